@@ -1,0 +1,29 @@
+//! What two processes of Gristmill must agree on: the job, the messages, the frames. No I/O.
+//!
+//! Everything here is plain data with a stable JSON form. A role that writes one of these types and a role that
+//! reads it may run different builds on different machines, so fields are only ever added, with a default.
+
+mod descriptor;
+mod frame;
+mod item_path;
+mod outcome;
+mod record;
+mod report;
+mod spec;
+
+pub use descriptor::{Block, BlockRange, Descriptor, Work};
+pub use frame::{
+    Configure, FRAME_LENGTH_MAX, FrameError, FrameReader, MiniBatchFrame, Payload, ProcessEvent, STATUS_PAGE_BYTES,
+    ToProcess, encode_frame, status_offset,
+};
+pub use item_path::ItemPath;
+pub use outcome::{
+    Attempt, AttemptStatus, ErrorReport, Planned, ResultEvent, Rows, SLOT_PHASES, SlotPhase, Waiting, Warning,
+};
+pub use record::{Record, RecordError, decode_records, encode_record};
+pub use report::{Counts, JobResult, Progress};
+pub use spec::{
+    ColumnType, Environment, ErrorThresholds, HeaderMode, Input, InputKind, JobSpec, JobState, MiniBatchSize,
+    MismatchPolicy, Output, OutputAction, OutputFormat, TableColumn, TableFormat, TableOptions, TableSchema,
+    milliseconds_since_epoch,
+};

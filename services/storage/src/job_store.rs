@@ -1,0 +1,305 @@
+//! One job's objects.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as ObjectPath;
+use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use protocol::{JobResult, JobSpec, Progress, TableSchema};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{Error, PlanComplete, Result};
+
+/// Whether a created-if-absent object is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// It was absent and now holds our bytes.
+    Committed,
+    /// Somebody else has created it; our bytes are nowhere.
+    Lost,
+}
+
+/// The objects of one job.
+#[derive(Clone, Debug)]
+pub struct JobStore {
+    store: Arc<dyn ObjectStore>,
+    /// Prefix of every object in `store`; empty for a local job, whose store is rooted in its folder.
+    prefix: ObjectPath,
+    /// The folder, where there is one.
+    folder: Option<PathBuf>,
+}
+
+impl JobStore {
+    /// A job in a local folder, which must exist.
+    pub fn local(folder: &Path) -> Result<Self> {
+        let store = LocalFileSystem::new_with_prefix(folder)
+            .map_err(|error| Error::from_store(&folder.display().to_string(), error))?;
+        Ok(Self { store: Arc::new(store), prefix: ObjectPath::default(), folder: Some(folder.to_owned()) })
+    }
+
+    /// A job below `prefix` of any store.
+    pub fn new(store: Arc<dyn ObjectStore>, prefix: ObjectPath) -> Self {
+        Self { store, prefix, folder: None }
+    }
+
+    /// The job's folder; `None` where the store is not a local disk.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// Writes `spec.json`.
+    pub async fn put_spec(&self, spec: &JobSpec) -> Result<()> {
+        self.put_json("spec.json", spec).await
+    }
+
+    /// Reads `spec.json`.
+    pub async fn spec(&self) -> Result<JobSpec> {
+        self.json("spec.json").await
+    }
+
+    /// Writes a chunk of the plan: descriptors, one JSON line each. Returns `Lost` if it is there already.
+    pub async fn create_plan_chunk(&self, chunk: u64, lines: Bytes) -> Result<Commit> {
+        self.create(&plan_chunk(chunk), lines).await
+    }
+
+    /// Reads a chunk of the plan.
+    pub async fn plan_chunk(&self, chunk: u64) -> Result<Bytes> {
+        self.get(&plan_chunk(chunk)).await
+    }
+
+    /// Writes the schemas: one entry an input, `None` for files and for tables that carry their own (Parquet).
+    pub async fn put_schemas(&self, schemas: &[Option<TableSchema>]) -> Result<()> {
+        self.put_json("plan/schemas.json", schemas).await
+    }
+
+    /// Reads the schemas.
+    pub async fn schemas(&self) -> Result<Vec<Option<TableSchema>>> {
+        self.json("plan/schemas.json").await
+    }
+
+    /// Says that the plan is whole.
+    pub async fn put_plan_complete(&self, complete: &PlanComplete) -> Result<()> {
+        self.put_json("plan/complete.json", complete).await
+    }
+
+    /// The plan's totals, once it is whole.
+    pub async fn plan_complete(&self) -> Result<Option<PlanComplete>> {
+        optional(self.json("plan/complete.json").await)
+    }
+
+    /// Commits a ledger segment. `Lost` means that another reducer has taken over.
+    pub async fn commit_segment(&self, sequence: u64, records: Bytes) -> Result<Commit> {
+        self.create(&ledger_segment(sequence), records).await
+    }
+
+    /// Reads a whole ledger segment; `None`: it was never committed, so the ledger ends before it.
+    pub async fn segment(&self, sequence: u64) -> Result<Option<Bytes>> {
+        optional(self.get(&ledger_segment(sequence)).await)
+    }
+
+    /// Reads a range of bytes of a ledger segment.
+    pub async fn segment_range(&self, sequence: u64, range: Range<u64>) -> Result<Bytes> {
+        let name = ledger_segment(sequence);
+        self.store.get_range(&self.path(&name), range).await.map_err(|error| Error::from_store(&name, error))
+    }
+
+    /// The file of a ledger segment, for local jobs.
+    pub fn segment_file(&self, sequence: u64) -> Option<PathBuf> {
+        self.folder.as_ref().map(|folder| folder.join(ledger_segment(sequence)))
+    }
+
+    /// Writes a part. Names are unique to an attempt, so nothing is overwritten.
+    pub async fn put_part(&self, name: &str, rows: Bytes) -> Result<()> {
+        self.put(&part(name), rows).await
+    }
+
+    /// Reads a part.
+    pub async fn part(&self, name: &str) -> Result<Bytes> {
+        self.get(&part(name)).await
+    }
+
+    /// The file of a part, for local jobs.
+    pub fn part_file(&self, name: &str) -> Option<PathBuf> {
+        self.folder.as_ref().map(|folder| folder.join(part(name)))
+    }
+
+    /// Removes every part: they are no longer needed once the final file stands.
+    pub async fn delete_parts(&self) -> Result<()> {
+        if let Some(folder) = &self.folder {
+            let parts = folder.join("parts");
+            return match std::fs::remove_dir_all(&parts) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(Error::Unavailable { object: parts.display().to_string(), message: error.to_string() })
+                }
+                _ => Ok(()),
+            };
+        }
+        let parts = self.store.list(Some(&self.path("parts"))).map_ok(|meta| meta.location);
+        self.store
+            .delete_stream(Box::pin(parts))
+            .try_for_each(|_| async { Ok(()) })
+            .await
+            .map_err(|error| Error::from_store("parts/", error))
+    }
+
+    /// Asks all roles to stop working on the job.
+    pub async fn request_cancel(&self, reason: &str) -> Result<()> {
+        self.put("control/cancel", Bytes::copy_from_slice(reason.as_bytes())).await
+    }
+
+    /// The reason, if somebody has asked to cancel.
+    pub async fn cancel_requested(&self) -> Result<Option<String>> {
+        let reason = optional(self.get("control/cancel").await)?;
+        Ok(reason.map(|reason| String::from_utf8_lossy(&reason).into_owned()))
+    }
+
+    /// Writes `progress.json`.
+    pub async fn put_progress(&self, progress: &Progress) -> Result<()> {
+        self.put_json("progress.json", progress).await
+    }
+
+    /// Reads `progress.json`.
+    pub async fn progress(&self) -> Result<Option<Progress>> {
+        optional(self.json("progress.json").await)
+    }
+
+    /// Ends the job. `Lost`: it had ended already.
+    pub async fn create_result(&self, result: &JobResult) -> Result<Commit> {
+        let json = serde_json::to_vec_pretty(result).expect("results always serialise");
+        self.create("result.json", json.into()).await
+    }
+
+    /// How the job ended, if it has.
+    pub async fn result(&self) -> Result<Option<JobResult>> {
+        optional(self.json("result.json").await)
+    }
+
+    /// Opens an ended or canceled job again.
+    pub async fn reopen(&self) -> Result<()> {
+        for name in ["result.json", "control/cancel"] {
+            match self.store.delete(&self.path(name)).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(Error::from_store(name, error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn path(&self, name: &str) -> ObjectPath {
+        self.prefix.parts().chain(ObjectPath::from(name).parts()).collect()
+    }
+
+    async fn put_json<T: Serialize + ?Sized>(&self, name: &str, value: &T) -> Result<()> {
+        let json = serde_json::to_vec_pretty(value).expect("plain data always serialises");
+        self.put(name, json.into()).await
+    }
+
+    async fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        let bytes = self.get(name).await?;
+        serde_json::from_slice(&bytes)
+            .map_err(|error| Error::Damaged { object: name.to_owned(), message: error.to_string() })
+    }
+
+    async fn put(&self, name: &str, bytes: Bytes) -> Result<()> {
+        let put = self.store.put(&self.path(name), bytes.into()).await;
+        put.map(drop).map_err(|error| Error::from_store(name, error))
+    }
+
+    async fn get(&self, name: &str) -> Result<Bytes> {
+        let get = self.store.get_opts(&self.path(name), GetOptions::default()).await;
+        match get {
+            Ok(object) => object.bytes().await.map_err(|error| Error::from_store(name, error)),
+            Err(error) => Err(Error::from_store(name, error)),
+        }
+    }
+
+    async fn create(&self, name: &str, bytes: Bytes) -> Result<Commit> {
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        match self.store.put_opts(&self.path(name), bytes.clone().into(), options).await {
+            Ok(_) => Ok(Commit::Committed),
+            // A create whose answer was lost may be tried again by the store's client and meets its own object.
+            Err(object_store::Error::AlreadyExists { .. }) => {
+                let ours = self.get(name).await? == bytes;
+                Ok(if ours { Commit::Committed } else { Commit::Lost })
+            }
+            Err(error) => Err(Error::from_store(name, error)),
+        }
+    }
+}
+
+fn optional<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn plan_chunk(chunk: u64) -> String {
+    format!("plan/{chunk:010}")
+}
+
+fn ledger_segment(sequence: u64) -> String {
+    format!("ledger/{sequence:010}")
+}
+
+fn part(name: &str) -> String {
+    format!("parts/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    fn stores() -> (tempfile::TempDir, Vec<JobStore>) {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let local = JobStore::local(folder.path()).expect("folder exists");
+        let remote = JobStore::new(Arc::new(InMemory::new()), ObjectPath::from("jobs/one"));
+        (folder, vec![local, remote])
+    }
+
+    #[tokio::test]
+    async fn a_segment_is_committed_by_one_writer_only() {
+        let (_folder, stores) = stores();
+        for store in stores {
+            let commit = |bytes: &'static [u8]| store.commit_segment(0, Bytes::from_static(bytes));
+            assert_eq!(store.segment(0).await.expect("readable"), None);
+            assert_eq!(commit(b"first").await.expect("writable"), Commit::Committed);
+            assert_eq!(commit(b"second").await.expect("writable"), Commit::Lost);
+            assert_eq!(commit(b"first").await.expect("writable"), Commit::Committed, "our own lost answer");
+            assert_eq!(&store.segment(0).await.expect("readable").expect("committed")[..], b"first");
+            assert_eq!(&store.segment_range(0, 1..3).await.expect("readable")[..], b"ir");
+        }
+    }
+
+    #[tokio::test]
+    async fn parts_go_all_at_once() {
+        let (_folder, stores) = stores();
+        for store in stores {
+            store.put_part("0-1", Bytes::from_static(b"rows")).await.expect("writable");
+            assert_eq!(&store.part("0-1").await.expect("readable")[..], b"rows");
+            store.delete_parts().await.expect("deletable");
+            store.delete_parts().await.expect("deletable when there are none");
+            assert!(matches!(store.part("0-1").await, Err(Error::NotFound { .. })));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_canceled_job_can_be_opened_again() {
+        let (_folder, stores) = stores();
+        for store in stores {
+            assert_eq!(store.cancel_requested().await.expect("readable"), None);
+            store.request_cancel("by the user").await.expect("writable");
+            assert_eq!(store.cancel_requested().await.expect("readable").as_deref(), Some("by the user"));
+            store.reopen().await.expect("deletable");
+            assert_eq!(store.cancel_requested().await.expect("readable"), None);
+        }
+    }
+}
