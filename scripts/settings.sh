@@ -1,0 +1,22 @@
+# Sourced by every script: where things are. What is built or downloaded lies outside the clone, so that the next
+# clone finds it again.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/gristmill
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$cache/target}
+
+say() { printf '\n== %s\n' "$*" >&2; }
+
+fail() {
+    printf '%s\n' "$*" >&2
+    exit 1
+}
+
+need_cargo() {
+    command -v cargo >/dev/null && return
+    # rustup puts it here, but a shell that was open before does not know yet.
+    [ -x "$HOME/.cargo/bin/cargo" ] && PATH=$HOME/.cargo/bin:$PATH && return
+    fail "cargo is missing. Install Rust 1.95 or newer, then run this again:
+    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh
+The build also needs a C compiler (on Debian: apt-get install build-essential)."
+}
