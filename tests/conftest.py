@@ -1,0 +1,42 @@
+"""Fixtures of the whole-job tests."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import Workplace
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def find_executable() -> Path:
+    """`GRISTMILL`, else what scripts/build makes."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    target = Path(os.environ.get("CARGO_TARGET_DIR", cache / "gristmill" / "target"))
+    executable = Path(os.environ.get("GRISTMILL", target / "debug" / "gristmill"))
+    if not executable.exists():
+        pytest.exit(f"There is no {executable}: run scripts/build first.", returncode=2)
+    return executable
+
+
+EXECUTABLE = find_executable()
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Workplace:
+    """A fresh folder to run jobs in."""
+    return Workplace(tmp_path, EXECUTABLE, Path(sys.executable))
+
+
+def crash_points() -> list[str]:
+    """Every step of the write path, as the executable itself lists them."""
+    listed = subprocess.run([EXECUTABLE, "crash-points"], capture_output=True, text=True, check=True)
+    return listed.stdout.split()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "crash_point" in metafunc.fixturenames:
+        metafunc.parametrize("crash_point", crash_points())

@@ -1,0 +1,276 @@
+"""Whole jobs through the real executable, each in a fresh folder.
+
+A test writes an entry script and data, runs `gristmill`, and looks at what a user would look at: exit status, the
+JSON object, the output file, the log tree. Scripts report what they saw with `recorder.record(...)`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+DEADLINE_SECONDS = 60
+"""No job of these tests takes longer; one that does hangs."""
+
+COMPLETED, FAILED, INVALID, CANCELED = 0, 42, 2, 130
+
+RECORDER = '''
+"""Tells the test what the entry script saw."""
+import json, os, time
+
+def record(event, **facts):
+    line = json.dumps({"event": event, "pid": os.getpid(), **facts}, default=str) + "\\n"
+    with open(os.environ["RECORD"], "a") as file:
+        file.write(line)
+
+def recorded(event):
+    """What any process of this job has recorded so far."""
+    try:
+        with open(os.environ["RECORD"]) as file:
+            return [fact for fact in map(json.loads, file) if fact["event"] == event]
+    except FileNotFoundError:
+        return []
+
+def wait_for(condition):
+    """Waits until something is true that only another process can make so."""
+    while not condition():
+        time.sleep(0.01)
+'''
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_SECONDS) -> Any:
+    """Waits for something that another process does; returns what the condition returned."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"waited {seconds} s for this in vain: {what}")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process still runs; one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@dataclass
+class Ended:
+    """How one `gristmill` command ended."""
+
+    exit_status: int
+    stdout: str
+    stderr: str
+    job: Job | None = None
+    result: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"exit status {self.exit_status}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
+
+    @property
+    def state(self) -> str:
+        return self.result["state"]
+
+    @property
+    def cause(self) -> str:
+        return self.result["cause"] or ""
+
+    @property
+    def job_id(self) -> str:
+        return self.result["job_id"]
+
+    @property
+    def logs(self) -> Path:
+        return Path(self.result["logs"])
+
+    @property
+    def output(self) -> bytes:
+        return Path(self.result["output"]).read_bytes()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.output.decode().splitlines()
+
+    @property
+    def items(self) -> tuple[int, int, int]:
+        """Items in total, succeeded, failed."""
+        return _counts(self.result["items"])
+
+    @property
+    def mini_batches(self) -> tuple[int, int, int]:
+        """Mini-batches in total, succeeded, failed."""
+        return _counts(self.result["mini_batches"])
+
+    def log(self, pattern: str) -> str:
+        """The text of all log files that match, in the order of their names."""
+        files = sorted(self.logs.glob(pattern))
+        assert files, f"no log file matches {pattern}; there are {self.log_files()}"
+        return "".join(file.read_text(errors="replace") for file in files)
+
+    def log_files(self) -> list[str]:
+        return sorted(str(file.relative_to(self.logs)) for file in self.logs.rglob("*") if file.is_file())
+
+    def attempts(self) -> list[dict[str, str]]:
+        """The rows of processed_mini-batches.csv, in the order of the mini-batches."""
+        with (self.logs / "sys/job_report/processed_mini-batches.csv").open(newline="") as file:
+            return sorted(csv.DictReader(file), key=lambda row: int(row["Mini-batch Id"]))
+
+
+def _counts(counts: dict[str, int]) -> tuple[int, int, int]:
+    return counts["total"], counts["succeeded"], counts["failed"]
+
+
+class Workplace:
+    """A fresh folder with a home for jobs, and the environment every command runs in."""
+
+    def __init__(self, folder: Path, executable: Path, python: Path) -> None:
+        self.folder = folder
+        self.executable = executable
+        self.home = folder / "home"
+        self.record_file = folder / "record.jsonl"
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("GRISTMILL", "AZ"))},
+            "GRISTMILL_HOME": str(self.home),
+            "GRISTMILL_PYTHON": str(python),
+            "RECORD": str(self.record_file),
+            # The machine's own GPUs, if it has any, are no part of a test.
+            "AZ_BATCHAI_GPU_COUNT_FOUND": "0",
+        }
+
+    def command(self, *arguments: object, **environment: str) -> Ended:
+        """Runs `gristmill` with these arguments to its end."""
+        return self.start(*arguments, **environment).wait()
+
+    def start(self, *arguments: object, **environment: str) -> Running:
+        process = subprocess.Popen(
+            [str(self.executable), *map(str, arguments)],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        return Running(self, process)
+
+    def write(self, files: dict[str, bytes | str]) -> None:
+        """Writes files below the folder; text is dedented."""
+        for name, content in files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else textwrap.dedent(content).encode())
+
+    def data(self, count: int, folder: str = "data") -> None:
+        """Writes so many small files: `000.txt` holds `000`."""
+        (self.folder / folder).mkdir(parents=True, exist_ok=True)
+        for position in range(count):
+            (self.folder / folder / f"{position:03}.txt").write_text(f"{position:03}")
+
+    def job(self, script: str, **settings: Any) -> Job:
+        """A job whose entry script is `script`; settings replace the defaults below, `None` leaves a key out."""
+        return Job(self, script, settings)
+
+    def recorded(self, event: str) -> list[dict[str, Any]]:
+        """What scripts have recorded so far."""
+        if not self.record_file.exists():
+            return []
+        facts = map(json.loads, self.record_file.read_text().splitlines())
+        return [fact for fact in facts if fact["event"] == event]
+
+    def job_ids(self) -> list[str]:
+        return sorted(folder.name for folder in (self.home / "jobs").glob("*"))
+
+
+class Job:
+    """A job file and its entry script."""
+
+    def __init__(self, workplace: Workplace, script: str, settings: dict[str, Any]) -> None:
+        self.workplace = workplace
+        self.file = workplace.folder / settings.pop("file", "job.yaml")
+        merged = {
+            "name": "test",
+            "entry_script": "entry.py",
+            "source_directory": "code",
+            "inputs": [{"name": "data", "type": "file", "path": "data"}],
+            "mini_batch_size": 1,
+            "output": "output",
+            "output_action": "append_row",
+            "append_row_file_name": "rows.txt",
+            "error_threshold": -1,
+            "process_count_per_node": 1,
+            "run_max_try": 1,
+            **settings,
+        }
+        self.settings = {name: value for name, value in merged.items() if value is not None}
+        workplace.write({"code/recorder.py": RECORDER})
+        if self.settings.get("entry_script"):
+            workplace.write({f"code/{self.settings['entry_script']}": script})
+        # Any JSON document is a YAML document.
+        self.file.write_text(json.dumps(self.settings, indent=2))
+
+    def run(self, *arguments: str, expect: int = COMPLETED, **environment: str) -> Ended:
+        """Runs the job to its end, which must be the expected one."""
+        ended = self.start(*arguments, **environment).wait()
+        assert ended.exit_status == expect, str(ended)
+        return ended
+
+    def start(self, *arguments: str, **environment: str) -> Running:
+        running = self.workplace.start("run", self.file, "--json", *arguments, **environment)
+        running.job = self
+        return running
+
+    def retry(self, job_id: str, expect: int = COMPLETED, **environment: str) -> Ended:
+        """`gristmill retry` of an earlier run of this job."""
+        ended = self.workplace.command("retry", job_id, "--json", **environment)
+        assert ended.exit_status == expect, str(ended)
+        return ended
+
+
+class Running:
+    """A `gristmill` command that runs."""
+
+    def __init__(self, workplace: Workplace, process: subprocess.Popen[bytes]) -> None:
+        self.workplace = workplace
+        self.process = process
+        self.job: Job | None = None
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to the engine alone, not to its Python processes."""
+        self.process.send_signal(number)
+
+    def wait_for_record(self, event: str, count: int = 1) -> list[dict[str, Any]]:
+        """Waits until scripts have recorded the event so often."""
+
+        def enough() -> list[dict[str, Any]]:
+            facts = self.workplace.recorded(event)
+            if len(facts) < count and self.process.poll() is not None:
+                raise AssertionError(f"the job ended before {count} x {event!r}: {self.wait()}")
+            return facts if len(facts) >= count else []
+
+        return wait_until(enough, f"{count} x {event!r}")
+
+    def wait(self, seconds: float = 2 * DEADLINE_SECONDS) -> Ended:
+        """Waits for the end; with `--json` the last line of stdout is the result."""
+        try:
+            stdout, stderr = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            stdout, stderr = self.process.communicate()
+            raise AssertionError(
+                f"{self.process.args} still ran after {seconds} s\n{stdout.decode()}\n{stderr.decode()}"
+            ) from None
+        ended = Ended(self.process.returncode, stdout.decode(), stderr.decode(errors="replace"), self.job)
+        if "--json" in self.process.args and ended.exit_status in (COMPLETED, FAILED, CANCELED):
+            ended.result = json.loads(ended.stdout)
+        return ended

@@ -1,0 +1,120 @@
+"""The commands around a job."""
+
+import json
+import signal
+
+
+def test_run_for_people(workplace):
+    """Without --json: lines that say what happens, and a summary that names the output."""
+    workplace.data(3)
+    job = workplace.job("def run(files): return files")
+    ended = workplace.command("run", job.file)
+    assert ended.exit_status == 0, str(ended)
+    said = ended.stdout + ended.stderr
+    assert str(workplace.folder / "output" / "rows.txt") in said
+    assert "Completed" in said
+    assert "\x1b[" not in said, "no colours or bars where nobody looks"
+
+
+def test_a_failed_run_names_cause_and_file_to_open(workplace):
+    workplace.data(3)
+    script = """
+        def run(files):
+            raise ValueError("this is the reason")
+    """
+    job = workplace.job(script, error_threshold=0)
+    ended = workplace.command("run", job.file)
+    assert ended.exit_status == 42
+    said = ended.stdout + ended.stderr
+    assert "error threshold 0" in said
+    assert "this is the reason" in said
+    assert "/logs/" in said
+
+
+def test_set_overrides(workplace):
+    workplace.data(6)
+    job = workplace.job("def run(files): return [len(files)] * len(files)")
+    ended = job.run("--set", "mini_batch_size=3", "--set", "process_count_per_node=2")
+    assert ended.lines == ["3"] * 6
+    ended = workplace.command("run", job.file, "--set", "mini_batch_sise=3")
+    assert ended.exit_status == 2
+    assert "mini_batch_size" in ended.stderr
+    ended = workplace.command("run", job.file, "--set", "mini_batch_size=none")
+    assert ended.exit_status == 2
+
+
+def test_plan_is_a_dry_run(workplace):
+    workplace.data(5)
+    job = workplace.job("def run(files): return files", mini_batch_size=2)
+    ended = workplace.command("plan", job.file)
+    assert ended.exit_status == 0, str(ended)
+    assert "3 mini-batches" in ended.stdout + ended.stderr
+    assert "000.txt" in ended.stdout
+    assert not (workplace.folder / "output").exists()
+    assert workplace.job_ids() == []
+
+
+def test_commands_on_jobs(workplace):
+    workplace.data(3)
+    script = """
+        def run(files):
+            print("hello from run")
+            return files
+    """
+    ended = workplace.job(script).run()
+    status = workplace.command("status", ended.job_id)
+    assert status.exit_status == 0
+    assert "Completed" in status.stdout
+    assert json.loads(workplace.command("status", ended.job_id, "--json").stdout)["job_id"] == ended.job_id
+    jobs = workplace.command("jobs")
+    assert ended.job_id in jobs.stdout and "Completed" in jobs.stdout
+    tree = workplace.command("logs", ended.job_id).stdout
+    assert "job_result.txt" in tree and "user/stdout/0/process000.stdout.txt" in tree
+    log = workplace.command("logs", ended.job_id, "user/stdout/0/process000.stdout.txt").stdout
+    assert log.count("hello from run") == 3
+    assert workplace.command("logs", ended.job_id, "../spec.json").exit_status != 0, "the log tree alone"
+    for command in ("status", "logs", "cancel", "retry"):
+        unknown = workplace.command(command, "no-such-job")
+        assert unknown.exit_status != 0
+        assert "no-such-job" in unknown.stderr
+
+
+def test_cancel_from_another_terminal(workplace):
+    workplace.data(50)
+    script = """
+        import time
+        from recorder import record
+        def run(files):
+            record("run")
+            time.sleep(0.1)
+            return files
+    """
+    running = workplace.job(script).start()
+    running.wait_for_record("run", 2)
+    (job_id,) = workplace.job_ids()
+    canceled = workplace.command("cancel", job_id)
+    assert canceled.exit_status == 0, str(canceled)
+    ended = running.wait()
+    assert (ended.exit_status, ended.state) == (130, "Canceled"), str(ended)
+    assert "Canceled" in workplace.command("status", job_id).stdout
+    assert not (workplace.folder / "output" / "rows.txt").exists()
+
+
+def test_sigterm_gives_back_what_runs(workplace):
+    """As Ctrl-C: a machine that shuts down asks this way."""
+    workplace.data(50)
+    script = """
+        import time
+        from recorder import record
+        def run(files):
+            record("run")
+            time.sleep(0.1)
+            return files
+    """
+    job = workplace.job(script)
+    running = job.start()
+    running.wait_for_record("run", 2)
+    running.send(signal.SIGTERM)
+    ended = running.wait()
+    assert ended.exit_status == 130, str(ended)
+    assert len(job.retry(ended.job_id).lines) == 50

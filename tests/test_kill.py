@@ -1,0 +1,178 @@
+"""Kill the engine itself: what is committed stays, what is not runs again, and the output is the same."""
+
+import os
+import signal
+
+import pytest
+
+from harness import is_alive, wait_until
+
+COUNTS_RUNS = """
+    import os
+    from recorder import record
+    def run(files):
+        record("run", file=os.path.basename(files[0]))
+        # Some rows are small enough to travel in messages, some become parts.
+        size = 300_000 if files[0].endswith("7.txt") else 5
+        return [f"{os.path.basename(files[0])} {'x' * size}"]
+"""
+FILES = 30
+
+
+def expected_output():
+    return "".join(
+        f"{number:03}.txt {'x' * (300_000 if number % 10 == 7 else 5)}\n" for number in range(FILES)
+    ).encode()
+
+
+def runs_of(workplace):
+    return [fact["file"] for fact in workplace.recorded("run")]
+
+
+def test_a_crash_at_every_step_of_the_write_path(workplace, crash_point):
+    """The engine kills itself at that step; `retry` finishes the job, and nothing committed runs again."""
+    workplace.data(FILES)
+    job = workplace.job(COUNTS_RUNS, process_count_per_node=2)
+    crashed = job.start(GRISTMILL_CRASH_AT=crash_point).wait()
+    assert crashed.exit_status == -signal.SIGKILL, f"{crash_point} was not passed: {crashed}"
+    (job_id,) = workplace.job_ids()
+    output = workplace.folder / "output" / "rows.txt"
+    assert not output.exists() or output.read_bytes() == expected_output(), "whole or not at all"
+    before = runs_of(workplace)
+
+    ended = job.retry(job_id)
+    assert ended.output == expected_output()
+    assert ended.items == (FILES, FILES, 0)
+    assert ended.mini_batches == (FILES, FILES, 0)
+    rows = [row for row in ended.attempts() if row["Status"] == "RUN_DONE"]
+    assert len({row["Mini-batch Id"] for row in rows}) == FILES
+    again = set(before) & set(runs_of(workplace)[len(before) :])
+    assert os.listdir(workplace.folder / "output") == ["rows.txt"]
+    if again:
+        assert "again" in ended.stderr, "the user is told why mini-batches run again"
+
+
+@pytest.mark.parametrize("committed", [1, 12, 29])
+def test_sigkill_while_running(workplace, committed):
+    """Killed after so many runs; continued by the same `run` command, which says so."""
+    workplace.data(FILES)
+    script = COUNTS_RUNS.replace(
+        "record(",
+        "from recorder import wait_for\n        if files[0].endswith(f\"{int(os.environ['HOLD']):03}.txt\"):\n"
+        '            record("held")\n            wait_for(lambda: os.path.exists("/nonexistent"))\n        record(',
+    )
+    job = workplace.job(script)
+    running = job.start(HOLD=str(committed))
+    pid = running.wait_for_record("held")[0]["pid"]
+    (job_id,) = workplace.job_ids()
+
+    def all_committed():
+        text = workplace.command("status", job_id, "--json").stdout
+        return f'"succeeded": {committed}' in text or f'"succeeded":{committed}' in text
+
+    wait_until(all_committed, "everything before the held mini-batch is committed")
+    running.send(signal.SIGKILL)
+    assert running.wait().exit_status == -signal.SIGKILL
+    wait_until(lambda: not is_alive(pid), "the Python process ends with its engine")
+    first = runs_of(workplace)
+    assert len(first) == committed
+
+    ended = job.run(HOLD="999")
+    assert ended.job_id == job_id
+    assert job_id in ended.stderr, "it says which job it continues"
+    assert ended.output == expected_output()
+    assert sorted(runs_of(workplace)) == [f"{number:03}.txt" for number in range(FILES)], "each ran exactly once"
+
+
+def test_ctrl_c_leaves_a_job_that_continues(workplace):
+    """SIGINT: exit status 130, state Canceled, no Python process left; `retry` runs only what is missing."""
+    workplace.data(FILES)
+    script = """
+        import os, time
+        from recorder import record
+        def run(files):
+            record("run", file=os.path.basename(files[0]))
+            time.sleep(0.05)
+            return [os.path.basename(file) for file in files]
+    """
+    job = workplace.job(script, process_count_per_node=2)
+    running = job.start()
+    running.wait_for_record("run", 6)
+    running.send(signal.SIGINT)
+    canceled = running.wait()
+    assert canceled.exit_status == 130, str(canceled)
+    assert canceled.state == "Canceled"
+    assert not (workplace.folder / "output" / "rows.txt").exists()
+    assert not any(is_alive(pid) for pid in {fact["pid"] for fact in workplace.recorded("run")})
+    assert 0 < canceled.mini_batches[1] < FILES
+
+    before = len(runs_of(workplace))
+    ended = job.retry(canceled.job_id)
+    assert ended.lines == [f"{number:03}.txt" for number in range(FILES)]
+    assert len(runs_of(workplace)) - before <= FILES - canceled.mini_batches[1]
+
+
+def test_retry_runs_only_what_failed(workplace):
+    workplace.data(10)
+    script = """
+        import os
+        from recorder import record
+        def run(files):
+            record("run", file=os.path.basename(files[0]))
+            if files[0].endswith(("003.txt", "008.txt")) and not os.path.exists(os.environ["MENDED"]):
+                raise ValueError("not mended")
+            return [os.path.basename(file) for file in files]
+    """
+    mended = workplace.folder / "mended"
+    job = workplace.job(script, run_max_try=2)
+    first = job.run(MENDED=str(mended))
+    assert first.mini_batches == (10, 8, 2)
+    assert runs_of(workplace).count("003.txt") == 2
+
+    mended.touch()
+    second = job.retry(first.job_id, MENDED=str(mended))
+    assert second.mini_batches == (10, 10, 0)
+    assert second.lines == [f"{number:03}.txt" for number in range(10)]
+    assert runs_of(workplace)[12:] == ["003.txt", "008.txt"]
+
+
+def test_two_jobs_of_one_name_at_once(workplace):
+    """Each has its own id and its own result; two engines on one job are refused or take turns."""
+    workplace.data(20)
+    script = """
+        import os, time
+        def run(files):
+            time.sleep(0.02)
+            return [os.path.basename(file) for file in files]
+    """
+    first = workplace.job(script, output="one", file="one.yaml").start()
+    second = workplace.job(script, output="two", file="two.yaml").start()
+    ended = [first.wait(), second.wait()]
+    assert [one.exit_status for one in ended] == [0, 0], f"{ended[0]}\n{ended[1]}"
+    assert ended[0].job_id != ended[1].job_id
+    assert ended[0].output == ended[1].output
+
+
+def test_the_same_job_twice_at_once(workplace):
+    """The second engine does not touch what the first one works on: one clear line, and the first one finishes."""
+    workplace.data(4)
+    script = """
+        import os
+        from recorder import record, wait_for
+        def run(files):
+            record("run")
+            wait_for(lambda: os.path.exists(os.environ["GO"]))
+            return [os.path.basename(file) for file in files]
+    """
+    go = workplace.folder / "go"
+    job = workplace.job(script)
+    first = job.start(GO=str(go))
+    first.wait_for_record("run")
+    (job_id,) = workplace.job_ids()
+    refused = workplace.command("retry", job_id, "--json")
+    assert refused.exit_status != 0
+    assert job_id in refused.stderr
+    go.touch()
+    ended = first.wait()
+    assert ended.exit_status == 0, str(ended)
+    assert len(ended.lines) == 4

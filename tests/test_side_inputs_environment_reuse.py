@@ -1,0 +1,145 @@
+"""Side inputs, arguments, Python environments, and taking over the result of an earlier job."""
+
+import os
+import sys
+
+READS_SIDE_INPUT = """
+    import argparse, os, sys
+    from recorder import record
+    def init():
+        global labels
+        parser = argparse.ArgumentParser(allow_abbrev=False)
+        parser.add_argument("--labels_dir")
+        args, _ = parser.parse_known_args()
+        record("init", path=args.labels_dir, prefix=sys.prefix)
+        labels = open(os.path.join(args.labels_dir, "labels.txt")).read().split()
+    def run(files):
+        return [labels[int(open(file).read())] for file in files]
+"""
+
+
+def test_side_inputs_reach_the_script_through_arguments(workplace):
+    workplace.data(3)
+    workplace.write({"reference/labels.txt": "zero one two"})
+    job = workplace.job(
+        READS_SIDE_INPUT,
+        side_inputs={"labels": "reference"},
+        arguments=["--labels_dir", "${{side_inputs.labels}}"],
+        process_count_per_node=2,
+    )
+    assert job.run().lines == ["zero", "one", "two"]
+    assert {fact["path"] for fact in workplace.recorded("init")} == {str(workplace.folder / "reference")}
+
+
+def test_a_missing_side_input_is_an_invalid_job(workplace):
+    workplace.data(1)
+    job = workplace.job(READS_SIDE_INPUT, side_inputs={"labels": "nowhere"}, arguments=["--labels_dir", "x"])
+    assert "nowhere" in job.run(expect=2).stderr
+
+
+def test_an_environment_is_made_once_from_requirements(workplace):
+    """A package that only the requirements file brings; the second job finds the environment made."""
+    workplace.data(1)
+    package = workplace.folder / "tiny_package"
+    workplace.write(
+        {
+            "tiny_package/pyproject.toml": """
+                [build-system]
+                requires = []
+                build-backend = "backend"
+                backend-path = ["."]
+                [project]
+                name = "tiny-package"
+                version = "1.0"
+            """,
+            # The smallest build backend there is, so that nothing is downloaded.
+            "tiny_package/backend.py": """
+                import zipfile
+                def build_wheel(folder, config_settings=None, metadata_directory=None):
+                    name = "tiny_package-1.0-py3-none-any.whl"
+                    info = "tiny_package-1.0.dist-info"
+                    files = {
+                        "tiny_package.py": "VALUE = 'from the environment'",
+                        f"{info}/METADATA": "Metadata-Version: 2.1\\nName: tiny-package\\nVersion: 1.0\\n",
+                        f"{info}/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+                        f"{info}/RECORD": "",
+                    }
+                    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+                        for path, text in files.items():
+                            wheel.writestr(path, text)
+                    return name
+            """,
+            "requirements.txt": f"tiny-package @ file://{package}\n",
+        }
+    )
+    script = """
+        import sys, tiny_package
+        from recorder import record
+        record("import", prefix=sys.prefix)
+        def run(files):
+            return [tiny_package.VALUE]
+    """
+    job = workplace.job(script, environment="requirements.txt")
+    for _ in range(2):
+        assert job.run("--fresh").lines == ["from the environment"]
+    prefixes = {fact["prefix"] for fact in workplace.recorded("import")}
+    assert len(prefixes) == 1
+    assert prefixes != {sys.prefix}
+
+    workplace.write({"bad.txt": "no-such-package-gristmill @ file:///nowhere/at/all\n"})
+    ended = workplace.job(script, environment="bad.txt").start().wait()
+    assert ended.exit_status in (2, 42), str(ended)
+    said = ended.stderr + ended.stdout
+    assert "bad.txt" in said
+    assert "/nowhere/at/all" in said, "the installer's last lines"
+
+
+def test_an_interpreter_as_environment(workplace):
+    workplace.data(1)
+    link = workplace.folder / "my-python"
+    link.symlink_to(sys.executable)
+    script = """
+        import sys
+        def run(files):
+            return [sys.executable]
+    """
+    ended = workplace.job(script, environment=str(link)).run(GRISTMILL_PYTHON="/nowhere")
+    assert ended.lines == [str(link)]
+    ended = workplace.job(script, environment="/nowhere/python").start().wait()
+    assert ended.exit_status == 2
+    assert "/nowhere/python" in ended.stderr
+
+
+def test_reuse(workplace):
+    """The same settings, script and inputs take over the earlier result, and say so; any change runs again."""
+    workplace.data(3)
+    script = """
+        import os
+        from recorder import record
+        def run(files):
+            record("run")
+            return [os.path.basename(file) for file in files]
+    """
+
+    def runs_of(*arguments, **settings):
+        before = len(workplace.recorded("run"))
+        ended = workplace.job(settings.pop("script", script), **settings).run(*arguments)
+        return len(workplace.recorded("run")) - before, ended
+
+    count, first = runs_of()
+    assert (count, first.result["reused"]) == (3, False)
+    count, second = runs_of()
+    assert (count, second.result["reused"]) == (0, True)
+    assert first.job_id in second.stderr, "it says which result it takes"
+    assert second.lines == first.lines
+    assert runs_of(allow_reuse=False)[0] == 3
+    assert runs_of("--fresh")[0] == 3
+    assert runs_of(description="settings that change nothing of the output")[0] == 0
+    assert runs_of(mini_batch_size=2)[0] == 2
+    assert runs_of(script=script.replace("before", "after") + "# changed")[0] == 3
+    os.utime(workplace.folder / "data" / "001.txt", (1, 1))
+    assert runs_of()[0] == 3
+    # The output was removed: there is nothing to take over.
+    (workplace.folder / "output" / "rows.txt").unlink()
+    count, last = runs_of()
+    assert last.lines == first.lines
