@@ -198,12 +198,13 @@ class Job:
     def __init__(self, workplace: Workplace, script: str, settings: dict[str, Any]) -> None:
         self.workplace = workplace
         self.file = workplace.folder / settings.pop("file", "job.yaml")
+        tabular = any(given["type"] == "tabular" for given in settings.get("inputs") or [])
         merged = {
             "name": "test",
             "entry_script": "entry.py",
             "source_directory": "code",
             "inputs": [{"name": "data", "type": "file", "path": "data"}],
-            "mini_batch_size": 1,
+            "mini_batch_size": "1MB" if tabular else 1,
             "output": "output",
             "output_action": "append_row",
             "append_row_file_name": "rows.txt",

@@ -136,7 +136,7 @@ def test_reuse(workplace):
     assert runs_of("--fresh")[0] == 3
     assert runs_of(description="settings that change nothing of the output")[0] == 0
     assert runs_of(mini_batch_size=2)[0] == 2
-    assert runs_of(script=script.replace("before", "after") + "# changed")[0] == 3
+    assert runs_of(script=script.replace("import os", "import os  # changed"))[0] == 3
     os.utime(workplace.folder / "data" / "001.txt", (1, 1))
     assert runs_of()[0] == 3
     # The output was removed: there is nothing to take over.
