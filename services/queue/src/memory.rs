@@ -1,0 +1,272 @@
+//! A queue in memory, for tests: it keeps the contract, and does on demand what real services do rarely.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::clock::deadline;
+use crate::error::check_sizes;
+use crate::{Clock, Delivery, Depth, Error, Message, Queue, Receipt, Receive};
+
+/// How a [`MemoryQueue`] behaves where services differ.
+#[derive(Clone, Debug)]
+pub struct MemoryOptions {
+    /// Ends leases and delays.
+    pub clock: Clock,
+    /// Whether acknowledging with an old receipt removes a message that was delivered again since.
+    pub old_receipt_deletes: bool,
+    /// The largest body.
+    pub message_bytes_max: usize,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        Self { clock: Clock::tokio(), old_receipt_deletes: false, message_bytes_max: usize::MAX }
+    }
+}
+
+/// A queue in memory, for tests. Needs a tokio runtime.
+#[derive(Debug)]
+pub struct MemoryQueue {
+    options: MemoryOptions,
+    state: Mutex<State>,
+    became_visible: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    messages: BTreeMap<i64, Stored>,
+    /// `(visible_at, id)` of every message, the order in which they are claimed.
+    order: BTreeSet<(i64, i64)>,
+    /// Messages to deliver again although they are leased.
+    duplicates: VecDeque<i64>,
+    last_id: i64,
+    failures_left: usize,
+    duplicates_left: usize,
+}
+
+#[derive(Debug)]
+struct Stored {
+    body: Bytes,
+    visible_at: i64,
+    receive_count: u32,
+}
+
+/// `visible_at` of a message that anyone may have now; before every clock, so that such messages keep their order.
+const VISIBLE_NOW: i64 = 0;
+
+/// How soon a waiting receiver notices that a manual clock was moved.
+const TICK: Duration = Duration::from_millis(10);
+
+impl MemoryQueue {
+    /// An empty queue.
+    pub fn new(options: MemoryOptions) -> Self {
+        Self { options, state: Mutex::default(), became_visible: Notify::new() }
+    }
+
+    /// Lets the next `calls` calls fail with [`Error::Unavailable`], without effect.
+    pub fn fail_next(&self, calls: usize) {
+        self.state().failures_left = calls;
+    }
+
+    /// Lets each of the next `deliveries` deliveries happen twice: another receiver gets the message, although it is
+    /// leased.
+    pub fn duplicate_next(&self, deliveries: usize) {
+        self.state().duplicates_left = deliveries;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+
+    /// The state, unless this call is to fail.
+    fn call(&self) -> Result<MutexGuard<'_, State>, Error> {
+        let mut state = self.state();
+        match state.failures_left.checked_sub(1) {
+            None => Ok(state),
+            Some(left) => {
+                state.failures_left = left;
+                Err(Error::Unavailable { queue: NAME.to_owned(), reason: "told to fail".to_owned() })
+            }
+        }
+    }
+}
+
+const NAME: &str = "(memory)";
+
+#[async_trait]
+impl Queue for MemoryQueue {
+    async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
+        check_sizes(&messages, self.options.message_bytes_max, NAME)?;
+        let mut state = self.call()?;
+        for message in messages {
+            let delayed = !message.delay.is_zero();
+            let visible_at = if delayed { self.options.clock.after(message.delay) } else { VISIBLE_NOW };
+            state.last_id += 1;
+            let id = state.last_id;
+            state.messages.insert(id, Stored { body: message.body, visible_at, receive_count: 0 });
+            state.order.insert((visible_at, id));
+        }
+        drop(state);
+        self.became_visible.notify_waiters();
+        Ok(())
+    }
+
+    async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
+        drop(self.call()?);
+        let deadline = deadline(request.wait);
+        loop {
+            let mut became_visible = std::pin::pin!(self.became_visible.notified());
+            became_visible.as_mut().enable();
+            let now = self.options.clock.now_milliseconds();
+            let leased_until = self.options.clock.after(request.visibility);
+            let deliveries = self.state().claim(request.messages_max, now, leased_until);
+            if !deliveries.is_empty() || request.messages_max == 0 || Instant::now() >= deadline {
+                return Ok(deliveries);
+            }
+            tokio::select! {
+                () = became_visible => {}
+                () = sleep_until(deadline.min(Instant::now() + TICK)) => {}
+            }
+        }
+    }
+
+    async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
+        let mut state = self.call()?;
+        let now = self.options.clock.now_milliseconds();
+        let mut lost = Vec::new();
+        for (receipt, visibility) in leases {
+            if state.is_leased(receipt, now) {
+                state.set_visible_at(receipt.message, self.options.clock.after(*visibility));
+            } else {
+                lost.push(receipt.clone());
+            }
+        }
+        Ok(lost)
+    }
+
+    async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
+        let mut state = self.call()?;
+        let mut lost = Vec::new();
+        for receipt in receipts {
+            let removes = state
+                .messages
+                .get(&receipt.message)
+                .is_some_and(|stored| stored.receive_count == receipt.delivery || self.options.old_receipt_deletes);
+            if removes {
+                state.remove(receipt.message);
+            } else {
+                lost.push(receipt.clone());
+            }
+        }
+        Ok(lost)
+    }
+
+    async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
+        let mut state = self.call()?;
+        let now = self.options.clock.now_milliseconds();
+        for receipt in receipts {
+            if state.is_leased(receipt, now) {
+                state.set_visible_at(receipt.message, VISIBLE_NOW);
+            }
+        }
+        drop(state);
+        self.became_visible.notify_waiters();
+        Ok(())
+    }
+
+    async fn depth(&self) -> Result<Depth, Error> {
+        let state = self.call()?;
+        let now = self.options.clock.now_milliseconds();
+        let mut depth = Depth::default();
+        for stored in state.messages.values() {
+            *match (stored.visible_at <= now, stored.receive_count) {
+                (true, _) => &mut depth.visible,
+                (false, 0) => &mut depth.delayed,
+                (false, _) => &mut depth.in_flight,
+            } += 1;
+        }
+        Ok(depth)
+    }
+}
+
+impl State {
+    fn claim(&mut self, messages_max: usize, now: i64, leased_until: i64) -> Vec<Delivery> {
+        let mut ids: Vec<i64> = Vec::new();
+        while ids.len() < messages_max
+            && let Some(id) = self.duplicates.pop_front()
+        {
+            if self.messages.contains_key(&id) {
+                ids.push(id);
+            }
+        }
+        let visible = self.order.range(..=(now, i64::MAX)).map(|(_, id)| *id).filter(|id| !ids.contains(id));
+        let visible: Vec<i64> = visible.take(messages_max - ids.len()).collect();
+        ids.extend(visible);
+        ids.into_iter().map(|id| self.deliver(id, leased_until)).collect()
+    }
+
+    fn deliver(&mut self, id: i64, leased_until: i64) -> Delivery {
+        if let Some(left) = self.duplicates_left.checked_sub(1) {
+            self.duplicates_left = left;
+            self.duplicates.push_back(id);
+        }
+        self.set_visible_at(id, leased_until);
+        let stored = self.messages.get_mut(&id).expect("claimed ids exist");
+        stored.receive_count += 1;
+        let receipt = Receipt { message: id, delivery: stored.receive_count };
+        Delivery { body: stored.body.clone(), receipt, receive_count: stored.receive_count }
+    }
+
+    fn is_leased(&self, receipt: &Receipt, now: i64) -> bool {
+        let stored = self.messages.get(&receipt.message);
+        stored.is_some_and(|stored| stored.receive_count == receipt.delivery && stored.visible_at > now)
+    }
+
+    fn set_visible_at(&mut self, id: i64, visible_at: i64) {
+        let stored = self.messages.get_mut(&id).expect("the caller looked it up");
+        self.order.remove(&(stored.visible_at, id));
+        self.order.insert((visible_at, id));
+        stored.visible_at = visible_at;
+    }
+
+    fn remove(&mut self, id: i64) {
+        let stored = self.messages.remove(&id).expect("the caller looked it up");
+        self.order.remove(&(stored.visible_at, id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REQUEST: Receive = Receive { messages_max: 10, visibility: Duration::from_secs(60), wait: Duration::ZERO };
+
+    #[tokio::test]
+    async fn a_duplicate_is_delivered_although_the_message_is_leased() {
+        let queue = MemoryQueue::new(MemoryOptions::default());
+        queue.send(vec![Message::new("a", "job"), Message::new("b", "job")]).await.expect("sends");
+        queue.duplicate_next(1);
+        let first = queue.receive(REQUEST).await.expect("receives");
+        let again = queue.receive(REQUEST).await.expect("receives");
+        assert_eq!(first.len(), 2);
+        assert_eq!((again.len(), &again[0].body, again[0].receive_count), (1, &first[0].body, 2));
+        assert_ne!(again[0].receipt, first[0].receipt);
+        assert!(queue.receive(REQUEST).await.expect("receives").is_empty());
+    }
+
+    #[tokio::test]
+    async fn told_to_fail_it_fails_that_often_and_changes_nothing() {
+        let queue = MemoryQueue::new(MemoryOptions::default());
+        queue.fail_next(2);
+        let sent = queue.send(vec![Message::new("a", "job")]).await;
+        assert!(matches!(sent, Err(Error::Unavailable { .. })), "{sent:?}");
+        assert!(matches!(queue.depth().await, Err(Error::Unavailable { .. })));
+        assert_eq!(queue.depth().await.expect("answers again"), Depth::default());
+    }
+}

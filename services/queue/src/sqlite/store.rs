@@ -1,0 +1,320 @@
+//! The file: its schema, and every statement that is ever run on it.
+//!
+//! One table, one index. `visible_at` says when a message may be received: long ago (new or released), later because
+//! it was sent with a delay (`receive_count` 0), or later because it is leased. The index is the order of claims.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rusqlite::{Connection, OpenFlags, Row, params};
+
+use super::failure::{explain, misconfigured};
+use super::{Durability, SqliteOptions};
+use crate::{Clock, Delivery, Depth, Error, Message, Receipt};
+
+/// The connection to a queue file. All calls block.
+#[derive(Debug)]
+pub(super) struct Store {
+    connection: Connection,
+    clock: Clock,
+}
+
+/// Marks a SQLite file as a queue ("GmQu").
+const APPLICATION_ID: i32 = 0x476d_5175;
+const SCHEMA_VERSION: i32 = 1;
+
+/// Ids are never used twice (AUTOINCREMENT), so a receipt (id, delivery) names one delivery for ever.
+const SCHEMA: &str = "
+    CREATE TABLE message (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        visible_at INTEGER NOT NULL,
+        receive_count INTEGER NOT NULL,
+        body BLOB NOT NULL
+    );
+    CREATE INDEX message_by_visible_at ON message (visible_at);
+";
+
+/// `visible_at` of a message that anyone may have now. In the past (2004), so that new messages come first and in the
+/// order of their ids; and as long in the file as any date of today (6 bytes), so that claiming a message overwrites
+/// its row in place, without moving the body.
+const VISIBLE_NOW: i64 = 1 << 40;
+
+/// Pages of 8 KiB between two checkpoints: 16 MiB, so that the file is synced some times a second at full speed.
+const CHECKPOINT_PAGES: i32 = 2048;
+
+const INSERT: &str = "INSERT INTO message (visible_at, receive_count, body) VALUES (?1, 0, ?2)";
+const CLAIM: &str = "
+    UPDATE message SET visible_at = ?1, receive_count = receive_count + 1
+    WHERE id IN (SELECT id FROM message WHERE visible_at <= ?2 ORDER BY visible_at, id LIMIT ?3)
+    RETURNING id, receive_count, body";
+const UNCLAIM: &str = "
+    UPDATE message SET visible_at = ?1, receive_count = receive_count - 1 WHERE id = ?2 AND receive_count = ?3";
+const SET_LEASE: &str =
+    "UPDATE message SET visible_at = ?1 WHERE id = ?2 AND receive_count = ?3 AND visible_at > ?4";
+const DELETE: &str = "DELETE FROM message WHERE id = ?1 AND receive_count = ?2";
+const NEXT_VISIBLE: &str = "SELECT min(visible_at) FROM message";
+const COUNT: &str = "SELECT count(*) FROM message";
+const COUNT_HIDDEN: &str = "
+    SELECT count(*), count(*) FILTER (WHERE receive_count > 0) FROM message WHERE visible_at > ?1";
+const IN_FLIGHT: &str = "
+    SELECT body, receive_count FROM message WHERE visible_at > ?1 AND receive_count > 0 ORDER BY +id";
+const RELEASE_ALL: &str = "UPDATE message SET visible_at = ?1 WHERE visible_at > ?2 AND receive_count > 0";
+const PURGE: &str = "DELETE FROM message";
+
+impl Store {
+    pub(super) fn open(path: &Path, options: SqliteOptions) -> Result<Self, Error> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, &error))?;
+        configure(&connection, &options).map_err(|error| explain(path, &error))?;
+        if connection.is_readonly("main").map_err(|error| explain(path, &error))? {
+            return Err(misconfigured(path, "the file cannot be written; check its permissions"));
+        }
+        let store = Self { connection, clock: options.clock };
+        let known = store.in_transaction(Self::create_schema).map_err(|error| explain(path, &error))?;
+        match known {
+            true => Ok(store),
+            false => Err(misconfigured(path, "it is a database of something else; choose another path")),
+        }
+    }
+
+    /// Creates the schema in an empty file. Returns whether the file is a queue of this version.
+    fn create_schema(&self) -> rusqlite::Result<bool> {
+        let read = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0));
+        let marks = (read("application_id")?, read("user_version")?);
+        if marks == (APPLICATION_ID, SCHEMA_VERSION) {
+            return Ok(true);
+        }
+        let empty = !self.connection.prepare("SELECT 1 FROM sqlite_schema")?.exists([])?;
+        if marks != (0, 0) || !empty {
+            return Ok(false);
+        }
+        self.connection.execute_batch(SCHEMA)?;
+        self.connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+        self.connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+        Ok(true)
+    }
+
+    /// Runs `work` as one transaction that holds the write lock from its start.
+    pub(super) fn in_transaction<T>(&self, work: impl FnOnce(&Self) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        self.run("BEGIN IMMEDIATE")?;
+        let result = work(self).and_then(|value| self.run("COMMIT").map(|()| value));
+        // Some failures have ended the transaction already; the first failure is the one to report.
+        if result.is_err() && !self.connection.is_autocommit() {
+            let _ = self.run("ROLLBACK");
+        }
+        result
+    }
+
+    fn run(&self, statement: &str) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(statement)?.execute([]).map(drop)
+    }
+
+    pub(super) fn send(&self, messages: &[Message]) -> rusqlite::Result<()> {
+        let mut insert = self.connection.prepare_cached(INSERT)?;
+        for message in messages {
+            let delayed = !message.delay.is_zero();
+            let visible_at = if delayed { self.clock.after(message.delay) } else { VISIBLE_NOW };
+            insert.execute(params![visible_at, &message.body[..]])?;
+        }
+        Ok(())
+    }
+
+    /// Whether a claim would find a message.
+    pub(super) fn has_visible(&self) -> rusqlite::Result<bool> {
+        let next: Option<i64> = self.connection.prepare_cached(NEXT_VISIBLE)?.query_row([], |row| row.get(0))?;
+        Ok(next.is_some_and(|visible_at| visible_at <= self.now()))
+    }
+
+    pub(super) fn claim(&self, messages_max: usize, visibility: Duration) -> rusqlite::Result<Vec<Delivery>> {
+        let limit = i64::try_from(messages_max).unwrap_or(i64::MAX);
+        let mut claim = self.connection.prepare_cached(CLAIM)?;
+        let rows = claim.query_map(params![self.clock.after(visibility), self.now(), limit], |row| {
+            let receive_count = row.get(1)?;
+            let receipt = Receipt { message: row.get(0)?, delivery: receive_count };
+            Ok(Delivery { body: body(row, 2)?, receipt, receive_count })
+        })?;
+        let mut deliveries: Vec<Delivery> = rows.collect::<Result<_, _>>()?;
+        // RETURNING promises no order.
+        deliveries.sort_unstable_by_key(|delivery| delivery.receipt.message);
+        Ok(deliveries)
+    }
+
+    /// Takes back claims that reached nobody, as if they had not been made.
+    pub(super) fn unclaim(&self, receipts: &[Receipt]) -> rusqlite::Result<()> {
+        let mut unclaim = self.connection.prepare_cached(UNCLAIM)?;
+        for receipt in receipts {
+            unclaim.execute(params![VISIBLE_NOW, receipt.message, receipt.delivery])?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn extend(&self, leases: &[(Receipt, Duration)]) -> rusqlite::Result<Vec<Receipt>> {
+        let now = self.now();
+        let leases = leases.iter().map(|(receipt, visibility)| (receipt, self.clock.after(*visibility)));
+        self.set_leases(leases, now)
+    }
+
+    pub(super) fn release(&self, receipts: &[Receipt]) -> rusqlite::Result<()> {
+        let now = self.now();
+        self.set_leases(receipts.iter().map(|receipt| (receipt, VISIBLE_NOW)), now).map(drop)
+    }
+
+    fn set_leases<'a>(
+        &self,
+        leases: impl Iterator<Item = (&'a Receipt, i64)>,
+        now: i64,
+    ) -> rusqlite::Result<Vec<Receipt>> {
+        let mut set_lease = self.connection.prepare_cached(SET_LEASE)?;
+        let mut lost = Vec::new();
+        for (receipt, visible_at) in leases {
+            if set_lease.execute(params![visible_at, receipt.message, receipt.delivery, now])? == 0 {
+                lost.push(receipt.clone());
+            }
+        }
+        Ok(lost)
+    }
+
+    pub(super) fn acknowledge(&self, receipts: &[Receipt]) -> rusqlite::Result<Vec<Receipt>> {
+        let mut delete = self.connection.prepare_cached(DELETE)?;
+        let mut lost = Vec::new();
+        for receipt in receipts {
+            if delete.execute(params![receipt.message, receipt.delivery])? == 0 {
+                lost.push(receipt.clone());
+            }
+        }
+        Ok(lost)
+    }
+
+    pub(super) fn depth(&self) -> rusqlite::Result<Depth> {
+        let total: i64 = self.connection.prepare_cached(COUNT)?.query_row([], |row| row.get(0))?;
+        let mut count_hidden = self.connection.prepare_cached(COUNT_HIDDEN)?;
+        let (hidden, in_flight): (i64, i64) =
+            count_hidden.query_row([self.now()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let count = |messages: i64| u64::try_from(messages).expect("counts are not negative");
+        Ok(Depth { visible: count(total - hidden), in_flight: count(in_flight), delayed: count(hidden - in_flight) })
+    }
+
+    pub(super) fn in_flight(&self) -> rusqlite::Result<Vec<(Bytes, u32)>> {
+        let mut in_flight = self.connection.prepare_cached(IN_FLIGHT)?;
+        let rows = in_flight.query_map([self.now()], |row| Ok((body(row, 0)?, row.get(1)?)))?;
+        rows.collect()
+    }
+
+    pub(super) fn release_all(&self) -> rusqlite::Result<usize> {
+        self.connection.prepare_cached(RELEASE_ALL)?.execute([VISIBLE_NOW, self.now()])
+    }
+
+    pub(super) fn purge(&self) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(PURGE)?.execute([]).map(drop)
+    }
+
+    /// Never before [`VISIBLE_NOW`], even on a machine that believes it is 1970.
+    fn now(&self) -> i64 {
+        self.clock.now_milliseconds().max(VISIBLE_NOW)
+    }
+}
+
+fn body(row: &Row<'_>, column: usize) -> rusqlite::Result<Bytes> {
+    Ok(Bytes::copy_from_slice(row.get_ref(column)?.as_blob()?))
+}
+
+fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
+    connection.busy_timeout(options.lock_wait_max)?;
+    connection.set_prepared_statement_cache_capacity(32);
+    connection.pragma_update(None, "page_size", 8192)?;
+    let synchronous = match options.durability {
+        Durability::Normal => "NORMAL",
+        Durability::Full => "FULL",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    use_write_ahead_log(connection, options.lock_wait_max)?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)
+}
+
+/// SQLite does not wait for the lock that this needs when another process opens the new file at the same moment.
+fn use_write_ahead_log(connection: &Connection, lock_wait_max: Duration) -> rusqlite::Result<()> {
+    let give_up = Instant::now() + lock_wait_max;
+    loop {
+        match connection.pragma_update(None, "journal_mode", "WAL") {
+            Err(error)
+                if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) && Instant::now() < give_up =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ManualClock;
+
+    fn open(folder: &tempfile::TempDir) -> Store {
+        let options = SqliteOptions { clock: Clock::Manual(ManualClock::new()), ..SqliteOptions::default() };
+        Store::open(&folder.path().join("queue.db"), options).expect("opens")
+    }
+
+    fn plan(store: &Store, statement: &str) -> String {
+        let mut explain = store.connection.prepare(&format!("EXPLAIN QUERY PLAN {statement}")).expect("is SQL");
+        let parameters = vec![0; explain.parameter_count()];
+        let rows = explain.query_map(rusqlite::params_from_iter(parameters), |row| row.get::<_, String>(3));
+        rows.expect("runs").collect::<Result<Vec<_>, _>>().expect("runs").join("\n")
+    }
+
+    #[test]
+    fn every_statement_finds_its_rows_by_an_index() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = open(&folder);
+        let claim = plan(&store, CLAIM);
+        assert!(claim.contains("USING COVERING INDEX message_by_visible_at (visible_at<?)"), "{claim}");
+        assert!(claim.contains("SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"), "{claim}");
+        assert!(!claim.contains("TEMP B-TREE") && !claim.contains("SCAN"), "the index is the order of claims: {claim}");
+        for statement in [SET_LEASE, UNCLAIM, DELETE] {
+            let plan = plan(&store, statement);
+            assert_eq!(plan, "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)", "{statement}");
+        }
+        for statement in [COUNT_HIDDEN, IN_FLIGHT, RELEASE_ALL] {
+            let plan = plan(&store, statement);
+            assert!(plan.starts_with("SEARCH message USING INDEX message_by_visible_at (visible_at>?)"), "{plan}");
+        }
+        assert_eq!(plan(&store, NEXT_VISIBLE), "SEARCH message USING COVERING INDEX message_by_visible_at");
+        assert_eq!(plan(&store, COUNT), "SCAN message USING COVERING INDEX message_by_visible_at");
+    }
+
+    #[test]
+    fn claiming_and_extending_leave_large_bodies_where_they_are() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = open(&folder);
+        store.send(&[Message::new(vec![1; 2_000_000], "job")]).expect("sends");
+        let log = folder.path().join("queue.db-wal");
+        let empty_the_log = "PRAGMA wal_checkpoint(TRUNCATE)";
+        store.connection.query_row(empty_the_log, [], |_| Ok(())).expect("checkpoints");
+        let claimed = store.claim(1, Duration::from_secs(60)).expect("claims");
+        assert!(store.extend(&[(claimed[0].receipt.clone(), Duration::from_secs(90))]).expect("extends").is_empty());
+        let written = std::fs::metadata(log).expect("exists").len();
+        assert!(written < 100_000, "{written} bytes written");
+    }
+
+    #[test]
+    fn a_full_disk_fails_the_transaction_and_nothing_else() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = open(&folder);
+        let path = folder.path().join("queue.db");
+        store.connection.pragma_update(None, "max_page_count", 40).expect("sets a limit");
+        let small = Message::new("small", "job");
+        store.send(std::slice::from_ref(&small)).expect("fits");
+        let large = Message::new(vec![0; 1 << 20], "job");
+        let error =
+            store.in_transaction(|store| store.send(&[small.clone(), large.clone()])).expect_err("does not fit");
+        let error = explain(&path, &error);
+        assert!(matches!(&error, Error::Misconfigured { .. }), "{error:?}");
+        let expected =
+            format!("queue {} cannot be used: the disk is full; free some space and run again", path.display());
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(store.claim(10, Duration::from_secs(60)).expect("still works").len(), 1);
+    }
+}

@@ -1,0 +1,228 @@
+//! The thread that owns the connection: it takes every call that waits, runs them all as one transaction, and answers
+//! them after the commit. So a commit is shared by all who wait for it, however many they are.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::failure::explain;
+use super::store::Store;
+use crate::{Delivery, Error, Receipt, Receive};
+
+/// How often a waiting receiver looks for what another process has sent, and for leases that have lapsed. Sends of
+/// this process wake it at once.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Where calls are left for the thread.
+#[derive(Default)]
+pub(super) struct Mailbox {
+    state: Mutex<MailboxState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct MailboxState {
+    jobs: Vec<Box<dyn Job>>,
+    receivers: Vec<Receiver>,
+    closed: bool,
+}
+
+impl Mailbox {
+    /// Leaves a job. Once the mailbox is closed the job is dropped, and with it the way to its answer.
+    pub(super) fn push(&self, job: Box<dyn Job>) {
+        self.change(|state| {
+            if !state.closed {
+                state.jobs.push(job)
+            }
+        });
+    }
+
+    pub(super) fn push_receiver(&self, receiver: Receiver) {
+        self.change(|state| {
+            if !state.closed {
+                state.receivers.push(receiver)
+            }
+        });
+    }
+
+    /// Lets the thread finish what is there, and end.
+    pub(super) fn close(&self) {
+        self.change(|state| state.closed = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut MailboxState)) {
+        change(&mut self.state.lock().expect("no holder panics"));
+        self.changed.notify_one();
+    }
+
+    /// Waits until there is something or `until` has come, and takes everything.
+    fn take(&self, until: Option<Instant>) -> MailboxState {
+        let mut state = self.state.lock().expect("no holder panics");
+        while state.jobs.is_empty() && state.receivers.is_empty() && !state.closed {
+            state = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                None => self.changed.wait(state).expect("no holder panics"),
+                Some(Duration::ZERO) => break,
+                Some(left) => self.changed.wait_timeout(state, left).expect("no holder panics").0,
+            };
+        }
+        let closed = state.closed;
+        std::mem::replace(&mut *state, MailboxState { closed, ..MailboxState::default() })
+    }
+}
+
+/// One call, to be run within a transaction and answered after it.
+pub(super) trait Job: Send {
+    fn run(&mut self, store: &Store) -> rusqlite::Result<()>;
+    fn answer(self: Box<Self>, outcome: Result<(), Error>);
+}
+
+/// A call that is a function of the store.
+pub(super) struct Call<T, F> {
+    work: F,
+    value: Option<T>,
+    answer: oneshot::Sender<Result<T, Error>>,
+}
+
+impl<T, F> Call<T, F>
+where
+    T: Send + 'static,
+    F: FnMut(&Store) -> rusqlite::Result<T> + Send + 'static,
+{
+    pub(super) fn prepare(work: F) -> (Box<dyn Job>, oneshot::Receiver<Result<T, Error>>) {
+        let (answer, answered) = oneshot::channel();
+        (Box::new(Self { work, value: None, answer }), answered)
+    }
+}
+
+impl<T, F> Job for Call<T, F>
+where
+    T: Send + 'static,
+    F: FnMut(&Store) -> rusqlite::Result<T> + Send + 'static,
+{
+    fn run(&mut self, store: &Store) -> rusqlite::Result<()> {
+        self.value = Some((self.work)(store)?);
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, outcome: Result<(), Error>) {
+        let Self { value, answer, .. } = *self;
+        // Who asked may have stopped waiting.
+        let _ = answer.send(outcome.map(|()| value.expect("a committed job has run")));
+    }
+}
+
+/// A receive call that waits for messages.
+pub(super) struct Receiver {
+    pub(super) request: Receive,
+    pub(super) deadline: Instant,
+    pub(super) answer: oneshot::Sender<Result<Claimed, Error>>,
+}
+
+/// Claimed messages on their way to the receiver. Dropped on the way, because the receiver stopped waiting, they go
+/// back into the queue.
+pub(super) struct Claimed {
+    deliveries: Vec<Delivery>,
+    mailbox: Arc<Mailbox>,
+}
+
+impl Claimed {
+    pub(super) fn take(mut self) -> Vec<Delivery> {
+        std::mem::take(&mut self.deliveries)
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        if !self.deliveries.is_empty() {
+            let receipts: Vec<Receipt> = self.deliveries.drain(..).map(|delivery| delivery.receipt).collect();
+            self.mailbox.push(Call::prepare(move |store| store.unclaim(&receipts)).0);
+        }
+    }
+}
+
+/// What the thread works with.
+pub(super) struct QueueThread {
+    pub(super) store: Store,
+    pub(super) path: PathBuf,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) waiting: Vec<Receiver>,
+}
+
+impl QueueThread {
+    /// Serves calls until the mailbox is closed.
+    pub(super) fn run(mut self) {
+        loop {
+            let look = Instant::now() + LOOK_INTERVAL;
+            let until = self.waiting.iter().map(|receiver| receiver.deadline.min(look)).min();
+            let taken = self.mailbox.take(until);
+            self.waiting.extend(taken.receivers);
+            self.waiting.retain(|receiver| !receiver.answer.is_closed());
+            self.serve(taken.jobs);
+            self.expire();
+            if taken.closed {
+                return;
+            }
+        }
+    }
+
+    /// Runs the jobs, then gives the waiting receivers what is visible.
+    fn serve(&mut self, mut jobs: Vec<Box<dyn Job>>) {
+        // Looking needs no write lock, and mostly there is nothing.
+        let looked = if jobs.is_empty() { self.waiting.is_empty().then_some(Ok(false)) } else { Some(Ok(true)) };
+        match looked.unwrap_or_else(|| self.store.has_visible()) {
+            Ok(false) => return,
+            Ok(true) => {}
+            Err(error) => return self.fail(jobs, &error),
+        }
+        let claimed = self.store.in_transaction(|store| {
+            for job in &mut jobs {
+                job.run(store)?;
+            }
+            let mut claimed = Vec::new();
+            for Receiver { request, .. } in &self.waiting {
+                match store.claim(request.messages_max, request.visibility)? {
+                    deliveries if deliveries.is_empty() => break,
+                    deliveries => claimed.push(deliveries),
+                }
+            }
+            Ok(claimed)
+        });
+        match claimed {
+            Err(error) => self.fail(jobs, &error),
+            Ok(claimed) => {
+                jobs.into_iter().for_each(|job| job.answer(Ok(())));
+                for (receiver, deliveries) in self.waiting.drain(..claimed.len()).zip(claimed) {
+                    let claimed = Claimed { deliveries, mailbox: self.mailbox.clone() };
+                    // If the receiver is gone, the claim is dropped and thereby undone.
+                    let _ = receiver.answer.send(Ok(claimed));
+                }
+            }
+        }
+    }
+
+    /// Answers the receivers that have waited long enough.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        for receiver in self.waiting.extract_if(.., |receiver| receiver.deadline <= now) {
+            let _ = receiver.answer.send(Ok(Claimed { deliveries: Vec::new(), mailbox: self.mailbox.clone() }));
+        }
+    }
+
+    fn fail(&mut self, jobs: Vec<Box<dyn Job>>, error: &rusqlite::Error) {
+        let error = explain(&self.path, error);
+        jobs.into_iter().for_each(|job| job.answer(Err(error.clone())));
+        for receiver in self.waiting.drain(..) {
+            let _ = receiver.answer.send(Err(error.clone()));
+        }
+    }
+}
+
+impl Drop for QueueThread {
+    /// However the thread ends: nobody waits for it any longer.
+    fn drop(&mut self) {
+        self.mailbox.close();
+        drop(self.mailbox.take(None));
+    }
+}

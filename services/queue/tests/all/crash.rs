@@ -1,0 +1,89 @@
+//! A killed process loses nothing: a child works on a queue, is killed in the middle, and its parent looks.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use queue::{Clock, ManualClock, Message, Queue, Receive, SqliteOptions, SqliteQueue};
+
+const PATH_VARIABLE: &str = "QUEUE_CRASH_TEST_PATH";
+const LEASE: Duration = Duration::from_secs(3600);
+
+/// The child's part: sends, receives and acknowledges, and says so line by line, until it is killed. Run as a test of
+/// its own it has nothing to do.
+#[tokio::test]
+async fn child_works_until_it_is_killed() {
+    let Some(path) = std::env::var_os(PATH_VARIABLE) else { return };
+    let queue = SqliteQueue::open(Path::new(&path), SqliteOptions::default()).expect("opens");
+    for round in 0.. {
+        let bodies: Vec<String> = (0..10).map(|number| format!("{round}-{number}")).collect();
+        queue.send(bodies.iter().map(|body| Message::new(body.clone(), "job")).collect()).await.expect("sends");
+        bodies.iter().for_each(|body| println!("sent {body}"));
+        let request = Receive { messages_max: 5, visibility: LEASE, wait: Duration::ZERO };
+        let deliveries = queue.receive(request).await.expect("receives");
+        let body = |index: usize| String::from_utf8(deliveries[index].body.to_vec()).expect("is text");
+        (0..5).for_each(|index| println!("leased {}", body(index)));
+        println!("acknowledging {}", body(0));
+        let lost = queue.acknowledge(&[deliveries[0].receipt.clone()]).await.expect("acknowledges");
+        assert!(lost.is_empty());
+        println!("acknowledged {}", body(0));
+    }
+}
+
+/// Runs the child until it has said a few hundred things, kills it, and returns all it said.
+fn run_and_kill_a_child(path: &Path) -> Vec<String> {
+    let mut child = Command::new(std::env::current_exe().expect("has a path"))
+        .args(["--exact", "crash::child_works_until_it_is_killed", "--nocapture"])
+        .env(PATH_VARIABLE, path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
+    let mut said: Vec<String> = lines.by_ref().take(500).map(|line| line.expect("is text")).collect();
+    child.kill().expect("SIGKILL");
+    child.wait().expect("is dead");
+    // The last line may have been cut by the kill.
+    said.extend(lines.map_while(Result::ok));
+    said
+}
+
+fn said<'a>(lines: &'a [String], verb: &str) -> BTreeSet<&'a str> {
+    lines.iter().filter_map(|line| line.strip_prefix(verb)?.strip_prefix(' ')).collect()
+}
+
+#[tokio::test]
+async fn a_killed_process_loses_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("queue.db");
+    let lines = run_and_kill_a_child(&path);
+    let (sent, leased) = (said(&lines, "sent"), said(&lines, "leased"));
+    let (acknowledging, acknowledged) = (said(&lines, "acknowledging"), said(&lines, "acknowledged"));
+    assert!(sent.len() > 200 && acknowledged.len() > 20, "the child has worked: {lines:?}");
+
+    let later = ManualClock::at(std::time::SystemTime::now());
+    let options = SqliteOptions { clock: Clock::Manual(later.clone()), ..SqliteOptions::default() };
+    let queue = SqliteQueue::open(&path, options).expect("opens after the crash");
+    let in_flight = queue.in_flight().await.expect("answers");
+    let in_flight: BTreeSet<_> =
+        in_flight.iter().map(|(body, _)| std::str::from_utf8(body).expect("is text")).collect();
+    assert!(leased.difference(&acknowledging).all(|body| in_flight.contains(body)), "a lease was lost");
+
+    later.advance(LEASE * 2);
+    let request = Receive { messages_max: usize::MAX, visibility: LEASE, wait: Duration::ZERO };
+    let deliveries = queue.receive(request).await.expect("receives");
+    let there: BTreeSet<_> =
+        deliveries.iter().map(|delivery| std::str::from_utf8(&delivery.body).expect("is text")).collect();
+    assert_eq!(there.len(), deliveries.len(), "nothing is there twice");
+    for body in sent {
+        assert!(there.contains(body) || acknowledging.contains(body), "{body} was sent and is gone");
+        assert!(!there.contains(body) || !acknowledged.contains(body), "{body} was acknowledged and is back");
+    }
+    for delivery in &deliveries {
+        let body = std::str::from_utf8(&delivery.body).expect("is text");
+        if leased.contains(body) {
+            assert_eq!(delivery.receive_count, 2, "{body} was leased before");
+        }
+    }
+}

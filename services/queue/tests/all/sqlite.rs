@@ -1,0 +1,229 @@
+//! What only the SQLite queue does: a file that outlives its openers and is shared between them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use queue::{
+    Clock, Delivery, Depth, Durability, Error, ManualClock, Message, Queue, Receive, SqliteOptions, SqliteQueue,
+};
+
+const LEASE: Duration = Duration::from_secs(60);
+
+fn request(messages_max: usize) -> Receive {
+    Receive { messages_max, visibility: LEASE, wait: Duration::ZERO }
+}
+
+fn waiting_request() -> Receive {
+    Receive { wait: Duration::from_secs(3600), ..request(10) }
+}
+
+fn open(path: &Path) -> SqliteQueue {
+    SqliteQueue::open(path, SqliteOptions::default()).expect("opens")
+}
+
+fn open_at(path: &Path, clock: &ManualClock) -> SqliteQueue {
+    let options = SqliteOptions { clock: Clock::Manual(clock.clone()), ..SqliteOptions::default() };
+    SqliteQueue::open(path, options).expect("opens")
+}
+
+async fn send(queue: &SqliteQueue, bodies: &[&'static str]) {
+    queue.send(bodies.iter().map(|body| Message::new(*body, "job")).collect()).await.expect("sends");
+}
+
+async fn receive(queue: &SqliteQueue, request: Receive) -> Vec<Delivery> {
+    queue.receive(request).await.expect("receives")
+}
+
+fn bodies(deliveries: &[Delivery]) -> Vec<&[u8]> {
+    deliveries.iter().map(|delivery| &delivery.body[..]).collect()
+}
+
+#[tokio::test]
+async fn messages_and_leases_outlive_the_queue() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, clock) = (folder.path().join("queue.db"), ManualClock::new());
+    let queue = open_at(&path, &clock);
+    send(&queue, &["a", "b"]).await;
+    let held = receive(&queue, request(1)).await;
+    drop(queue);
+
+    let queue = open_at(&path, &clock);
+    assert_eq!(bodies(&receive(&queue, request(10)).await), [b"b"]);
+    clock.advance(LEASE);
+    let again = receive(&queue, request(10)).await;
+    assert_eq!(bodies(&again), [b"a", b"b"]);
+    assert_eq!(again[0].receive_count, 2);
+    assert_eq!(queue.acknowledge(&[held[0].receipt.clone()]).await.expect("answers"), [held[0].receipt.clone()]);
+}
+
+#[tokio::test]
+async fn receipts_are_never_used_twice() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let queue = open(&folder.path().join("queue.db"));
+    send(&queue, &["a"]).await;
+    let old = receive(&queue, request(1)).await.remove(0).receipt;
+    queue.purge().await.expect("purges");
+    send(&queue, &["b"]).await;
+    let new = receive(&queue, request(1)).await.remove(0).receipt;
+    assert_ne!(old, new);
+    assert_eq!(queue.acknowledge(&[old.clone(), new]).await.expect("answers"), [old]);
+}
+
+#[tokio::test]
+async fn what_a_dead_run_held_is_known_and_released() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let queue = open(&folder.path().join("queue.db"));
+    let delayed = Message { delay: LEASE, ..Message::new("delayed", "job") };
+    queue.send(vec![delayed]).await.expect("sends");
+    send(&queue, &["a", "b", "c"]).await;
+    let held = receive(&queue, request(2)).await;
+    queue.release(&[held[0].receipt.clone()]).await.expect("releases");
+    receive(&queue, request(1)).await;
+    let in_flight = queue.in_flight().await.expect("answers");
+    assert_eq!(in_flight, [("a".into(), 2), ("b".into(), 1)]);
+
+    assert_eq!(queue.release_all().await.expect("releases"), 2);
+    assert!(queue.in_flight().await.expect("answers").is_empty());
+    assert_eq!(queue.depth().await.expect("answers"), Depth { visible: 3, in_flight: 0, delayed: 1 });
+    let again = receive(&queue, request(10)).await;
+    assert_eq!(bodies(&again), [b"a", b"b", b"c"]);
+    assert_eq!(again.iter().map(|delivery| delivery.receive_count).collect::<Vec<_>>(), [3, 2, 1]);
+
+    queue.purge().await.expect("purges");
+    assert_eq!(queue.depth().await.expect("answers"), Depth::default());
+}
+
+#[tokio::test]
+async fn two_openers_share_one_queue_and_wake_each_other() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("queue.db");
+    let (one, other) = (open(&path), open(&path));
+    let (received, ()) = tokio::join!(receive(&one, waiting_request()), send(&other, &["a"]));
+    assert_eq!(bodies(&received), [b"a"]);
+    assert!(receive(&other, request(1)).await.is_empty());
+    let release = async { other.release(&[received[0].receipt.clone()]).await.expect("releases") };
+    let (again, ()) = tokio::join!(receive(&one, waiting_request()), release);
+    assert_eq!(again[0].receive_count, 2);
+}
+
+#[tokio::test]
+async fn a_lease_ends_by_the_wall_clock() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let queue = open(&folder.path().join("queue.db"));
+    send(&queue, &["a"]).await;
+    let short = Receive { visibility: Duration::from_millis(1), ..waiting_request() };
+    assert_eq!(receive(&queue, short).await[0].receive_count, 1);
+    assert_eq!(receive(&queue, waiting_request()).await[0].receive_count, 2);
+}
+
+#[test]
+fn many_may_create_the_file_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("queue.db");
+    std::thread::scope(|scope| {
+        let openers: Vec<_> = (0..8).map(|_| scope.spawn(|| open(&path))).collect();
+        openers.into_iter().for_each(|opener| drop(opener.join().expect("opens")));
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn openers_at_work_at_once_lose_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("queue.db");
+    let workers: Vec<_> = (0..4)
+        .map(|worker| {
+            let queue = open(&path);
+            tokio::spawn(async move {
+                let mut taken = Vec::new();
+                for round in 0..50 {
+                    let body = format!("{worker} {round}");
+                    queue.send(vec![Message::new(body, "job")]).await.expect("sends");
+                    let deliveries = receive(&queue, request(3)).await;
+                    let receipts: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
+                    assert!(queue.acknowledge(&receipts).await.expect("acknowledges").is_empty());
+                    taken.extend(deliveries.into_iter().map(|delivery| delivery.body));
+                }
+                taken
+            })
+        })
+        .collect();
+    let mut taken = Vec::new();
+    for worker in workers {
+        taken.extend(worker.await.expect("does not panic"));
+    }
+    taken.extend(receive(&open(&path), request(1000)).await.into_iter().map(|delivery| delivery.body));
+    taken.sort();
+    let mut sent: Vec<String> =
+        (0..4).flat_map(|worker| (0..50).map(move |round| format!("{worker} {round}"))).collect();
+    sent.sort();
+    assert_eq!(taken, sent);
+}
+
+#[tokio::test]
+async fn full_durability_keeps_the_same_contract() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = SqliteOptions { durability: Durability::Full, ..SqliteOptions::default() };
+    let queue = SqliteQueue::open(folder.path().join("queue.db"), options).expect("opens");
+    send(&queue, &["a"]).await;
+    assert_eq!(bodies(&receive(&queue, request(1)).await), [b"a"]);
+}
+
+fn refusal(path: &Path) -> String {
+    let error = SqliteQueue::open(path, SqliteOptions::default()).expect_err("does not open");
+    assert!(matches!(error, Error::Misconfigured { .. }), "{error:?}");
+    error.to_string().strip_prefix(&format!("queue {} cannot be used: ", path.display())).expect("names it").to_owned()
+}
+
+#[test]
+fn a_file_that_is_not_a_queue_is_refused_by_name_and_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("queue.db");
+    std::fs::write(&path, "name,digit\n".repeat(1000)).expect("writes");
+    assert_eq!(refusal(&path), "it is not a queue file; choose another path");
+    assert_eq!(std::fs::read(&path).expect("reads"), "name,digit\n".repeat(1000).into_bytes());
+
+    let path = folder.path().join("other.db");
+    rusqlite::Connection::open(&path).and_then(|other| other.execute_batch("CREATE TABLE mine (a)")).expect("creates");
+    assert_eq!(refusal(&path), "it is a database of something else; choose another path");
+    let mine = rusqlite::Connection::open(&path).expect("opens");
+    mine.execute("INSERT INTO mine VALUES (1)", []).expect("is as it was");
+}
+
+#[test]
+fn a_path_that_cannot_hold_a_file_is_refused_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let no_file = "the file cannot be opened or created; check that its folder exists and is writable";
+    assert_eq!(refusal(&folder.path().join("missing/queue.db")), no_file);
+    assert_eq!(refusal(folder.path()), no_file);
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_reported_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("queue.db");
+    let queue = open(&path);
+    queue.send(vec![Message::new(vec![b'x'; 1000], "job"); 1000]).await.expect("sends");
+    drop(queue);
+    let mut bytes = std::fs::read(&path).expect("reads");
+    bytes[8192..].fill(0xee);
+    std::fs::write(&path, bytes).expect("writes");
+    let queue = open(&path);
+    let error = queue.receive(request(1)).await.expect_err("the pages make no sense");
+    let expected = format!("queue {} cannot be used: the file is damaged; move it away and run again", path.display());
+    assert_eq!(error.to_string(), expected);
+}
+
+#[tokio::test]
+async fn a_locked_file_is_unavailable_and_works_again_later() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("queue.db");
+    let options = SqliteOptions { lock_wait_max: Duration::from_millis(1), ..SqliteOptions::default() };
+    let queue = SqliteQueue::open(&path, options).expect("opens");
+    let other = rusqlite::Connection::open(&path).expect("opens");
+    other.execute_batch("BEGIN IMMEDIATE").expect("locks");
+    let sent = queue.send(vec![Message::new("a", "job")]).await;
+    assert!(matches!(sent, Err(Error::Unavailable { .. })), "{sent:?}");
+    other.execute_batch("ROLLBACK").expect("unlocks");
+    send(&queue, &["b"]).await;
+    assert_eq!(bodies(&receive(&queue, request(10)).await), [b"b"]);
+}
