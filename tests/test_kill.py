@@ -1,5 +1,6 @@
 """Kill the engine itself: what is committed stays, what is not runs again, and the output is the same."""
 
+import json
 import os
 import signal
 
@@ -9,12 +10,28 @@ from harness import is_alive, wait_until
 
 COUNTS_RUNS = """
     import os
-    from recorder import record
+    from recorder import record, recorded
     def run(files):
-        record("run", file=os.path.basename(files[0]))
+        name = os.path.basename(files[0])
+        # One mini-batch needs a second try, so that a descriptor is published again.
+        if name == "016.txt" and not recorded("failed"):
+            record("failed")
+            raise ValueError("fails at first")
+        record("run", file=name)
         # Some rows are small enough to travel in messages, some become parts.
-        size = 300_000 if files[0].endswith("7.txt") else 5
-        return [f"{os.path.basename(files[0])} {'x' * size}"]
+        size = 300_000 if name.endswith("7.txt") else 5
+        return [f"{name} {'x' * size}"]
+"""
+HOLDS_AT_ONE = """
+    import os
+    from recorder import record, wait_for
+    def run(files):
+        name = os.path.basename(files[0])
+        if name == os.environ["HOLD"]:
+            record("held")
+            wait_for(lambda: False)
+        record("run", file=name)
+        return [f"{name} {'x' * (300_000 if name.endswith('7.txt') else 5)}"]
 """
 FILES = 30
 
@@ -32,7 +49,7 @@ def runs_of(workplace):
 def test_a_crash_at_every_step_of_the_write_path(workplace, crash_point):
     """The engine kills itself at that step; `retry` finishes the job, and nothing committed runs again."""
     workplace.data(FILES)
-    job = workplace.job(COUNTS_RUNS, process_count_per_node=2)
+    job = workplace.job(COUNTS_RUNS, process_count_per_node=2, run_max_try=3)
     crashed = job.start(GRISTMILL_CRASH_AT=crash_point).wait()
     assert crashed.exit_status == -signal.SIGKILL, f"{crash_point} was not passed: {crashed}"
     (job_id,) = workplace.job_ids()
@@ -56,19 +73,14 @@ def test_a_crash_at_every_step_of_the_write_path(workplace, crash_point):
 def test_sigkill_while_running(workplace, committed):
     """Killed after so many runs; continued by the same `run` command, which says so."""
     workplace.data(FILES)
-    script = COUNTS_RUNS.replace(
-        "record(",
-        "from recorder import wait_for\n        if files[0].endswith(f\"{int(os.environ['HOLD']):03}.txt\"):\n"
-        '            record("held")\n            wait_for(lambda: os.path.exists("/nonexistent"))\n        record(',
-    )
-    job = workplace.job(script)
-    running = job.start(HOLD=str(committed))
+    job = workplace.job(HOLDS_AT_ONE)
+    running = job.start(HOLD=f"{committed:03}.txt")
     pid = running.wait_for_record("held")[0]["pid"]
     (job_id,) = workplace.job_ids()
 
     def all_committed():
-        text = workplace.command("status", job_id, "--json").stdout
-        return f'"succeeded": {committed}' in text or f'"succeeded":{committed}' in text
+        status = json.loads(workplace.command("status", job_id, "--json").stdout)
+        return status["mini_batches"]["succeeded"] == committed
 
     wait_until(all_committed, "everything before the held mini-batch is committed")
     running.send(signal.SIGKILL)
@@ -77,7 +89,7 @@ def test_sigkill_while_running(workplace, committed):
     first = runs_of(workplace)
     assert len(first) == committed
 
-    ended = job.run(HOLD="999")
+    ended = job.run(HOLD="none")
     assert ended.job_id == job_id
     assert job_id in ended.stderr, "it says which job it continues"
     assert ended.output == expected_output()
