@@ -12,7 +12,8 @@ def test_run_for_people(workplace):
     assert ended.exit_status == 0, str(ended)
     said = ended.stdout + ended.stderr
     assert str(workplace.folder / "output" / "rows.txt") in said
-    assert "Completed" in said
+    assert "completed" in said
+    assert "3 of 3 succeeded" in said
     assert "\x1b[" not in said, "no colours or bars where nobody looks"
 
 
@@ -64,8 +65,9 @@ def test_commands_on_jobs(workplace):
     ended = workplace.job(script).run()
     status = workplace.command("status", ended.job_id)
     assert status.exit_status == 0
-    assert "Completed" in status.stdout
-    assert json.loads(workplace.command("status", ended.job_id, "--json").stdout)["job_id"] == ended.job_id
+    assert "completed" in status.stdout
+    as_json = json.loads(workplace.command("status", ended.job_id, "--json").stdout)
+    assert (as_json["state"], as_json["result"]) == ("Completed", ended.result)
     jobs = workplace.command("jobs")
     assert ended.job_id in jobs.stdout and "Completed" in jobs.stdout
     tree = workplace.command("logs", ended.job_id).stdout
@@ -96,7 +98,7 @@ def test_cancel_from_another_terminal(workplace):
     assert canceled.exit_status == 0, str(canceled)
     ended = running.wait()
     assert (ended.exit_status, ended.state) == (130, "Canceled"), str(ended)
-    assert "Canceled" in workplace.command("status", job_id).stdout
+    assert "canceled" in workplace.command("status", job_id).stdout
     assert not (workplace.folder / "output" / "rows.txt").exists()
 
 

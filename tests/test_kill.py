@@ -80,7 +80,7 @@ def test_sigkill_while_running(workplace, committed):
 
     def all_committed():
         status = json.loads(workplace.command("status", job_id, "--json").stdout)
-        return status["mini_batches"]["succeeded"] == committed
+        return status["progress"] and status["progress"]["mini_batches"]["succeeded"] == committed
 
     wait_until(all_committed, "everything before the held mini-batch is committed")
     running.send(signal.SIGKILL)

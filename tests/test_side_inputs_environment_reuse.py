@@ -130,8 +130,9 @@ def test_reuse(workplace):
     assert (count, first.result["reused"]) == (3, False)
     count, second = runs_of()
     assert (count, second.result["reused"]) == (0, True)
-    assert first.job_id in second.stderr, "it says which result it takes"
+    assert second.job_id == first.job_id, "it says which result it takes"
     assert second.lines == first.lines
+    assert f"reused the result of job {first.job_id}" in workplace.command("run", "job.yaml").stderr
     assert runs_of(allow_reuse=False)[0] == 3
     assert runs_of("--fresh")[0] == 3
     assert runs_of(description="settings that change nothing of the output")[0] == 0

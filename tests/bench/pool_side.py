@@ -76,7 +76,6 @@ def plan(folder, output, files_per_mini_batch=10):
                 lines.write(json.dumps({"id": mini_batches, "files": files[start : start + files_per_mini_batch]}))
                 lines.write("\n")
                 mini_batches += 1
-    print(f"{mini_batches} mini-batches")
 
 
 if __name__ == "__main__":
