@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,11 @@ EXECUTABLE = find_executable()
 
 
 @pytest.fixture
-def workplace(tmp_path: Path) -> Workplace:
+def workplace(tmp_path: Path) -> Iterator[Workplace]:
     """A fresh folder to run jobs in."""
-    return Workplace(tmp_path, EXECUTABLE, Path(sys.executable))
+    workplace = Workplace(tmp_path, EXECUTABLE, Path(sys.executable))
+    yield workplace
+    workplace.kill_what_still_runs()
 
 
 def crash_points() -> list[str]:

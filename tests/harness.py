@@ -139,6 +139,7 @@ class Workplace:
         self.executable = executable
         self.home = folder / "home"
         self.record_file = folder / "record.jsonl"
+        self.started: list[subprocess.Popen[bytes]] = []
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("GRISTMILL", "AZ"))},
             "GRISTMILL_HOME": str(self.home),
@@ -162,7 +163,15 @@ class Workplace:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        self.started.append(process)
         return Running(self, process)
+
+    def kill_what_still_runs(self) -> None:
+        """A failed test leaves no engine behind; Python processes end with their engine."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
 
     def write(self, files: dict[str, bytes | str]) -> None:
         """Writes files below the folder; text is dedented."""
