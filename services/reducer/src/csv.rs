@@ -1,0 +1,81 @@
+//! One field of delimited text, quoted only where it must be.
+
+/// How fields are told apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Dialect {
+    pub separator: String,
+    pub quote: char,
+    /// Quote every field, as `csv.QUOTE_ALL` and `csv.QUOTE_NONNUMERIC` do with text.
+    pub quote_all: bool,
+    /// Quote none, as `csv.QUOTE_NONE` does.
+    pub quote_none: bool,
+    pub line_end: String,
+}
+
+impl Default for Dialect {
+    fn default() -> Self {
+        Self { separator: ",".into(), quote: '"', quote_all: false, quote_none: false, line_end: "\n".into() }
+    }
+}
+
+impl Dialect {
+    /// Appends one field, without a separator.
+    pub fn push_field(&self, field: &str, into: &mut String) {
+        let special = |character| character == self.quote || matches!(character, '\n' | '\r');
+        let must = self.quote_all || field.contains(&*self.separator) || field.contains(special);
+        if self.quote_none || !must {
+            into.push_str(field);
+            return;
+        }
+        into.push(self.quote);
+        for character in field.chars() {
+            if character == self.quote {
+                into.push(self.quote);
+            }
+            into.push(character);
+        }
+        into.push(self.quote);
+    }
+
+    /// One line of text fields.
+    pub fn line(&self, fields: &[String]) -> String {
+        let mut line = String::new();
+        // A lone empty field would otherwise be an empty line, which readers skip.
+        if let [field] = fields
+            && field.is_empty()
+            && !self.quote_none
+        {
+            line.extend([self.quote, self.quote]);
+        }
+        for (position, field) in fields.iter().enumerate() {
+            if position > 0 {
+                line.push_str(&self.separator);
+            }
+            if fields.len() > 1 || !field.is_empty() {
+                self.push_field(field, &mut line);
+            }
+        }
+        line.push_str(&self.line_end);
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(dialect: &Dialect, fields: &[&str]) -> String {
+        dialect.line(&fields.iter().map(|&field| field.to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn only_what_must_be_quoted_is() {
+        let comma = Dialect::default();
+        assert_eq!(line(&comma, &["a b", "c,d", "e\"f", "g\nh", ""]), "a b,\"c,d\",\"e\"\"f\",\"g\nh\",\n");
+        let space = Dialect { separator: " ".into(), ..Dialect::default() };
+        assert_eq!(line(&space, &["a b", "c,d"]), "\"a b\" c,d\n");
+        assert_eq!(line(&comma, &[""]), "\"\"\n");
+        let all = Dialect { quote_all: true, ..Dialect::default() };
+        assert_eq!(line(&all, &["a", ""]), "\"a\",\"\"\n");
+    }
+}

@@ -1,0 +1,83 @@
+//! What a reducer can be told, and the points at which a test may stop it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a reducer works. The default is right for a job on one machine.
+#[derive(Clone)]
+pub struct Options {
+    /// Name of this reducer in logs and temporary files; unique among those that may run at once.
+    pub writer: String,
+    /// Processes a node, where the job leaves it open and the caller knows.
+    pub process_count_per_node: Option<u32>,
+    /// Nodes and processes outlive a reducer: believe what the ledger says of them. `false`: they ended with the
+    /// former reducer, as on one machine.
+    pub nodes_outlive_reducer: bool,
+    /// Age of a job before failures of `init()` all over it end it.
+    pub init_failure_age: Duration,
+    /// Period of the progress overview and the summaries, and of the thresholds that are polled.
+    pub report_interval: Duration,
+    /// Period of `progress.json`, and of looking for a request to cancel.
+    pub progress_interval: Duration,
+    /// For how long a received message stays invisible to others: what a dead reducer had received is seen by the
+    /// next after this.
+    pub visibility: Duration,
+    /// Called at every step of the write path.
+    pub crash: Arc<dyn Fn(CrashPoint) + Send + Sync>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            writer: std::process::id().to_string(),
+            process_count_per_node: None,
+            nodes_outlive_reducer: false,
+            init_failure_age: Duration::from_secs(120),
+            report_interval: Duration::from_secs(10),
+            progress_interval: Duration::from_secs(1),
+            visibility: Duration::from_secs(60),
+            crash: Arc::new(|_| {}),
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Options").field("writer", &self.writer).finish_non_exhaustive()
+    }
+}
+
+macro_rules! crash_points {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Steps of the write path, in order. A job killed at any of them is finished by the next reducer.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum CrashPoint {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl CrashPoint {
+            /// Every step: a crash test goes through them.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+        }
+    };
+}
+
+crash_points! {
+    /// Messages were received.
+    BeforeSegmentCommit,
+    /// They are in the ledger, and not yet acknowledged.
+    AfterSegmentCommit,
+    /// They are acknowledged.
+    AfterAcknowledge,
+    /// Every mini-batch has ended.
+    BeforeOutput,
+    /// Some of the final file is written, under a temporary name.
+    DuringOutput,
+    /// All of it is.
+    BeforeRename,
+    /// The final file stands.
+    AfterRename,
+    /// `result.json` stands; parts are still there.
+    AfterResult,
+}

@@ -1,0 +1,62 @@
+//! The header line: column names, written as `DataFrame.to_csv` would with the job's arguments.
+
+use protocol::{Output, OutputFormat};
+use serde_json::Value;
+
+use crate::csv::Dialect;
+
+/// `csv.QUOTE_ALL`, `csv.QUOTE_NONNUMERIC` and `csv.QUOTE_NONE`.
+const QUOTE_ALL: u64 = 1;
+const QUOTE_NONNUMERIC: u64 = 2;
+const QUOTE_NONE: u64 = 3;
+
+/// The line for these columns.
+pub(super) fn line(output: &Output, columns: &[String]) -> String {
+    let arguments = &output.to_csv_arguments;
+    let text = |names: &[&str]| names.iter().find_map(|&name| arguments.get(name)).and_then(Value::as_str);
+    let separator = if output.format == OutputFormat::Text { " " } else { "," };
+    let quoting = arguments.get("quoting").and_then(Value::as_u64);
+    let dialect = Dialect {
+        separator: text(&["sep"]).unwrap_or(separator).to_owned(),
+        quote: text(&["quotechar"]).and_then(|quote| quote.chars().next()).unwrap_or('"'),
+        quote_all: matches!(quoting, Some(QUOTE_ALL | QUOTE_NONNUMERIC)),
+        quote_none: quoting == Some(QUOTE_NONE),
+        line_end: text(&["lineterminator", "line_terminator"]).unwrap_or("\n").to_owned(),
+    };
+    // `header=[…]` gives aliases, `columns=[…]` a choice.
+    let named = ["header", "columns"].iter().find_map(|&name| arguments.get(name).and_then(names));
+    let mut fields = named.unwrap_or_else(|| columns.to_vec());
+    if arguments.get("index").and_then(Value::as_bool) == Some(true) {
+        fields.insert(0, text(&["index_label"]).unwrap_or_default().to_owned());
+    }
+    dialect.line(&fields)
+}
+
+fn names(value: &Value) -> Option<Vec<String>> {
+    value
+        .as_array()
+        .map(|names| names.iter().map(|name| name.as_str().map_or_else(|| name.to_string(), str::to_owned)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::spec;
+
+    fn line_with(format: OutputFormat, arguments: Value) -> String {
+        let mut output = spec(std::path::Path::new("/out")).output;
+        output.format = format;
+        output.to_csv_arguments = arguments.as_object().expect("an object").clone();
+        line(&output, &["a b".to_owned(), "c".to_owned()])
+    }
+
+    #[test]
+    fn the_header_is_written_as_the_rows_are() {
+        use serde_json::json;
+        assert_eq!(line_with(OutputFormat::Text, json!({})), "\"a b\" c\n");
+        assert_eq!(line_with(OutputFormat::Csv, json!({})), "a b,c\n");
+        assert_eq!(line_with(OutputFormat::Text, json!({"sep": ","})), "a b,c\n");
+        assert_eq!(line_with(OutputFormat::Text, json!({"sep": ";", "quoting": 1})), "\"a b\";\"c\"\n");
+        assert_eq!(line_with(OutputFormat::Csv, json!({"header": ["x", "y"], "index": true})), ",x,y\n");
+    }
+}

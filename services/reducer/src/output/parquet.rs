@@ -1,0 +1,171 @@
+//! The final file as Parquet. Rows are Arrow IPC streams; their schemas are unified in a first pass over the
+//! schemas, and each batch is cast to the result in a second pass over the rows.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use ::parquet::arrow::ArrowWriter;
+use ::parquet::basic::Compression;
+use ::parquet::file::properties::WriterProperties;
+use anyhow::{Context, bail};
+use arrow::array::{ArrayRef, RecordBatch, new_null_array};
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::ipc::reader::StreamReader;
+
+use super::source::Source;
+use crate::ledger::Index;
+
+/// Row groups are cut by either, so that the writer's memory is bounded, and readers get groups of a useful size.
+const ROW_GROUP_ROWS: usize = 1 << 20;
+const ROW_GROUP_BYTES: usize = 64 << 20;
+
+/// Writes every mini-batch that has rows; `begun` is called once, when some are written.
+pub(super) fn write(file: File, index: &Index, source: &mut Source<'_>, begun: &dyn Fn()) -> anyhow::Result<File> {
+    let schema = unified_schema(index, source)?;
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_created_by("gristmill".to_owned())
+        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
+        .set_max_row_group_bytes(Some(ROW_GROUP_BYTES))
+        .build();
+    let mut writer = ArrowWriter::try_new(file, schema.clone(), Some(properties)).context("start the Parquet file")?;
+    for (position, (mini_batch, place)) in index.places().enumerate() {
+        let rows = || format!("rows of mini-batch {mini_batch}");
+        let stream = StreamReader::try_new(source.reader(place)?, None).with_context(rows)?;
+        for batch in stream {
+            let batch = conform(&batch.with_context(rows)?, &schema).with_context(rows)?;
+            writer.write(&batch).with_context(rows)?;
+        }
+        if position == 0 {
+            begun();
+        }
+    }
+    writer.into_inner().context("finish the Parquet file")
+}
+
+/// One schema that all mini-batches fit: columns by name, in the order in which they first appear.
+fn unified_schema(index: &Index, source: &mut Source<'_>) -> anyhow::Result<SchemaRef> {
+    let mut fields: Vec<Field> = Vec::new();
+    let mut last: Option<SchemaRef> = None;
+    for (mini_batch, place) in index.places() {
+        let stream = StreamReader::try_new(source.reader(place)?, None);
+        let schema = stream.with_context(|| format!("rows of mini-batch {mini_batch}"))?.schema();
+        if last.as_ref().is_some_and(|last| last.fields() == schema.fields()) {
+            continue;
+        }
+        for (position, field) in schema.fields().iter().enumerate() {
+            let name = field.name();
+            if schema.fields()[..position].iter().any(|other| other.name() == name) {
+                bail!("mini-batch {mini_batch} has two columns named {name:?}: Parquet needs distinct names");
+            }
+            let data_type = plain(field.data_type());
+            let Some(known) = fields.iter_mut().find(|known| known.name() == name) else {
+                fields.push(Field::new(name, data_type, true));
+                continue;
+            };
+            let Some(unified) = unify(known.data_type(), &data_type) else {
+                bail!(
+                    "column {name:?} of mini-batch {mini_batch} is {data_type}, but {} in mini-batches before it: let \
+                     run() return one type for it",
+                    known.data_type()
+                );
+            };
+            *known = Field::new(name, unified, true);
+        }
+        last = Some(schema);
+    }
+    // A column without any value in the whole job: text is what readers can do most with.
+    for field in &mut fields {
+        if *field.data_type() == DataType::Null {
+            *field = Field::new(field.name(), DataType::Utf8, true);
+        }
+    }
+    Ok(Arc::new(Schema::new(fields)))
+}
+
+/// Categories are a matter of one frame: between frames their values count.
+fn plain(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => plain(values),
+        DataType::Utf8View => DataType::Utf8,
+        DataType::BinaryView => DataType::Binary,
+        other => other.clone(),
+    }
+}
+
+/// The type that holds the values of both, as pandas would choose it.
+fn unify(left: &DataType, right: &DataType) -> Option<DataType> {
+    use DataType::{Binary, Boolean, Date32, Date64, Float64, LargeBinary, LargeUtf8, Null, Timestamp, Utf8};
+    if left == right {
+        return Some(left.clone());
+    }
+    match (left, right) {
+        (Null, other) | (other, Null) => Some(other.clone()),
+        (Utf8, LargeUtf8) | (LargeUtf8, Utf8) => Some(LargeUtf8),
+        (Binary, LargeBinary) | (LargeBinary, Binary) => Some(LargeBinary),
+        (Timestamp(left_unit, left_zone), Timestamp(right_unit, right_zone)) if left_zone == right_zone => {
+            Some(Timestamp((*left_unit).max(*right_unit), left_zone.clone()))
+        }
+        (left, right) if left.is_integer() && right.is_integer() => Some(unify_integers(left, right)),
+        (left, right) if left.is_numeric() && right.is_numeric() && !is_decimal(left) && !is_decimal(right) => {
+            Some(Float64)
+        }
+        (left, right) => {
+            let is_text = |data_type: &DataType| matches!(data_type, Utf8 | LargeUtf8);
+            let has_text = |data_type: &DataType| {
+                let dated = matches!(data_type, Timestamp(..) | Date32 | Date64);
+                data_type.is_numeric() || is_text(data_type) || *data_type == Boolean || dated
+            };
+            (has_text(left) && has_text(right))
+                .then(|| if *left == LargeUtf8 || *right == LargeUtf8 { LargeUtf8 } else { Utf8 })
+        }
+    }
+}
+
+fn is_decimal(data_type: &DataType) -> bool {
+    matches!(
+        data_type,
+        DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..)
+    )
+}
+
+fn unify_integers(left: &DataType, right: &DataType) -> DataType {
+    use DataType::{Float64, Int16, Int32, Int64, UInt64};
+    let width = |data_type: &DataType| data_type.primitive_width().unwrap_or(8);
+    if left.is_signed_integer() == right.is_signed_integer() {
+        return if width(left) >= width(right) { left.clone() } else { right.clone() };
+    }
+    let (signed, unsigned) = if left.is_signed_integer() { (left, right) } else { (right, left) };
+    if *unsigned == UInt64 {
+        return Float64;
+    }
+    match width(signed).max(2 * width(unsigned)) {
+        2 => Int16,
+        4 => Int32,
+        _ => Int64,
+    }
+}
+
+/// The batch with the columns and types of the file.
+fn conform(batch: &RecordBatch, schema: &SchemaRef) -> anyhow::Result<RecordBatch> {
+    let columns: Vec<ArrayRef> = schema
+        .fields()
+        .iter()
+        .map(|field| match batch.column_by_name(field.name()) {
+            None => Ok(new_null_array(field.data_type(), batch.num_rows())),
+            Some(column) if column.data_type() == field.data_type() => Ok(column.clone()),
+            // Not the default: a value that does not fit must not become a missing one.
+            Some(column) => {
+                let options = CastOptions { safe: false, ..CastOptions::default() };
+                cast_with_options(column, field.data_type(), &options).with_context(|| {
+                    format!("column {:?}: {} to {}", field.name(), column.data_type(), field.data_type())
+                })
+            }
+        })
+        .collect::<anyhow::Result<_>>()?;
+    if columns.is_empty() {
+        return Ok(RecordBatch::new_empty(schema.clone()));
+    }
+    Ok(RecordBatch::try_new(schema.clone(), columns)?)
+}

@@ -1,0 +1,143 @@
+//! Reads rows where they were committed, with bounded memory.
+//!
+//! Mini-batches are committed nearly in order, so rows that are neighbours in the output are neighbours in a segment.
+//! A few windows onto segments turn a million small reads into a sequential one, and still serve any other order.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+use bytes::Bytes;
+use storage::JobStore;
+use tokio::runtime::Handle;
+
+use crate::ledger::{Index, PartFile, Place};
+
+/// Rows by place. For a thread that may block.
+pub(crate) struct Source<'a> {
+    store: &'a JobStore,
+    index: &'a Index,
+    runtime: Handle,
+    /// Latest used first.
+    windows: Vec<Window>,
+    window_bytes: u64,
+    windows_max: usize,
+}
+
+struct Window {
+    segment: u32,
+    start: u64,
+    bytes: Bytes,
+}
+
+impl<'a> Source<'a> {
+    pub fn new(store: &'a JobStore, index: &'a Index, runtime: Handle) -> Self {
+        // 16 MiB in all on a disk, where a read is cheap; 64 MiB in a remote store, where a request is dear.
+        let (window_bytes, windows_max) = if store.folder().is_some() { (256 << 10, 64) } else { (4 << 20, 16) };
+        Self { store, index, runtime, windows: Vec::new(), window_bytes, windows_max }
+    }
+
+    /// Appends rows to the final file.
+    pub fn copy(&mut self, place: Place, into: &mut BufWriter<File>) -> anyhow::Result<()> {
+        match place {
+            Place::None => Ok(()),
+            Place::Inline { .. } => self.copy_inline(place, into),
+            Place::Part(position) => {
+                let part = self.index.part(position);
+                // Between two files the kernel copies, or shares the blocks, without passing the bytes through here.
+                let copied = match self.part_file(part)? {
+                    Some(mut file) => io::copy(&mut file, into).with_context(|| write_context(part))?,
+                    None => {
+                        let bytes = self.runtime.block_on(self.store.part(&part.name))?;
+                        into.write_all(&bytes).with_context(|| write_context(part))?;
+                        bytes.len() as u64
+                    }
+                };
+                ensure!(copied == part.bytes, damaged(part, copied));
+                Ok(())
+            }
+        }
+    }
+
+    /// A reader of the rows at a place.
+    pub fn reader(&mut self, place: Place) -> anyhow::Result<Box<dyn Read>> {
+        match place {
+            Place::None => Ok(Box::new(io::empty())),
+            Place::Inline { length, .. } => {
+                let mut bytes = Vec::with_capacity(length as usize);
+                self.copy_inline(place, &mut bytes)?;
+                Ok(Box::new(io::Cursor::new(bytes)))
+            }
+            Place::Part(position) => {
+                let part = self.index.part(position);
+                match self.part_file(part)? {
+                    Some(file) => Ok(Box::new(io::BufReader::with_capacity(256 << 10, file))),
+                    None => Ok(Box::new(io::Cursor::new(self.runtime.block_on(self.store.part(&part.name))?))),
+                }
+            }
+        }
+    }
+
+    fn part_file(&self, part: &PartFile) -> anyhow::Result<Option<File>> {
+        let Some(path) = self.store.part_file(&part.name) else { return Ok(None) };
+        let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
+        let bytes = file.metadata().with_context(|| format!("read {}", path.display()))?.len();
+        ensure!(bytes == part.bytes, damaged(part, bytes));
+        Ok(Some(file))
+    }
+
+    fn copy_inline(&mut self, place: Place, into: &mut impl Write) -> anyhow::Result<()> {
+        let Place::Inline { segment, offset, length } = place else { bail!("not in a segment") };
+        let mut at = u64::from(offset);
+        let end = at + u64::from(length);
+        while at < end {
+            let window = self.window(segment, at)?;
+            let from = usize::try_from(at - window.start).expect("64-bit machine");
+            let to = window.bytes.len().min(usize::try_from(end - window.start).expect("64-bit machine"));
+            ensure!(to > from, "ledger segment {segment} is damaged: it ends at byte {at}");
+            into.write_all(&window.bytes[from..to]).context("write rows")?;
+            at += (to - from) as u64;
+        }
+        Ok(())
+    }
+
+    fn window(&mut self, segment: u32, at: u64) -> anyhow::Result<&Window> {
+        let start = at - at % self.window_bytes;
+        let known = self.windows.iter().position(|window| window.segment == segment && window.start == start);
+        match known {
+            Some(0) => {}
+            Some(position) => self.windows[..=position].rotate_right(1),
+            None => {
+                let end = (start + self.window_bytes).min(self.index.segment_bytes(segment));
+                let bytes = self.read(segment, start, end)?;
+                self.windows.truncate(self.windows_max - 1);
+                self.windows.insert(0, Window { segment, start, bytes });
+            }
+        }
+        Ok(&self.windows[0])
+    }
+
+    fn read(&self, segment: u32, start: u64, end: u64) -> anyhow::Result<Bytes> {
+        let Some(path) = self.store.segment_file(u64::from(segment)) else {
+            let read = self.store.segment_range(u64::from(segment), start..end);
+            return Ok(self.runtime.block_on(read)?);
+        };
+        let mut bytes = vec![0; usize::try_from(end.saturating_sub(start)).expect("a window fits in memory")];
+        read_at(&path, start, &mut bytes).with_context(|| format!("read {}", path.display()))?;
+        Ok(bytes.into())
+    }
+}
+
+fn read_at(path: &PathBuf, start: u64, bytes: &mut [u8]) -> io::Result<()> {
+    File::open(path)?.read_exact_at(bytes, start)
+}
+
+fn write_context(part: &PartFile) -> String {
+    format!("copy part {}", part.name)
+}
+
+fn damaged(part: &PartFile, found: u64) -> String {
+    format!("part {} is damaged: it has {found} bytes instead of {}", part.name, part.bytes)
+}

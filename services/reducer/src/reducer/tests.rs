@@ -1,0 +1,395 @@
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use protocol::{Attempt, AttemptStatus, ErrorReport, Planned, Rows, SlotPhase, Waiting};
+use queue::{MemoryOptions, MemoryQueue, Message};
+
+use super::*;
+use crate::MiniBatchState;
+use crate::fixtures::{attempt, failed, spec, succeeded};
+
+/// A job of which the tests play all other roles.
+struct Job {
+    folder: tempfile::TempDir,
+    store: JobStore,
+    results: Arc<MemoryQueue>,
+    spec: JobSpec,
+    options: Options,
+}
+
+impl Job {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let job = folder.path().join("job");
+        fs::create_dir(&job).expect("fresh");
+        let options = Options {
+            visibility: Duration::from_millis(50),
+            report_interval: Duration::from_millis(20),
+            progress_interval: Duration::from_millis(10),
+            init_failure_age: Duration::ZERO,
+            ..Options::default()
+        };
+        Self {
+            store: JobStore::local(&job).expect("exists"),
+            results: Arc::new(MemoryQueue::new(MemoryOptions::default())),
+            spec: spec(&folder.path().join("out")),
+            options,
+            folder,
+        }
+    }
+
+    async fn open(&self) -> Reducer {
+        self.store.put_spec(&self.spec).await.expect("writable");
+        Reducer::open(self.store.clone(), self.results.clone(), self.options.clone()).await.expect("readable")
+    }
+
+    async fn run(&self) -> JobResult {
+        self.open().await.run(CancellationToken::new()).await.expect("the job ends")
+    }
+
+    async fn send(&self, events: &[(ResultEvent, &[u8])]) {
+        let mut body = Vec::new();
+        events.iter().for_each(|(event, rows)| encode_record(event, rows, &mut body));
+        self.results.send(vec![Message::new(body, "job")]).await.expect("sent");
+    }
+
+    async fn send_event(&self, event: ResultEvent) {
+        self.send(&[(event, b"")]).await;
+    }
+
+    async fn send_rows(&self, mini_batch: u64, rows: &str) {
+        let mut attempt = succeeded(mini_batch, 1, 1, 1);
+        attempt.rows = Rows::Inline;
+        self.send(&[(event(attempt), rows.as_bytes())]).await;
+    }
+
+    async fn planned(&self, mini_batches: u64) {
+        self.send_event(ResultEvent::Planned(Planned { mini_batches, items: Some(mini_batches) })).await;
+    }
+
+    fn output(&self) -> String {
+        let path = self.folder.path().join("out/parallel_run_step.txt");
+        fs::read_to_string(path).expect("the final file is there")
+    }
+
+    fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.folder.path().join("job/logs").join(name)).expect("the report is there")
+    }
+
+    fn overview(&self) -> String {
+        let logs = fs::read_dir(self.folder.path().join("job/logs")).expect("there");
+        let mut names: Vec<_> =
+            logs.map(|entry| entry.expect("readable").file_name().into_string().expect("text")).collect();
+        names.retain(|name| name.starts_with("job_progress_overview."));
+        names.sort();
+        names.iter().map(|name| self.log(name)).collect()
+    }
+}
+
+fn event(attempt: Attempt) -> ResultEvent {
+    ResultEvent::Attempt(Box::new(attempt))
+}
+
+#[tokio::test]
+async fn a_job_ends_with_its_rows_in_order() {
+    let job = Job::new();
+    let reducer = job.open().await;
+    let mut progress = reducer.progress();
+    let run = tokio::spawn(reducer.run(CancellationToken::new()));
+    for mini_batch in [2, 0, 1] {
+        job.send_rows(mini_batch, &format!("row {mini_batch}\n")).await;
+    }
+    progress.wait_for(|progress| progress.mini_batches.succeeded == 3).await.expect("committed");
+    job.planned(3).await;
+    let result = run.await.expect("no panic").expect("the job ends");
+    assert_eq!((result.state, &result.cause), (JobState::Completed, &None));
+    assert_eq!(result.items, protocol::Counts { total: 3, succeeded: 3, failed: 0 });
+    assert_eq!(result.output, Some(job.folder.path().join("out/parallel_run_step.txt").display().to_string()));
+    assert_eq!(job.output(), "row 0\nrow 1\nrow 2\n");
+    assert_eq!(job.results.depth().await.expect("there").total(), 0, "everything is acknowledged");
+    assert_eq!(job.store.result().await.expect("readable"), Some(result));
+    assert_eq!(job.store.progress().await.expect("readable").expect("written").mini_batches.succeeded, 3);
+    assert_eq!(job.run().await.state, JobState::Completed, "an ended job stays ended");
+}
+
+#[tokio::test]
+async fn reports_tell_the_story() {
+    let job = Job::new();
+    job.send_event(ResultEvent::ProcessStarted { node: "0".into(), process: "process000".into(), pid: 77 }).await;
+    let mut warned = succeeded(0, 1, 1, 1);
+    warned.rows = Rows::Inline;
+    warned.warnings = vec![protocol::Warning { message: "line 3 of a.csv: 'x' is no number".into() }];
+    warned.warnings_total = 4;
+    job.send(&[(event(warned), b"zero\n"), (event(failed(1, 1, false, 1)), b"")]).await;
+    job.send_event(event(failed(1, 3, true, 1))).await;
+    job.planned(2).await;
+    assert_eq!(job.run().await.state, JobState::Completed, "failures are allowed");
+    let processed = job.log("sys/job_report/processed_mini-batches.csv");
+    assert_eq!(processed.lines().count(), 4);
+    assert!(processed.contains("\n0,1,77,"), "{processed}");
+    assert!(job.log("sys/job_report/process_summary.csv").contains("\n0,process000,77,,,1,2,"));
+    assert!(job.log("sys/job_report/node_summary.csv").contains("\n0,1,1,2,"));
+    let warnings = job.log("sys/warning/mini-batch_warnings.txt");
+    let expected = "mini-batch 0 (/data/0.png): line 3 of a.csv: 'x' is no number\nmini-batch 0: 3 more warnings\n";
+    assert_eq!(warnings, expected);
+    let overview = job.overview();
+    assert!(overview.contains("There are 2 tasks with 2 items."), "{overview}");
+    assert!(overview.contains("Processed 2 of 2 mini batches in 0:00:00."), "{overview}");
+    assert!(overview.contains("The job ended: Completed."), "{overview}");
+    let result = job.log("job_result.txt");
+    assert!(result.contains("Failed mini-batches (1), the first:\n  mini-batch 1 (/data/1.png)"), "{result}");
+    assert!(job.log("job_error.txt").contains("2 times ValueError: bad value"));
+    assert!(job.log("user/error.txt").contains("Traceback: bad value"));
+    assert!(job.log("readme.txt").contains("processed_mini-batches.csv"));
+    assert!(job.log("sys/master_role.txt").contains("started with process id 77."));
+}
+
+#[tokio::test]
+async fn a_threshold_fails_the_job_at_once() {
+    let mut job = Job::new();
+    job.spec.thresholds.error_threshold = 1;
+    for mini_batch in 0..2 {
+        job.send_event(event(failed(mini_batch, 3, true, 1))).await;
+    }
+    let result = job.run().await;
+    assert_eq!(result.state, JobState::Failed);
+    let cause = result.cause.expect("failed");
+    assert!(cause.starts_with("The number of failed items is 2, which exceeds error threshold 1."), "{cause}");
+    assert!(job.log("job_result.txt").contains(&cause));
+    assert!(!job.folder.path().join("out").exists(), "nothing is written");
+}
+
+#[tokio::test]
+async fn nothing_succeeded_fails_append_row_only() {
+    let mut job = Job::new();
+    job.send_event(event(succeeded(0, 1, 5, 0))).await;
+    job.planned(1).await;
+    let result = job.run().await;
+    assert!(result.cause.expect("failed").starts_with("There is no succeeded mini batch item returned from run()."));
+    job.spec.output.action = OutputAction::SummaryOnly;
+    let mut reducer = job.open().await;
+    reducer.reopen().await.expect("writable");
+    let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
+    assert_eq!((result.state, result.output), (JobState::Completed, Some(job.spec.output.folder.display())));
+}
+
+#[tokio::test]
+async fn a_retried_job_goes_on_with_what_failed() {
+    let mut job = Job::new();
+    job.spec.thresholds.allowed_failed_count = 0;
+    job.send_rows(0, "zero\n").await;
+    job.send_event(event(failed(1, 3, true, 1))).await;
+    job.planned(2).await;
+    assert_eq!(job.run().await.state, JobState::Failed);
+    let mut reducer = job.open().await;
+    assert_eq!(reducer.tally().state(1), MiniBatchState::Failed);
+    reducer.reopen().await.expect("writable");
+    assert_eq!(
+        (reducer.tally().state(0), reducer.tally().state(1)),
+        (MiniBatchState::Succeeded, MiniBatchState::Pending)
+    );
+    assert_eq!(job.store.result().await.expect("readable"), None);
+    job.send_rows(1, "one\n").await;
+    assert_eq!(reducer.drain().await.expect("committed"), 1);
+    let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
+    assert_eq!(result.state, JobState::Completed);
+    assert_eq!(job.output(), "zero\none\n");
+}
+
+#[tokio::test]
+async fn an_output_that_cannot_be_written_fails_the_job_and_loses_nothing() {
+    let job = Job::new();
+    let obstacle = job.folder.path().join("out");
+    fs::write(&obstacle, "a file where the folder should be").expect("writable");
+    let mut row = succeeded(0, 1, 1, 1);
+    row.rows = Rows::Part { name: "0-1".into(), bytes: 5 };
+    job.store.put_part("0-1", Bytes::from_static(b"zero\n")).await.expect("writable");
+    job.send_event(event(row)).await;
+    job.planned(1).await;
+    let result = job.run().await;
+    assert_eq!(result.state, JobState::Failed);
+    let cause = result.cause.expect("failed");
+    assert!(cause.contains("create output folder") && cause.contains("gristmill retry digits-"), "{cause}");
+    fs::remove_file(&obstacle).expect("removable");
+    let mut reducer = job.open().await;
+    reducer.reopen().await.expect("writable");
+    let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
+    assert_eq!(result.state, JobState::Completed);
+    assert_eq!(job.output(), "zero\n");
+    assert!(!job.folder.path().join("job/parts").exists(), "parts go when the job is complete");
+}
+
+#[tokio::test]
+async fn a_canceled_job_keeps_what_was_announced() {
+    let job = Job::new();
+    let cancel = CancellationToken::new();
+    let reducer = job.open().await;
+    job.send_rows(0, "zero\n").await;
+    cancel.cancel();
+    let result = reducer.run(cancel).await.expect("the job ends");
+    assert_eq!((result.state, result.mini_batches.succeeded), (JobState::Canceled, 1));
+    assert_eq!(job.results.depth().await.expect("there").total(), 0);
+
+    let job = Job::new();
+    job.store.request_cancel("not needed any more").await.expect("writable");
+    let result = job.run().await;
+    assert_eq!((result.state, result.cause.as_deref()), (JobState::Canceled, Some("not needed any more")));
+}
+
+#[tokio::test]
+async fn others_can_fail_the_job() {
+    let job = Job::new();
+    let reducer = job.open().await;
+    let fail = reducer.fail_job();
+    fail.fail("the agent cannot be started");
+    fail.fail("a second cause");
+    let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
+    assert_eq!(result.cause.as_deref(), Some("the agent cannot be started"));
+
+    let job = Job::new();
+    job.send_event(ResultEvent::PlanFailed { cause: "input /data does not exist".into() }).await;
+    assert_eq!(job.run().await.cause.as_deref(), Some("input /data does not exist"));
+}
+
+#[tokio::test]
+async fn a_node_that_gave_up_fails_the_job() {
+    let job = Job::new();
+    let error = ErrorReport { category: "ImportError".into(), message: "no x".into(), ..ErrorReport::default() };
+    job.send_event(ResultEvent::InitFailed { node: "0".into(), process: "process000".into(), error }).await;
+    let cause = Some("init() failed 6 times: ImportError: no x".into());
+    job.send_event(ResultEvent::NodeStopped { node: "0".into(), cause }).await;
+    let cause = job.run().await.cause.expect("failed");
+    assert_eq!(cause, "Node 0 stopped: init() failed 6 times: ImportError: no x");
+    assert!(job.overview().contains("process000 on node 0 failed before its first mini batch: ImportError: no x"));
+    assert!(job.log("job_error.txt").contains("in init()"));
+}
+
+#[tokio::test]
+async fn standing_still_ends_the_job_with_what_it_waits_for() {
+    let mut job = Job::new();
+    job.spec.progress_update_timeout_seconds = 0;
+    let waiting = Waiting {
+        node: "0".into(),
+        process: "process000".into(),
+        mini_batch: Some(0),
+        phase: SlotPhase::Run,
+        seconds: 30,
+        stack: "File \"score.py\", line 7, in run".into(),
+    };
+    job.send(&[(ResultEvent::Waiting(waiting), b""), (event(failed(1, 1, false, 1)), b"")]).await;
+    let mut other = succeeded(5, 1, 1, 1);
+    other.process = "process001".into();
+    job.send_event(event(other)).await;
+    let result = job.run().await;
+    let cause = result.cause.expect("failed");
+    assert!(cause.starts_with("No progress update in 0 seconds."), "{cause}");
+}
+
+#[tokio::test]
+async fn a_job_without_a_single_task_ends() {
+    let mut job = Job::new();
+    job.spec.first_task_creation_timeout_seconds = 0;
+    let cause = job.run().await.cause.expect("failed");
+    assert_eq!(cause, "Unable to create any task within 0 seconds.");
+}
+
+#[tokio::test]
+async fn a_message_that_cannot_be_read_is_put_aside() {
+    let job = Job::new();
+    job.results.send(vec![Message::new(&b"nonsense"[..], "job")]).await.expect("sent");
+    job.send_rows(0, "zero\n").await;
+    job.planned(1).await;
+    assert_eq!(job.run().await.state, JobState::Completed);
+    assert!(job.log("sys/error/messages.txt").contains("A result message of 8 bytes cannot be read"));
+    assert_eq!(job.results.depth().await.expect("there").total(), 0);
+}
+
+#[tokio::test]
+async fn a_second_reducer_stops_the_first_and_results_count_once() {
+    let job = Job::new();
+    let first = job.open().await;
+    let mut second = job.open().await;
+    job.send_rows(0, "zero\n").await;
+    second.drain().await.expect("its turn");
+    job.send_rows(1, "one\n").await;
+    let error = first.run(CancellationToken::new()).await.expect_err("it was superseded");
+    assert!(error.is::<Superseded>(), "{error:#}");
+    assert_eq!(job.store.result().await.expect("readable"), None, "it touched nothing");
+    job.planned(2).await;
+    assert_eq!(second.run(CancellationToken::new()).await.expect("ends").state, JobState::Completed);
+    assert_eq!(job.output(), "zero\none\n");
+}
+
+#[tokio::test]
+async fn duplicates_and_a_queue_that_does_not_answer_change_nothing() {
+    let job = Job::new();
+    for mini_batch in 0..20 {
+        job.send_rows(mini_batch, &format!("{mini_batch}\n")).await;
+    }
+    job.planned(20).await;
+    let reducer = job.open().await;
+    job.results.duplicate_next(10);
+    job.results.fail_next(2);
+    let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
+    assert_eq!((result.state, result.items.succeeded), (JobState::Completed, 20));
+    let expected: String = (0..20).map(|id| format!("{id}\n")).collect();
+    assert_eq!(job.output(), expected);
+}
+
+/// What the workers of the crash test announce: some rows inline, some as a part, one retry, one failure.
+async fn announce(job: &Job) {
+    for mini_batch in 0..6u64 {
+        let rows = format!("row {mini_batch}\n");
+        if mini_batch % 3 == 0 {
+            let name = format!("{mini_batch}-1");
+            let mut attempt = succeeded(mini_batch, 1, 1, 1);
+            attempt.rows = Rows::Part { name: name.clone(), bytes: rows.len() as u64 };
+            job.store.put_part(&name, rows.into()).await.expect("writable");
+            job.send_event(event(attempt)).await;
+        } else {
+            job.send_rows(mini_batch, &rows).await;
+        }
+    }
+    job.send_event(event(failed(6, 1, false, 2))).await;
+    job.send_event(event(attempt(6, 3, AttemptStatus::ProcessDied, true, 2, 0))).await;
+    job.planned(7).await;
+}
+
+/// Kills the reducer the `nth` time it comes to `point`, then lets another one finish.
+async fn crash_at(point: CrashPoint, nth: usize) -> (Job, JobResult, bool) {
+    let mut job = Job::new();
+    announce(&job).await;
+    let passed = Arc::new(AtomicUsize::new(0));
+    let seen = passed.clone();
+    job.options.crash = Arc::new(move |at| {
+        if at == point && seen.fetch_add(1, Ordering::SeqCst) + 1 == nth {
+            panic!("killed at {point:?}");
+        }
+    });
+    let reducer = job.open().await;
+    let killed = tokio::spawn(reducer.run(CancellationToken::new())).await.is_err();
+    job.options.crash = Arc::new(|_| {});
+    let result = job.run().await;
+    (job, result, killed)
+}
+
+#[tokio::test]
+async fn a_reducer_killed_at_any_step_is_finished_by_the_next() {
+    let undisturbed = Job::new();
+    announce(&undisturbed).await;
+    let expected = undisturbed.run().await;
+    assert_eq!(undisturbed.output(), "row 0\nrow 1\nrow 2\nrow 3\nrow 4\nrow 5\n");
+    for &point in CrashPoint::ALL {
+        let (job, result, killed) = crash_at(point, 1).await;
+        assert!(killed, "{point:?} was never passed");
+        assert_eq!(job.output(), undisturbed.output(), "{point:?}");
+        assert_eq!((result.state, result.items), (expected.state, expected.items), "{point:?}");
+        assert_eq!(result.mini_batches, expected.mini_batches, "{point:?}");
+        let out = fs::read_dir(job.folder.path().join("out")).expect("there");
+        assert_eq!(out.count(), 1, "{point:?} left something behind");
+        let processed = job.log("sys/job_report/processed_mini-batches.csv");
+        assert_eq!(processed.lines().count(), 1 + 8, "{point:?}: each attempt has one row");
+        let parts = job.folder.path().join("job/parts");
+        assert_eq!(parts.exists(), point == CrashPoint::AfterResult, "{point:?}: only the result was left to be found");
+    }
+}

@@ -1,0 +1,115 @@
+//! A report being written. Reports are for people: when one cannot be written, the job goes on without it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use chrono::{DateTime, Utc};
+
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// Appends to one file, through a buffer.
+#[derive(Debug)]
+pub(crate) struct ReportFile {
+    path: PathBuf,
+    /// `None` once something went wrong, or the limit is reached.
+    file: Option<File>,
+    buffer: Vec<u8>,
+    bytes_left: u64,
+}
+
+impl ReportFile {
+    /// Starts anew.
+    pub fn create(path: PathBuf) -> Self {
+        let file = with_folder(&path, |path| File::create(path));
+        Self { path, file, buffer: Vec::new(), bytes_left: u64::MAX }
+    }
+
+    /// Goes on at the end.
+    pub fn append(path: PathBuf) -> Self {
+        let file = with_folder(&path, |path| OpenOptions::new().create(true).append(true).open(path));
+        Self { path, file, buffer: Vec::new(), bytes_left: u64::MAX }
+    }
+
+    /// Drops what goes beyond this size, and says so in the file.
+    pub fn capped(self, bytes_max: u64) -> Self {
+        Self { bytes_left: bytes_max, ..self }
+    }
+
+    /// Adds text that ends with a line break.
+    pub fn write(&mut self, text: &str) {
+        if self.file.is_none() {
+            return;
+        }
+        self.buffer.extend_from_slice(text.as_bytes());
+        if self.buffer.len() as u64 >= self.bytes_left {
+            self.buffer.extend_from_slice(b"This file has reached its limit; what follows is dropped.\n");
+            self.flush();
+            self.file = None;
+            return;
+        }
+        if self.buffer.len() >= BUFFER_BYTES {
+            self.flush();
+        }
+    }
+
+    /// Adds a line with its time, as the original's overview had it.
+    pub fn line(&mut self, message: &str) {
+        self.write(&format!("{} {message}\n", timestamp(Utc::now())));
+    }
+
+    /// Hands over to the operating system.
+    pub fn flush(&mut self) {
+        let Some(file) = &mut self.file else { return };
+        self.bytes_left = self.bytes_left.saturating_sub(self.buffer.len() as u64);
+        if let Err(error) = file.write_all(&self.buffer) {
+            tracing::warn!(file = %self.path.display(), %error, "a report cannot be written, the job goes on without it");
+            self.file = None;
+        }
+        self.buffer.clear();
+    }
+}
+
+/// Writes a whole report.
+pub(crate) fn replace(path: &Path, text: &str) {
+    with_folder(path, |path| fs::write(path, text));
+}
+
+fn with_folder<T>(path: &Path, open: impl FnOnce(&Path) -> std::io::Result<T>) -> Option<T> {
+    let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
+    match folder.and_then(|()| open(path)) {
+        Ok(opened) => Some(opened),
+        Err(error) => {
+            tracing::warn!(file = %path.display(), %error, "a report cannot be written, the job goes on without it");
+            None
+        }
+    }
+}
+
+/// UTC, ISO 8601 with microseconds.
+pub(crate) fn timestamp(time: DateTime<Utc>) -> String {
+    time.format("%Y-%m-%dT%H:%M:%S%.6f").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capped_file_says_that_it_is() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("a/b.txt");
+        let mut file = ReportFile::create(path.clone()).capped(20);
+        (0..10).for_each(|_| file.write("some line\n"));
+        file.flush();
+        let text = fs::read_to_string(path).expect("written");
+        assert_eq!(text, "some line\nsome line\nThis file has reached its limit; what follows is dropped.\n");
+    }
+
+    #[test]
+    fn what_cannot_be_written_does_no_harm() {
+        let mut file = ReportFile::create("/proc/no/such/file".into());
+        file.write("line\n");
+        file.flush();
+    }
+}

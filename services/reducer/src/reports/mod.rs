@@ -1,0 +1,273 @@
+//! What people read about a job, below its `logs` folder.
+//!
+//! Reports of single events are rewritten from the ledger when a reducer starts, so they hold each event once however
+//! often reducers were killed; reports over time go on where they ended.
+
+mod file;
+mod processed;
+mod summaries;
+pub(crate) mod text;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use protocol::{Attempt, JobResult, ResultEvent};
+
+use crate::Tally;
+use crate::ledger::Unreadable;
+use crate::thresholds::describe;
+use file::{ReportFile, replace, timestamp};
+use processed::Processed;
+use summaries::Summaries;
+
+/// Warnings of mini-batches that are kept.
+const WARNINGS_BYTES_MAX: u64 = 10 << 20;
+/// Unreadable messages that are kept.
+const UNREADABLE_MAX: usize = 16;
+
+/// The reports of one job; none where the job has no local folder.
+#[derive(Debug)]
+pub(crate) struct Reports(Option<Files>);
+
+#[derive(Debug)]
+struct Files {
+    logs: PathBuf,
+    writer: String,
+    started: DateTime<Utc>,
+    overview: ReportFile,
+    master: ReportFile,
+    processed: Processed,
+    warnings: ReportFile,
+    metrics: ReportFile,
+    unreadable: ReportFile,
+    unreadable_count: usize,
+    summaries: Summaries,
+    /// Mini-batches that had ended when this reducer started.
+    ended_before: u64,
+    /// Whether events are read from the ledger, rather than new.
+    replaying: bool,
+}
+
+impl Reports {
+    /// Starts the reports of a job in `folder`. Until [`started`](Self::started), events are old.
+    pub fn new(folder: Option<&Path>, writer: &str) -> Self {
+        Self(folder.map(|folder| Files::new(&folder.join("logs"), writer)))
+    }
+
+    /// The ledger has been read.
+    pub fn started(&mut self, job_id: &str, tally: &Tally) {
+        let Some(files) = &mut self.0 else { return };
+        files.replaying = false;
+        files.ended_before = tally.ended();
+        files.overview_line(&format!("Start the job {job_id}."));
+        if tally.ended() > 0 {
+            let (ended, pending) = (tally.ended(), tally.retrying());
+            files.overview_line(&format!("{ended} mini batches had ended before, {pending} are to be retried."));
+        }
+        files.flush();
+    }
+
+    /// An event was committed that was news.
+    pub fn event(&mut self, event: &ResultEvent, elapsed: Duration) {
+        if let Some(files) = &mut self.0 {
+            files.event(event, elapsed);
+        }
+    }
+
+    /// A message cannot be read, and is put aside.
+    pub fn unreadable(&mut self, unreadable: &Unreadable) {
+        tracing::error!(reason = unreadable.reason, "a result message cannot be read and is put aside");
+        if let Some(files) = &mut self.0 {
+            files.unreadable(unreadable);
+        }
+    }
+
+    /// Something the reducer decided.
+    pub fn decided(&mut self, message: &str) {
+        if let Some(files) = &mut self.0 {
+            files.master.line(message);
+        }
+    }
+
+    /// Some time has passed: says how the job stands.
+    pub fn tick(&mut self, tally: &Tally, elapsed: Duration) {
+        if let Some(files) = &mut self.0 {
+            files.tick(tally, elapsed);
+        }
+    }
+
+    /// Lets readers see what was written.
+    pub fn flush(&mut self) {
+        if let Some(files) = &mut self.0 {
+            files.flush();
+        }
+    }
+
+    /// The job has ended.
+    pub fn ended(&mut self, result: &JobResult, tally: &Tally, warnings: &[String]) {
+        let Some(files) = &mut self.0 else { return };
+        let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
+        files.tick(tally, elapsed);
+        let cause = result.cause.as_ref().map_or_else(String::new, |cause| format!(" {cause}"));
+        files.overview_line(&format!("The job ended: {:?}.{cause}", result.state));
+        if let Some(given_up) = tally.failures().given_up_first().next() {
+            let (id, log) = (given_up.mini_batch, &given_up.error.log);
+            files.overview_line(&format!("The first failed mini batch is {id}. Start with logs/{log}"));
+        }
+        let stopped = format!("The overviewer on {} stopped.", files.writer);
+        files.overview_line(&stopped);
+        files.flush();
+        replace(&files.logs.join("job_result.txt"), &text::job_result(result, tally, warnings));
+    }
+}
+
+impl Files {
+    fn new(logs: &Path, writer: &str) -> Self {
+        let started = Utc::now();
+        let stamp = stamp(started);
+        let job_report = logs.join("sys/job_report");
+        replace(&logs.join("readme.txt"), include_str!("readme.txt"));
+        let mut metrics = ReportFile::create(logs.join(format!("sys/metrics/{stamp}/progress.csv")));
+        metrics.write(
+            "Datetime,Total Tasks,Scheduled Tasks,Completed Tasks,Failed Tasks,Elapsed Time,Estimated Remaining Time\n",
+        );
+        // The folder is there from the start: that it is empty is an answer.
+        let unreadable = ReportFile::append(logs.join("sys/error/messages.txt"));
+        Self {
+            logs: logs.to_owned(),
+            writer: writer.to_owned(),
+            started,
+            overview: ReportFile::append(overview_path(logs, started)),
+            master: ReportFile::append(logs.join("sys/master_role.txt")),
+            processed: Processed::create(job_report.join("processed_mini-batches.csv")),
+            warnings: ReportFile::create(logs.join("sys/warning/mini-batch_warnings.txt")).capped(WARNINGS_BYTES_MAX),
+            metrics,
+            unreadable,
+            unreadable_count: 0,
+            summaries: Summaries::default(),
+            ended_before: 0,
+            replaying: true,
+        }
+    }
+
+    fn event(&mut self, event: &ResultEvent, elapsed: Duration) {
+        match event {
+            ResultEvent::Attempt(attempt) => return self.attempt(attempt),
+            other => self.summaries.event(other),
+        }
+        if self.replaying {
+            return;
+        }
+        match event {
+            ResultEvent::Planned(planned) => {
+                let (tasks, seconds) = (planned.mini_batches, elapsed.as_secs());
+                let items = planned.items.map_or_else(String::new, |items| format!(" with {items} items"));
+                self.overview_line(&format!(
+                    "Scheduling finished. Scheduled {tasks} mini batches in {seconds} seconds. There are {tasks} \
+                     tasks{items}."
+                ));
+            }
+            ResultEvent::ProcessStarted { node, process, pid } => {
+                self.master.line(&format!("{process} on node {node} started with process id {pid}."));
+            }
+            ResultEvent::ProcessReady { node, process, init_seconds } => {
+                self.master.line(&format!("{process} on node {node} is ready after {init_seconds:.3} seconds."));
+            }
+            ResultEvent::ProcessEnded { node, process, return_code } => {
+                self.master.line(&format!("{process} on node {node} exits with returncode {return_code}."));
+            }
+            ResultEvent::InitFailed { node, process, error } => {
+                let message = crate::failures::one_line(&error.message);
+                self.overview_line(&format!(
+                    "{process} on node {node} failed before its first mini batch: {}: {message} Open logs/{}",
+                    error.category, error.log
+                ));
+            }
+            ResultEvent::NodeStopped { node, cause } => match cause {
+                Some(cause) => self.overview_line(&format!("Node {node} stopped: {cause}")),
+                None => self.master.line(&format!("Node {node} stopped: it had nothing more to do.")),
+            },
+            ResultEvent::Waiting(waiting) => {
+                self.overview_line(&format!("Waiting for {}.", describe(waiting)));
+                waiting.stack.lines().for_each(|line| self.master.line(line));
+            }
+            ResultEvent::PlanFailed { cause } => self.overview_line(&format!("Scheduling failed: {cause}")),
+            ResultEvent::Reopened { .. } => self.overview_line("The job was opened again."),
+            ResultEvent::Attempt(_) => {}
+        }
+    }
+
+    fn attempt(&mut self, attempt: &Attempt) {
+        let pid = self.summaries.attempt(attempt);
+        self.processed.add(attempt, pid);
+        for warning in &attempt.warnings {
+            let message = warning.message.replace(['\n', '\r'], " ");
+            self.warnings.write(&format!("mini-batch {} ({}): {message}\n", attempt.mini_batch, attempt.detail));
+        }
+        let carried = attempt.warnings.len() as u64;
+        if attempt.warnings_total > carried {
+            let more = attempt.warnings_total - carried;
+            self.warnings.write(&format!("mini-batch {}: {more} more warnings\n", attempt.mini_batch));
+        }
+    }
+
+    fn unreadable(&mut self, unreadable: &Unreadable) {
+        let Unreadable { bytes, reason } = unreadable;
+        self.unreadable_count += 1;
+        let kept = if self.unreadable_count <= UNREADABLE_MAX {
+            let name = format!("message.{}.{}.bin", stamp(self.started), self.unreadable_count);
+            match std::fs::write(self.logs.join("sys/error").join(&name), bytes) {
+                Ok(()) => format!("kept as {name}"),
+                Err(error) => format!("not kept: {error}"),
+            }
+        } else {
+            "not kept: there are too many".to_owned()
+        };
+        self.unreadable.line(&format!("A result message of {} bytes cannot be read: {reason} ({kept})", bytes.len()));
+        self.unreadable.flush();
+    }
+
+    fn overview_line(&mut self, message: &str) {
+        self.overview.line(message);
+        self.master.line(message);
+    }
+
+    fn tick(&mut self, tally: &Tally, elapsed: Duration) {
+        let now = Utc::now();
+        if now.date_naive() != self.started.date_naive() {
+            self.started = now;
+            self.overview.flush();
+            self.overview = ReportFile::append(overview_path(&self.logs, now));
+        }
+        self.overview_line(&text::progress(self.ended_before, tally, elapsed));
+        let total = tally.planned().map_or_else(|| "N/A".to_owned(), |planned| planned.mini_batches.to_string());
+        let remaining = text::remaining(self.ended_before, tally, elapsed);
+        let remaining = remaining.map_or_else(|| "N/A".to_owned(), text::duration);
+        let (succeeded, failed) = (tally.mini_batches().succeeded, tally.mini_batches().failed);
+        let (now, elapsed) = (timestamp(now), text::duration(elapsed));
+        self.metrics.write(&format!("{now},{total},{total},{succeeded},{failed},{elapsed},{remaining}\n"));
+        let job_report = self.logs.join("sys/job_report");
+        replace(&job_report.join("process_summary.csv"), &self.summaries.process_csv());
+        replace(&job_report.join("node_summary.csv"), &self.summaries.node_csv());
+        replace(&self.logs.join("job_error.txt"), &text::job_error(tally.failures()));
+        replace(&self.logs.join("user/error.txt"), &text::user_error(tally.failures()));
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        self.processed.flush();
+        for file in [&mut self.overview, &mut self.master, &mut self.warnings, &mut self.metrics] {
+            file.flush();
+        }
+    }
+}
+
+fn overview_path(logs: &Path, time: DateTime<Utc>) -> PathBuf {
+    logs.join(format!("job_progress_overview.{}.txt", stamp(time)))
+}
+
+/// Sorts by time, and is a file name everywhere.
+fn stamp(time: DateTime<Utc>) -> String {
+    time.format("%Y%m%d%H%M%S").to_string()
+}

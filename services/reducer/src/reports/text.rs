@@ -1,0 +1,217 @@
+//! The reports in prose, as pure functions.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use protocol::JobResult;
+
+use crate::failures::one_line;
+use crate::thresholds::describe;
+use crate::{Failures, Tally};
+
+/// `5:02:14`, or `1 day, 0:00:00`, as Python prints a duration.
+pub(crate) fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let clock = format!("{}:{:02}:{:02}", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    match seconds / 86400 {
+        0 => clock,
+        1 => format!("1 day, {clock}"),
+        days => format!("{days} days, {clock}"),
+    }
+}
+
+/// What is left to do at the pace so far. `None`: nobody can tell.
+pub(crate) fn remaining(ended_before: u64, tally: &Tally, elapsed: Duration) -> Option<Duration> {
+    let total = tally.planned()?.mini_batches;
+    let ended = tally.ended().saturating_sub(ended_before);
+    if ended == 0 {
+        return None;
+    }
+    let left = total.saturating_sub(tally.ended());
+    Duration::try_from_secs_f64(elapsed.as_secs_f64() / ended as f64 * left as f64).ok()
+}
+
+/// How far the job is, for the overview.
+pub(super) fn progress(ended_before: u64, tally: &Tally, elapsed: Duration) -> String {
+    let ended = tally.ended();
+    if ended == 0 {
+        return "No task has been processed yet.".to_owned();
+    }
+    let elapsed_text = duration(elapsed);
+    let Some(planned) = tally.planned() else {
+        return format!("Processed {ended} mini batches in {elapsed_text}. Scheduling goes on.");
+    };
+    let rest = match remaining(ended_before, tally, elapsed) {
+        Some(remaining) => format!(" Estimated remaining time {}.", duration(remaining)),
+        None => String::new(),
+    };
+    format!("Processed {ended} of {} mini batches in {elapsed_text}.{rest}", planned.mini_batches)
+}
+
+/// `job_result.txt`.
+pub(super) fn job_result(result: &JobResult, tally: &Tally, warnings: &[String]) -> String {
+    let mut text = format!("Job {} ended: {:?}.\n", result.job_id, result.state);
+    if let Some(cause) = &result.cause {
+        let _ = writeln!(text, "Cause: {cause}");
+    }
+    for (name, counts) in [("Mini-batches", result.mini_batches), ("Items", result.items)] {
+        let total = if counts.total == 0 { "not all known".to_owned() } else { format!("{} in all", counts.total) };
+        let _ = writeln!(text, "{name}: {total}, {} succeeded, {} failed.", counts.succeeded, counts.failed);
+    }
+    let _ = writeln!(
+        text,
+        "Retries: {}. Deliveries lost with their node: {}.",
+        tally.retries(),
+        tally.deliveries_lost_total()
+    );
+    let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
+    let _ = writeln!(text, "Elapsed: {}.", duration(elapsed));
+    if let Some(output) = &result.output {
+        let _ = writeln!(text, "Output: {output}");
+    }
+    write_given_up(tally, &mut text);
+    write_waiting(tally, &mut text);
+    if tally.warnings() > 0 || !warnings.is_empty() {
+        let _ = writeln!(text, "\nWarnings:");
+        for warning in warnings {
+            let _ = writeln!(text, "  {warning}");
+        }
+        if tally.warnings() > 0 {
+            let count = tally.warnings();
+            let _ = writeln!(text, "  {count} from mini-batches, see logs/sys/warning/mini-batch_warnings.txt");
+        }
+    }
+    if !tally.failures().groups().is_empty() {
+        let _ = writeln!(text, "\nErrors of the entry script: see logs/job_error.txt.");
+    }
+    let _ = writeln!(text, "Layout of the logs: see logs/readme.txt.");
+    text
+}
+
+fn write_given_up(tally: &Tally, text: &mut String) {
+    let failed = tally.mini_batches().failed;
+    if failed == 0 {
+        return;
+    }
+    let _ = writeln!(text, "\nFailed mini-batches ({failed}), the first:");
+    for given_up in tally.failures().given_up_first() {
+        let error = &given_up.error;
+        let open = if error.log.is_empty() { String::new() } else { format!(" Open logs/{}", error.log) };
+        let (id, detail, tries) = (given_up.mini_batch, &given_up.detail, given_up.tries);
+        let message = one_line(&error.message);
+        let _ = writeln!(text, "  mini-batch {id} ({detail}), tries: {tries}, {}: {message}{open}", error.category);
+    }
+}
+
+fn write_waiting(tally: &Tally, text: &mut String) {
+    for waiting in tally.fleet().waiting() {
+        let _ = writeln!(text, "\nStill waiting for {}.", describe(waiting));
+        for line in waiting.stack.lines() {
+            let _ = writeln!(text, "  {line}");
+        }
+    }
+}
+
+/// `job_error.txt`.
+pub(super) fn job_error(failures: &Failures) -> String {
+    let groups = failures.groups();
+    if groups.is_empty() {
+        return "No errors.\n".to_owned();
+    }
+    let total: u64 = groups.iter().map(|group| group.count).sum();
+    let mut text = format!("{total} errors of {} kinds, the most frequent first.\n", groups.len());
+    for group in groups {
+        let message = if group.message.is_empty() { "(many different messages)" } else { &group.message };
+        let _ = writeln!(text, "\n{} times {}: {message}", group.count, group.category);
+        if group.mini_batches.is_empty() {
+            let _ = writeln!(text, "  in init()");
+        } else {
+            let more = if (group.mini_batches.len() as u64) < group.count { ", …" } else { "" };
+            let ids: Vec<_> = group.mini_batches.iter().map(u64::to_string).collect();
+            let _ = writeln!(text, "  mini-batches: {}{more}", ids.join(", "));
+        }
+        if !group.log.is_empty() {
+            let _ = writeln!(text, "  open logs/{}", group.log);
+        }
+    }
+    text
+}
+
+/// `user/error.txt`.
+pub(super) fn user_error(failures: &Failures) -> String {
+    let mut text = String::new();
+    for group in failures.groups() {
+        let _ = writeln!(text, "{} times {}: {}", group.count, group.category, group.message);
+        let _ = writeln!(text, "{}\n", group.traceback.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{JobState, Planned, ResultEvent};
+
+    use super::*;
+    use crate::fixtures::{failed, succeeded};
+
+    fn tally() -> Tally {
+        let mut tally = Tally::default();
+        for attempt in [succeeded(0, 1, 2, 2), failed(1, 1, false, 2), failed(1, 3, true, 2)] {
+            tally.apply(&ResultEvent::Attempt(Box::new(attempt)));
+        }
+        tally
+    }
+
+    #[test]
+    fn durations_read_as_the_originals_did() {
+        assert_eq!(duration(Duration::from_secs(18134)), "5:02:14");
+        assert_eq!(duration(Duration::from_secs(86400)), "1 day, 0:00:00");
+        assert_eq!(duration(Duration::from_secs(3 * 86400 + 61)), "3 days, 0:01:01");
+    }
+
+    #[test]
+    fn progress_counts_what_this_run_did() {
+        let mut tally = tally();
+        let elapsed = Duration::from_secs(10);
+        assert_eq!(progress(0, &Tally::default(), elapsed), "No task has been processed yet.");
+        assert_eq!(progress(0, &tally, elapsed), "Processed 2 mini batches in 0:00:10. Scheduling goes on.");
+        tally.apply(&ResultEvent::Planned(Planned { mini_batches: 5, items: None }));
+        let expected = "Processed 2 of 5 mini batches in 0:00:10. Estimated remaining time 0:00:15.";
+        assert_eq!(progress(0, &tally, elapsed), expected);
+        let expected = "Processed 2 of 5 mini batches in 0:00:10. Estimated remaining time 0:00:30.";
+        assert_eq!(progress(1, &tally, elapsed), expected, "one of the two was there before");
+        assert_eq!(progress(2, &tally, elapsed), "Processed 2 of 5 mini batches in 0:00:10.");
+    }
+
+    #[test]
+    fn the_result_names_the_failed_mini_batch_and_the_file_to_open() {
+        let tally = tally();
+        let result = JobResult {
+            job_id: "digits".into(),
+            state: JobState::Failed,
+            cause: Some("The number of failed items is 2, which exceeds error threshold 1.".into()),
+            output: None,
+            logs: "/jobs/digits/logs".into(),
+            mini_batches: tally.mini_batches(),
+            items: tally.items(),
+            elapsed_seconds: 61.0,
+            reused: false,
+        };
+        let text = job_result(&result, &tally, &["a warning".into()]);
+        assert!(text.starts_with("Job digits ended: Failed.\nCause: The number of failed items is 2"), "{text}");
+        let failed = "  mini-batch 1 (/data/1.png), tries: 3, ValueError: bad value Open \
+                      logs/user/error/0/process000.txt\n";
+        assert!(text.contains(failed), "{text}");
+        assert!(text.contains("\nWarnings:\n  a warning\n"), "{text}");
+        assert!(text.contains("Elapsed: 0:01:01."), "{text}");
+    }
+
+    #[test]
+    fn errors_are_grouped_and_counted() {
+        let tally = tally();
+        let text = job_error(tally.failures());
+        assert!(text.contains("\n2 times ValueError: bad value\n  mini-batches: 1, …\n"), "{text}");
+        assert!(user_error(tally.failures()).contains("Traceback: bad value"));
+        assert_eq!(job_error(&Failures::default()), "No errors.\n");
+    }
+}
