@@ -122,6 +122,16 @@ impl Descriptor {
     }
 }
 
+impl BlockRange {
+    /// Number of rows, where the plan knows it.
+    pub fn rows(&self) -> Option<u64> {
+        match self {
+            Self::RowGroup { rows, .. } => Some(*rows),
+            Self::Lines { .. } | Self::WholeText => None,
+        }
+    }
+}
+
 impl Block {
     /// The file and the rows, for people.
     pub fn detail(&self) -> String {

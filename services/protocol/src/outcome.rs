@@ -10,6 +10,11 @@ pub enum ResultEvent {
     Attempt(Box<Attempt>),
     /// The plan is complete.
     Planned(Planned),
+    /// The inputs cannot be listed or planned: the job fails, for this cause.
+    PlanFailed {
+        /// One line.
+        cause: String,
+    },
     /// A Python process started.
     ProcessStarted {
         /// Node.

@@ -18,10 +18,12 @@
 mod error;
 mod job_store;
 mod plan;
+mod remote;
 
 pub use error::Error;
 pub use job_store::{Commit, JobStore};
 pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanComplete};
+pub use remote::download;
 
 /// What every call gives.
 pub type Result<T> = std::result::Result<T, Error>;

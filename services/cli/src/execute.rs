@@ -1,0 +1,321 @@
+//! One job in one process tree: partitioner, agents and reducer, wired to the job's own queues and folder.
+//!
+//! The roles do not know each other. What they share here is what they would share across machines: two queues and a
+//! store. This file starts them, and stops them in the order that loses nothing: agents first, so that they announce
+//! what they have, then the reducer, which commits it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use partitioner::{Partitioner, Pending};
+use protocol::{Descriptor, JobResult, JobSpec, JobState, Progress};
+use queue::{SqliteOptions, SqliteQueue};
+use reducer::{FailJob, MiniBatchState, Reducer, Tally};
+use storage::JobStore;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use worker::{Agent, Stop};
+
+use crate::home::{FoundJob, Home};
+use crate::settings::Settings;
+
+/// A job that this process has locked and is about to run.
+#[derive(Debug)]
+pub struct Execution<'a> {
+    /// The job's objects; the spec is written.
+    pub store: JobStore,
+    /// What it is.
+    pub spec: JobSpec,
+    /// An earlier run has left something.
+    pub resumed: bool,
+    /// It had ended, and what failed then is tried again.
+    pub reopened: bool,
+    /// Folders of the machine.
+    pub home: &'a Home,
+    /// The environment.
+    pub settings: &'a Settings,
+}
+
+/// Called with the progress while the job runs.
+pub type Show = Box<dyn Fn(watch::Receiver<Progress>) -> tokio::task::JoinHandle<()> + Send>;
+
+impl Execution<'_> {
+    /// Runs the job to its end. `tell` gets lines for people; `cancel` stops it in an orderly way, and `kill` at once.
+    pub async fn run(
+        self,
+        tell: &dyn Fn(&str),
+        show: Show,
+        cancel: CancellationToken,
+        kill: CancellationToken,
+    ) -> Result<JobResult> {
+        let folder = self.store.folder().context("a local job has a folder")?.to_owned();
+        let tasks = open_queue(folder.join("tasks.db"))?;
+        let results = open_queue(folder.join("results.db"))?;
+        // The job is locked, so whoever held a message is gone.
+        results.release_all().await.context("take over the result queue")?;
+
+        let gpu_count = self.settings.gpu_count.unwrap_or_else(worker::count_by_driver);
+        let process_count =
+            self.spec.process_count_per_node.unwrap_or_else(|| worker::default_process_count(gpu_count));
+        let options = reducer::Options {
+            process_count_per_node: Some(process_count),
+            crash: Arc::new(crate::crash::at),
+            ..reducer::Options::default()
+        };
+        let mut reducer = Reducer::open(self.store.clone(), results.clone(), options).await?;
+        let pending = if self.resumed { self.take_over(&tasks, &mut reducer, tell).await? } else { Unfinished::all() };
+        let progress = reducer.progress();
+        let fail_job = reducer.fail_job();
+
+        let spec = Arc::new(self.spec);
+        let (stop, stopped) = watch::channel(Stop::No);
+        let reduce_cancel = CancellationToken::new();
+        let mut reducing = tokio::spawn(reducer.run(reduce_cancel.clone()));
+        let partitioner = Partitioner::new((*spec).clone(), self.store.clone(), tasks.clone(), results.clone());
+        let planning = tokio::spawn(plan(partitioner, pending, fail_job.clone()));
+        let bar = show(progress);
+
+        let mut agents = JoinSet::new();
+        let environment = spec.environment.clone();
+        let environments = self.home.environments();
+        let (told, mut telling) = tokio::sync::mpsc::unbounded_channel::<String>();
+        let interpreter = tokio::task::spawn_blocking(move || {
+            worker::interpreter(&environment, &environments, |line| {
+                let _ = told.send(line.to_owned());
+            })
+        });
+        let node = NodeParts {
+            spec: spec.clone(),
+            store: self.store.clone(),
+            tasks: tasks.clone(),
+            results: results.clone(),
+            process_count,
+            gpu_count,
+            prefetch_bytes_max: self.settings.prefetch_bytes_max,
+            package: self.settings.package(&folder)?,
+            folder,
+        };
+        tokio::pin!(interpreter);
+        let mut starting = true;
+        let mut canceled = false;
+        let result = loop {
+            tokio::select! {
+                Some(line) = telling.recv() => tell(&line),
+                made = &mut interpreter, if starting => {
+                    starting = false;
+                    match made.context("make the environment")? {
+                        Ok(python) => node.start(&python, &stopped, &mut agents),
+                        Err(error) => fail_job.fail(one_line(&error)),
+                    }
+                }
+                Some(ended) = agents.join_next(), if !agents.is_empty() => {
+                    if let Err(error) = ended.context("an agent panicked").and_then(|ended| ended) {
+                        fail_job.fail(one_line(&error));
+                    }
+                    if canceled && agents.is_empty() {
+                        reduce_cancel.cancel();
+                    }
+                }
+                () = cancel.cancelled(), if !canceled => {
+                    canceled = true;
+                    planning.abort();
+                    stop.send_replace(Stop::Drain);
+                    if agents.is_empty() {
+                        reduce_cancel.cancel();
+                    }
+                }
+                () = kill.cancelled(), if canceled && *stop.borrow() < Stop::Kill => {
+                    stop.send_replace(Stop::Kill);
+                }
+                reduced = &mut reducing => break reduced.context("the reducer panicked")?,
+            }
+        };
+        planning.abort();
+        let completed = result.as_ref().is_ok_and(|result| result.state == JobState::Completed);
+        let last = if completed { Stop::Finish } else { Stop::Kill };
+        stop.send_if_modified(|stop| {
+            let later = last > *stop;
+            *stop = last.max(*stop);
+            later
+        });
+        while agents.join_next().await.is_some() {}
+        bar.abort();
+        let _ = bar.await;
+        if completed {
+            remove_queues(&node.folder);
+        }
+        result
+    }
+
+    /// What an earlier run has left: everything announced is committed, the rest is published again.
+    async fn take_over(&self, tasks: &SqliteQueue, reducer: &mut Reducer, tell: &dyn Fn(&str)) -> Result<Unfinished> {
+        let committed_before = reducer.tally().mini_batches().succeeded;
+        reducer.drain().await.context("commit what was announced")?;
+        let tally = reducer.tally();
+        let announced = tally.mini_batches().succeeded - committed_before;
+        let failed = tally.mini_batches().failed;
+        if self.reopened {
+            reducer.reopen().await?;
+        }
+        let mut interrupted = HashMap::new();
+        for (body, receive_count) in tasks.in_flight().await.context("read the task queue")? {
+            if let Ok(descriptor) = serde_json::from_slice::<Descriptor>(&body) {
+                interrupted.insert(descriptor.mini_batch, descriptor.deliveries_lost + receive_count);
+            }
+        }
+        tasks.purge().await.context("clear the task queue")?;
+        let unfinished = Unfinished::new(reducer.tally(), interrupted);
+        tell(&unfinished.explain(&self.spec, committed_before, announced, failed, self.reopened));
+        Ok(unfinished)
+    }
+}
+
+/// Everything the agents of a job share.
+struct NodeParts {
+    spec: Arc<JobSpec>,
+    store: JobStore,
+    tasks: Arc<SqliteQueue>,
+    results: Arc<SqliteQueue>,
+    process_count: u32,
+    gpu_count: u32,
+    prefetch_bytes_max: u64,
+    package: PathBuf,
+    folder: PathBuf,
+}
+
+impl NodeParts {
+    fn start(&self, python: &std::path::Path, stopped: &watch::Receiver<Stop>, agents: &mut JoinSet<Result<()>>) {
+        for node in 0..self.spec.node_count {
+            let agent = Agent {
+                spec: self.spec.clone(),
+                store: self.store.clone(),
+                tasks: self.tasks.clone(),
+                results: self.results.clone(),
+                node: node.to_string(),
+                process_count: self.process_count,
+                gpu_count: self.gpu_count,
+                python: python.to_owned(),
+                package: self.package.clone(),
+                work_folder: self.folder.join("nodes").join(node.to_string()),
+                prefetch_bytes_max: self.prefetch_bytes_max / u64::from(self.spec.node_count),
+                crash: |point| crate::crash::at(point),
+            };
+            agents.spawn(agent.run(stopped.clone()));
+        }
+    }
+}
+
+/// What still has to be published, and what it has spent.
+struct Unfinished {
+    /// Mini-batches that are not simply pending: `None` needs no message.
+    known: BTreeMap<u64, Option<Pending>>,
+    interrupted: usize,
+    retrying: usize,
+}
+
+impl Unfinished {
+    /// A new job: everything.
+    fn all() -> Self {
+        Self { known: BTreeMap::new(), interrupted: 0, retrying: 0 }
+    }
+
+    fn new(tally: &Tally, interrupted: HashMap<u64, u32>) -> Self {
+        let mut unfinished = Self::all();
+        let seen = tally.planned().map_or(0, |planned| planned.mini_batches);
+        let seen = seen.max(tally.seen()).max(interrupted.keys().max().map_or(0, |last| last + 1));
+        for mini_batch in 0..seen {
+            let pending = match tally.state(mini_batch) {
+                MiniBatchState::Succeeded | MiniBatchState::Failed => None,
+                MiniBatchState::Pending | MiniBatchState::Retrying => {
+                    let lost = interrupted.get(&mini_batch).copied();
+                    let pending = Pending {
+                        tries_spent: tally.tries_spent(mini_batch),
+                        deliveries_lost: lost.unwrap_or_else(|| tally.deliveries_lost(mini_batch)),
+                    };
+                    if pending == Pending::default() {
+                        continue;
+                    }
+                    unfinished.interrupted += usize::from(lost.is_some());
+                    unfinished.retrying += usize::from(lost.is_none());
+                    Some(pending)
+                }
+            };
+            unfinished.known.insert(mini_batch, pending);
+        }
+        unfinished
+    }
+
+    fn pending(&self, mini_batch: u64) -> Option<Pending> {
+        self.known.get(&mini_batch).copied().unwrap_or(Some(Pending::default()))
+    }
+
+    /// Why each group of mini-batches runs again or not.
+    fn explain(&self, spec: &JobSpec, committed: u64, announced: u64, failed: u64, reopened: bool) -> String {
+        let mut lines = vec![format!("continuing job {}:", spec.job_id)];
+        let mut line = |count: u64, what: &str| {
+            if count > 0 {
+                lines.push(format!("  {count} mini-batches {what}"));
+            }
+        };
+        line(committed, "are committed and do not run again");
+        line(announced, "had been announced and are committed now; they do not run again");
+        line(failed, if reopened { "had failed and run again, with all their tries" } else { "have failed for good" });
+        line(
+            self.interrupted as u64,
+            &format!(
+                "were interrupted in a node and run again; this costs no try (a mini-batch may be lost {} times)",
+                spec.lost_delivery_max
+            ),
+        );
+        line(self.retrying as u64, "had failed a try and run again");
+        lines.push("  all others have not been tried yet".to_owned());
+        lines.join("\n")
+    }
+}
+
+async fn plan(partitioner: Partitioner, unfinished: Unfinished, fail_job: FailJob) {
+    if let Err(error) = partitioner.resume(|mini_batch| unfinished.pending(mini_batch), |_| ()).await {
+        fail_job.fail(one_line(&error));
+    }
+}
+
+fn open_queue(path: PathBuf) -> Result<Arc<SqliteQueue>> {
+    Ok(Arc::new(SqliteQueue::open(path, SqliteOptions::default())?))
+}
+
+/// A completed job needs no queues.
+fn remove_queues(folder: &std::path::Path) {
+    for queue in ["tasks", "results"] {
+        for suffix in ["db", "db-wal", "db-shm"] {
+            let _ = std::fs::remove_file(folder.join(format!("{queue}.{suffix}")));
+        }
+    }
+}
+
+fn one_line(error: &anyhow::Error) -> String {
+    format!("{error:#}")
+}
+
+/// Watches the job's folder for a request to cancel, from `gristmill cancel` in another terminal.
+pub async fn watch_for_cancel(store: JobStore, cancel: CancellationToken) {
+    const PERIOD: Duration = Duration::from_millis(500);
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        if matches!(store.cancel_requested().await, Ok(Some(_))) {
+            cancel.cancel();
+            return;
+        }
+    }
+}
+
+impl<'a> Execution<'a> {
+    /// Continues a job found on disk.
+    pub fn resume(job: FoundJob, home: &'a Home, settings: &'a Settings) -> Self {
+        let reopened = job.result.is_some();
+        Self { store: job.store, spec: job.spec, resumed: true, reopened, home, settings }
+    }
+}

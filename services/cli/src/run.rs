@@ -1,0 +1,253 @@
+//! `gristmill run` and `gristmill retry`: which job it is, what people see of it, and the exit status.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use protocol::{Environment, JobResult, JobSpec, JobState, OutputAction};
+use tokio_util::sync::CancellationToken;
+
+use crate::execute::{Execution, watch_for_cancel};
+use crate::home::{FoundJob, Home, JobLock, new_job_id};
+use crate::job_file::{self, Parsed};
+use crate::progress;
+use crate::settings::Settings;
+
+/// Exit status of a job file that cannot be run as it is.
+pub const INVALID: u8 = 2;
+const FAILED: u8 = 42;
+const CANCELED: u8 = 130;
+
+/// Arguments of `run`.
+#[derive(Debug, clap::Args)]
+pub struct RunArguments {
+    /// The job file.
+    job_file: PathBuf,
+    /// Replace a setting of the job file, for example `mini_batch_size=20`.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Print one JSON object at the end, and nothing else, on stdout.
+    #[arg(long)]
+    json: bool,
+    /// Start over, although an unfinished or finished job could be continued or reused.
+    #[arg(long)]
+    fresh: bool,
+}
+
+/// Arguments of `retry`.
+#[derive(Debug, clap::Args)]
+pub struct RetryArguments {
+    /// Job id, its beginning, or a job name for the newest of that name.
+    job: String,
+    /// Print one JSON object at the end, and nothing else, on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads a job file. Problems are printed, all of them, and the exit status is returned in `Err`.
+pub fn load(job_file: &Path, set: &[String], settings: &Settings) -> Result<std::result::Result<Parsed, ExitCode>> {
+    let overrides = set.iter().map(|pair| {
+        let (key, value) = pair.split_once('=').with_context(|| format!("--set {pair}: write it as KEY=VALUE"))?;
+        Ok((key.trim().to_owned(), value.trim().to_owned()))
+    });
+    let overrides = match overrides.collect::<Result<Vec<_>>>() {
+        Ok(overrides) => overrides,
+        Err(error) => return Ok(Err(invalid(&[format!("{error:#}")]))),
+    };
+    let text = match std::fs::read_to_string(job_file) {
+        Ok(text) => text,
+        Err(error) => return Ok(Err(invalid(&[format!("{}: cannot be read: {error}", job_file.display())]))),
+    };
+    let context = job_file::Context {
+        working_directory: std::env::current_dir().context("find the current folder")?,
+        home_directory: settings.user_folder.clone(),
+        interpreter: settings.python.clone().unwrap_or_else(|| "python3".into()),
+        search_path: std::env::var_os("PATH").map_or(Vec::new(), |path| std::env::split_paths(&path).collect()),
+    };
+    match job_file::load(job_file, &text, &overrides, &context) {
+        Ok(parsed) => {
+            for warning in &parsed.warnings {
+                eprintln!("warning: {warning}");
+            }
+            Ok(Ok(parsed))
+        }
+        Err(problems) => {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            Ok(Err(invalid(&lines)))
+        }
+    }
+}
+
+fn invalid(problems: &[String]) -> ExitCode {
+    for problem in problems {
+        eprintln!("{problem}");
+    }
+    ExitCode::from(INVALID)
+}
+
+/// Runs a job file.
+pub async fn run(arguments: RunArguments, home: &Home, settings: &Settings) -> Result<ExitCode> {
+    let parsed = match load(&arguments.job_file, &arguments.set, settings)? {
+        Ok(parsed) => parsed,
+        Err(status) => return Ok(status),
+    };
+    if let Some(target) = parsed.compute_target.as_deref().filter(|target| *target != "local") {
+        return Ok(invalid(&[format!(
+            "{}: compute_target: found {target:?}; allowed: \"local\", this machine",
+            arguments.job_file.display()
+        )]));
+    }
+    if let Environment::Interpreter { path } = &parsed.spec.environment
+        && !path.as_path().is_file()
+    {
+        return Ok(invalid(&[format!(
+            "{}: environment: no Python was found; name an interpreter, or set GRISTMILL_PYTHON",
+            arguments.job_file.display()
+        )]));
+    }
+    let choice = {
+        let _turn = home.lock()?;
+        choose(parsed.spec, arguments.fresh, home).await?
+    };
+    match choice {
+        Choice::Busy(message) => Ok(invalid(&[message])),
+        Choice::Reuse(result) => {
+            if !arguments.json {
+                eprintln!(
+                    "reused the result of job {}: same script, settings and inputs (allow_reuse: false runs it again)",
+                    result.job_id
+                );
+            }
+            Ok(report(&result, arguments.json))
+        }
+        Choice::Start(store, spec, lock) => {
+            let execution = Execution { store, spec: *spec, resumed: false, reopened: false, home, settings };
+            execute(execution, lock, arguments.json).await
+        }
+        Choice::Continue(job, lock) => execute(Execution::resume(*job, home, settings), lock, arguments.json).await,
+    }
+}
+
+/// Continues a job that has stopped.
+pub async fn retry(arguments: RetryArguments, home: &Home, settings: &Settings) -> Result<ExitCode> {
+    let job = home.find(&arguments.job).await?;
+    let Some(lock) = home.try_lock_job(&job.spec.job_id)? else {
+        bail!("job {} is running; `gristmill status {0}` shows how it stands", job.spec.job_id);
+    };
+    if let Some(result) = job.result.as_ref().filter(|result| result.state == JobState::Completed)
+        && result.mini_batches.failed == 0
+    {
+        eprintln!("job {} is completed, and no mini-batch failed: nothing to do", result.job_id);
+        return Ok(report(result, arguments.json));
+    }
+    execute(Execution::resume(job, home, settings), lock, arguments.json).await
+}
+
+/// What `run` does with a job file.
+enum Choice {
+    Start(storage::JobStore, Box<JobSpec>, JobLock),
+    Continue(Box<FoundJob>, JobLock),
+    Reuse(Box<JobResult>),
+    Busy(String),
+}
+
+async fn choose(mut spec: JobSpec, fresh: bool, home: &Home) -> Result<Choice> {
+    let mut digest = None;
+    for id in home.job_ids()? {
+        let Some(lock) = home.try_lock_job(&id)? else {
+            // Running right now, by somebody else.
+            if let Ok(Some(other)) = home.job(&id).await
+                && (other.spec.fingerprint == spec.fingerprint || writes_same_file(&other.spec, &spec))
+            {
+                return Ok(Choice::Busy(format!(
+                    "job {id} is running and writes the same output, {}; wait for it, or stop it with \
+                     `gristmill cancel {id}`",
+                    output_of(&spec).display()
+                )));
+            }
+            continue;
+        };
+        if fresh {
+            continue;
+        }
+        // A job that cannot be read is no reason not to start another.
+        let Ok(Some(job)) = home.job(&id).await else { continue };
+        if job.spec.fingerprint != spec.fingerprint {
+            continue;
+        }
+        if !job.has_finished() {
+            return Ok(Choice::Continue(Box::new(job), lock));
+        }
+        let Some(result) = job.result else { continue };
+        if !spec.allow_reuse || result.state != JobState::Completed || result.mini_batches.failed > 0 {
+            continue;
+        }
+        let output_is_there = result.output.as_ref().is_some_and(|output| Path::new(output).exists());
+        let Ok(Some(plan)) = job.store.plan_complete().await else { continue };
+        if output_is_there {
+            if digest.is_none() {
+                digest = partitioner::inputs_digest(&spec).await.ok();
+            }
+            if digest.as_ref() == Some(&plan.inputs_digest) {
+                return Ok(Choice::Reuse(Box::new(JobResult { reused: true, ..result })));
+            }
+        }
+    }
+    spec.job_id = new_job_id(&spec.name);
+    let store = home.create_job(&spec.job_id)?;
+    if spec.output.folder.as_bytes().is_empty() {
+        // summary_only without an output folder: the script's own files have a place all the same.
+        spec.output.folder = home.job_folder(&spec.job_id).join("output").into();
+    }
+    let lock = home.try_lock_job(&spec.job_id)?.context("a new job is already locked")?;
+    store.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
+    Ok(Choice::Start(store, Box::new(spec), lock))
+}
+
+fn writes_same_file(one: &JobSpec, other: &JobSpec) -> bool {
+    let appends = |spec: &JobSpec| spec.output.action == OutputAction::AppendRow;
+    appends(one) && appends(other) && output_of(one) == output_of(other)
+}
+
+fn output_of(spec: &JobSpec) -> PathBuf {
+    match spec.output.action {
+        OutputAction::AppendRow => spec.output.folder.as_path().join(&spec.output.file_name),
+        OutputAction::SummaryOnly => spec.output.folder.as_path().to_owned(),
+    }
+}
+
+async fn execute(execution: Execution<'_>, _lock: JobLock, json: bool) -> Result<ExitCode> {
+    let (cancel, kill) = (CancellationToken::new(), CancellationToken::new());
+    let signals = tokio::spawn(progress::watch_signals(cancel.clone(), kill.clone()));
+    let requests = tokio::spawn(watch_for_cancel(execution.store.clone(), cancel.clone()));
+    let (job_id, resumed) = (execution.spec.job_id.clone(), execution.resumed);
+    let folder = execution.store.folder().map(Path::to_owned);
+    if !resumed {
+        eprintln!("job {job_id}");
+    }
+    let show = progress::show();
+    let result = execution.run(&|line| eprintln!("{line}"), show, cancel, kill).await;
+    signals.abort();
+    requests.abort();
+    match result {
+        Ok(result) => Ok(report(&result, json)),
+        Err(error) => {
+            let logs = folder.map_or(String::new(), |folder| format!("; logs: {}", folder.join("logs").display()));
+            Err(error.context(format!("job {job_id} stopped; `gristmill retry {job_id}` continues it{logs}")))
+        }
+    }
+}
+
+/// Says how a job ended: one JSON object on stdout, or a summary.
+fn report(result: &JobResult, json: bool) -> ExitCode {
+    if json {
+        println!("{}", serde_json::to_string(result).expect("results always serialise"));
+    } else {
+        println!("{}", progress::summary(result));
+    }
+    match result.state {
+        JobState::Completed => ExitCode::SUCCESS,
+        JobState::Canceled => ExitCode::from(CANCELED),
+        JobState::Failed | JobState::Running => ExitCode::from(FAILED),
+    }
+}

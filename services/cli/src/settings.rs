@@ -1,0 +1,116 @@
+//! Every environment variable that the command reads, in one place.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `GRISTMILL_HOME` | folder of local jobs and cached environments; `~/.gristmill` |
+//! | `GRISTMILL_PYTHON` | interpreter for jobs that name no environment |
+//! | `GRISTMILL_PYTHON_PACKAGE` | folder that holds the Python packages `gristmill` and `azureml_user` |
+//! | `GRISTMILL_PREFETCH_BYTES` | memory for tables that are ready before they are asked for; 67108864 |
+//! | `GRISTMILL_LOG` | filter for what the engine says on stderr; `warn` |
+//! | `GRISTMILL_CRASH_AT` | for crash tests |
+//! | `AZ_BATCHAI_GPU_COUNT_FOUND` | number of GPUs, instead of asking the driver |
+//! | `VIRTUAL_ENV`, `PATH`, `HOME` | as usual |
+//!
+//! Stores behind URLs read the variables of their vendors.
+
+use std::env::{var, var_os};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// What the environment says.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Folder of local jobs.
+    pub home: PathBuf,
+    /// The user's folder, for `~`.
+    pub user_folder: Option<PathBuf>,
+    /// Interpreter for jobs that name no environment.
+    pub python: Option<PathBuf>,
+    /// Tables that may be ready at once, in bytes.
+    pub prefetch_bytes_max: u64,
+    /// Number of GPUs, if it is given.
+    pub gpu_count: Option<u32>,
+    /// What the engine says on stderr.
+    pub log_filter: String,
+    /// A step of the write path.
+    pub crash_at: Option<String>,
+    package: Option<PathBuf>,
+}
+
+const PREFETCH_BYTES: u64 = 64 * 1024 * 1024;
+
+impl Settings {
+    /// Reads the environment.
+    pub fn from_environment() -> Self {
+        let path = |name: &str| var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let user_folder = path("HOME");
+        let default_home = || user_folder.clone().unwrap_or_else(|| PathBuf::from(".")).join(".gristmill");
+        let home = path("GRISTMILL_HOME").unwrap_or_else(default_home);
+        Self {
+            home: std::path::absolute(&home).unwrap_or(home),
+            user_folder,
+            python: path("GRISTMILL_PYTHON").or_else(beside_executable).or_else(on_path),
+            prefetch_bytes_max: number("GRISTMILL_PREFETCH_BYTES").unwrap_or(PREFETCH_BYTES),
+            gpu_count: number("AZ_BATCHAI_GPU_COUNT_FOUND").and_then(|count| u32::try_from(count).ok()),
+            log_filter: var("GRISTMILL_LOG").unwrap_or_else(|_| "warn".to_owned()),
+            crash_at: var("GRISTMILL_CRASH_AT").ok(),
+            package: path("GRISTMILL_PYTHON_PACKAGE"),
+        }
+    }
+
+    /// A folder that holds the Python packages and nothing else, for `sys.path` of the processes.
+    ///
+    /// Where they are installed beside other packages, a folder of links below `private` shows them alone, so that the
+    /// script sees the packages of its own environment and not those of ours.
+    pub fn package(&self, private: &Path) -> Result<PathBuf> {
+        if let Some(package) = &self.package {
+            return Ok(package.clone());
+        }
+        let executable = std::env::current_exe().context("find this executable")?;
+        let folder = executable.parent().context("find the folder of this executable")?;
+        let beside = folder.join("python");
+        if beside.join("gristmill/bootstrap.py").exists() {
+            return Ok(beside);
+        }
+        let library = folder.parent().map(|prefix| prefix.join("lib")).context("find the library folder")?;
+        let versions = std::fs::read_dir(&library).into_iter().flatten().flatten();
+        let installed = versions.map(|version| version.path().join("site-packages"));
+        let site_packages = installed
+            .into_iter()
+            .find(|site_packages| site_packages.join("gristmill/bootstrap.py").exists())
+            .with_context(|| {
+                format!(
+                    "the Python package is neither in {} nor below {}: set GRISTMILL_PYTHON_PACKAGE to the folder \
+                     that holds it",
+                    beside.display(),
+                    library.display()
+                )
+            })?;
+        let links = private.join("package");
+        std::fs::create_dir_all(&links).with_context(|| format!("make {}", links.display()))?;
+        for name in ["gristmill", "azureml_user"] {
+            let link = links.join(name);
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(site_packages.join(name), &link)
+                .with_context(|| format!("link {}", link.display()))?;
+        }
+        Ok(links)
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    var(name).ok()?.trim().parse().ok()
+}
+
+/// The interpreter of the environment that this command is installed in, or of the one that is active.
+fn beside_executable() -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok()?.parent()?.join("python3");
+    let active = var_os("VIRTUAL_ENV").map(|environment| PathBuf::from(environment).join("bin/python3"));
+    [Some(beside), active].into_iter().flatten().find(|python| python.exists())
+}
+
+fn on_path() -> Option<PathBuf> {
+    let path = var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join("python3")).find(|python| python.is_file())
+}

@@ -1,0 +1,73 @@
+//! Copies what a process and its children write to an inherited descriptor into a file, up to a limit.
+//!
+//! A pipe stands between them and the file, so a runaway `write` loop fills neither the disk nor the agent's memory.
+
+use std::path::{Path, PathBuf};
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Reads `from` to its end. The file is made when the first byte arrives; what exceeds `bytes_max` is dropped, and the
+/// file's last line says so. Failing to write a log never stops the work: it is reported once.
+pub async fn copy(mut from: impl AsyncRead + Unpin, to: PathBuf, bytes_max: u64) {
+    let mut buffer = vec![0; CHUNK_BYTES];
+    let mut file = None;
+    let mut left = bytes_max;
+    loop {
+        let length = match from.read(&mut buffer).await {
+            Ok(0) | Err(_) => return,
+            Ok(length) => length,
+        };
+        if left == 0 {
+            continue;
+        }
+        let keep = length.min(usize::try_from(left).unwrap_or(usize::MAX));
+        left -= keep as u64;
+        if let Err(error) = append(&mut file, &to, &buffer[..keep], left == 0) {
+            tracing::warn!("cannot write {}: {error}; what follows is dropped", to.display());
+            left = 0;
+        }
+    }
+}
+
+fn append(file: &mut Option<std::fs::File>, path: &Path, bytes: &[u8], cut: bool) -> std::io::Result<()> {
+    use std::io::Write;
+    let file = match file {
+        Some(file) => file,
+        None => {
+            if let Some(folder) = path.parent() {
+                std::fs::create_dir_all(folder)?;
+            }
+            file.insert(std::fs::OpenOptions::new().append(true).create(true).open(path)?)
+        }
+    };
+    file.write_all(bytes)?;
+    if cut {
+        file.write_all(b"\n[the log is cut here: it has reached its limit]\n")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn output_beyond_the_limit_is_dropped_and_the_file_says_so() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("deep/log.txt");
+        copy(&[b'x'; 300_000][..], path.clone(), 100_000).await;
+        let text = std::fs::read_to_string(path).expect("written");
+        assert_eq!(text.matches('x').count(), 100_000);
+        assert!(text.ends_with("[the log is cut here: it has reached its limit]\n"));
+    }
+
+    #[tokio::test]
+    async fn silence_leaves_no_file() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("log.txt");
+        copy(&b""[..], path.clone(), 10).await;
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,225 @@
+//! Samples of what the node and its processes use, below `perf/<node>/`, for finding out later why a job was slow.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use chrono::Utc;
+use sysinfo::{Disks, Networks, ProcessRefreshKind, ProcessesToUpdate, System};
+use tokio_util::task::AbortOnDropHandle;
+
+/// The first sample is taken early, so that short jobs have one.
+const FIRST_SAMPLE_MAX: Duration = Duration::from_secs(5);
+const MEGABYTE: f64 = 1024.0 * 1024.0;
+
+const NODE_COLUMNS: &str = "Utc Time,Cpu Percent,Memory Total (MB),Memory Available (MB),Memory Used (MB),\
+    Memory Used Percent,Disk Io Read Count,Disk Io Write Count,Disk Io Read (MB),Disk Io Write (MB),\
+    Network Sent (MB),Network Recv (MB),# of TCP/UDP connections";
+const PROCESS_COLUMNS: &str = "Utc Time,Pid,Parent Pid,Name,Cpu Percent,Memory Rss (MB),Memory Virtual (MB),\
+    Io Read (MB),Io Write (MB),Status";
+const DISK_COLUMNS: &str = "Utc Time,Mount Point,Total (MB),Used (MB),Available (MB),Used Percent";
+
+/// Samples every `interval` until the guard is dropped. `None` for an interval of 0.
+pub fn start(folder: PathBuf, interval: Duration) -> Option<AbortOnDropHandle<()>> {
+    if interval.is_zero() {
+        return None;
+    }
+    Some(AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut pause = interval.min(FIRST_SAMPLE_MAX);
+        let mut sampler = None;
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = interval;
+            let folder = folder.clone();
+            let taken = tokio::task::spawn_blocking(move || {
+                let mut sampler = sampler.map_or_else(Sampler::new, Ok)?;
+                sampler.sample(&folder).map(|()| sampler)
+            })
+            .await;
+            match taken {
+                Ok(Ok(used)) => sampler = Some(used),
+                Ok(Err(error)) => {
+                    tracing::warn!("cannot sample what the node uses: {error:#}");
+                    sampler = None;
+                }
+                // The runtime is going down.
+                Err(_) => return,
+            }
+        }
+    })))
+}
+
+struct Sampler {
+    system: System,
+}
+
+impl Sampler {
+    fn new() -> Result<Self> {
+        // Processor use is a difference between two looks; this is the first.
+        let mut system = System::new()?;
+        system.refresh_cpu_usage();
+        Ok(Self { system })
+    }
+
+    fn sample(&mut self, folder: &Path) -> Result<()> {
+        let now = Utc::now();
+        let time = now.format("%Y-%m-%d %H:%M:%S%.6f").to_string();
+        self.system.refresh_cpu_usage();
+        self.system.refresh_memory();
+        self.system.refresh_processes_specifics(ProcessesToUpdate::All, true, ProcessRefreshKind::everything());
+
+        let memory = [self.system.total_memory(), self.system.available_memory(), self.system.used_memory()];
+        let [total, available, used] = memory.map(|bytes| bytes as f64 / MEGABYTE);
+        let (reads, writes, read, written) = disk_io();
+        let networks = Networks::new_with_refreshed_list()?;
+        let (sent, received) = networks.values().fold((0, 0), |(sent, received), network| {
+            (sent + network.total_transmitted(), received + network.total_received())
+        });
+        let line = format!(
+            "{time},{:.1},{total:.1},{available:.1},{used:.1},{:.1},{reads},{writes},{read:.1},{written:.1},{:.1},{:.1},{}",
+            self.system.global_cpu_usage(),
+            100.0 * used / total.max(1.0),
+            sent as f64 / MEGABYTE,
+            received as f64 / MEGABYTE,
+            connections(),
+        );
+        append(&folder.join("node_resource_usage.csv"), NODE_COLUMNS, [line])?;
+
+        let ours = self.own_processes();
+        append(
+            &folder.join("processes_resource_usage.csv"),
+            PROCESS_COLUMNS,
+            ours.iter().map(|process| {
+                let io = process.disk_usage();
+                format!(
+                    "{time},{},{},{},{:.1},{:.1},{:.1},{:.1},{:.1},{}",
+                    process.pid(),
+                    process.parent().map_or(String::new(), |parent| parent.to_string()),
+                    process.name().to_string_lossy().replace([',', '"', '\n'], "_"),
+                    process.cpu_usage(),
+                    process.memory() as f64 / MEGABYTE,
+                    process.virtual_memory() as f64 / MEGABYTE,
+                    io.total_read_bytes as f64 / MEGABYTE,
+                    io.total_written_bytes as f64 / MEGABYTE,
+                    process.status(),
+                )
+            }),
+        )?;
+
+        let disks = Disks::new_with_refreshed_list()?;
+        append(
+            &folder.join("node_disk_usage.csv"),
+            DISK_COLUMNS,
+            disks.iter().map(|disk| {
+                let (total, free) = (disk.total_space() as f64 / MEGABYTE, disk.available_space() as f64 / MEGABYTE);
+                let mount = disk.mount_point().to_string_lossy().replace([',', '"', '\n'], "_");
+                let used = total - free;
+                format!("{time},{mount},{total:.1},{used:.1},{free:.1},{:.1}", 100.0 * used / total.max(1.0))
+            }),
+        )?;
+
+        let listing = folder.join("os").join(now.format("%Y%m%d%H").to_string());
+        let listing = listing.join(format!("processes_{}", now.format("%M")));
+        let mut processes: Vec<_> =
+            self.system.processes().values().filter(|one| one.thread_kind().is_none()).collect();
+        processes.sort_by_key(|process| process.pid());
+        append(
+            &listing,
+            "PID PPID %CPU RSS(MB) STATUS COMMAND",
+            processes.iter().map(|process| {
+                let command: Vec<_> = process.cmd().iter().map(|word| word.to_string_lossy()).collect();
+                format!(
+                    "{} {} {:.1} {:.1} {} {}",
+                    process.pid(),
+                    process.parent().map_or(0, sysinfo::Pid::as_u32),
+                    process.cpu_usage(),
+                    process.memory() as f64 / MEGABYTE,
+                    process.status(),
+                    if command.is_empty() { process.name().to_string_lossy().into_owned() } else { command.join(" ") },
+                )
+            }),
+        )
+    }
+
+    /// The agent and everything below it, threads left out.
+    fn own_processes(&self) -> Vec<&sysinfo::Process> {
+        let us = sysinfo::Pid::from_u32(std::process::id());
+        let below_us = |process: &sysinfo::Process| {
+            let mut pid = Some(process.pid());
+            while let Some(current) = pid {
+                if current == us {
+                    return true;
+                }
+                pid = self.system.process(current).and_then(sysinfo::Process::parent);
+            }
+            false
+        };
+        let mut ours: Vec<_> = self.system.processes().values().collect();
+        ours.retain(|process| process.thread_kind().is_none() && below_us(process));
+        ours.sort_by_key(|process| process.pid());
+        ours
+    }
+}
+
+/// Reads, writes, and their megabytes, over all whole disks since boot.
+fn disk_io() -> (u64, u64, f64, f64) {
+    const SECTOR_BYTES: f64 = 512.0;
+    let mut sums = (0, 0, 0.0, 0.0);
+    for line in std::fs::read_to_string("/proc/diskstats").unwrap_or_default().lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+        let is_whole_disk = fields.get(2).is_some_and(|name| Path::new("/sys/block").join(name).exists());
+        if is_whole_disk {
+            sums.0 += number(3);
+            sums.1 += number(7);
+            sums.2 += number(5) as f64 * SECTOR_BYTES / MEGABYTE;
+            sums.3 += number(9) as f64 * SECTOR_BYTES / MEGABYTE;
+        }
+    }
+    sums
+}
+
+fn connections() -> usize {
+    let count = |table: &str| {
+        let text = std::fs::read_to_string(Path::new("/proc/net").join(table)).unwrap_or_default();
+        text.lines().count().saturating_sub(1)
+    };
+    ["tcp", "tcp6", "udp", "udp6"].into_iter().map(count).sum()
+}
+
+fn append(path: &Path, header: &str, lines: impl IntoIterator<Item = String>) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let is_new = !path.exists();
+    let mut file = std::io::BufWriter::new(File::options().append(true).create(true).open(path)?);
+    if is_new {
+        writeln!(file, "{header}")?;
+    }
+    for line in lines {
+        writeln!(file, "{line}")?;
+    }
+    Ok(file.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_fills_every_file_with_rows_as_wide_as_their_header() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        Sampler::new().and_then(|mut sampler| sampler.sample(folder.path())).expect("this machine can be looked at");
+        for name in ["node_resource_usage.csv", "processes_resource_usage.csv", "node_disk_usage.csv"] {
+            let text = std::fs::read_to_string(folder.path().join(name)).expect("written");
+            let widths: Vec<usize> = text.lines().map(|line| line.split(',').count()).collect();
+            assert!(widths.iter().all(|width| *width == widths[0]), "{name}: {text}");
+        }
+        let node = std::fs::read_to_string(folder.path().join("node_resource_usage.csv")).expect("written");
+        assert_eq!(node.lines().count(), 2);
+        let processes = std::fs::read_to_string(folder.path().join("processes_resource_usage.csv")).expect("written");
+        assert!(processes.contains(&format!(",{},", std::process::id())), "{processes}");
+    }
+}

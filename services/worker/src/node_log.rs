@@ -1,0 +1,144 @@
+//! The node's own log files: `sys/node/<node>/_main.txt`, one `processNNN.txt` a process, and `user/error/…` for what
+//! user code could not write itself because it was killed.
+//!
+//! Lines have the form `time|LEVEL|pid|thread|message`, time in UTC. Failing to write a log never stops the work.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use chrono::{SecondsFormat, Utc};
+use protocol::Attempt;
+
+/// Paths and the main file of one node.
+#[derive(Debug)]
+pub struct NodeLog {
+    logs: PathBuf,
+    node: String,
+    main: LogFile,
+}
+
+impl NodeLog {
+    /// Opens the node's main log below the job's `logs` folder.
+    pub fn open(logs: &Path, node: &str) -> Self {
+        let main = LogFile::open(logs.join("sys/node").join(node).join("_main.txt"));
+        Self { logs: logs.to_owned(), node: node.to_owned(), main }
+    }
+
+    /// Writes to the main log, at once.
+    pub fn main(&mut self, level: &str, message: &str) {
+        self.main.line(level, std::process::id(), message);
+        self.main.flush();
+    }
+
+    /// The job's `logs` folder.
+    pub fn folder(&self) -> &Path {
+        &self.logs
+    }
+
+    /// The log of one process.
+    pub fn process(&self, process: &str) -> LogFile {
+        LogFile::open(self.system_file(process, "txt"))
+    }
+
+    /// `sys/node/<node>/<process>.<extension>`.
+    pub fn system_file(&self, process: &str, extension: &str) -> PathBuf {
+        self.logs.join("sys/node").join(&self.node).join(format!("{process}.{extension}"))
+    }
+
+    /// The file below `logs/` where the errors of a process are told in full.
+    pub fn user_error_name(&self, process: &str) -> String {
+        format!("user/error/{}/{process}.txt", self.node)
+    }
+
+    /// Adds to the user errors of a process, on behalf of one that can no longer write.
+    pub fn user_error(&self, process: &str, pid: u32, message: &str, traceback: &str) {
+        let mut file = LogFile::open(self.logs.join(self.user_error_name(process)));
+        file.line("ERROR", pid, &format!("{message}\n{traceback}"));
+        file.flush();
+    }
+
+    /// Number for the first process of this node: after every process that earlier runs of the job have logged.
+    pub fn first_process_number(&self) -> u32 {
+        let Ok(entries) = std::fs::read_dir(self.logs.join("sys/node").join(&self.node)) else { return 0 };
+        let numbers = entries.flatten().filter_map(|entry| {
+            let name = entry.file_name();
+            name.to_str()?.strip_prefix("process")?.split('.').next()?.parse::<u32>().ok()
+        });
+        numbers.max().map_or(0, |highest| highest + 1)
+    }
+}
+
+/// One log file; buffered.
+#[derive(Debug)]
+pub struct LogFile {
+    file: Option<BufWriter<File>>,
+}
+
+impl LogFile {
+    fn open(path: PathBuf) -> Self {
+        let open = || -> std::io::Result<File> {
+            if let Some(folder) = path.parent() {
+                std::fs::create_dir_all(folder)?;
+            }
+            File::options().append(true).create(true).open(&path)
+        };
+        let file = open().map_err(|error| tracing::warn!("cannot write {}: {error}", path.display())).ok();
+        Self { file: file.map(BufWriter::new) }
+    }
+
+    /// Adds a line.
+    pub fn line(&mut self, level: &str, pid: u32, message: &str) {
+        if let Some(file) = &mut self.file {
+            let now = Utc::now().to_rfc3339_opts(SecondsFormat::Micros, true);
+            // A full disk is noticed where it matters: when outcomes are announced.
+            let _ = writeln!(file, "{now}|{level}|{pid}|MainThread|{message}");
+        }
+    }
+
+    /// Adds what there is to say of one attempt.
+    pub fn attempt(&mut self, pid: u32, attempt: &Attempt) {
+        let level = if attempt.error.is_some() { "ERROR" } else { "INFO" };
+        let mut message = format!(
+            "mini-batch {} try {}: {}; total {}, succeeded {}, failed {}; elapsed {:.6} s, process time {:.6} s, \
+             run() {:.6} s; {}",
+            attempt.mini_batch,
+            attempt.try_number,
+            attempt.status.report_word(),
+            attempt.total,
+            attempt.succeeded,
+            attempt.failed(),
+            attempt.elapsed_seconds,
+            attempt.process_seconds,
+            attempt.run_seconds,
+            attempt.detail,
+        );
+        if let Some(error) = &attempt.error {
+            message.push_str("; ");
+            message.push_str(&error.message);
+        }
+        self.line(level, pid, &message);
+    }
+
+    /// Hands buffered lines to the file.
+    pub fn flush(&mut self) {
+        if let Some(file) = &mut self.file {
+            let _ = file.flush();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resumed_job_goes_on_numbering_its_processes() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let log = NodeLog::open(folder.path(), "0");
+        assert_eq!(log.first_process_number(), 0);
+        log.process("process000").flush();
+        std::fs::write(log.system_file("process011", "stdout.txt"), "").expect("writable");
+        assert_eq!(log.first_process_number(), 12);
+    }
+}
