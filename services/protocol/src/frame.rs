@@ -24,6 +24,12 @@ pub mod status_offset {
     pub const STATE: usize = 0;
     /// `CLOCK_MONOTONIC` nanoseconds at which the phase began.
     pub const SINCE: usize = 8;
+    /// First hand-over that the agent takes back. Written by the agent, all other fields by the process.
+    pub const RECALL_FIRST: usize = 16;
+    /// End of the hand-overs that the agent takes back; 0: none. A process that begins a hand-over writes `STATE`
+    /// first and looks here then; the agent writes here first and looks at `STATE` then. So if `STATE` names an
+    /// earlier hand-over, none of the recalled ones begins.
+    pub const RECALL_END: usize = 24;
 }
 
 /// A frame's header, agent to process.
@@ -164,6 +170,11 @@ pub enum ProcessEvent {
         run_seconds: f64,
         /// Processor time.
         process_seconds: f64,
+    },
+    /// The hand-over was recalled before it began. The agent may have taken it back already.
+    Recalled {
+        /// The hand-over this answers.
+        sequence: u64,
     },
     /// `shutdown()` raised. Results stand.
     ShutdownFailed {

@@ -84,8 +84,16 @@ fn decode_record(bytes: &Bytes, offset: usize) -> Result<Record, RecordError> {
     if bytes.len() < rows_offset + rows_length {
         return Err(truncated());
     }
-    let event = serde_json::from_slice(header).map_err(|source| RecordError::Header { offset, source })?;
+    let event = decode_event(header).map_err(|source| RecordError::Header { offset, source })?;
     Ok(Record { event, rows: bytes.slice(rows_offset..rows_offset + rows_length), rows_offset })
+}
+
+/// Nearly every event is an attempt. Read as what it is, it is not taken apart twice, as a tagged enum would be.
+fn decode_event(header: &[u8]) -> serde_json::Result<ResultEvent> {
+    if header.starts_with(br#"{"event":"attempt","#) {
+        return serde_json::from_slice(header).map(ResultEvent::Attempt);
+    }
+    serde_json::from_slice(header)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -172,6 +172,12 @@ impl PythonProcess {
         self.status.read()
     }
 
+    /// Takes back the hand-overs `first..end`. `false`: too late, the process has got as far as `first`; it answers for
+    /// each of them whether it was begun.
+    pub fn recall(&self, first: u64, end: u64) -> bool {
+        self.status.recall(first, end)
+    }
+
     /// Asks the interpreter to write all Python stacks into its stack file. Works while user code holds the
     /// interpreter, and would end one that has not got as
     /// far as registering the signal, so it must only be called in phases after `Starting`.
@@ -293,7 +299,7 @@ struct StatusPage {
     address: *mut std::ffi::c_void,
 }
 
-// SAFETY: the page is only ever read, through atomics, and unmapped when the last owner drops it.
+// SAFETY: the page is only ever used through atomics, and unmapped when its owner is dropped.
 unsafe impl Send for StatusPage {}
 // SAFETY: see above.
 unsafe impl Sync for StatusPage {}
@@ -304,24 +310,41 @@ impl StatusPage {
         rustix::fs::ftruncate(&file, STATUS_PAGE_BYTES as u64).context("make a status page")?;
         // SAFETY: a fresh shared mapping of a file of this size, at an address of the kernel's choice.
         let address = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), STATUS_PAGE_BYTES, ProtFlags::READ, MapFlags::SHARED, &file, 0)
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                STATUS_PAGE_BYTES,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
         }
         .context("map the status page")?;
         Ok(Self { file, address })
     }
 
-    fn field(&self, offset: usize) -> u64 {
+    fn field(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: the mapping lives as long as `self`, offsets are multiples of 8 inside the page.
-        let field = unsafe { &*self.address.cast::<u8>().add(offset).cast::<AtomicU64>() };
-        field.load(Ordering::Acquire)
+        unsafe { &*self.address.cast::<u8>().add(offset).cast::<AtomicU64>() }
+    }
+
+    fn load(&self, offset: usize) -> u64 {
+        self.field(offset).load(Ordering::Acquire)
+    }
+
+    fn recall(&self, first: u64, end: u64) -> bool {
+        self.field(status_offset::RECALL_FIRST).store(first, Ordering::Release);
+        self.field(status_offset::RECALL_END).store(end, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.load(status_offset::STATE) >> 8 < first
     }
 
     fn read(&self) -> (SlotPhase, u64, Duration) {
         // Read again until the phase did not change meanwhile, so that time and phase belong together.
         loop {
-            let state = self.field(status_offset::STATE);
-            let since = self.field(status_offset::SINCE);
-            if state != self.field(status_offset::STATE) {
+            let state = self.load(status_offset::STATE);
+            let since = self.load(status_offset::SINCE);
+            if state != self.load(status_offset::STATE) {
                 continue;
             }
             let phase = SLOT_PHASES.get((state & 0xff) as usize).copied().unwrap_or(SlotPhase::Starting);

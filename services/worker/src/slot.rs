@@ -119,6 +119,26 @@ impl Pipe {
         answered
     }
 
+    /// The hand-overs behind the one whose turn it is, if there are any: first and end.
+    pub fn behind(&self) -> Option<(u64, u64)> {
+        Some((self.handed.get(1)?.sequence, self.last_sequence + 1))
+    }
+
+    /// Takes back everything behind the hand-over whose turn it is, which has taken `so_far` already.
+    pub fn recall(&mut self, so_far: Duration) -> impl DoubleEndedIterator<Item = InPipe> + '_ {
+        // Slow runs come together more often than not: nothing is put behind the next one either.
+        self.mean_run_seconds = self.mean_run_seconds.map(|mean| mean.max(so_far.as_secs_f64()));
+        self.handed.drain(1..)
+    }
+
+    /// The process has skipped a recalled hand-over that is still here.
+    pub fn skipped(&mut self, sequence: u64) -> Option<InPipe> {
+        if self.handed.front()?.sequence != sequence {
+            return None;
+        }
+        self.handed.pop_front()
+    }
+
     /// Takes out one hand-over, wherever it stands.
     pub fn remove(&mut self, sequence: u64) -> Option<InPipe> {
         let position = self.handed.iter().position(|handed| handed.sequence == sequence)?;

@@ -23,6 +23,8 @@ use crate::slot::{Ending, InPipe, Pipe, Prepared};
 const LOG_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Failed mini-batches after which a process is replaced: whatever it holds may be spoiled.
 const FAILURES_MAX: u32 = 10;
+/// A run that takes longer than this keeps nothing waiting behind it: more than twice what a pipe should hold.
+const RECALL_AFTER: Duration = Duration::from_millis(50);
 /// Failed starts of a node, per process, after which it gives up.
 const FAILED_STARTS_PER_PROCESS: u32 = 3;
 /// Pause before a process that could not start is replaced; doubles with each failure in a row.
@@ -243,6 +245,23 @@ impl Node {
         }
     }
 
+    /// Takes back what waits behind a run that has turned out slow, for another process or a later moment.
+    pub(super) fn recall_waiting(&mut self) {
+        for running in self.slots.iter_mut().filter_map(|slot| slot.running.as_mut()) {
+            let (_, sequence, elapsed) = running.process.status();
+            let stands_still = running.pipe.front().is_some_and(|front| front.sequence == sequence);
+            if !stands_still || elapsed < RECALL_AFTER || running.killed.is_some() {
+                continue;
+            }
+            let Some((first, end)) = running.pipe.behind() else { continue };
+            if running.process.recall(first, end) {
+                for handed in running.pipe.recall(elapsed).rev() {
+                    self.ready.push_front(handed.prepared);
+                }
+            }
+        }
+    }
+
     // ---- listen ----------------------------------------------------------------------------------------------
 
     pub(super) async fn process_reported(&mut self, slot: usize, generation: u64, report: Report) -> Result<()> {
@@ -287,6 +306,14 @@ impl Node {
                 self.log.main("ERROR", &format!("{process} could not start: {}", error.message));
                 self.failed_starts += 1;
                 return self.tell(ResultEvent::InitFailed { node, process, error }).await;
+            }
+            ProcessEvent::Recalled { sequence } => {
+                // Usually taken back long ago.
+                if let Some(handed) = running.pipe.skipped(sequence) {
+                    begin(&self.leases, running.pipe.front(), limit);
+                    self.ready.push_front(handed.prepared);
+                }
+                return Ok(());
             }
             ProcessEvent::ShutdownFailed { error } => {
                 self.log.main("ERROR", &format!("shutdown() of {process} raised: {}", error.message));
@@ -334,7 +361,7 @@ impl Node {
             Some(Killed::TimedOut { sequence, status, error }) => Some((sequence, Ending::failed(status, error))),
             Some(Killed::Interrupted) => None,
             None => matches!(phase, SlotPhase::Load | SlotPhase::Run | SlotPhase::Report)
-                .then(|| (sequence, Ending::failed(AttemptStatus::ProcessDied, self.death(slot, code)))),
+                .then(|| (sequence, Ending::failed(AttemptStatus::ProcessDied, self.death(slot, code, phase)))),
         };
         self.log.main("INFO", &format!("{name} exits with returncode {code}."));
         let node = self.agent.node.clone();
@@ -366,7 +393,7 @@ impl Node {
     }
 
     /// What to say of a process that died under a mini-batch.
-    fn death(&self, slot: usize, code: i32) -> ErrorReport {
+    fn death(&self, slot: usize, code: i32, phase: SlotPhase) -> ErrorReport {
         let name = self.slots[slot].running.as_ref().map_or("", |running| &running.name);
         let why = match code {
             -9 => " It was killed, most often because memory ran out: see logs/perf, or run fewer processes a node.",
@@ -375,7 +402,7 @@ impl Node {
         };
         ErrorReport {
             category: "ProcessDied".into(),
-            message: format!("{name} exits with returncode {code}.{why}"),
+            message: format!("the process exited with returncode {code} in {}.{why}", phase.word()),
             traceback: String::new(),
             log: format!("user/stderr/{}/{name}.stderr.txt", self.agent.node),
         }
@@ -494,6 +521,7 @@ impl Node {
         }
         if stopping && !running.ready {
             // In init(), which may take long and is of no use any more.
+            self.log.main("INFO", &format!("{} was still starting and is not needed any more", running.name));
             running.killed.get_or_insert(Killed::Interrupted);
             running.process.kill();
             return;

@@ -3,7 +3,7 @@
 //! A process that has exceeded its limit is first asked for its Python stacks, then killed: the stack at that moment is
 //! what its user needs. One that merely takes long is asked for them too, long before anybody gives up.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -49,6 +49,7 @@ impl Node {
 
     pub(super) async fn tick(&mut self) -> Result<()> {
         self.restart_due().await?;
+        self.recall_waiting();
         let limit = self.limit();
         let notice_after = (limit / 2).min(NOTICE_AFTER_MAX).max(Duration::from_secs(1));
         let mut notices = Vec::new();
@@ -58,15 +59,15 @@ impl Node {
                 continue;
             }
             if let Some(dump) = &mut running.dump {
-                let Some(stack) = dump.result() else { continue };
+                let Some(stack) = dump.result(&self.agent.package) else { continue };
                 let purpose = running.dump.take().expect("it is there").purpose;
                 match purpose {
                     Purpose::Notice { phase, sequence, elapsed } => {
                         notices.push(waiting(&self.agent.node, running, phase, sequence, elapsed, stack));
                     }
                     Purpose::Kill { phase, sequence } => {
-                        let error = timeout_error(&self.agent.spec, running, &self.agent.node, phase, sequence, stack);
-                        self.log.main("ERROR", &format!("{}: {}; killing it", running.name, error.message));
+                        let error = timeout_error(&self.agent.spec, running, &self.agent.node, phase, stack);
+                        self.log.main("ERROR", &format!("{}: {}", running.name, error.message));
                         let status = if phase == SlotPhase::Load {
                             AttemptStatus::LoadTimedOut
                         } else {
@@ -127,20 +128,16 @@ fn timeout_error(
     running: &Running,
     node: &str,
     phase: SlotPhase,
-    sequence: u64,
     stack: String,
 ) -> ErrorReport {
     let (run, overhead) = (spec.run_invocation_timeout_seconds, spec.task_overhead_timeout_seconds);
-    let mini_batch = running.pipe.get(sequence).map_or(0, |handed| handed.prepared.descriptor.mini_batch);
     ErrorReport {
         category: if phase == SlotPhase::Load { "LoadTimeout" } else { "RunTimeout" }.to_owned(),
         message: format!(
-            "{} of mini-batch {mini_batch} did not end within {} seconds (run_invocation_timeout {run} s plus \
-                 task_overhead_timeout {overhead} s) and was killed; its stack at that moment is in \
-                 user/error/{node}/{}.txt",
+            "{} did not end within {} seconds (run_invocation_timeout {run} s plus task_overhead_timeout {overhead} s) \
+             and was killed",
             phase.word(),
             run + overhead,
-            running.name,
         ),
         traceback: stack,
         log: format!("user/error/{node}/{}.txt", running.name),
@@ -155,7 +152,7 @@ impl Dump {
     }
 
     /// The stacks, once they are written, or once waiting for them has taken too long.
-    fn result(&mut self) -> Option<String> {
+    fn result(&mut self, package: &Path) -> Option<String> {
         let size = std::fs::metadata(&self.file).map_or(0, |metadata| metadata.len());
         let complete = size > self.offset && size == self.seen;
         self.seen = size;
@@ -169,6 +166,10 @@ impl Dump {
             Ok(bytes)
         };
         let stack = read().unwrap_or_default();
-        Some(String::from_utf8_lossy(&stack).into_owned())
+        let stack = String::from_utf8_lossy(&stack);
+        // Our own frames below the user's say nothing.
+        let package = package.to_string_lossy();
+        let lines = stack.lines().filter(|line| !line.contains(&*package));
+        Some(lines.collect::<Vec<_>>().join("\n"))
     }
 }

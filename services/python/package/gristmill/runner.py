@@ -1,0 +1,328 @@
+"""The life of a worker process: configure, import, ``init()``, one ``run()`` after the other, ``shutdown()``, exit.
+
+Each mini-batch is answered by one event, which is in the kernel before the next one begins: what a process has
+finished survives its end. Whatever user code raises fails that attempt and nothing else. The process ends itself only
+when the script cannot start or the agent is gone; every other end is the agent's decision.
+"""
+
+import atexit
+import base64
+import json
+import os
+import platform
+import sys
+import time
+
+from gristmill import _native, contract
+from gristmill.channel import AgentGone, Channel, payload_fits
+from gristmill.context import MiniBatchContext
+from gristmill.errors import ErrorLog, one_line
+from gristmill.logs import UserStreams, configure_root_logging, register_stack_dump
+from gristmill.results import IllegalResult, accept
+from gristmill.rows import make_formatter
+from gristmill.script import EntryFunctions, MissingRun, extend_search_path, import_script
+
+LOAD, RUN, REPORT, IDLE = _native.PHASE_LOAD, _native.PHASE_RUN, _native.PHASE_REPORT, _native.PHASE_IDLE
+
+
+def main():
+    """Serves the agent at ``AGENT_FD`` until it says "finish"."""
+    status = _native.StatusPage(contract.STATUS_FD)
+    os.close(contract.STATUS_FD)
+    channel = Channel(contract.AGENT_FD)
+    _native.watch(contract.AGENT_FD)
+
+    def leave_to_parent():
+        channel.abandon()
+        status.disable()
+
+    os.register_at_fork(after_in_child=leave_to_parent)
+    try:
+        configure = channel.receive()
+        if configure["frame"] != "configure":
+            raise ValueError(f"the first frame is {configure['frame']!r}, not 'configure'")
+        Process(channel, status, configure).serve()
+    except AgentGone:
+        os._exit(contract.EXIT_AGENT_GONE)
+
+
+def path_of(path):
+    """A path of the wire: text, or the bytes of a name that is no text."""
+    if isinstance(path, str):
+        return path
+    return os.fsdecode(base64.b64decode(path["bytes"]))
+
+
+class Process:
+    """One configured worker process."""
+
+    def __init__(self, channel, status, configure):
+        self._channel = channel
+        self._status = status
+        self._node = configure["node"]
+        self._name = configure["process"]
+        self._script = path_of(configure["script"])
+        self._snapshot = path_of(configure["snapshot"])
+        self._module_name = configure["module"]
+        self._argv = configure["argv"]
+        self._strict = configure["strict_results"]
+        self._formatter = None
+        if configure["rows_wanted"]:
+            self._formatter = make_formatter(configure["output_format"], configure["to_csv_arguments"])
+        logs = path_of(configure["logs"])
+        bytes_max = configure["log_bytes_max"]
+        self._errors = ErrorLog(logs, self._node, self._name, bytes_max)
+        self._streams = UserStreams(logs, self._node, self._name, bytes_max)
+        self._stack_file = register_stack_dump(logs, self._node, self._name)
+        self._profile_path = os.path.join(logs, "sys", "node", self._node, f"{self._name}.profile")
+        self._profiler = make_profiler(configure["profiling_module"])
+        os.register_at_fork(before=self._streams.flush)
+        # Runs after every handler that user code registers: the interpreter must find streams it can flush.
+        atexit.register(self._streams.restore)
+        configure_root_logging(self._streams, configure["logging_level"])
+        os.environ[contract.ENTRY_SCRIPT_VARIABLE] = self._entry_script_state(configure, logs)
+        os.chdir(path_of(configure["scratch"]))
+
+    def _entry_script_state(self, configure, logs):
+        output = configure.get("output")
+        return json.dumps(
+            {
+                "log_dir": os.path.join(logs, "user", "entry_script_log", self._node),
+                "output_dir": path_of(output) if output is not None else self._snapshot,
+                "agent_name": self._name,
+                "working_dir": self._snapshot,
+                "dir": os.path.dirname(self._script),
+                "logging_level": configure["logging_level"],
+                "log_bytes_max": configure["log_bytes_max"],
+            }
+        )
+
+    def serve(self):
+        """Everything up to the exit of the process, which the caller leaves to the interpreter."""
+        self._functions = self._start()
+        self._status.set(0, IDLE)
+        while True:
+            frame = self._channel.receive()
+            if frame["frame"] == "mini_batches":
+                for mini_batch in frame["mini_batches"]:
+                    self._work(mini_batch)
+                self._status.set(0, IDLE)
+            elif frame["frame"] == "finish":
+                break
+            else:
+                raise ValueError(f"a frame {frame['frame']!r} was not expected")
+        self._finish()
+
+    def _start(self):
+        self._status.set(0, _native.PHASE_INIT)
+        started = time.perf_counter()
+        sys.argv = [self._script, *self._argv]
+        extend_search_path(self._snapshot, self._script)
+        occasion = "import of the entry script"
+        try:
+            module = import_script(self._module_name, self._script)
+            functions = EntryFunctions(module, self._script)
+            occasion = "init()"
+            if functions.init is not None:
+                functions.init()
+        except MissingRun as error:
+            self._give_up(self._errors.report("import of the entry script", "MissingRun", one_line(str(error))))
+        except BaseException as error:
+            self._leave_if_forked(error)
+            self._give_up(self._errors.report_exception(occasion, error, hint_on_start(error)))
+        self._streams.flush()
+        self._channel.send_event(
+            {
+                "frame": "ready",
+                "init_seconds": time.perf_counter() - started,
+                "python_version": platform.python_version(),
+            }
+        )
+        return functions
+
+    def _give_up(self, error):
+        self._streams.flush()
+        self._channel.send_event({"frame": "init_failed", "error": error})
+        # Threads that the script has started must not keep the process.
+        os._exit(contract.EXIT_INIT_FAILED)
+
+    def _leave_if_forked(self, error):
+        """A forked child of user code that raised its way out of the script ends here, as a script would end."""
+        if self._channel.abandoned:
+            self._streams.flush()
+            code = error.code if isinstance(error, SystemExit) else 1
+            os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+    def _work(self, mini_batch):
+        sequence = mini_batch["sequence"]
+        status = self._status
+        if not status.begin(sequence, LOAD):
+            if mini_batch["payload"]["kind"] == "table":
+                os.close(self._channel.next_descriptor())
+            self._channel.send_event({"frame": "recalled", "sequence": sequence})
+            return
+        process_started = time.process_time()
+        try:
+            argument, items = self._load(mini_batch["payload"])
+        except Exception as error:
+            self._fail_load(mini_batch, error, time.process_time() - process_started)
+            return
+        functions = self._functions
+        warnings = []
+        status.set(sequence, RUN)
+        started = time.perf_counter()
+        try:
+            if functions.wants_context:
+                context = MiniBatchContext(mini_batch, argument, self._node, self._name)
+                result = self._call(argument, context)
+            else:
+                result = self._call(argument)
+            if type(result) is not list:
+                result, warning = accept(result, mini_batch["mini_batch"])
+                if warning is not None:
+                    warnings.append(warning)
+            run_seconds = time.perf_counter() - started
+            status.set(sequence, REPORT)
+            returned = len(result)
+            if returned != items:
+                self._compare_lengths(mini_batch, returned, items, warnings)
+            payload, columns = self._rows_of(result)
+        except BaseException as error:
+            run_seconds = time.perf_counter() - started
+            status.set(sequence, REPORT)
+            self._leave_if_forked(error)
+            self._fail(mini_batch, error, run_seconds, time.process_time() - process_started)
+            return
+        self._streams.flush()
+        header = (
+            f'{{"frame":"done","sequence":{sequence},"returned":{returned},"run_seconds":{run_seconds:.9f},'
+            f'"process_seconds":{time.process_time() - process_started:.9f}'
+        )
+        if columns is not None:
+            header += f',"columns":{json.dumps(columns)}'
+        if warnings:
+            header += f',"warnings":{json.dumps([{"message": one_line(text)} for text in warnings])}'
+        self._channel.send(f"{header}}}".encode(), payload)
+
+    def _load(self, payload):
+        """The argument of ``run`` and the number of its items."""
+        kind = payload["kind"]
+        if kind == "files":
+            paths = payload["paths"]
+            for position, path in enumerate(paths):
+                if path.__class__ is not str:
+                    paths[position] = path_of(path)
+            return paths, len(paths)
+        if kind == "table":
+            from gristmill.tables import read_frame
+
+            descriptor = self._channel.next_descriptor()
+            try:
+                frame = read_frame(descriptor, payload["bytes"])
+            finally:
+                os.close(descriptor)
+            return frame, payload["rows"]
+        if kind == "rank":
+            return [], 1
+        raise ValueError(f"a mini-batch of the kind {kind!r} is not known")
+
+    def _call(self, *arguments):
+        run = self._functions.run
+        if self._profiler is None:
+            return run(*arguments)
+        return self._profiler.runcall(run, *arguments)
+
+    def _compare_lengths(self, mini_batch, returned, items, warnings):
+        identity = mini_batch["mini_batch"]
+        if returned > items:
+            warnings.append(
+                f"run() returned {returned} results for the {items} items of mini-batch {identity}: "
+                f"all rows are kept, {items} items count as succeeded"
+            )
+        elif self._strict:
+            raise ShortResult(
+                f"run() returned {returned} results for the {items} items of mini-batch {identity}, "
+                "and strict_results asks for one each"
+            )
+
+    def _rows_of(self, result):
+        formatter = self._formatter
+        if formatter is None:
+            return b"", None
+        if type(result) is list or isinstance(result, list):
+            payload, columns = formatter.of_list(result) if result else (b"", None)
+        else:
+            payload, columns = formatter.of_frame(result)
+        if not payload_fits(len(payload)):
+            raise IllegalResult(f"the result is {len(payload)} bytes of rows, more than can be passed on: return less")
+        return payload, columns
+
+    def _fail_load(self, mini_batch, error, process_seconds):
+        occasion = f"loading mini-batch {mini_batch['mini_batch']}, try {mini_batch['try_number']}"
+        report = self._errors.report(occasion, type(error).__name__, one_line(str(error)))
+        self._send_failed(mini_batch, report, False, True, 0.0, process_seconds)
+
+    def _fail(self, mini_batch, error, run_seconds, process_seconds):
+        occasion = f"run() of mini-batch {mini_batch['mini_batch']}, try {mini_batch['try_number']}"
+        is_illegal = isinstance(error, (IllegalResult, ShortResult))
+        if is_illegal:
+            report = self._errors.report(occasion, type(error).__name__, one_line(str(error)))
+        else:
+            report = self._errors.report_exception(occasion, error)
+        self._send_failed(mini_batch, report, is_illegal, False, run_seconds, process_seconds)
+
+    def _send_failed(self, mini_batch, report, illegal_result, load_failed, run_seconds, process_seconds):
+        self._streams.flush()
+        self._channel.send_event(
+            {
+                "frame": "failed",
+                "sequence": mini_batch["sequence"],
+                "illegal_result": illegal_result,
+                "load_failed": load_failed,
+                "error": report,
+                "run_seconds": run_seconds,
+                "process_seconds": process_seconds,
+            }
+        )
+
+    def _finish(self):
+        self._status.set(0, _native.PHASE_SHUTDOWN)
+        if self._functions.shutdown is not None:
+            try:
+                self._functions.shutdown()
+            except BaseException as error:
+                self._leave_if_forked(error)
+                report = self._errors.report_exception("shutdown()", error)
+                self._channel.send_event({"frame": "shutdown_failed", "error": report})
+        if self._profiler is not None:
+            try:
+                self._profiler.dump_stats(self._profile_path)
+            except OSError as error:
+                print(f"gristmill: the profile cannot be written: {error}", file=self._streams.stderr)
+        self._streams.flush()
+
+
+class ShortResult(Exception):
+    """Fewer results than items, where one each is asked for."""
+
+
+def make_profiler(module_name):
+    """The profiler of the module named, or ``None``."""
+    if not module_name:
+        return None
+    if module_name == "profile":
+        import profile
+
+        return profile.Profile()
+    import cProfile
+
+    return cProfile.Profile()
+
+
+def hint_on_start(error):
+    """What to do about the usual reasons why a script does not start."""
+    if isinstance(error, ModuleNotFoundError):
+        return f" (interpreter: {sys.executable})"
+    if isinstance(error, SystemExit) and error.code == 2:
+        return "; argparse does so for options it does not know: use parse_known_args()"
+    return ""
