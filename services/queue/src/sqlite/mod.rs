@@ -57,7 +57,8 @@ impl Default for SqliteOptions {
 /// belong together. The file must be on a local disk; network file systems do not carry the locks.
 ///
 /// Messages are delivered first in, first out; those that come back after a lapsed lease or a delay come after all new
-/// ones, and released ones in their old place. Groups are ignored.
+/// ones, and released ones in their old place. One receive returns no more than about 16 MiB, whatever number it asks
+/// for. Groups are ignored.
 ///
 /// Each open queue has a thread. Calls that arrive while it is busy are run together and share a commit, so many
 /// callers are cheap; still, one call with a hundred messages costs far less than a hundred calls. If a commit fails,

@@ -20,6 +20,16 @@ pub(super) struct Store {
     clock: Clock,
 }
 
+/// What a file is before it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileKind {
+    Empty,
+    /// A queue, in the form that this build knows.
+    Queue,
+    Other,
+    ReadOnly,
+}
+
 /// Marks a SQLite file as a queue ("GmQu").
 const APPLICATION_ID: i32 = 0x476d_5175;
 const SCHEMA_VERSION: i32 = 1;
@@ -43,15 +53,17 @@ const VISIBLE_NOW: i64 = 1 << 40;
 /// Pages of 8 KiB between two checkpoints: 16 MiB, so that the file is synced some times a second at full speed.
 const CHECKPOINT_PAGES: i32 = 2048;
 
+/// A claim ends with the message that reaches this, so that a receiver who asks for many messages gets no more memory
+/// than it needs to be busy.
+const CLAIM_BYTES_MAX: usize = 16 << 20;
+
 const INSERT: &str = "INSERT INTO message (visible_at, receive_count, body) VALUES (?1, 0, ?2)";
-const CLAIM: &str = "
-    UPDATE message SET visible_at = ?1, receive_count = receive_count + 1
-    WHERE id IN (SELECT id FROM message WHERE visible_at <= ?2 ORDER BY visible_at, id LIMIT ?3)
-    RETURNING id, receive_count, body";
+const VISIBLE: &str = "
+    SELECT id, receive_count, body FROM message WHERE visible_at <= ?1 ORDER BY visible_at, id LIMIT ?2";
+const CLAIM: &str = "UPDATE message SET visible_at = ?1, receive_count = ?2 WHERE id = ?3";
 const UNCLAIM: &str = "
     UPDATE message SET visible_at = ?1, receive_count = receive_count - 1 WHERE id = ?2 AND receive_count = ?3";
-const SET_LEASE: &str =
-    "UPDATE message SET visible_at = ?1 WHERE id = ?2 AND receive_count = ?3 AND visible_at > ?4";
+const SET_LEASE: &str = "UPDATE message SET visible_at = ?1 WHERE id = ?2 AND receive_count = ?3 AND visible_at > ?4";
 const DELETE: &str = "DELETE FROM message WHERE id = ?1 AND receive_count = ?2";
 const NEXT_VISIBLE: &str = "SELECT min(visible_at) FROM message";
 const COUNT: &str = "SELECT count(*) FROM message";
@@ -66,33 +78,45 @@ impl Store {
     pub(super) fn open(path: &Path, options: SqliteOptions) -> Result<Self, Error> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, &error))?;
-        configure(&connection, &options).map_err(|error| explain(path, &error))?;
-        if connection.is_readonly("main").map_err(|error| explain(path, &error))? {
-            return Err(misconfigured(path, "the file cannot be written; check its permissions"));
-        }
-        let store = Self { connection, clock: options.clock };
-        let known = store.in_transaction(Self::create_schema).map_err(|error| explain(path, &error))?;
-        match known {
-            true => Ok(store),
-            false => Err(misconfigured(path, "it is a database of something else; choose another path")),
+        let store = Self { connection, clock: options.clock.clone() };
+        match store.prepare_file(&options).map_err(|error| explain(path, &error))? {
+            FileKind::Queue => Ok(store),
+            FileKind::ReadOnly => Err(misconfigured(path, "the file cannot be written; check its permissions")),
+            FileKind::Empty | FileKind::Other => {
+                Err(misconfigured(path, "it is a database of something else; choose another path"))
+            }
         }
     }
 
-    /// Creates the schema in an empty file. Returns whether the file is a queue of this version.
-    fn create_schema(&self) -> rusqlite::Result<bool> {
+    /// Makes a queue of an empty file. A file that is something else is not touched.
+    fn prepare_file(&self, options: &SqliteOptions) -> rusqlite::Result<FileKind> {
+        self.connection.busy_timeout(options.lock_wait_max)?;
+        let kind = self.file_kind()?;
+        if matches!(kind, FileKind::Other | FileKind::ReadOnly) {
+            return Ok(kind);
+        }
+        configure(&self.connection, options)?;
+        self.in_transaction(|store| {
+            // Another process may have been quicker.
+            if store.file_kind()? == FileKind::Empty {
+                store.connection.execute_batch(SCHEMA)?;
+                store.connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+                store.connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+            }
+            store.file_kind()
+        })
+    }
+
+    fn file_kind(&self) -> rusqlite::Result<FileKind> {
         let read = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0));
         let marks = (read("application_id")?, read("user_version")?);
-        if marks == (APPLICATION_ID, SCHEMA_VERSION) {
-            return Ok(true);
-        }
         let empty = !self.connection.prepare("SELECT 1 FROM sqlite_schema")?.exists([])?;
-        if marks != (0, 0) || !empty {
-            return Ok(false);
-        }
-        self.connection.execute_batch(SCHEMA)?;
-        self.connection.pragma_update(None, "application_id", APPLICATION_ID)?;
-        self.connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
-        Ok(true)
+        Ok(match marks {
+            _ if self.connection.is_readonly("main")? => FileKind::ReadOnly,
+            (APPLICATION_ID, SCHEMA_VERSION) => FileKind::Queue,
+            (0, 0) if empty => FileKind::Empty,
+            _ => FileKind::Other,
+        })
     }
 
     /// Runs `work` as one transaction that holds the write lock from its start.
@@ -128,15 +152,25 @@ impl Store {
 
     pub(super) fn claim(&self, messages_max: usize, visibility: Duration) -> rusqlite::Result<Vec<Delivery>> {
         let limit = i64::try_from(messages_max).unwrap_or(i64::MAX);
-        let mut claim = self.connection.prepare_cached(CLAIM)?;
-        let rows = claim.query_map(params![self.clock.after(visibility), self.now(), limit], |row| {
-            let receive_count = row.get(1)?;
+        let mut visible = self.connection.prepare_cached(VISIBLE)?;
+        let mut rows = visible.query(params![self.now(), limit])?;
+        let mut deliveries = Vec::new();
+        let mut bytes = 0;
+        while bytes < CLAIM_BYTES_MAX
+            && let Some(row) = rows.next()?
+        {
+            let body = body(row, 2)?;
+            bytes += body.len();
+            let receive_count = row.get::<_, u32>(1)? + 1;
             let receipt = Receipt { message: row.get(0)?, delivery: receive_count };
-            Ok(Delivery { body: body(row, 2)?, receipt, receive_count })
-        })?;
-        let mut deliveries: Vec<Delivery> = rows.collect::<Result<_, _>>()?;
-        // RETURNING promises no order.
-        deliveries.sort_unstable_by_key(|delivery| delivery.receipt.message);
+            deliveries.push(Delivery { body, receipt, receive_count });
+        }
+        drop(rows);
+        let mut claim = self.connection.prepare_cached(CLAIM)?;
+        let leased_until = self.clock.after(visibility);
+        for Receipt { message, delivery } in deliveries.iter().map(|delivery| &delivery.receipt) {
+            claim.execute(params![leased_until, delivery, message])?;
+        }
         Ok(deliveries)
     }
 
@@ -220,7 +254,6 @@ fn body(row: &Row<'_>, column: usize) -> rusqlite::Result<Bytes> {
 }
 
 fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
-    connection.busy_timeout(options.lock_wait_max)?;
     connection.set_prepared_statement_cache_capacity(32);
     connection.pragma_update(None, "page_size", 8192)?;
     let synchronous = match options.durability {
@@ -269,11 +302,9 @@ mod tests {
     fn every_statement_finds_its_rows_by_an_index() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = open(&folder);
-        let claim = plan(&store, CLAIM);
-        assert!(claim.contains("USING COVERING INDEX message_by_visible_at (visible_at<?)"), "{claim}");
-        assert!(claim.contains("SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"), "{claim}");
-        assert!(!claim.contains("TEMP B-TREE") && !claim.contains("SCAN"), "the index is the order of claims: {claim}");
-        for statement in [SET_LEASE, UNCLAIM, DELETE] {
+        let visible = "SEARCH message USING INDEX message_by_visible_at (visible_at<?)";
+        assert_eq!(plan(&store, VISIBLE), visible, "the index is the order of claims: nothing is scanned or sorted");
+        for statement in [CLAIM, UNCLAIM, SET_LEASE, DELETE] {
             let plan = plan(&store, statement);
             assert_eq!(plan, "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)", "{statement}");
         }
@@ -297,6 +328,20 @@ mod tests {
         assert!(store.extend(&[(claimed[0].receipt.clone(), Duration::from_secs(90))]).expect("extends").is_empty());
         let written = std::fs::metadata(log).expect("exists").len();
         assert!(written < 100_000, "{written} bytes written");
+    }
+
+    #[test]
+    fn a_claim_ends_when_it_has_bytes_enough() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = open(&folder);
+        store.send(&vec![Message::new(vec![1; CLAIM_BYTES_MAX / 4], "job"); 6]).expect("sends");
+        let numbers = |messages_max| -> Vec<i64> {
+            let deliveries = store.claim(messages_max, Duration::from_secs(60)).expect("claims");
+            deliveries.iter().map(|delivery| delivery.receipt.message).collect()
+        };
+        assert_eq!(numbers(100), [1, 2, 3, 4]);
+        assert_eq!(numbers(1), [5]);
+        assert_eq!(numbers(100), [6]);
     }
 
     #[test]

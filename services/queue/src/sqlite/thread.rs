@@ -169,11 +169,10 @@ impl QueueThread {
 
     /// Runs the jobs, then gives the waiting receivers what is visible.
     fn serve(&mut self, mut jobs: Vec<Box<dyn Job>>) {
-        // Looking needs no write lock, and mostly there is nothing.
-        let looked = if jobs.is_empty() { self.waiting.is_empty().then_some(Ok(false)) } else { Some(Ok(true)) };
-        match looked.unwrap_or_else(|| self.store.has_visible()) {
-            Ok(false) => return,
+        let worthwhile = if jobs.is_empty() { self.has_awaited_message() } else { Ok(true) };
+        match worthwhile {
             Ok(true) => {}
+            Ok(false) => return,
             Err(error) => return self.fail(jobs, &error),
         }
         let claimed = self.store.in_transaction(|store| {
@@ -200,6 +199,11 @@ impl QueueThread {
                 }
             }
         }
+    }
+
+    /// Looking needs no write lock, and mostly there is nothing.
+    fn has_awaited_message(&self) -> rusqlite::Result<bool> {
+        Ok(!self.waiting.is_empty() && self.store.has_visible()?)
     }
 
     /// Answers the receivers that have waited long enough.

@@ -184,9 +184,9 @@ fn a_file_that_is_not_a_queue_is_refused_by_name_and_left_alone() {
 
     let path = folder.path().join("other.db");
     rusqlite::Connection::open(&path).and_then(|other| other.execute_batch("CREATE TABLE mine (a)")).expect("creates");
+    let before = std::fs::read(&path).expect("reads");
     assert_eq!(refusal(&path), "it is a database of something else; choose another path");
-    let mine = rusqlite::Connection::open(&path).expect("opens");
-    mine.execute("INSERT INTO mine VALUES (1)", []).expect("is as it was");
+    assert!(std::fs::read(&path).expect("reads") == before, "the file was changed");
 }
 
 #[test]
