@@ -1,0 +1,99 @@
+//! A chunk of the plan: the lines that are stored, and the messages that are made from them.
+
+use bytes::Bytes;
+use protocol::{Descriptor, Work};
+use queue::Message;
+use storage::PLAN_CHUNK_MINI_BATCHES;
+
+use crate::Pending;
+use crate::error::Result;
+use crate::plan::Plan;
+
+/// Largest descriptor that travels in a message; SQS carries 256 KiB, of which some is its own. A larger one stays in
+/// the plan, and the message says where.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 200 * 1024;
+
+/// Up to [`PLAN_CHUNK_MINI_BATCHES`] descriptors.
+#[derive(Clone, Debug)]
+pub(crate) struct Chunk {
+    /// Position in the plan, from 0.
+    pub(crate) number: u64,
+    /// One JSON line each.
+    pub(crate) lines: Bytes,
+    /// Where each line ends, its line break excluded.
+    ends: Vec<usize>,
+}
+
+impl Chunk {
+    /// The next chunk of a plan; `None`: the plan has ended.
+    pub(crate) fn next(plan: &mut Plan, number: u64) -> Result<Option<Self>> {
+        let mut lines = Vec::new();
+        let mut ends = Vec::new();
+        for descriptor in plan.take(PLAN_CHUNK_MINI_BATCHES as usize) {
+            serde_json::to_writer(&mut lines, &descriptor?).expect("descriptors always serialise");
+            ends.push(lines.len());
+            lines.push(b'\n');
+        }
+        Ok((!ends.is_empty()).then(|| Self { number, lines: lines.into(), ends }))
+    }
+
+    /// A chunk as it was stored.
+    pub(crate) fn stored(number: u64, lines: Bytes) -> Self {
+        let ends = lines.iter().enumerate().filter(|&(_, &byte)| byte == b'\n').map(|(position, _)| position);
+        Self { number, ends: ends.collect(), lines }
+    }
+
+    /// Number of mini-batches.
+    pub(crate) fn len(&self) -> u64 {
+        self.ends.len() as u64
+    }
+
+    pub(crate) fn line(&self, index: usize) -> Option<Bytes> {
+        let end = *self.ends.get(index)?;
+        let start = index.checked_sub(1).map_or(0, |previous| self.ends[previous] + 1);
+        Some(self.lines.slice(start..end))
+    }
+
+    /// Number of the first mini-batch.
+    pub(crate) fn first(&self) -> u64 {
+        self.number * PLAN_CHUNK_MINI_BATCHES
+    }
+
+    /// The messages for what is pending. Fails if a stored line is no descriptor.
+    pub(crate) fn messages(
+        &self,
+        job_id: &str,
+        pending: impl Fn(u64) -> Option<Pending>,
+    ) -> serde_json::Result<Vec<Message>> {
+        let mut messages = Vec::with_capacity(self.ends.len());
+        for index in 0..self.ends.len() {
+            let mini_batch = self.first() + index as u64;
+            let Some(pending) = pending(mini_batch) else { continue };
+            let line = self.line(index).expect("the index is below the number of lines");
+            messages.push(Message::new(self.body(job_id, mini_batch, index, line, pending)?, job_id));
+        }
+        Ok(messages)
+    }
+
+    fn body(
+        &self,
+        job_id: &str,
+        mini_batch: u64,
+        index: usize,
+        line: Bytes,
+        pending: Pending,
+    ) -> serde_json::Result<Bytes> {
+        let is_large = line.len() > MESSAGE_BYTES_MAX;
+        if pending == Pending::default() && !is_large {
+            return Ok(line);
+        }
+        let work = if is_large {
+            Work::Planned { chunk: self.number, line: index as u64 }
+        } else {
+            serde_json::from_slice::<Descriptor>(&line)?.work
+        };
+        let Pending { tries_spent, deliveries_lost } = pending;
+        let descriptor = Descriptor { job_id: job_id.to_owned(), mini_batch, tries_spent, deliveries_lost, work };
+        serde_json::to_vec(&descriptor).map(Bytes::from)
+    }
+}

@@ -1,0 +1,337 @@
+//! The files of one input, in the order in which they are planned.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use protocol::{Input, ItemPath};
+use url::Url;
+
+use crate::error::{Error, Result};
+use crate::glob::{Glob, is_glob, split_base, unescape};
+use crate::remote::{Object, Objects, Remote};
+use crate::walk::{Unreadable, Walk};
+
+/// One file of an input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) path: ItemPath,
+    /// Size in bytes; `None`: it could not be found out, as for a broken link.
+    pub(crate) size: Option<u64>,
+    /// Files of different groups never share a mini-batch: a folder of a listed folder is a group, and so are all files
+    /// and globs between two listed folders.
+    pub(crate) group: u64,
+}
+
+/// What has been listed so far, over all inputs.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) files: u64,
+    digest: blake3::Hasher,
+}
+
+/// What tells a changed file from an unchanged one.
+enum Stamp<'a> {
+    Modified(i64, i64),
+    Object(&'a str),
+    Unknown,
+}
+
+impl Tally {
+    fn begin_input(&mut self, input: &Input) {
+        self.digest.update(b"input");
+        self.update(input.name.as_bytes());
+    }
+
+    fn add(&mut self, path: &[u8], size: Option<u64>, stamp: &Stamp<'_>) {
+        self.files += 1;
+        self.update(path);
+        self.digest.update(&size.unwrap_or(u64::MAX).to_le_bytes());
+        match stamp {
+            Stamp::Modified(seconds, nanoseconds) => {
+                self.digest.update(&seconds.to_le_bytes());
+                self.digest.update(&nanoseconds.to_le_bytes());
+            }
+            Stamp::Object(stamp) => self.update(stamp.as_bytes()),
+            Stamp::Unknown => {}
+        }
+    }
+
+    /// Lengths keep neighbours apart.
+    fn update(&mut self, bytes: &[u8]) {
+        self.digest.update(&(bytes.len() as u64).to_le_bytes());
+        self.digest.update(bytes);
+    }
+
+    pub(crate) fn digest(&self) -> String {
+        self.digest.finalize().to_hex().to_string()
+    }
+}
+
+/// The files of one input. Ends after the first error.
+pub(crate) struct Listing {
+    input: String,
+    paths: std::vec::IntoIter<ItemPath>,
+    source: Source,
+    remote: Arc<Remote>,
+    tally: Arc<Mutex<Tally>>,
+    group: u64,
+    after_folder: bool,
+    files: u64,
+    ended: bool,
+}
+
+/// Where the next files come from.
+enum Source {
+    Nothing,
+    Folder(Walk),
+    Glob { pattern: ItemPath, walk: Walk, files: u64 },
+    Prefix { objects: Objects, parent: String },
+    ObjectGlob { pattern: ItemPath, objects: Objects, base: Url, glob: Glob, files: u64 },
+}
+
+impl Listing {
+    pub(crate) fn new(input: &Input, remote: Arc<Remote>, tally: Arc<Mutex<Tally>>) -> Self {
+        tally.lock().expect("nobody panics while counting").begin_input(input);
+        Self {
+            input: input.name.clone(),
+            paths: input.paths.clone().into_iter(),
+            source: Source::Nothing,
+            remote,
+            tally,
+            group: 0,
+            after_folder: false,
+            files: 0,
+            ended: false,
+        }
+    }
+
+    fn try_next(&mut self) -> Result<Option<Listed>> {
+        loop {
+            let listed = match &mut self.source {
+                Source::Nothing => None,
+                Source::Folder(walk) => match walk.next() {
+                    None => None,
+                    Some(Err(unreadable)) => return Err(unreadable_folder(&self.input, unreadable)),
+                    Some(Ok(found)) => {
+                        self.group += u64::from(found.first_of_folder);
+                        Some(self.local(found.path))
+                    }
+                },
+                Source::Glob { pattern, walk, files } => match walk.next() {
+                    None if *files == 0 => {
+                        let pattern = pattern.clone();
+                        let hint = match walk.folders_matched() {
+                            0 => "correct the pattern".to_owned(),
+                            folders => format!("it matches {folders} folders: add /** to take the files in them"),
+                        };
+                        return Err(self.bad_path(&pattern, format_args!("matches no file; {hint}")));
+                    }
+                    None => None,
+                    Some(Err(unreadable)) => return Err(unreadable_folder(&self.input, unreadable)),
+                    Some(Ok(found)) => {
+                        *files += 1;
+                        Some(self.local(found.path))
+                    }
+                },
+                Source::Prefix { objects, parent } => match objects.next() {
+                    None => None,
+                    Some(Err(message)) => {
+                        return Err(Error::bad_input(&self.input, format_args!("listing: {message}")));
+                    }
+                    Some(Ok(object)) => {
+                        let path = object.url.path();
+                        let folder = path.rfind('/').map_or("", |slash| &path[..slash]);
+                        if folder != parent {
+                            self.group += 1;
+                            folder.clone_into(parent);
+                        }
+                        Some(self.object(&object))
+                    }
+                },
+                Source::ObjectGlob { pattern, objects, base, glob, files } => match objects.next() {
+                    None if *files == 0 => {
+                        let pattern = pattern.clone();
+                        return Err(self.bad_path(&pattern, "matches no object; correct the pattern"));
+                    }
+                    None => None,
+                    Some(Err(message)) => {
+                        return Err(Error::bad_input(&self.input, format_args!("listing: {message}")));
+                    }
+                    Some(Ok(object)) if !object_matches(glob, base, &object) => continue,
+                    Some(Ok(object)) => {
+                        *files += 1;
+                        Some(self.object(&object))
+                    }
+                },
+            };
+            if listed.is_some() {
+                return Ok(listed);
+            }
+            let Some(path) = self.paths.next() else { break };
+            if let Some(listed) = self.open(path)? {
+                return Ok(Some(listed));
+            }
+        }
+        if self.files == 0 {
+            let message = "holds no files: put files into it, or correct its path in the job file";
+            return Err(Error::bad_input(&self.input, message));
+        }
+        Ok(None)
+    }
+
+    /// Starts on the next path; a single file is returned at once.
+    fn open(&mut self, path: ItemPath) -> Result<Option<Listed>> {
+        self.source = Source::Nothing;
+        if path.is_url() {
+            let url = std::str::from_utf8(path.as_bytes()).ok().and_then(|text| Url::parse(text).ok());
+            let Some(url) = url else {
+                return Err(self.bad_path(&path, "is no URL; correct it, or write an absolute path"));
+            };
+            return match url.to_file_path() {
+                Ok(local) if url.scheme() == "file" => self.open_local(ItemPath::from(local)),
+                _ => self.open_remote(path, &url),
+            };
+        }
+        self.open_local(path)
+    }
+
+    fn open_local(&mut self, path: ItemPath) -> Result<Option<Listed>> {
+        match fs::metadata(path.as_path()) {
+            Ok(metadata) if metadata.is_dir() => {
+                self.begin(true);
+                self.source = Source::Folder(Walk::folder(path.as_path().to_owned()));
+                Ok(None)
+            }
+            Ok(metadata) if metadata.is_file() => {
+                self.begin(false);
+                Ok(Some(self.local(path.as_path().to_owned())))
+            }
+            Ok(_) => Err(self.bad_path(&path, "is neither a file nor a folder; name one of these")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && is_glob(path.as_bytes()) => {
+                let (base, pattern) = split_base(path.as_bytes());
+                let glob = Glob::parse(pattern)
+                    .map_err(|message| self.bad_path(&path, format_args!("is no pattern: {message}")))?;
+                let base = ItemPath::from(unescape(base));
+                if !base.as_path().is_dir() {
+                    return Err(self.bad_path(&path, format_args!("matches no file: there is no {}", base.display())));
+                }
+                self.begin(false);
+                let walk = Walk::glob(base.as_path().to_owned(), glob);
+                self.source = Source::Glob { pattern: path, walk, files: 0 };
+                Ok(None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(self.bad_path(&path, "does not exist; correct the path, or put the data there"))
+            }
+            Err(error) => Err(self.bad_path(&path, cannot_read(&error))),
+        }
+    }
+
+    fn open_remote(&mut self, path: ItemPath, url: &Url) -> Result<Option<Listed>> {
+        let text = url.as_str();
+        let pattern_start =
+            (!url.scheme().starts_with("http")).then(|| path.as_bytes().iter().position(is_url_pattern));
+        if let Some(Some(start)) = pattern_start {
+            let slash = path.as_bytes()[..start].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+            let (base, pattern) = path.as_bytes().split_at(slash);
+            let glob = Glob::parse(pattern)
+                .map_err(|message| self.bad_path(&path, format_args!("is no pattern: {message}")))?;
+            let base = std::str::from_utf8(base).ok().and_then(|base| Url::parse(base).ok());
+            let Some(base) = base else { return Err(self.bad_path(&path, "has a pattern in its bucket; name one")) };
+            self.begin(false);
+            let objects = self.remote.list(&base).map_err(|message| self.bad_path(&path, cannot_list(&message)))?;
+            self.source = Source::ObjectGlob { pattern: path, objects, base, glob, files: 0 };
+            return Ok(None);
+        }
+        if url.path().ends_with('/') || url.path().is_empty() {
+            let mut base = url.clone();
+            if base.path().is_empty() {
+                base.set_path("/");
+            }
+            self.begin(true);
+            let objects = self.remote.list(&base).map_err(|message| self.bad_path(&path, cannot_list(&message)))?;
+            self.source = Source::Prefix { objects, parent: String::new() };
+            return Ok(None);
+        }
+        match self.remote.head(url) {
+            Ok(Some(object)) => {
+                self.begin(false);
+                Ok(Some(self.object(&object)))
+            }
+            Ok(None) => Err(self.bad_path(&path, format_args!("does not exist; a folder is written {text}/"))),
+            Err(message) => Err(self.bad_path(&path, format_args!("cannot be read: {message}"))),
+        }
+    }
+
+    /// Files before a folder and after it are not put together.
+    fn begin(&mut self, folder: bool) {
+        self.group += u64::from(folder || self.after_folder);
+        self.after_folder = folder;
+    }
+
+    fn local(&mut self, path: PathBuf) -> Listed {
+        let metadata = fs::metadata(&path).ok();
+        let path = ItemPath::from(path);
+        let size = metadata.as_ref().map(fs::Metadata::len);
+        let stamp = metadata.map_or(Stamp::Unknown, |found| Stamp::Modified(found.mtime(), found.mtime_nsec()));
+        self.listed(path, size, &stamp)
+    }
+
+    fn object(&mut self, object: &Object) -> Listed {
+        self.listed(ItemPath::from(object.url.as_str()), Some(object.size), &Stamp::Object(&object.stamp))
+    }
+
+    fn listed(&mut self, path: ItemPath, size: Option<u64>, stamp: &Stamp<'_>) -> Listed {
+        self.files += 1;
+        self.tally.lock().expect("nobody panics while counting").add(path.as_bytes(), size, stamp);
+        Listed { path, size, group: self.group }
+    }
+
+    fn bad_path(&self, path: &ItemPath, message: impl std::fmt::Display) -> Error {
+        Error::bad_path(&self.input, path, message)
+    }
+}
+
+impl Iterator for Listing {
+    type Item = Result<Listed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.try_next().transpose();
+        self.ended = !matches!(next, Some(Ok(_)));
+        next
+    }
+}
+
+/// `?` begins the query of a URL, so it is no pattern there.
+fn is_url_pattern(byte: &u8) -> bool {
+    matches!(byte, b'*' | b'[' | b'{')
+}
+
+fn object_matches(glob: &Glob, base: &Url, object: &Object) -> bool {
+    let relative = crate::remote::readable_below(base, &object.url);
+    let states = relative.split('/').fold(glob.start(), |states, name| glob.step(&states, name.as_bytes()));
+    glob.is_match(&states)
+}
+
+fn cannot_read(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "cannot be read: permission denied; give the user that runs the job the right to read it".to_owned()
+        }
+        _ => format!("cannot be read: {error}"),
+    }
+}
+
+fn cannot_list(message: &str) -> String {
+    format!("cannot be listed: {message}")
+}
+
+fn unreadable_folder(input: &str, Unreadable { path, error }: Unreadable) -> Error {
+    Error::bad_path(input, &ItemPath::from(path), cannot_read(&error))
+}

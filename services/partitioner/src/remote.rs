@@ -1,0 +1,412 @@
+//! Objects behind URLs, for code that may block.
+//!
+//! Listing is an iterator, because local folders are listed by blocking calls and both end in the same place. So the
+//! asynchronous stores run on a small runtime of their own.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::io::{Seek, SeekFrom, Write};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use object_store::path::Path as ObjectPath;
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme};
+use tempfile::NamedTempFile;
+use tokio::runtime::Runtime;
+use url::{Position, Url};
+
+/// Objects that are asked for in one step of a listing: one page of S3.
+const PAGE_OBJECTS: usize = 1000;
+
+/// The end of a Parquet file that is read at first: most footers fit.
+const FOOTER_BYTES_GUESS: u64 = 256 * 1024;
+
+/// The last eight bytes of a Parquet file: length of the footer, and `PAR1`.
+const FOOTER_TAIL_BYTES: usize = 8;
+
+/// Opened stores, and the runtime they live on. Cheap until the first URL is met.
+#[derive(Debug, Default)]
+pub(crate) struct Remote {
+    runtime: OnceLock<Runtime>,
+    stores: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
+}
+
+/// One object.
+#[derive(Clone, Debug)]
+pub(crate) struct Object {
+    pub(crate) url: Url,
+    pub(crate) size: u64,
+    /// ETag, or the time of the last change where there is none.
+    pub(crate) stamp: String,
+}
+
+/// How much of an object to fetch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fetch {
+    /// Whole lines from the beginning, at most so many bytes.
+    Head(u64),
+    /// All of it.
+    Whole,
+    /// The footer of a Parquet file, in its place; before it is a hole.
+    ParquetFooter,
+}
+
+/// The objects below a prefix, in the order of their names.
+pub(crate) struct Objects {
+    remote: Arc<Remote>,
+    /// Ends with a slash.
+    base: Url,
+    prefix: ObjectPath,
+    pages: Option<BoxStream<'static, Vec<object_store::Result<ObjectMeta>>>>,
+    page: std::vec::IntoIter<object_store::Result<ObjectMeta>>,
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        // Waiting for the runtime's threads is forbidden on a thread of another runtime.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Remote {
+    /// Runs `future` to its end.
+    fn wait<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
+        let runtime = self.runtime.get_or_init(|| {
+            tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .thread_name("input-listing")
+                .enable_all()
+                .build()
+                .expect("the system has a thread left")
+        });
+        let (sender, receiver) = mpsc::sync_channel(1);
+        runtime.spawn(async move {
+            // The receiver is there until the answer is.
+            let _ = sender.send(future.await);
+        });
+        receiver.recv().expect("the future does not panic")
+    }
+
+    fn open(&self, url: &Url) -> Result<(Arc<dyn ObjectStore>, ObjectPath), String> {
+        let (_, path) = ObjectStoreScheme::parse(url).map_err(|error| error.to_string())?;
+        // The first segment is a bucket in some `https` addresses.
+        let bucket = url.path_segments().and_then(|mut segments| segments.next()).unwrap_or_default();
+        let bucket = if url.scheme() == "https" { bucket } else { "" };
+        let key = format!("{}/{bucket}", &url[..Position::BeforePath]);
+        let mut stores = self.stores.lock().expect("nobody panics while opening a store");
+        if let Some(store) = stores.get(&key) {
+            return Ok((Arc::clone(store), path));
+        }
+        let (store, _) = object_store::parse_url_opts(url, options(url)).map_err(|error| innermost(&error))?;
+        let store: Arc<dyn ObjectStore> = Arc::from(store);
+        stores.insert(key, Arc::clone(&store));
+        Ok((store, path))
+    }
+
+    /// One object by its URL; `None`: there is none.
+    pub(crate) fn head(&self, url: &Url) -> Result<Option<Object>, String> {
+        let (store, path) = self.open(url)?;
+        match self.wait(async move { store.head(&path).await }) {
+            Ok(meta) => Ok(Some(Object::new(url.clone(), &meta))),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(innermost(&error)),
+        }
+    }
+
+    /// All objects below `base`, which ends with a slash.
+    pub(crate) fn list(self: &Arc<Self>, base: &Url) -> Result<Objects, String> {
+        let (store, prefix) = self.open(base)?;
+        // WebDAV servers list in no order; the others do in the order of their names.
+        let sorted = !matches!(base.scheme(), "http" | "https");
+        Ok(Objects::new(Arc::clone(self), base.clone(), prefix, &store, sorted))
+    }
+
+    /// Fetches an object, or some of it, into a temporary file.
+    pub(crate) fn fetch(&self, url: &Url, fetch: Fetch) -> Result<NamedTempFile, String> {
+        let (store, path) = self.open(url)?;
+        let mut file = NamedTempFile::new().map_err(|error| format!("no temporary file can be made: {error}"))?;
+        let written = match fetch {
+            Fetch::Whole => {
+                let file = file.reopen().map_err(|error| error.to_string())?;
+                self.wait(async move { download(&*store, &path, file).await })
+            }
+            Fetch::Head(bytes_max) => self
+                .wait(async move { head_bytes(&*store, &path, bytes_max).await })
+                .and_then(|head| file.write_all(&head).map_err(|error| error.to_string())),
+            Fetch::ParquetFooter => {
+                self.wait(async move { footer(&*store, &path).await }).and_then(|(start, footer)| {
+                    let placed = file.seek(SeekFrom::Start(start)).and_then(|_| file.write_all(&footer));
+                    placed.map_err(|error| error.to_string())
+                })
+            }
+        };
+        written.map(|()| file)
+    }
+}
+
+impl Object {
+    fn new(url: Url, meta: &ObjectMeta) -> Self {
+        let stamp = meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.to_rfc3339());
+        Self { url, size: meta.size, stamp }
+    }
+}
+
+impl Objects {
+    fn new(remote: Arc<Remote>, base: Url, prefix: ObjectPath, store: &Arc<dyn ObjectStore>, sorted: bool) -> Self {
+        let metas = store.list(Some(&prefix));
+        let mut objects = Self {
+            remote,
+            base,
+            prefix,
+            pages: Some(metas.ready_chunks(PAGE_OBJECTS).boxed()),
+            page: Vec::new().into_iter(),
+        };
+        if !sorted {
+            let mut all = Vec::new();
+            while objects.turn_page() {
+                all.extend(objects.page.by_ref());
+            }
+            all.sort_by(|left, right| match (left, right) {
+                (Ok(left), Ok(right)) => left.location.cmp(&right.location),
+                (left, right) => left.is_ok().cmp(&right.is_ok()),
+            });
+            objects.page = all.into_iter();
+        }
+        objects
+    }
+
+    fn turn_page(&mut self) -> bool {
+        let Some(mut pages) = self.pages.take() else { return false };
+        let (page, pages) = self.remote.wait(async move {
+            let page = pages.next().await;
+            (page, pages)
+        });
+        let turned = page.is_some();
+        self.pages = turned.then_some(pages);
+        self.page = page.unwrap_or_default().into_iter();
+        turned
+    }
+
+    fn object(&self, meta: &ObjectMeta) -> Option<Object> {
+        let mut url = self.base.clone();
+        let mut segments = meta.location.prefix_match(&self.prefix)?.peekable();
+        // Some tools mark a folder by an empty object of its name.
+        segments.peek()?;
+        url.path_segments_mut()
+            .expect("URLs of stores have paths")
+            .pop_if_empty()
+            .extend(segments.map(|segment| segment.as_ref().to_owned()));
+        Some(Object::new(url, meta))
+    }
+}
+
+impl Iterator for Objects {
+    type Item = Result<Object, String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.page.next() {
+                Some(Ok(meta)) => match self.object(&meta) {
+                    Some(object) => return Some(Ok(object)),
+                    None => continue,
+                },
+                Some(Err(error)) => return Some(Err(innermost(&error))),
+                None if self.turn_page() => {}
+                None => return None,
+            }
+        }
+    }
+}
+
+/// The part of a URL's path that names the object, readable.
+pub(crate) fn readable_path(url: &str) -> Option<String> {
+    let url = Url::parse(url).ok()?;
+    ObjectPath::from_url_path(url.path()).ok().map(String::from)
+}
+
+/// The name of an object relative to the folder `base`, readable.
+pub(crate) fn readable_below(base: &Url, object: &Url) -> String {
+    let readable = |url: &Url| readable_path(url.as_str()).unwrap_or_default();
+    let (base, object) = (readable(base), readable(object));
+    let relative = object.strip_prefix(&base).unwrap_or(&object);
+    relative.trim_start_matches('/').to_owned()
+}
+
+/// Credentials, region and endpoint as the stores' own tools take them.
+fn options(url: &Url) -> Vec<(String, String)> {
+    let ours = |name: &str| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix));
+    let variables =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let mut options: Vec<_> = variables.filter(|(name, _)| ours(name)).collect();
+    if url.scheme() == "http" {
+        options.push(("allow_http".to_owned(), "true".to_owned()));
+    }
+    options
+}
+
+async fn download(store: &dyn ObjectStore, path: &ObjectPath, mut file: std::fs::File) -> Result<(), String> {
+    let object = store.get_opts(path, GetOptions::default()).await.map_err(|error| innermost(&error))?;
+    let mut pieces = object.into_stream();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| innermost(&error))?;
+        file.write_all(&piece).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+async fn head_bytes(store: &dyn ObjectStore, path: &ObjectPath, bytes_max: u64) -> Result<Bytes, String> {
+    let size = store.head(path).await.map_err(|error| innermost(&error))?.size;
+    if size == 0 {
+        return Ok(Bytes::new());
+    }
+    let head = get(store, path, GetRange::Bounded(0..size.min(bytes_max))).await?;
+    let last_line_end = head.iter().rposition(|&byte| byte == b'\n');
+    Ok(match last_line_end {
+        Some(end) if size > bytes_max => head.slice(..=end),
+        _ => head,
+    })
+}
+
+/// The footer, and where it begins in the file.
+async fn footer(store: &dyn ObjectStore, path: &ObjectPath) -> Result<(u64, Bytes), String> {
+    let size = store.head(path).await.map_err(|error| innermost(&error))?.size;
+    let from = |start: u64| get(store, path, GetRange::Bounded(start..size));
+    if size < FOOTER_TAIL_BYTES as u64 {
+        return if size == 0 { Ok((0, Bytes::new())) } else { Ok((0, from(0).await?)) };
+    }
+    let guess = size.saturating_sub(FOOTER_BYTES_GUESS);
+    let end = from(guess).await?;
+    let tail = end.len().checked_sub(FOOTER_TAIL_BYTES).ok_or("the object changed while it was read")?;
+    let length = u32::from_le_bytes(end[tail..tail + 4].try_into().expect("four bytes"));
+    let start = size.saturating_sub(u64::from(length) + FOOTER_TAIL_BYTES as u64);
+    if start >= guess { Ok((guess, end)) } else { Ok((start, from(start).await?)) }
+}
+
+async fn get(store: &dyn ObjectStore, path: &ObjectPath, range: GetRange) -> Result<Bytes, String> {
+    let options = GetOptions { range: Some(range), ..GetOptions::default() };
+    let object = store.get_opts(path, options).await.map_err(|error| innermost(&error))?;
+    object.bytes().await.map_err(|error| innermost(&error))
+}
+
+/// The deepest cause says what happened; the layers above only say where.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    let message: &dyn Display = &deepest;
+    message.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+    use protocol::{Input, InputKind, ItemPath, TableOptions};
+
+    use super::*;
+    use crate::listing::Listing;
+
+    /// A bucket of this content stands behind `s3://bucket/`.
+    fn bucket(keys: &[&str]) -> Arc<Remote> {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let remote = Remote::default();
+        for key in keys {
+            let (store, key) = (Arc::clone(&store), ObjectPath::parse(key).expect("a key"));
+            remote.wait(async move { store.put(&key, "1".into()).await }).expect("in memory");
+        }
+        remote.stores.lock().expect("alive").insert("s3://bucket/".to_owned(), store);
+        Arc::new(remote)
+    }
+
+    fn listed(remote: &Arc<Remote>, path: &str) -> Result<Vec<(String, u64)>, crate::Error> {
+        let input = Input {
+            name: "images".to_owned(),
+            kind: InputKind::File,
+            paths: vec![ItemPath::from(path)],
+            partition_format: None,
+            table: TableOptions::default(),
+        };
+        let listing = Listing::new(&input, Arc::clone(remote), Arc::default());
+        listing.map(|listed| listed.map(|listed| (listed.path.display(), listed.group))).collect()
+    }
+
+    #[test]
+    fn a_prefix_is_a_folder_and_its_objects_are_listed_by_name() {
+        let remote = bucket(&["d/b.png", "d/a b%.png", "d/sub/c.png", "d/z.png", "else/x.png", "d2/y.png"]);
+        let listed = listed(&remote, "s3://bucket/d/").expect("listable");
+        let urls: Vec<&str> = listed.iter().map(|(url, _)| url.as_str()).collect();
+        let expected =
+            ["s3://bucket/d/a%20b%25.png", "s3://bucket/d/b.png", "s3://bucket/d/sub/c.png", "s3://bucket/d/z.png"];
+        assert_eq!(urls, expected);
+        let groups: Vec<u64> = listed.iter().map(|(_, group)| *group).collect();
+        assert!(groups[0] == groups[1] && groups[1] < groups[2] && groups[2] < groups[3], "{groups:?}");
+        for url in urls {
+            let url = Url::parse(url).expect("listed");
+            assert!(remote.head(&url).expect("in memory").is_some(), "{url} names the object it was made from");
+        }
+    }
+
+    #[test]
+    fn a_whole_bucket_can_be_listed() {
+        let remote = bucket(&["b", "a/c"]);
+        for path in ["s3://bucket/", "s3://bucket"] {
+            let urls: Vec<String> = listed(&remote, path).expect("listable").into_iter().map(|(url, _)| url).collect();
+            assert_eq!(urls, ["s3://bucket/a/c", "s3://bucket/b"]);
+        }
+    }
+
+    #[test]
+    fn a_glob_matches_objects() {
+        let remote = bucket(&["d/2020/a.csv", "d/2020/a.txt", "d/2021/x/b.csv", "d/c.csv"]);
+        let urls =
+            |path| listed(&remote, path).map(|listed| listed.into_iter().map(|(url, _)| url).collect::<Vec<_>>());
+        assert_eq!(urls("s3://bucket/d/*/*.csv").expect("listable"), ["s3://bucket/d/2020/a.csv"]);
+        assert_eq!(urls("s3://bucket/d/**/*.csv").expect("listable").len(), 3);
+        let refused = urls("s3://bucket/d/*.parquet").expect_err("nothing").to_string();
+        assert_eq!(refused, "input 'images': s3://bucket/d/*.parquet matches no object; correct the pattern");
+    }
+
+    #[test]
+    fn an_empty_prefix_is_refused() {
+        let refused = listed(&bucket(&["a"]), "s3://bucket/none/").expect_err("nothing").to_string();
+        assert!(refused.starts_with("input 'images': holds no files"), "{refused}");
+    }
+
+    #[test]
+    fn the_head_of_a_text_ends_with_a_line() {
+        let remote = Remote::default();
+        let (store, path) = (InMemory::new(), ObjectPath::from("a"));
+        let head = remote.wait(async move {
+            store.put(&path, "one\ntwo\nthree\n".into()).await.expect("in memory");
+            (
+                head_bytes(&store, &path, 9).await,
+                head_bytes(&store, &path, 99).await,
+                head_bytes(&store, &path, 2).await,
+            )
+        });
+        assert_eq!(head.0.expect("read"), "one\ntwo\n");
+        assert_eq!(head.1.expect("read"), "one\ntwo\nthree\n");
+        assert_eq!(head.2.expect("read"), "on", "a line longer than that is taken as it is");
+    }
+
+    #[test]
+    fn a_footer_larger_than_the_guess_is_read_whole() {
+        let remote = Remote::default();
+        let (store, path) = (InMemory::new(), ObjectPath::from("a"));
+        let length = u32::try_from(FOOTER_BYTES_GUESS * 2).expect("small");
+        let mut object = vec![7; 100];
+        object.extend(vec![8; length as usize]);
+        object.extend(length.to_le_bytes());
+        object.extend(b"PAR1");
+        let expected = object[100..].to_vec();
+        let read = remote.wait(async move {
+            store.put(&path, object.into()).await.expect("in memory");
+            footer(&store, &path).await
+        });
+        assert!(read.expect("read") == (100, Bytes::from(expected)));
+    }
+}

@@ -1,0 +1,197 @@
+//! Local folders, walked lazily: in memory stand only the names of the folders on the way to the current file.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use tracing::warn;
+
+use crate::glob::{Glob, States};
+
+/// A walk over the files of a folder, links followed.
+///
+/// Without a glob: the files of a folder sorted by name, then its sub-folders, sorted by name. With one: the files that
+/// match, in the order of their whole paths. Names are compared as bytes.
+pub(crate) struct Walk {
+    glob: Option<Glob>,
+    /// The folders on the way to the current file, outermost first.
+    open: Vec<Folder>,
+    /// Not read yet.
+    next: Option<(PathBuf, States)>,
+    /// Folders that the whole glob matched.
+    folders_matched: u64,
+}
+
+/// One file of a walk.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) path: PathBuf,
+    /// Whether it is the first file of its folder.
+    pub(crate) first_of_folder: bool,
+}
+
+/// A folder could not be read.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    pub(crate) path: PathBuf,
+    pub(crate) error: io::Error,
+}
+
+struct Folder {
+    path: PathBuf,
+    /// Device and inode: a folder that contains itself through a link is not entered twice.
+    identity: (u64, u64),
+    states: States,
+    entries: Entries,
+    position: usize,
+    found_any: bool,
+}
+
+impl Walk {
+    pub(crate) fn folder(root: PathBuf) -> Self {
+        Self { glob: None, open: Vec::new(), next: Some((root, States::new())), folders_matched: 0 }
+    }
+
+    pub(crate) fn glob(base: PathBuf, glob: Glob) -> Self {
+        let start = glob.start();
+        Self { glob: Some(glob), open: Vec::new(), next: Some((base, start)), folders_matched: 0 }
+    }
+
+    /// Folders that the whole glob matched: the user may have meant the files in them.
+    pub(crate) fn folders_matched(&self) -> u64 {
+        self.folders_matched
+    }
+
+    fn enter(&mut self, path: PathBuf, states: States) -> Result<(), Unreadable> {
+        let read = || -> io::Result<_> {
+            let metadata = fs::metadata(&path)?;
+            let identity = (metadata.dev(), metadata.ino());
+            if self.open.iter().any(|folder| folder.identity == identity) {
+                warn!(folder = %path.display(), "a link leads back to a folder that contains it: not followed");
+                return Ok(None);
+            }
+            let mut entries = Entries::read(&path)?;
+            match self.glob {
+                None => entries.sort_files_first(),
+                Some(_) => entries.sort_as_paths(),
+            }
+            Ok(Some((identity, entries)))
+        };
+        match read() {
+            Ok(Some((identity, entries))) => {
+                self.open.push(Folder { path, identity, states, entries, position: 0, found_any: false });
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(error) => Err(Unreadable { path, error }),
+        }
+    }
+}
+
+impl Iterator for Walk {
+    type Item = Result<Found, Unreadable>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some((path, states)) = self.next.take()
+                && let Err(unreadable) = self.enter(path, states)
+            {
+                self.open.clear();
+                return Some(Err(unreadable));
+            }
+            let folder = self.open.last_mut()?;
+            let Some((name, is_folder)) = folder.entries.get(folder.position) else {
+                self.open.pop();
+                continue;
+            };
+            folder.position += 1;
+            let states = match &self.glob {
+                None => States::new(),
+                Some(glob) => glob.step(&folder.states, name),
+            };
+            let (matched, leads_on) = match &self.glob {
+                None => (true, true),
+                Some(glob) => (glob.is_match(&states), glob.leads_on(&states)),
+            };
+            let path = || folder.path.join(OsStr::from_bytes(name));
+            if is_folder {
+                self.folders_matched += u64::from(matched && !leads_on);
+                self.next = leads_on.then(|| (path(), states));
+            } else if matched {
+                let found = Found { path: path(), first_of_folder: !folder.found_any };
+                folder.found_any = true;
+                return Some(Ok(found));
+            }
+        }
+    }
+}
+
+/// The names in one folder. A million of them stand in one allocation.
+struct Entries {
+    names: Vec<u8>,
+    spans: Vec<Span>,
+}
+
+struct Span {
+    start: usize,
+    length: u32,
+    is_folder: bool,
+}
+
+impl Span {
+    fn name<'a>(&self, names: &'a [u8]) -> &'a [u8] {
+        &names[self.start..self.start + self.length as usize]
+    }
+}
+
+impl Entries {
+    fn read(folder: &Path) -> io::Result<Self> {
+        let mut entries = Self { names: Vec::new(), spans: Vec::new() };
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(is_folder) = is_folder(&entry) else {
+                warn!(path = %entry.path().display(), "neither a file nor a folder: left out");
+                continue;
+            };
+            let length = u32::try_from(name.len()).expect("names are at most 255 bytes long");
+            entries.spans.push(Span { start: entries.names.len(), length, is_folder });
+            entries.names.extend_from_slice(name.as_bytes());
+        }
+        Ok(entries)
+    }
+
+    fn sort_files_first(&mut self) {
+        let names = &self.names;
+        self.spans.sort_unstable_by(|left, right| {
+            (left.is_folder, left.name(names)).cmp(&(right.is_folder, right.name(names)))
+        });
+    }
+
+    /// A folder counts as its name and a slash, so that a walk in depth gives whole paths in order.
+    fn sort_as_paths(&mut self) {
+        let names = &self.names;
+        let key = |span: &Span| span.name(names).iter().copied().chain(span.is_folder.then_some(b'/'));
+        self.spans.sort_unstable_by(|left, right| key(left).cmp(key(right)));
+    }
+
+    fn get(&self, position: usize) -> Option<(&[u8], bool)> {
+        self.spans.get(position).map(|span| (span.name(&self.names), span.is_folder))
+    }
+}
+
+/// `None`: a pipe, a socket or a device. A broken link counts as a file: it fails where it is opened, and is counted.
+fn is_folder(entry: &fs::DirEntry) -> Option<bool> {
+    let kind = match entry.file_type() {
+        Ok(kind) if kind.is_symlink() => fs::metadata(entry.path()).map(|metadata| metadata.file_type()),
+        kind => kind,
+    };
+    match kind {
+        Ok(kind) if kind.is_dir() => Some(true),
+        Ok(kind) if !kind.is_file() => None,
+        Ok(_) | Err(_) => Some(false),
+    }
+}

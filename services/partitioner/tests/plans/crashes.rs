@@ -1,0 +1,296 @@
+//! Planning and publishing, disturbed and continued.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStore, ObjectStoreExt};
+use partitioner::{Error, Partitioner, Pending, PlanProgress};
+use protocol::{Descriptor, JobSpec, MiniBatchSize, Planned, ResultEvent, TableFormat, Work, decode_records};
+use storage::{JobStore, PLAN_CHUNK_MINI_BATCHES, PlanComplete};
+use tempfile::TempDir;
+
+use crate::fixtures::{file_job, folder, table_job, write};
+use crate::power::{Power, PoweredQueue, PoweredStore};
+
+/// One job on storage and queues that can lose their power.
+struct Site {
+    power: Arc<Power>,
+    objects: Arc<PoweredStore>,
+    store: JobStore,
+    tasks: Arc<PoweredQueue>,
+    results: Arc<PoweredQueue>,
+    partitioner: Partitioner,
+}
+
+impl Site {
+    fn new(job: &JobSpec, off_at: usize, off_after: bool) -> Self {
+        let power = Power::new(off_at, off_after);
+        let (tasks, results) = (PoweredQueue::new(&power), PoweredQueue::new(&power));
+        let objects = PoweredStore::new(&power);
+        let store = JobStore::new(Arc::clone(&objects) as Arc<dyn ObjectStore>, ObjectPath::from("jobs/one"));
+        let partitioner = Partitioner::new(
+            job.clone(),
+            store.clone(),
+            Arc::clone(&tasks) as Arc<dyn queue::Queue>,
+            Arc::clone(&results) as Arc<dyn queue::Queue>,
+        );
+        Self { power, objects, store, tasks, results, partitioner }
+    }
+
+    fn powered(job: &JobSpec) -> Self {
+        Self::new(job, 0, false)
+    }
+
+    async fn publish(&self) -> anyhow::Result<PlanComplete> {
+        self.partitioner.plan_and_publish(|_| {}).await
+    }
+
+    async fn resume(&self) -> anyhow::Result<PlanComplete> {
+        self.partitioner.resume(|_| Some(Pending::default()), |_| {}).await
+    }
+
+    async fn published(&self) -> Vec<Descriptor> {
+        let bodies = self.tasks.bodies().await;
+        bodies.iter().map(|body| serde_json::from_slice(body).expect("a descriptor")).collect()
+    }
+
+    async fn announced(&self) -> Vec<Planned> {
+        let mut announced = Vec::new();
+        for body in self.results.bodies().await {
+            for record in decode_records(&body) {
+                match record.expect("a record").event {
+                    ResultEvent::Planned(planned) => announced.push(planned),
+                    event => panic!("{event:?}"),
+                }
+            }
+        }
+        announced
+    }
+
+    /// All objects of the plan.
+    async fn plan(&self) -> BTreeMap<String, Bytes> {
+        let mut plan = BTreeMap::new();
+        let listed = self.objects.list_with_delimiter(Some(&ObjectPath::from("jobs/one/plan"))).await;
+        for meta in listed.expect("in memory").objects {
+            let bytes = self.objects.get(&meta.location).await.expect("listed").bytes().await.expect("in memory");
+            plan.insert(meta.location.to_string(), bytes);
+        }
+        plan
+    }
+}
+
+/// A job of more than one chunk.
+fn large_job() -> (TempDir, JobSpec) {
+    let root = folder();
+    write(root.path(), "a.csv", "id\n".repeat(PLAN_CHUNK_MINI_BATCHES as usize));
+    write(root.path(), "b.csv", "id\n1\n");
+    let job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(3), &[root.path()]);
+    (root, job)
+}
+
+fn changed(error: &anyhow::Error) -> String {
+    match error.downcast_ref::<Error>() {
+        Some(error @ Error::InputsChanged { .. }) => error.to_string(),
+        _ => panic!("{error:#}"),
+    }
+}
+
+#[tokio::test]
+async fn everything_planned_is_published_and_announced() {
+    let (_root, job) = large_job();
+    let site = Site::powered(&job);
+    let steps = std::sync::Mutex::new(Vec::new());
+    let complete = site.partitioner.plan_and_publish(|step| steps.lock().expect("alive").push(step)).await;
+    let complete = complete.expect("planned");
+    let total = PLAN_CHUNK_MINI_BATCHES + 2;
+    assert_eq!(complete.mini_batches, total);
+    assert_eq!((complete.files, complete.items), (2, None));
+    assert_eq!(site.store.plan_complete().await.expect("readable"), Some(complete.clone()));
+    let published: Vec<Descriptor> = site.published().await;
+    let planned: Vec<Descriptor> = partitioner::plan(&job).map(|planned| planned.expect("planned")).collect();
+    assert_eq!(published, planned);
+    let lines: Vec<u8> =
+        site.plan().await.into_iter().filter(|(name, _)| !name.ends_with("json")).flat_map(|(_, b)| b).collect();
+    let stored: Vec<Descriptor> =
+        lines.split_inclusive(|&byte| byte == b'\n').map(|line| serde_json::from_slice(line).expect("JSON")).collect();
+    assert_eq!(stored, planned);
+    assert_eq!(site.announced().await, [Planned { mini_batches: total, items: None }]);
+    let steps = steps.into_inner().expect("alive");
+    assert_eq!(steps[0].mini_batches, PLAN_CHUNK_MINI_BATCHES);
+    assert_eq!(steps[1..], [PlanProgress { files: 2, mini_batches: total, published: total }]);
+}
+
+#[tokio::test]
+async fn a_plan_is_continued_from_every_write() {
+    let (_root, job) = large_job();
+    let undisturbed = Site::powered(&job);
+    let complete = undisturbed.publish().await.expect("planned");
+    let plan = undisturbed.plan().await;
+    let mut writes = 0;
+    for off_after in [false, true] {
+        for off_at in 1.. {
+            let site = Site::new(&job, off_at, off_after);
+            let stopped = site.publish().await;
+            if !site.power.is_off() {
+                stopped.expect("planned");
+                break;
+            }
+            writes += 1;
+            stopped.expect_err("the power is off");
+            site.power.restore();
+            assert_eq!(site.resume().await.expect("continued"), complete, "write {off_at}");
+            assert_eq!(site.plan().await, plan, "write {off_at}");
+            let published: BTreeSet<u64> = site.published().await.iter().map(|message| message.mini_batch).collect();
+            assert_eq!(published.len() as u64, complete.mini_batches, "write {off_at}");
+            let announced = site.announced().await;
+            assert!(!announced.is_empty(), "write {off_at}");
+            assert!(announced.iter().all(|planned| planned.mini_batches == complete.mini_batches));
+        }
+    }
+    // Schemas, two chunks, two sends, the totals, the announcement.
+    assert_eq!(writes, 2 * 7, "a new write was added: say here which");
+}
+
+#[tokio::test]
+async fn a_local_job_is_planned_and_continued_too() {
+    let root = folder();
+    for name in ["a", "b", "c"] {
+        write(root.path(), name, "");
+    }
+    let home = folder();
+    let job = file_job(1, &[root.path()]);
+    let site = Site::powered(&job);
+    let store = JobStore::local(home.path()).expect("the folder is there");
+    let partitioner = Partitioner::new(job, store.clone(), site.tasks.clone(), site.results.clone());
+    let complete = partitioner.plan_and_publish(|_| {}).await.expect("planned");
+    assert_eq!((complete.mini_batches, complete.items), (3, Some(3)));
+    fs::remove_file(home.path().join("plan/complete.json")).expect("it is there");
+    let again = partitioner.resume(|_| Some(Pending::default()), |_| {}).await.expect("continued");
+    assert_eq!(again, complete);
+    assert_eq!(site.published().await.len(), 6, "twice each, which does no harm");
+}
+
+#[tokio::test]
+async fn only_what_is_pending_is_published_with_what_it_has_spent() {
+    let (root, job) = large_job();
+    let site = Site::powered(&job);
+    let complete = site.publish().await.expect("planned");
+    site.tasks.bodies().await;
+    // Nothing is listed again once the plan is whole.
+    fs::remove_dir_all(root.path()).expect("ours");
+    let pending = |mini_batch| match mini_batch {
+        7 => Some(Pending { tries_spent: 2, deliveries_lost: 1 }),
+        4097 => Some(Pending::default()),
+        _ => None,
+    };
+    let last = std::sync::Mutex::new(None);
+    let resumed = site.partitioner.resume(pending, |step| *last.lock().expect("alive") = Some(step)).await;
+    assert_eq!(resumed.expect("continued"), complete);
+    let published = site.published().await;
+    let spent: Vec<_> =
+        published.iter().map(|message| (message.mini_batch, message.tries_spent, message.deliveries_lost)).collect();
+    assert_eq!(spent, [(7, 2, 1), (4097, 0, 0)]);
+    assert!(published.iter().all(|message| matches!(message.work, Work::Rows { .. })));
+    assert_eq!(last.into_inner().expect("alive").expect("called").published, 2);
+    assert_eq!(site.announced().await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_large_descriptor_stays_in_the_plan() {
+    let root = folder();
+    write(root.path(), "small/1", "");
+    for number in 0..900 {
+        write(root.path(), format!("{number:0>250}"), "");
+    }
+    let job = file_job(1000, &[root.path()]);
+    let site = Site::powered(&job);
+    site.publish().await.expect("planned");
+    let published = site.published().await;
+    assert_eq!(published[0].work, Work::Planned { chunk: 0, line: 0 });
+    assert!(matches!(published[1].work, Work::Files { .. }));
+    let chunk = site.store.plan_chunk(0).await.expect("readable");
+    let line = chunk.split(|&byte| byte == b'\n').next().expect("a line");
+    let Work::Files { paths, .. } = serde_json::from_slice::<Descriptor>(line).expect("JSON").work else {
+        panic!("files")
+    };
+    assert_eq!(paths.len(), 900);
+
+    let resumed = site.partitioner.resume(|_| Some(Pending { tries_spent: 1, deliveries_lost: 0 }), |_| {}).await;
+    resumed.expect("continued");
+    let again = site.published().await;
+    assert_eq!((again[0].tries_spent, &again[0].work), (1, &Work::Planned { chunk: 0, line: 0 }));
+}
+
+#[tokio::test]
+async fn changed_inputs_are_told() {
+    let root = folder();
+    for name in ["a", "b", "c"] {
+        write(root.path(), name, "");
+    }
+    let job = file_job(1, &[root.path()]);
+    // The third write sends the first chunk: the plan stays without its totals.
+    let site = Site::new(&job, 3, false);
+    site.publish().await.expect_err("the power is off");
+    site.power.restore();
+
+    fs::rename(root.path().join("b"), root.path().join("b2")).expect("ours");
+    let shown = root.path().display();
+    let advice = "put it back as it was, or start over with --fresh";
+    assert_eq!(
+        changed(&site.resume().await.expect_err("changed")),
+        format!(
+            "input 'images' has changed since the job was planned: mini-batch 1 was {shown}/b and would now be \
+             {shown}/b2; {advice}"
+        )
+    );
+    fs::remove_file(root.path().join("b2")).expect("ours");
+    fs::remove_file(root.path().join("c")).expect("ours");
+    let message = changed(&site.resume().await.expect_err("changed"));
+    assert!(message.contains(&format!("mini-batch 1 was {shown}/b and would now be nothing")), "{message}");
+    write(root.path(), "b", "");
+    write(root.path(), "c", "");
+    assert_eq!(site.resume().await.expect("as it was").mini_batches, 3);
+}
+
+#[tokio::test]
+async fn a_chunk_that_is_no_longer_planned_is_told() {
+    let (root, job) = large_job();
+    // The last chunk is sent by the fifth write.
+    let site = Site::new(&job, 5, false);
+    site.publish().await.expect_err("the power is off");
+    site.power.restore();
+    fs::remove_file(root.path().join("b.csv")).expect("ours");
+    let message = changed(&site.resume().await.expect_err("changed"));
+    assert!(message.contains(&format!("mini-batch {PLAN_CHUNK_MINI_BATCHES} was")), "{message}");
+    assert!(message.contains("and would now be nothing"), "{message}");
+}
+
+#[tokio::test]
+async fn changed_types_are_told() {
+    let root = folder();
+    write(root.path(), "a.csv", "id\n5\n6\n");
+    let job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(100), &[root.path()]);
+    let site = Site::new(&job, 3, false);
+    site.publish().await.expect_err("the power is off");
+    site.power.restore();
+    write(root.path(), "a.csv", "id\n5\nx\n");
+    let message = changed(&site.resume().await.expect_err("changed"));
+    assert!(message.contains("input 'sales' has changed"), "{message}");
+    assert!(message.contains("its columns, or their types, are others"), "{message}");
+}
+
+#[tokio::test]
+async fn nothing_is_written_for_a_job_that_cannot_be_planned() {
+    let root = folder();
+    write(root.path(), "a", "");
+    let mut job = file_job(1, &[root.path()]);
+    job.inputs.push(crate::fixtures::input("more", protocol::InputKind::File, &[&root.path().join("missing")]));
+    let site = Site::powered(&job);
+    let refused = site.publish().await.expect_err("an input is missing");
+    assert!(matches!(refused.downcast_ref::<Error>(), Some(Error::BadInput { input, .. }) if input == "more"));
+    assert_eq!(site.plan().await, BTreeMap::new());
+    assert_eq!(site.published().await, []);
+}

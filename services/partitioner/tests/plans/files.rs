@@ -1,0 +1,271 @@
+//! Files by count.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use proptest::prelude::*;
+use protocol::{InputKind, MiniBatchSize, Work};
+
+use crate::fixtures::{descriptors, file_batches, file_job, files_of, folder, input, job, refusal, write};
+
+#[test]
+fn the_files_of_a_folder_come_first_then_its_sub_folders() {
+    let root = folder();
+    for name in ["b/2", "b/1", "z", "a", "b/c/9", "a.d/1", "B"] {
+        write(root.path(), name, "");
+    }
+    let batches = file_batches(root.path(), &file_job(2, &[root.path()]));
+    let expected: [&[&str]; 5] = [&["B", "a"], &["z"], &["a.d/1"], &["b/1", "b/2"], &["b/c/9"]];
+    assert_eq!(batches, expected, "sorted, and never two folders in a mini-batch");
+}
+
+#[test]
+fn listed_files_and_globs_form_mini_batches_together() {
+    let root = folder();
+    for name in ["x/1.png", "y/2.png", "y/3.png", "y/4.txt", "dir/5.png", "dir/6.png", "z/7.png"] {
+        write(root.path(), name, "");
+    }
+    let paths = ["z/7.png", "*/*.png", "dir", "x/1.png"].map(|name| root.path().join(name));
+    let paths: Vec<&Path> = paths.iter().map(|path| path.as_path()).collect();
+    let batches = file_batches(root.path(), &file_job(4, &paths));
+    let expected: [&[&str]; 4] = [
+        &["z/7.png", "dir/5.png", "dir/6.png", "x/1.png"],
+        &["y/2.png", "y/3.png", "z/7.png"],
+        &["dir/5.png", "dir/6.png"],
+        &["x/1.png"],
+    ];
+    assert_eq!(batches, expected);
+}
+
+#[test]
+fn globs_give_whole_paths_in_order() {
+    let root = folder();
+    for name in ["a/x.csv", "a.csv", "a-b.csv", "a/b/y.csv", "ab/z.csv", ".h/.h.csv", "a/no.txt"] {
+        write(root.path(), name, "");
+    }
+    let batches = file_batches(root.path(), &file_job(100, &[&root.path().join("**/*.csv")]));
+    let mut expected = ["a/x.csv", "a.csv", "a-b.csv", "a/b/y.csv", "ab/z.csv", ".h/.h.csv"];
+    expected.sort_unstable();
+    assert_eq!(batches, [expected]);
+    let deep = file_batches(root.path(), &file_job(100, &[&root.path().join("a/**")]));
+    assert_eq!(deep, [["a/b/y.csv", "a/no.txt", "a/x.csv"]]);
+}
+
+#[test]
+fn a_name_with_special_characters_is_that_file_if_it_exists() {
+    let root = folder();
+    write(root.path(), "a[1].png", "");
+    write(root.path(), "a1.png", "");
+    let path = root.path().join("a[1].png");
+    assert_eq!(file_batches(root.path(), &file_job(9, &[&path])), [["a[1].png"]]);
+    fs::remove_file(&path).expect("removable");
+    assert_eq!(file_batches(root.path(), &file_job(9, &[&path])), [["a1.png"]]);
+}
+
+#[test]
+fn names_are_bytes() {
+    let root = folder();
+    let names: [&[u8]; 6] = [b"a b'\"", b"new\nline", b"\xff\xfe", "\u{e4}".as_bytes(), b".hidden", b"back\\slash*"];
+    for name in names {
+        write(root.path(), OsStr::from_bytes(name), "");
+    }
+    let batches = file_batches(root.path(), &file_job(10, &[root.path()]));
+    let expected = [".hidden", "a b\\'\\\"", "back\\\\slash*", "new\\nline", "\\xc3\\xa4", "\\xff\\xfe"];
+    assert_eq!(batches, [expected]);
+    let globbed = file_batches(root.path(), &file_job(10, &[&root.path().join("*")]));
+    assert_eq!(globbed, [expected]);
+}
+
+#[test]
+fn links_are_followed_but_not_in_circles() {
+    let (root, elsewhere) = (folder(), folder());
+    write(root.path(), "a/file", "");
+    write(elsewhere.path(), "far", "");
+    let link = |to: &Path, name: &str| symlink(to, root.path().join(name)).expect("linkable");
+    link(elsewhere.path(), "a/outside");
+    link(root.path(), "a/up");
+    link(Path::new("."), "self");
+    link(Path::new("a/file"), "to-file");
+    link(Path::new("nowhere"), "broken");
+    link(root.path(), "again");
+    let batches = file_batches(root.path(), &file_job(10, &[root.path()]));
+    let expected: [&[&str]; 3] = [&["broken", "to-file"], &["a/file"], &["a/outside/far"]];
+    assert_eq!(batches, expected);
+}
+
+#[test]
+fn what_is_no_file_is_left_out() {
+    let root = folder();
+    write(root.path(), "empty", "");
+    let _socket = UnixListener::bind(root.path().join("socket")).expect("bindable");
+    assert_eq!(file_batches(root.path(), &file_job(10, &[root.path()])), [["empty"]]);
+    let refused = refusal(&file_job(10, &[&root.path().join("socket")]));
+    assert!(refused.ends_with("socket is neither a file nor a folder; name one of these"), "{refused}");
+}
+
+#[test]
+fn every_input_is_partitioned_on_its_own() {
+    let root = folder();
+    for name in ["a/1", "a/2", "a/3", "b/1"] {
+        write(root.path(), name, "");
+    }
+    let mut job = file_job(2, &[&root.path().join("a")]);
+    job.inputs.push(input("more", InputKind::File, &[&root.path().join("b")]));
+    let descriptors = descriptors(&job);
+    let inputs: Vec<u32> = descriptors
+        .iter()
+        .map(|descriptor| match descriptor.work {
+            Work::Files { input, .. } => input,
+            _ => panic!("files only"),
+        })
+        .collect();
+    assert_eq!(inputs, [0, 0, 1]);
+    assert_eq!(descriptors.iter().map(|descriptor| descriptor.mini_batch).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+#[test]
+fn ranks_need_no_input() {
+    let mut job = file_job(2, &[Path::new("/does/not/exist")]);
+    job.rank_mini_batch_count = 3;
+    let mut plan = partitioner::plan(&job);
+    assert!(plan.by_ref().all(|descriptor| descriptor.expect("planned").work == Work::Rank));
+    let totals = plan.totals();
+    assert_eq!((totals.mini_batches, totals.items, totals.files), (3, Some(3), 0));
+    assert_eq!(plan.schemas().expect("nothing is read"), [None]);
+}
+
+#[test]
+fn a_bad_input_is_told_in_one_line() {
+    let root = folder();
+    write(root.path(), "full/sub/file", "");
+    fs::create_dir(root.path().join("empty")).expect("writable");
+    fs::create_dir(root.path().join("empty/nested")).expect("writable");
+    let shown = root.path().display();
+    for (path, expected) in [
+        ("missing", format!("input 'images': {shown}/missing does not exist; correct the path, or put the data there")),
+        ("*.png", format!("input 'images': {shown}/*.png matches no file; correct the pattern")),
+        ("no/*.png", format!("input 'images': {shown}/no/*.png matches no file: there is no {shown}/no/")),
+        (
+            "full/*",
+            format!(
+                "input 'images': {shown}/full/* matches no file; it matches 1 folders: add /** to take the files in them"
+            ),
+        ),
+        (
+            "a[",
+            format!(
+                "input 'images': {shown}/a[ is no pattern: error parsing glob 'a[': unclosed character class; missing ']'"
+            ),
+        ),
+        ("empty", "input 'images': holds no files: put files into it, or correct its path in the job file".to_owned()),
+    ] {
+        assert_eq!(refusal(&file_job(1, &[&root.path().join(path)])), expected);
+    }
+    let newline = refusal(&file_job(1, &[&root.path().join("a\nb")]));
+    assert_eq!(newline.lines().count(), 1, "{newline}");
+}
+
+#[test]
+fn an_unreadable_folder_is_named() {
+    let root = folder();
+    write(root.path(), "open/file", "");
+    write(root.path(), "shut/file", "");
+    let shut = root.path().join("shut");
+    fs::set_permissions(&shut, fs::Permissions::from_mode(0o000)).expect("ours");
+    if fs::read_dir(&shut).is_ok() {
+        // The superuser reads everything: a folder that is removed while it is walked stands in for it.
+        let mut plan = partitioner::plan(&file_job(1, &[root.path()]));
+        assert!(plan.next().expect("one file").is_ok());
+        fs::remove_dir_all(&shut).expect("ours");
+        let refused = plan.next().expect("an error").expect_err("an error").to_string();
+        assert!(refused.contains(&format!("{} cannot be read: No such file", shut.display())), "{refused}");
+        return;
+    }
+    let refused = refusal(&file_job(1, &[root.path()]));
+    fs::set_permissions(&shut, fs::Permissions::from_mode(0o700)).expect("ours");
+    assert!(refused.contains(&format!("{} cannot be read: permission denied", shut.display())), "{refused}");
+}
+
+#[test]
+fn a_size_that_has_no_meaning_is_refused() {
+    let root = folder();
+    write(root.path(), "file", "");
+    let mut job = job(MiniBatchSize::Bytes(10));
+    job.inputs.push(input("images", InputKind::File, &[root.path()]));
+    assert_eq!(refusal(&job), "input 'images': mini_batch_size must be a number of files");
+    job.mini_batch_size = MiniBatchSize::Files(0);
+    assert_eq!(refusal(&job), "input 'images': mini_batch_size must be 1 or more");
+}
+
+#[tokio::test]
+async fn the_digest_tells_whether_the_inputs_have_changed() {
+    let root = folder();
+    write(root.path(), "a", "1");
+    write(root.path(), "b/c", "1");
+    let job = file_job(1, &[root.path()]);
+    let digest = async || partitioner::inputs_digest(&job).await.expect("listable");
+    let first = digest().await;
+    let mut plan = partitioner::plan(&job);
+    plan.by_ref().for_each(drop);
+    assert_eq!(plan.totals().inputs_digest, first, "the plan has the same");
+    assert_eq!(digest().await, first);
+
+    write(root.path(), "b/c", "22");
+    let grown = digest().await;
+    assert_ne!(grown, first);
+    fs::rename(root.path().join("b/c"), root.path().join("b/d")).expect("renamable");
+    let renamed = digest().await;
+    assert_ne!(renamed, grown);
+    let file = fs::File::options().append(true).open(root.path().join("a")).expect("writable");
+    file.set_modified(std::time::UNIX_EPOCH).expect("ours");
+    assert_ne!(digest().await, renamed);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn every_file_is_in_exactly_one_mini_batch(
+        names in prop::collection::btree_set("[abB .]{1,3}(/[ab]{1,2}){0,3}\\.f", 1..40),
+        size in 1u64..6,
+        as_glob: bool,
+    ) {
+        let root = folder();
+        for name in &names {
+            // A name that is a folder already, or `.`, is none of the files of this run.
+            let path = root.path().join(name);
+            if path.components().count() == root.path().components().count() + name.split('/').count() {
+                let _ = fs::create_dir_all(path.parent().expect("below root")).and_then(|()| fs::write(path, ""));
+            }
+        }
+        write(root.path(), "always", "");
+        let path = if as_glob { root.path().join("**") } else { root.path().to_owned() };
+        let job = file_job(size, &[&path]);
+        let planned = descriptors(&job);
+        let files: Vec<String> = planned.iter().flat_map(|descriptor| files_of(root.path(), descriptor)).collect();
+        let distinct: BTreeSet<&String> = files.iter().collect();
+        prop_assert_eq!(distinct.len(), files.len());
+        prop_assert_eq!(files.len(), count_files(root.path()));
+        for (position, descriptor) in planned.iter().enumerate() {
+            prop_assert_eq!(descriptor.mini_batch, position as u64);
+            let files = files_of(root.path(), descriptor);
+            prop_assert!((1..=size as usize).contains(&files.len()));
+            prop_assert!(files.is_sorted());
+            let folders: BTreeSet<_> = files.iter().map(|file| Path::new(file).parent().map(Path::to_owned)).collect();
+            prop_assert!(as_glob || folders.len() == 1);
+        }
+        if as_glob {
+            prop_assert!(files.is_sorted());
+        }
+        prop_assert_eq!(descriptors(&job), planned);
+    }
+}
+
+fn count_files(folder: &Path) -> usize {
+    let entries = fs::read_dir(folder).expect("readable").map(|entry| entry.expect("readable").path());
+    entries.map(|path| if path.is_dir() { count_files(&path) } else { 1 }).sum()
+}

@@ -1,0 +1,208 @@
+//! Tables by bytes, by rows and by row group.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+use protocol::{BlockRange, ColumnType, MiniBatchSize, TableFormat, Work};
+
+use crate::fixtures::{descriptors, folder, refusal, table_job, write};
+
+/// The rows of the original's test files.
+fn numbered_rows(rows: usize) -> String {
+    let mut text = "id,name,val\n".to_owned();
+    for row in 0..rows {
+        writeln!(text, "{row},{},{:?}", "x".repeat(20), row as f64 * 1.5).expect("strings take everything");
+    }
+    text
+}
+
+pub fn write_parquet(path: &Path, groups: &[usize]) {
+    let batch = |rows: usize| {
+        let column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows as i64));
+        RecordBatch::try_from_iter([("id", column)]).expect("one column")
+    };
+    let properties = WriterProperties::builder().build();
+    let file = File::create(path).expect("writable");
+    let mut writer = ArrowWriter::try_new(file, batch(0).schema(), Some(properties)).expect("writable");
+    for &rows in groups {
+        writer.write(&batch(rows)).expect("writable");
+        writer.flush().expect("writable");
+    }
+    writer.close().expect("writable");
+}
+
+/// Position of the file in `names`, and the range, of each mini-batch, which has one block.
+pub fn ranges(names: &[&str], job: &protocol::JobSpec) -> Vec<(usize, BlockRange)> {
+    let block = |descriptor: protocol::Descriptor| match descriptor.work {
+        Work::Rows { blocks, .. } => match <[_; 1]>::try_from(blocks) {
+            Ok([block]) => block,
+            Err(blocks) => panic!("{} blocks", blocks.len()),
+        },
+        work => panic!("{work:?}"),
+    };
+    let place = |path: &Path| names.iter().position(|name| path.ends_with(name)).expect("one of the files");
+    let blocks = descriptors(job).into_iter().map(block);
+    blocks.map(|block| (place(block.path.as_path()), block.range)).collect()
+}
+
+fn lines(first: u64, last: u64) -> BlockRange {
+    BlockRange::Lines { first, last }
+}
+
+#[test]
+fn text_is_cut_at_byte_offsets_file_by_file() {
+    let root = folder();
+    write(root.path(), "a_small.csv", numbered_rows(5));
+    write(root.path(), "b_mid.csv", numbered_rows(200));
+    write(root.path(), "c_big.csv", numbered_rows(2000));
+    let names = ["a_small.csv", "b_mid.csv", "c_big.csv"];
+    let job = |bytes, paths: &[&Path]| table_job(TableFormat::Csv, MiniBatchSize::Bytes(bytes), paths);
+
+    let mid = root.path().join("b_mid.csv");
+    let expected: Vec<_> = [(0, 1024), (1025, 2048), (2049, 3072), (3073, 4096), (4097, 5120), (5121, 6144)].to_vec();
+    let expected: Vec<_> = expected.into_iter().map(|(first, last)| (1, lines(first, last))).collect();
+    assert_eq!(ranges(&names, &job(1024, &[&mid])), expected);
+
+    let whole = ranges(&names, &job(1 << 20, &[root.path()]));
+    assert_eq!(whole, [0, 1, 2].map(|file| (file, lines(0, 1 << 20))), "small files are not put together");
+    assert_eq!(ranges(&names, &job(4096, &[root.path()])).len(), 1 + 2 + 16);
+}
+
+#[test]
+fn empty_files_make_no_mini_batch_and_a_header_makes_one() {
+    let root = folder();
+    write(root.path(), "a.csv", "");
+    write(root.path(), "b.csv", "id\n");
+    let job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(100), &[root.path()]);
+    assert_eq!(ranges(&["a.csv", "b.csv"], &job), [(1, lines(0, 100))]);
+    let by_rows = table_job(TableFormat::Csv, MiniBatchSize::Rows(1), &[root.path()]);
+    assert_eq!(ranges(&["a.csv", "b.csv"], &by_rows), []);
+}
+
+#[test]
+fn json_lines_are_cut_like_other_text() {
+    let root = folder();
+    let text: String = (0..50).map(|id| format!("{{\"id\":{id},\"s\":\"xx\"}}\n")).collect();
+    assert_eq!(text.len(), 940);
+    write(root.path(), "a.jsonl", text);
+    let job = table_job(TableFormat::Jsonl, MiniBatchSize::Bytes(200), &[root.path()]);
+    assert_eq!(ranges(&["a.jsonl"], &job).len(), 5);
+}
+
+#[test]
+fn rows_are_cut_where_lines_begin() {
+    let root = folder();
+    write(root.path(), "a.csv", "id,n\n1,a\n2,b\n3,c");
+    write(root.path(), "b.csv", "id,n\n4,d\n");
+    let job = table_job(TableFormat::Csv, MiniBatchSize::Rows(2), &[root.path()]);
+    let [(0, first), (0, second), (1, third)] = ranges(&["a.csv", "b.csv"], &job)[..] else { panic!("three") };
+    let holds = |range: BlockRange, starts: u64| {
+        let BlockRange::Lines { first, last } = range else { panic!("{range:?}") };
+        (first..=last).contains(&starts)
+    };
+    assert!(holds(first, 5) && holds(first, 9) && !holds(first, 13), "{first:?}");
+    assert!(!holds(second, 9) && holds(second, 13), "{second:?}");
+    assert!(holds(third, 5), "{third:?}");
+}
+
+#[test]
+fn a_file_with_line_breaks_in_its_cells_is_one_mini_batch() {
+    let root = folder();
+    write(root.path(), "a.csv", "id,n\n1,\"a\nb\"\n2,c\n");
+    write(root.path(), "b.csv", "");
+    for size in [MiniBatchSize::Bytes(4), MiniBatchSize::Rows(1)] {
+        let mut job = table_job(TableFormat::Csv, size, &[root.path()]);
+        job.inputs[0].table.support_multi_line = true;
+        assert_eq!(ranges(&["a.csv"], &job), [(0, BlockRange::WholeText)]);
+    }
+}
+
+#[test]
+fn parquet_is_cut_at_row_groups_and_on_demand_within_them() {
+    let root = folder();
+    write_parquet(&root.path().join("a.parquet"), &[5, 3]);
+    write_parquet(&root.path().join("b.parquet"), &[2]);
+    write_parquet(&root.path().join("c.parquet"), &[]);
+    let group = |row_group, offset, rows| BlockRange::RowGroup { row_group, offset, rows };
+    let names = ["a.parquet", "b.parquet", "c.parquet"];
+    for size in [MiniBatchSize::Bytes(1), MiniBatchSize::Bytes(1 << 20)] {
+        let job = table_job(TableFormat::Parquet, size, &[root.path()]);
+        assert_eq!(ranges(&names, &job), [(0, group(0, 0, 5)), (0, group(1, 0, 3)), (1, group(0, 0, 2))]);
+    }
+    let job = table_job(TableFormat::Parquet, MiniBatchSize::Rows(2), &[root.path()]);
+    let expected = [
+        (0, group(0, 0, 2)),
+        (0, group(0, 2, 2)),
+        (0, group(0, 4, 1)),
+        (0, group(1, 0, 2)),
+        (0, group(1, 2, 1)),
+        (1, group(0, 0, 2)),
+    ];
+    assert_eq!(ranges(&names, &job), expected);
+    let mut plan = partitioner::plan(&job);
+    plan.by_ref().for_each(drop);
+    assert_eq!(plan.totals().items, Some(10), "rows of Parquet are known");
+    assert_eq!(plan.schemas().expect("readable"), [None]);
+}
+
+#[test]
+fn types_come_from_the_first_rows_of_all_files() {
+    let root = folder();
+    write(root.path(), "a.csv", "id,n,t\n1,2,x\n");
+    write(root.path(), "b.csv", "id,n,t\n1,2.5,\n");
+    let job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(100), &[root.path()]);
+    let schemas = partitioner::plan(&job).schemas().expect("readable");
+    let schema = schemas[0].as_ref().expect("text has a schema");
+    let columns: Vec<_> = schema.columns.iter().map(|column| (column.name.as_str(), column.column_type)).collect();
+    assert_eq!(columns, [("id", ColumnType::Boolean), ("n", ColumnType::Float), ("t", ColumnType::Text)]);
+    let mut plan = partitioner::plan(&job);
+    plan.by_ref().for_each(drop);
+    assert_eq!(plan.totals().items, None, "rows of text are not known before they are read");
+}
+
+#[test]
+fn columns_from_the_path_come_last() {
+    let root = folder();
+    write(root.path(), "2020/05/north.csv", "id\n7\n");
+    let mut job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(100), &[root.path()]);
+    job.inputs[0].partition_format = Some("{month:yyyy/MM}/{region}.csv".to_owned());
+    let schemas = partitioner::plan(&job).schemas().expect("readable");
+    let columns = &schemas[0].as_ref().expect("text has a schema").columns;
+    let columns: Vec<_> = columns.iter().map(|column| (column.name.as_str(), column.column_type)).collect();
+    let expected = [("id", ColumnType::Integer), ("month", ColumnType::Text), ("region", ColumnType::Text)];
+    assert_eq!(columns, expected);
+    let Work::Rows { blocks, .. } = &descriptors(&job)[0].work else { panic!("rows") };
+    let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    assert_eq!(blocks[0].path_columns, [("month", "20200501000000"), ("region", "north")].map(own));
+
+    job.inputs[0].partition_format = Some("{id}.csv".to_owned());
+    let refused = partitioner::plan(&job).schemas().expect_err("twice").to_string();
+    let expected = "input 'sales': the column 'id' stands in the files and in partition_format; give it another name in \
+                    partition_format";
+    assert_eq!(refused, expected);
+}
+
+#[test]
+fn bad_tables_are_told_in_one_line() {
+    let root = folder();
+    write(root.path(), "a.parquet", "this is no table");
+    let job = table_job(TableFormat::Parquet, MiniBatchSize::Bytes(1), &[root.path()]);
+    let refused = refusal(&job);
+    assert!(refused.starts_with("input 'sales': ") && refused.contains("a.parquet"), "{refused}");
+    assert_eq!(refused.lines().count(), 1);
+
+    let by_files = table_job(TableFormat::Csv, MiniBatchSize::Files(1), &[root.path()]);
+    let expected = "input 'sales': mini_batch_size must be a size such as 1MB, or a number such as 500 rows";
+    assert_eq!(refusal(&by_files), expected);
+    assert_eq!(partitioner::plan(&by_files).schemas().expect_err("no size").to_string(), expected);
+
+    std::os::unix::fs::symlink("nowhere", root.path().join("b.csv")).expect("linkable");
+    let broken = table_job(TableFormat::Csv, MiniBatchSize::Bytes(1), &[&root.path().join("*.csv")]);
+    let refused = refusal(&broken);
+    assert!(refused.contains("b.csv cannot be read: No such file"), "{refused}");
+}
