@@ -1,0 +1,209 @@
+//! Dates and times out of text, as nanoseconds since the epoch.
+//!
+//! Read are ISO 8601 (`2020-01-31`, also with slashes) and four-digit years at the end (`1/31/2020`, `31/1/2020`), both
+//! with an optional time, fraction, AM or PM, and offset. An offset is applied: the result is UTC.
+
+/// Which of the first two numbers in `1/2/2020` is the month.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DayOrder {
+    MonthFirst,
+    DayFirst,
+}
+
+const NANOSECONDS_PER_SECOND: i128 = 1_000_000_000;
+
+/// Nanoseconds since the epoch; `None` if `cell` is no date, or beyond what 64 bits hold (years 1677 to 2262).
+pub(crate) fn parse_datetime(cell: &[u8], order: DayOrder) -> Option<i64> {
+    let mut cursor = Cursor { rest: cell };
+    let (year, month, day) = cursor.date(order)?;
+    let days = days_since_epoch(year, month, day)?;
+    let time = if cursor.rest.is_empty() { Time::default() } else { cursor.time()? };
+    let seconds = i128::from(days) * 86_400 + i128::from(time.seconds);
+    let nanoseconds = seconds * NANOSECONDS_PER_SECOND + i128::from(time.nanoseconds);
+    // The smallest number stands for "not a time" in pandas.
+    i64::try_from(nanoseconds).ok().filter(|&value| value != i64::MIN)
+}
+
+#[derive(Default)]
+struct Time {
+    /// Seconds of the day, the offset taken off.
+    seconds: i32,
+    nanoseconds: u32,
+}
+
+struct Cursor<'a> {
+    rest: &'a [u8],
+}
+
+impl Cursor<'_> {
+    fn number(&mut self, digits_min: usize, digits_max: usize) -> Option<u32> {
+        let digits = self.rest.iter().take(digits_max).take_while(|byte| byte.is_ascii_digit()).count();
+        if digits < digits_min {
+            return None;
+        }
+        let value = self.rest[..digits].iter().fold(0, |value, byte| value * 10 + u32::from(byte - b'0'));
+        self.rest = &self.rest[digits..];
+        Some(value)
+    }
+
+    fn take(&mut self, wanted: u8) -> Option<()> {
+        self.rest = self.rest.strip_prefix(&[wanted])?;
+        Some(())
+    }
+
+    fn date(&mut self, order: DayOrder) -> Option<(u32, u32, u32)> {
+        let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let separator = *self.rest.get(digits)?;
+        match (digits, separator) {
+            (4, b'-') => {
+                let year = self.number(4, 4)?;
+                self.take(b'-')?;
+                let month = self.number(2, 2)?;
+                self.take(b'-')?;
+                Some((year, month, self.number(2, 2)?))
+            }
+            (4, b'/') => {
+                let year = self.number(4, 4)?;
+                self.take(b'/')?;
+                let month = self.number(1, 2)?;
+                self.take(b'/')?;
+                Some((year, month, self.number(1, 2)?))
+            }
+            (1 | 2, b'/') => {
+                let first = self.number(1, 2)?;
+                self.take(b'/')?;
+                let second = self.number(1, 2)?;
+                self.take(b'/')?;
+                let year = self.number(4, 4)?;
+                match order {
+                    DayOrder::MonthFirst => Some((year, first, second)),
+                    DayOrder::DayFirst => Some((year, second, first)),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    fn time(&mut self) -> Option<Time> {
+        if self.take(b'T').is_none() {
+            self.take(b' ')?;
+        }
+        let mut hour = self.number(1, 2)?;
+        self.take(b':')?;
+        let minute = self.number(2, 2)?;
+        let second = if self.take(b':').is_some() { self.number(2, 2)? } else { 0 };
+        let nanoseconds = if self.take(b'.').is_some() { self.fraction()? } else { 0 };
+        if let Some(is_afternoon) = self.half_of_day() {
+            if !(1..=12).contains(&hour) {
+                return None;
+            }
+            hour = hour % 12 + if is_afternoon { 12 } else { 0 };
+        }
+        let offset = self.offset()?;
+        if !self.rest.is_empty() || hour > 23 || minute > 59 || second > 59 {
+            return None;
+        }
+        let seconds = i32::try_from(hour * 3600 + minute * 60 + second).expect("below one day") - offset;
+        Some(Time { seconds, nanoseconds })
+    }
+
+    fn fraction(&mut self) -> Option<u32> {
+        let length = self.rest.len();
+        let value = self.number(1, 9)?;
+        let digits = length - self.rest.len();
+        Some(value * 10u32.pow(9 - u32::try_from(digits).expect("at most nine")))
+    }
+
+    fn half_of_day(&mut self) -> Option<bool> {
+        let text = self.rest.strip_prefix(b" ").unwrap_or(self.rest);
+        let (half, behind) = text.split_first_chunk::<2>()?;
+        let is_afternoon = half.eq_ignore_ascii_case(b"PM");
+        if !is_afternoon && !half.eq_ignore_ascii_case(b"AM") {
+            return None;
+        }
+        self.rest = behind;
+        Some(is_afternoon)
+    }
+
+    /// Seconds east of UTC.
+    fn offset(&mut self) -> Option<i32> {
+        let sign = match self.rest {
+            [] => return Some(0),
+            [b'Z'] => {
+                self.rest = &[];
+                return Some(0);
+            }
+            [b'+', ..] => 1,
+            [b'-', ..] => -1,
+            _ => return None,
+        };
+        self.rest = &self.rest[1..];
+        let hours = self.number(2, 2)?;
+        let minutes = if self.take(b':').is_some() || !self.rest.is_empty() { self.number(2, 2)? } else { 0 };
+        (hours < 24 && minutes < 60).then(|| sign * i32::try_from(hours * 3600 + minutes * 60).expect("below one day"))
+    }
+}
+
+/// Days between 1970-01-01 and a day of the Gregorian calendar.
+fn days_since_epoch(year: u32, month: u32, day: u32) -> Option<i64> {
+    const DAYS: [u32; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let days = *DAYS.get(month.checked_sub(1)? as usize)? + u32::from(is_leap && month == 2);
+    if day == 0 || day > days {
+        return None;
+    }
+    // Years that begin in March, so that the leap day is the last one.
+    let year = i64::from(year) - i64::from(month <= 2);
+    let month = i64::from((month + 9) % 12);
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let day_of_year = (153 * month + 2) / 5 + i64::from(day) - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    Some(era * 146_097 + day_of_era - 719_468)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(text: &str, order: DayOrder) -> Option<f64> {
+        parse_datetime(text.as_bytes(), order).map(|value| value as f64 / 1e9)
+    }
+
+    #[test]
+    fn what_is_a_date_and_what_is_not() {
+        use DayOrder::{DayFirst, MonthFirst};
+        for (text, order, expected) in [
+            ("1970-01-01", MonthFirst, Some(0.0)),
+            ("1969-12-31T23:59:59", MonthFirst, Some(-1.0)),
+            ("2020-02-29 12:30", MonthFirst, Some(1_582_979_400.0)),
+            ("2019-02-29", MonthFirst, None),
+            ("1900-02-29", MonthFirst, None),
+            ("1970-01-02T00:00:00.25Z", MonthFirst, Some(86_400.25)),
+            ("1970-01-01T02:00:00+02:00", MonthFirst, Some(0.0)),
+            ("1970-01-01 00:00:00-0130", MonthFirst, Some(5400.0)),
+            ("1/2/1970", MonthFirst, Some(86_400.0)),
+            ("2/1/1970", DayFirst, Some(86_400.0)),
+            ("31/12/1969", DayFirst, Some(-86_400.0)),
+            ("31/12/1969", MonthFirst, None),
+            ("1/1/1970 12:05:01 AM", MonthFirst, Some(301.0)),
+            ("1/1/1970 1:00 pm", MonthFirst, Some(46_800.0)),
+            ("1/1/1970 13:00 pm", MonthFirst, None),
+            ("1970/1/1", DayFirst, Some(0.0)),
+            ("9999-12-31", MonthFirst, None),
+            ("1677-09-21T00:12:43.145224192", MonthFirst, None),
+            ("10:30:00", MonthFirst, None),
+            ("2020-01", MonthFirst, None),
+            ("2020-1-1", MonthFirst, None),
+            ("1/2/20", MonthFirst, None),
+            ("12-31-2020", MonthFirst, None),
+            ("2020-01-01T24:00:00", MonthFirst, None),
+            ("2020-01-01 ", MonthFirst, None),
+            ("2020-01-01T", MonthFirst, None),
+            ("Jan 1 2020", MonthFirst, None),
+            ("", MonthFirst, None),
+        ] {
+            assert_eq!(seconds(text, order), expected, "{text}");
+        }
+    }
+}

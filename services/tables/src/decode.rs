@@ -1,0 +1,204 @@
+//! Blocks of a mini-batch into one record batch.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{Field, Schema};
+use protocol::{Block, BlockRange, TableFormat, TableOptions, TableSchema, Warning};
+
+use crate::column::{Column, Texts};
+use crate::delimited::Table;
+use crate::error::{Error, Result};
+use crate::infer::{column_names, has_header, splitter};
+use crate::problems::{LineNumbers, Place, Problems};
+use crate::row_groups::{RowGroupReader, joined};
+use crate::source::{Text, TextFile};
+use crate::split::{Rows, first_row};
+
+/// One block, and where its file is on this machine.
+#[derive(Clone, Copy)]
+pub struct LocalBlock<'a> {
+    /// The block as it was planned. Messages name its path.
+    pub block: &'a Block,
+    /// The file itself, or its local copy.
+    pub path: &'a Path,
+}
+
+/// What to decode.
+#[derive(Clone, Copy)]
+pub struct DecodeRequest<'a> {
+    /// At least one; all with the same path columns.
+    pub blocks: &'a [LocalBlock<'a>],
+    /// How to read the files.
+    pub options: &'a TableOptions,
+    /// Columns of text tables, those from the path last. Not looked at for Parquet.
+    pub schema: Option<&'a TableSchema>,
+}
+
+/// The rows of a mini-batch.
+#[derive(Debug)]
+pub struct Decoded {
+    /// All rows that are fit to be processed, the blocks' rows one after the other.
+    pub batch: RecordBatch,
+    /// Rows of `batch`.
+    pub rows: u64,
+    /// Records that are not in `batch` because they could not be read, or do not fit and should fail then.
+    pub failed_records: u64,
+    /// What the user should know, the first [`crate::WARNINGS_MAX`] of it.
+    pub warnings: Vec<Warning>,
+    /// Number of warnings, those not worded included.
+    pub warnings_total: u64,
+}
+
+/// Decodes mini-batches, one after the other. Keeps its buffers, so each thread has one of its own.
+#[derive(Default)]
+pub struct Decoder {
+    text: Text,
+    rows: Rows,
+    lines: LineNumbers,
+    row_groups: RowGroupReader,
+}
+
+impl Decoder {
+    /// Reads and decodes the blocks of one mini-batch.
+    pub fn decode(&mut self, request: &DecodeRequest) -> Result<Decoded> {
+        if request.options.format.is_text() { self.decode_text(request) } else { self.decode_parquet(request) }
+    }
+
+    fn decode_text(&mut self, request: &DecodeRequest) -> Result<Decoded> {
+        let schema = request.schema.ok_or_else(|| Error::Options("text tables need a schema".to_owned()))?;
+        let path_columns = request.blocks.first().map_or(0, |block| block.block.path_columns.len());
+        let own = &schema.columns[..schema.columns.len().saturating_sub(path_columns)];
+        let empty_as_string = request.options.empty_as_string;
+        let mut table = Table {
+            names: own.iter().map(|column| column.name.clone()).collect(),
+            columns: own.iter().map(|column| Column::new(column.column_type, empty_as_string)).collect(),
+            rows: 0,
+            problems: Problems::new(request.options.on_type_mismatch),
+        };
+        let mut rows_of_blocks = Vec::with_capacity(request.blocks.len());
+        for block in request.blocks {
+            let before = table.rows;
+            self.append_block(block, request.options, &mut table)?;
+            rows_of_blocks.push(table.rows - before);
+        }
+        finish(table, request.blocks, &rows_of_blocks)
+    }
+
+    fn append_block(&mut self, block: &LocalBlock, options: &TableOptions, table: &mut Table) -> Result<()> {
+        let name = block.block.path.display();
+        let file = TextFile::open(block.path, &name, options)?;
+        let has_first_line = match block.block.range {
+            BlockRange::Lines { first, last } => {
+                file.read_lines(first, last, &mut self.text)?;
+                (first..=last).contains(&file.first_line())
+            }
+            BlockRange::WholeText => {
+                file.read_prefix(u64::MAX, &mut self.text)?;
+                true
+            }
+            BlockRange::RowGroup { .. } => return Err(wrong_range(&name, "a text file has no row groups")),
+        };
+        let mut place = Place { file: &file, text: &self.text, lines: &mut self.lines };
+        if options.format == TableFormat::Jsonl {
+            table.append_jsonl(&mut place);
+            return Ok(());
+        }
+        let splitter = splitter(options);
+        let mut from = 0;
+        if has_first_line && has_header(options) {
+            let (header, next) = first_row(splitter, place.text.as_slice());
+            from = next;
+            let header = column_names(header);
+            if header != table.names {
+                table.problems.warn(|| {
+                    format!("{name}: its header differs from that of the first file, whose column names are used")
+                });
+            }
+        }
+        table.append_delimited(splitter, from, &mut self.rows, &mut place);
+        Ok(())
+    }
+
+    fn decode_parquet(&mut self, request: &DecodeRequest) -> Result<Decoded> {
+        let mut batches = Vec::with_capacity(request.blocks.len());
+        let mut rows_of_blocks = Vec::with_capacity(request.blocks.len());
+        for block in request.blocks {
+            let name = block.block.path.display();
+            let BlockRange::RowGroup { row_group, offset, rows } = block.block.range else {
+                return Err(wrong_range(&name, "a Parquet file has no lines"));
+            };
+            let batch = self.row_groups.read(block.path, &name, row_group, offset, rows)?;
+            rows_of_blocks.push(batch.num_rows());
+            batches.push(batch);
+        }
+        let Some(first) = batches.first() else { return Err(Error::Options("a mini-batch has no blocks".to_owned())) };
+        let own = first.schema();
+        let name = request.blocks[0].block.path.display();
+        let batch = joined(&own, batches, &name)?;
+        let names = own.fields().iter().map(|field| field.name().clone()).collect();
+        let rows = batch.num_rows();
+        let batch = assemble(names, batch.columns().to_vec(), request.blocks, &rows_of_blocks, rows)?;
+        Ok(Decoded { batch, rows: rows as u64, failed_records: 0, warnings: Vec::new(), warnings_total: 0 })
+    }
+}
+
+/// Decodes one mini-batch. Who decodes several keeps a [`Decoder`].
+pub fn decode(request: &DecodeRequest) -> Result<Decoded> {
+    Decoder::default().decode(request)
+}
+
+fn wrong_range(name: &str, message: &str) -> Error {
+    Error::Plan { path: name.to_owned(), message: message.to_owned() }
+}
+
+fn finish(table: Table, blocks: &[LocalBlock], rows_of_blocks: &[usize]) -> Result<Decoded> {
+    let Table { names, columns, rows, mut problems } = table;
+    let failed = problems.failed_rows(rows);
+    let mut arrays = Vec::with_capacity(columns.len());
+    for (name, column) in names.iter().zip(columns) {
+        arrays.push(column.finish(failed.as_deref(), |row, value, rounded| {
+            problems.warn(|| {
+                format!(
+                    "row {row} of the mini-batch, column \"{name}\": {value} is rounded to {rounded} because other \
+                     values of the column are missing"
+                )
+            });
+        })?);
+    }
+    let mut batch = assemble(names, arrays, blocks, rows_of_blocks, rows)?;
+    if let Some(failed) = failed {
+        batch = filter_record_batch(&batch, &BooleanArray::from_iter(failed.iter().map(|failed| Some(!failed))))?;
+    }
+    let failed_records = (rows - batch.num_rows()) as u64 + problems.unread_records;
+    let (warnings, warnings_total) = problems.into_warnings();
+    Ok(Decoded { rows: batch.num_rows() as u64, batch, failed_records, warnings, warnings_total })
+}
+
+/// The batch of the files' own columns and those from their paths.
+fn assemble(
+    mut names: Vec<String>,
+    mut arrays: Vec<ArrayRef>,
+    blocks: &[LocalBlock],
+    rows_of_blocks: &[usize],
+    rows: usize,
+) -> Result<RecordBatch> {
+    let path_columns = blocks.first().map_or(&[][..], |block| &block.block.path_columns);
+    for (index, (name, _)) in path_columns.iter().enumerate() {
+        let mut values = Texts::new(true);
+        for (block, &rows) in blocks.iter().zip(rows_of_blocks) {
+            let value = block.block.path_columns.get(index).map_or("", |(_, value)| value);
+            for _ in 0..rows {
+                values.take_text(value.as_bytes());
+            }
+        }
+        names.push(name.clone());
+        arrays.push(values.finish()?);
+    }
+    let fields: Vec<Field> =
+        names.into_iter().zip(&arrays).map(|(name, array)| Field::new(name, array.data_type().clone(), true)).collect();
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    Ok(RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options)?)
+}

@@ -1,0 +1,305 @@
+//! Names and types of the columns of text tables, from the first rows of an input.
+//!
+//! The one idea: for each column, keep the set of types that every value so far can have; the narrowest one left wins.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use protocol::{BlockRange, ColumnType, HeaderMode, TableColumn, TableFormat, TableOptions, TableSchema};
+
+use crate::blocks::text_block_range;
+use crate::datetime::{DayOrder, parse_datetime};
+use crate::error::{Error, Result, display};
+use crate::jsonl::{Value, lines, members};
+use crate::scalar::{parse_float, parse_integer, trim};
+use crate::source::{Text, TextFile, encoding_of};
+use crate::split::{Rows, Splitter, first_row, unquote};
+
+/// Data rows that decide the types, counted over the files of an input in order.
+pub const WINDOW_ROWS: usize = 200;
+
+/// Read at a time.
+const PIECE_BYTES: u64 = 256 * 1024;
+
+/// How `options` cut text into cells.
+pub(crate) fn splitter(options: &TableOptions) -> Splitter {
+    let drop_ragged = options.on_type_mismatch == protocol::MismatchPolicy::Error;
+    Splitter { delimiter: options.delimiter, multi_line: options.support_multi_line, drop_ragged }
+}
+
+/// Whether the first line of every file names the columns.
+pub(crate) fn has_header(options: &TableOptions) -> bool {
+    options.format != TableFormat::Jsonl && options.header == HeaderMode::AllFilesSameHeaders
+}
+
+/// Column names out of the cells of a header line: none empty, none twice.
+pub(crate) fn column_names(cells: Vec<String>) -> Vec<String> {
+    let mut taken: HashSet<String> = cells.iter().filter(|cell| !cell.trim().is_empty()).cloned().collect();
+    let mut seen = HashSet::new();
+    let mut names = Vec::with_capacity(cells.len());
+    for (index, cell) in cells.into_iter().enumerate() {
+        let is_empty = cell.trim().is_empty();
+        let base = if is_empty { format!("Column{}", index + 1) } else { cell };
+        let mut name = base.clone();
+        let mut copy = 0;
+        while seen.contains(&name) || (copy > 0 || is_empty) && taken.contains(&name) {
+            copy += 1;
+            name = format!("{base}.{copy}");
+        }
+        taken.insert(name.clone());
+        seen.insert(name.clone());
+        names.push(name);
+    }
+    names
+}
+
+/// Collects the first rows of an input, file by file.
+pub struct SchemaInference {
+    options: TableOptions,
+    /// Records looked at.
+    window: usize,
+    /// Those of them that could be read.
+    rows: usize,
+    columns: Vec<(String, Candidates)>,
+    has_columns: bool,
+    text: Text,
+}
+
+impl SchemaInference {
+    /// Begins with an input. Fails if the options contradict each other.
+    pub fn new(options: &TableOptions) -> Result<Self> {
+        encoding_of(options)?;
+        if matches!(options.delimiter, b'"' | b'\n' | b'\r') {
+            return Err(Error::Options("a delimiter cannot be a quote or a line break".to_owned()));
+        }
+        Ok(Self {
+            options: options.clone(),
+            window: 0,
+            rows: 0,
+            columns: Vec::new(),
+            has_columns: false,
+            text: Text::default(),
+        })
+    }
+
+    /// Whether further files change nothing. Parquet files have types of their own, so none is needed.
+    pub fn is_complete(&self) -> bool {
+        self.window >= WINDOW_ROWS || !self.options.format.is_text()
+    }
+
+    /// Looks at the next file of the input, which messages call `name`. Reads no more of it than is needed.
+    pub fn add_file(&mut self, path: &Path, name: &str) -> Result<()> {
+        if self.is_complete() {
+            return Ok(());
+        }
+        let file = TextFile::open(path, name, &self.options)?;
+        let mut text = std::mem::take(&mut self.text);
+        let added = if self.options.support_multi_line {
+            self.add_whole(&file, &mut text)
+        } else {
+            self.add_lines(&file, &mut text)
+        };
+        self.text = text;
+        added
+    }
+
+    fn add_lines(&mut self, file: &TextFile, text: &mut Text) -> Result<()> {
+        for k in 0..file.bytes().div_ceil(PIECE_BYTES) {
+            let BlockRange::Lines { first, last } = text_block_range(k, PIECE_BYTES) else {
+                unreachable!("lines are cut")
+            };
+            file.read_lines(first, last, text)?;
+            let has_first_line = (first..=last).contains(&file.first_line());
+            self.add_text(text.as_slice(), has_first_line && !text.as_slice().is_empty());
+            if self.is_complete() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_whole(&mut self, file: &TextFile, text: &mut Text) -> Result<()> {
+        let mut limit = PIECE_BYTES;
+        loop {
+            file.read_prefix(limit, text)?;
+            // The last row of a part may be half a row.
+            let is_part = limit < file.bytes();
+            let text = text.as_slice();
+            let rows = if is_part { self.count_rows(text).saturating_sub(1) } else { usize::MAX };
+            if !is_part || rows > WINDOW_ROWS - self.window {
+                self.add_text(text, true);
+                return Ok(());
+            }
+            limit *= 4;
+        }
+    }
+
+    fn count_rows(&self, text: &[u8]) -> usize {
+        if self.options.format == TableFormat::Jsonl {
+            return lines(text).take(WINDOW_ROWS + 2).count();
+        }
+        let mut rows = Rows::default();
+        splitter(&self.options).split(text, 0, 0, WINDOW_ROWS + 2, &mut rows);
+        rows.count.max(rows.ragged.len())
+    }
+
+    /// Adds whole rows. `has_first_line`: the first line of the file is among them.
+    fn add_text(&mut self, text: &[u8], has_first_line: bool) {
+        if self.options.format == TableFormat::Jsonl {
+            return self.add_objects(text);
+        }
+        let splitter = splitter(&self.options);
+        let mut from = 0;
+        if has_first_line {
+            let (cells, next) = first_row(splitter, text);
+            if has_header(&self.options) {
+                from = next;
+            }
+            if !self.has_columns && !cells.is_empty() {
+                self.has_columns = true;
+                let names = if has_header(&self.options) { cells } else { vec![String::new(); cells.len()] };
+                self.columns = column_names(names).into_iter().map(|name| (name, Candidates::default())).collect();
+            }
+        }
+        let mut rows = Rows::default();
+        let mut scratch = Vec::new();
+        while from < text.len() && !self.is_complete() {
+            from = splitter.split(text, from, self.columns.len(), WINDOW_ROWS - self.window, &mut rows);
+            for (index, (_, candidates)) in self.columns.iter_mut().enumerate() {
+                for (start, end) in rows.cells(index) {
+                    candidates.see(unquote(text.get(start..end).unwrap_or_default(), &mut scratch));
+                }
+            }
+            self.window += rows.count;
+            self.rows += rows.count;
+        }
+    }
+
+    fn add_objects(&mut self, text: &[u8]) {
+        let mut indexes: HashMap<String, usize> =
+            self.columns.iter().enumerate().map(|(index, (name, _))| (name.clone(), index)).collect();
+        for (_, line) in lines(text).take(WINDOW_ROWS - self.window) {
+            self.window += 1;
+            let mut row = Vec::new();
+            // A line that cannot be read says nothing about types.
+            if members(line, |key, value| row.push((key, value))).is_err() {
+                continue;
+            }
+            for (key, value) in row {
+                let index = *indexes.entry(key.into_owned()).or_insert_with_key(|key| {
+                    self.columns.push((key.clone(), Candidates::default()));
+                    self.columns.len() - 1
+                });
+                self.columns[index].1.see_json(&value);
+            }
+            self.rows += 1;
+        }
+    }
+
+    /// The schema, with `path_columns` as last columns; `None` for Parquet, whose files have types of their own.
+    pub fn finish(self, path_columns: &[String]) -> Option<TableSchema> {
+        if !self.options.format.is_text() {
+            return None;
+        }
+        let (rows, infers) = (self.rows, self.options.infer_column_types);
+        let own = self.columns.into_iter().map(|(name, candidates)| TableColumn {
+            name,
+            column_type: if infers { candidates.decide(rows) } else { ColumnType::Text },
+        });
+        let from_path =
+            path_columns.iter().map(|name| TableColumn { name: name.clone(), column_type: ColumnType::Text });
+        Some(TableSchema { columns: own.chain(from_path).collect() })
+    }
+}
+
+/// The schema of local files, with `path_columns` as last columns; `None` for Parquet.
+pub fn infer_schema<'a>(
+    files: impl IntoIterator<Item = &'a Path>,
+    options: &TableOptions,
+    path_columns: &[String],
+) -> Result<Option<TableSchema>> {
+    let mut inference = SchemaInference::new(options)?;
+    for path in files {
+        if inference.is_complete() {
+            break;
+        }
+        inference.add_file(path, &display(path))?;
+    }
+    Ok(inference.finish(path_columns))
+}
+
+/// Types that every value of a column so far can have.
+struct Candidates {
+    /// Number of values that are not blank.
+    filled: usize,
+    /// `0` and `1`; `true` and `false`; `T` and `F`; `Y` and `N`. A column keeps to one notation.
+    booleans: [bool; 4],
+    integer: bool,
+    float: bool,
+    month_first: bool,
+    day_first: bool,
+}
+
+impl Default for Candidates {
+    fn default() -> Self {
+        Self { filled: 0, booleans: [true; 4], integer: true, float: true, month_first: true, day_first: true }
+    }
+}
+
+impl Candidates {
+    fn see(&mut self, cell: &[u8]) {
+        let cell = trim(cell);
+        if cell.is_empty() {
+            return;
+        }
+        self.filled += 1;
+        let notation = match cell {
+            b"0" | b"1" => Some(0),
+            b"T" | b"F" => Some(2),
+            b"Y" | b"N" => Some(3),
+            _ if cell.eq_ignore_ascii_case(b"true") || cell.eq_ignore_ascii_case(b"false") => Some(1),
+            _ => None,
+        };
+        for (index, is_possible) in self.booleans.iter_mut().enumerate() {
+            *is_possible &= notation == Some(index);
+        }
+        self.integer = self.integer && parse_integer(cell).is_some();
+        self.float = self.float && parse_float(cell).is_some();
+        self.month_first = self.month_first && parse_datetime(cell, DayOrder::MonthFirst).is_some();
+        self.day_first = self.day_first && parse_datetime(cell, DayOrder::DayFirst).is_some();
+    }
+
+    /// JSON says itself what is a number and what is text.
+    fn see_json(&mut self, value: &Value) {
+        const TEXT: Candidates = Candidates {
+            filled: 0,
+            booleans: [false; 4],
+            integer: false,
+            float: false,
+            month_first: false,
+            day_first: false,
+        };
+        match value {
+            Value::Missing => {}
+            Value::Number(number) => {
+                self.see(number);
+                self.booleans = [false; 4];
+            }
+            Value::Boolean(value) => self.see(if *value { b"true" } else { b"false" }),
+            Value::Text(_) | Value::Nested(_) => *self = Self { filled: self.filled + 1, ..TEXT },
+        }
+    }
+
+    fn decide(&self, rows: usize) -> ColumnType {
+        match self {
+            _ if self.filled == 0 => ColumnType::Blank,
+            _ if self.booleans.contains(&true) => ColumnType::Boolean,
+            // A missing value makes floats of whole numbers; so that every block looks the same, all are floats.
+            _ if self.integer && self.filled == rows => ColumnType::Integer,
+            _ if self.float => ColumnType::Float,
+            _ if self.month_first => ColumnType::DateTimeMonthFirst,
+            _ if self.day_first => ColumnType::DateTimeDayFirst,
+            _ => ColumnType::Text,
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The hand-over form of a table: an Arrow IPC stream of one schema message and one record batch.
+//!
+//! The stream is a list of buffers that share the memory of the columns: its size is known before a byte is copied, and
+//! the only copy is the one to where it goes.
+
+use std::io::{self, Write};
+
+use arrow::array::RecordBatch;
+use arrow::buffer::Buffer;
+use arrow::ipc::writer::StreamEncoder;
+
+use crate::error::Result;
+
+/// A table as it is handed over. Buffers are not compressed and start at multiples of 64 bytes.
+pub struct IpcStream {
+    buffers: Vec<Buffer>,
+}
+
+impl IpcStream {
+    /// The stream of one batch.
+    pub fn new(batch: &RecordBatch) -> Result<Self> {
+        let mut encoder = StreamEncoder::try_new(&batch.schema())?;
+        let mut buffers = encoder.encode(batch)?;
+        buffers.extend(encoder.finish()?);
+        Ok(Self { buffers })
+    }
+
+    /// Exact length.
+    pub fn bytes(&self) -> u64 {
+        self.buffers.iter().map(|buffer| buffer.len() as u64).sum()
+    }
+
+    /// The pieces, in order; for a vectored write.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.buffers.iter().map(Buffer::as_slice)
+    }
+
+    /// Copies the stream.
+    pub fn write_to(&self, mut into: impl Write) -> io::Result<()> {
+        self.pieces().try_for_each(|piece| into.write_all(piece))
+    }
+}

@@ -1,0 +1,337 @@
+//! JSON lines into columns: one object a line, each member a cell.
+//!
+//! Only the flat object is parsed here, so that a cell is a piece of the line and nothing is allocated for it; values
+//! that hold others are checked by `serde_json` and kept as compact JSON text.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use serde::de::IgnoredAny;
+
+use crate::column::{Builder, Column};
+use crate::delimited::Table;
+use crate::problems::{Misfit, Place};
+use crate::source::is_blank;
+
+/// One value of a flat object.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value<'a> {
+    /// `null`, or not there.
+    Missing,
+    Boolean(bool),
+    /// As it is written; also `NaN` and `Infinity`, which Python writes.
+    Number(&'a [u8]),
+    Text(Cow<'a, str>),
+    /// An object or an array, as it is written.
+    Nested(&'a [u8]),
+}
+
+/// The lines of a text that are not blank, with their positions.
+pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while at < text.len() {
+            let start = at;
+            let end = memchr::memchr(b'\n', &text[at..]).map_or(text.len(), |length| at + length);
+            at = end + 1;
+            // No delimiter stands between JSON values that could be white space.
+            if !is_blank(&text[start..end], b'\n') {
+                return Some((start, &text[start..end]));
+            }
+        }
+        None
+    })
+}
+
+/// Calls `each` with the members of the object that `line` holds.
+pub(crate) fn members<'a>(line: &'a [u8], mut each: impl FnMut(Cow<'a, str>, Value<'a>)) -> Result<(), &'static str> {
+    let mut cursor = Cursor { line, at: 0 };
+    cursor.skip_space();
+    cursor.expect(b'{', "the line is no JSON object")?;
+    cursor.skip_space();
+    if cursor.peek() == Some(b'}') {
+        cursor.at += 1;
+    } else {
+        loop {
+            cursor.skip_space();
+            let key = cursor.string()?;
+            cursor.skip_space();
+            cursor.expect(b':', "a colon is missing in the JSON object")?;
+            cursor.skip_space();
+            each(key, cursor.value()?);
+            cursor.skip_space();
+            match cursor.peek() {
+                Some(b',') => cursor.at += 1,
+                Some(b'}') => {
+                    cursor.at += 1;
+                    break;
+                }
+                _ => return Err("the JSON object is not complete"),
+            }
+        }
+    }
+    cursor.skip_space();
+    if cursor.at == line.len() { Ok(()) } else { Err("something follows the JSON object") }
+}
+
+struct Cursor<'a> {
+    line: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn peek(&self) -> Option<u8> {
+        self.line.get(self.at).copied()
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+            self.at += 1;
+        }
+    }
+
+    fn expect(&mut self, byte: u8, otherwise: &'static str) -> Result<(), &'static str> {
+        if self.peek() != Some(byte) {
+            return Err(otherwise);
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn string(&mut self) -> Result<Cow<'a, str>, &'static str> {
+        const UNENDED: &str = "a string in the JSON object does not end";
+        const NO_TEXT: &str = "a string in the JSON object is no text";
+        let opening = self.at;
+        self.expect(b'"', "a string is missing in the JSON object")?;
+        let mut has_escape = false;
+        loop {
+            let length = memchr::memchr2(b'"', b'\\', &self.line[self.at..]).ok_or(UNENDED)?;
+            self.at += length + 1;
+            if self.line[self.at - 1] == b'"' {
+                break;
+            }
+            has_escape = true;
+            self.at += 1;
+            if self.at > self.line.len() {
+                return Err(UNENDED);
+            }
+        }
+        if has_escape {
+            let text = serde_json::from_slice(&self.line[opening..self.at]);
+            return text.map(Cow::Owned).map_err(|_| "an escape in the JSON object is none");
+        }
+        std::str::from_utf8(&self.line[opening + 1..self.at - 1]).map(Cow::Borrowed).map_err(|_| NO_TEXT)
+    }
+
+    fn value(&mut self) -> Result<Value<'a>, &'static str> {
+        const NO_VALUE: &str = "a value in the JSON object is none";
+        let rest = &self.line[self.at..];
+        match rest.first() {
+            Some(b'"') => return self.string().map(Value::Text),
+            Some(b'{' | b'[') => {
+                let mut values = serde_json::Deserializer::from_slice(rest).into_iter::<IgnoredAny>();
+                let Some(Ok(_)) = values.next() else { return Err(NO_VALUE) };
+                let length = values.byte_offset();
+                self.at += length;
+                return Ok(Value::Nested(&rest[..length]));
+            }
+            _ => {}
+        }
+        let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\r' | b'\n');
+        let word = &rest[..rest.iter().position(ends).unwrap_or(rest.len())];
+        self.at += word.len();
+        match word {
+            b"null" => Ok(Value::Missing),
+            b"true" => Ok(Value::Boolean(true)),
+            b"false" => Ok(Value::Boolean(false)),
+            b"NaN" | b"Infinity" | b"-Infinity" => Ok(Value::Number(word)),
+            _ if is_number(word) => Ok(Value::Number(word)),
+            _ => Err(NO_VALUE),
+        }
+    }
+}
+
+fn is_number(word: &[u8]) -> bool {
+    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let mut rest = word.strip_prefix(b"-").unwrap_or(word);
+    let whole = digits(rest);
+    if whole == 0 || (whole > 1 && rest[0] == b'0') {
+        return false;
+    }
+    rest = &rest[whole..];
+    if let Some(fraction) = rest.strip_prefix(b".") {
+        let length = digits(fraction);
+        if length == 0 {
+            return false;
+        }
+        rest = &fraction[length..];
+    }
+    if let [b'e' | b'E', exponent @ ..] = rest {
+        let exponent = exponent.strip_prefix(b"-").or_else(|| exponent.strip_prefix(b"+")).unwrap_or(exponent);
+        let length = digits(exponent);
+        if length == 0 {
+            return false;
+        }
+        rest = &exponent[length..];
+    }
+    rest.is_empty()
+}
+
+/// Valid JSON without the white space between its parts.
+fn compact<'a>(json: &[u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
+    scratch.clear();
+    let mut in_string = false;
+    let mut escaped = false;
+    for &byte in json {
+        if in_string {
+            in_string = escaped || byte != b'"';
+            escaped = !escaped && byte == b'\\';
+        } else if byte.is_ascii_whitespace() {
+            continue;
+        } else {
+            in_string = byte == b'"';
+        }
+        scratch.push(byte);
+    }
+    scratch
+}
+
+impl Table {
+    /// Appends the objects of the text of `place`.
+    pub fn append_jsonl(&mut self, place: &mut Place) {
+        let text = place.text.as_slice();
+        let names = std::mem::take(&mut self.names);
+        let indexes: HashMap<&str, usize> =
+            names.iter().enumerate().map(|(index, name)| (name.as_str(), index)).collect();
+        let mut cells = vec![Value::Missing; names.len()];
+        let mut scratch = Vec::new();
+        for (position, line) in lines(text) {
+            cells.fill(Value::Missing);
+            let mut unknown: Option<String> = None;
+            // Members mostly come in the order of the columns.
+            let mut next = 0;
+            let parsed = members(line, |key, value| {
+                let index = match names.get(next) {
+                    Some(name) if *name == key => Some(next),
+                    _ => indexes.get(key.as_ref()).copied(),
+                };
+                match index {
+                    Some(index) => {
+                        cells[index] = value;
+                        next = index + 1;
+                    }
+                    None if unknown.is_none() => unknown = Some(key.into_owned()),
+                    None => {}
+                }
+            });
+            if let Err(reason) = parsed {
+                self.problems.unreadable_record(place, position, reason);
+                continue;
+            }
+            for (index, cell) in cells.iter().enumerate() {
+                let written = match cell {
+                    Value::Missing => &b""[..],
+                    Value::Boolean(true) => b"true",
+                    Value::Boolean(false) => b"false",
+                    Value::Number(number) => number,
+                    Value::Text(text) => text.as_bytes(),
+                    Value::Nested(json) => compact(json, &mut scratch),
+                };
+                if let Err(misfit) = take(&mut self.columns[index], cell, written) {
+                    self.problems.misfit(place, position, self.rows, &names[index], written, misfit);
+                } else if place.text.replaced && written.windows(3).any(|bytes| bytes == "\u{FFFD}".as_bytes()) {
+                    self.problems.replaced(place, position, &names[index], written);
+                }
+            }
+            if let Some(key) = unknown {
+                let defect = format_args!("\"{key}\" is in none of the first rows, which name the columns");
+                self.problems.defect(place, position, Some(self.rows), defect, "it was dropped");
+            }
+            self.rows += 1;
+        }
+        self.names = names;
+    }
+}
+
+fn take(column: &mut Column, value: &Value, written: &[u8]) -> Result<(), Misfit> {
+    match (column, value) {
+        (column, Value::Missing) => {
+            column.builder().take_missing();
+            Ok(())
+        }
+        // A string that is there is there, also when it is empty.
+        (Column::Text(texts) | Column::Blank(texts), _) => {
+            texts.take_text(written);
+            Ok(())
+        }
+        (Column::Integer(values), _) => values.take(written),
+        (Column::Float(values), _) => values.take(written),
+        (column, _) => column.builder().take(written),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Vec<(String, String)>, &'static str> {
+        let mut found = Vec::new();
+        members(line.as_bytes(), |key, value| found.push((key.into_owned(), format!("{value:?}"))))?;
+        Ok(found)
+    }
+
+    #[test]
+    fn values_of_every_kind() {
+        let line = r#" {"a": 1, "b":-1.5e3 ,"c":true,"d":null,"e":"x\n\"y","f":[1, {"g": "a b"}],"h":NaN} "#;
+        let mut found = Vec::new();
+        members(line.as_bytes(), |key, value| found.push((key.into_owned(), value))).expect("valid");
+        assert_eq!(found[0], ("a".to_owned(), Value::Number(b"1")));
+        assert_eq!(found[1], ("b".to_owned(), Value::Number(b"-1.5e3")));
+        assert_eq!(found[2], ("c".to_owned(), Value::Boolean(true)));
+        assert_eq!(found[3], ("d".to_owned(), Value::Missing));
+        assert_eq!(found[4], ("e".to_owned(), Value::Text("x\n\"y".into())));
+        assert_eq!(found[5], ("f".to_owned(), Value::Nested(br#"[1, {"g": "a b"}]"#)));
+        assert_eq!(found[6], ("h".to_owned(), Value::Number(b"NaN")));
+        assert_eq!(compact(br#"[1, {"g" : "a \" b"}]"#, &mut Vec::new()), br#"[1,{"g":"a \" b"}]"#);
+    }
+
+    #[test]
+    fn what_is_no_object_is_told() {
+        for line in [
+            "",
+            "1",
+            "[1]",
+            "{",
+            "{\"a\"",
+            "{\"a\":",
+            "{\"a\":1",
+            "{\"a\":1,}",
+            "{\"a\":01}",
+            "{\"a\":1.}",
+            "{\"a\":+1}",
+            "{\"a\":tru}",
+            "{\"a\":1}x",
+            "{\"a\":[1}",
+            "{\"a\":\"x}",
+            "{\"a\":\"\\x\"}",
+            "{a:1}",
+            "{\"a\":\"\\",
+        ] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+        assert_eq!(parsed("{}"), Ok(vec![]));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+        #[test]
+        fn accepts_what_serde_json_accepts(line in r#"\{("[ab]":(-?[0-9]{1,3}(\.[0-9])?([eE][+-]?[0-9])?|true|null|"x"|\[\]|[a-z"\\{}\[\]:,0-9.]{1,4}),?){0,3}\}?"#) {
+            let theirs = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&line);
+            // Numbers beyond a double are no matter of grammar.
+            let is_range = theirs.as_ref().is_err_and(|error| error.to_string().contains("out of range"));
+            prop_assert!(is_range || theirs.is_ok() == parsed(&line).is_ok(), "{} {:?}", line, theirs);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Parquet: one row group, or rows of one, as they stand in the file.
+//!
+//! Column types are those of the file, but for two: dictionaries are read as their values, and text has 64-bit offsets
+//! as everywhere else in this crate. What a library stored in the file about its own index is left out: a mini-batch
+//! has an index of its own.
+
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use parquet::errors::ParquetError;
+
+use crate::error::{Error, Result, display, unreadable};
+
+/// Number of rows in each row group of a Parquet file.
+pub fn parquet_row_groups(path: &Path) -> Result<Vec<u64>> {
+    let name = display(path);
+    let file = File::open(path).map_err(unreadable(&name))?;
+    let metadata = guarded(&name, "footer", || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))?;
+    let groups = metadata.metadata().row_groups().iter();
+    groups.map(|group| u64::try_from(group.num_rows()).map_err(|_| negative(&name))).collect()
+}
+
+fn negative(name: &str) -> Error {
+    let message = "a row group has a negative number of rows".to_owned();
+    Error::Malformed { path: name.to_owned(), place: "footer".to_owned(), message }
+}
+
+/// Some corrupt files make the decoder panic instead of returning an error; to the user both are the same.
+fn guarded<T>(name: &str, place: &str, read: impl FnOnce() -> std::result::Result<T, ParquetError>) -> Result<T> {
+    let malformed = |message: String| {
+        let message = format!("not readable as Parquet: {message}");
+        Error::Malformed { path: name.to_owned(), place: place.to_owned(), message }
+    };
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(result) => result.map_err(|error| malformed(error.to_string())),
+        Err(_) => Err(malformed("the content contradicts itself".to_owned())),
+    }
+}
+
+/// Reads row groups. Keeps the footer of the last file, which the next block most likely needs again.
+#[derive(Default)]
+pub(crate) struct RowGroupReader {
+    last: Option<(Identity, ArrowReaderMetadata)>,
+}
+
+#[derive(PartialEq)]
+struct Identity {
+    path: std::path::PathBuf,
+    bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl RowGroupReader {
+    /// Rows `offset .. offset + rows` of row group `row_group` of `path`, which messages call `name`.
+    pub fn read(&mut self, path: &Path, name: &str, row_group: u32, offset: u64, rows: u64) -> Result<RecordBatch> {
+        let file = File::open(path).map_err(unreadable(name))?;
+        let metadata = self.metadata(&file, path, name)?;
+        let schema = plain_schema(metadata.schema());
+        let row_group = row_group as usize;
+        let available = metadata.metadata().row_groups().get(row_group).map(|group| group.num_rows().max(0) as u64);
+        if available.is_none_or(|available| offset.checked_add(rows).is_none_or(|end| end > available)) {
+            let message =
+                format!("row group {row_group} does not hold rows {offset} to {}", offset.saturating_add(rows));
+            return Err(Error::Plan { path: name.to_owned(), message });
+        }
+        let rows = usize::try_from(rows).expect("a mini-batch fits into memory");
+        let offset = usize::try_from(offset).expect("a row group fits into memory");
+        let batches = guarded(name, &format!("row group {row_group}"), || {
+            let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata)
+                .with_row_groups(vec![row_group])
+                .with_offset(offset)
+                .with_limit(rows)
+                .with_batch_size(rows.max(1))
+                .build()?;
+            Ok(reader.collect::<std::result::Result<Vec<_>, _>>()?)
+        })?;
+        let batch = joined(&schema, batches, name)?;
+        if batch.num_rows() != rows {
+            let message = format!("holds {} rows where its footer promises {rows}", batch.num_rows());
+            return Err(Error::Malformed { path: name.to_owned(), place: format!("row group {row_group}"), message });
+        }
+        Ok(batch)
+    }
+
+    fn metadata(&mut self, file: &File, path: &Path, name: &str) -> Result<ArrowReaderMetadata> {
+        let state = file.metadata().map_err(unreadable(name))?;
+        let identity = Identity { path: path.to_owned(), bytes: state.len(), modified: state.modified().ok() };
+        if let Some((known, metadata)) = &self.last
+            && *known == identity
+        {
+            return Ok(metadata.clone());
+        }
+        let metadata = guarded(name, "footer", || {
+            let found = ArrowReaderMetadata::load(file, ArrowReaderOptions::new())?;
+            let options = ArrowReaderOptions::new().with_schema(plain_schema(found.schema()));
+            ArrowReaderMetadata::try_new(Arc::clone(found.metadata()), options)
+        })?;
+        self.last = Some((identity, metadata.clone()));
+        Ok(metadata)
+    }
+}
+
+/// One batch of several, whose columns must be the same.
+pub(crate) fn joined(schema: &SchemaRef, batches: Vec<RecordBatch>, name: &str) -> Result<RecordBatch> {
+    let batches = batches.into_iter().map(|batch| {
+        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        let found = plain_schema(&batch.schema());
+        if found != *schema {
+            let message = "its columns are not those of the other files of the mini-batch".to_owned();
+            return Err(Error::Plan { path: name.to_owned(), message });
+        }
+        Ok(RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &options)?)
+    });
+    let batches: Vec<RecordBatch> = batches.collect::<Result<_>>()?;
+    match <[RecordBatch; 1]>::try_from(batches) {
+        Ok([batch]) => Ok(batch),
+        Err(batches) => Ok(concat_batches(schema, &batches)?),
+    }
+}
+
+/// The schema without metadata, dictionaries and kinds of text.
+fn plain_schema(schema: &Schema) -> SchemaRef {
+    let fields = schema.fields().iter().map(|field| Field::new(field.name(), plain_type(field.data_type()), true));
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}
+
+fn plain_type(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => plain_type(values),
+        DataType::Utf8 | DataType::Utf8View => DataType::LargeUtf8,
+        DataType::BinaryView => DataType::LargeBinary,
+        other => other.clone(),
+    }
+}

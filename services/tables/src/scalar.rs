@@ -1,0 +1,190 @@
+//! Numbers and truth values out of text, without allocation.
+
+/// Without white space around it.
+pub(crate) fn trim(cell: &[u8]) -> &[u8] {
+    cell.trim_ascii()
+}
+
+/// A whole number of up to eight plain digits, out of `text[start..end]`: the common case, without a loop.
+///
+/// Reads eight bytes behind `start`, so it declines near the end of `text`.
+#[inline]
+pub(crate) fn short_digits(text: &[u8], start: usize, length: usize) -> Option<u64> {
+    if length == 0 || length > 8 {
+        return None;
+    }
+    let word = u64::from_le_bytes(*text.get(start..)?.first_chunk::<8>()?);
+    // The digits move to the end and zeros fill the front. A byte below '0' becomes part of no digit below.
+    let word = shift_in_zeros(word, length);
+    is_digits(word).then(|| digits_value(word))
+}
+
+#[inline]
+fn shift_in_zeros(word: u64, length: usize) -> u64 {
+    const ZEROS: u64 = 0x3030_3030_3030_3030;
+    if length == 8 { word } else { (word << (64 - 8 * length)) | (ZEROS >> (8 * length)) }
+}
+
+#[inline]
+fn is_digits(word: u64) -> bool {
+    let above = word.wrapping_add(0x4646_4646_4646_4646);
+    let below = word.wrapping_sub(0x3030_3030_3030_3030);
+    (above | below) & 0x8080_8080_8080_8080 == 0
+}
+
+/// The number that eight digits in a little-endian word stand for.
+#[inline]
+fn digits_value(word: u64) -> u64 {
+    let pairs = (word & 0x0F0F_0F0F_0F0F_0F0F).wrapping_mul(2561) >> 8;
+    let fours = (pairs & 0x00FF_00FF_00FF_00FF).wrapping_mul(6_553_601) >> 16;
+    (fours & 0x0000_FFFF_0000_FFFF).wrapping_mul(42_949_672_960_001) >> 32
+}
+
+/// A whole number with an optional sign, within `i64`.
+pub(crate) fn parse_integer(cell: &[u8]) -> Option<i64> {
+    let (negative, digits) = split_sign(cell);
+    if digits.is_empty() {
+        return None;
+    }
+    let mut value = 0i64;
+    for &byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        // Negative, because that side of i64 reaches one further.
+        value = value.checked_mul(10)?.checked_sub(i64::from(digit))?;
+    }
+    if negative { Some(value) } else { value.checked_neg() }
+}
+
+fn split_sign(cell: &[u8]) -> (bool, &[u8]) {
+    match cell {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        _ => (false, cell),
+    }
+}
+
+/// A decimal or scientific number, `nan` or `inf`; correctly rounded.
+pub(crate) fn parse_float(cell: &[u8]) -> Option<f64> {
+    let (negative, rest) = split_sign(cell);
+    if !rest.first().is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'.') {
+        return None;
+    }
+    let value = short_decimal(rest).or_else(|| fast_float2::parse(rest).ok())?;
+    Some(if negative { -value } else { value })
+}
+
+/// Powers of ten that a double holds exactly.
+const POWERS_OF_TEN: [f64; 18] =
+    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17];
+
+/// Digits with at most one point among them. Exact: both operands of the one division are.
+#[inline]
+pub(crate) fn short_decimal(digits: &[u8]) -> Option<f64> {
+    const EXACT_MAX: u64 = 1 << 53;
+    if digits.is_empty() || digits.len() > POWERS_OF_TEN.len() {
+        return None;
+    }
+    let mut mantissa = 0u64;
+    let mut point = digits.len();
+    for (index, &byte) in digits.iter().enumerate() {
+        let digit = byte.wrapping_sub(b'0');
+        if digit <= 9 {
+            mantissa = mantissa * 10 + u64::from(digit);
+        } else if byte == b'.' && point == digits.len() && digits.len() > 1 {
+            point = index;
+        } else {
+            return None;
+        }
+    }
+    let fraction = (digits.len() - point).saturating_sub(1);
+    (mantissa <= EXACT_MAX).then(|| mantissa as f64 / POWERS_OF_TEN[fraction])
+}
+
+/// A truth value in any of the notations that are recognised.
+pub(crate) fn parse_boolean(cell: &[u8]) -> Option<bool> {
+    match cell {
+        b"1" | b"T" | b"Y" => Some(true),
+        b"0" | b"F" | b"N" => Some(false),
+        _ if cell.eq_ignore_ascii_case(b"true") => Some(true),
+        _ if cell.eq_ignore_ascii_case(b"false") => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn integers() {
+        for (text, value) in [
+            ("0", Some(0)),
+            ("007", Some(7)),
+            ("+3", Some(3)),
+            ("-9223372036854775808", Some(i64::MIN)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("9223372036854775808", None),
+            ("-", None),
+            ("", None),
+            ("+-3", None),
+            ("1.0", None),
+            ("0x10", None),
+            ("1_0", None),
+        ] {
+            assert_eq!(parse_integer(text.as_bytes()), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn floats() {
+        for (text, value) in [
+            ("1.5", Some(1.5)),
+            (".5", Some(0.5)),
+            ("5.", Some(5.0)),
+            ("-1e-3", Some(-0.001)),
+            ("1E5", Some(1e5)),
+            ("inf", Some(f64::INFINITY)),
+            ("-Infinity", Some(f64::NEG_INFINITY)),
+            (".", None),
+            ("", None),
+            ("+-5", None),
+            ("1,5", None),
+            ("5%", None),
+            ("0x10", None),
+            ("1.2.3", None),
+            ("infinite", None),
+        ] {
+            assert_eq!(parse_float(text.as_bytes()), value, "{text}");
+        }
+        assert!(parse_float(b"NaN").is_some_and(f64::is_nan));
+        assert_eq!(parse_float(b"-0.0").map(f64::to_bits), Some((-0.0f64).to_bits()));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5000))]
+        #[test]
+        fn decimals_are_rounded_as_the_standard_library_does(text in r"[0-9]{0,12}\.?[0-9]{0,12}") {
+            prop_assert_eq!(parse_float(text.as_bytes()), text.parse::<f64>().ok());
+        }
+
+        #[test]
+        fn short_digits_agree_with_the_loop(before in ".{0,3}", text in "[0-9a/:.+ -]{0,10}", behind in ".{0,9}") {
+            let whole = format!("{before}{text}{behind}");
+            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+            match short_digits(whole.as_bytes(), before.len(), text.len()) {
+                Some(value) => prop_assert_eq!(text.parse::<u64>().ok(), Some(value)),
+                None => prop_assert!(!digits || text.is_empty() || text.len() > 8 || behind.len() < 8),
+            }
+        }
+
+        #[test]
+        fn any_integer_comes_back(value: i64) {
+            prop_assert_eq!(parse_integer(value.to_string().as_bytes()), Some(value));
+        }
+    }
+}
