@@ -18,11 +18,11 @@ pub(crate) const SEGMENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 const COMMIT_PAUSE_MIN: Duration = Duration::from_millis(250);
 const COMMIT_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Another reducer has committed the segment that was this one's turn. Nothing of this one's was written.
+/// Another reducer works on the same job: this one has stopped, and written nothing since it noticed.
 #[derive(Debug, thiserror::Error)]
-#[error("another reducer has taken over this job: it committed ledger segment {sequence} first")]
+#[error("another reducer has taken over this job: {evidence}")]
 pub struct Superseded {
-    sequence: u32,
+    pub(crate) evidence: String,
 }
 
 /// Where the rows of a mini-batch are.
@@ -225,7 +225,9 @@ impl Ledger {
         let bytes = segment.len() as u64;
         match self.commit_patiently(u64::from(sequence), segment).await.context("commit results to the ledger")? {
             Commit::Committed => {}
-            Commit::Lost => return Err(Superseded { sequence }.into()),
+            Commit::Lost => {
+                return Err(Superseded { evidence: format!("it committed ledger segment {sequence} first") }.into());
+            }
         }
         self.index.segment_bytes.push(bytes);
         Ok(batch.records)

@@ -14,7 +14,7 @@
 //! | how results are committed and found again | `ledger.rs` |
 //! | how the final file is made | `output/` |
 //! | what people read | `reports/` |
-//! | the order in which all this happens | `reducer.rs` |
+//! | the order in which all this happens | `reducer.rs`, `reducer/finish.rs` |
 //!
 //! What is deliberately absent: any knowledge of queues' makes, of how rows were made, and of how mini-batches get to
 //! workers. Nothing here publishes a descriptor.

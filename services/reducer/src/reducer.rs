@@ -1,38 +1,38 @@
-//! The order in which things happen: receive, commit, acknowledge; judge; and at the end write the output, then the
-//! result.
+//! The order in which things happen: receive, commit, acknowledge; judge; and at the end `finish`.
 
-use std::path::PathBuf;
+mod finish;
+mod receive;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
 use protocol::{
-    JobResult, JobSpec, JobState, OutputAction, Progress, ResultEvent, encode_record, milliseconds_since_epoch,
+    JobResult, JobSpec, OutputAction, Progress, Record, ResultEvent, encode_record, milliseconds_since_epoch,
 };
 use queue::{Delivery, Queue, Receive};
-use storage::{Commit, JobStore};
-use tokio::runtime::Handle;
+use storage::JobStore;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::ledger::{Batch, Ledger, Superseded};
-use crate::output::{Assembly, Written};
+use crate::failures::one_line;
+use crate::ledger::{Batch, Ledger, SEGMENT_BYTES_MAX, Superseded};
 use crate::reports::Reports;
 use crate::tally::Effect;
-use crate::thresholds::{self, Elapsed, Limits, NOTHING_SUCCEEDED, describe};
+use crate::thresholds::{self, Elapsed, Limits, describe};
 use crate::{CrashPoint, Options, Tally};
 
 /// Messages of one receive. Workers put many outcomes into a message, so this bounds memory more than it costs speed.
 const MESSAGES_MAX: usize = 64;
 /// Receives that may wait while a segment is committed.
 const RECEIVES_AHEAD_MAX: usize = 2;
+/// Segments are committed no more often than this: 40 objects a second at most.
+const COMMIT_INTERVAL_MIN: Duration = Duration::from_millis(25);
 /// How long a receive waits for the first message.
 const RECEIVE_WAIT: Duration = Duration::from_secs(1);
-/// Longest pause between calls to a queue that does not answer.
-const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
 /// Commits the results of one job, and ends it.
 #[derive(Debug)]
@@ -51,6 +51,7 @@ pub struct Reducer {
     /// When a mini-batch was created or an attempt ended; `None`: no mini-batch is known to exist.
     progressed: Option<Instant>,
     in_init_since: Option<Instant>,
+    committed: Option<Instant>,
 }
 
 /// Lets somebody else end the job: the plan cannot be made, an agent cannot be started.
@@ -106,9 +107,10 @@ impl Reducer {
             started: Instant::now(),
             progressed: None,
             in_init_since: None,
+            committed: None,
         };
         while let Some(records) = reducer.ledger.read_next().await? {
-            reducer.absorb(reducer.ledger.segments() - 1, records);
+            reducer.absorb(records, false);
         }
         if !reducer.options.nodes_outlive_reducer {
             reducer.tally.begin_session();
@@ -172,6 +174,7 @@ impl Reducer {
     /// workers announce what they have first.
     pub async fn run(mut self, cancel: CancellationToken) -> anyhow::Result<JobResult> {
         if let Some(result) = self.store.result().await? {
+            self.tidy(result.state).await;
             return Ok(result);
         }
         let end = match self.work(&cancel).await {
@@ -185,7 +188,8 @@ impl Reducer {
     async fn work(&mut self, cancel: &CancellationToken) -> anyhow::Result<End> {
         let (sender, mut incoming) = mpsc::channel(RECEIVES_AHEAD_MAX);
         let request = self.request(RECEIVE_WAIT);
-        let receiver = AbortOnDropHandle::new(tokio::spawn(receive_all(self.results.clone(), request, sender)));
+        let receiver =
+            AbortOnDropHandle::new(tokio::spawn(receive::receive_all(self.results.clone(), request, sender)));
         let mut failure = self.failure.subscribe();
         let mut progress = ticks(self.options.progress_interval);
         let mut report = ticks(self.options.report_interval);
@@ -237,16 +241,25 @@ impl Reducer {
         Receive { messages_max: MESSAGES_MAX, visibility: self.options.visibility, wait }
     }
 
-    /// Commits what was received, and with it what came while the former segment was committed.
+    /// Commits what was received, and with it what came while the former segment was committed. In a job of many quick
+    /// mini-batches a short wait makes one segment of what would have been many.
     async fn commit_with_waiting(
         &mut self,
         mut deliveries: Vec<Delivery>,
         incoming: &mut mpsc::Receiver<anyhow::Result<Vec<Delivery>>>,
     ) -> anyhow::Result<()> {
-        while let Ok(more) = incoming.try_recv() {
-            deliveries.extend(more?);
+        let due = self.committed.map_or_else(Instant::now, |committed| committed + COMMIT_INTERVAL_MIN);
+        let mut bytes: usize = deliveries.iter().map(|delivery| delivery.body.len()).sum();
+        while bytes < SEGMENT_BYTES_MAX
+            && let Ok(Some(more)) = timeout_at(due, incoming.recv()).await
+        {
+            let more = more?;
+            bytes += more.iter().map(|delivery| delivery.body.len()).sum::<usize>();
+            deliveries.extend(more);
         }
-        self.commit(deliveries).await
+        self.commit(deliveries).await?;
+        self.committed = Some(Instant::now());
+        Ok(())
     }
 
     /// Commits messages in segments of bounded size, and only then acknowledges them.
@@ -281,12 +294,13 @@ impl Reducer {
         (self.options.crash)(CrashPoint::BeforeSegmentCommit);
         let records = self.ledger.commit(batch).await?;
         (self.options.crash)(CrashPoint::AfterSegmentCommit);
-        self.absorb(self.ledger.segments() - 1, records);
+        self.absorb(records, true);
         Ok(())
     }
 
-    /// Folds committed records of a segment into everything that follows from them.
-    fn absorb(&mut self, segment: u32, records: Vec<protocol::Record>) {
+    /// Folds the records of the latest segment into everything that follows from them.
+    fn absorb(&mut self, records: Vec<Record>, is_new: bool) {
+        let segment = self.ledger.segments() - 1;
         let (now, elapsed) = (Instant::now(), self.started.elapsed());
         for record in records {
             let effect = self.tally.apply(&record.event);
@@ -299,7 +313,10 @@ impl Reducer {
                     self.ledger.index.place(attempt, segment, record.rows_offset, record.rows.len());
                 }
             }
-            self.reports.event(&record.event, elapsed);
+            if is_new {
+                announce(&record.event);
+            }
+            self.reports.event(&record.event, is_new, elapsed);
         }
         match (self.tally.fleet().is_in_init(), self.in_init_since) {
             (true, None) => self.in_init_since = Some(Instant::now()),
@@ -318,12 +335,8 @@ impl Reducer {
         }
         if self.tally.is_complete() {
             let rows_wanted = self.spec.output.action == OutputAction::AppendRow;
-            if rows_wanted && self.tally.items().succeeded == 0 {
-                let dominant = self.tally.failures().dominant();
-                let most = dominant.map_or_else(String::new, |dominant| {
-                    format!(" {} of {} attempts ended with {}", dominant.count, dominant.attempts, dominant.cause)
-                });
-                return Some(End::Failed(format!("{NOTHING_SUCCEEDED}{most}")));
+            if rows_wanted && let Some(cause) = thresholds::nothing_succeeded(&self.tally) {
+                return Some(End::Failed(cause));
             }
             return Some(End::Complete);
         }
@@ -377,93 +390,6 @@ impl Reducer {
             tracing::warn!(%error, "progress cannot be written, the job goes on without it");
         }
     }
-
-    /// Writes the output where the work is complete, and then, in any case, the result.
-    async fn finish(mut self, end: End) -> anyhow::Result<JobResult> {
-        let mut warnings = Vec::new();
-        let (state, cause, output) = match end {
-            End::Complete => match self.write_output().await {
-                Ok(written) => {
-                    warnings = written.warnings;
-                    (JobState::Completed, None, Some(written.path.display().to_string()))
-                }
-                Err(error) => {
-                    let job = &self.spec.job_id;
-                    let cause = format!("{error:#}. Mend this and run `gristmill retry {job}`: no result is lost.");
-                    (JobState::Failed, Some(cause), None)
-                }
-            },
-            End::Failed(cause) => (JobState::Failed, Some(cause), None),
-            End::Canceled(reason) => (JobState::Canceled, Some(reason.unwrap_or_else(|| "canceled".into())), None),
-        };
-        let result = JobResult {
-            job_id: self.spec.job_id.clone(),
-            state,
-            cause: cause.map(|cause| cause.replace(['\n', '\r'], " ")),
-            output,
-            logs: self.store.folder().map_or_else(String::new, |folder| folder.join("logs").display().to_string()),
-            mini_batches: self.tally.mini_batches(),
-            items: self.tally.items(),
-            elapsed_seconds: self.started.elapsed().as_secs_f64(),
-            reused: false,
-        };
-        self.show_progress();
-        self.write_progress().await;
-        for waiting in self.tally.fleet().waiting() {
-            tracing::warn!(waiting = describe(waiting), "at the end of the job somebody still waits");
-        }
-        self.reports.ended(&result, &self.tally, &warnings);
-        match self.store.create_result(&result).await {
-            Ok(Commit::Committed) => {}
-            Ok(Commit::Lost) => return self.store.result().await?.context("the result of another reducer is gone"),
-            // Whoever runs this job should read the first cause, not that the disk is full a second time.
-            Err(error) if state == JobState::Failed => {
-                tracing::error!(%error, "the failure of the job could not be recorded");
-                return Ok(result);
-            }
-            Err(error) => return Err(anyhow::Error::from(error).context("record how the job ended")),
-        }
-        (self.options.crash)(CrashPoint::AfterResult);
-        if state == JobState::Completed
-            && let Err(error) = self.store.delete_parts().await
-        {
-            tracing::warn!(%error, "parts are no longer needed, but could not be deleted");
-        }
-        Ok(result)
-    }
-
-    async fn write_output(&mut self) -> anyhow::Result<Written> {
-        (self.options.crash)(CrashPoint::BeforeOutput);
-        if self.spec.output.action == OutputAction::SummaryOnly {
-            let path: PathBuf = self.spec.output.folder.as_path().to_owned();
-            return Ok(Written { path, warnings: vec![] });
-        }
-        self.reports.decided("Every mini batch has ended; the final file is written.");
-        let store = self.store.clone();
-        let index = std::mem::take(&mut self.ledger.index);
-        let (output, job_id) = (self.spec.output.clone(), self.spec.job_id.clone());
-        let options = self.options.clone();
-        let runtime = Handle::current();
-        let written = tokio::task::spawn_blocking(move || {
-            let assembly = Assembly {
-                store: &store,
-                index: &index,
-                output: &output,
-                job_id: &job_id,
-                writer: &options.writer,
-                runtime,
-                crash: &*options.crash,
-            };
-            assembly.write()
-        });
-        match written.await {
-            Ok(written) => written,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(error) => Err(error.into()),
-            },
-        }
-    }
 }
 
 /// Waits for somebody to fail the job.
@@ -476,36 +402,24 @@ async fn first_cause(failure: &mut watch::Receiver<Option<String>>) -> String {
     }
 }
 
+/// Tells whoever watches this process what the user should know at once.
+fn announce(event: &ResultEvent) {
+    match event {
+        ResultEvent::Waiting(waiting) => tracing::warn!("waiting for {}", describe(waiting)),
+        ResultEvent::InitFailed { node, process, error } => {
+            let (category, message, log) = (&error.category, one_line(&error.message), &error.log);
+            tracing::warn!(node, process, "init() failed: {category}: {message}; open logs/{log}");
+        }
+        ResultEvent::NodeStopped { node, cause: Some(cause) } => tracing::warn!(node, "the node stopped: {cause}"),
+        _ => {}
+    }
+}
+
 /// The first tick comes after one period.
 fn ticks(period: Duration) -> tokio::time::Interval {
     let mut ticks = interval_at(Instant::now() + period, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
-}
-
-/// Receives until nobody wants more. A queue that does not answer is asked again, with growing pauses.
-async fn receive_all(results: Arc<dyn Queue>, request: Receive, sender: mpsc::Sender<anyhow::Result<Vec<Delivery>>>) {
-    let mut pause = Duration::from_millis(100);
-    loop {
-        let received = match results.receive(request).await {
-            Ok(deliveries) if deliveries.is_empty() => continue,
-            Ok(deliveries) => {
-                pause = Duration::from_millis(100);
-                Ok(deliveries)
-            }
-            Err(error @ queue::Error::Unavailable { .. }) => {
-                tracing::warn!(%error, ?pause, "results cannot be received, trying again");
-                sleep(pause).await;
-                pause = (pause * 2).min(BACKOFF_MAX);
-                continue;
-            }
-            Err(error) => Err(anyhow::Error::from(error).context("receive results")),
-        };
-        let is_last = received.is_err();
-        if sender.send(received).await.is_err() || is_last {
-            return;
-        }
-    }
 }
 
 #[cfg(test)]

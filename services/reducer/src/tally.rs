@@ -158,7 +158,8 @@ impl Tally {
             }
             return effect;
         }
-        let total = u32::try_from(attempt.total).unwrap_or(u32::MAX);
+        // Where the items could not be counted there was at least one: empty mini-batches do not fail.
+        let total = u32::try_from(attempt.total).unwrap_or(u32::MAX).max(1);
         match entry.state {
             MiniBatchState::Succeeded => return effect,
             MiniBatchState::Failed => {
@@ -427,8 +428,11 @@ mod tests {
             prop_assert_eq!(count(MiniBatchState::Retrying), tally.retrying());
             let ended = (0..12u64).zip(&states);
             let items: u64 = ended
-                .filter(|(_, state)| matches!(state, MiniBatchState::Failed | MiniBatchState::Succeeded))
-                .map(|(id, _)| id % 4)
+                .map(|(id, state)| match state {
+                    MiniBatchState::Succeeded => id % 4,
+                    MiniBatchState::Failed => (id % 4).max(1),
+                    MiniBatchState::Pending | MiniBatchState::Retrying => 0,
+                })
                 .sum();
             prop_assert_eq!(tally.items().succeeded + tally.items().failed, items);
         }

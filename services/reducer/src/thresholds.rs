@@ -8,7 +8,7 @@ use crate::failures::one_line;
 use crate::{Fleet, Tally};
 
 /// What is shown for a job without a single succeeded item, in the words readers of the original search for.
-pub(crate) const NOTHING_SUCCEEDED: &str = "There is no succeeded mini batch item returned from run(). Please check \
+const NOTHING_SUCCEEDED: &str = "There is no succeeded mini batch item returned from run(). Please check \
      'response: run()' in https://aka.ms/batch-inference-documentation. You can check logs/readme.txt for the layout \
      of logs.";
 
@@ -70,14 +70,14 @@ pub fn exceeded(tally: &Tally, thresholds: &ErrorThresholds, polled: bool) -> Op
     if is_above(failed_items, thresholds.error_threshold) {
         let threshold = thresholds.error_threshold;
         let text = format!("The number of failed items is {failed_items}, which exceeds error threshold {threshold}.");
-        return Some(with_dominant_cause(text, tally));
+        return Some(with_cause(text, tally));
     }
     let failed = if polled { tally.currently_failed() } else { tally.mini_batches().failed };
     if is_above(failed, thresholds.allowed_failed_count) {
         let allowed = thresholds.allowed_failed_count;
         let text =
             format!("The number of failed mini batches is {failed}, which exceeds allowed failed count {allowed}.");
-        return Some(with_dominant_cause(text, tally));
+        return Some(with_cause(text, tally));
     }
     let counts = tally.mini_batches();
     let percent = counts.failed as f64 * 100.0 / counts.total as f64;
@@ -86,22 +86,37 @@ pub fn exceeded(tally: &Tally, thresholds: &ErrorThresholds, polled: bool) -> Op
             "The percentage of failed mini batches is {:.2} ({} of {}), which exceeds allowed failed percent {}.",
             percent, counts.failed, counts.total, thresholds.allowed_failed_percent
         );
-        return Some(with_dominant_cause(text, tally));
+        return Some(with_cause(text, tally));
     }
     None
+}
+
+/// Whether a complete job that should have rows has none.
+pub fn nothing_succeeded(tally: &Tally) -> Option<String> {
+    (tally.items().succeeded == 0).then(|| with_cause(NOTHING_SUCCEEDED.to_owned(), tally))
 }
 
 fn is_above(count: u64, threshold: i64) -> bool {
     u64::try_from(threshold).is_ok_and(|threshold| count > threshold)
 }
 
-fn with_dominant_cause(text: String, tally: &Tally) -> String {
-    match tally.failures().dominant() {
-        Some(dominant) => {
-            format!("{text} {} of {} attempts ended with {}", dominant.count, dominant.attempts, dominant.cause)
+/// Adds what most attempts ended with, and where to look.
+fn with_cause(text: String, tally: &Tally) -> String {
+    let dominant = tally.failures().dominant().map_or_else(String::new, |dominant| {
+        format!(" {} of {} attempts ended with {}.", dominant.count, dominant.attempts, dominant.cause)
+    });
+    let first = match tally.failures().given_up_first().next() {
+        Some(first) if first.error.log.is_empty() => {
+            format!(" The first failed mini-batch is {} ({}).", first.mini_batch, first.detail)
         }
-        None => text,
-    }
+        Some(first) => {
+            let log = &first.error.log;
+            format!(" The first failed mini-batch is {} ({}), open logs/{log}.", first.mini_batch, first.detail)
+        }
+        None if tally.items().failed > 0 => " run() returned fewer results than it was given items.".to_owned(),
+        None => String::new(),
+    };
+    format!("{text}{dominant}{first}")
 }
 
 /// Whether `init()` fails so often, or for so long, that no process will ever get to work.
@@ -211,7 +226,21 @@ mod tests {
         assert_eq!(with(-1), None);
         assert_eq!(with(3), None);
         let cause = with(2).expect("3 > 2");
-        assert_eq!(cause, "The number of failed items is 3, which exceeds error threshold 2.");
+        assert_eq!(
+            cause,
+            "The number of failed items is 3, which exceeds error threshold 2. The first failed mini-batch is 1 \
+             (/data/1.png), open logs/user/error/0/process000.txt."
+        );
+    }
+
+    #[test]
+    fn missing_results_and_nothing_at_all_say_so() {
+        let short = tally(vec![succeeded(0, 1, 10, 8)]);
+        let cause = exceeded(&short, &ErrorThresholds { error_threshold: 1, ..off() }, false).expect("2 > 1");
+        assert!(cause.ends_with(" run() returned fewer results than it was given items."), "{cause}");
+        assert_eq!(nothing_succeeded(&short), None);
+        let cause = nothing_succeeded(&tally(vec![succeeded(0, 1, 10, 0)])).expect("none of ten");
+        assert!(cause.starts_with("There is no succeeded mini batch item returned from run(). Please"), "{cause}");
     }
 
     #[test]
@@ -222,8 +251,9 @@ mod tests {
             |allowed_failed_count, polled| exceeded(&tally, &ErrorThresholds { allowed_failed_count, ..off() }, polled);
         assert_eq!(with(1, false), None);
         assert_eq!(with(2, true), None);
-        let cause = "The number of failed mini batches is 2, which exceeds allowed failed count 1.";
-        assert_eq!(with(1, true).as_deref(), Some(cause));
+        let cause = with(1, true).expect("2 > 1");
+        let expected = "The number of failed mini batches is 2, which exceeds allowed failed count 1.";
+        assert!(cause.starts_with(expected), "{cause}");
         assert!(with(0, false).is_some());
     }
 
@@ -243,7 +273,7 @@ mod tests {
     fn the_dominating_cause_is_named() {
         let tally = tally(vec![failed(0, 1, true, 1), failed(1, 1, true, 1), succeeded(2, 1, 1, 1)]);
         let cause = exceeded(&tally, &ErrorThresholds { error_threshold: 0, ..off() }, false).expect("exceeded");
-        assert!(cause.ends_with("2 of 3 attempts ended with ValueError: bad value"), "{cause}");
+        assert!(cause.contains(" 2 of 3 attempts ended with ValueError: bad value. The first"), "{cause}");
     }
 
     fn init_failed() -> ResultEvent {

@@ -1,7 +1,7 @@
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use protocol::{Attempt, AttemptStatus, ErrorReport, Planned, Rows, SlotPhase, Waiting};
+use protocol::{Attempt, AttemptStatus, ErrorReport, JobState, Planned, Rows, SlotPhase, Waiting};
 use queue::{MemoryOptions, MemoryQueue, Message};
 
 use super::*;
@@ -321,6 +321,23 @@ async fn a_second_reducer_stops_the_first_and_results_count_once() {
 }
 
 #[tokio::test]
+async fn a_reducer_whose_temporary_file_was_taken_writes_no_result() {
+    let mut job = Job::new();
+    job.send_rows(0, "zero\n").await;
+    job.planned(1).await;
+    let out = job.folder.path().join("out");
+    job.options.crash = Arc::new(move |at| {
+        if at == CrashPoint::BeforeRename {
+            let files = fs::read_dir(&out).expect("there");
+            files.for_each(|file| fs::remove_file(file.expect("readable").path()).expect("removable"));
+        }
+    });
+    let error = job.open().await.run(CancellationToken::new()).await.expect_err("it was superseded");
+    assert!(error.is::<Superseded>(), "{error:#}");
+    assert_eq!(job.store.result().await.expect("readable"), None);
+}
+
+#[tokio::test]
 async fn duplicates_and_a_queue_that_does_not_answer_change_nothing() {
     let job = Job::new();
     for mini_batch in 0..20 {
@@ -390,6 +407,6 @@ async fn a_reducer_killed_at_any_step_is_finished_by_the_next() {
         let processed = job.log("sys/job_report/processed_mini-batches.csv");
         assert_eq!(processed.lines().count(), 1 + 8, "{point:?}: each attempt has one row");
         let parts = job.folder.path().join("job/parts");
-        assert_eq!(parts.exists(), point == CrashPoint::AfterResult, "{point:?}: only the result was left to be found");
+        assert!(!parts.exists(), "{point:?}: parts are no longer needed");
     }
 }

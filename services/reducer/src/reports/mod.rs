@@ -45,12 +45,10 @@ struct Files {
     summaries: Summaries,
     /// Mini-batches that had ended when this reducer started.
     ended_before: u64,
-    /// Whether events are read from the ledger, rather than new.
-    replaying: bool,
 }
 
 impl Reports {
-    /// Starts the reports of a job in `folder`. Until [`started`](Self::started), events are old.
+    /// Starts the reports of a job in `folder`.
     pub fn new(folder: Option<&Path>, writer: &str) -> Self {
         Self(folder.map(|folder| Files::new(&folder.join("logs"), writer)))
     }
@@ -58,7 +56,6 @@ impl Reports {
     /// The ledger has been read.
     pub fn started(&mut self, job_id: &str, tally: &Tally) {
         let Some(files) = &mut self.0 else { return };
-        files.replaying = false;
         files.ended_before = tally.ended();
         files.overview_line(&format!("Start the job {job_id}."));
         if tally.ended() > 0 {
@@ -68,10 +65,10 @@ impl Reports {
         files.flush();
     }
 
-    /// An event was committed that was news.
-    pub fn event(&mut self, event: &ResultEvent, elapsed: Duration) {
+    /// An event was committed, or read from the ledger, that changed the tally.
+    pub fn event(&mut self, event: &ResultEvent, is_new: bool, elapsed: Duration) {
         if let Some(files) = &mut self.0 {
-            files.event(event, elapsed);
+            files.event(event, is_new, elapsed);
         }
     }
 
@@ -147,16 +144,15 @@ impl Files {
             unreadable_count: 0,
             summaries: Summaries::default(),
             ended_before: 0,
-            replaying: true,
         }
     }
 
-    fn event(&mut self, event: &ResultEvent, elapsed: Duration) {
+    fn event(&mut self, event: &ResultEvent, is_new: bool, elapsed: Duration) {
         match event {
             ResultEvent::Attempt(attempt) => return self.attempt(attempt),
             other => self.summaries.event(other),
         }
-        if self.replaying {
+        if !is_new {
             return;
         }
         match event {

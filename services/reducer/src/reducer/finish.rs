@@ -1,0 +1,106 @@
+//! The end of a job: the output where the work is complete, then the result, and only then is anything removed.
+
+use anyhow::Context;
+use protocol::{JobResult, JobState, OutputAction};
+use storage::Commit;
+use tokio::runtime::Handle;
+
+use super::{End, Reducer};
+use crate::output::{Assembly, Written};
+use crate::thresholds::describe;
+use crate::{CrashPoint, Superseded};
+
+impl Reducer {
+    /// Writes the output where the work is complete, and then, in any case, the result.
+    pub(super) async fn finish(mut self, end: End) -> anyhow::Result<JobResult> {
+        let mut warnings = Vec::new();
+        let (state, cause, output) = match end {
+            End::Complete => match self.write_output().await {
+                Ok(written) => {
+                    warnings = written.warnings;
+                    (JobState::Completed, None, Some(written.path.display().to_string()))
+                }
+                Err(error) if error.is::<Superseded>() => return Err(error),
+                Err(error) => {
+                    let job = &self.spec.job_id;
+                    let cause = format!("{error:#}. Mend this and run `gristmill retry {job}`: no result is lost.");
+                    (JobState::Failed, Some(cause), None)
+                }
+            },
+            End::Failed(cause) => (JobState::Failed, Some(cause), None),
+            End::Canceled(reason) => (JobState::Canceled, Some(reason.unwrap_or_else(|| "canceled".into())), None),
+        };
+        let result = JobResult {
+            job_id: self.spec.job_id.clone(),
+            state,
+            cause: cause.map(|cause| cause.replace(['\n', '\r'], " ")),
+            output,
+            logs: self.store.folder().map_or_else(String::new, |folder| folder.join("logs").display().to_string()),
+            mini_batches: self.tally.mini_batches(),
+            items: self.tally.items(),
+            elapsed_seconds: self.started.elapsed().as_secs_f64(),
+            reused: false,
+        };
+        self.show_progress();
+        self.write_progress().await;
+        for waiting in self.tally.fleet().waiting() {
+            tracing::warn!(waiting = describe(waiting), "at the end of the job somebody still waits");
+        }
+        self.reports.ended(&result, &self.tally, &warnings);
+        match self.store.create_result(&result).await {
+            Ok(Commit::Committed) => {}
+            Ok(Commit::Lost) => return self.store.result().await?.context("the result of another reducer is gone"),
+            // Whoever runs this job should read the first cause, not that the disk is full a second time.
+            Err(error) if state == JobState::Failed => {
+                tracing::error!(%error, "the failure of the job could not be recorded");
+                return Ok(result);
+            }
+            Err(error) => return Err(anyhow::Error::from(error).context("record how the job ended")),
+        }
+        (self.options.crash)(CrashPoint::AfterResult);
+        self.tidy(state).await;
+        Ok(result)
+    }
+
+    /// Parts are no longer needed once the final file and the result stand.
+    pub(super) async fn tidy(&self, state: JobState) {
+        if state == JobState::Completed
+            && let Err(error) = self.store.delete_parts().await
+        {
+            tracing::warn!(%error, "parts are no longer needed, but could not be deleted");
+        }
+    }
+
+    async fn write_output(&mut self) -> anyhow::Result<Written> {
+        (self.options.crash)(CrashPoint::BeforeOutput);
+        if self.spec.output.action == OutputAction::SummaryOnly {
+            let path = self.spec.output.folder.as_path().to_owned();
+            return Ok(Written { path, warnings: vec![] });
+        }
+        self.reports.decided("Every mini batch has ended; the final file is written.");
+        let store = self.store.clone();
+        let index = std::mem::take(&mut self.ledger.index);
+        let (output, job_id) = (self.spec.output.clone(), self.spec.job_id.clone());
+        let options = self.options.clone();
+        let runtime = Handle::current();
+        let written = tokio::task::spawn_blocking(move || {
+            let assembly = Assembly {
+                store: &store,
+                index: &index,
+                output: &output,
+                job_id: &job_id,
+                writer: &options.writer,
+                runtime,
+                crash: &*options.crash,
+            };
+            assembly.write()
+        });
+        match written.await {
+            Ok(written) => written,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(error) => Err(error.into()),
+            },
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Receives ahead of the commits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use queue::{Delivery, Queue, Receive};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+/// Pauses between calls to a queue that does not answer, each twice as long as the one before.
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+
+/// Receives until nobody wants more. A queue that does not answer is asked again, with growing pauses.
+pub(super) async fn receive_all(
+    results: Arc<dyn Queue>,
+    request: Receive,
+    sender: mpsc::Sender<anyhow::Result<Vec<Delivery>>>,
+) {
+    let mut pause = BACKOFF_MIN;
+    loop {
+        let received = match results.receive(request).await {
+            Ok(deliveries) if deliveries.is_empty() => continue,
+            Ok(deliveries) => {
+                pause = BACKOFF_MIN;
+                Ok(deliveries)
+            }
+            Err(error @ queue::Error::Unavailable { .. }) => {
+                tracing::warn!(%error, ?pause, "results cannot be received, trying again");
+                sleep(pause).await;
+                pause = (pause * 2).min(BACKOFF_MAX);
+                continue;
+            }
+            Err(error) => Err(anyhow::Error::from(error).context("receive results")),
+        };
+        let is_last = received.is_err();
+        if sender.send(received).await.is_err() || is_last {
+            return;
+        }
+    }
+}
