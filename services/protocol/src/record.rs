@@ -126,4 +126,20 @@ mod tests {
             assert!(decode_records(&cut).any(|record| record.is_err()), "cut at {length}");
         }
     }
+
+    #[test]
+    fn an_attempt_is_read_as_the_enum_would_read_it() {
+        let header = br#"{"event":"attempt","mini_batch":7,"try_number":1,"deliveries_lost":0,"node":"0",
+            "process":"process000","status":"succeeded","is_final":true,"total":1,"succeeded":1,
+            "rows":{"kind":"part","name":"7-1","bytes":3},"started_at":1,"elapsed_seconds":0.5,"process_seconds":0.25,
+            "run_seconds":0.5,"detail":"a.png","added_by_a_later_build":[1,{}]}"#;
+        let tagged: ResultEvent = serde_json::from_slice(header).expect("valid");
+        assert_eq!(decode_event(header).expect("valid"), tagged);
+        let ResultEvent::Attempt(attempt) = &tagged else { panic!("not an attempt: {tagged:?}") };
+        let mut bytes = Vec::new();
+        encode_record(&tagged, b"", &mut bytes);
+        assert!(bytes[PREFIX_BYTES..].starts_with(br#"{"event":"attempt","#), "the quick way is never taken");
+        let record = decode_records(&Bytes::from(bytes)).next().expect("one").expect("valid");
+        assert_eq!(record.event, ResultEvent::Attempt(attempt.clone()));
+    }
 }
