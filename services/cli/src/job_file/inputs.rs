@@ -85,12 +85,11 @@ fn read_input(
         choice(node, &[("file", InputKind::File), ("tabular", InputKind::Tabular)])
     });
     let item_paths = read_paths(&section, paths, problems);
-    let partition_format = section.value("partition_format", problems, |node| {
-        let format = word(node)?;
-        match PartitionFormat::parse(&format) {
-            Ok(_) => Ok(format),
-            Err(message) => Err(Fault::new(node, "columns in braces: {Store}/{Brand}/{file_name}.csv").saying(message)),
-        }
+    // Kept where it has a fault, so that keys are not said to have none.
+    let partition_format = section.get("partition_format").and_then(|node| text(node).ok());
+    section.read("partition_format", problems, |node| {
+        PartitionFormat::parse(&word(node)?)
+            .map_err(|message| Fault::new(node, "columns in braces: {Store}/{Brand}/{file_name}.csv").saying(message))
     });
     let table = read_table(&section, kind.map(|kind| kind.value), &item_paths, problems);
     let Given { place, value: kind } = kind?;
@@ -271,8 +270,12 @@ fn encoding(node: &Node) -> Result<String, Fault> {
 pub fn read_partition_keys(top: &Section<'_>, inputs: &[Input], problems: &mut Problems) -> Vec<String> {
     let Some(keys) = top.read("partition_keys", problems, key_names) else { return Vec::new() };
     for input in inputs {
-        let format = input.partition_format.as_deref().and_then(|format| PartitionFormat::parse(format).ok());
-        let names = format.as_ref().map_or(&[][..], PartitionFormat::names);
+        let format = input.partition_format.as_deref().map(PartitionFormat::parse);
+        let names = match &format {
+            Some(Ok(format)) => format.names(),
+            Some(Err(_)) => continue,
+            None => &[],
+        };
         for key in keys.value.iter().filter(|key| !names.contains(key)) {
             let allowed = match names.is_empty() {
                 true => format!("keys that partition_format of input {:?} names; it has none", input.name),

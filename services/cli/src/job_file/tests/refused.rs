@@ -199,6 +199,12 @@ fn every_rule_names_field_found_and_allowed() {
 }
 
 #[test]
+fn a_bad_partition_format_is_one_problem() {
+    let changes = "inputs: [{type: file, path: data, partition_format: '{a'}]\npartition_keys: [a]";
+    assert_eq!(Workplace::new().problems(changes).lines().count(), 1);
+}
+
+#[test]
 fn every_forbidden_character_in_a_file_name() {
     let workplace = Workplace::new();
     for character in "~\"#%&*:<>?/\\{|}".chars() {
