@@ -126,11 +126,3 @@ fn whole_text(table: &TableOptions, bytes: u64) -> Option<BlockRange> {
         _ => Some(tables::text_block_range(0, bytes)),
     }
 }
-
-/// Rows of a range, where they are known without reading it.
-pub(crate) fn rows(range: &BlockRange) -> Option<u64> {
-    match range {
-        BlockRange::RowGroup { rows, .. } => Some(*rows),
-        BlockRange::Lines { .. } | BlockRange::WholeText => None,
-    }
-}

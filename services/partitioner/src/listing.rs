@@ -73,7 +73,9 @@ impl Tally {
 /// The files of one input. Ends after the first error.
 pub(crate) struct Listing {
     input: String,
-    paths: std::vec::IntoIter<ItemPath>,
+    paths: Vec<ItemPath>,
+    /// Of those, how many were begun.
+    paths_begun: usize,
     source: Source,
     remote: Arc<Remote>,
     tally: Arc<Mutex<Tally>>,
@@ -97,7 +99,8 @@ impl Listing {
         tally.lock().expect("nobody panics while counting").begin_input(input);
         Self {
             input: input.name.clone(),
-            paths: input.paths.clone().into_iter(),
+            paths: input.paths.clone(),
+            paths_begun: 0,
             source: Source::Nothing,
             remote,
             tally,
@@ -170,14 +173,14 @@ impl Listing {
             if listed.is_some() {
                 return Ok(listed);
             }
-            let Some(path) = self.paths.next() else { break };
+            let Some(path) = self.paths.get(self.paths_begun).cloned() else { break };
+            self.paths_begun += 1;
             if let Some(listed) = self.open(path)? {
                 return Ok(Some(listed));
             }
         }
         if self.files == 0 {
-            let message = "holds no files: put files into it, or correct its path in the job file";
-            return Err(Error::bad_input(&self.input, message));
+            return Err(self.no_files());
         }
         Ok(None)
     }
@@ -288,6 +291,16 @@ impl Listing {
         self.files += 1;
         self.tally.lock().expect("nobody panics while counting").add(path.as_bytes(), size, stamp);
         Listed { path, size, group: self.group }
+    }
+
+    fn no_files(&self) -> Error {
+        let advice = "put files there, or correct the job file";
+        match &self.paths[..] {
+            [path] => self.bad_path(path, format_args!("holds no files; {advice}")),
+            paths => {
+                Error::bad_input(&self.input, format_args!("none of its {} paths holds a file; {advice}", paths.len()))
+            }
+        }
     }
 
     fn bad_path(&self, path: &ItemPath, message: impl std::fmt::Display) -> Error {

@@ -174,7 +174,7 @@ impl Iterator for Plan {
 fn items(work: &Work) -> Option<u64> {
     match work {
         Work::Files { paths, .. } => Some(paths.len() as u64),
-        Work::Rows { blocks, .. } => blocks.iter().map(|block| crate::blocks::rows(&block.range)).sum(),
+        Work::Rows { blocks, .. } => blocks.iter().map(|block| block.range.rows()).sum(),
         Work::Rank => Some(1),
         Work::Planned { .. } => None,
     }

@@ -101,8 +101,11 @@ impl Remote {
         if let Some(store) = stores.get(&key) {
             return Ok((Arc::clone(store), path));
         }
-        let (store, _) = object_store::parse_url_opts(url, options(url)).map_err(|error| innermost(&error))?;
-        let store: Arc<dyn ObjectStore> = Arc::from(store);
+        let (store, _) = storage::open_url(url).map_err(|error| match error {
+            // The caller names the URL.
+            storage::Error::Unavailable { message, .. } => message,
+            error => error.to_string(),
+        })?;
         stores.insert(key, Arc::clone(&store));
         Ok((store, path))
     }
@@ -236,18 +239,6 @@ pub(crate) fn readable_below(base: &Url, object: &Url) -> String {
     relative.trim_start_matches('/').to_owned()
 }
 
-/// Credentials, region and endpoint as the stores' own tools take them.
-fn options(url: &Url) -> Vec<(String, String)> {
-    let ours = |name: &str| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix));
-    let variables =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let mut options: Vec<_> = variables.filter(|(name, _)| ours(name)).collect();
-    if url.scheme() == "http" {
-        options.push(("allow_http".to_owned(), "true".to_owned()));
-    }
-    options
-}
-
 async fn download(store: &dyn ObjectStore, path: &ObjectPath, mut file: std::fs::File) -> Result<(), String> {
     let object = store.get_opts(path, GetOptions::default()).await.map_err(|error| innermost(&error))?;
     let mut pieces = object.into_stream();
@@ -373,7 +364,7 @@ mod tests {
     #[test]
     fn an_empty_prefix_is_refused() {
         let refused = listed(&bucket(&["a"]), "s3://bucket/none/").expect_err("nothing").to_string();
-        assert!(refused.starts_with("input 'images': holds no files"), "{refused}");
+        assert!(refused.starts_with("input 'images': s3://bucket/none/ holds no files; "), "{refused}");
     }
 
     #[test]

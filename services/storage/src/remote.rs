@@ -1,25 +1,41 @@
 //! Single objects anywhere, by URL: what jobs read, as opposed to what they are.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use futures::TryStreamExt;
-use object_store::ObjectStoreExt;
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::io::AsyncWriteExt;
 use url::Url;
 
 use crate::{Error, Result};
 
-/// Downloads an object into a file that appears whole or not at all. Streams: memory does not depend on its size.
+/// Opens the store that a URL points into, and returns the place in it.
 ///
 /// Stores are configured by the usual variables of their vendors (`AWS_…`, `AZURE_…`, `GOOGLE_…`).
+pub fn open_url(url: &Url) -> Result<(Arc<dyn ObjectStore>, ObjectPath)> {
+    // Stores also know their options by short names: a variable `TOKEN` or `REGION` is none of ours.
+    let ours = |name: &str| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix));
+    let variables =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let variables = variables.filter(|(name, _)| ours(name)).map(|(name, value)| (name.to_ascii_lowercase(), value));
+    // Whoever writes `http` means it.
+    let plain = (url.scheme() == "http").then(|| ("allow_http".to_owned(), "true".to_owned()));
+    let (store, path) = object_store::parse_url_opts(url, variables.chain(plain))
+        .map_err(|error| Error::from_store(url.as_str(), error))?;
+    Ok((Arc::from(store), path))
+}
+
+/// Downloads an object into a file that appears whole or not at all. Streams: memory does not depend on its size.
+///
+/// The store is opened as by [`open_url`].
 pub async fn download(url: &str, to: &Path) -> Result<()> {
     let local =
         |error: std::io::Error| Error::Unavailable { object: to.display().to_string(), message: error.to_string() };
     let parsed =
         Url::parse(url).map_err(|error| Error::Unavailable { object: url.to_owned(), message: error.to_string() })?;
-    let variables = std::env::vars().map(|(name, value)| (name.to_ascii_lowercase(), value));
-    let (store, path) =
-        object_store::parse_url_opts(&parsed, variables).map_err(|error| Error::from_store(url, error))?;
+    let (store, path) = open_url(&parsed)?;
     let object = store.get(&path).await.map_err(|error| Error::from_store(url, error))?;
 
     if let Some(folder) = to.parent() {

@@ -283,6 +283,16 @@ async fn changed_types_are_told() {
 }
 
 #[tokio::test]
+async fn a_queue_that_does_not_answer_is_asked_again() {
+    let root = folder();
+    write(root.path(), "a", "");
+    let site = Site::powered(&file_job(1, &[root.path()]));
+    site.tasks.inner().fail_next(1);
+    site.publish().await.expect("planned");
+    assert_eq!(site.published().await.len(), 1);
+}
+
+#[tokio::test]
 async fn nothing_is_written_for_a_job_that_cannot_be_planned() {
     let root = folder();
     write(root.path(), "a", "");

@@ -162,10 +162,15 @@ fn a_bad_input_is_told_in_one_line() {
                 "input 'images': {shown}/a[ is no pattern: error parsing glob 'a[': unclosed character class; missing ']'"
             ),
         ),
-        ("empty", "input 'images': holds no files: put files into it, or correct its path in the job file".to_owned()),
+        ("empty", format!("input 'images': {shown}/empty holds no files; put files there, or correct the job file")),
     ] {
         assert_eq!(refusal(&file_job(1, &[&root.path().join(path)])), expected);
     }
+    let empty = root.path().join("empty");
+    assert_eq!(
+        refusal(&file_job(1, &[&empty, &empty])),
+        "input 'images': none of its 2 paths holds a file; put files there, or correct the job file"
+    );
     let newline = refusal(&file_job(1, &[&root.path().join("a\nb")]));
     assert_eq!(newline.lines().count(), 1, "{newline}");
 }

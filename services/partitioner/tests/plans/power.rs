@@ -65,6 +65,11 @@ impl PoweredQueue {
         Arc::new(Self { power: Arc::clone(power), inner: MemoryQueue::new(MemoryOptions::default()) })
     }
 
+    /// The queue behind the switch.
+    pub fn inner(&self) -> &MemoryQueue {
+        &self.inner
+    }
+
     /// Every message that was sent so far.
     pub async fn bodies(&self) -> Vec<Bytes> {
         let request = Receive { messages_max: usize::MAX, visibility: HOUR, wait: std::time::Duration::ZERO };
