@@ -48,7 +48,7 @@ pub struct Reducer {
     progress: watch::Sender<Progress>,
     failure: watch::Sender<Option<String>>,
     started: Instant,
-    /// When a mini-batch was created or an attempt ended; `None`: no mini-batch is known to exist.
+    /// When a mini-batch was created, the first process started, or an attempt ended; `None`: no mini-batch is known to exist.
     progressed: Option<Instant>,
     in_init_since: Option<Instant>,
     committed: Option<Instant>,
@@ -303,9 +303,14 @@ impl Reducer {
         let segment = self.ledger.segments() - 1;
         let (now, elapsed) = (Instant::now(), self.started.elapsed());
         for record in records {
+            let was_deserted = self.tally.fleet().processes_per_node_seen() == 0;
             let effect = self.tally.apply(&record.event);
             if effect == Effect::Nothing {
                 continue;
+            }
+            if was_deserted && self.tally.fleet().processes_per_node_seen() > 0 {
+                // Until now nobody was there to make progress.
+                self.progressed = self.progressed.map(|_| now);
             }
             if let ResultEvent::Attempt(attempt) = &record.event {
                 self.progressed = Some(now);

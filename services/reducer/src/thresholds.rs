@@ -12,6 +12,9 @@ const NOTHING_SUCCEEDED: &str = "There is no succeeded mini batch item returned 
      'response: run()' in https://aka.ms/batch-inference-documentation. You can check logs/readme.txt for the layout \
      of logs.";
 
+/// How long the first Python process of a job may take to start: machines are started, environments are made.
+const FIRST_PROCESS_MAX: Duration = Duration::from_secs(3600);
+
 /// Everything that can end a job before its work is done.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -55,7 +58,8 @@ impl Limits {
 pub struct Elapsed {
     /// Since the job was started or resumed.
     pub since_start: Duration,
-    /// Since a mini-batch was created, or an attempt ended; `None`: no mini-batch was created yet.
+    /// Since a mini-batch was created, the first process started, or an attempt ended; `None`: no mini-batch was
+    /// created yet.
     pub since_progress: Option<Duration>,
     /// Since processes were started of which none got through `init()`; `None`: one is through, or there are none.
     pub in_init: Option<Duration>,
@@ -156,6 +160,9 @@ pub fn stalled(tally: &Tally, limits: &Limits, elapsed: &Elapsed) -> Option<Stri
         None if elapsed.since_start > limits.first_task_creation_timeout => {
             Some(format!("Unable to create any task within {} seconds.", limits.first_task_creation_timeout.as_secs()))
         }
+        // Nobody is there who could make progress. That has its own limit.
+        Some(_) if tally.fleet().processes_per_node_seen() == 0 => (elapsed.since_start > FIRST_PROCESS_MAX)
+            .then(|| format!("No Python process was started within {} seconds.", FIRST_PROCESS_MAX.as_secs())),
         Some(since) if since > limits.progress_update_timeout => {
             let seconds = limits.progress_update_timeout.as_secs();
             Some(format!("No progress update in {seconds} seconds.{}", waits_for(tally.fleet())))
@@ -342,6 +349,11 @@ mod tests {
     fn a_job_in_which_nothing_moves_says_what_it_waits_for() {
         let mut tally = Tally::default();
         let late = Elapsed { since_progress: Some(Duration::from_secs(271)), ..Elapsed::default() };
+        assert_eq!(stalled(&tally, &limits(1), &late), None, "nobody is there yet");
+        let never = Elapsed { since_start: Duration::from_secs(3601), ..late };
+        let cause = "No Python process was started within 3600 seconds.";
+        assert_eq!(stalled(&tally, &limits(1), &never).as_deref(), Some(cause));
+        tally.apply(&ResultEvent::ProcessStarted { node: "0".into(), process: "process001".into(), pid: 1 });
         assert!(stalled(&tally, &limits(1), &late).expect("late").starts_with("No progress update in 270 seconds."));
         tally.apply(&ResultEvent::Waiting(Waiting {
             node: "0".into(),

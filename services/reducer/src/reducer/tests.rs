@@ -276,13 +276,18 @@ async fn standing_still_ends_the_job_with_what_it_waits_for() {
         seconds: 30,
         stack: "File \"score.py\", line 7, in run".into(),
     };
-    job.send(&[(ResultEvent::Waiting(waiting), b""), (event(failed(1, 1, false, 1)), b"")]).await;
     let mut other = succeeded(5, 1, 1, 1);
     other.process = "process001".into();
-    job.send_event(event(other)).await;
-    let result = job.run().await;
-    let cause = result.cause.expect("failed");
-    assert!(cause.starts_with("No progress update in 0 seconds."), "{cause}");
+    let started = ResultEvent::ProcessStarted { node: "0".into(), process: "process000".into(), pid: 1 };
+    job.send(&[(started, b""), (ResultEvent::Waiting(waiting), b""), (event(other), b"")]).await;
+    let cause = job.run().await.cause.expect("failed");
+    let expected = "No progress update in 0 seconds. Waiting for mini-batch 0 on node 0, process000, in run() for 30 \
+                    seconds, at \"score.py\", line 7, in run.";
+    assert_eq!(cause, expected);
+    assert!(job.log("job_result.txt").contains("Still waiting for mini-batch 0 on node 0, process000"));
+    assert!(job.overview().contains("Waiting for mini-batch 0 on node 0, process000"));
+    let progress = job.store.progress().await.expect("readable").expect("written");
+    assert_eq!(progress.waiting.len(), 1);
 }
 
 #[tokio::test]
