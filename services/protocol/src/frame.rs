@@ -224,7 +224,7 @@ impl FrameReader {
     }
 
     /// The next whole frame, if it is there.
-    pub fn next<H: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<(H, bytes::Bytes)>, FrameError> {
+    pub fn next_frame<H: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<(H, bytes::Bytes)>, FrameError> {
         let Some(prefix) = self.buffer.get(..PREFIX_BYTES) else { return Ok(None) };
         let header_length = u32::from_le_bytes(prefix[..4].try_into().expect("four bytes")) as usize;
         let payload_length = u32::from_le_bytes(prefix[4..].try_into().expect("four bytes")) as usize;
@@ -257,7 +257,7 @@ mod tests {
             let mut frames = Vec::new();
             for piece in [&stream[..cut], &stream[cut..]] {
                 reader.buffer().extend_from_slice(piece);
-                while let Some(frame) = reader.next::<ToProcess>().expect("valid") {
+                while let Some(frame) = reader.next_frame::<ToProcess>().expect("valid") {
                     frames.push(frame);
                 }
             }

@@ -245,7 +245,7 @@ async fn read_frames(socket: &UnixStream, report: &impl Fn(Report), exit: &Async
 fn report_frames(frames: &mut FrameReader, report: &impl Fn(Report)) -> Result<()> {
     let mut events = Vec::new();
     let broken = loop {
-        match frames.next::<ProcessEvent>() {
+        match frames.next_frame::<ProcessEvent>() {
             Ok(Some(frame)) => events.push(frame),
             Ok(None) => break None,
             Err(error) => break Some(error),
