@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 import time
+import traceback
 
 from gristmill import _native, contract
 from gristmill.channel import AgentGone, Channel, payload_fits
@@ -44,6 +45,10 @@ def main():
         Process(channel, status, configure).serve()
     except AgentGone:
         os._exit(contract.EXIT_AGENT_GONE)
+    except Exception:
+        # Not the script's doing. The agent keeps what is written to this descriptor with its own logs.
+        os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
+        os._exit(contract.EXIT_INTERNAL)
 
 
 def path_of(path):
@@ -311,12 +316,34 @@ def make_profiler(module_name):
     if not module_name:
         return None
     if module_name == "profile":
-        import profile
-
-        return profile.Profile()
+        return PureProfiler()
     import cProfile
 
     return cProfile.Profile()
+
+
+class PureProfiler:
+    """``profile``, whose own class cannot be used for a second call."""
+
+    def __init__(self):
+        self._total = None
+
+    def runcall(self, function, *arguments):
+        import profile
+        import pstats
+
+        profiler = profile.Profile()
+        try:
+            return profiler.runcall(function, *arguments)
+        finally:
+            if self._total is None:
+                self._total = pstats.Stats(profiler)
+            else:
+                self._total.add(profiler)
+
+    def dump_stats(self, path):
+        if self._total is not None:
+            self._total.dump_stats(path)
 
 
 def hint_on_start(error):

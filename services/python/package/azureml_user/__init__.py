@@ -1,0 +1,1 @@
+"""The name under which entry scripts know the API of a worker process."""

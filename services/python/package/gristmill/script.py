@@ -1,0 +1,109 @@
+"""The entry script: found, imported once, and asked how it wants to be called."""
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+
+
+class MissingRun(Exception):
+    """The script has no function to call."""
+
+
+def extend_search_path(snapshot, script):
+    """The snapshot root comes first, the script's own folder next. The stand-in for ``azureml.core`` comes last, so
+    that an installed one wins."""
+    folder = os.path.dirname(script)
+    for entry in (folder, snapshot):
+        if entry in sys.path:
+            sys.path.remove(entry)
+        sys.path.insert(0, entry)
+    sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims"))
+    importlib.invalidate_caches()
+
+
+def import_script(module_name, script):
+    """Imports the script under its own name where that name leads to it, else straight from its file.
+
+    It does not where the name is no identifier (``digit-identification.py``) or belongs to something else
+    (``code/score.py``, when ``code`` is a module of Python itself).
+    """
+    if all(part.isidentifier() for part in module_name.split(".")) and _leads_to(module_name, script):
+        return importlib.import_module(module_name)
+    if module_name in sys.modules:
+        module_name = f"entry_script_{module_name.replace('.', '_')}"
+    spec = importlib.util.spec_from_file_location(module_name, script)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _leads_to(module_name, script):
+    try:
+        spec = importlib.util.find_spec(module_name)
+    except (ImportError, AttributeError, ValueError):
+        return False
+    if spec is None or not spec.has_location:
+        return False
+    try:
+        return os.path.samefile(spec.origin, script)
+    except OSError:
+        return False
+
+
+class EntryFunctions:
+    """``init``, ``run`` and ``shutdown`` of an imported script; the first and last may be ``None``."""
+
+    def __init__(self, module, script):
+        self.init = _callable(module, "init")
+        self.shutdown = _callable(module, "shutdown")
+        self.run = _callable(module, "run")
+        if self.run is None:
+            raise MissingRun(
+                f"{os.path.basename(script)} has no function run(mini_batch): the entry script must define one"
+            )
+        self.wants_context = wants_context(self.run)
+
+
+def _callable(module, name):
+    function = getattr(module, name, None)
+    return function if callable(function) else None
+
+
+def wants_context(run):
+    """Whether ``run`` takes the context as its second positional argument.
+
+    A second parameter with a default other than ``None`` is a setting of the script's own (``threshold=0.5``) and keeps
+    its default, unless its name speaks of a context.
+    """
+    try:
+        parameters = list(inspect.signature(run).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    named = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(named) >= 2:
+        second = named[1]
+        return second.default is second.empty or second.default is None or "context" in second.name.lower()
+    if not any(parameter.kind == parameter.VAR_POSITIONAL for parameter in parameters):
+        return False
+    wrapped = _hidden_by_decorator(run)
+    return wants_context(wrapped) if wrapped is not None else True
+
+
+def _hidden_by_decorator(run):
+    """The function called ``run`` that ``def wrapper(*args, **kwargs)`` closes over, if there is exactly one."""
+    functions = []
+    for cell in getattr(run, "__closure__", None) or ():
+        try:
+            content = cell.cell_contents
+        except ValueError:
+            continue
+        if inspect.isfunction(content) and content.__name__ == "run":
+            functions.append(content)
+    return functions[0] if len(functions) == 1 else None

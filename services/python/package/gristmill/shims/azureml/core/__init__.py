@@ -1,0 +1,11 @@
+"""A stand-in for the parts of ``azureml.core`` that entry scripts use, for environments without the real one.
+
+Models come from a folder, runs are offline. It lies at the end of ``sys.path``: an installed ``azureml-core`` wins.
+"""
+
+from azureml.core.experiment import Experiment
+from azureml.core.model import Model
+from azureml.core.run import Run
+from azureml.core.workspace import Workspace
+
+__all__ = ["Experiment", "Model", "Run", "Workspace"]

@@ -1,0 +1,226 @@
+//! The cells of one column of a DataFrame, as plain slices over the memory NumPy or Arrow holds them in.
+//!
+//! Python hands over `(kind, array)`. `kind` says what the array cannot: `bool` (as bytes), `datetime64[unit]` (as
+//! 64-bit integers), `utf8` (the buffers of an Arrow string array), `list` (a Python list), and `plain` for everything that
+//! speaks for itself.
+
+use std::borrow::Cow;
+
+use numpy::{Element, PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use pyo3::{Borrowed, ffi};
+
+/// `(kind, array)`; keeps the memory alive.
+pub type Given<'py> = (String, Bound<'py, PyAny>);
+
+/// A column, borrowed from [`Given`].
+pub enum Cells<'a> {
+    Int8(&'a [i8]),
+    Int16(&'a [i16]),
+    Int32(&'a [i32]),
+    Int64(&'a [i64]),
+    UInt8(&'a [u8]),
+    UInt16(&'a [u16]),
+    UInt32(&'a [u32]),
+    UInt64(&'a [u64]),
+    Float32(&'a [f32]),
+    Float64(&'a [f64]),
+    /// Any byte but 0 is true.
+    Bool(&'a [u8]),
+    /// `i64::MIN` is missing.
+    Timestamp(&'a [i64], arrow::datatypes::TimeUnit),
+    /// Addresses of Python objects; 0 stands for `None`.
+    Object(Cow<'a, [usize]>),
+    Utf8(Utf8<'a>),
+}
+
+/// An Arrow string array, large or not.
+pub struct Utf8<'a> {
+    validity: Option<&'a [u8]>,
+    offsets: Offsets<'a>,
+    data: &'a [u8],
+    start: usize,
+    length: usize,
+}
+
+enum Offsets<'a> {
+    Narrow(&'a [i32]),
+    Wide(&'a [i64]),
+}
+
+impl Utf8<'_> {
+    /// Text of a row; `None` where it is missing.
+    pub fn get(&self, row: usize) -> Option<&[u8]> {
+        let at = self.start + row;
+        if self.validity.is_some_and(|bits| bits[at / 8] & (1 << (at % 8)) == 0) {
+            return None;
+        }
+        let (from, to) = match self.offsets {
+            Offsets::Narrow(offsets) => (offsets[at] as usize, offsets[at + 1] as usize),
+            Offsets::Wide(offsets) => (offsets[at] as usize, offsets[at + 1] as usize),
+        };
+        Some(&self.data[from..to])
+    }
+}
+
+/// Borrows every column, and makes sure each has `rows` cells.
+pub fn borrow_columns<'a>(columns: &'a [Given<'_>], rows: usize) -> PyResult<Vec<Cells<'a>>> {
+    let mut borrowed = Vec::with_capacity(columns.len());
+    for (kind, array) in columns {
+        let cells = borrow_cells(kind, array)?;
+        if cells.len() != rows {
+            return Err(PyValueError::new_err(format!("a column has {} cells in a frame of {rows} rows", cells.len())));
+        }
+        borrowed.push(cells);
+    }
+    Ok(borrowed)
+}
+
+fn borrow_cells<'a>(kind: &str, array: &'a Bound<'_, PyAny>) -> PyResult<Cells<'a>> {
+    use arrow::datatypes::TimeUnit;
+    match kind {
+        "plain" => borrow_plain(array),
+        "bool" => Ok(Cells::Bool(slice_of(array)?)),
+        "datetime64[s]" => Ok(Cells::Timestamp(slice_of(array)?, TimeUnit::Second)),
+        "datetime64[ms]" => Ok(Cells::Timestamp(slice_of(array)?, TimeUnit::Millisecond)),
+        "datetime64[us]" => Ok(Cells::Timestamp(slice_of(array)?, TimeUnit::Microsecond)),
+        "datetime64[ns]" => Ok(Cells::Timestamp(slice_of(array)?, TimeUnit::Nanosecond)),
+        "utf8" => borrow_utf8(array).map(Cells::Utf8),
+        "list" => {
+            let list = array.cast::<PyList>()?;
+            Ok(Cells::Object(list.iter().map(|object| object.as_ptr() as usize).collect()))
+        }
+        _ => Err(PyTypeError::new_err(format!("a column of kind {kind} is not known"))),
+    }
+}
+
+fn borrow_plain<'a>(array: &'a Bound<'_, PyAny>) -> PyResult<Cells<'a>> {
+    let untyped = array.cast::<PyUntypedArray>()?;
+    let dtype = untyped.dtype();
+    use numpy::PyArrayDescrMethods;
+    match (dtype.kind(), dtype.itemsize()) {
+        (b'i', 1) => Ok(Cells::Int8(slice_of(array)?)),
+        (b'i', 2) => Ok(Cells::Int16(slice_of(array)?)),
+        (b'i', 4) => Ok(Cells::Int32(slice_of(array)?)),
+        (b'i', 8) => Ok(Cells::Int64(slice_of(array)?)),
+        (b'u', 1) => Ok(Cells::UInt8(slice_of(array)?)),
+        (b'u', 2) => Ok(Cells::UInt16(slice_of(array)?)),
+        (b'u', 4) => Ok(Cells::UInt32(slice_of(array)?)),
+        (b'u', 8) => Ok(Cells::UInt64(slice_of(array)?)),
+        (b'f', 4) => Ok(Cells::Float32(slice_of(array)?)),
+        (b'f', 8) => Ok(Cells::Float64(slice_of(array)?)),
+        (b'O', _) => {
+            let objects = array.cast::<PyArray1<Py<PyAny>>>()?;
+            if !objects.is_contiguous() {
+                return Err(PyValueError::new_err("a column is not contiguous"));
+            }
+            // SAFETY: a contiguous array of as many object pointers, kept alive and unchanged by the caller while the
+            // interpreter's lock is held.
+            let addresses = unsafe { std::slice::from_raw_parts(objects.data().cast(), objects.len()) };
+            Ok(Cells::Object(Cow::Borrowed(addresses)))
+        }
+        _ => Err(PyTypeError::new_err(format!("a column of type {dtype} is not known"))),
+    }
+}
+
+fn slice_of<'a, T: Element>(array: &'a Bound<'_, PyAny>) -> PyResult<&'a [T]> {
+    let array = array.cast::<PyArray1<T>>()?;
+    // SAFETY: nobody else works on the frame while the result of `run()` is reported.
+    unsafe { array.as_slice() }.map_err(|_| PyValueError::new_err("a column is not contiguous"))
+}
+
+/// `(validity address or 0, offsets address, bytes of one offset, data address, data length, first row, rows)`.
+type Utf8Addresses = (usize, usize, usize, usize, usize, usize, usize);
+
+fn borrow_utf8<'a>(addresses: &'a Bound<'_, PyAny>) -> PyResult<Utf8<'a>> {
+    let (validity, offsets, width, data, data_length, start, length): Utf8Addresses = addresses.extract()?;
+    let end = start + length;
+    // SAFETY: the addresses are those of the buffers of an Arrow array that the caller keeps alive during the call;
+    // their lengths follow from the Arrow format.
+    unsafe {
+        Ok(Utf8 {
+            validity: (validity != 0).then(|| std::slice::from_raw_parts(validity as *const u8, end.div_ceil(8))),
+            offsets: match width {
+                4 => Offsets::Narrow(std::slice::from_raw_parts(offsets as *const i32, end + 1)),
+                _ => Offsets::Wide(std::slice::from_raw_parts(offsets as *const i64, end + 1)),
+            },
+            data: if data_length == 0 { &[] } else { std::slice::from_raw_parts(data as *const u8, data_length) },
+            start,
+            length,
+        })
+    }
+}
+
+impl Cells<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Int8(cells) => cells.len(),
+            Self::Int16(cells) => cells.len(),
+            Self::Int32(cells) => cells.len(),
+            Self::Int64(cells) => cells.len(),
+            Self::UInt8(cells) | Self::Bool(cells) => cells.len(),
+            Self::UInt16(cells) => cells.len(),
+            Self::UInt32(cells) => cells.len(),
+            Self::UInt64(cells) => cells.len(),
+            Self::Float32(cells) => cells.len(),
+            Self::Float64(cells) => cells.len(),
+            Self::Timestamp(cells, _) => cells.len(),
+            Self::Object(cells) => cells.len(),
+            Self::Utf8(cells) => cells.length,
+        }
+    }
+
+    /// Whether reading a cell needs the interpreter.
+    pub fn is_object(&self) -> bool {
+        matches!(self, Self::Object(_))
+    }
+}
+
+/// A cell of an object column.
+pub enum ObjectCell<'a> {
+    /// `None` or NaN.
+    Missing,
+    Text(&'a [u8]),
+    Integer(i64),
+    Float(f64),
+    Bool(bool),
+    /// Text that is no valid Unicode, an integer beyond 64 bits, or any other type.
+    Other(Borrowed<'a, 'a, PyAny>),
+}
+
+/// Reads the object at `address`.
+pub fn read_object<'a>(py: Python<'a>, address: usize) -> ObjectCell<'a> {
+    let pointer = address as *mut ffi::PyObject;
+    // SAFETY: the caller holds the interpreter's lock (`py`) and a reference to the array that owns the object. Each
+    // call below is preceded by the check of the exact type it needs.
+    unsafe {
+        if pointer.is_null() || pointer == ffi::Py_None() {
+            return ObjectCell::Missing;
+        }
+        let object = Borrowed::from_ptr(py, pointer);
+        if ffi::PyUnicode_CheckExact(pointer) != 0 {
+            let mut length = 0;
+            let text = ffi::PyUnicode_AsUTF8AndSize(pointer, &mut length);
+            if text.is_null() {
+                ffi::PyErr_Clear();
+                return ObjectCell::Other(object);
+            }
+            return ObjectCell::Text(std::slice::from_raw_parts(text.cast(), length as usize));
+        }
+        if ffi::PyFloat_CheckExact(pointer) != 0 {
+            let value = ffi::PyFloat_AsDouble(pointer);
+            return if value.is_nan() { ObjectCell::Missing } else { ObjectCell::Float(value) };
+        }
+        if ffi::PyBool_Check(pointer) != 0 {
+            return ObjectCell::Bool(pointer == ffi::Py_True());
+        }
+        if ffi::PyLong_CheckExact(pointer) != 0 {
+            let mut overflow = 0;
+            let value = ffi::PyLong_AsLongLongAndOverflow(pointer, &mut overflow);
+            return if overflow == 0 { ObjectCell::Integer(value) } else { ObjectCell::Other(object) };
+        }
+        ObjectCell::Other(object)
+    }
+}

@@ -1,0 +1,169 @@
+//! Rows as delimited text, byte for byte what `DataFrame.to_csv` and the `csv` module below it would write with
+//! minimal quoting.
+
+use std::ops::Range;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDate, PyDict, PyInt, PyList, PyString, PyTuple};
+
+use crate::cells::{Cells, Given, ObjectCell, borrow_columns, read_object};
+use crate::number::{PYTHON_POSITIONAL, push_float, push_integer};
+
+/// Why formatting ended early.
+enum Stop {
+    /// A cell that only pandas knows how to write.
+    Declined,
+    /// Writing a cell raised.
+    Raised(PyErr),
+}
+
+/// The rows of a frame, or `None` if pandas must write it.
+///
+/// `always_quoted` are the bytes that make the `csv` module of this interpreter quote a field, besides the separator.
+/// `float32_positional` bounds the magnitudes that this NumPy writes without an exponent in `float32`.
+#[pyfunction]
+pub fn format_delimited<'py>(
+    py: Python<'py>,
+    columns: Vec<Given<'py>>,
+    rows: usize,
+    separator: u8,
+    always_quoted: &[u8],
+    float32_positional: (f64, f64),
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let columns = borrow_columns(&columns, rows)?;
+    let mut quoted = [false; 256];
+    quoted[usize::from(separator)] = true;
+    for &byte in always_quoted {
+        quoted[usize::from(byte)] = true;
+    }
+    let writer = Writer {
+        columns: &columns,
+        rows,
+        separator,
+        quoted,
+        float32_positional: float32_positional.0..float32_positional.1,
+    };
+    let mut text = Vec::with_capacity(rows * columns.len() * 8);
+    let written = if columns.iter().any(Cells::is_object) {
+        writer.write(Some(py), &mut text)
+    } else {
+        py.detach(|| writer.write(None, &mut text))
+    };
+    match written {
+        Ok(()) => Ok(Some(PyBytes::new(py, &text))),
+        Err(Stop::Declined) => Ok(None),
+        Err(Stop::Raised(error)) => Err(error),
+    }
+}
+
+struct Writer<'a> {
+    columns: &'a [Cells<'a>],
+    rows: usize,
+    separator: u8,
+    quoted: [bool; 256],
+    float32_positional: Range<f64>,
+}
+
+impl Writer<'_> {
+    /// `py` is there if any column holds objects.
+    fn write(&self, py: Option<Python<'_>>, text: &mut Vec<u8>) -> Result<(), Stop> {
+        for row in 0..self.rows {
+            let row_start = text.len();
+            for (position, cells) in self.columns.iter().enumerate() {
+                if position > 0 {
+                    text.push(self.separator);
+                }
+                self.write_cell(py, cells, row, text)?;
+            }
+            if text.len() == row_start {
+                // A row of one empty field would otherwise read back as no row.
+                text.extend_from_slice(b"\"\"");
+            }
+            text.push(b'\n');
+        }
+        Ok(())
+    }
+
+    fn write_cell(
+        &self,
+        py: Option<Python<'_>>,
+        cells: &Cells<'_>,
+        row: usize,
+        text: &mut Vec<u8>,
+    ) -> Result<(), Stop> {
+        match cells {
+            Cells::Int8(cells) => push_integer(text, cells[row]),
+            Cells::Int16(cells) => push_integer(text, cells[row]),
+            Cells::Int32(cells) => push_integer(text, cells[row]),
+            Cells::Int64(cells) => push_integer(text, cells[row]),
+            Cells::UInt8(cells) => push_integer(text, cells[row]),
+            Cells::UInt16(cells) => push_integer(text, cells[row]),
+            Cells::UInt32(cells) => push_integer(text, cells[row]),
+            Cells::UInt64(cells) => push_integer(text, cells[row]),
+            Cells::Float32(cells) if cells[row].is_nan() => {}
+            Cells::Float32(cells) => push_float(text, cells[row], &self.float32_positional),
+            Cells::Float64(cells) if cells[row].is_nan() => {}
+            Cells::Float64(cells) => push_float(text, cells[row], &PYTHON_POSITIONAL),
+            Cells::Bool(cells) => push_bool(text, cells[row] != 0),
+            Cells::Utf8(cells) => {
+                if let Some(field) = cells.get(row) {
+                    self.push_field(text, field);
+                }
+            }
+            Cells::Object(cells) => {
+                let py = py.expect("the caller holds the interpreter for object columns");
+                self.write_object(py, cells[row], text)?;
+            }
+            Cells::Timestamp(..) => return Err(Stop::Declined),
+        }
+        Ok(())
+    }
+
+    fn write_object(&self, py: Python<'_>, address: usize, text: &mut Vec<u8>) -> Result<(), Stop> {
+        match read_object(py, address) {
+            ObjectCell::Missing => {}
+            ObjectCell::Text(field) => self.push_field(text, field),
+            ObjectCell::Integer(value) => push_integer(text, value),
+            ObjectCell::Float(value) => push_float(text, value, &PYTHON_POSITIONAL),
+            ObjectCell::Bool(value) => push_bool(text, value),
+            ObjectCell::Other(object) => {
+                if !is_written_with_str(&object) {
+                    return Err(Stop::Declined);
+                }
+                let written = object.str().map_err(Stop::Raised)?;
+                // Text that is no valid Unicode is left to the fallback, which knows about file names.
+                self.push_field(text, written.to_str().map_err(|_| Stop::Declined)?.as_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    fn push_field(&self, text: &mut Vec<u8>, field: &[u8]) {
+        if !field.iter().any(|&byte| self.quoted[usize::from(byte)]) {
+            text.extend_from_slice(field);
+            return;
+        }
+        text.push(b'"');
+        for (position, piece) in field.split(|&byte| byte == b'"').enumerate() {
+            if position > 0 {
+                text.extend_from_slice(b"\"\"");
+            }
+            text.extend_from_slice(piece);
+        }
+        text.push(b'"');
+    }
+}
+
+fn push_bool(text: &mut Vec<u8>, value: bool) {
+    text.extend_from_slice(if value { b"True" } else { b"False" });
+}
+
+/// Whether `csv` writes `str(object)`, and pandas can never take the object for a missing value.
+fn is_written_with_str(object: &Bound<'_, PyAny>) -> bool {
+    object.is_exact_instance_of::<PyInt>()
+        || object.is_exact_instance_of::<PyList>()
+        || object.is_exact_instance_of::<PyDict>()
+        || object.is_exact_instance_of::<PyTuple>()
+        || object.is_exact_instance_of::<PyDate>()
+        || object.is_exact_instance_of::<PyString>()
+}

@@ -1,0 +1,40 @@
+//! The part of the Python worker process that must be fast, or must work while user code holds the interpreter.
+//!
+//! Three duties, each in its own file: watch the agent and die with it (`watch`), say what the process is doing
+//! (`status_page`), and carry tables between Arrow and pandas (`table_in`, `table_out`, `delimited`, `json_lines`).
+//! Everything else, the run loop included, is Python: `package/gristmill/runner.py`.
+//!
+//! What this extension cannot do exactly as pandas would, it declines (`None`, or the position of the column), and the
+//! Python side asks pandas itself.
+
+mod cells;
+mod delimited;
+mod json_lines;
+mod number;
+mod status_page;
+mod table_in;
+mod table_out;
+mod watch;
+
+use pyo3::prelude::*;
+
+/// Private to the package `gristmill`.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("PHASE_STARTING", protocol::SlotPhase::Starting as u8)?;
+    module.add("PHASE_INIT", protocol::SlotPhase::Init as u8)?;
+    module.add("PHASE_IDLE", protocol::SlotPhase::Idle as u8)?;
+    module.add("PHASE_LOAD", protocol::SlotPhase::Load as u8)?;
+    module.add("PHASE_RUN", protocol::SlotPhase::Run as u8)?;
+    module.add("PHASE_REPORT", protocol::SlotPhase::Report as u8)?;
+    module.add("PHASE_SHUTDOWN", protocol::SlotPhase::Shutdown as u8)?;
+    module.add("STATUS_PAGE_BYTES", protocol::STATUS_PAGE_BYTES)?;
+    module.add("FRAME_LENGTH_MAX", protocol::FRAME_LENGTH_MAX)?;
+    module.add_class::<status_page::StatusPage>()?;
+    module.add_function(wrap_pyfunction!(watch::watch, module)?)?;
+    module.add_function(wrap_pyfunction!(table_in::read_table, module)?)?;
+    module.add_function(wrap_pyfunction!(table_out::write_table, module)?)?;
+    module.add_function(wrap_pyfunction!(delimited::format_delimited, module)?)?;
+    module.add_function(wrap_pyfunction!(json_lines::format_json_lines, module)?)?;
+    Ok(())
+}

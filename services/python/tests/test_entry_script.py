@@ -1,0 +1,454 @@
+"""The contract with an entry script: its functions, their arguments, what they may return, where they run."""
+
+import json
+import os
+
+import pytest
+
+ILLEGAL = "The run() method in the entry script should return a list or a pandas DataFrame"
+
+
+def test_run_alone_is_enough(start):
+    agent = start("def run(anything): return anything")
+    event = agent.run(["/data/a.png", "/data/b c.png"])
+    assert event["frame"] == "done" and event["sequence"] == 1 and event["returned"] == 2
+    assert event["rows"] == b"/data/a.png\n/data/b c.png\n"
+    assert event["run_seconds"] >= 0 and event["process_seconds"] >= 0
+    assert "columns" not in event and "warnings" not in event
+    assert agent.finish() == []
+
+
+def test_init_runs_once_and_shutdown_once(start):
+    agent = start(
+        """
+        calls = []
+        def init(): calls.append("init")
+        def run(mini_batch):
+            calls.append("run")
+            return [" ".join(calls)]
+        def shutdown(): print("shutdown", *calls)
+        """
+    )
+    assert agent.run()["rows"] == b"init run\n"
+    assert agent.run()["rows"] == b"init run run\n"
+    agent.finish()
+    assert agent.stdout() == "shutdown init run run\n"
+
+
+def test_answers_come_in_order_of_a_long_frame(start):
+    agent = start("def run(mini_batch): return mini_batch")
+    agent.hand_over(*(agent.files([f"f{number}"]) for number in range(3000)))
+    agent.hand_over(*(agent.files([f"g{number}"]) for number in range(3)))
+    for number in range(3000):
+        event = agent.receive()
+        assert (event["sequence"], event["rows"]) == (number + 1, f"f{number}\n".encode())
+    assert [agent.receive()["rows"] for _ in range(3)] == [b"g0\n", b"g1\n", b"g2\n"]
+
+
+@pytest.mark.parametrize(
+    "signature, gets_context",
+    [
+        ("mini_batch", False),
+        ("data, context", True),
+        ("data, ctx=None", True),
+        ("data, threshold=0.5", False),
+        ("data, mini_batch_context=0", True),
+        ("*arguments", True),
+        ("data, *rest", True),
+        ("data, **options", False),
+        ("data, *, flag=1", False),
+    ],
+)
+def test_who_gets_the_context(start, signature, gets_context):
+    agent = start(f"def run({signature}): return ['MiniBatchContext' in repr(locals())]")
+    assert agent.run()["rows"] == f"{gets_context}\n".encode()
+
+
+def test_a_decorator_that_hides_the_signature(start):
+    agent = start(
+        """
+        def timed(function):
+            def wrapper(*args, **kwargs): return function(*args, **kwargs)
+            return wrapper
+        @timed
+        def run(mini_batch): return mini_batch
+        """
+    )
+    assert agent.run(["a"])["rows"] == b"a\n"
+
+
+def test_the_context(start):
+    agent = start(
+        """
+        def run(mini_batch, context):
+            return [context.partition_key_value, context.minibatch_index, context.mini_batch_id, context.attempt,
+                    context.node_id, context.process_name, context.dataset is mini_batch, f"{context}"]
+        """
+    )
+    rows = (
+        agent.run(["a"], mini_batch=7, try_number=2, key=[["user", "u"], ["genre", "g"]])["rows"].decode().splitlines()
+    )
+    assert rows[:7] == ["{'user': 'u', 'genre': 'g'}", "7", "7", "2", "0", "process000", "True"]
+    assert "minibatch_index=7" in rows[7]
+    assert agent.run(["a"])["rows"].startswith(b"{}\n")
+
+
+def test_a_rank_mini_batch_is_an_empty_list_of_one_item(start):
+    agent = start("def run(mini_batch): return [mini_batch]")
+    agent.hand_over(agent.mini_batch({"kind": "rank"}))
+    event = agent.receive()
+    assert (event["returned"], event["rows"]) == (1, b"[]\n")
+    assert "warnings" not in event
+
+
+@pytest.mark.parametrize(
+    "expression, rows",
+    [
+        ("['cat.png: 3']", "cat.png: 3\n"),
+        ("[5, 0.1, True, None]", "5\n0.1\nTrue\nNone\n"),
+        ("[[1, 2], (1, 'a'), {'k': 1}]", "[1, 2]\n(1, 'a')\n{'k': 1}\n"),
+        ("[numpy.float32(0.1)]", "0.10000000149011612\n"),
+        ("[numpy.array([1, 2, 3])]", "[1 2 3]\n"),
+        ("[b'x']", "b'x'\n"),
+        ("['two\\nlines', '']", "two\nlines\n\n"),
+        ("('a', 1)", "a\n1\n"),
+        ("[]", ""),
+        ("()", ""),
+        ("['\\u00e9 \\U0001f600']", "é 😀\n"),
+        ("pandas.DataFrame({'a': ['two words', 'q\"q', None], 'b': [1, 2, 3]})", '"two words" 1\n"q""q" 2\n 3\n'),
+        ("pandas.DataFrame({'a': []})", ""),
+    ],
+)
+def test_text_of_legal_results(start, expression, rows):
+    agent = start(f"import numpy, pandas\ndef run(mini_batch): return {expression}")
+    event = agent.run(["a", "b", "c", "d"])
+    assert event["rows"].decode() == rows
+    assert "warnings" not in event
+
+
+@pytest.mark.parametrize(
+    "expression, rows, kind",
+    [
+        ("numpy.array([1.5, 2])", "1.5\n2.0\n", "ndarray"),
+        ("numpy.array([[1, 2], [3, 4]])", "[1 2]\n[3 4]\n", "ndarray"),
+        ("pandas.Series([1, 2])", "1\n2\n", "Series"),
+        ("(path for path in mini_batch)", "a\nb\n", "generator"),
+        ("map(str.upper, mini_batch)", "A\nB\n", "map"),
+    ],
+)
+def test_what_becomes_a_list_with_a_warning(start, expression, rows, kind):
+    agent = start(f"import numpy, pandas\ndef run(mini_batch): return {expression}")
+    event = agent.run(["a", "b"])
+    assert (event["returned"], event["rows"].decode()) == (2, rows)
+    assert [warning["message"] for warning in event["warnings"]] == [
+        f"run() returned a {kind} for mini-batch 0; it was made into a list"
+    ]
+
+
+def test_a_run_that_is_a_generator_function(start):
+    agent = start("def run(mini_batch):\n    for path in mini_batch: yield path")
+    assert agent.run(["a", "b"])["rows"] == b"a\nb\n"
+
+
+def test_a_generator_that_raises_is_a_run_that_raises(start):
+    agent = start("def run(mini_batch):\n    yield 1\n    raise ValueError('halfway')")
+    event = agent.run()
+    assert event["frame"] == "failed" and not event["illegal_result"]
+    assert (event["error"]["message"] == "halfway" and "line 4" in event["error"]["traceback"]) or "line 3" in event[
+        "error"
+    ]["traceback"]
+
+
+@pytest.mark.parametrize(
+    "expression, kind",
+    [("None", "NoneType"), ("'text'", "str"), ("b''", "bytes"), ("{'a': 1}", "dict"), ("5", "int"), ("{1}", "set"),
+     ("numpy.array(1)", "ndarray")],
+)  # fmt: skip
+def test_illegal_results_name_type_and_mini_batch(start, expression, kind):
+    agent = start(f"import numpy\ndef run(mini_batch): return {expression}")
+    event = agent.run(mini_batch=41)
+    assert event["frame"] == "failed" and event["illegal_result"] and not event.get("load_failed")
+    message = event["error"]["message"]
+    assert message.startswith(ILLEGAL) and message.endswith(kind) and "mini-batch 41" in message
+    assert agent.run()["frame"] == "failed", "the process goes on"
+
+
+def test_short_and_long_results(start):
+    agent = start("def run(mini_batch): return ['x'] * int(mini_batch[0])")
+    short = agent.run(["1", "b", "c"])
+    assert short["returned"] == 1 and "warnings" not in short
+    long = agent.run(["5", "b"])
+    assert long["returned"] == 5 and long["rows"] == b"x\n" * 5
+    assert len(long["warnings"]) == 1 and "5 results for the 2 items of mini-batch 1" in long["warnings"][0]["message"]
+
+
+def test_strict_results_fail_a_short_one(start):
+    agent = start("def run(mini_batch): return ['x'] * int(mini_batch[0])", strict_results=True)
+    event = agent.run(["1", "b"])
+    assert event["frame"] == "failed" and event["illegal_result"]
+    assert "1 results for the 2 items" in event["error"]["message"]
+    assert agent.run(["2", "b"])["frame"] == "done"
+
+
+def test_a_list_emptied_by_the_script_still_counts_its_items(start):
+    agent = start("def run(mini_batch):\n    mini_batch.clear()\n    return ['x', 'y', 'z']", strict_results=True)
+    assert agent.run(["1", "b"])["warnings"]
+
+
+def test_summary_only_counts_without_rows(start):
+    agent = start("import pandas\ndef run(mini_batch): return [None] * 3", rows_wanted=False)
+    event = agent.run(["a", "b", "c"])
+    assert (event["returned"], event["rows"]) == (3, b"")
+
+
+@pytest.mark.parametrize(
+    "statement, category, message",
+    [
+        ("raise ValueError('bad pixel')", "ValueError", "bad pixel"),
+        ("raise ValueError", "ValueError", "ValueError without a message"),
+        ("raise ValueError('two\\n  lines')", "ValueError", "two lines"),
+        ("import sys; sys.exit(3)", "SystemExit", "the script called sys.exit(3)"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt", "KeyboardInterrupt without a message"),
+        ("raise GeneratorExit", "GeneratorExit", "GeneratorExit without a message"),
+        ("return [Unprintable()]", "RuntimeError", "no text"),
+        ("return ['\\ud800']", "UnicodeEncodeError", "surrogates not allowed"),
+        ("raise ValueError('lone \\udc80')", "ValueError", "lone \\udc80"),
+        ("exec('a b')", "SyntaxError", "<string>, line 1: invalid syntax"),
+        ("raise Mute", "Mute", "Mute without a message"),
+        ("return run(mini_batch)", "RecursionError", "maximum recursion depth exceeded"),
+    ],
+)
+def test_whatever_run_raises_fails_the_attempt_only(start, statement, category, message):
+    agent = start(
+        f"""
+        class Unprintable:
+            def __format__(self, _): raise RuntimeError("no text")
+        class Mute(Exception):
+            def __str__(self): raise RuntimeError
+        def run(mini_batch):
+            if mini_batch == ["good"]: return mini_batch
+            {statement}
+        """
+    )
+    event = agent.run(["bad"])
+    assert event["frame"] == "failed" and not event["illegal_result"]
+    assert event["error"]["category"] == category
+    assert message in event["error"]["message"] and "\n" not in event["error"]["message"]
+    assert agent.run(["good"])["rows"] == b"good\n"
+
+
+def test_the_traceback_shows_user_code_and_stands_in_the_error_file(start):
+    agent = start(
+        """
+        def deep(path): raise ValueError(f"cannot read {path}")
+        def run(mini_batch): return [deep(path) for path in mini_batch]
+        """
+    )
+    error = agent.run(["x.png"], mini_batch=12, try_number=2)["error"]
+    assert error["message"] == "cannot read x.png"
+    assert "in deep" in error["traceback"] and "gristmill/" not in error["traceback"]
+    assert error["log"] == "user/error/0/process000.txt"
+    text = agent.log(error["log"])
+    assert "run() of mini-batch 12, try 2: ValueError: cannot read x.png" in text and "in deep" in text
+
+
+def test_an_endless_traceback_keeps_its_tail(start):
+    agent = start("def run(mini_batch): raise ValueError('é' * 100_000 + 'the end')")
+    error = agent.run()["error"]
+    assert len(error["traceback"].encode()) <= 16 * 1024 and error["traceback"].rstrip().endswith("the end")
+    assert len(error["message"]) <= 2000
+
+
+def test_arguments_and_import_time_argparse(start):
+    agent = start(
+        """
+        import argparse, sys
+        parser = argparse.ArgumentParser(allow_abbrev=False)
+        parser.add_argument("--columns", nargs="*")
+        arguments, rest = parser.parse_known_args()
+        def run(mini_batch): return [sys.argv[0], arguments.columns, rest]
+        """,
+        argv=["--mini_batch_size", "10", "--columns", "Store", "Brand"],
+    )
+    assert agent.run()["rows"].decode().splitlines() == [
+        str(agent.script), "['Store', 'Brand']", "['--mini_batch_size', '10']",
+    ]  # fmt: skip
+
+
+def test_where_a_script_runs(start):
+    agent = start(
+        """
+        import os, sys
+        import sibling
+        def run(mini_batch):
+            os.makedirs("outputs", exist_ok=True)
+            return [os.getcwd(), __file__, __name__, sys.path[0], sibling.NAME]
+        """,
+        files={"sibling.py": "NAME = 'sibling'"},
+    )
+    cwd, file, name, first, sibling = agent.run()["rows"].decode().splitlines()
+    assert (cwd, file, name, first, sibling) == (
+        str(agent.scratch), str(agent.script), "score", str(agent.snapshot), "sibling",
+    )  # fmt: skip
+    assert (agent.scratch / "outputs").is_dir()
+
+
+def test_a_script_in_a_subfolder_finds_both_folders(start):
+    agent = start(
+        "import at_root, beside\ndef run(mini_batch): return [__name__, at_root.X, beside.X]",
+        name="a/b.py",
+        files={"at_root.py": "X = 1", "a/beside.py": "X = 2"},
+    )
+    assert agent.run()["rows"] == b"a.b\n1\n2\n"
+
+
+@pytest.mark.parametrize("name", ["digit-identification.py", "code/score.py", "json.py", "2nd.py", "test.py"])
+def test_names_that_python_cannot_import_or_has_given_away(start, name):
+    agent = start("import json, os\ndef run(mini_batch): return [os.path.basename(__file__)]", name=name)
+    assert agent.run()["rows"].decode().strip() == os.path.basename(name)
+
+
+def test_a_package_with_relative_imports(start):
+    agent = start(
+        "from . import tools\ndef run(mini_batch): return [tools.X]",
+        name="pack/score.py",
+        files={"pack/__init__.py": "", "pack/tools.py": "X = 3"},
+    )
+    assert agent.run()["rows"] == b"3\n"
+
+
+def test_main_guards_do_not_run(start):
+    agent = start("if __name__ == '__main__': raise SystemExit(9)\ndef run(mini_batch): return mini_batch")
+    assert agent.run()["frame"] == "done"
+
+
+@pytest.mark.parametrize(
+    "script, category, message",
+    [
+        ("def run(mini_batch)\n    return 1", "SyntaxError", "score.py, line 1: expected ':'"),
+        ("import no_such_module\ndef run(m): return m", "ModuleNotFoundError", "No module named 'no_such_module' (interpr"),
+        ("def go(m): return m", "MissingRun", "score.py has no function run(mini_batch)"),
+        ("run = 5", "MissingRun", "score.py has no function run(mini_batch)"),
+        ("raise SystemExit(4)", "SystemExit", "the script called sys.exit(4)"),
+        ("import argparse; argparse.ArgumentParser().parse_args()", "SystemExit", "use parse_known_args()"),
+        ("def init(): raise OSError('no model')\ndef run(m): return m", "OSError", "no model"),
+        ("import sys\ndef init(): sys.exit()\ndef run(m): return m", "SystemExit", "the script called sys.exit()"),
+        ("def init(): raise KeyboardInterrupt\ndef run(m): return m", "KeyboardInterrupt", "KeyboardInterrupt"),
+        ("def init(needed): pass\ndef run(m): return m", "TypeError", "missing 1 required positional argument"),
+    ],
+)  # fmt: skip
+def test_scripts_that_cannot_start(start, script, category, message):
+    agent = start(script, ready=False, argv=["--unknown", "1"])
+    event = agent.receive()
+    assert event["frame"] == "init_failed"
+    assert event["error"]["category"] == category and message in event["error"]["message"]
+    assert "importlib" not in event["error"]["traceback"] and "gristmill/" not in event["error"]["traceback"]
+    assert agent.receive() is None
+    assert agent.wait() == 72
+    assert category in agent.log(event["error"]["log"])
+
+
+def test_a_failed_init_leaves_although_threads_run(start):
+    agent = start(
+        """
+        import threading
+        def init():
+            threading.Thread(target=threading.Event().wait).start()
+            raise ValueError("no")
+        def run(mini_batch): return mini_batch
+        """,
+        ready=False,
+    )
+    assert agent.receive()["frame"] == "init_failed"
+    assert agent.wait() == 72
+
+
+def test_a_failing_shutdown_is_reported_and_exits_in_order(start):
+    agent = start(
+        """
+        import atexit
+        atexit.register(print, "at exit")
+        def run(mini_batch): return mini_batch
+        def shutdown(): raise RuntimeError("cannot close")
+        """
+    )
+    agent.run()
+    events = agent.finish()
+    assert [event["frame"] for event in events] == ["shutdown_failed"]
+    assert events[0]["error"]["message"] == "cannot close" and "shutdown()" in agent.log("user/error/0/process000.txt")
+    assert agent.stdout() == "at exit\n"
+
+
+def test_ready_says_how_long_and_which_python(start):
+    agent = start("def run(mini_batch): return [__import__('platform').python_version()]", ready=False)
+    event = agent.ready()
+    assert event["init_seconds"] >= 0
+    assert agent.run()["rows"].decode().strip() == event["python_version"]
+
+
+def test_paths_of_any_bytes_come_back_as_they_were(start):
+    agent = start("import os\ndef run(mini_batch): return [os.fsencode(mini_batch[0])] + mini_batch")
+    raw = {"bytes": "L2RhdGEv//4="}
+    assert agent.run([raw])["rows"] == b"b'/data/\\xff\\xfe'\n" + b"/data/\xff\xfe\n"
+
+
+def test_the_package_folder_shadows_nothing(start):
+    agent = start(
+        """
+        import sys, runner, logs
+        def run(mini_batch):
+            return [runner.MINE, logs.MINE, any(path.endswith("gristmill") for path in sys.path)]
+        """,
+        files={"runner.py": "MINE = 1", "logs.py": "MINE = 2"},
+    )
+    assert agent.run()["rows"] == b"1\n2\nFalse\n"
+
+
+def test_profiles(start):
+    for module in ("cProfile", "profile"):
+        agent = start("def work(): pass\ndef run(mini_batch): work(); return mini_batch", profiling_module=module)
+        agent.run()
+        agent.run()
+        agent.finish()
+        import pstats
+
+        stats = pstats.Stats(str(agent.logs / "sys/node/0/process000.profile")).stats
+        assert [calls[0] for (_, _, name), calls in stats.items() if name == "work"] == [2]
+
+
+def test_settings_of_to_csv(start):
+    agent = start(
+        "import pandas\ndef run(mini_batch): return pandas.DataFrame({'a': [1, 2], 'b': ['x,y', None]})",
+        to_csv_arguments={"sep": ",", "na_rep": "NULL", "header": True},
+    )
+    event = agent.run()
+    assert event["rows"] == b'1,"x,y"\n2,NULL\n' and event["columns"] == ["a", "b"]
+
+
+def test_native_formats(start):
+    script = """
+    import pandas
+    def run(mini_batch):
+        if mini_batch == ["frame"]:
+            return pandas.DataFrame({"n": [1, 2], "text": ["a,b", None]})
+        return [{"n": 1, "text": 'q"q'}, {"n": 2.5}]
+    """
+    text = start(script, output_format="csv")
+    event = text.run(["frame"])
+    assert (event["rows"], event["columns"]) == (b'1,"a,b"\n2,\n', ["n", "text"])
+    event = text.run(["list"])
+    assert (event["rows"], event["columns"]) == (b'1,"q""q"\n2.5,\n', ["n", "text"])
+    lines = start(script, output_format="jsonl")
+    assert [json.loads(line) for line in lines.run(["frame"])["rows"].splitlines()] == [
+        {"n": 1, "text": "a,b"}, {"n": 2, "text": None},
+    ]  # fmt: skip
+    assert [json.loads(line) for line in lines.run(["list"])["rows"].splitlines()] == [
+        {"n": 1, "text": 'q"q'}, {"n": 2.5},
+    ]  # fmt: skip
+    import pyarrow
+
+    parquet = start(script, output_format="parquet")
+    table = pyarrow.ipc.open_stream(parquet.run(["frame"])["rows"]).read_all()
+    assert table.to_pylist() == [{"n": 1, "text": "a,b"}, {"n": 2, "text": None}]
+    table = pyarrow.ipc.open_stream(parquet.run(["list"])["rows"]).read_all()
+    assert table.to_pylist() == [{"n": 1, "text": 'q"q'}, {"n": 2.5, "text": None}]

@@ -1,0 +1,343 @@
+"""What user code can do to its process, and what the agent sees of it."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from agent import BOOTSTRAP, STACK_DUMP_SIGNAL
+
+
+def test_print_logging_and_children_land_in_their_files(start):
+    agent = start(
+        """
+        import logging, os, subprocess, sys
+        logging.info("at import")
+        def run(mini_batch):
+            print("printed")
+            print("wrong", file=sys.stderr)
+            logging.getLogger("mine").warning("logged")
+            logging.getLogger("mine").debug("hidden")
+            subprocess.run(["echo", "from a child"])
+            subprocess.run(["sh", "-c", "echo complaint >&2"])
+            subprocess.run(["echo", "passed on"], stdout=sys.stdout)
+            return mini_batch
+        """
+    )
+    agent.run()
+    lines = agent.stdout().splitlines()
+    assert "|INFO|" in lines[0] and lines[0].endswith("()|at import")
+    assert lines[1] == "printed" and lines[2].endswith("|run()|logged") and "|mine|WARNING|" in lines[2]
+    assert lines[3:] == ["passed on"]
+    assert agent.stderr() == "wrong\n"
+    assert agent.stdout_of_descriptor() == "from a child\n"
+    assert agent.stderr_of_descriptor() == "complaint\n"
+
+
+def test_logging_level_of_the_job(start):
+    agent = start(
+        "import logging\ndef run(mini_batch):\n    logging.debug('fine')\n    return mini_batch", logging_level="DEBUG"
+    )
+    agent.run()
+    assert agent.stdout().endswith("|run()|fine\n")
+
+
+def test_basic_config_of_the_script_takes_effect(start):
+    agent = start(
+        """
+        import logging, sys
+        logging.basicConfig(level=logging.DEBUG, format="own %(message)s")
+        def run(mini_batch):
+            logging.debug("words")
+            return mini_batch
+        """
+    )
+    agent.run()
+    assert agent.stdout() == "own words\n"
+
+
+def test_flushed_after_every_run_even_without_newline(start):
+    agent = start("import sys\ndef run(mini_batch):\n    print('no newline', end='')\n    return mini_batch")
+    agent.run()
+    assert agent.stdout() == "no newline"
+
+
+def test_megabytes_without_a_newline(start):
+    agent = start(
+        "def run(mini_batch):\n    print('x' * 5_000_000, end='')\n    return mini_batch", log_bytes_max=8 << 20
+    )
+    assert agent.run()["frame"] == "done"
+    assert agent.stdout() == "x" * 5_000_000
+
+
+def test_log_files_stop_at_their_limit_and_say_so(start):
+    agent = start(
+        """
+        import sys
+        def run(mini_batch):
+            for number in range(1000): print("line", number)
+            sys.stderr.buffer.write(b"y" * 5000)
+            return mini_batch
+        """,
+        log_bytes_max=2000,
+    )
+    for _ in range(3):
+        assert agent.run()["frame"] == "done"
+    lines = agent.stdout().splitlines()
+    assert len(agent.stdout()) < 2100
+    assert lines[-1] == "[cut here: this file has reached its limit of 2000 bytes]"
+    assert lines[-2].startswith("line "), "cut between lines"
+    assert agent.stderr().count("cut here") == 1
+
+
+def test_text_streams_are_real(start):
+    agent = start(
+        """
+        import sys
+        def run(mini_batch):
+            sys.stdout.reconfigure(line_buffering=False)
+            sys.stdout.buffer.write("\\u00e9\\n".encode())
+            print("\\udc80 lone")
+            sys.stdout.flush()
+            return [sys.stdout.isatty(), sys.stdout.fileno() > 2, sys.stdout.encoding, sys.stdout is sys.__stdout__]
+        """
+    )
+    assert agent.run()["rows"] == b"False\nTrue\nutf-8\nTrue\n"
+    assert agent.stdout() == "é\n\\udc80 lone\n"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "os.close(1)",
+        "os.close(2)",
+        "sys.stdout.close()",
+        "sys.stderr.close()",
+        "sys.stdout.detach()",
+        "sys.stdout = None",
+        "sys.stdout = open(os.devnull, 'w')",
+        "os.close(sys.stdout.fileno())",
+        "del sys.stdout, sys.stderr",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+        "os.chdir('/')",
+        "sys.argv.clear(); sys.path.clear()",
+        "sys.setrecursionlimit(60)",
+        "gc.disable()",
+        "os.environ.clear()",
+        "import builtins; builtins.print = None",
+    ],
+)
+def test_what_a_script_does_to_its_process_breaks_nothing(start, statement):
+    agent = start(f"import gc, os, signal, sys\ndef run(mini_batch):\n    {statement}\n    return mini_batch")
+    assert agent.run(["a"])["rows"] == b"a\n"
+    agent.run(["b"])
+    agent.finish()
+
+
+def test_a_closed_stdout_is_opened_again_for_the_next_run(start):
+    agent = start(
+        "import sys\ndef run(mini_batch):\n    print(mini_batch)\n    sys.stdout.close()\n    return mini_batch"
+    )
+    assert [agent.run([name])["frame"] for name in "abc"] == ["done"] * 3
+    assert agent.stdout() == "['a']\n['b']\n['c']\n"
+
+
+def test_the_process_ends_with_its_agent_while_user_code_holds_the_interpreter(start):
+    agent = start(
+        """
+        import subprocess
+        def run(mini_batch):
+            child = subprocess.Popen(["sleep", "1000"])
+            print(child.pid, flush=True)
+            # One call of native code that keeps the lock.
+            sum(range(10**14))
+        """
+    )
+    agent.hand_over(agent.files(["a"]))
+    agent.wait_for_phase("run", 1)
+    while not agent.stdout():
+        os.sched_yield()
+    child = int(agent.stdout())
+    agent.socket.close()
+    assert agent.wait() == -signal.SIGKILL
+    while is_running(child):
+        os.sched_yield()
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().split()[2] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_an_idle_process_ends_with_its_agent(start):
+    agent = start("def run(mini_batch): return mini_batch")
+    agent.socket.close()
+    assert agent.wait() in (-signal.SIGKILL, 82)
+
+
+def test_the_status_page_says_what_the_process_does(start):
+    agent = start(
+        """
+        import os
+        def run(mini_batch):
+            open(mini_batch[0]).read()
+            return mini_batch
+        """
+    )
+    agent.wait_for_phase("idle", 0)
+    fifo = agent.folder / "fifo"
+    os.mkfifo(fifo)
+    agent.hand_over(agent.files([str(fifo)]))
+    agent.wait_for_phase("run", 1)
+    since = agent.status()[2]
+    fifo.write_text("go on")
+    assert agent.receive()["frame"] == "done"
+    agent.wait_for_phase("idle", 0)
+    assert agent.status()[2] > since
+
+
+def test_hand_overs_that_wait_behind_a_slow_run_can_be_taken_back(start):
+    agent = start("def run(mini_batch):\n    open(mini_batch[0]).read()\n    return mini_batch")
+    fifo = agent.folder / "fifo"
+    os.mkfifo(fifo)
+    agent.hand_over(agent.files([str(fifo)]), *(agent.files([os.devnull]) for _ in range(3)))
+    agent.wait_for_phase("run", 1)
+    agent.recall(2, 4)
+    fifo.write_text("go on")
+    events = [agent.receive() for _ in range(4)]
+    assert [(event["frame"], event["sequence"]) for event in events] == [
+        ("done", 1), ("recalled", 2), ("recalled", 3), ("done", 4),
+    ]  # fmt: skip
+
+
+def test_stacks_can_be_asked_for_while_user_code_holds_the_interpreter(start):
+    agent = start("def stuck():\n    sum(range(10**14))\ndef run(mini_batch): stuck()")
+    agent.hand_over(agent.files(["a"]))
+    agent.wait_for_phase("run", 1)
+    stack = agent.logs / "sys/node/0/process000.stack.txt"
+    while "in run" not in stack.read_text():
+        os.kill(agent.process.pid, STACK_DUMP_SIGNAL)
+        os.sched_yield()
+    assert 'score.py", line 2 in stuck' in stack.read_text()
+
+
+@pytest.mark.parametrize(
+    "statement, status",
+    [("os._exit(5)", 5), ("os.kill(os.getpid(), 9)", -9), ("import faulthandler; faulthandler._sigsegv()", -11)],
+)
+def test_sudden_ends_show_as_the_end_of_the_stream(start, statement, status):
+    agent = start(f"import os\ndef run(mini_batch):\n    print('before')\n    {statement}")
+    agent.hand_over(agent.files(["a"]))
+    assert agent.receive() is None
+    assert agent.wait() == status
+    assert agent.stdout() == "before\n"
+    if status == -11:
+        assert "Segmentation fault" in agent.stderr() and "in run" in agent.stderr()
+
+
+@pytest.mark.parametrize("ending", ["return mini_batch", "raise ValueError", "import sys; sys.exit(7)", "os._exit(0)"])
+def test_a_forked_child_never_speaks_for_its_parent(start, ending):
+    agent = start(
+        f"""
+        import os
+        def run(mini_batch):
+            child = os.fork()
+            if child == 0:
+                print("child")
+                {ending}
+            _, status = os.waitpid(child, 0)
+            return [os.WEXITSTATUS(status)] + mini_batch
+        """
+    )
+    statuses = {"return mini_batch": 0, "raise ValueError": 1, "import sys; sys.exit(7)": 7, "os._exit(0)": 0}
+    assert agent.run(["a"])["rows"].decode() == f"{statuses[ending]}\na\n"
+    assert agent.run(["b"])["rows"].decode() == f"{statuses[ending]}\nb\n"
+    assert agent.stdout() == "child\n" * 2
+    agent.finish()
+    assert not (agent.logs / "user/error").exists()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing_in_a_script(start, method):
+    agent = start(
+        f"""
+        import multiprocessing
+        from azureml_user.parallel_run import EntryScript
+        def square(number): return number * number, EntryScript().agent_name
+        def run(mini_batch):
+            with multiprocessing.get_context("{method}").Pool(2) as pool:
+                return pool.map(square, range(3))
+        """
+    )
+    assert agent.run()["rows"] == b"(0, 'process000')\n(1, 'process000')\n(4, 'process000')\n"
+    agent.finish()
+
+
+def test_descriptors_of_the_agent_are_not_inherited(start):
+    agent = start(
+        """
+        import os, subprocess
+        def run(mini_batch):
+            listing = subprocess.run(["sh", "-c", "ls -l /proc/self/fd"], stdout=subprocess.PIPE, close_fds=False)
+            return [b"socket" in listing.stdout]
+        """
+    )
+    assert agent.run()["rows"] == b"False\n"
+
+
+def test_a_large_result_arrives_whole(start):
+    agent = start("def run(mini_batch): return ['x' * 1000] * 20_000")
+    assert agent.run()["rows"] == (b"x" * 1000 + b"\n") * 20_000
+
+
+def test_frames_may_come_in_any_pieces(start):
+    import json
+    import struct
+
+    agent = start("def run(mini_batch): return mini_batch")
+    body = json.dumps({"frame": "mini_batches", "mini_batches": [agent.files(["a" * 50])]}).encode()
+    for byte in struct.pack("<II", len(body), 0) + body:
+        agent.socket.sendall(bytes([byte]))
+    assert agent.receive()["rows"] == b"a" * 50 + b"\n"
+
+
+def test_a_signal_handler_of_the_script_does_not_disturb_reading(start):
+    agent = start(
+        "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)\ndef run(mini_batch): return mini_batch"
+    )
+    for _ in range(50):
+        os.kill(agent.process.pid, signal.SIGUSR1)
+    assert agent.run(["a"])["rows"] == b"a\n"
+
+
+def test_frames_nobody_knows_end_the_process_with_a_reason(start):
+    agent = start("def run(mini_batch): return mini_batch")
+    agent.send({"frame": "surprise"})
+    assert agent.receive() is None
+    assert agent.wait() == 70
+    assert "surprise" in agent.stderr_of_descriptor()
+
+
+def test_started_by_hand_it_says_so():
+    ended = subprocess.run([sys.executable, str(BOOTSTRAP)], capture_output=True, text=True, close_fds=True)
+    assert ended.returncode == 72
+    assert ended.stderr.startswith("gristmill: ") and ended.stderr.count("\n") == 1
+
+
+def test_an_extension_that_cannot_be_loaded_is_one_line(tmp_path):
+    import shutil
+
+    shutil.copytree(BOOTSTRAP.parent, tmp_path / "gristmill", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    (tmp_path / "gristmill" / "_native.abi3.so").write_text("no library")
+    with open(os.devnull, "r+b") as null:
+        ended = subprocess.run(
+            [sys.executable, str(tmp_path / "gristmill" / "bootstrap.py")],
+            capture_output=True, text=True, pass_fds=(3, 4),
+            preexec_fn=lambda: (os.dup2(null.fileno(), 3), os.dup2(null.fileno(), 4)),
+        )  # fmt: skip
+    assert ended.returncode == 72
+    assert "cannot load the worker package" in ended.stderr and ended.stderr.count("\n") == 1

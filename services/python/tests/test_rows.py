@@ -1,0 +1,291 @@
+"""Rows of frames are byte for byte those of pandas, whatever is in them."""
+
+import csv
+import io
+import json
+
+import numpy
+import pandas
+import pyarrow
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gristmill import rows
+
+texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(' "\n\r\t,;\0'), max_size=8)
+finite = st.floats(width=64) | st.sampled_from(
+    [0.1, -0.0, 1e16, 1e15, 9999999999999998.0, 1e-4, 9.999e-5, 5e-324, 1e22]
+)
+cells = (
+    st.none() | texts | finite | st.booleans() | st.integers() | st.integers(-(2**63), 2**63 - 1)
+    | st.lists(st.integers(), max_size=2) | st.tuples(texts) | st.dates()
+)  # fmt: skip
+
+
+def column_of(size):
+    def array(dtype, values):
+        return st.lists(values, min_size=size, max_size=size).map(lambda cells: numpy.array(cells, dtype=dtype))
+
+    integers = [
+        array(dtype, st.integers(int(numpy.iinfo(dtype).min), int(numpy.iinfo(dtype).max)))
+        for dtype in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    ]
+    objects = st.lists(cells, min_size=size, max_size=size).map(lambda cells: pandas.Series(cells, dtype=object))
+    words = st.lists(texts | st.none(), min_size=size, max_size=size).map(
+        lambda cells: pandas.Series(cells, dtype=pandas.StringDtype(na_value=numpy.nan) if NEW_STRINGS else "string")
+    )
+    instants = st.lists(st.integers(-(2**52), 2**52) | st.just(0), min_size=size, max_size=size).map(
+        lambda seconds: pandas.Series(numpy.array(seconds, dtype="datetime64[us]"))
+    )
+    return st.one_of(
+        *integers,
+        array("float64", st.floats(width=64)),
+        array("float64", finite),
+        array("float32", st.floats(width=32)),
+        array("float16", st.floats(width=16)),
+        array("bool", st.booleans()),
+        objects,
+        words,
+        instants,
+        st.lists(texts, min_size=size, max_size=size).map(lambda cells: pandas.Series(cells, dtype="category")),
+        st.lists(st.none() | st.integers(0, 9), min_size=size, max_size=size).map(
+            lambda cells: pandas.Series(cells, dtype="Int64")
+        ),
+    )
+
+
+NEW_STRINGS = int(pandas.__version__.split(".")[0]) >= 3
+
+
+@st.composite
+def frames(draw):
+    size = draw(st.integers(0, 4))
+    columns = draw(st.lists(column_of(size), max_size=4))
+    frame = pandas.DataFrame({position: pandas.Series(column) for position, column in enumerate(columns)})
+    frame.columns = ["same"] * len(columns)
+    return frame
+
+
+def expected(frame, **arguments):
+    text = frame.to_csv(None, **{"header": False, "index": False, "sep": " ", **arguments})
+    return text.encode("utf-8", "surrogateescape")
+
+
+@settings(max_examples=600, deadline=None)
+@given(frames(), st.sampled_from([" ", ",", "\t", ";", "|"]))
+def test_delimited_text_is_that_of_pandas(frame, separator):
+    written, names = rows.Text({"sep": separator}).of_frame(frame)
+    assert written == expected(frame, sep=separator)
+    assert names == ["same"] * frame.shape[1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.floats(width=64) | finite, min_size=1))
+@example(
+    [float(f"{digits}e{exponent}") for digits in ("1", "1.5", "9.999999999999999") for exponent in range(-320, 309, 1)]
+)
+def test_floats_are_those_of_pandas_and_of_repr(values):
+    frame = pandas.DataFrame({"f": values})
+    assert natively(frame) == expected(frame)
+    assert natively(pandas.DataFrame({"f": pandas.Series(values, dtype=object)})) == expected(frame)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.floats(width=32), min_size=1))
+@example([float(numpy.float32(f"1.1e{exponent}")) for exponent in range(-45, 39)])
+def test_short_floats_are_those_of_pandas(values):
+    frame = pandas.DataFrame({"f": numpy.array(values, dtype="float32")})
+    assert natively(frame) == expected(frame)
+
+
+def natively(frame, separator=" "):
+    """The text of the extension; a test that means it must not pass by falling back."""
+    text = rows.format_natively(frame, separator, rows.quoted_bytes(separator))
+    assert text is not None
+    return text
+
+
+def test_the_native_writer_is_in_use():
+    formatter = rows.Text({})
+    formatter.of_frame(pandas.DataFrame({"a": [1]}))
+    assert formatter._frames._always_quoted is not None
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pandas.DataFrame({"a": ["", None, "x"]}, dtype=object),
+        pandas.DataFrame({"a": [float("nan"), 1.0]}),
+        pandas.DataFrame({"a": ["q\"q", "\r", "\n", "a\rb", "a,b", "'"]}, dtype=object),
+        pandas.DataFrame(numpy.arange(12).reshape(4, 3)),
+        pandas.DataFrame(numpy.arange(12).reshape(4, 3)).iloc[::2, ::2],
+        pandas.DataFrame(numpy.arange(12.0).reshape(4, 3)[::-1]),
+        pandas.DataFrame({"a": [True, False], "b": ["x", "é"]}),
+        pandas.DataFrame({"a": [[1, 2], {"k": 1}, ("x y",), 10**30]}),
+        pandas.DataFrame({"a": pandas.Series(["x", None, "long enough " * 5])}).iloc[1:],
+        pandas.concat([pandas.DataFrame({"a": ["x"]}), pandas.DataFrame({"a": ["y", None]})]),
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_frames_that_never_need_the_fallback(frame):
+    assert natively(frame) == expected(frame)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [numpy.float64(0.1), numpy.int64(3)],
+        [pandas.NaT, pandas.Timestamp("2020-01-01")],
+        [pandas.NA, 1],
+        [__import__("decimal").Decimal("NaN"), __import__("decimal").Decimal("1.50")],
+        [numpy.datetime64("NaT"), numpy.datetime64("2020-01-01")],
+        [float("nan"), complex("nan")],
+    ],
+    ids=range(6),
+)
+def test_odd_objects_are_left_to_pandas(cells):
+    frame = pandas.DataFrame({"a": pandas.Series(cells, dtype=object)})
+    assert rows.Text({}).of_frame(frame)[0] == expected(frame)
+
+
+def test_dates_as_in_the_original():
+    frame = pandas.DataFrame(
+        {
+            "day": pandas.to_datetime(["2020-01-01", None]),
+            "time": pandas.to_datetime(["2020-01-01 01:02:03", "2020-01-02 00:00:00"]),
+            "delta": pandas.to_timedelta(["1s", "2s"]),
+        }
+    )
+    written = rows.Text({}).of_frame(frame)[0].decode()
+    assert written == '2020-01-01 "2020-01-01 01:02:03" "0 days 00:00:01"\n "2020-01-02 00:00:00" "0 days 00:00:02"\n'
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"sep": "."}, {"sep": "1"}, {"sep": "-"}, {"sep": "e"}, {"na_rep": "NULL"}, {"quoting": 1},
+        {"float_format": "%.2f"}, {"decimal": ","}, {"lineterminator": "\r\n"}, {"date_format": "%Y"},
+        {"index": True}, {"columns": ["b"]}, {"quotechar": "'"}, {"header": True, "mode": "a", "encoding": "latin-1"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_settings_of_to_csv_are_kept(arguments):
+    frame = pandas.DataFrame({"a": [1.5, None], "b": ['x."1-e', "y z"]})
+    written, names = rows.Text(arguments).of_frame(frame)
+    kept = {name: value for name, value in arguments.items() if name not in ("header", "mode", "encoding")}
+    assert written == expected(frame, **kept)
+    assert names == {"index": ["", "a", "b"], "columns": ["b"]}.get(next(iter(arguments)), ["a", "b"])
+
+
+def test_file_names_of_any_bytes_go_out_as_they_were():
+    name = b"/data/\xff\xfe x".decode("utf-8", "surrogateescape")
+    assert rows.Text({}).of_list([name])[0] == b"/data/\xff\xfe x\n"
+    assert rows.Text({}).of_frame(pandas.DataFrame({"a": [name]}, dtype=object))[0] == b'"/data/\xff\xfe x"\n'
+
+
+def test_text_of_a_str_subclass_is_its_format():
+    class Loud(str):
+        def __format__(self, _):
+            return self.upper()
+
+    assert rows.Text({}).of_list(["a", Loud("b")])[0] == b"a\nB\n"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(texts | st.integers() | st.floats() | st.none(), max_size=5))
+def test_lists_are_lines_of_format(elements):
+    if elements:
+        assert rows.Text({}).of_list(elements)[0] == "".join(f"{element}\n" for element in elements).encode()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 4).flatmap(lambda size: st.lists(column_of(size), min_size=1, max_size=3)))
+def test_json_lines_say_the_same_as_the_frame(columns):
+    frame = pandas.DataFrame({f"c{position}": pandas.Series(column) for position, column in enumerate(columns)})
+    written, _ = rows.JsonLines().of_frame(frame)
+    lines = [json.loads(line, parse_constant=None) for line in written.decode().split("\n")[:-1]]
+    assert len(lines) == len(frame)
+    for line, row in zip(lines, frame.astype(object).where(frame.notna(), None).to_dict("records"), strict=True):
+        assert list(line) == list(frame.columns)
+        for name, value in row.items():
+            if value is None or isinstance(value, (str, bool, int)):
+                assert line[name] == value
+            elif isinstance(value, float):
+                exact = frame[name].dtype.type if frame[name].dtype.kind == "f" else float
+                assert exact(line[name]) == value if numpy.isfinite(value) else line[name] is None
+
+
+def test_json_lines_of_lists():
+    elements = [
+        "é",
+        1,
+        {"a": float("nan"), "b": numpy.float32(0.5)},
+        [numpy.array([1, 2])],
+        pandas.Timestamp("2020-01-01"),
+    ]
+    lines = rows.JsonLines().of_list(elements)[0].decode().splitlines()
+    assert lines == ['"é"', "1", '{"a": null, "b": 0.5}', "[[1, 2]]", '"2020-01-01T00:00:00"']
+
+
+def test_json_lines_need_unique_names():
+    frame = pandas.DataFrame([[1, 2]], columns=["a", "a"])
+    with pytest.raises(rows.RowsError, match="unique column names"):
+        rows.JsonLines().of_frame(frame)
+
+
+def test_parquet_types():
+    frame = pandas.DataFrame(
+        {
+            "i": numpy.array([1, 2], "int32"),
+            "f": [0.5, None],
+            "b": [True, False],
+            "text": pandas.Series(["é", None], dtype=object),
+            "new": pandas.Series(["x", None]),
+            "t": pandas.to_datetime(["2020-01-01", None]),
+            "flag": pandas.Series([True, None], dtype=object),
+            "none": pandas.Series([None, None], dtype=object),
+        }
+    )
+    written, names = rows.Parquet().of_frame(frame)
+    table = pyarrow.ipc.open_stream(written).read_all()
+    assert names == table.column_names == list(frame.columns)
+    assert [str(field.type).split("[")[0] for field in table.schema] == [
+        "int32", "double", "bool", "string", "string", "timestamp", "bool", "string",
+    ]  # fmt: skip
+    assert table.column("f").to_pylist() == [0.5, None]
+    assert table.column("t").to_pylist()[1] is None
+    assert table.column("new").to_pylist() == ["x", None]
+
+
+def test_parquet_through_pyarrow_and_without_it(monkeypatch):
+    frame = pandas.DataFrame({"ok": ["x"], "money": [__import__("decimal").Decimal("1.50")]})
+    table = pyarrow.ipc.open_stream(rows.Parquet().of_frame(frame)[0]).read_all()
+    assert (
+        str(table.schema.field("money").type).startswith("decimal") and str(table.schema.field("ok").type) == "string"
+    )
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(rows.RowsError, match=r"column 'money' holds values .Decimal. that only pyarrow"):
+        rows.Parquet().of_frame(frame)
+
+
+def test_parquet_of_lists():
+    def table(result):
+        return pyarrow.ipc.open_stream(rows.Parquet().of_list(result)[0]).read_all().to_pydict()
+
+    assert table(["a", "b"]) == {"value": ["a", "b"]}
+    assert table([{"a": 1}, {"b": numpy.float64(2)}]) == {"a": [1, None], "b": [None, 2.0]}
+    assert table([[1], [2, 3]]) == {"value": [[1], [2, 3]]}
+
+
+def test_csv_lists():
+    assert rows.Csv({}).of_list(["a,b", 1]) == (b'"a,b"\n1\n', ["value"])
+    assert rows.Csv({}).of_list([["a", 1], ("b", None)]) == (b"a,1\nb,\n", None)
+
+
+def test_the_probe_of_csv_quoting_matches_this_interpreter():
+    quoted = rows.quoted_bytes(" ")
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n", delimiter=" ").writerow(["a\rb", "c"])
+    assert (b"\r" in quoted) == text.getvalue().startswith('"')
+    assert set(b' "\n') <= set(quoted)

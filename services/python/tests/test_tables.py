@@ -1,0 +1,188 @@
+"""Tables from the agent: the frame that `run` gets, and where its rows go."""
+
+import datetime
+import decimal
+
+import pyarrow as pa
+import pytest
+
+SHOW = """
+import numpy, pandas
+def run(frame):
+    return [f"{name}|{frame.dtypes.iloc[at]}|{frame.iloc[:, at].tolist()}" for at, name in enumerate(frame.columns)]
+"""
+
+
+def batch(**columns):
+    return pa.record_batch(list(columns.values()), names=list(columns))
+
+
+def shown(agent, table):
+    event = agent.run_table(table)
+    assert event["frame"] == "done", event
+    return event["rows"].decode().splitlines()
+
+
+def test_column_types(start):
+    agent = start(SHOW)
+    instant = datetime.datetime(2020, 1, 2, 3, 4, 5)
+    table = batch(
+        i=pa.array([1, -2], pa.int64()),
+        i_missing=pa.array([1, None], pa.int64()),
+        small=pa.array([1, 2], pa.int8()),
+        unsigned=pa.array([1, 2**64 - 1], pa.uint64()),
+        f=pa.array([0.5, None], pa.float64()),
+        short=pa.array([0.5, None], pa.float32()),
+        b=pa.array([True, False]),
+        b_missing=pa.array([True, None]),
+        text=pa.array(["é", None]),
+        large=pa.array(["", "x" * 100], pa.large_string()),
+        view=pa.array(["view", None], pa.string_view()),
+        blank=pa.array([None, None], pa.null()),
+    )
+    assert shown(agent, table) == [
+        "i|int64|[1, -2]",
+        "i_missing|float64|[1.0, nan]",
+        "small|int8|[1, 2]",
+        "unsigned|uint64|[1, 18446744073709551615]",
+        "f|float64|[0.5, nan]",
+        "short|float32|[0.5, nan]",
+        "b|bool|[True, False]",
+        "b_missing|object|[True, None]",
+        "text|object|['é', None]",
+        f"large|object|['', '{'x' * 100}']",
+        "view|object|['view', None]",
+        "blank|object|[None, None]",
+    ]
+    table = batch(
+        ns=pa.array([instant, None], pa.timestamp("ns")),
+        us=pa.array([instant, None], pa.timestamp("us")),
+        s=pa.array([instant, None], pa.timestamp("s")),
+        day=pa.array([datetime.date(2020, 1, 2), None], pa.date32()),
+    )
+    expected = "[Timestamp('2020-01-02 03:04:05'), NaT]"
+    assert shown(agent, table) == [
+        f"ns|datetime64[ns]|{expected}",
+        f"us|datetime64[ns]|{expected}",
+        f"s|datetime64[ns]|{expected}",
+        "day|object|[datetime.date(2020, 1, 2), None]",
+    ]
+
+
+def test_types_that_need_pyarrow(start):
+    agent = start(SHOW)
+    table = batch(
+        money=pa.array([decimal.Decimal("1.50"), None], pa.decimal128(5, 2)),
+        zoned=pa.array([0, None], pa.timestamp("us", tz="Europe/Berlin")),
+        raw=pa.array([b"\xff", None], pa.binary()),
+        nested=pa.array([[1], None], pa.list_(pa.int64())),
+        kind=pa.array(["a", None]).dictionary_encode(),
+        plain=pa.array([1, 2]),
+    )
+    lines = shown(agent, table)
+    assert lines[0] == "money|object|[Decimal('1.50'), None]"
+    assert lines[1].startswith("zoned|datetime64[us, Europe/Berlin]|[Timestamp('1970-01-01 01:00:00+0100'") or lines[
+        1
+    ].startswith("zoned|datetime64[ns, Europe/Berlin]|[Timestamp('1970-01-01 01:00:00+0100'")
+    assert lines[2] == "raw|object|[b'\\xff', None]"
+    assert lines[3] == "nested|object|[array([1]), None]"
+    assert lines[4].startswith("kind|category|['a', nan]")
+    assert lines[5] == "plain|int64|[1, 2]"
+
+
+def test_a_missing_pyarrow_is_named_with_the_column(start):
+    agent = start("import sys\nsys.modules['pyarrow'] = None\n" + SHOW)
+    event = agent.run_table(batch(money=pa.array([decimal.Decimal("1.50")])))
+    assert event["frame"] == "failed" and event["load_failed"] and not event["illegal_result"]
+    assert "column 'money'" in event["error"]["message"] and "pyarrow" in event["error"]["message"]
+    assert shown(agent, batch(i=pa.array([1]))) == ["i|int64|[1]"], "and the process goes on"
+
+
+def test_instants_out_of_range_keep_their_unit(start):
+    agent = start(SHOW)
+    lines = shown(agent, batch(t=pa.array([datetime.datetime(1066, 10, 14)], pa.timestamp("us"))))
+    assert lines[0].startswith("t|datetime64[us]|")
+
+
+def test_the_index_starts_at_zero_and_names_may_repeat(start):
+    agent = start(
+        """
+        def run(frame):
+            return [frame.index, list(frame.columns), frame.columns.dtype, type(frame.iloc[0, 0]), frame.shape]
+        """
+    )
+    table = pa.record_batch([pa.array(["a", "b"]), pa.array([1, 2]), pa.array([3, 4])], names=["x", "y", "x"])
+    for _ in range(2):
+        assert agent.run_table(table)["rows"].decode().splitlines() == [
+            "RangeIndex(start=0, stop=2, step=1)", "['x', 'y', 'x']", "object", "<class 'str'>", "(2, 3)",
+        ]  # fmt: skip
+
+
+def test_the_frame_is_the_scripts_own(start):
+    agent = start(
+        """
+        def run(frame):
+            frame["total"] = frame["n"] * 2
+            frame.loc[0, "n"] = 100
+            frame.loc[0, "text"] = "new"
+            frame["n"].to_numpy(copy=False)
+            return frame
+        """
+    )
+    event = agent.run_table(batch(n=pa.array([1, 2]), text=pa.array(["a b", None])))
+    assert event["rows"].decode() == "100 new 2\n2  4\n"
+    assert event["columns"] == ["n", "text", "total"]
+
+
+def test_several_tables_in_one_frame_keep_their_order(start):
+    from agent import memory_file
+
+    agent = start("def run(frame): return frame")
+    entries, descriptors = [], []
+    for number in range(40):
+        memory, length = memory_file(batch(n=pa.array([number])))
+        entries.append(agent.mini_batch({"kind": "table", "rows": 1, "total": 1, "bytes": length}))
+        descriptors.append(memory)
+    agent.hand_over(*entries, descriptors=descriptors)
+    assert [agent.receive()["rows"] for _ in entries] == [f"{number}\n".encode() for number in range(40)]
+
+
+def test_memory_files_are_closed_after_use(start):
+    agent = start("import os\ndef run(frame): return [len(os.listdir('/proc/self/fd'))]")
+    counts = {agent.run_table(batch(n=pa.array([1])))["rows"] for _ in range(5)}
+    assert len(counts) == 1
+
+
+def test_records_that_failed_before_run_do_not_make_a_result_short(start):
+    agent = start("def run(frame): return frame", strict_results=True)
+    event = agent.run_table(batch(n=pa.array([1, 2])), total=5)
+    assert (event["frame"], event["returned"]) == ("done", 2)
+
+
+def test_a_damaged_table_fails_the_mini_batch_only(start):
+    import os
+
+    agent = start("def run(frame): return frame")
+    memory = os.memfd_create("damaged")
+    os.write(memory, b"\xff\xff\xff\xff" + b"\x10\0\0\0" + b"garbage" * 10)
+    agent.hand_over(agent.mini_batch({"kind": "table", "rows": 1, "total": 1, "bytes": 70}), descriptors=[memory])
+    event = agent.receive()
+    assert event["frame"] == "failed" and event["load_failed"]
+    assert "cannot be read" in event["error"]["message"]
+    agent.hand_over(agent.mini_batch({"kind": "table", "rows": 1, "total": 1, "bytes": 70}))
+    assert "without its memory file" in agent.receive()["error"]["message"]
+
+
+def test_pandas_is_not_imported_for_files(start):
+    agent = start("import sys\ndef run(mini_batch): return ['pandas' in sys.modules, 'numpy' in sys.modules]")
+    assert agent.run()["rows"] == b"False\nFalse\n"
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5000])
+def test_repeated_and_unique_texts(start, rows):
+    agent = start("def run(frame): return frame")
+    table = batch(
+        same=pa.array(["x"] * rows, pa.string()), unique=pa.array([f"u{n}" for n in range(rows)], pa.string())
+    )
+    event = agent.run_table(table)
+    assert event["rows"].decode() == "".join(f"x u{n}\n" for n in range(rows))

@@ -1,0 +1,155 @@
+"""`EntryScript`, and the stand-in for `azureml.core`."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+from agent import PACKAGE
+
+
+def test_entry_script_in_a_worker(start):
+    agent = start(
+        """
+        from azureml_user.parallel_run import EntryScript
+        def init():
+            global logger
+            logger = EntryScript().logger
+            logger.info("in init")
+        def run(mini_batch):
+            entry = EntryScript()
+            logger.debug("hidden")
+            logger.setLevel("DEBUG")
+            logger.debug("shown")
+            return [entry is EntryScript(), entry.log_dir, entry.output_dir, entry.agent_name, entry.working_dir,
+                    entry.dir, entry.logging_level]
+        """,
+        name="code/score.py",
+    )
+    assert agent.run()["rows"].decode().splitlines() == [
+        "True", str(agent.logs / "user/entry_script_log/0"), str(agent.output), "process000", str(agent.snapshot),
+        str(agent.snapshot / "code"), "INFO",
+    ]  # fmt: skip
+    assert agent.output.is_dir()
+    lines = agent.log("user/entry_script_log/0/process000.log.txt").splitlines()
+    assert [line.split("|")[-1] for line in lines] == ["in init", "shown"]
+    time, name, level, pid, thread, function, _ = lines[0].split("|")
+    assert (name, level, pid, function) == ("EntryScript", "INFO", str(agent.process.pid), "init()")
+    assert len(time) == len("2020-01-01 00:00:00,000") and thread.isdigit()
+    assert agent.stdout() == ""
+
+
+def test_the_logger_is_an_ordinary_one(start):
+    agent = start(
+        """
+        import logging, sys
+        from azureml_user.parallel_run import EntryScript
+        def run(mini_batch):
+            logger = EntryScript(logging_level="WARNING").logger
+            logger.info("hidden")
+            logger.addHandler(logging.StreamHandler(sys.stderr))
+            logger.propagate = True
+            logger.warning("everywhere")
+            return mini_batch
+        """
+    )
+    agent.run()
+    assert agent.log("user/entry_script_log/0/process000.log.txt").endswith("|run()|everywhere\n")
+    assert agent.stderr() == "everywhere\n" and "|EntryScript|WARNING|" in agent.stdout()
+
+
+def test_the_log_folder_is_there_to_write_to(start):
+    agent = start(
+        """
+        import os
+        from azureml_user.parallel_run import EntryScript
+        def run(mini_batch):
+            entry = EntryScript()
+            with open(os.path.join(entry.log_dir, f"{entry.agent_name}_own.txt"), "w") as file: file.write("x")
+            return mini_batch
+        """
+    )
+    assert agent.run()["frame"] == "done"
+
+
+def test_without_an_output_folder_there_is_the_working_directory(start):
+    agent = start(
+        "from azureml_user.parallel_run import EntryScript\ndef run(mini_batch): return [EntryScript().output_dir]",
+        output=None,
+    )
+    assert agent.run()["rows"].decode().strip() == str(agent.snapshot)
+
+
+def local(tmp_path, script, **environment):
+    (tmp_path / "local.py").write_text(textwrap.dedent(script))
+    shims = PACKAGE / "gristmill" / "shims"
+    ended = subprocess.run(
+        [sys.executable, "local.py"],
+        cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": f"{PACKAGE}:{shims}", **environment},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
+def test_entry_script_in_a_plain_python(tmp_path):
+    script = """
+    from azureml_user.parallel_run import EntryScript
+    entry = EntryScript()
+    entry.logger.info("hello")
+    print(entry.log_dir, entry.output_dir, entry.agent_name, entry.working_dir, entry.dir, sep="\\n")
+    """
+    ended = local(tmp_path, script)
+    assert ended.stderr.endswith("|<module>()|hello\n")
+    assert ended.stdout.splitlines() == [
+        f"{tmp_path}/logs/user/entry_script_log/0", str(tmp_path), "process000", str(tmp_path), str(tmp_path),
+    ]  # fmt: skip
+    assert sorted(os.listdir(tmp_path)) == ["local.py"], "nothing is left behind"
+    ended = local(tmp_path, script, AZUREML_BI_OUTPUT_PATH=str(tmp_path / "made"))
+    assert ended.stdout.splitlines()[1] == str(tmp_path / "made") and (tmp_path / "made").is_dir()
+
+
+def test_models_and_runs_without_azure(start, tmp_path):
+    (tmp_path / "home/models/digits/1").mkdir(parents=True)
+    (tmp_path / "home/models/digits/1/model.pkl").write_text("one")
+    (tmp_path / "home/models/digits/10").mkdir(parents=True)
+    (tmp_path / "home/models/digits/10/model.pkl").write_text("ten")
+    agent = start(
+        """
+        from azureml.core.model import Model
+        from azureml.core import Run
+        def init():
+            global run_context
+            run_context = Run.get_context()
+        def run(mini_batch):
+            run_context.log("loss", 0.5)
+            with open("weights.bin", "w") as file: file.write("w")
+            child = run_context.child_run(name="part")
+            child.upload_file("models/weights.bin", "weights.bin")
+            registered = child.register_model("fresh", "models/weights.bin")
+            return [open(Model.get_model_path("digits")).read(), open(Model.get_model_path("digits", version=1)).read(),
+                    run_context is Run.get_context(), run_context.get_metrics(), registered.name, registered.version,
+                    [(model.name, model.version) for model in Model.list(run_context.experiment.workspace)],
+                    open(Model.get_model_path("fresh")).read()]
+        """,
+        environment={"GRISTMILL_HOME": str(tmp_path / "home"), "AZUREML_BI_OUTPUT_PATH": str(tmp_path / "out")},
+    )
+    assert agent.run()["rows"].decode().splitlines() == [
+        "ten", "one", "True", "{'loss': 0.5}", "fresh", "1", "[('digits', 10), ('digits', 1), ('fresh', 1)]", "w",
+    ]  # fmt: skip
+    event = start(
+        "from azureml.core.model import Model\nModel.get_model_path('none')\ndef run(m): return m",
+        ready=False, environment={"GRISTMILL_HOME": str(tmp_path / "home")},
+    ).receive()  # fmt: skip
+    assert "model none was not found" in event["error"]["message"]
+
+
+def test_an_installed_azureml_wins(start, tmp_path):
+    package = tmp_path / "site" / "azureml" / "core"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("REAL = True")
+    agent = start(
+        "import azureml.core\ndef run(mini_batch): return [hasattr(azureml.core, 'REAL')]",
+        environment={"PYTHONPATH": str(tmp_path / "site")},
+    )
+    assert agent.run()["rows"] == b"True\n"
