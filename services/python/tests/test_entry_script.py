@@ -326,7 +326,7 @@ def test_main_guards_do_not_run(start):
     "script, category, message",
     [
         ("def run(mini_batch)\n    return 1", "SyntaxError", "score.py, line 1: expected ':'"),
-        ("import no_such_module\ndef run(m): return m", "ModuleNotFoundError", "No module named 'no_such_module' (interpr"),
+        ("import no_such\ndef run(m): return m", "ModuleNotFoundError", "No module named 'no_such' (interpreter: "),
         ("def go(m): return m", "MissingRun", "score.py has no function run(mini_batch)"),
         ("run = 5", "MissingRun", "score.py has no function run(mini_batch)"),
         ("raise SystemExit(4)", "SystemExit", "the script called sys.exit(4)"),

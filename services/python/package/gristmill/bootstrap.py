@@ -9,7 +9,7 @@ Children that user code starts with ``multiprocessing`` (method "spawn") load th
 
 The syntax here is that of old interpreters, so that they too can say what is wrong.
 """
-# ruff: noqa: UP
+# ruff: noqa: UP031
 
 import os
 import sys
