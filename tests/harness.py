@@ -220,6 +220,8 @@ class Job:
             "error_threshold": -1,
             "process_count_per_node": 1,
             "run_max_try": 1,
+            # Tests run one job with several settings; those on reuse say so.
+            "allow_reuse": False,
             **settings,
         }
         self.settings = {name: value for name, value in merged.items() if value is not None}

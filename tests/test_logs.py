@@ -10,6 +10,7 @@ def test_the_whole_tree(workplace):
     script = """
         import logging, os, subprocess, sys
         from azureml_user.parallel_run import EntryScript
+        from recorder import wait_for
 
         def init():
             print("print from init")
@@ -22,6 +23,8 @@ def test_the_whole_tree(workplace):
             print(f"stderr {name}", file=sys.stderr)
             subprocess.run(["sh", "-c", f"echo child out {name}; echo child err {name} >&2"])
             if name == "005.txt":
+                logs = os.path.dirname(os.path.dirname(os.path.dirname(EntryScript().log_dir)))
+                wait_for(lambda: os.path.exists(os.path.join(logs, "perf/0/processes_resource_usage.csv")))
                 raise ValueError("the sixth file is bad")
             return [name]
 
@@ -46,10 +49,10 @@ def test_the_whole_tree(workplace):
     columns = [
         *["Mini-batch Id", "Picked Count", "Process", "Process Start Time (UTC)", "Total", "Succeeded", "Failed"],
         *["Elapsed Seconds", "Process Seconds", "Run Method Seconds", "Status", "Error Category", "Error Message"],
-        "Mini-batch Detail",
+        *["Mini-batch Detail", "Node", "Process Name"],
     ]
-    assert set(columns) <= set(rows[0]), rows[0].keys()
-    assert {column.lower() for column in rows[0]} >= {"node id", "process name"} or "Node Id" in rows[0], rows[0].keys()
+    assert list(rows[0]) == columns
+    assert {(row["Node"], row["Process Name"]) for row in rows} == {("0", "process000")}
     assert [row["Status"] for row in rows] == ["RUN_DONE"] * 5 + ["RUN_EXCEPTION"] * 2
     assert [row["Picked Count"] for row in rows] == ["1"] * 6 + ["2"]
     assert rows[5]["Error Category"] == "ValueError"

@@ -123,7 +123,7 @@ def test_reuse(workplace):
 
     def runs_of(*arguments, **settings):
         before = len(workplace.recorded("run"))
-        ended = workplace.job(settings.pop("script", script), **settings).run(*arguments)
+        ended = workplace.job(settings.pop("script", script), **{"allow_reuse": True, **settings}).run(*arguments)
         return len(workplace.recorded("run")) - before, ended
 
     count, first = runs_of()
