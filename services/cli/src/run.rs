@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use protocol::{Environment, JobResult, JobSpec, JobState, OutputAction};
+use protocol::{Counts, Environment, JobResult, JobSpec, JobState, OutputAction};
 use tokio_util::sync::CancellationToken;
 
 use crate::execute::{Execution, watch_for_cancel};
@@ -220,8 +221,9 @@ async fn execute(execution: Execution<'_>, _lock: JobLock, json: bool) -> Result
     let (cancel, kill) = (CancellationToken::new(), CancellationToken::new());
     let signals = tokio::spawn(progress::watch_signals(cancel.clone(), kill.clone()));
     let requests = tokio::spawn(watch_for_cancel(execution.store.clone(), cancel.clone()));
+    let started = Instant::now();
     let (job_id, resumed) = (execution.spec.job_id.clone(), execution.resumed);
-    let folder = execution.store.folder().map(Path::to_owned);
+    let store = execution.store.clone();
     if !resumed {
         eprintln!("job {job_id}");
     }
@@ -229,13 +231,26 @@ async fn execute(execution: Execution<'_>, _lock: JobLock, json: bool) -> Result
     let result = execution.run(&|line| eprintln!("{line}"), show, cancel, kill).await;
     signals.abort();
     requests.abort();
-    match result {
-        Ok(result) => Ok(report(&result, json)),
+    let result = match result {
+        Ok(result) => result,
+        // The engine could not go on (a full disk, say). The job's folder does not call that an end: it is unfinished.
         Err(error) => {
-            let logs = folder.map_or(String::new(), |folder| format!("; logs: {}", folder.join("logs").display()));
-            Err(error.context(format!("job {job_id} stopped; `gristmill retry {job_id}` continues it{logs}")))
+            let progress = store.progress().await.ok().flatten();
+            let logs = store.folder().map_or(String::new(), |folder| folder.join("logs").display().to_string());
+            JobResult {
+                job_id,
+                state: JobState::Failed,
+                cause: Some(format!("the engine stopped: {error:#}; what is committed is kept")),
+                output: None,
+                logs,
+                mini_batches: progress.as_ref().map_or_else(Counts::default, |progress| progress.mini_batches),
+                items: progress.as_ref().map_or_else(Counts::default, |progress| progress.items),
+                elapsed_seconds: started.elapsed().as_secs_f64(),
+                reused: false,
+            }
         }
-    }
+    };
+    Ok(report(&result, json))
 }
 
 /// Says how a job ended: one JSON object on stdout, or a summary.

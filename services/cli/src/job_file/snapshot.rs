@@ -1,7 +1,8 @@
 //! Digests of what the script depends on: the snapshot by content, reference data by names, sizes and times.
 //!
 //! The snapshot is every file below `source_directory` that `.amlignore` or `.gitignore` there does not exclude, without
-//! `.git`, `__pycache__`, virtual environments, the job file, the output and the inputs: none of them is the script.
+//! `.git`, `__pycache__`, virtual environments, logs (`*.log`, `nohup.out`), the job file, the output and the inputs: none of
+//! them is the script.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -90,7 +91,10 @@ fn snapshot_walk(root: &Path, excluded: Gitignore) -> ignore::Walk {
             && (entry.file_name() == ".git"
                 || entry.file_name() == "__pycache__"
                 || entry.path().join("pyvenv.cfg").is_file());
-        entry.depth() == 0 || !is_tool && !excluded.matched(entry.path(), is_folder).is_ignore()
+        // What a shell was told to write beside the script: `gristmill run job.yaml > run.log`.
+        let is_log = !is_folder && entry.path().extension().is_some_and(|extension| extension == "log");
+        let is_log = is_log || entry.file_name() == "nohup.out";
+        entry.depth() == 0 || !is_tool && !is_log && !excluded.matched(entry.path(), is_folder).is_ignore()
     };
     WalkBuilder::new(root)
         .hidden(false)

@@ -1,0 +1,83 @@
+"""The wheel that scripts/wheel builds, installed into an environment that holds nothing else."""
+
+import json
+import os
+import subprocess
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` folder of a fresh environment with the wheel in it."""
+    wheel = os.environ.get("GRISTMILL_WHEEL")
+    if not wheel:
+        pytest.fail("GRISTMILL_WHEEL must name the wheel: run scripts/test, or scripts/wheel before")
+    environment = tmp_path_factory.mktemp("wheel") / "environment"
+    venv.create(environment, with_pip=True)
+    pip = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel]
+    subprocess.run(pip, check=True)
+    return environment / "bin"
+
+
+def test_tags_and_content():
+    wheel = Path(os.environ["GRISTMILL_WHEEL"])
+    assert "-cp310-abi3-" in wheel.name
+    names = zipfile.ZipFile(wheel).namelist()
+    for expected in ("gristmill/bootstrap.py", "gristmill/_native.abi3.so", "azureml_user/parallel_run/__init__.py"):
+        assert expected in names
+    assert not [name for name in names if "__pycache__" in name]
+
+
+def test_the_command_runs_a_job_with_the_interpreter_beside_it(installed, tmp_path):
+    (tmp_path / "data").mkdir()
+    for name in ("a", "b", "c"):
+        (tmp_path / "data" / name).write_text(name)
+    (tmp_path / "script.py").write_text(
+        "import sys\n"
+        "from azureml_user.parallel_run import EntryScript\n"
+        "def run(files):\n"
+        "    EntryScript().logger.info('working')\n"
+        "    return [sys.prefix] * len(files)\n"
+    )
+    job = {
+        "name": "from-wheel",
+        "entry_script": "script.py",
+        "inputs": [{"name": "data", "type": "file", "path": "data"}],
+        "output": "output",
+        "output_action": "append_row",
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    names = ("GRISTMILL_PYTHON", "GRISTMILL_PYTHON_PACKAGE", "VIRTUAL_ENV", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment["GRISTMILL_HOME"] = str(tmp_path / "home")
+    ran = subprocess.run(
+        [installed / "gristmill", "run", "job.yaml", "--json"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    result = json.loads(ran.stdout)
+    assert result["items"] == {"total": 3, "succeeded": 3, "failed": 0}
+    assert Path(result["output"]).read_text() == f"{installed.parent}\n" * 3
+
+
+def test_entry_script_in_a_plain_python(installed, tmp_path):
+    program = (
+        "from azureml_user.parallel_run import EntryScript\n"
+        "entry_script = EntryScript()\n"
+        "assert entry_script is EntryScript()\n"
+        "entry_script.logger.info('hello')\n"
+        "print(entry_script.agent_name, entry_script.working_dir)\n"
+    )
+    ran = subprocess.run(
+        [installed / "python", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == ["process000", str(tmp_path)]
+
+
