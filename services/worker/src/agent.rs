@@ -150,7 +150,16 @@ enum Event {
     LeaseLost(LeaseId),
 }
 
+/// A delivery that is being prepared.
+struct Preparing {
+    waiting: Waiting,
+    /// Memory it is expected to take.
+    bytes: u64,
+    since: Instant,
+}
+
 /// A delivery before it is prepared.
+#[derive(Clone)]
 struct Waiting {
     lease: LeaseId,
     descriptor: Descriptor,
@@ -167,7 +176,12 @@ struct Node {
     slots: Vec<Slot>,
     gpus: GpuIndices,
     next_process: u32,
+    /// Failures of `init()` in a row.
     failed_starts: u32,
+    /// Processes in a row that were ready and ended without answering and without a mini-batch to blame.
+    idle_deaths: u32,
+    /// What the last of either said.
+    last_failure: String,
     /// The reason, once the node has given up starting processes.
     gave_up: Option<String>,
     stop: Stop,
@@ -176,7 +190,7 @@ struct Node {
 
     receiving: Option<AbortOnDropHandle<()>>,
     to_prepare: VecDeque<Waiting>,
-    preparing: HashMap<LeaseId, (Descriptor, u64)>,
+    preparing: HashMap<LeaseId, Preparing>,
     ready: VecDeque<Prepared>,
 }
 
@@ -196,6 +210,8 @@ impl Node {
             gpus: GpuIndices::new(agent.gpu_count),
             next_process: log.first_process_number(),
             failed_starts: 0,
+            idle_deaths: 0,
+            last_failure: String::new(),
             gave_up: None,
             stop: Stop::No,
             stop_deadline: None,
@@ -315,8 +331,9 @@ impl Node {
             if full && !idle {
                 return;
             }
-            let Some(Waiting { lease, descriptor, deliveries_lost }) = self.to_prepare.pop_front() else { return };
-            self.preparing.insert(lease, (descriptor.clone(), bytes));
+            let Some(waiting) = self.to_prepare.pop_front() else { return };
+            let Waiting { lease, descriptor, deliveries_lost } = waiting.clone();
+            self.preparing.insert(lease, Preparing { waiting, bytes, since: Instant::now() });
             let (preparer, events) = (self.preparer.clone(), self.events.clone());
             tokio::spawn(async move {
                 let preparation = preparer.prepare(lease, descriptor, deliveries_lost).await;
@@ -326,7 +343,7 @@ impl Node {
     }
 
     fn prepared_bytes(&self) -> u64 {
-        let preparing: u64 = self.preparing.values().map(|(_, bytes)| bytes).sum();
+        let preparing: u64 = self.preparing.values().map(|preparing| preparing.bytes).sum();
         let ready: u64 = self.ready.iter().map(|prepared| prepared.bytes).sum();
         preparing + ready
     }
@@ -354,6 +371,27 @@ impl Node {
                 let ending = Ending::failed(AttemptStatus::LoadFailed, error);
                 self.conclude(None, InPipe::unrun(*prepared), ending, Bytes::new()).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// A disk or a network that does not answer holds up its own mini-batch only, and not for ever.
+    async fn give_up_slow_preparations(&mut self) -> Result<()> {
+        let limit = self.limit();
+        let slow = self.preparing.extract_if(|_, preparing| preparing.since.elapsed() > limit);
+        for (_, Preparing { waiting, .. }) in slow.collect::<Vec<_>>() {
+            let error = ErrorReport {
+                category: "LoadTimeout".into(),
+                message: format!(
+                    "mini-batch {} could not be read within {} seconds (run_invocation_timeout plus \
+                     task_overhead_timeout): {}",
+                    waiting.descriptor.mini_batch,
+                    limit.as_secs(),
+                    waiting.descriptor.detail()
+                ),
+                ..ErrorReport::default()
+            };
+            self.fail_unrun(waiting, AttemptStatus::LoadTimedOut, error).await?;
         }
         Ok(())
     }
@@ -433,17 +471,14 @@ impl Node {
         self.receiving = None;
         self.kill_processes();
         let mut held: Vec<(LeaseId, Descriptor, u32)> = Vec::new();
-        held.extend(self.to_prepare.drain(..).map(|one| (one.lease, one.descriptor, one.deliveries_lost)));
-        held.extend(self.preparing.drain().map(|(lease, (descriptor, _))| {
-            let lost = descriptor.deliveries_lost;
-            (lease, descriptor, lost)
-        }));
+        let preparing = self.preparing.drain().map(|(_, preparing)| preparing.waiting);
+        held.extend(self.to_prepare.drain(..).chain(preparing).map(|one| (one.lease, one.descriptor, one.deliveries_lost)));
         let in_pipes = self.slots.iter_mut().flat_map(Slot::take_back);
         held.extend(in_pipes.chain(self.ready.drain(..)).map(|one| (one.lease, one.descriptor, one.deliveries_lost)));
         for slot in 0..self.slots.len() {
             self.forget_process(slot).await?;
         }
-        let stopped = ResultEvent::NodeStopped { node: self.agent.node.clone(), cause: None };
+        let stopped = ResultEvent::NodeStopped { node: self.agent.node.clone(), cause: self.gave_up.clone() };
         self.tell(stopped).await?;
         self.log.main("INFO", &format!("stopped; {} mini-batches are given back", held.len()));
         let receipt = |(lease, descriptor, deliveries_lost): (LeaseId, Descriptor, u32)| {

@@ -58,8 +58,8 @@ pub(super) struct Running {
     pub(super) noticed: Option<Instant>,
     gpu: Option<u32>,
     scratch: PathBuf,
-    /// It has been told to end.
-    finishing: bool,
+    /// When it was told to end.
+    pub(super) finishing: Option<Instant>,
     init_failed: bool,
     failures: u32,
 }
@@ -150,7 +150,7 @@ impl Node {
             noticed: None,
             gpu,
             scratch,
-            finishing: false,
+            finishing: None,
             init_failed: false,
             failures: 0,
         });
@@ -213,7 +213,7 @@ impl Node {
         let mut handed_any = false;
         for slot in &mut self.slots {
             let Some(running) = &mut slot.running else { continue };
-            if !running.ready || running.finishing || running.killed.is_some() || running.failures > FAILURES_MAX {
+            if !running.ready || running.finishing.is_some() || running.killed.is_some() || running.failures > FAILURES_MAX {
                 continue;
             }
             let mut frames = Vec::new();
@@ -305,6 +305,7 @@ impl Node {
                 running.init_failed = true;
                 self.log.main("ERROR", &format!("{process} could not start: {}", error.message));
                 self.failed_starts += 1;
+                self.last_failure = format!("{}: {} Open logs/{}", error.category, error.message, error.log);
                 return self.tell(ResultEvent::InitFailed { node, process, error }).await;
             }
             ProcessEvent::Recalled { sequence } => {
@@ -344,6 +345,7 @@ impl Node {
             return Ok(());
         };
         running.noticed = None;
+        self.idle_deaths = 0;
         begin(&self.leases, running.pipe.front(), limit);
         (self.agent.crash)(CrashPoint::AfterRun);
         self.conclude(Some(slot), handed, ending, rows).await
@@ -367,6 +369,7 @@ impl Node {
         let node = self.agent.node.clone();
         self.tell(ResultEvent::ProcessEnded { node, process: name.clone(), return_code: code }).await?;
 
+        let is_blamed = blamed.is_some();
         if let Some((sequence, ending)) = blamed {
             let handed = self.slots[slot].running.as_mut().and_then(|running| running.pipe.remove(sequence));
             if let Some(handed) = handed {
@@ -382,12 +385,19 @@ impl Node {
             self.ready.push_front(prepared);
         }
         let init_failed = self.slots[slot].running.as_ref().is_some_and(|running| running.init_failed);
+        let was_finishing = self.slots[slot].running.as_ref().is_some_and(|running| running.finishing);
         self.forget_process(slot).await?;
         if !was_ready && !was_killed && !init_failed && self.stop == Stop::No {
             let stderr = self.log.system_file(&name, "stderr.txt");
             let said = last_lines(&stderr);
             let message = format!("the process ended with returncode {code} before init() returned{said}");
             return self.could_not_start(slot, &name, message).await;
+        }
+        // Nobody's try is spent here, so this alone keeps such a node from starting processes for ever.
+        if was_ready && !was_killed && !was_finishing && !is_blamed && self.stop == Stop::No {
+            self.idle_deaths += 1;
+            let stderr = format!("user/stderr/{}/{name}.stderr.txt", self.agent.node);
+            self.last_failure = format!("{name} ended with returncode {code}. Open logs/{stderr}");
         }
         self.plan_restart(slot).await
     }
@@ -412,6 +422,7 @@ impl Node {
         self.log.main("ERROR", &format!("{name} could not start: {message}"));
         self.log.user_error(name, 0, &message, "");
         self.failed_starts += 1;
+        self.last_failure.clone_from(&message);
         let error = ErrorReport {
             category: "ProcessDied".into(),
             message,
@@ -427,19 +438,24 @@ impl Node {
         if self.stop != Stop::No || self.gave_up.is_some() {
             return self.give_up_if_alone().await;
         }
-        if self.failed_starts >= FAILED_STARTS_PER_PROCESS * self.agent.process_count {
+        let failures = self.failed_starts.max(self.idle_deaths);
+        if failures >= FAILED_STARTS_PER_PROCESS * self.agent.process_count {
+            let what = match self.failed_starts >= self.idle_deaths {
+                true => "failures of init() in a row",
+                false => "processes in a row ended between two mini-batches",
+            };
             let cause = format!(
-                "node {} stopped starting processes after {} failures of init() in a row",
-                self.agent.node, self.failed_starts
+                "node {} stopped starting processes after {failures} {what}; the last one: {}",
+                self.agent.node, self.last_failure
             );
             self.log.main("ERROR", &cause);
             self.gave_up = Some(cause);
             return self.give_up_if_alone().await;
         }
-        if self.failed_starts == 0 {
+        if failures == 0 {
             return Box::pin(self.start_process(slot)).await;
         }
-        let pause = RESTART_PAUSE * 2u32.saturating_pow(self.failed_starts.min(8));
+        let pause = RESTART_PAUSE * 2u32.saturating_pow(failures.min(8));
         self.slots[slot].restart_at = Some(Instant::now() + pause.min(RESTART_PAUSE_MAX));
         Ok(())
     }
@@ -516,7 +532,7 @@ impl Node {
         let stopping = self.stop != Stop::No;
         let Some(running) = &mut self.slots[slot].running else { return };
         let worn_out = running.failures > FAILURES_MAX;
-        if running.finishing || !(stopping || worn_out) || !running.pipe.is_empty() {
+        if running.finishing.is_some() || !(stopping || worn_out) || !running.pipe.is_empty() {
             return;
         }
         if stopping && !running.ready {
@@ -529,7 +545,7 @@ impl Node {
         if worn_out && !stopping {
             self.log.main("WARNING", &format!("{} failed more than {FAILURES_MAX} times, replacing it", running.name));
         }
-        running.finishing = true;
+        running.finishing = Some(Instant::now());
         let mut bytes = Vec::new();
         encode_frame(&ToProcess::Finish, b"", &mut bytes);
         running.process.send(Outgoing { bytes, files: Vec::new() });

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use protocol::{AttemptStatus, ErrorReport, JobSpec, ResultEvent, SlotPhase, Waiting};
 
-use super::Node;
+use super::{Node, SHUTDOWN_TIME};
 use super::processes::{Killed, Running};
 
 /// How long a process gets to write its stacks. It needs a millisecond unless the machine is starved.
@@ -50,6 +50,7 @@ impl Node {
     pub(super) async fn tick(&mut self) -> Result<()> {
         self.restart_due().await?;
         self.recall_waiting();
+        self.give_up_slow_preparations().await?;
         let limit = self.limit();
         let notice_after = (limit / 2).min(NOTICE_AFTER_MAX).max(Duration::from_secs(1));
         let mut notices = Vec::new();
@@ -77,6 +78,13 @@ impl Node {
                         running.process.kill();
                     }
                 }
+                continue;
+            }
+            if running.finishing.is_some_and(|told| told.elapsed() > SHUTDOWN_TIME) {
+                let limit = SHUTDOWN_TIME.as_secs();
+                self.log.main("WARNING", &format!("{} did not end within {limit} s, killing it", running.name));
+                running.killed = Some(Killed::Interrupted);
+                running.process.kill();
                 continue;
             }
             let (phase, sequence, elapsed) = running.process.status();
@@ -123,13 +131,7 @@ fn waiting(
 }
 
 /// Words for a limit that was exceeded.
-fn timeout_error(
-    spec: &JobSpec,
-    running: &Running,
-    node: &str,
-    phase: SlotPhase,
-    stack: String,
-) -> ErrorReport {
+fn timeout_error(spec: &JobSpec, running: &Running, node: &str, phase: SlotPhase, stack: String) -> ErrorReport {
     let (run, overhead) = (spec.run_invocation_timeout_seconds, spec.task_overhead_timeout_seconds);
     ErrorReport {
         category: if phase == SlotPhase::Load { "LoadTimeout" } else { "RunTimeout" }.to_owned(),
