@@ -78,6 +78,9 @@ impl Execution<'_> {
         let partitioner = Partitioner::new((*spec).clone(), self.store.clone(), tasks.clone(), results.clone());
         let planning = tokio::spawn(plan(partitioner, pending, fail_job.clone()));
         let bar = show(progress);
+        if let Err(error) = make_output_folder(&spec) {
+            fail_job.fail(one_line(&error));
+        }
 
         let mut agents = JoinSet::new();
         let environment = spec.environment.clone();
@@ -281,6 +284,15 @@ async fn plan(partitioner: Partitioner, unfinished: Unfinished, fail_job: FailJo
     if let Err(error) = partitioner.resume(|mini_batch| unfinished.pending(mini_batch), |_| ()).await {
         fail_job.fail(one_line(&error));
     }
+}
+
+/// Scripts write files of their own there, so it stands before the first one starts.
+fn make_output_folder(spec: &JobSpec) -> Result<()> {
+    let folder = &spec.output.folder;
+    if folder.as_bytes().is_empty() || folder.is_url() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(folder.as_path()).with_context(|| format!("make the output folder {}", folder.display()))
 }
 
 fn open_queue(path: PathBuf) -> Result<Arc<SqliteQueue>> {
