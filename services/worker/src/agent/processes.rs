@@ -385,7 +385,7 @@ impl Node {
             self.ready.push_front(prepared);
         }
         let init_failed = self.slots[slot].running.as_ref().is_some_and(|running| running.init_failed);
-        let was_finishing = self.slots[slot].running.as_ref().is_some_and(|running| running.finishing);
+        let was_finishing = self.slots[slot].running.as_ref().is_some_and(|running| running.finishing.is_some());
         self.forget_process(slot).await?;
         if !was_ready && !was_killed && !init_failed && self.stop == Stop::No {
             let stderr = self.log.system_file(&name, "stderr.txt");
