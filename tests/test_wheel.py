@@ -79,5 +79,3 @@ def test_entry_script_in_a_plain_python(installed, tmp_path):
         [installed / "python", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert ran.stdout.split() == ["process000", str(tmp_path)]
-
-
