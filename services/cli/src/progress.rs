@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use protocol::{JobResult, JobState, Progress};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -29,8 +29,11 @@ pub fn show() -> Show {
 async fn bar(progress: watch::Receiver<Progress>) {
     let bar = ProgressBar::new_spinner();
     let clear = ClearOnDrop(bar.clone());
-    let style = "{spinner} {wide_bar} {pos}/{len} mini-batches, {per_sec}, {msg}eta {eta}";
-    bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
+    let style = "{spinner} {wide_bar} {pos}/{len} mini-batches, {rate}, {msg}eta {eta}";
+    let rate = |state: &ProgressState, text: &mut dyn Write| {
+        let _ = write!(text, "{:.1}/s", state.per_sec());
+    };
+    bar.set_style(ProgressStyle::with_template(style).expect("a valid template").with_key("rate", rate));
     let mut shown_waiting = 0;
     loop {
         let now = progress.borrow().clone();

@@ -21,7 +21,7 @@ use storage::JobStore;
 use tokio::sync::{mpsc, watch as channel};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::announce::{Announcement, Announcements, Announcer, Outcome, give_back};
+use crate::announce::{Announcement, Announcements, Announcer, Outcome, RowsRoom, give_back};
 use crate::gpu::GpuIndices;
 use crate::lease::{LEASE_STEP, LeaseId, Leases};
 use crate::node_log::NodeLog;
@@ -171,6 +171,7 @@ struct Node {
     leases: Leases,
     events: mpsc::UnboundedSender<Event>,
     announcements: Announcements,
+    rows_room: RowsRoom,
     log: NodeLog,
     preparer: Arc<Preparer>,
     slots: Vec<Slot>,
@@ -223,6 +224,7 @@ impl Node {
             leases,
             events,
             announcements,
+            rows_room: RowsRoom::default(),
             log,
         }
     }
@@ -345,7 +347,8 @@ impl Node {
     fn prepared_bytes(&self) -> u64 {
         let preparing: u64 = self.preparing.values().map(|preparing| preparing.bytes).sum();
         let ready: u64 = self.ready.iter().map(|prepared| prepared.bytes).sum();
-        preparing + ready
+        let in_pipes: u64 = self.slots.iter().filter_map(|slot| Some(slot.running.as_ref()?.pipe.bytes())).sum();
+        preparing + ready + in_pipes
     }
 
     async fn prepared(&mut self, lease: LeaseId, preparation: prepare::Preparation) -> Result<()> {
@@ -414,7 +417,8 @@ impl Node {
             running.log.attempt(running.process.id(), &attempt);
         }
         let lease = handed.prepared.lease;
-        let outcome = Outcome { lease, attempt, rows, next_try };
+        let room = self.rows_room.reserve(rows.len()).await;
+        let outcome = Outcome { lease, attempt, rows, next_try, room };
         self.announce(Announcement::Outcome(Box::new(outcome))).await
     }
 
@@ -472,7 +476,9 @@ impl Node {
         self.kill_processes();
         let mut held: Vec<(LeaseId, Descriptor, u32)> = Vec::new();
         let preparing = self.preparing.drain().map(|(_, preparing)| preparing.waiting);
-        held.extend(self.to_prepare.drain(..).chain(preparing).map(|one| (one.lease, one.descriptor, one.deliveries_lost)));
+        held.extend(
+            self.to_prepare.drain(..).chain(preparing).map(|one| (one.lease, one.descriptor, one.deliveries_lost)),
+        );
         let in_pipes = self.slots.iter_mut().flat_map(Slot::take_back);
         held.extend(in_pipes.chain(self.ready.drain(..)).map(|one| (one.lease, one.descriptor, one.deliveries_lost)));
         for slot in 0..self.slots.len() {

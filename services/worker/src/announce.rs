@@ -16,7 +16,7 @@ use bytes::Bytes;
 use protocol::{Attempt, Descriptor, ResultEvent, Rows, encode_record};
 use queue::{Message, Queue};
 use storage::JobStore;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::lease::{LeaseId, Leases};
 use crate::{Crash, CrashPoint};
@@ -29,6 +29,9 @@ const MESSAGE_BYTES_FULL: usize = 128 * 1024;
 const ROUND_MAX: usize = 4096;
 /// Outcomes that may wait for a round, before those who produce them wait too.
 const WAITING_MAX: usize = 8192;
+
+/// Rows of all processes that may wait to be written.
+const ROWS_KILOBYTES_MAX: usize = 32 * 1024;
 
 /// Something for the reducer.
 #[derive(Debug)]
@@ -50,6 +53,28 @@ pub struct Outcome {
     pub rows: Bytes,
     /// The descriptor of the next try, if there is one.
     pub next_try: Option<Descriptor>,
+    /// Memory for the rows, free again when they are written.
+    pub room: OwnedSemaphorePermit,
+}
+
+/// Memory for rows that wait to be written: who produces faster than the disk takes it has to wait.
+#[derive(Clone, Debug)]
+pub struct RowsRoom {
+    kilobytes: Arc<Semaphore>,
+}
+
+impl Default for RowsRoom {
+    fn default() -> Self {
+        Self { kilobytes: Arc::new(Semaphore::new(ROWS_KILOBYTES_MAX)) }
+    }
+}
+
+impl RowsRoom {
+    /// Waits for room for so many bytes. Rows larger than all of it get all of it.
+    pub async fn reserve(&self, bytes: usize) -> OwnedSemaphorePermit {
+        let kilobytes = u32::try_from(bytes.div_ceil(1024).min(ROWS_KILOBYTES_MAX)).expect("bounded");
+        self.kilobytes.clone().acquire_many_owned(kilobytes).await.expect("never closed")
+    }
 }
 
 /// Where announcements go.
@@ -91,21 +116,24 @@ impl Announcer {
         let mut messages = Messages::new(&self.job_id);
         let mut next_tries = Vec::new();
         let mut announced = Vec::new();
+        let mut rooms = Vec::new();
         for announcement in round {
             match announcement {
                 Announcement::Event(event) => messages.push(&event, b""),
                 Announcement::Outcome(outcome) => {
                     // A lost lease: somebody else has the mini-batch now, and will announce it.
                     let Some(receipt) = self.leases.receipt(outcome.lease) else { continue };
-                    let Outcome { lease, mut attempt, rows, next_try } = *outcome;
+                    let Outcome { lease, mut attempt, rows, next_try, room } = *outcome;
                     let rows = self.write(&mut attempt, rows).await?;
                     messages.push(&ResultEvent::Attempt(Box::new(attempt)), &rows);
+                    rooms.push(room);
                     next_tries.extend(next_try.as_ref().map(|descriptor| task_message(&self.job_id, descriptor)));
                     announced.push((lease, receipt));
                 }
             }
         }
         persist("announce to the result queue", || self.results.send(messages.clone_all())).await?;
+        drop(rooms);
         (self.crash)(CrashPoint::AfterAnnounce);
         if !next_tries.is_empty() {
             persist("publish the next try", || self.tasks.send(next_tries.clone())).await?;

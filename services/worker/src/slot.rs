@@ -15,7 +15,7 @@ use protocol::{
 
 use crate::lease::LeaseId;
 
-/// Work that a pipe should hold, in seconds of `run()`.
+/// Work that a pipe should hold, in seconds.
 const PIPE_SECONDS: f64 = 0.02;
 /// Mini-batches that a pipe may hold.
 const PIPE_MAX: usize = 256;
@@ -65,13 +65,13 @@ pub struct InPipe {
 pub struct Pipe {
     handed: VecDeque<InPipe>,
     last_sequence: u64,
-    mean_run_seconds: Option<f64>,
+    mean_seconds: Option<f64>,
 }
 
 impl Pipe {
     /// How many mini-batches it should hold.
     pub fn depth(&self) -> usize {
-        self.mean_run_seconds.map_or(1, |mean| 1 + ((PIPE_SECONDS / mean.max(1e-9)) as usize).min(PIPE_MAX - 1))
+        self.mean_seconds.map_or(1, |mean| 1 + ((PIPE_SECONDS / mean.max(1e-9)) as usize).min(PIPE_MAX - 1))
     }
 
     /// How many more it should be handed now: none while it is at least half full.
@@ -104,13 +104,19 @@ impl Pipe {
         frame
     }
 
-    /// The process has answered hand-over `sequence`: the oldest, or the answer makes no sense.
-    pub fn answered(&mut self, sequence: u64, run_seconds: f64) -> Option<InPipe> {
+    /// Memory of the tables in it.
+    pub fn bytes(&self) -> u64 {
+        self.handed.iter().map(|handed| handed.prepared.bytes).sum()
+    }
+
+    /// The process has answered hand-over `sequence`: the oldest, or the answer makes no sense. `seconds` is what it
+    /// took, loading and reporting included.
+    pub fn answered(&mut self, sequence: u64, seconds: f64) -> Option<InPipe> {
         if self.handed.front()?.sequence != sequence {
             return None;
         }
-        let mean = self.mean_run_seconds.unwrap_or(run_seconds);
-        self.mean_run_seconds = Some(mean + MEAN_WEIGHT * (run_seconds - mean));
+        let mean = self.mean_seconds.unwrap_or(seconds);
+        self.mean_seconds = Some(mean + MEAN_WEIGHT * (seconds - mean));
         let answered = self.handed.pop_front();
         if let Some(next) = self.handed.front_mut() {
             next.began = Instant::now();
@@ -127,7 +133,7 @@ impl Pipe {
     /// Takes back everything behind the hand-over whose turn it is, which has taken `so_far` already.
     pub fn recall(&mut self, so_far: Duration) -> impl DoubleEndedIterator<Item = InPipe> + '_ {
         // Slow runs come together more often than not: nothing is put behind the next one either.
-        self.mean_run_seconds = self.mean_run_seconds.map(|mean| mean.max(so_far.as_secs_f64()));
+        self.mean_seconds = self.mean_seconds.map(|mean| mean.max(so_far.as_secs_f64()));
         self.handed.drain(1..)
     }
 

@@ -213,7 +213,11 @@ impl Node {
         let mut handed_any = false;
         for slot in &mut self.slots {
             let Some(running) = &mut slot.running else { continue };
-            if !running.ready || running.finishing.is_some() || running.killed.is_some() || running.failures > FAILURES_MAX {
+            if !running.ready
+                || running.finishing.is_some()
+                || running.killed.is_some()
+                || running.failures > FAILURES_MAX
+            {
                 continue;
             }
             let mut frames = Vec::new();
@@ -338,7 +342,7 @@ impl Node {
                 (sequence, Ending { run_seconds, process_seconds, ..Ending::failed(status, error) })
             }
         };
-        let Some(handed) = running.pipe.answered(sequence, ending.run_seconds) else {
+        let Some(handed) = running.pipe.answered(sequence, ending.run_seconds.max(ending.process_seconds)) else {
             // Answers come in order. One that does not is not to be trusted, nor is its process.
             self.log.main("ERROR", &format!("{process} answered hand-over {sequence} out of turn, killing it"));
             running.process.kill();

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use protocol::{AttemptStatus, ErrorReport, JobSpec, ResultEvent, SlotPhase, Waiting};
 
-use super::{Node, SHUTDOWN_TIME};
 use super::processes::{Killed, Running};
+use super::{Node, SHUTDOWN_TIME};
 
 /// How long a process gets to write its stacks. It needs a millisecond unless the machine is starved.
 const DUMP_TIME: Duration = Duration::from_millis(1000);
