@@ -1,6 +1,10 @@
 """How inputs become mini-batches, and text becomes typed columns."""
 
+import functools
+import http.server
 import os
+import re
+import threading
 
 import pandas as pd
 import pyarrow as pa
@@ -327,3 +331,74 @@ def test_headers_delimiters_encodings(workplace):
     for inputs, text, expected in cases:
         workplace.write({"t": text})
         assert workplace.job(script, inputs=inputs, mini_batch_size="1MB").run().lines == expected
+
+
+def test_mini_batches_without_input(workplace):
+    script = """
+        def run(nothing, context):
+            assert nothing == []
+            return [f"rank {context.minibatch_index}"]
+    """
+    settings = {"inputs": None, "mini_batch_size": None, "process_count_per_node": 2}
+    ended = workplace.job(script, arguments=["--rank_mini_batch_count", 5], **settings).run()
+    assert ended.lines == [f"rank {number}" for number in range(5)]
+    assert ended.items == (5, 5, 0)
+
+
+class RangeHandler(http.server.SimpleHTTPRequestHandler):
+    """Answers requests for a range of bytes, which the handler of the standard library does not."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        path = self.translate_path(self.path)
+        if not os.path.isfile(path):
+            return self.send_error(404)
+        with open(path, "rb") as file:
+            content = file.read()
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        first, last = 0, len(content) - 1
+        if wanted:
+            first = int(wanted[1])
+            last = min(last, int(wanted[2] or last))
+        self.send_response(206 if wanted else 200)
+        if wanted:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.send_header("Last-Modified", self.date_time_string(os.path.getmtime(path)))
+        self.end_headers()
+        self.wfile.write(content[first : last + 1])
+
+    def log_message(self, *_):
+        """Says nothing."""
+
+
+@pytest.fixture
+def web_server(workplace):
+    """Serves the folder `web` of the workplace."""
+    (workplace.folder / "web").mkdir()
+    handler = functools.partial(RangeHandler, directory=str(workplace.folder / "web"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_inputs_by_url(workplace, web_server):
+    """A file is downloaded before the script sees it; a table is read in blocks as a local one is."""
+    workplace.write({"web/a.txt": "from the web", "web/t.csv": csv_of(200)})
+    script = """
+        def run(files):
+            return [open(file).read() for file in files]
+    """
+    inputs = [{"name": "web", "type": "file", "path": f"{web_server}/a.txt"}]
+    assert workplace.job(script, inputs=inputs).run().lines == ["from the web"]
+
+    inputs = table(f"{web_server}/t.csv")
+    ended = workplace.job(ROWS_OF_A_BLOCK, inputs=inputs, mini_batch_size=4096).run()
+    assert [int(row["Total"]) for row in ended.attempts()] == [138, 62]
+
+    inputs = [{"name": "web", "type": "file", "path": f"{web_server}/missing.txt"}]
+    missing = workplace.job(script, inputs=inputs).start().wait()
+    assert missing.exit_status in (2, 42), str(missing)
+    assert "missing.txt" in missing.stdout + missing.stderr
