@@ -180,7 +180,7 @@ impl Display for Became {
         match self {
             Self::Missing => formatter.write_str("missing"),
             Self::Integer(value) => value.fmt(formatter),
-            Self::Float(value) => value.fmt(formatter),
+            Self::Float(value) => write!(formatter, "{value:?}"),
         }
     }
 }

@@ -23,22 +23,18 @@ pub const LINE_BYTES_MAX: usize = 256 * 1024 * 1024;
 const TAIL_BYTES: usize = 16 * 1024;
 
 const PIECE_BYTES: usize = 256 * 1024;
-const UTF8_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// The encoding that `options` name.
 ///
 /// Encodings whose line breaks cannot be found by looking for the byte 0x0A are refused unless the file is read whole.
 pub(crate) fn encoding_of(options: &TableOptions) -> Result<&'static Encoding> {
     let label = options.encoding.as_str();
-    // Python's names for it, which WHATWG does not list.
-    let known = if label.eq_ignore_ascii_case("utf-8-sig") { Some(UTF_8) } else { encoding_for(label) };
-    let Some(encoding) = known else {
+    let Some(encoding) = encoding_for(label) else {
         return Err(Error::Options(format!(
             "encoding \"{label}\" is unknown; use a label such as utf-8, latin1, windows-1252 or shift_jis"
         )));
     };
-    let splittable = ![UTF_16LE, UTF_16BE, ISO_2022_JP].contains(&encoding);
-    if !splittable && !options.support_multi_line {
+    if !is_splittable(encoding) && !options.support_multi_line {
         return Err(Error::Options(format!(
             "a file in encoding \"{label}\" cannot be cut at byte offsets; set support_multi_line: true, which makes \
              each file one mini-batch, or convert the files to utf-8"
@@ -47,9 +43,17 @@ pub(crate) fn encoding_of(options: &TableOptions) -> Result<&'static Encoding> {
     Ok(encoding)
 }
 
+/// WHATWG labels, and those that Python has beside them: `utf_8`, `latin-1`, `utf-8-sig`.
 fn encoding_for(label: &str) -> Option<&'static Encoding> {
-    Encoding::for_label_no_replacement(label.as_bytes())
-        .or_else(|| Encoding::for_label_no_replacement(label.replace('_', "-").as_bytes()))
+    let label = label.trim().to_ascii_lowercase().replace('_', "-");
+    let label = label.strip_suffix("-sig").unwrap_or(&label);
+    [label, &label.replace('-', "_"), &label.replace('-', "")]
+        .into_iter()
+        .find_map(|label| Encoding::for_label_no_replacement(label.as_bytes()))
+}
+
+fn is_splittable(encoding: &'static Encoding) -> bool {
+    ![UTF_16LE, UTF_16BE, ISO_2022_JP].contains(&encoding)
 }
 
 /// Whether a line holds nothing: such lines are skipped everywhere.
@@ -87,13 +91,7 @@ impl Text {
         if encoding == UTF_8 && std::str::from_utf8(raw).is_ok() {
             return;
         }
-        let (text, replaced) = match Encoding::for_bom(raw) {
-            // "utf-16" does not say which byte comes first, the mark at the start of the file does.
-            Some((marked, length)) if self.offset == 0 && encoding != UTF_8 => {
-                marked.decode_without_bom_handling(&raw[length..])
-            }
-            _ => encoding.decode_without_bom_handling(raw),
-        };
+        let (text, replaced) = encoding.decode_without_bom_handling(raw);
         if let std::borrow::Cow::Owned(text) = text {
             self.start = 0;
             self.end = text.len();
@@ -110,7 +108,8 @@ pub(crate) struct TextFile {
     bytes: u64,
     first_line: u64,
     encoding: &'static Encoding,
-    has_mark: bool,
+    /// Length of the byte order mark.
+    mark_bytes: usize,
 }
 
 impl TextFile {
@@ -122,17 +121,20 @@ impl TextFile {
         if metadata.is_dir() {
             return Err(unreadable(name)(io::ErrorKind::IsADirectory.into()));
         }
-        let mut opened =
-            Self { file, name: name.to_owned(), bytes: metadata.len(), first_line: 0, encoding, has_mark: false };
+        let bytes = metadata.len();
+        let mut opened = Self { file, name: name.to_owned(), bytes, first_line: 0, encoding, mark_bytes: 0 };
         let mut head = [0; 4];
         let head_length = opened.read_at(&mut head, 0)?;
-        let head = &head[..head_length];
-        if encoding == UTF_8 && (head.starts_with(b"\xFF\xFE") || head.starts_with(b"\xFE\xFF")) {
-            return Err(Error::Options(format!(
-                "{name} is UTF-16 text; set encoding: utf-16 and support_multi_line: true, or convert it to utf-8"
-            )));
+        // A mark says what the file is, whatever the options say.
+        if let Some((marked, mark_bytes)) = Encoding::for_bom(&head[..head_length]) {
+            if !is_splittable(marked) && !options.support_multi_line {
+                return Err(Error::Options(format!(
+                    "{name} is {} text; set support_multi_line: true, or convert it to utf-8",
+                    marked.name()
+                )));
+            }
+            (opened.encoding, opened.mark_bytes) = (marked, mark_bytes);
         }
-        opened.has_mark = encoding == UTF_8 && head.starts_with(UTF8_MARK);
         opened.first_line = opened.find_first_line(options.delimiter)?;
         Ok(opened)
     }
@@ -154,7 +156,7 @@ impl TextFile {
 
     /// Length of the byte order mark.
     pub fn mark_bytes(&self) -> u64 {
-        if self.has_mark { UTF8_MARK.len() as u64 } else { 0 }
+        self.mark_bytes as u64
     }
 
     fn find_first_line(&self, delimiter: u8) -> Result<u64> {
@@ -206,7 +208,7 @@ impl TextFile {
         let mut filled = self.fill(text, 0, asked)?;
         let wanted = wanted.min(filled);
         let start = if first == 0 {
-            usize::try_from(self.mark_bytes()).expect("small").min(filled)
+            self.mark_bytes.min(filled)
         } else {
             match memchr(b'\n', &text.bytes[..wanted]) {
                 Some(at) => at + 1,
@@ -244,7 +246,7 @@ impl TextFile {
         text.clear(0);
         let wanted = usize::try_from(limit.min(self.bytes)).expect("files that are read whole fit into memory");
         text.end = self.fill(text, 0, wanted)?;
-        text.start = usize::try_from(self.mark_bytes()).expect("small").min(text.end);
+        text.start = self.mark_bytes.min(text.end);
         text.decode(self.encoding);
         Ok(())
     }

@@ -1,0 +1,140 @@
+//! Where files are cut.
+
+use std::fmt::Write;
+
+use proptest::prelude::*;
+use protocol::{BlockRange, HeaderMode, TableOptions};
+
+use crate::support::{Folder, Input, column, csv, decode, jsonl, values};
+
+/// `id,name,val`, then `i,xxxxxxxxxxxxxxxxxxxx,i*1.5`.
+fn rows_of_x(rows: u32) -> String {
+    let mut text = "id,name,val\n".to_owned();
+    for row in 0..rows {
+        writeln!(text, "{row},{},{:?}", "x".repeat(20), f64::from(row) * 1.5).expect("strings take all");
+    }
+    text
+}
+
+fn rows_of_blocks(text: &str, options: TableOptions, block_bytes: u64) -> Vec<u64> {
+    Input::new(text, options).blocks(block_bytes).iter().map(|block| block.rows).collect()
+}
+
+#[test]
+fn blocks_hold_the_rows_that_they_held_in_the_original() {
+    let (small, middle, big) = (rows_of_x(5), rows_of_x(200), rows_of_x(2000));
+    assert_eq!((small.len(), middle.len(), big.len()), (147, 6028, 64161));
+    let four_long_rows = format!("a,bbbbb\n{}", format!("{},{}\n", "1".repeat(50), "2".repeat(51)).repeat(4));
+    assert_eq!(four_long_rows.len(), 8 + 4 * 103);
+    let mut objects = String::new();
+    for id in 0..50 {
+        writeln!(objects, "{{\"id\":{id},\"s\":\"xx\"}}").expect("strings take all");
+    }
+    assert_eq!(objects.len(), 940);
+    // 75 lines of nearly one length, 84 032 bytes in all.
+    let line = format!("{},{}\n", "5".repeat(9), "x".repeat(1109));
+    let long = format!("{},{}\n{}", "5".repeat(9), "x".repeat(1141), line.repeat(74));
+    assert_eq!(long.len(), 84_032);
+
+    let vectors: [(&str, &str, u64, &[u64]); 9] = [
+        ("middle", &middle, 1024, &[36, 35, 34, 33, 33, 29]),
+        ("middle", &middle, 4096, &[138, 62]),
+        ("big", &big, 4096, &[138, 132, 132, 133, 132, 128, 128, 126, 124, 124, 125, 124, 124, 124, 124, 82]),
+        ("big", &big, 10240, &[336, 331, 320, 310, 311, 310, 82]),
+        ("small", &small, 1_048_576, &[5]),
+        ("middle", &middle, 1_048_576, &[200]),
+        ("big", &big, 1_048_576, &[2000]),
+        ("no line break at the end", "id,name\n1,a\n2,b\n3,c", 8, &[1, 2, 0]),
+        ("four long rows", &four_long_rows, 40, &[1, 0, 1, 0, 0, 1, 0, 1, 0, 0, 0]),
+    ];
+    for (name, text, block_bytes, expected) in vectors {
+        assert_eq!(rows_of_blocks(text, csv(), block_bytes), expected, "{name}, {block_bytes}");
+    }
+    assert_eq!(rows_of_blocks(&objects, jsonl(), 200), [12, 10, 11, 10, 7]);
+    assert_eq!(rows_of_blocks(&long, csv(), 10_240), [9, 9, 9, 9, 9, 9, 9, 10, 1]);
+    let hundred = rows_of_blocks(&long, csv(), 100);
+    assert_eq!(hundred.len(), 841);
+    assert_eq!(hundred.iter().filter(|&&rows| rows == 1).count(), 74);
+    assert_eq!(hundred.iter().filter(|&&rows| rows == 0).count(), 767);
+}
+
+#[test]
+fn an_empty_file_has_no_block_and_a_header_alone_an_empty_one() {
+    assert_eq!(rows_of_blocks("", csv(), 10), [0; 0]);
+    assert_eq!(rows_of_blocks("a,b\n", csv(), 10), [0]);
+    assert_eq!(rows_of_blocks("a,b", csv(), 2), [0, 0]);
+}
+
+#[test]
+fn a_block_of_one_byte_is_a_block() {
+    assert_eq!(rows_of_blocks("a\n1\n2\n", csv(), 1), [0, 1, 0, 1, 0, 0]);
+}
+
+#[test]
+fn ranges_of_rows_hold_that_many_rows() {
+    let text = "\n\na,b\r\n1,x\r\n\r\n2,y\n \n3,z\n4,w\n5,v";
+    let input = Input::new(text, csv());
+    for (rows, expected) in [(1, vec![1; 5]), (2, vec![2, 2, 1]), (5, vec![5]), (99, vec![5])] {
+        let ranges = tables::row_ranges(&input.path, &input.options, rows).expect("the file can be read");
+        let counts: Vec<u64> =
+            ranges.map(|range| input.decode(range.expect("readable")).expect("readable").rows).collect();
+        assert_eq!(counts, expected);
+    }
+    let no_header = TableOptions { header: HeaderMode::NoHeader, ..csv() };
+    assert_eq!(tables::row_ranges(&input.path, &no_header, 2).expect("readable").count(), 3);
+    let empty = Folder::new().file("empty", "");
+    assert!(tables::row_ranges(&empty, &csv(), 2).is_err(), "the folder is gone, and the file with it");
+}
+
+#[test]
+fn with_line_breaks_in_cells_a_file_is_one_range() {
+    let input = Input::new("a,b\n1,\"x\ny\"\n", TableOptions { support_multi_line: true, ..csv() });
+    let ranges: Vec<_> = tables::row_ranges(&input.path, &input.options, 1)
+        .expect("readable")
+        .collect::<Result<_, _>>()
+        .expect("readable");
+    assert_eq!(ranges, [BlockRange::WholeText]);
+    assert_eq!(column(&input.decode_all(), "b"), ["x\ny"]);
+}
+
+proptest! {
+    #[test]
+    fn blocks_together_are_the_file_and_each_row_is_where_the_formula_says(
+        lines in prop::collection::vec("[a-z]{0,12}", 0..60),
+        line_breaks in prop::collection::vec(prop::bool::ANY, 60),
+        has_mark: bool,
+        ends_with_line_break: bool,
+        block_bytes in 1u64..80,
+        rows_max in 1u64..9,
+    ) {
+        let mut text = if has_mark { "\u{FEFF}".to_owned() } else { String::new() };
+        text.push_str("name\n");
+        let mut expected: Vec<(u64, String)> = Vec::new();
+        for (line, is_crlf) in lines.iter().zip(line_breaks) {
+            if !line.is_empty() {
+                expected.push(((text.len() as u64 - 1) / block_bytes, line.clone()));
+            }
+            text.push_str(line);
+            text.push_str(if is_crlf { "\r\n" } else { "\n" });
+        }
+        if !ends_with_line_break {
+            text.truncate(text.trim_end().len());
+        }
+        let input = Input::new(&text, TableOptions { infer_column_types: false, ..csv() });
+        let mut found = Vec::new();
+        for (k, block) in (0..).zip(input.blocks(block_bytes)) {
+            found.extend(column(&block, "name").into_iter().map(|value| (k, value)));
+        }
+        prop_assert_eq!(&found, &expected);
+
+        let mut rows = Vec::new();
+        let ranges = tables::row_ranges(&input.path, &input.options, rows_max).expect("readable");
+        for range in ranges {
+            let decoded = decode(&input.path, range.expect("readable"), &input.options, input.schema.as_ref());
+            let values = values(decoded.expect("readable").batch.column(0));
+            prop_assert!(values.len() as u64 <= rows_max);
+            rows.extend(values);
+        }
+        prop_assert_eq!(rows, expected.into_iter().map(|(_, value)| value).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,189 @@
+//! Delimited text with everything that files in the wild have.
+
+use protocol::{Block, HeaderMode, ItemPath, MismatchPolicy, TableOptions};
+use tables::{DecodeRequest, Error, IpcStream, LocalBlock};
+
+use crate::support::{ALL_LINES, Folder, Input, column, csv, decode, messages};
+
+fn names(input: &Input) -> Vec<String> {
+    input.decode_all().batch.schema().fields().iter().map(|field| field.name().clone()).collect()
+}
+
+#[test]
+fn marks_line_breaks_and_blank_lines_do_not_matter() {
+    for text in ["a,b\n1,x\n2,y\n", "\u{FEFF}a,b\n1,x\n2,y", "a,b\r\n1,x\r\n2,y\r\n", "\r\n\na,b\n\n1,x\n  \n2,y\n\n"] {
+        let input = Input::new(text, TableOptions { infer_column_types: false, ..csv() });
+        assert_eq!(names(&input), ["a", "b"], "{text:?}");
+        assert_eq!(column(&input.decode_all(), "a"), ["1", "2"], "{text:?}");
+        assert_eq!(column(&input.decode_all(), "b"), ["x", "y"], "{text:?}");
+    }
+}
+
+#[test]
+fn quoted_cells() {
+    let input = Input::new("a,b\n\"x, y\",\"he said \"\"no\"\"\"\n\"open,1\nz,\"2\"\n", csv());
+    let decoded = input.decode_all();
+    assert_eq!(column(&decoded, "a"), ["x, y", "open,1", "z"]);
+    assert_eq!(column(&decoded, "b"), ["he said \"no\"", "-", "2"]);
+    assert_eq!(messages(&decoded), ["data.txt, line 3: 1 cell in a table of 2 columns; the others are missing"]);
+}
+
+#[test]
+fn a_quoted_line_break_ends_the_row_unless_multi_line() {
+    let text = "a,b\n1,\"x\ny\"\n2,z\n";
+    assert_eq!(column(&Input::new(text, csv()).decode_all(), "a"), ["1", "y\"", "2"]);
+    let whole = Input::new(text, TableOptions { support_multi_line: true, ..csv() });
+    assert_eq!(column(&whole.decode_all(), "b"), ["x\ny", "z"]);
+    let unended = Input::new("a,b\n1,\"x\ny\n", TableOptions { support_multi_line: true, ..csv() });
+    let decoded = unended.decode_all();
+    assert_eq!(column(&decoded, "b"), ["x\ny\n"]);
+    assert_eq!(decoded.warnings_total, 1);
+}
+
+#[test]
+fn types_of_a_large_multi_line_file_come_from_its_first_rows() {
+    let long = format!("a,b\n{}x,y\n", format!("5,\"{}\n\"\n", "z".repeat(5000)).repeat(200));
+    let input = Input::new(long, TableOptions { support_multi_line: true, ..csv() });
+    let decoded = input.decode_all();
+    assert_eq!(column(&decoded, "a")[199..], ["5.0", "NaN"]);
+    assert_eq!(messages(&decoded), ["data.txt, line 402, column \"a\": \"x\" is no integer; read as missing"]);
+}
+
+#[test]
+fn ragged_rows_lose_no_other_row() {
+    let text = "a,b,c\n1,2,3\n4,5\n6,7,8,9\n10,11,12,\n";
+    let decoded = Input::new(text, csv()).decode_all();
+    assert_eq!(column(&decoded, "a"), ["1", "4", "6", "10"]);
+    assert_eq!(column(&decoded, "c"), ["3.0", "NaN", "8.0", "12.0"]);
+    assert_eq!(
+        messages(&decoded),
+        [
+            "data.txt, line 3: 2 cells in a table of 3 columns; the others are missing",
+            "data.txt, line 4: 4 cells in a table of 3 columns; the others were dropped"
+        ]
+    );
+    let strict = Input::new(text, TableOptions { on_type_mismatch: MismatchPolicy::Error, ..csv() }).decode_all();
+    assert_eq!((strict.rows, strict.failed_records), (2, 2));
+    assert_eq!(column(&strict, "c"), ["3", "12"]);
+}
+
+#[test]
+fn names_of_columns() {
+    assert_eq!(names(&Input::new("a,,a,\"b, c\",a.1\n", csv())), ["a", "Column2", "a.2", "b, c", "a.1"]);
+    let no_header = TableOptions { header: HeaderMode::NoHeader, ..csv() };
+    let input = Input::new("1,x\n2,y\n", no_header);
+    assert_eq!(names(&input), ["Column1", "Column2"]);
+    assert_eq!(column(&input.decode_all(), "Column1"), ["1", "2"]);
+}
+
+#[test]
+fn a_header_that_differs_is_told() {
+    let input = Input::new("a,b\n5,6\n", csv());
+    let other = input.folder.file("other", "b,a\n7,8\n");
+    let decoded = decode(&other, ALL_LINES, &csv(), input.schema.as_ref()).expect("readable");
+    assert!(decoded.warnings[0].message.contains("header differs"), "{:?}", decoded.warnings);
+    assert_eq!(column(&decoded, "a"), ["7"]);
+}
+
+#[test]
+fn nul_bytes_are_characters_and_invalid_ones_are_replaced_with_a_warning() {
+    let decoded = Input::new(b"a,b\nx\0y,1\nz\xFF,2\n", csv()).decode_all();
+    assert_eq!(column(&decoded, "a"), ["x\0y", "z\u{FFFD}"]);
+    assert_eq!(column(&decoded, "b"), ["1", "2"]);
+    let [message] = &messages(&decoded)[..] else { panic!("one warning") };
+    assert!(message.starts_with("data.txt, line 3, column \"a\": bytes that are not valid"), "{message}");
+}
+
+#[test]
+fn encodings() {
+    let latin = TableOptions { encoding: "latin-1".to_owned(), ..csv() };
+    assert_eq!(column(&Input::new(b"n,x\ncaf\xE9,1\n", latin).decode_all(), "n"), ["café"]);
+    // The second byte of this character is a vertical bar.
+    let japanese = TableOptions { encoding: "shift_jis".to_owned(), delimiter: b'|', ..csv() };
+    assert_eq!(column(&Input::new(b"n|x\n\x83\x7C|1\n", japanese).decode_all(), "n"), ["ポ"]);
+    let utf16: Vec<u8> = "\u{FEFF}n,x\né,5\n".encode_utf16().flat_map(u16::to_be_bytes).collect();
+    let whole = TableOptions { encoding: "utf-16".to_owned(), support_multi_line: true, ..csv() };
+    let decoded = Input::new(&utf16, whole).decode_all();
+    assert_eq!((column(&decoded, "n"), column(&decoded, "x")), (vec!["é".to_owned()], vec!["5".to_owned()]));
+
+    let folder = Folder::new();
+    let path = folder.file("utf16.csv", &utf16);
+    for (encoding, expected) in [("utf-16", "support_multi_line"), ("utf-8", "UTF-16"), ("klingon", "unknown")] {
+        let options = TableOptions { encoding: encoding.to_owned(), ..csv() };
+        let error = tables::infer_schema([path.as_path()], &options, &[]).expect_err("refused");
+        assert!(matches!(&error, Error::Options(message) if message.contains(expected)), "{error}");
+    }
+}
+
+#[test]
+fn the_path_adds_the_last_columns_and_blocks_follow_one_another() {
+    let folder = Folder::new();
+    let paths = [folder.file("1.csv", "a\n5\n6\n"), folder.file("2.csv", "a\n7\n")];
+    let names = ["Store".to_owned(), "Brand".to_owned()];
+    let schema = tables::infer_schema(paths.iter().map(|path| path.as_path()), &csv(), &names).expect("readable");
+    let blocks: Vec<Block> = paths
+        .iter()
+        .zip(["x", "y"])
+        .map(|(path, store)| Block {
+            path: ItemPath::from(path.as_path()),
+            range: ALL_LINES,
+            path_columns: vec![("Store".into(), store.into()), ("Brand".into(), "007".into())],
+        })
+        .collect();
+    let local: Vec<_> = blocks.iter().zip(&paths).map(|(block, path)| LocalBlock { block, path }).collect();
+    let request = DecodeRequest { blocks: &local, options: &csv(), schema: schema.as_ref() };
+    let decoded = tables::decode(&request).expect("readable");
+    let fields: Vec<_> = decoded.batch.schema().fields().iter().map(|field| field.name().clone()).collect();
+    assert_eq!(fields, ["a", "Store", "Brand"]);
+    assert_eq!(column(&decoded, "a"), ["5", "6", "7"]);
+    assert_eq!(column(&decoded, "Store"), ["x", "x", "y"]);
+    assert_eq!(column(&decoded, "Brand"), ["007", "007", "007"]);
+}
+
+#[test]
+fn a_line_far_longer_than_its_block_is_read_where_it_starts() {
+    let long = "x".repeat(3 << 20);
+    let input = Input::new(format!("a,b\n1,{long}\n2,y\n"), csv());
+    let blocks = input.blocks(100_000);
+    assert_eq!(blocks.iter().map(|block| block.rows).sum::<u64>(), 2);
+    assert_eq!(column(&blocks[0], "b"), [long]);
+}
+
+#[test]
+fn a_line_beyond_the_limit_is_an_error_that_names_it() {
+    let folder = Folder::new();
+    let path = folder.file("zeros", "a\n");
+    // A sparse file: as long as one likes, and no block on the disk.
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("just made");
+    file.set_len(tables::LINE_BYTES_MAX as u64 * 3).expect("sparse files are supported");
+    let error = decode(&path, tables::text_block_range(0, 1000), &csv(), None).expect_err("no schema");
+    assert!(matches!(error, Error::Options(_)));
+    let schema = Input::new("a\n1\n", csv()).schema;
+    let error = decode(&path, tables::text_block_range(0, 1000), &csv(), schema.as_ref()).expect_err("too long");
+    assert!(matches!(&error, Error::Malformed { place, .. } if place == "byte 2"), "{error}");
+}
+
+#[test]
+fn missing_files_and_folders_are_named() {
+    let schema = Input::new("a\n1\n", csv()).schema;
+    let folder = Folder::new();
+    let path = folder.file("data", "");
+    let parent = path.parent().expect("in a folder");
+    for path in [&parent.join("not there"), parent] {
+        let error = decode(path, ALL_LINES, &csv(), schema.as_ref()).expect_err("unreadable");
+        assert!(matches!(error, Error::Unreadable { .. }), "{error}");
+        assert!(error.to_string().starts_with(&path.display().to_string()), "{error}");
+    }
+}
+
+#[test]
+fn the_stream_has_one_batch_and_the_length_it_promised() {
+    let decoded = Input::new("a,b,c\n5,x,\n6,,\n", csv()).decode_all();
+    let stream = IpcStream::new(&decoded.batch).expect("encodes");
+    let mut bytes = Vec::new();
+    stream.write_to(&mut bytes).expect("vectors take all");
+    assert_eq!(bytes.len() as u64, stream.bytes());
+    let reader = arrow::ipc::reader::StreamReader::try_new(&bytes[..], None).expect("a stream");
+    let batches: Vec<_> = reader.collect::<Result<_, _>>().expect("complete");
+    assert_eq!(batches, [decoded.batch]);
+}

@@ -1,0 +1,157 @@
+//! Row groups, and rows of them.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, DictionaryArray, Int64Array, ListArray, RecordBatch, StringArray, TimestampMicrosecondArray,
+};
+use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+use proptest::prelude::*;
+use protocol::{Block, BlockRange, ItemPath, TableFormat, TableOptions};
+use tables::{DecodeRequest, Decoded, Error, LocalBlock, Result};
+
+use crate::support::{Folder, values};
+
+fn options() -> TableOptions {
+    TableOptions { format: TableFormat::Parquet, ..TableOptions::default() }
+}
+
+/// 25 rows in groups of 10, with the types that pandas and others write.
+fn write(folder: &Folder) -> PathBuf {
+    let path = folder.file("data.parquet", "");
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter((0..25).map(|row| (row != 13).then_some(row))));
+    let texts: ArrayRef = Arc::new(StringArray::from_iter((0..25).map(|row| (row != 3).then(|| format!("t{row}")))));
+    let categories: DictionaryArray<Int32Type> = (0..25).map(|row| if row % 2 == 0 { "even" } else { "odd" }).collect();
+    let times: ArrayRef = Arc::new(TimestampMicrosecondArray::from_iter_values(0..25));
+    let lists: ArrayRef =
+        Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>((0..25).map(|row| Some(vec![Some(row), None]))));
+    let columns = vec![numbers, texts, Arc::new(categories) as ArrayRef, times, lists];
+    let names = ["number", "text", "category", "time", "list"];
+    let fields: Vec<_> =
+        names.iter().zip(&columns).map(|(name, array)| Field::new(*name, array.data_type().clone(), true)).collect();
+    let metadata: std::collections::HashMap<_, _> =
+        [("pandas".to_owned(), "{\"index_columns\": [\"number\"]}".to_owned())].into();
+    let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
+    let batch = RecordBatch::try_new(Arc::clone(&schema), columns).expect("columns match");
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(10)).build();
+    let mut writer =
+        ArrowWriter::try_new(File::create(&path).expect("writable"), schema, Some(properties)).expect("writable");
+    writer.write(&batch).expect("writable");
+    writer.close().expect("writable");
+    path
+}
+
+fn decode(path: &Path, row_group: u32, offset: u64, rows: u64) -> Result<Decoded> {
+    let range = BlockRange::RowGroup { row_group, offset, rows };
+    let block = Block { path: ItemPath::from(path), range, path_columns: vec![("Store".into(), "007".into())] };
+    let blocks = [LocalBlock { block: &block, path }];
+    tables::decode(&DecodeRequest { blocks: &blocks, options: &options(), schema: None })
+}
+
+fn numbers(decoded: &Decoded) -> Vec<String> {
+    values(decoded.batch.column(0))
+}
+
+#[test]
+fn row_groups_and_rows_of_them() {
+    let folder = Folder::new();
+    let path = write(&folder);
+    assert_eq!(tables::parquet_row_groups(&path).expect("readable"), [10, 10, 5]);
+    assert_eq!(
+        numbers(&decode(&path, 0, 0, 10).expect("readable")),
+        (0..10).map(|row| row.to_string()).collect::<Vec<_>>()
+    );
+    assert_eq!(numbers(&decode(&path, 1, 2, 3).expect("readable")), ["12", "-", "14"]);
+    assert_eq!(decode(&path, 2, 0, 5).expect("readable").rows, 5);
+    let ranges: Vec<_> =
+        tables::row_ranges(&path, &options(), 4).expect("readable").collect::<Result<_>>().expect("readable");
+    let rows: Vec<u64> = ranges
+        .into_iter()
+        .map(|range| match range {
+            BlockRange::RowGroup { row_group, offset, rows } => {
+                decode(&path, row_group, offset, rows).expect("readable").rows
+            }
+            other => panic!("{other:?} of a Parquet file"),
+        })
+        .collect();
+    assert_eq!(rows, [4, 4, 2, 4, 4, 2, 4, 1]);
+}
+
+#[test]
+fn types_are_those_of_the_file() {
+    let folder = Folder::new();
+    let path = write(&folder);
+    assert_eq!(tables::infer_schema([path.as_path()], &options(), &[]).expect("nothing to do"), None);
+    let decoded = decode(&path, 0, 2, 2).expect("readable");
+    let schema = decoded.batch.schema();
+    assert!(schema.metadata().is_empty(), "an index is no matter of the file");
+    let types: Vec<_> = schema.fields().iter().map(|field| field.data_type().to_string()).collect();
+    assert_eq!(types[..4], ["Int64", "LargeUtf8", "LargeUtf8", "Timestamp(µs)"]);
+    assert!(matches!(schema.field(4).data_type(), DataType::List(_)));
+    assert_eq!(values(decoded.batch.column(1)), ["t2", "-"]);
+    assert_eq!(values(decoded.batch.column(2)), ["even", "odd"]);
+    assert_eq!((schema.field(5).name().as_str(), values(decoded.batch.column(5))), ("Store", vec!["007".into(); 2]));
+}
+
+#[test]
+fn several_blocks_are_one_table() {
+    let folder = Folder::new();
+    let path = write(&folder);
+    let blocks = [(0, "x"), (2, "y")].map(|(row_group, store)| Block {
+        path: ItemPath::from(path.as_path()),
+        range: BlockRange::RowGroup { row_group, offset: 0, rows: 5 },
+        path_columns: vec![("Store".into(), store.into())],
+    });
+    let local = blocks.each_ref().map(|block| LocalBlock { block, path: &path });
+    let decoded =
+        tables::decode(&DecodeRequest { blocks: &local, options: &options(), schema: None }).expect("readable");
+    assert_eq!(numbers(&decoded), ["0", "1", "2", "3", "4", "20", "21", "22", "23", "24"]);
+    assert_eq!(values(decoded.batch.column(5))[4..6], ["x", "y"]);
+}
+
+#[test]
+fn a_plan_that_does_not_suit_the_file_is_told() {
+    let folder = Folder::new();
+    let path = write(&folder);
+    for (row_group, offset, rows) in [(3, 0, 1), (0, 5, 6), (0, u64::MAX, 1)] {
+        let error = decode(&path, row_group, offset, rows).expect_err("beyond the file");
+        assert!(matches!(error, Error::Plan { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_corrupt_file_is_named() {
+    let folder = Folder::new();
+    let whole = std::fs::read(write(&folder)).expect("just written");
+    for content in [&b""[..], b"PAR1", b"not Parquet at all", &whole[..whole.len() - 1], &whole[whole.len() / 2..]] {
+        let path = folder.file("corrupt.parquet", content);
+        for error in [decode(&path, 0, 0, 10).err(), tables::parquet_row_groups(&path).err()] {
+            let error = error.expect("corrupt");
+            assert!(matches!(error, Error::Malformed { .. }), "{error}");
+            assert!(error.to_string().contains("corrupt.parquet"), "{error}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn damaged_bytes_are_an_error_or_other_values_but_no_crash(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)
+    ) {
+        let folder = Folder::new();
+        let path = write(&folder);
+        let mut bytes = std::fs::read(&path).expect("just written");
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        std::fs::write(&path, bytes).expect("writable");
+        for row_group in 0..3 {
+            let _ = decode(&path, row_group, 0, 5);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Any bytes at all are a table of some kind, and never the end of the process.
+
+use proptest::prelude::*;
+use protocol::{HeaderMode, MismatchPolicy, TableOptions};
+
+use crate::support::{Input, csv, jsonl, values};
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let pieces = prop::sample::select(vec![
+        &b","[..],
+        b"\n",
+        b"\r\n",
+        b"\"",
+        b"\0",
+        b"\xFF",
+        b"\xEF\xBB\xBF",
+        b"1",
+        b"-1.5",
+        b"true",
+        b"2020-01-01",
+        b"abc",
+        b"{\"a\":",
+        b"}",
+        b"[",
+        b"{\"a\":1}\n",
+        b" ",
+        b"\xC3",
+        "é".as_bytes(),
+        b"99999999999999999999",
+    ]);
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..300),
+        prop::collection::vec(pieces, 0..120).prop_map(|pieces| pieces.concat()),
+    ]
+}
+
+fn any_options() -> impl Strategy<Value = TableOptions> {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let encodings = prop::sample::select(vec!["utf-8", "latin1", "shift_jis", "utf-16le"]);
+    (flags, encodings).prop_map(|((is_json, no_header, multi_line, untyped, keeps_empty, strict), encoding)| {
+        TableOptions {
+            header: if no_header { HeaderMode::NoHeader } else { HeaderMode::AllFilesSameHeaders },
+            support_multi_line: multi_line || encoding == "utf-16le",
+            infer_column_types: !untyped,
+            empty_as_string: keeps_empty,
+            on_type_mismatch: if strict { MismatchPolicy::Error } else { MismatchPolicy::Warn },
+            encoding: encoding.to_owned(),
+            ..if is_json { jsonl() } else { csv() }
+        }
+    })
+}
+
+/// Cells as a reader of RFC 4180 sees them, without line breaks in them.
+fn written(cells: &[Vec<String>], quotes: &[bool]) -> String {
+    let mut text = String::new();
+    let mut quotes = quotes.iter().cycle();
+    for row in cells {
+        let row: Vec<String> = row
+            .iter()
+            .map(|cell| {
+                let must = cell.contains([',', '"']) || cell.is_empty() || cell.trim() != cell;
+                let may = *quotes.next().expect("cycles");
+                if must || may { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.clone() }
+            })
+            .collect();
+        text.push_str(&row.join(","));
+        text.push('\n');
+    }
+    text
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #[test]
+    fn random_bytes_never_panic_and_no_record_is_lost(bytes in bytes(), options in any_options(), block_bytes in 1u64..200) {
+        // Text that claims to be UTF-16 is refused.
+        prop_assume!(!bytes.starts_with(b"\xFF\xFE") && !bytes.starts_with(b"\xFE\xFF"));
+        let input = Input::new(&bytes, options);
+        let whole = input.decode_all();
+        prop_assert_eq!(whole.rows as usize, whole.batch.num_rows());
+        prop_assert!(whole.warnings_total >= whole.failed_records && whole.warnings.len() <= 10);
+        if !input.options.support_multi_line {
+            let blocks = input.blocks(block_bytes);
+            let rows: u64 = blocks.iter().map(|block| block.rows).sum();
+            let failed: u64 = blocks.iter().map(|block| block.failed_records).sum();
+            prop_assert_eq!((rows, failed), (whole.rows, whole.failed_records));
+            let ranges = tables::row_ranges(&input.path, &input.options, 3).expect("readable");
+            let rows: u64 = ranges
+                .map(|range| input.decode(range.expect("readable")).expect("readable"))
+                .map(|decoded| decoded.rows + decoded.failed_records)
+                .sum();
+            prop_assert_eq!(rows, whole.rows + whole.failed_records);
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read(
+        rows in prop::collection::vec(prop::collection::vec("[a-z,\" é\t]{0,6}", 3), 1..30),
+        quotes in prop::collection::vec(any::<bool>(), 7),
+    ) {
+        let text = format!("a,b,c\n{}", written(&rows, &quotes));
+        let options = TableOptions { infer_column_types: false, empty_as_string: true, ..csv() };
+        let decoded = Input::new(text, options).decode_all();
+        for column in 0..3 {
+            let expected: Vec<&str> = rows.iter().map(|row| row[column].as_str()).collect();
+            prop_assert_eq!(values(decoded.batch.column(column)), expected);
+        }
+        prop_assert_eq!(decoded.warnings_total, 0);
+    }
+}

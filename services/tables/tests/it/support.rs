@@ -1,0 +1,116 @@
+//! Files in a folder of their own, decoded in one call.
+
+use std::path::{Path, PathBuf};
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::datatypes::{DataType, Float64Type, Int64Type, TimestampNanosecondType};
+use protocol::{Block, BlockRange, ItemPath, TableFormat, TableOptions, TableSchema};
+use tables::{DecodeRequest, Decoded, LocalBlock, Result};
+use tempfile::TempDir;
+
+pub struct Folder {
+    folder: TempDir,
+}
+
+impl Folder {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a temporary folder") }
+    }
+
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, content).expect("the folder is writable");
+        path
+    }
+}
+
+/// One file, and how it is read.
+pub struct Input {
+    pub folder: Folder,
+    pub path: PathBuf,
+    pub options: TableOptions,
+    pub schema: Option<TableSchema>,
+}
+
+impl Input {
+    pub fn new(content: impl AsRef<[u8]>, options: TableOptions) -> Self {
+        let folder = Folder::new();
+        let path = folder.file("data.txt", content);
+        let schema = tables::infer_schema([path.as_path()], &options, &[]).expect("the file can be read");
+        Self { folder, path, options, schema }
+    }
+
+    pub fn decode(&self, range: BlockRange) -> Result<Decoded> {
+        decode(&self.path, range, &self.options, self.schema.as_ref())
+    }
+
+    pub fn decode_all(&self) -> Decoded {
+        let range = if self.options.support_multi_line { BlockRange::WholeText } else { ALL_LINES };
+        self.decode(range).expect("the file can be read")
+    }
+
+    pub fn blocks(&self, block_bytes: u64) -> Vec<Decoded> {
+        let bytes = std::fs::metadata(&self.path).expect("written before").len();
+        (0..tables::text_blocks(bytes, block_bytes))
+            .map(|k| self.decode(tables::text_block_range(k, block_bytes)).expect("the file can be read"))
+            .collect()
+    }
+}
+
+pub const ALL_LINES: BlockRange = BlockRange::Lines { first: 0, last: u64::MAX };
+
+pub fn block(path: &Path, range: BlockRange) -> Block {
+    Block { path: ItemPath::from(path), range, path_columns: Vec::new() }
+}
+
+pub fn decode(path: &Path, range: BlockRange, options: &TableOptions, schema: Option<&TableSchema>) -> Result<Decoded> {
+    let block = block(path, range);
+    tables::decode(&DecodeRequest { blocks: &[LocalBlock { block: &block, path }], options, schema })
+}
+
+pub fn csv() -> TableOptions {
+    TableOptions::default()
+}
+
+pub fn jsonl() -> TableOptions {
+    TableOptions { format: TableFormat::Jsonl, ..TableOptions::default() }
+}
+
+/// Every value of a column as text, missing ones as `-`.
+pub fn column(decoded: &Decoded, name: &str) -> Vec<String> {
+    values(decoded.batch.column_by_name(name).expect("the column is there"))
+}
+
+pub fn values(array: &ArrayRef) -> Vec<String> {
+    (0..array.len())
+        .map(|row| match array.data_type() {
+            _ if array.is_null(row) => "-".to_owned(),
+            DataType::Int64 => array.as_primitive::<Int64Type>().value(row).to_string(),
+            DataType::Float64 => format!("{:?}", array.as_primitive::<Float64Type>().value(row)),
+            DataType::Boolean => array.as_boolean().value(row).to_string(),
+            DataType::LargeUtf8 => array.as_string::<i64>().value(row).to_owned(),
+            DataType::Timestamp(_, _) => {
+                let date = array.as_primitive::<TimestampNanosecondType>().value_as_datetime(row);
+                date.expect("within the calendar").to_string()
+            }
+            DataType::Null => "-".to_owned(),
+            other => panic!("{other} is no type of a text table"),
+        })
+        .collect()
+}
+
+pub fn dtype(decoded: &Decoded, name: &str) -> DataType {
+    decoded.batch.column_by_name(name).expect("the column is there").data_type().clone()
+}
+
+pub fn messages(decoded: &Decoded) -> Vec<String> {
+    decoded
+        .warnings
+        .iter()
+        .map(|warning| {
+            // The folder's name is different every time.
+            let message = &warning.message;
+            message.rfind("/data.txt").map_or(message.clone(), |at| message[at + 1..].to_owned())
+        })
+        .collect()
+}

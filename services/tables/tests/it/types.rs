@@ -1,0 +1,240 @@
+//! Which type a column gets, and what becomes of values that do not have it.
+
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::{DataType, Float64Type, TimeUnit, TimestampNanosecondType};
+use protocol::{ColumnType, MismatchPolicy, TableOptions};
+
+use crate::support::{ALL_LINES, Folder, Input, column, csv, decode, dtype, messages};
+
+use ColumnType::{Blank, Boolean, DateTimeDayFirst, DateTimeMonthFirst, Float, Integer, Text};
+
+fn inferred(values: &[&str]) -> ColumnType {
+    // A second column, so that a missing value does not make the line blank.
+    let text: String = values.iter().map(|value| format!("{value},x\n")).collect();
+    let input = Input::new(format!("a,b\n{text}"), csv());
+    input.schema.expect("text has a schema").columns[0].column_type
+}
+
+#[test]
+fn types_are_those_of_the_original() {
+    for (values, expected) in [
+        (&["1", "25"][..], Integer),
+        (&["007", "042"], Integer),
+        (&[" 5", "6 "], Integer),
+        (&["+3", "-4"], Integer),
+        (&["20200131", "20200201"], Integer),
+        (&["\"5\"", "6"], Integer),
+        (&["0", "1", "0"], Boolean),
+        (&["1", "1"], Boolean),
+        (&["0"], Boolean),
+        (&["true", "FALSE", "True"], Boolean),
+        (&["T", "F"], Boolean),
+        (&["Y", "N"], Boolean),
+        (&["0", "", "1"], Boolean),
+        (&["0", "1", "2"], Integer),
+        (&["9223372036854775808"], Float),
+        (&["1", "9223372036854775808"], Float),
+        (&["1", "2.5"], Float),
+        (&["0.0", "1.0"], Float),
+        (&["1e5"], Float),
+        (&["NaN", "1"], Float),
+        (&["inf", "-inf"], Float),
+        (&["1", "", "3"], Float),
+        (&["2020-01-31", "2020-02-01"], DateTimeMonthFirst),
+        (&["2020-01-31 10:00:00", "2020-02-01T00:00:00Z"], DateTimeMonthFirst),
+        (&["1/31/2020", "2/1/2020"], DateTimeMonthFirst),
+        (&["1/2/2020"], DateTimeMonthFirst),
+        (&["31/1/2020", "1/2/2020"], DateTimeDayFirst),
+        (&["1/31/2020", ""], DateTimeMonthFirst),
+        (&["1/31/2020", "31/1/2020"], Text),
+        (&["9999-12-31"], Text),
+        (&["yes", "no"], Text),
+        (&["y", "n"], Text),
+        (&["null"], Text),
+        (&["NA", "1"], Text),
+        (&["5%"], Text),
+        (&["0x10"], Text),
+        (&["\"1,234\""], Text),
+        (&["10:30", "11:45"], Text),
+        (&["Jan 5 2020"], Text),
+        (&["1", "a"], Text),
+        (&["1", "true"], Text),
+        (&["true", "T"], Text),
+        (&["2020-01-31", "5"], Text),
+        (&["", ""], Blank),
+        (&["\"\"", " "], Blank),
+    ] {
+        assert_eq!(inferred(values), expected, "{values:?}");
+    }
+}
+
+#[test]
+fn the_types_of_the_frame() {
+    let text = "i,f,b,d,t,n\n1,1.5,true,2020-01-31,x,\n2,,,,,\n";
+    let mut input = Input::new(text, csv());
+    input.schema.as_mut().expect("text").columns[0].column_type = Integer;
+    let decoded = input.decode_all();
+    let time = DataType::Timestamp(TimeUnit::Nanosecond, None);
+    let types: Vec<DataType> = ["i", "f", "b", "d", "t", "n"].map(|name| dtype(&decoded, name)).to_vec();
+    assert_eq!(
+        types,
+        [DataType::Int64, DataType::Float64, DataType::Boolean, time, DataType::LargeUtf8, DataType::Null]
+    );
+    assert_eq!(column(&decoded, "f"), ["1.5", "NaN"]);
+    assert_eq!(column(&decoded, "b"), ["true", "-"]);
+    assert_eq!(column(&decoded, "d"), ["2020-01-31 00:00:00", "-"]);
+    assert_eq!(column(&decoded, "t"), ["x", "-"]);
+    assert_eq!(decoded.warnings_total, 0);
+    // What pandas takes over as it is.
+    let floats = decoded.batch.column(1).as_primitive::<Float64Type>();
+    assert!(floats.nulls().is_none() && floats.value(1).is_nan());
+    assert_eq!(decoded.batch.column(3).as_primitive::<TimestampNanosecondType>().values()[1], i64::MIN);
+}
+
+#[test]
+fn the_window_is_the_first_200_rows_over_all_files() {
+    let rows = |count: usize, last: &str| format!("a\n{}{last}\n", "5\n".repeat(count - 1));
+    let folder = Folder::new();
+    let typed = |files: &[String]| {
+        let paths: Vec<_> =
+            files.iter().enumerate().map(|(index, text)| folder.file(&index.to_string(), text)).collect();
+        let schema = tables::infer_schema(paths.iter().map(|path| path.as_path()), &csv(), &["Store".to_owned()]);
+        let columns = schema.expect("readable").expect("text").columns;
+        assert_eq!((columns[1].name.as_str(), columns[1].column_type), ("Store", Text));
+        columns[0].column_type
+    };
+    assert_eq!(typed(&[rows(200, "x")]), Text);
+    assert_eq!(typed(&[rows(201, "x")]), Integer);
+    assert_eq!(typed(&[rows(20, "5"), rows(20, "x")]), Text);
+    assert_eq!(typed(&[rows(150, "5"), rows(50, "x")]), Text);
+    assert_eq!(typed(&[rows(150, "5"), rows(51, "x")]), Integer);
+}
+
+#[test]
+fn without_inference_everything_is_text() {
+    let input = Input::new("a,b\n1,\n007,x\n", TableOptions { infer_column_types: false, ..csv() });
+    assert_eq!(column(&input.decode_all(), "a"), ["1", "007"]);
+    assert_eq!(column(&input.decode_all(), "b"), ["-", "x"]);
+    let kept = TableOptions { infer_column_types: false, empty_as_string: true, ..csv() };
+    assert_eq!(column(&Input::new("a,b\n1,\n2,\"\"\n", kept.clone()).decode_all(), "b"), ["", ""]);
+    let empty_in_numbers = Input::new("a,b\n5,x\n,y\n", TableOptions { infer_column_types: true, ..kept });
+    assert_eq!(column(&empty_in_numbers.decode_all(), "a"), ["5.0", "NaN"]);
+}
+
+/// 200 values that decide the type, then others.
+fn later(first: &str, then: &[&str], policy: MismatchPolicy) -> Input {
+    let typed = format!("{first},x\n").repeat(200);
+    let later: String = then.iter().map(|value| format!("{value},y\n")).collect();
+    Input::new(format!("a,b\n{typed}{later}"), TableOptions { on_type_mismatch: policy, ..csv() })
+}
+
+#[test]
+fn later_values_that_do_not_fit_are_converted_with_a_warning() {
+    for (first, then, data_type, value, warning) in [
+        ("5", "1.5", DataType::Int64, "1", Some("\"1.5\" is no integer; read as 1")),
+        ("5", "-1.5", DataType::Int64, "-1", Some("\"-1.5\" is no integer; read as -1")),
+        ("5", "1e3", DataType::Int64, "1000", None),
+        ("5", "abc", DataType::Float64, "NaN", Some("\"abc\" is no integer; read as missing")),
+        ("5", "", DataType::Float64, "NaN", None),
+        ("5", "NaN", DataType::Float64, "NaN", None),
+        ("5", "inf", DataType::Float64, "inf", Some("\"inf\" is no integer; read as inf")),
+        (
+            "5",
+            "9223372036854775808",
+            DataType::Float64,
+            "9.223372036854776e18",
+            Some("\"9223372036854775808\" is no integer; read as 9.223372036854776e18"),
+        ),
+        ("5", "9007199254740993.0", DataType::Int64, "9007199254740992", Some("read as 9007199254740992")),
+        ("2.5", "abc", DataType::Float64, "NaN", Some("\"abc\" is no number; read as missing")),
+        ("2.5", "", DataType::Float64, "NaN", None),
+        ("true", "maybe", DataType::Boolean, "-", Some("\"maybe\" is no truth value; read as missing")),
+        ("1", "2", DataType::Boolean, "-", Some("\"2\" is no truth value; read as missing")),
+        ("true", "", DataType::Boolean, "-", None),
+        (
+            "2020-01-31",
+            "soon",
+            DataType::Timestamp(TimeUnit::Nanosecond, None),
+            "-",
+            Some("\"soon\" is no date or time; read as missing"),
+        ),
+        (
+            "1/31/2020",
+            "31/1/2020",
+            DataType::Timestamp(TimeUnit::Nanosecond, None),
+            "-",
+            Some("\"31/1/2020\" is no date or time"),
+        ),
+        ("31/1/2020", "1/2/2020", DataType::Timestamp(TimeUnit::Nanosecond, None), "2020-02-01 00:00:00", None),
+        ("", "later", DataType::LargeUtf8, "later", None),
+    ] {
+        let decoded = later(first, &[then], MismatchPolicy::Warn).decode_all();
+        assert_eq!(dtype(&decoded, "a"), data_type, "{first}, then {then}");
+        assert_eq!(column(&decoded, "a")[200], value, "{first}, then {then}");
+        assert_eq!((decoded.rows, decoded.failed_records), (201, 0));
+        match warning {
+            None => assert_eq!(messages(&decoded), [""; 0], "{first}, then {then}"),
+            Some(warning) => {
+                let [message] = &messages(&decoded)[..] else { panic!("one warning for {then}: {decoded:?}") };
+                assert!(message.starts_with("data.txt, line 202, column \"a\": "), "{message}");
+                assert!(message.contains(warning), "{message}");
+            }
+        }
+    }
+}
+
+#[test]
+fn other_values_of_a_column_that_turns_float_stay_what_they_are() {
+    let input = later("5", &["abc", "7"], MismatchPolicy::Warn);
+    assert_eq!(column(&input.decode_all(), "a")[198..], ["5.0", "5.0", "NaN", "7.0"]);
+    // The block in front of it keeps its type.
+    let blocks = input.blocks(400);
+    assert_eq!(dtype(&blocks[0], "a"), DataType::Int64);
+    assert_eq!(dtype(blocks.last().expect("several"), "a"), DataType::Float64);
+}
+
+#[test]
+fn a_whole_number_is_never_rounded_in_silence() {
+    let decoded = later("5", &["9007199254740993", ""], MismatchPolicy::Warn).decode_all();
+    assert_eq!(column(&decoded, "a")[200..], ["9007199254740992.0", "NaN"]);
+    assert_eq!(decoded.warnings_total, 1);
+    assert!(decoded.warnings[0].message.contains("9007199254740993 is rounded"), "{:?}", decoded.warnings);
+}
+
+#[test]
+fn with_the_error_policy_the_record_fails_and_nothing_else() {
+    let decoded = later("5", &["abc", "1.5", "6", "inf"], MismatchPolicy::Error).decode_all();
+    assert_eq!((decoded.rows, decoded.failed_records, decoded.warnings_total), (201, 3, 3));
+    assert_eq!(dtype(&decoded, "a"), DataType::Int64);
+    assert_eq!(column(&decoded, "a")[199..], ["5", "6"]);
+    let message = &messages(&decoded)[0];
+    assert_eq!(message, "data.txt, line 202, column \"a\": \"abc\" is no integer; the record failed");
+    // Two values of one record are one failed record.
+    let twice = Input::new(
+        format!("a,b\n{}x,y\n", "5,6\n".repeat(200)),
+        TableOptions { on_type_mismatch: MismatchPolicy::Error, ..csv() },
+    );
+    assert_eq!((twice.decode_all().failed_records, twice.decode_all().rows), (1, 200));
+}
+
+#[test]
+fn only_the_first_warnings_are_told_and_all_are_counted() {
+    let decoded = later("5", &["x"; 50], MismatchPolicy::Warn).decode_all();
+    assert_eq!((decoded.warnings.len(), decoded.warnings_total), (10, 50));
+}
+
+#[test]
+fn a_line_number_counts_from_the_start_of_the_file() {
+    let input = later("5", &["x"; 3], MismatchPolicy::Warn);
+    let last = input.blocks(100).into_iter().flat_map(|block| messages(&block)).collect::<Vec<_>>();
+    let lines: Vec<_> = last.iter().map(|message| message.split(',').nth(1).expect("a line")).collect();
+    assert_eq!(lines, [" line 202", " line 203", " line 204"]);
+}
+
+#[test]
+fn types_hold_for_files_that_come_later() {
+    let input = Input::new(format!("a\n{}", "5\n".repeat(200)), csv());
+    let other = input.folder.file("other", "a\n7\nx\n");
+    let decoded = decode(&other, ALL_LINES, &csv(), input.schema.as_ref()).expect("readable");
+    assert_eq!(column(&decoded, "a"), ["7.0", "NaN"]);
+}
