@@ -142,6 +142,10 @@ pub fn summary(result: &JobResult) -> String {
         let _ =
             writeln!(text, "  {name}: {} of {} succeeded, {} failed", counts.succeeded, counts.total, counts.failed);
     }
+    if result.warnings > 0 {
+        let file = format!("{}/sys/warning/mini-batch_warnings.txt", result.logs);
+        let _ = writeln!(text, "  warnings: {}, told in {file}", result.warnings);
+    }
     if let Some(output) = &result.output {
         let _ = writeln!(text, "  output: {output}");
     }
@@ -186,6 +190,7 @@ mod tests {
             mini_batches: Counts { total: 10, succeeded: 7, failed: 3 },
             items: Counts { total: 10, succeeded: 7, failed: 3 },
             elapsed_seconds: 75.0,
+            warnings: 0,
             reused: false,
         };
         let text = summary(&result);

@@ -246,6 +246,7 @@ async fn execute(execution: Execution<'_>, _lock: JobLock, json: bool) -> Result
                 mini_batches: progress.as_ref().map_or_else(Counts::default, |progress| progress.mini_batches),
                 items: progress.as_ref().map_or_else(Counts::default, |progress| progress.items),
                 elapsed_seconds: started.elapsed().as_secs_f64(),
+                warnings: 0,
                 reused: false,
             }
         }

@@ -177,6 +177,7 @@ pub async fn cancel(home: &Home, wanted: &str) -> Result<ExitCode> {
             mini_batches: progress.as_ref().map_or_else(Counts::default, |progress| progress.mini_batches),
             items: progress.as_ref().map_or_else(Counts::default, |progress| progress.items),
             elapsed_seconds: 0.0,
+            warnings: 0,
             reused: false,
         };
         job.store.create_result(&result).await?;

@@ -53,6 +53,10 @@ pub struct JobResult {
     pub mini_batches: Counts,
     /// Items.
     pub items: Counts,
+    /// Values that did not fit, rows that were not as planned, results longer than their input: all told in
+    /// `logs/sys/warning/`.
+    #[serde(default)]
+    pub warnings: u64,
     /// From start, or last resumption, to end.
     pub elapsed_seconds: f64,
     /// Whether the result of an earlier job was taken.

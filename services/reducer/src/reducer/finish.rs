@@ -39,6 +39,7 @@ impl Reducer {
             mini_batches: self.tally.mini_batches(),
             items: self.tally.items(),
             elapsed_seconds: self.started.elapsed().as_secs_f64(),
+            warnings: self.tally.warnings(),
             reused: false,
         };
         self.show_progress();

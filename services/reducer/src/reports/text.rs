@@ -195,6 +195,7 @@ mod tests {
             mini_batches: tally.mini_batches(),
             items: tally.items(),
             elapsed_seconds: 61.0,
+            warnings: 0,
             reused: false,
         };
         let text = job_result(&result, &tally, &["a warning".into()]);
