@@ -29,7 +29,7 @@ pub enum Cells<'a> {
     Float64(&'a [f64]),
     /// Any byte but 0 is true.
     Bool(&'a [u8]),
-    /// `i64::MIN` is missing.
+    /// [`crate::instant::MISSING`] is missing.
     Timestamp(&'a [i64], arrow::datatypes::TimeUnit),
     /// Addresses of Python objects; 0 stands for `None`.
     Object(Cow<'a, [usize]>),

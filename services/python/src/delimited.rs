@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDate, PyDict, PyInt, PyList, PyString, PyTuple};
 
 use crate::cells::{Cells, Given, ObjectCell, borrow_columns, read_object};
+use crate::instant::{Instant, MISSING, PLAIN_YEARS, Precision};
 use crate::number::{PYTHON_POSITIONAL, push_float, push_integer};
 
 /// Why formatting ended early.
@@ -17,31 +18,47 @@ enum Stop {
     Raised(PyErr),
 }
 
+/// How this interpreter's `csv` and NumPy write.
+#[derive(FromPyObject)]
+pub struct Dialect {
+    separator: u8,
+    /// Bytes that make `csv` quote a field.
+    quoted: Vec<u8>,
+    /// Bytes that `csv` has another way with.
+    declined: Vec<u8>,
+    /// The magnitudes that NumPy writes without an exponent in `float32`: smallest, and first beyond the largest.
+    float32_positional: (f64, f64),
+}
+
 /// The rows of a frame, or `None` if pandas must write it.
 ///
-/// `always_quoted` are the bytes that make the `csv` module of this interpreter quote a field, besides the separator.
-/// `float32_positional` bounds the magnitudes that this NumPy writes without an exponent in `float32`.
+/// pandas decides for `chunk_rows` rows of a column at a time how much of an instant it writes.
 #[pyfunction]
 pub fn format_delimited<'py>(
     py: Python<'py>,
     columns: Vec<Given<'py>>,
     rows: usize,
-    separator: u8,
-    always_quoted: &[u8],
-    float32_positional: (f64, f64),
+    dialect: Dialect,
+    chunk_rows: usize,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let columns = borrow_columns(&columns, rows)?;
-    let mut quoted = [false; 256];
-    quoted[usize::from(separator)] = true;
-    for &byte in always_quoted {
-        quoted[usize::from(byte)] = true;
+    let mut effects = [Effect::None; 256];
+    for (bytes, effect) in [(&dialect.quoted, Effect::Quotes), (&dialect.declined, Effect::Declines)] {
+        for &byte in bytes {
+            effects[usize::from(byte)] = effect;
+        }
     }
+    let Some(precisions) = columns.iter().map(|cells| precisions_of(cells, chunk_rows)).collect() else {
+        return Ok(None);
+    };
     let writer = Writer {
         columns: &columns,
+        precisions,
+        chunk_rows,
         rows,
-        separator,
-        quoted,
-        float32_positional: float32_positional.0..float32_positional.1,
+        separator: dialect.separator,
+        effects,
+        float32_positional: dialect.float32_positional.0..dialect.float32_positional.1,
     };
     let mut text = Vec::with_capacity(rows * columns.len() * 8);
     let written = if columns.iter().any(Cells::is_object) {
@@ -56,11 +73,22 @@ pub fn format_delimited<'py>(
     }
 }
 
+/// What a byte does to the field it stands in.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Effect {
+    None,
+    Quotes,
+    Declines,
+}
+
 struct Writer<'a> {
     columns: &'a [Cells<'a>],
+    /// For every column of instants, the precision of each chunk of rows.
+    precisions: Vec<Vec<Precision>>,
+    chunk_rows: usize,
     rows: usize,
     separator: u8,
-    quoted: [bool; 256],
+    effects: [Effect; 256],
     float32_positional: Range<f64>,
 }
 
@@ -73,7 +101,7 @@ impl Writer<'_> {
                 if position > 0 {
                     text.push(self.separator);
                 }
-                self.write_cell(py, cells, row, text)?;
+                self.write_cell(py, position, cells, row, text)?;
             }
             if text.len() == row_start {
                 // A row of one empty field would otherwise read back as no row.
@@ -87,6 +115,7 @@ impl Writer<'_> {
     fn write_cell(
         &self,
         py: Option<Python<'_>>,
+        position: usize,
         cells: &Cells<'_>,
         row: usize,
         text: &mut Vec<u8>,
@@ -107,14 +136,20 @@ impl Writer<'_> {
             Cells::Bool(cells) => push_bool(text, cells[row] != 0),
             Cells::Utf8(cells) => {
                 if let Some(field) = cells.get(row) {
-                    self.push_field(text, field);
+                    self.push_field(text, field)?;
                 }
             }
             Cells::Object(cells) => {
                 let py = py.expect("the caller holds the interpreter for object columns");
                 self.write_object(py, cells[row], text)?;
             }
-            Cells::Timestamp(..) => return Err(Stop::Declined),
+            Cells::Timestamp(cells, _) if cells[row] == MISSING => {}
+            Cells::Timestamp(cells, unit) => {
+                let mut instant = Vec::with_capacity(32);
+                let precision = self.precisions[position][row / self.chunk_rows];
+                Instant::new(cells[row], *unit).push(&mut instant, precision, b' ');
+                self.push_field(text, &instant)?;
+            }
         }
         Ok(())
     }
@@ -122,7 +157,7 @@ impl Writer<'_> {
     fn write_object(&self, py: Python<'_>, address: usize, text: &mut Vec<u8>) -> Result<(), Stop> {
         match read_object(py, address) {
             ObjectCell::Missing => {}
-            ObjectCell::Text(field) => self.push_field(text, field),
+            ObjectCell::Text(field) => self.push_field(text, field)?,
             ObjectCell::Integer(value) => push_integer(text, value),
             ObjectCell::Float(value) => push_float(text, value, &PYTHON_POSITIONAL),
             ObjectCell::Bool(value) => push_bool(text, value),
@@ -132,16 +167,20 @@ impl Writer<'_> {
                 }
                 let written = object.str().map_err(Stop::Raised)?;
                 // Text that is no valid Unicode is left to the fallback, which knows about file names.
-                self.push_field(text, written.to_str().map_err(|_| Stop::Declined)?.as_bytes());
+                self.push_field(text, written.to_str().map_err(|_| Stop::Declined)?.as_bytes())?;
             }
         }
         Ok(())
     }
 
-    fn push_field(&self, text: &mut Vec<u8>, field: &[u8]) {
-        if !field.iter().any(|&byte| self.quoted[usize::from(byte)]) {
+    fn push_field(&self, text: &mut Vec<u8>, field: &[u8]) -> Result<(), Stop> {
+        let effect = |byte: &u8| self.effects[usize::from(*byte)];
+        if field.iter().all(|byte| effect(byte) == Effect::None) {
             text.extend_from_slice(field);
-            return;
+            return Ok(());
+        }
+        if field.iter().any(|byte| effect(byte) == Effect::Declines) {
+            return Err(Stop::Declined);
         }
         text.push(b'"');
         for (position, piece) in field.split(|&byte| byte == b'"').enumerate() {
@@ -151,7 +190,26 @@ impl Writer<'_> {
             text.extend_from_slice(piece);
         }
         text.push(b'"');
+        Ok(())
     }
+}
+
+/// The precision that loses nothing of any instant, for each chunk of rows; `None` if a year is not a plain one.
+fn precisions_of(cells: &Cells<'_>, chunk_rows: usize) -> Option<Vec<Precision>> {
+    let Cells::Timestamp(cells, unit) = cells else { return Some(Vec::new()) };
+    let mut precisions = Vec::with_capacity(cells.len() / chunk_rows + 1);
+    for chunk in cells.chunks(chunk_rows) {
+        let mut finest = Precision::Day;
+        for &cell in chunk.iter().filter(|&&cell| cell != MISSING) {
+            let instant = Instant::new(cell, *unit);
+            if !PLAIN_YEARS.contains(&instant.year) {
+                return None;
+            }
+            finest = finest.max(instant.precision());
+        }
+        precisions.push(finest);
+    }
+    Some(precisions)
 }
 
 fn push_bool(text: &mut Vec<u8>, value: bool) {

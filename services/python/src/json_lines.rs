@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::cells::{Cells, Given, ObjectCell, borrow_columns, read_object};
+use crate::instant::{Instant, MISSING, PLAIN_YEARS, Precision};
 use crate::number::{PYTHON_POSITIONAL, push_float, push_integer};
 
 /// A cell that only the `json` module knows how to write.
@@ -83,7 +84,22 @@ fn write_cell(py: Option<Python<'_>>, cells: &Cells<'_>, row: usize, text: &mut 
                 ObjectCell::Other(_) => return Err(Declined),
             }
         }
-        Cells::Timestamp(..) => return Err(Declined),
+        Cells::Timestamp(cells, _) if cells[row] == MISSING => text.extend_from_slice(b"null"),
+        Cells::Timestamp(cells, unit) => {
+            let instant = Instant::new(cells[row], *unit);
+            if !PLAIN_YEARS.contains(&instant.year) {
+                return Err(Declined);
+            }
+            // As `isoformat` does: always with a time, and a fraction of six digits or of nine.
+            let precision = match instant.precision() {
+                Precision::Day | Precision::Second => Precision::Second,
+                Precision::Millisecond | Precision::Microsecond => Precision::Microsecond,
+                Precision::Nanosecond => Precision::Nanosecond,
+            };
+            text.push(b'"');
+            instant.push(text, precision, b'T');
+            text.push(b'"');
+        }
     }
     Ok(())
 }

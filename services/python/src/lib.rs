@@ -9,6 +9,7 @@
 
 mod cells;
 mod delimited;
+mod instant;
 mod json_lines;
 mod number;
 mod status_page;

@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::cells::{Cells, Given, ObjectCell, Utf8, borrow_columns, read_object};
+use crate::instant::MISSING;
 
 /// The stream, or the position of the first column whose cells this cannot write.
 #[derive(IntoPyObject)]
@@ -72,7 +73,7 @@ fn array_of(py: Python<'_>, cells: &Cells<'_>, rows: usize) -> Option<ArrayRef> 
         }
         Cells::Bool(cells) => Arc::new(cells.iter().map(|&cell| Some(cell != 0)).collect::<BooleanArray>()),
         Cells::Timestamp(cells, unit) => {
-            let instants = cells.iter().map(|&cell| (cell != i64::MIN).then_some(cell));
+            let instants = cells.iter().map(|&cell| (cell != MISSING).then_some(cell));
             match unit {
                 TimeUnit::Second => Arc::new(instants.collect::<TimestampSecondArray>()),
                 TimeUnit::Millisecond => Arc::new(instants.collect::<TimestampMillisecondArray>()),

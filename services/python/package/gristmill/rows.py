@@ -3,17 +3,16 @@
 The formats are ``text`` (compatible with the original), ``csv``, ``jsonl`` and ``parquet``. Each is a class with
 ``of_list`` and ``of_frame``, which return the bytes and the column names, ``None`` where there are none.
 
-Text carries file names of any bytes: undecodable ones come from ``os.fsdecode`` as surrogate escapes and go out as they
-were.
+Text carries file names of any bytes: what ``os.fsdecode`` could not decode goes out as it was.
 """
 
 import csv
-import functools
 import io
 import json
 import math
 
 from gristmill import _native
+from gristmill.delimited import DelimitedFrames, column_names, encode
 from gristmill.errors import valid_text
 
 
@@ -28,14 +27,6 @@ def make_formatter(output_format, to_csv_arguments):
     if output_format == "csv":
         return Csv(to_csv_arguments)
     return {"jsonl": JsonLines, "parquet": Parquet}[output_format]()
-
-
-def encode(text):
-    return text.encode("utf-8", "surrogateescape")
-
-
-def column_names(frame):
-    return [valid_text(str(name)) for name in frame.columns]
 
 
 class Text:
@@ -73,142 +64,6 @@ class Csv(Text):
             return encode(text.getvalue()), None
         writer.writerows([element] for element in result)
         return encode(text.getvalue()), ["value"]
-
-
-class DelimitedFrames:
-    """Frames as ``DataFrame.to_csv`` writes them: natively where that gives the same bytes, else by pandas itself."""
-
-    ENGINE_ARGUMENTS = ("path_or_buf", "header", "mode", "encoding", "errors", "compression", "storage_options")
-    """What the engine decides: it opens the file, and writes the header once."""
-
-    def __init__(self, separator, to_csv_arguments):
-        given = {name: value for name, value in to_csv_arguments.items() if name not in self.ENGINE_ARGUMENTS}
-        self._arguments = {"sep": separator, "header": False, "index": False, **given}
-        self._index = bool(self._arguments["index"])
-        self._columns = given.get("columns")
-        self._is_plain = not given.keys() - {"sep"}
-        self._always_quoted = None
-        self._probed = False
-
-    def format(self, frame):
-        text = self._native(frame)
-        if text is None:
-            text = encode(frame.to_csv(None, **self._arguments))
-        return text, self._names(frame)
-
-    def _names(self, frame):
-        names = column_names(frame) if self._columns is None else [valid_text(str(name)) for name in self._columns]
-        if self._index:
-            names = ["" if name is None else valid_text(str(name)) for name in frame.index.names] + names
-        return names
-
-    def _native(self, frame):
-        if not self._is_plain or frame.shape[1] == 0:
-            return None
-        if not self._probed:
-            self._always_quoted = self._probe()
-            self._probed = True
-        if self._always_quoted is None:
-            return None
-        return format_natively(frame, self._arguments["sep"], self._always_quoted)
-
-    def _probe(self):
-        """The bytes this interpreter's ``csv`` quotes, if the native writer agrees with pandas on a sample."""
-        separator = self._arguments["sep"]
-        if not is_plain_separator(separator):
-            return None
-        always_quoted = quoted_bytes(separator)
-        if always_quoted is None:
-            return None
-        sample = probe_frame()
-        expected = encode(sample.to_csv(None, **self._arguments))
-        return always_quoted if format_natively(sample, separator, always_quoted) == expected else None
-
-
-def is_plain_separator(separator):
-    """Whether the separator is one byte that no number, boolean or quote contains."""
-    return (
-        isinstance(separator, str)
-        and len(separator) == 1
-        and (separator == "\t" or " " <= separator <= "~")
-        and not separator.isalnum()
-        and separator not in '+-."'
-    )
-
-
-def format_natively(frame, separator, always_quoted):
-    from gristmill.frame_cells import native_columns
-
-    columns = native_columns(frame)
-    if any(kind is None or kind.startswith("datetime64") for kind, _ in columns):
-        return None
-    return _native.format_delimited(columns, len(frame), ord(separator), always_quoted, float32_positional())
-
-
-@functools.cache
-def float32_positional():
-    """The magnitudes that this release of NumPy writes without an exponent in ``float32``: smallest, and first beyond
-    the largest."""
-    import numpy
-
-    def is_positional(value):
-        return "e" not in str(numpy.array([value]).astype(str)[0])
-
-    powers = numpy.array([float(f"1e{exponent}") for exponent in range(-9, 39)])
-    bounds = [
-        power for power in powers if is_positional(numpy.nextafter(numpy.float32(power), numpy.float32(numpy.inf)))
-    ]
-    return float(bounds[0]), float(bounds[-1]) * 10
-
-
-def quoted_bytes(separator):
-    """The characters that make ``csv`` quote a field: they have changed between releases of Python. ``None`` if the
-    rule is not one that looks at single ASCII characters."""
-
-    def written(field):
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n", delimiter=separator).writerow([field, "z"])
-        return text.getvalue()
-
-    quoted = bytearray()
-    for character in map(chr, range(128)):
-        body = character.replace('"', '""')
-        answers = set()
-        for before, after in (("", ""), ("a", "b"), ("", "b"), ("a", "")):
-            line = written(before + character + after)
-            if line == f'"{before}{body}{after}"{separator}z\n':
-                answers.add(True)
-            elif line == f"{before}{character}{after}{separator}z\n":
-                answers.add(False)
-            else:
-                return None
-        if len(answers) != 1:
-            return None
-        if True in answers:
-            quoted.append(ord(character))
-    is_as_expected = written("é\u0085\u2028😀") == f"é\u0085\u2028😀{separator}z\n" and written("") == f"{separator}z\n"
-    return bytes(quoted) if is_as_expected else None
-
-
-def probe_frame():
-    """One cell of every sort the native writer takes upon itself."""
-    import numpy
-    import pandas
-
-    nan = float("nan")
-    floats = [0.1, -0.0, 1e16, 123456789012345.6, 1e-5, 0.0001, 5e-324, 1.7976931348623157e308, nan, float("inf")]
-    cells = ["", 'a"b', "a b", None, nan, 1, 1.5, True, [1, "x"], 10**30]
-    rows = len(cells)
-    return pandas.DataFrame(
-        {
-            "integers": numpy.arange(rows, dtype=numpy.int64) - 5,
-            "small": numpy.arange(rows, dtype=numpy.uint8),
-            "floats": numpy.array(floats),
-            "short": numpy.array(floats, dtype=numpy.float64).clip(-3e38, 3e38).astype(numpy.float32),
-            "bools": numpy.arange(rows) % 2 == 0,
-            "objects": pandas.Series(cells, dtype=object),
-        }
-    )
 
 
 def json_default(value):
@@ -258,7 +113,7 @@ class JsonLines:
             raise RowsError("JSON lines need unique column names, and the DataFrame that run() returned has duplicates")
         columns = native_columns(frame)
         text = None
-        if all(kind is not None and not kind.startswith("datetime64") for kind, _ in columns):
+        if all(kind is not None for kind, _ in columns):
             text = _native.format_json_lines(names, columns, len(frame))
         if text is None:
             values = frame.astype(object).where(frame.notna(), None)

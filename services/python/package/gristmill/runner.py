@@ -109,8 +109,9 @@ class Process:
         while True:
             frame = self._channel.receive()
             if frame["frame"] == "mini_batches":
+                process_time = time.process_time()
                 for mini_batch in frame["mini_batches"]:
-                    self._work(mini_batch)
+                    process_time = self._work(mini_batch, process_time)
                 self._status.set(0, IDLE)
             elif frame["frame"] == "finish":
                 break
@@ -158,20 +159,22 @@ class Process:
             code = error.code if isinstance(error, SystemExit) else 1
             os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
-    def _work(self, mini_batch):
+    def _work(self, mini_batch, process_started):
+        """Answers one mini-batch. Takes and returns the processor time of the process: asking for it is a system call,
+        and the end of one mini-batch is the beginning of the next."""
         sequence = mini_batch["sequence"]
         status = self._status
         if not status.begin(sequence, LOAD):
             if mini_batch["payload"]["kind"] == "table":
                 os.close(self._channel.next_descriptor())
             self._channel.send_event({"frame": "recalled", "sequence": sequence})
-            return
-        process_started = time.process_time()
+            return process_started
         try:
             argument, items = self._load(mini_batch["payload"])
         except Exception as error:
-            self._fail_load(mini_batch, error, time.process_time() - process_started)
-            return
+            process_ended = time.process_time()
+            self._fail_load(mini_batch, error, process_ended - process_started)
+            return process_ended
         functions = self._functions
         warnings = []
         status.set(sequence, RUN)
@@ -196,18 +199,21 @@ class Process:
             run_seconds = time.perf_counter() - started
             status.set(sequence, REPORT)
             self._leave_if_forked(error)
-            self._fail(mini_batch, error, run_seconds, time.process_time() - process_started)
-            return
+            process_ended = time.process_time()
+            self._fail(mini_batch, error, run_seconds, process_ended - process_started)
+            return process_ended
         self._streams.flush()
+        process_ended = time.process_time()
         header = (
             f'{{"frame":"done","sequence":{sequence},"returned":{returned},"run_seconds":{run_seconds:.9f},'
-            f'"process_seconds":{time.process_time() - process_started:.9f}'
+            f'"process_seconds":{process_ended - process_started:.9f}'
         )
         if columns is not None:
             header += f',"columns":{json.dumps(columns)}'
         if warnings:
             header += f',"warnings":{json.dumps([{"message": one_line(text)} for text in warnings])}'
         self._channel.send(f"{header}}}".encode(), payload)
+        return process_ended
 
     def _load(self, payload):
         """The argument of ``run`` and the number of its items."""

@@ -22,7 +22,7 @@ def read_frame(fd, length):
         elif kind == "date":
             array = array.view("datetime64[D]").astype(object)
         elif kind != "plain":
-            array = array.view(kind)
+            array = _instants(pandas, array.view(kind))
         if getattr(array, "dtype", None) == numpy.dtype(object):
             # Said explicitly, or newer releases of pandas make a column of text something else.
             array = pandas.Series(array, dtype=object)
@@ -30,6 +30,14 @@ def read_frame(fd, length):
     frame = pandas.DataFrame(data, index=pandas.RangeIndex(rows))
     frame.columns = pandas.Index([name for name, _, _ in columns], dtype=object)
     return frame
+
+
+def _instants(pandas, array):
+    """Instants that do not fit nanoseconds keep their unit; releases of pandas that know no other get objects."""
+    try:
+        return pandas.Series(array)
+    except pandas.errors.OutOfBoundsDatetime:
+        return array.astype(object)
 
 
 def _foreign_column(fd, length, position, name, arrow_type):

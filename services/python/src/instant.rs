@@ -1,0 +1,112 @@
+//! Instants without a time zone, as pandas and `datetime.isoformat` write them.
+
+use std::ops::RangeInclusive;
+
+use arrow::datatypes::TimeUnit;
+
+/// Stands for a missing instant (`NaT`).
+pub const MISSING: i64 = i64::MIN;
+
+/// Years whose text is four digits everywhere.
+pub const PLAIN_YEARS: RangeInclusive<i64> = 1000..=9999;
+
+/// How much of an instant there is to write; finer is greater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Precision {
+    Day,
+    Second,
+    Millisecond,
+    Microsecond,
+    Nanosecond,
+}
+
+/// A point in time, taken apart.
+pub struct Instant {
+    pub year: i64,
+    month: u32,
+    day: u32,
+    second_of_day: u32,
+    nanosecond: u32,
+}
+
+impl Instant {
+    /// Takes `value` units since 1970 apart.
+    pub fn new(value: i64, unit: TimeUnit) -> Self {
+        let per_second = match unit {
+            TimeUnit::Second => 1,
+            TimeUnit::Millisecond => 1_000,
+            TimeUnit::Microsecond => 1_000_000,
+            TimeUnit::Nanosecond => 1_000_000_000,
+        };
+        let second = value.div_euclid(per_second);
+        let (year, month, day) = date_of(second.div_euclid(86_400));
+        Self {
+            year,
+            month,
+            day,
+            second_of_day: second.rem_euclid(86_400) as u32,
+            nanosecond: (value.rem_euclid(per_second) * (1_000_000_000 / per_second)) as u32,
+        }
+    }
+
+    /// The precision that loses nothing.
+    pub fn precision(&self) -> Precision {
+        match (self.nanosecond, self.second_of_day) {
+            (0, 0) => Precision::Day,
+            (0, _) => Precision::Second,
+            (nanosecond, _) if nanosecond % 1_000_000 == 0 => Precision::Millisecond,
+            (nanosecond, _) if nanosecond % 1_000 == 0 => Precision::Microsecond,
+            _ => Precision::Nanosecond,
+        }
+    }
+
+    /// Appends `2020-01-31`, and at finer precisions `between`, the time and the digits of the fraction.
+    pub fn push(&self, text: &mut Vec<u8>, precision: Precision, between: u8) {
+        push_digits(text, self.year.unsigned_abs() as u32, 4);
+        text.push(b'-');
+        push_digits(text, self.month, 2);
+        text.push(b'-');
+        push_digits(text, self.day, 2);
+        if precision == Precision::Day {
+            return;
+        }
+        text.push(between);
+        push_digits(text, self.second_of_day / 3_600, 2);
+        text.push(b':');
+        push_digits(text, self.second_of_day / 60 % 60, 2);
+        text.push(b':');
+        push_digits(text, self.second_of_day % 60, 2);
+        let (fraction, width) = match precision {
+            Precision::Day | Precision::Second => return,
+            Precision::Millisecond => (self.nanosecond / 1_000_000, 3),
+            Precision::Microsecond => (self.nanosecond / 1_000, 6),
+            Precision::Nanosecond => (self.nanosecond, 9),
+        };
+        text.push(b'.');
+        push_digits(text, fraction, width);
+    }
+}
+
+fn push_digits(text: &mut Vec<u8>, mut number: u32, width: usize) {
+    let start = text.len();
+    text.resize(start + width, b'0');
+    for digit in text[start..].iter_mut().rev() {
+        *digit += (number % 10) as u8;
+        number /= 10;
+    }
+}
+
+/// Year, month and day of a number of days since 1970-01-01, in the calendar of today extended to all times.
+///
+/// The year is taken to begin in March, so that the leap day is its last; 400 of them are a whole number of days.
+fn date_of(days: i64) -> (i64, u32, u32) {
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (year_of_era + era * 400 + i64::from(month <= 2), month as u32, day as u32)
+}
