@@ -8,7 +8,7 @@ use protocol::{Attempt, AttemptStatus, ErrorReport};
 /// there may be as many as mini-batches.
 const GROUPS_MAX: usize = 200;
 /// Mini-batches named for each error.
-const EXAMPLES_MAX: usize = 5;
+pub(crate) const EXAMPLES_MAX: usize = 5;
 /// Failed mini-batches described one by one.
 const GIVEN_UP_MAX: usize = 10;
 

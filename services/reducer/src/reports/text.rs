@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::JobResult;
 
-use crate::failures::one_line;
+use crate::failures::{EXAMPLES_MAX, one_line};
 use crate::thresholds::describe;
 use crate::{Failures, Tally};
 
@@ -126,7 +126,7 @@ pub(super) fn job_error(failures: &Failures) -> String {
         if group.mini_batches.is_empty() {
             let _ = writeln!(text, "  in init()");
         } else {
-            let more = if (group.mini_batches.len() as u64) < group.count { ", …" } else { "" };
+            let more = if group.mini_batches.len() == EXAMPLES_MAX { ", …" } else { "" };
             let ids: Vec<_> = group.mini_batches.iter().map(u64::to_string).collect();
             let _ = writeln!(text, "  mini-batches: {}{more}", ids.join(", "));
         }
@@ -211,7 +211,7 @@ mod tests {
     fn errors_are_grouped_and_counted() {
         let tally = tally();
         let text = job_error(tally.failures());
-        assert!(text.contains("\n2 times ValueError: bad value\n  mini-batches: 1, …\n"), "{text}");
+        assert!(text.contains("\n2 times ValueError: bad value\n  mini-batches: 1\n"), "{text}");
         assert!(user_error(tally.failures()).contains("Traceback: bad value"));
         assert_eq!(job_error(&Failures::default()), "No errors.\n");
     }
