@@ -162,6 +162,8 @@ impl Writer<'_> {
             ObjectCell::Float(value) => push_float(text, value, &PYTHON_POSITIONAL),
             ObjectCell::Bool(value) => push_bool(text, value),
             ObjectCell::Other(object) => {
+                // Its `__str__` may be anybody's code, which must not be able to free it.
+                let object = object.to_owned();
                 if !is_written_with_str(&object) {
                     return Err(Stop::Declined);
                 }

@@ -7,7 +7,7 @@ the rules of ``csv`` and the notation of NumPy have changed between releases. Ev
 import csv
 import functools
 import io
-from typing import NamedTuple
+from collections import namedtuple
 
 from gristmill import _native
 from gristmill.errors import valid_text
@@ -87,13 +87,8 @@ TO_CSV_CHUNK_CELLS = 100_000
 """``to_csv`` writes so many cells at a time, and decides for each chunk of a column how to write its instants."""
 
 
-class Dialect(NamedTuple):
-    """How this interpreter's ``csv`` and NumPy write; see the extension's type of this name."""
-
-    separator: int
-    quoted: bytes
-    declined: bytes
-    float32_positional: tuple
+Dialect = namedtuple("Dialect", ("separator", "quoted", "declined", "float32_positional"))
+"""How this interpreter's ``csv`` and NumPy write; see the extension's type of this name."""
 
 
 def format_natively(frame, dialect, instants=True):

@@ -6,10 +6,9 @@ when the script cannot start or the agent is gone; every other end is the agent'
 """
 
 import atexit
-import base64
+import binascii
 import json
 import os
-import platform
 import sys
 import time
 import traceback
@@ -55,7 +54,7 @@ def path_of(path):
     """A path of the wire: text, or the bytes of a name that is no text."""
     if isinstance(path, str):
         return path
-    return os.fsdecode(base64.b64decode(path["bytes"]))
+    return os.fsdecode(binascii.a2b_base64(path["bytes"]))
 
 
 class Process:
@@ -141,7 +140,7 @@ class Process:
             {
                 "frame": "ready",
                 "init_seconds": time.perf_counter() - started,
-                "python_version": platform.python_version(),
+                "python_version": ".".join(map(str, sys.version_info[:3])),
             }
         )
         return functions
