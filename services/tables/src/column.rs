@@ -18,7 +18,7 @@ use protocol::ColumnType;
 use crate::datetime::{DayOrder, parse_datetime};
 use crate::error::Result;
 use crate::problems::{Became, Misfit};
-use crate::scalar::{parse_boolean, parse_float, parse_integer, short_decimal, short_digits, trim};
+use crate::scalar::{parse_boolean, parse_float, parse_integer, quick_decimal, short_decimal, short_digits, trim};
 
 /// What `NaT` is in `datetime64[ns]`.
 const NOT_A_TIME: i64 = i64::MIN;
@@ -186,6 +186,10 @@ pub(crate) struct Floats {
 impl Builder for Floats {
     #[inline]
     fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool {
+        if let Some(value) = quick_decimal(text, start, end) {
+            self.values.push(value);
+            return true;
+        }
         let negative = text.get(start) == Some(&b'-');
         let Some(digits) = text.get(start + usize::from(negative)..end) else { return false };
         let Some(value) = short_decimal(digits) else { return false };

@@ -22,6 +22,9 @@ pub const LINE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Read with a block, because its last line usually ends there.
 const TAIL_BYTES: usize = 16 * 1024;
 
+/// Largest buffer that is kept for the next block: one huge line must not occupy memory for ever.
+const KEPT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 const PIECE_BYTES: usize = 256 * 1024;
 
 /// The encoding that `options` name.
@@ -83,7 +86,11 @@ impl Text {
     }
 
     fn clear(&mut self, offset: u64) {
-        *self = Self { bytes: std::mem::take(&mut self.bytes), offset, ..Self::default() };
+        let mut bytes = std::mem::take(&mut self.bytes);
+        if bytes.capacity() > KEPT_BYTES_MAX {
+            bytes = Vec::new();
+        }
+        *self = Self { bytes, offset, ..Self::default() };
     }
 
     fn decode(&mut self, encoding: &'static Encoding) {

@@ -71,6 +71,7 @@ impl Splitter {
         let mut cells = 0;
         let mut quoted = false;
         let mut after_quote = usize::MAX;
+        let mut entry = &mut rows.index[..stride];
         loop {
             if marks == 0 {
                 window += 64;
@@ -91,10 +92,10 @@ impl Splitter {
                 if quoted {
                     continue;
                 }
-                if cells < columns {
-                    rows.index[rows.count * stride + 1 + cells] = at as u32;
-                }
                 cells += 1;
+                if let Some(end) = entry.get_mut(cells) {
+                    *end = at as u32;
+                }
                 cell = at + 1;
             } else if byte == b'\n' {
                 if quoted && self.multi_line {
@@ -105,6 +106,7 @@ impl Splitter {
                 if rows.count == rows_max || row > u32::MAX as usize / 4 {
                     return from + row;
                 }
+                entry = &mut rows.index[rows.count * stride..][..stride];
             } else if quoted {
                 // Closes the cell, or is the first of two that stand for one.
                 quoted = false;
