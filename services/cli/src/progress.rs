@@ -142,6 +142,15 @@ pub fn summary(result: &JobResult) -> String {
         let _ =
             writeln!(text, "  {name}: {} of {} succeeded, {} failed", counts.succeeded, counts.total, counts.failed);
     }
+    for failed in &result.failed_mini_batches {
+        let open = if failed.log.is_empty() { String::new() } else { format!("; open {}/{}", result.logs, failed.log) };
+        let _ =
+            writeln!(text, "  failed: mini-batch {} ({}): {}{open}", failed.mini_batch, failed.detail, failed.error);
+    }
+    let unnamed = result.mini_batches.failed.saturating_sub(result.failed_mini_batches.len() as u64);
+    if unnamed > 0 {
+        let _ = writeln!(text, "  failed: {unnamed} more, in sys/job_report/processed_mini-batches.csv");
+    }
     if result.warnings > 0 {
         let file = format!("{}/sys/warning/mini-batch_warnings.txt", result.logs);
         let _ = writeln!(text, "  warnings: {}, told in {file}", result.warnings);
@@ -175,7 +184,7 @@ pub async fn watch_signals(cancel: CancellationToken, kill: CancellationToken) {
 
 #[cfg(test)]
 mod tests {
-    use protocol::Counts;
+    use protocol::{Counts, FailedMiniBatch};
 
     use super::*;
 
@@ -191,11 +200,23 @@ mod tests {
             items: Counts { total: 10, succeeded: 7, failed: 3 },
             elapsed_seconds: 75.0,
             warnings: 0,
+            failed_mini_batches: vec![FailedMiniBatch {
+                mini_batch: 4,
+                detail: "/in/5".into(),
+                error: "ValueError: five is bad".into(),
+                log: "user/error/0/process001.txt".into(),
+            }],
             reused: false,
         };
         let text = summary(&result);
-        for expected in ["failed in 1 min 15 s", "error threshold 2", "/jobs/1/logs/job_result.txt", "gristmill retry"]
-        {
+        for expected in [
+            "failed in 1 min 15 s",
+            "error threshold 2",
+            "/jobs/1/logs/job_result.txt",
+            "gristmill retry",
+            "mini-batch 4 (/in/5): ValueError",
+            "2 more",
+        ] {
             assert!(text.contains(expected), "{text}");
         }
     }

@@ -21,7 +21,7 @@ pub use outcome::{
     Attempt, AttemptStatus, ErrorReport, Planned, ResultEvent, Rows, SLOT_PHASES, SlotPhase, Waiting, Warning,
 };
 pub use record::{Record, RecordError, decode_records, encode_record};
-pub use report::{Counts, JobResult, Progress};
+pub use report::{Counts, FailedMiniBatch, JobResult, Progress};
 pub use spec::{
     ColumnType, Environment, ErrorThresholds, HeaderMode, Input, InputKind, JobSpec, JobState, MiniBatchSize,
     MismatchPolicy, Output, OutputAction, OutputFormat, TableColumn, TableFormat, TableOptions, TableSchema,

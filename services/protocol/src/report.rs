@@ -57,8 +57,24 @@ pub struct JobResult {
     /// `logs/sys/warning/`.
     #[serde(default)]
     pub warnings: u64,
+    /// The first mini-batches that failed, at most 10.
+    #[serde(default)]
+    pub failed_mini_batches: Vec<FailedMiniBatch>,
     /// From start, or last resumption, to end.
     pub elapsed_seconds: f64,
     /// Whether the result of an earlier job was taken.
     pub reused: bool,
+}
+
+/// A mini-batch whose tries are spent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedMiniBatch {
+    /// Which.
+    pub mini_batch: u64,
+    /// First item, for people.
+    pub detail: String,
+    /// Category and message of its last error, in one line.
+    pub error: String,
+    /// File below `logs/` to open next; may be empty.
+    pub log: String,
 }

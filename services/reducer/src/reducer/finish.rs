@@ -1,14 +1,18 @@
 //! The end of a job: the output where the work is complete, then the result, and only then is anything removed.
 
 use anyhow::Context;
-use protocol::{JobResult, JobState, OutputAction};
+use protocol::{FailedMiniBatch, JobResult, JobState, OutputAction};
 use storage::Commit;
 use tokio::runtime::Handle;
 
 use super::{End, Reducer};
+use crate::failures::{GivenUp, one_line};
 use crate::output::{Assembly, Written};
 use crate::thresholds::describe;
 use crate::{CrashPoint, Superseded};
+
+/// Failed mini-batches that the result names.
+const FAILED_NAMED_MAX: usize = 10;
 
 impl Reducer {
     /// Writes the output where the work is complete, and then, in any case, the result.
@@ -40,6 +44,7 @@ impl Reducer {
             items: self.tally.items(),
             elapsed_seconds: self.started.elapsed().as_secs_f64(),
             warnings: self.tally.warnings(),
+            failed_mini_batches: self.tally.failures().given_up_first().take(FAILED_NAMED_MAX).map(named).collect(),
             reused: false,
         };
         self.show_progress();
@@ -103,5 +108,15 @@ impl Reducer {
                 Err(error) => Err(error.into()),
             },
         }
+    }
+}
+
+/// A failed mini-batch as the result names it.
+fn named(given_up: &GivenUp) -> FailedMiniBatch {
+    FailedMiniBatch {
+        mini_batch: given_up.mini_batch,
+        detail: given_up.detail.clone(),
+        error: one_line(&format!("{}: {}", given_up.error.category, given_up.error.message)),
+        log: given_up.error.log.clone(),
     }
 }

@@ -196,6 +196,7 @@ mod tests {
             items: tally.items(),
             elapsed_seconds: 61.0,
             warnings: 0,
+            failed_mini_batches: vec![],
             reused: false,
         };
         let text = job_result(&result, &tally, &["a warning".into()]);
