@@ -252,6 +252,11 @@ pub fn conclude(handed: &mut InPipe, worker: &Worker, ending: Ending, tries_max:
         deliveries_lost: prepared.deliveries_lost,
         ..descriptor.clone()
     });
+    let run_seconds = match ending.status {
+        // The process could not say it any more.
+        AttemptStatus::RunTimedOut | AttemptStatus::ProcessDied => handed.began.elapsed().as_secs_f64(),
+        _ => ending.run_seconds,
+    };
     let attempt = Attempt {
         mini_batch: descriptor.mini_batch,
         try_number,
@@ -265,9 +270,9 @@ pub fn conclude(handed: &mut InPipe, worker: &Worker, ending: Ending, tries_max:
         rows: Rows::None,
         columns: ending.columns,
         started_at: handed.started_at,
-        elapsed_seconds: handed.began.elapsed().max(Duration::from_secs_f64(ending.run_seconds)).as_secs_f64(),
+        elapsed_seconds: handed.began.elapsed().as_secs_f64().max(run_seconds),
         process_seconds: ending.process_seconds,
-        run_seconds: ending.run_seconds,
+        run_seconds,
         error: ending.error,
         warnings: std::mem::take(&mut prepared.warnings),
         warnings_total: prepared.warnings_total,
