@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use worker::{Agent, Stop};
 
 use crate::home::{FoundJob, Home};
+use crate::job_file;
 use crate::settings::Settings;
 
 /// A job that this process has locked and is about to run.
@@ -46,7 +47,7 @@ pub type Show = Box<dyn Fn(watch::Receiver<Progress>) -> tokio::task::JoinHandle
 impl Execution<'_> {
     /// Runs the job to its end. `tell` gets lines for people; `cancel` stops it in an orderly way, and `kill` at once.
     pub async fn run(
-        self,
+        mut self,
         tell: &dyn Fn(&str),
         show: Show,
         cancel: CancellationToken,
@@ -67,11 +68,18 @@ impl Execution<'_> {
             ..reducer::Options::default()
         };
         let mut reducer = Reducer::open(self.store.clone(), results.clone(), options).await?;
+        if self.resumed && job_file::script_has_changed(&self.spec) {
+            tell(
+                "warning: the script has changed since the job began: what is committed keeps the rows of the former \
+                 script, what runs now uses the new one",
+            );
+            self.forget_fingerprint().await?;
+        }
         let pending = if self.resumed { self.take_over(&tasks, &mut reducer, tell).await? } else { Unfinished::all() };
         let progress = reducer.progress();
         let fail_job = reducer.fail_job();
 
-        let spec = Arc::new(self.spec);
+        let spec = Arc::new(self.spec.clone());
         let (stop, stopped) = watch::channel(Stop::No);
         let reduce_cancel = CancellationToken::new();
         let mut reducing = tokio::spawn(reducer.run(reduce_cancel.clone()));
@@ -150,8 +158,18 @@ impl Execution<'_> {
         let _ = bar.await;
         if completed {
             remove_queues(&node.folder);
+            if !self.spec.fingerprint.is_empty() && job_file::script_has_changed(&self.spec) {
+                tell("warning: the script was changed while the job ran: rows may come from either version");
+                self.forget_fingerprint().await?;
+            }
         }
         result
+    }
+
+    /// A job that has mixed two versions of its script is never continued or reused by `run`.
+    async fn forget_fingerprint(&mut self) -> Result<()> {
+        self.spec.fingerprint.clear();
+        self.store.put_spec(&self.spec).await.context("write the job")
     }
 
     /// What an earlier run has left: everything announced is committed, the rest is published again.

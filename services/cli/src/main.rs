@@ -2,6 +2,12 @@
 //!
 //! Only this crate reads the environment; every other one receives values.
 
+/// Prints a line. Whoever reads it may have gone (`| head`), which is no reason to stop.
+macro_rules! say {
+    (out, $($text:tt)*) => {{ let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($text)*))); }};
+    (err, $($text:tt)*) => {{ let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{}\n", format_args!($($text)*))); }};
+}
+
 mod crash;
 mod execute;
 mod home;
@@ -91,7 +97,7 @@ fn main() -> ExitCode {
     match status {
         Ok(status) => status,
         Err(error) => {
-            eprintln!("gristmill: {error:#}");
+            say!(err, "gristmill: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -110,7 +116,7 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Cancel { job } => show::cancel(&home, &job).await,
         Command::CrashPoints => {
             for point in crash::points() {
-                println!("{point}");
+                say!(out, "{point}");
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -44,7 +44,7 @@ pub fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<ExitCode> 
             Ok(descriptor) => descriptor,
             Err(error) => {
                 out.flush()?;
-                eprintln!("{error}");
+                say!(err, "{error}");
                 return Ok(ExitCode::from(INVALID));
             }
         };
@@ -86,10 +86,10 @@ pub fn validate(job_file: &Path, set: &[String], settings: &Settings) -> Result<
         Err(status) => return Ok(status),
     };
     if let Some(problem) = script_problem(&parsed.spec)? {
-        eprintln!("{problem}");
+        say!(err, "{problem}");
         return Ok(ExitCode::from(INVALID));
     }
-    println!("{} is valid", job_file.display());
+    say!(out, "{} is valid", job_file.display());
     Ok(ExitCode::SUCCESS)
 }
 

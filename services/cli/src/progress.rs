@@ -75,9 +75,9 @@ async fn lines(progress: watch::Receiver<Progress>) {
             (false, _) => "still planning".to_owned(),
         };
         let troubles = troubles(&now);
-        eprintln!("{done}/{} mini-batches, {rate:.1}/s, {troubles}{eta}", now.mini_batches.total);
+        say!(err, "{done}/{} mini-batches, {rate:.1}/s, {troubles}{eta}", now.mini_batches.total);
         for waiting in &now.waiting {
-            eprintln!("  {}", wait_line(waiting));
+            say!(err, "  {}", wait_line(waiting));
         }
     }
 }
@@ -176,7 +176,7 @@ pub async fn watch_signals(cancel: CancellationToken, kill: CancellationToken) {
     };
     let mut next = async || tokio::select! { _ = interrupt.recv() => (), _ = terminate.recv() => () };
     next().await;
-    eprintln!("stopping: what runs may finish, the rest is given back (again to stop at once)");
+    say!(err, "stopping: what runs may finish, the rest is given back (again to stop at once)");
     cancel.cancel();
     next().await;
     kill.cancel();

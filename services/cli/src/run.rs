@@ -68,7 +68,7 @@ pub fn load(job_file: &Path, set: &[String], settings: &Settings) -> Result<std:
     match job_file::load(job_file, &text, &overrides, &context) {
         Ok(parsed) => {
             for warning in &parsed.warnings {
-                eprintln!("warning: {warning}");
+                say!(err, "warning: {warning}");
             }
             Ok(Ok(parsed))
         }
@@ -81,7 +81,7 @@ pub fn load(job_file: &Path, set: &[String], settings: &Settings) -> Result<std:
 
 fn invalid(problems: &[String]) -> ExitCode {
     for problem in problems {
-        eprintln!("{problem}");
+        say!(err, "{problem}");
     }
     ExitCode::from(INVALID)
 }
@@ -102,8 +102,9 @@ pub async fn run(arguments: RunArguments, home: &Home, settings: &Settings) -> R
         && !path.as_path().is_file()
     {
         return Ok(invalid(&[format!(
-            "{}: environment: no Python was found; name an interpreter, or set GRISTMILL_PYTHON",
-            arguments.job_file.display()
+            "{}: environment: there is no Python at {}; name an interpreter, or set GRISTMILL_PYTHON",
+            arguments.job_file.display(),
+            path.display()
         )]));
     }
     let choice = {
@@ -114,7 +115,8 @@ pub async fn run(arguments: RunArguments, home: &Home, settings: &Settings) -> R
         Choice::Busy(message) => Ok(invalid(&[message])),
         Choice::Reuse(result) => {
             if !arguments.json {
-                eprintln!(
+                say!(
+                    err,
                     "reused the result of job {}: same script, settings and inputs (allow_reuse: false runs it again)",
                     result.job_id
                 );
@@ -138,7 +140,7 @@ pub async fn retry(arguments: RetryArguments, home: &Home, settings: &Settings) 
     if let Some(result) = job.result.as_ref().filter(|result| result.state == JobState::Completed)
         && result.mini_batches.failed == 0
     {
-        eprintln!("job {} is completed, and no mini-batch failed: nothing to do", result.job_id);
+        say!(err, "job {} is completed, and no mini-batch failed: nothing to do", result.job_id);
         return Ok(report(result, arguments.json));
     }
     execute(Execution::resume(job, home, settings), lock, arguments.json).await
@@ -177,13 +179,21 @@ async fn choose(mut spec: JobSpec, fresh: bool, home: &Home) -> Result<Choice> {
             continue;
         }
         if !job.has_finished() {
+            if inputs_have_changed(&job).await {
+                say!(
+                    err,
+                    "the inputs have changed since job {id} was planned, so this is a new job; `gristmill retry {id}` \
+                     continues the old one, as it was planned"
+                );
+                continue;
+            }
             return Ok(Choice::Continue(Box::new(job), lock));
         }
-        let Some(result) = job.result else { continue };
+        let Some(result) = job.result.clone() else { continue };
         if !spec.allow_reuse || result.state != JobState::Completed || result.mini_batches.failed > 0 {
             continue;
         }
-        let output_is_there = result.output.as_ref().is_some_and(|output| Path::new(output).exists());
+        let output_is_there = result.output.as_ref().is_some_and(|output| is_untouched(Path::new(output), &job));
         let Ok(Some(plan)) = job.store.plan_complete().await else { continue };
         if output_is_there {
             if digest.is_none() {
@@ -203,6 +213,22 @@ async fn choose(mut spec: JobSpec, fresh: bool, home: &Home) -> Result<Choice> {
     let lock = home.try_lock_job(&spec.job_id)?.context("a new job is already locked")?;
     store.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
     Ok(Choice::Start(store, Box::new(spec), lock))
+}
+
+/// Whether an unfinished job was planned from other inputs than there are now.
+async fn inputs_have_changed(job: &FoundJob) -> bool {
+    // A plan that is not whole is made again, and compared on the way.
+    let Ok(Some(plan)) = job.store.plan_complete().await else { return false };
+    partitioner::inputs_digest(&job.spec).await.is_ok_and(|digest| digest != plan.inputs_digest)
+}
+
+/// Whether an output is still what the job has written: nothing has written to it after the job ended.
+fn is_untouched(output: &Path, job: &FoundJob) -> bool {
+    let modified = |path: &Path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    match (modified(output), modified(&job.folder().join("result.json"))) {
+        (Some(output), Some(ended)) => output <= ended || job.spec.output.action == OutputAction::SummaryOnly,
+        _ => false,
+    }
 }
 
 fn writes_same_file(one: &JobSpec, other: &JobSpec) -> bool {
@@ -225,10 +251,10 @@ async fn execute(execution: Execution<'_>, _lock: JobLock, json: bool) -> Result
     let (job_id, resumed) = (execution.spec.job_id.clone(), execution.resumed);
     let store = execution.store.clone();
     if !resumed {
-        eprintln!("job {job_id}");
+        say!(err, "job {job_id}");
     }
     let show = progress::show();
-    let result = execution.run(&|line| eprintln!("{line}"), show, cancel, kill).await;
+    let result = execution.run(&|line| say!(err, "{line}"), show, cancel, kill).await;
     signals.abort();
     requests.abort();
     let result = match result {
@@ -258,9 +284,9 @@ async fn execute(execution: Execution<'_>, _lock: JobLock, json: bool) -> Result
 /// Says how a job ended: one JSON object on stdout, or a summary.
 fn report(result: &JobResult, json: bool) -> ExitCode {
     if json {
-        println!("{}", serde_json::to_string(result).expect("results always serialise"));
+        say!(out, "{}", serde_json::to_string(result).expect("results always serialise"));
     } else {
-        println!("{}", progress::summary(result));
+        say!(out, "{}", progress::summary(result));
     }
     match result.state {
         JobState::Completed => ExitCode::SUCCESS,

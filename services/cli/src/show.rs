@@ -17,8 +17,12 @@ const OVERVIEW_LINES: usize = 10;
 
 /// Lists jobs, newest first.
 pub async fn jobs(home: &Home) -> Result<ExitCode> {
-    println!("{:<52} {:<12} {:>14} {:>14}", "JOB", "STATE", "MINI-BATCHES", "ITEMS");
-    for id in home.job_ids()? {
+    say!(out, "{:<52} {:<12} {:>14} {:>14}", "JOB", "STATE", "MINI-BATCHES", "ITEMS");
+    let ids = home.job_ids()?;
+    if ids.is_empty() {
+        say!(err, "there are no jobs below {}", home.job_folder("").display());
+    }
+    for id in ids {
         let line = match home.job(&id).await {
             Ok(Some(job)) => {
                 let (mini_batches, items) = counts(&job).await?;
@@ -29,7 +33,7 @@ pub async fn jobs(home: &Home) -> Result<ExitCode> {
             Ok(None) => format!("{id:<52} cut off before it began"),
             Err(error) => format!("{id:<52} {error:#}"),
         };
-        println!("{line}");
+        say!(out, "{line}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -63,33 +67,34 @@ pub async fn status(home: &Home, wanted: &str, json: bool) -> Result<ExitCode> {
             "job_id": job.spec.job_id, "state": state, "result": job.result, "progress": progress,
             "logs": job.folder().join("logs"),
         });
-        println!("{json}");
+        say!(out, "{json}");
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(result) = &job.result {
-        println!("{}", summary(result));
+        say!(out, "{}", summary(result));
         return Ok(ExitCode::SUCCESS);
     }
-    println!("job {} is {}", job.spec.job_id, state.to_lowercase());
+    say!(out, "job {} is {}", job.spec.job_id, state.to_lowercase());
     if let Some(progress) = progress {
         let elapsed = (progress.at - progress.started_at.min(progress.at)) as f64 / 1000.0;
         let total = if progress.planned { progress.mini_batches.total.to_string() } else { "an unknown number".into() };
-        println!(
+        say!(
+            out,
             "  mini-batches: {} of {total} succeeded, {} failed, after {}",
             progress.mini_batches.succeeded,
             progress.mini_batches.failed,
             duration(elapsed)
         );
-        println!("  items: {} succeeded, {} failed", progress.items.succeeded, progress.items.failed);
-        println!("  processes: {}; retries: {}", progress.processes, progress.retries);
+        say!(out, "  items: {} succeeded, {} failed", progress.items.succeeded, progress.items.failed);
+        say!(out, "  processes: {}; retries: {}", progress.processes, progress.retries);
         for waiting in &progress.waiting {
-            println!("  {}", wait_line(waiting));
+            say!(out, "  {}", wait_line(waiting));
         }
     }
     if state == "Interrupted" {
-        println!("  the process that ran it is gone; continue with: gristmill retry {}", job.spec.job_id);
+        say!(out, "  the process that ran it is gone; continue with: gristmill retry {}", job.spec.job_id);
     }
-    println!("  logs: {}", job.folder().join("logs").display());
+    say!(out, "  logs: {}", job.folder().join("logs").display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -98,23 +103,23 @@ pub async fn logs(home: &Home, wanted: &str, path: Option<&Path>) -> Result<Exit
     let job = home.find(wanted).await?;
     let logs = job.folder().join("logs");
     let Some(path) = path else {
-        println!("{}", logs.display());
+        say!(out, "{}", logs.display());
         let mut files = Vec::new();
         collect(&logs, &mut files)?;
         files.sort();
         for file in &files {
             let bytes = std::fs::metadata(file).map_or(0, |metadata| metadata.len());
-            println!("  {:>10}  {}", bytes, file.strip_prefix(&logs).unwrap_or(file).display());
+            say!(out, "  {:>10}  {}", bytes, file.strip_prefix(&logs).unwrap_or(file).display());
         }
         let overviews = files.iter().filter(|file| {
             file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("job_progress_overview"))
         });
         if let Some(overview) = overviews.max() {
-            println!();
+            say!(out, "");
             let text = std::fs::read_to_string(overview).with_context(|| format!("read {}", overview.display()))?;
             let lines: Vec<&str> = text.lines().collect();
             for line in &lines[lines.len().saturating_sub(OVERVIEW_LINES)..] {
-                println!("{line}");
+                say!(out, "{line}");
             }
         }
         return Ok(ExitCode::SUCCESS);
@@ -128,7 +133,7 @@ pub async fn logs(home: &Home, wanted: &str, path: Option<&Path>) -> Result<Exit
         collect(&file, &mut files)?;
         files.sort();
         for file in files {
-            println!("{}", file.strip_prefix(&logs).unwrap_or(&file).display());
+            say!(out, "{}", file.strip_prefix(&logs).unwrap_or(&file).display());
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -162,8 +167,8 @@ pub async fn cancel(home: &Home, wanted: &str) -> Result<ExitCode> {
     let job = home.find(wanted).await?;
     let id = &job.spec.job_id;
     if let Some(result) = &job.result {
-        println!("job {id} has ended already");
-        println!("{}", summary(result));
+        say!(out, "job {id} has ended already");
+        say!(out, "{}", summary(result));
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(_lock) = home.try_lock_job(id)? {
@@ -182,18 +187,19 @@ pub async fn cancel(home: &Home, wanted: &str) -> Result<ExitCode> {
             reused: false,
         };
         job.store.create_result(&result).await?;
-        println!("{}", summary(&result));
+        say!(out, "{}", summary(&result));
         return Ok(ExitCode::SUCCESS);
     }
     job.store.request_cancel("canceled by the user").await?;
+    say!(err, "asked job {id} to stop; waiting for what runs, {} s at most", CANCEL_TIME.as_secs());
     let asked = Instant::now();
     while asked.elapsed() < CANCEL_TIME {
         tokio::time::sleep(Duration::from_millis(100)).await;
         if let Some(result) = job.store.result().await? {
-            println!("{}", summary(&result));
+            say!(out, "{}", summary(&result));
             return Ok(ExitCode::SUCCESS);
         }
     }
-    println!("job {id} has been asked to stop and will, as soon as what runs has ended");
+    say!(out, "job {id} has been asked to stop and will, as soon as what runs has ended");
     Ok(ExitCode::SUCCESS)
 }

@@ -78,6 +78,12 @@ pub struct JobSpec {
     pub hide_unassigned_gpus: bool,
     /// Digest of the script snapshot and of every setting that changes the output; without the inputs' contents.
     pub fingerprint: String,
+    /// Digest of the script snapshot alone, by which a later change of the script is noticed.
+    #[serde(default)]
+    pub snapshot_digest: String,
+    /// Absolute path of the job file; it is no part of the snapshot.
+    #[serde(default)]
+    pub job_file: String,
     /// Whether a finished job of the same fingerprint and inputs may stand in for this one.
     pub allow_reuse: bool,
 }

@@ -89,6 +89,8 @@ pub(crate) fn spec(output: &std::path::Path) -> JobSpec {
         strict_results: false,
         hide_unassigned_gpus: false,
         fingerprint: "f".into(),
+        snapshot_digest: String::new(),
+        job_file: String::new(),
         allow_reuse: true,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::{ErrorThresholds, JobSpec, Waiting};
+use protocol::{Counts, ErrorThresholds, JobSpec, Waiting};
 
 use crate::failures::one_line;
 use crate::{Fleet, Tally};
@@ -11,6 +11,10 @@ use crate::{Fleet, Tally};
 const NOTHING_SUCCEEDED: &str = "There is no succeeded mini batch item returned from run(). Please check \
      'response: run()' in https://aka.ms/batch-inference-documentation. You can check logs/readme.txt for the layout \
      of logs.";
+
+/// What is shown for a job whose inputs hold no items at all.
+const NOTHING_TO_DO: &str = "The inputs hold no items (empty files, or tables without rows), so run() was never called \
+     and there is no output. Check the inputs in the job file; `gristmill plan` shows what they hold.";
 
 /// How long the first Python process of a job may take to start: machines are started, environments are made.
 const FIRST_PROCESS_MAX: Duration = Duration::from_secs(3600);
@@ -97,6 +101,9 @@ pub fn exceeded(tally: &Tally, thresholds: &ErrorThresholds, polled: bool) -> Op
 
 /// Whether a complete job that should have rows has none.
 pub fn nothing_succeeded(tally: &Tally) -> Option<String> {
+    if tally.items() == Counts::default() {
+        return Some(NOTHING_TO_DO.to_owned());
+    }
     (tally.items().succeeded == 0).then(|| with_cause(NOTHING_SUCCEEDED.to_owned(), tally))
 }
 

@@ -124,14 +124,22 @@ fn read(
             arguments: &arguments,
         },
     );
-    spec.fingerprint = match fingerprint_of(&spec, &arguments, &job_file) {
-        Ok(fingerprint) => fingerprint,
+    (spec.fingerprint, spec.snapshot_digest) = match fingerprint_of(&spec, &arguments, &job_file) {
+        Ok(digests) => digests,
         Err(fault) => {
             problems.add(top.place_of("source_directory"), "source_directory", fault);
             return None;
         }
     };
+    spec.job_file = job_file.display().to_string();
     Some((spec, compute_target))
+}
+
+/// Whether the script of a job, or anything it can import, is no longer what it was when the job was made.
+pub fn script_has_changed(spec: &JobSpec) -> bool {
+    let excluded = snapshot::excluded(spec, Path::new(&spec.job_file));
+    let now = snapshot::digest_snapshot(spec.source_directory.as_path(), &spec.entry_script, &excluded);
+    !now.is_ok_and(|now| now == spec.snapshot_digest)
 }
 
 /// What the keys say, before anything is derived from all of them.
@@ -237,6 +245,8 @@ fn read_keys(top: &Section<'_>, paths: &Paths, context: &Context, problems: &mut
         strict_results,
         hide_unassigned_gpus,
         fingerprint: String::new(),
+        snapshot_digest: String::new(),
+        job_file: String::new(),
         allow_reuse,
     });
     Draft {
@@ -319,7 +329,8 @@ fn replace_in_variables(
     replaced
 }
 
-fn fingerprint_of(spec: &JobSpec, arguments: &[String], job_file: &Path) -> Result<String, Fault> {
+/// Fingerprint of the job, and digest of its snapshot.
+fn fingerprint_of(spec: &JobSpec, arguments: &[String], job_file: &Path) -> Result<(String, String), Fault> {
     let requirements = match &spec.environment {
         Environment::Interpreter { .. } => String::new(),
         Environment::Requirements { file, .. } => snapshot::digest_file(file.as_path())
@@ -334,11 +345,12 @@ fn fingerprint_of(spec: &JobSpec, arguments: &[String], job_file: &Path) -> Resu
         }
         snapshot::Error::Unreadable { message } => Fault::of(message, "files that can be read, or an .amlignore"),
     })?;
-    Ok(fingerprint::fingerprint(&fingerprint::Ingredients {
+    let fingerprint = fingerprint::fingerprint(&fingerprint::Ingredients {
         spec,
         arguments,
         snapshot: &snapshot,
         side_inputs: &snapshot::digest_side_inputs(spec.side_inputs.iter()),
         requirements: &requirements,
-    }))
+    });
+    Ok((fingerprint, snapshot))
 }

@@ -64,6 +64,8 @@ pub fn job(mini_batch_size: MiniBatchSize) -> JobSpec {
         strict_results: false,
         hide_unassigned_gpus: false,
         fingerprint: String::new(),
+        snapshot_digest: String::new(),
+        job_file: String::new(),
         allow_reuse: true,
     }
 }

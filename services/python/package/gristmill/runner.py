@@ -310,6 +310,8 @@ class Process:
             except OSError as error:
                 print(f"gristmill: the profile cannot be written: {error}", file=self._streams.stderr)
         self._streams.flush()
+        # What is left is the interpreter's own end, which threads of the script can hold up.
+        self._status.set(0, IDLE)
 
 
 class ShortResult(Exception):

@@ -394,7 +394,8 @@ impl Node {
         if !was_ready && !was_killed && !init_failed && self.stop == Stop::No {
             let stderr = self.log.system_file(&name, "stderr.txt");
             let said = last_lines(&stderr);
-            let message = format!("the process ended with returncode {code} before init() returned{said}");
+            let python = self.agent.python.display();
+            let message = format!("{python} ended with returncode {code} before init() returned{said}");
             return self.could_not_start(slot, &name, message).await;
         }
         // Nobody's try is spent here, so this alone keeps such a node from starting processes for ever.

@@ -16,6 +16,8 @@ use super::{Node, SHUTDOWN_TIME};
 const DUMP_TIME: Duration = Duration::from_millis(1000);
 /// A dump is complete when it has not grown between two looks.
 const DUMP_BYTES_MAX: u64 = 16 * 1024;
+/// How long a process may take to end after `shutdown()` has returned.
+const EXIT_TIME: Duration = Duration::from_secs(2);
 /// A long phase is reported after half of the limit, but not later than this.
 const NOTICE_AFTER_MAX: Duration = Duration::from_secs(30);
 const NOTICE_AGAIN: Duration = Duration::from_secs(60);
@@ -80,14 +82,19 @@ impl Node {
                 }
                 continue;
             }
-            if running.finishing.is_some_and(|told| told.elapsed() > SHUTDOWN_TIME) {
-                let limit = SHUTDOWN_TIME.as_secs();
-                self.log.main("WARNING", &format!("{} did not end within {limit} s, killing it", running.name));
+            let (phase, sequence, elapsed) = running.process.status();
+            let told = running.finishing.map_or(Duration::ZERO, |told| told.elapsed());
+            // After `shutdown()` only threads and exit handlers of the script are left.
+            let is_over = phase == SlotPhase::Idle && told > EXIT_TIME && elapsed > EXIT_TIME;
+            if told > SHUTDOWN_TIME || is_over {
+                let what = if is_over { "a thread or exit handler of the script" } else { "shutdown()" };
+                let seconds = told.as_secs();
+                self.log
+                    .main("WARNING", &format!("{what} keeps {} from ending for {seconds} s, killing it", running.name));
                 running.killed = Some(Killed::Interrupted);
                 running.process.kill();
                 continue;
             }
-            let (phase, sequence, elapsed) = running.process.status();
             let busy = matches!(phase, SlotPhase::Load | SlotPhase::Run | SlotPhase::Report);
             let began = running.pipe.get(sequence).filter(|_| busy).map(|handed| handed.began.elapsed());
             let file = self.log.system_file(&running.name, "stack.txt");

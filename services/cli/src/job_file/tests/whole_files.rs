@@ -131,6 +131,8 @@ fn a_job_on_files() {
         strict_results: false,
         hide_unassigned_gpus: false,
         fingerprint: parsed.spec.fingerprint.clone(),
+        snapshot_digest: parsed.spec.snapshot_digest.clone(),
+        job_file: parsed.spec.job_file.clone(),
         allow_reuse: true,
     };
     assert_eq!(parsed.spec, expected);
