@@ -309,6 +309,12 @@ def test_parquet_through_pyarrow_and_without_it(monkeypatch):
         rows.Parquet().of_frame(frame)
 
 
+def test_a_column_that_parquet_cannot_hold_is_named():
+    frame = pandas.DataFrame({"fine": [1, 2], "mixed": [b"bytes", 3]})
+    with pytest.raises(rows.RowsError, match="column 'mixed' of the result cannot be written"):
+        rows.Parquet().of_frame(frame)
+
+
 def test_parquet_of_lists():
     def table(result):
         return pyarrow.ipc.open_stream(rows.Parquet().of_list(result)[0]).read_all().to_pydict()

@@ -23,7 +23,7 @@ mod remote;
 pub use error::Error;
 pub use job_store::{Commit, JobStore};
 pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanComplete};
-pub use remote::{download, open_url};
+pub use remote::{download, file_name, open_url};
 
 /// What every call gives.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 /// Mini-batches in one chunk of the plan; the last chunk holds what is left. A constant of the format: the place of
 /// any mini-batch follows from its number.
-pub const PLAN_CHUNK_MINI_BATCHES: u64 = 4096;
+///
+/// Small enough that work can start early, and that a chunk of mini-batches of a thousand files each is no burden.
+pub const PLAN_CHUNK_MINI_BATCHES: u64 = 512;
 
 /// `plan/complete.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

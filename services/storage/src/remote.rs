@@ -27,6 +27,12 @@ pub fn open_url(url: &Url) -> Result<(Arc<dyn ObjectStore>, ObjectPath)> {
     Ok((Arc::from(store), path))
 }
 
+/// The name of the object behind a URL, as its file was called: without percent encoding.
+pub fn file_name(url: &str) -> String {
+    let path = Url::parse(url).ok().and_then(|url| ObjectPath::from_url_path(url.path()).ok());
+    path.and_then(|path| path.filename().map(str::to_owned)).unwrap_or_else(|| "object".to_owned())
+}
+
 /// Downloads an object into a file that appears whole or not at all. Streams: memory does not depend on its size.
 ///
 /// The store is opened as by [`open_url`].
@@ -49,4 +55,16 @@ pub async fn download(url: &str, to: &Path) -> Result<()> {
     }
     file.flush().await.map_err(local)?;
     tokio::fs::rename(&partial, to).await.map_err(local)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_downloaded_file_has_the_name_it_had() {
+        assert_eq!(file_name("s3://bucket/images/a%20b.png"), "a b.png");
+        assert_eq!(file_name("https://host/data/caf%C3%A9.csv?version=2"), "café.csv");
+        assert_eq!(file_name("https://host/"), "object");
+    }
 }

@@ -184,7 +184,7 @@ impl Preparer {
     async fn download(&self, url: &ItemPath) -> Result<PathBuf> {
         let text = std::str::from_utf8(url.as_bytes()).context("a URL must be text")?;
         let digest = blake3::hash(url.as_bytes()).to_hex();
-        let name = text.trim_end_matches('/').rsplit('/').next().unwrap_or("object");
+        let name = storage::file_name(text);
         let copy = self.cache.join(&digest[..16]).join(name);
         let turn = self.downloads.lock().await.entry(copy.clone()).or_default().clone();
         let _turn = turn.lock().await;

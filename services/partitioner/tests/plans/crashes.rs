@@ -175,6 +175,7 @@ async fn a_local_job_is_planned_and_continued_too() {
 
 #[tokio::test]
 async fn only_what_is_pending_is_published_with_what_it_has_spent() {
+    const SECOND_CHUNK: u64 = PLAN_CHUNK_MINI_BATCHES + 1;
     let (root, job) = large_job();
     let site = Site::powered(&job);
     let complete = site.publish().await.expect("planned");
@@ -183,7 +184,7 @@ async fn only_what_is_pending_is_published_with_what_it_has_spent() {
     fs::remove_dir_all(root.path()).expect("ours");
     let pending = |mini_batch| match mini_batch {
         7 => Some(Pending { tries_spent: 2, deliveries_lost: 1 }),
-        4097 => Some(Pending::default()),
+        SECOND_CHUNK => Some(Pending::default()),
         _ => None,
     };
     let last = std::sync::Mutex::new(None);
@@ -192,7 +193,7 @@ async fn only_what_is_pending_is_published_with_what_it_has_spent() {
     let published = site.published().await;
     let spent: Vec<_> =
         published.iter().map(|message| (message.mini_batch, message.tries_spent, message.deliveries_lost)).collect();
-    assert_eq!(spent, [(7, 2, 1), (4097, 0, 0)]);
+    assert_eq!(spent, [(7, 2, 1), (SECOND_CHUNK, 0, 0)]);
     assert!(published.iter().all(|message| matches!(message.work, Work::Rows { .. })));
     assert_eq!(last.into_inner().expect("alive").expect("called").published, 2);
     assert_eq!(site.announced().await.len(), 2);

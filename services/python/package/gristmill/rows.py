@@ -122,6 +122,13 @@ class JsonLines:
         return text, names
 
 
+def _arrow_array(pyarrow, name, values, from_pandas=False):
+    try:
+        return pyarrow.array(values, from_pandas=from_pandas)
+    except pyarrow.ArrowException as error:
+        raise RowsError(f"column {name!r} of the result cannot be written to a Parquet file: {error}") from None
+
+
 class Parquet:
     """An Arrow IPC stream; the one who assembles the output makes Parquet of it. Lists as with ``csv``."""
 
@@ -137,11 +144,8 @@ class Parquet:
         if isinstance(written, bytes):
             return written, names
         pyarrow = _pyarrow(names[written], cells[written])
-        try:
-            table = pyarrow.table([pyarrow.array(column) for column in cells], names=names)
-        except pyarrow.ArrowException as error:
-            raise RowsError(f"the result cannot become columns of a Parquet file: {error}") from None
-        return _arrow_stream(pyarrow, table), names
+        arrays = [_arrow_array(pyarrow, name, column) for name, column in zip(names, cells, strict=True)]
+        return _arrow_stream(pyarrow, pyarrow.table(arrays, names=names)), names
 
     def of_frame(self, frame):
         from gristmill.frame_cells import native_columns
@@ -153,10 +157,10 @@ class Parquet:
         if isinstance(written, bytes):
             return written, names
         pyarrow = _pyarrow(names[written], frame.iloc[:, written])
-        try:
-            arrays = [pyarrow.array(frame.iloc[:, position], from_pandas=True) for position in range(len(names))]
-        except pyarrow.ArrowException as error:
-            raise RowsError(f"the DataFrame cannot become columns of a Parquet file: {error}") from None
+        arrays = [
+            _arrow_array(pyarrow, name, frame.iloc[:, position], from_pandas=True)
+            for position, name in enumerate(names)
+        ]
         return _arrow_stream(pyarrow, pyarrow.table(arrays, names=names)), names
 
 

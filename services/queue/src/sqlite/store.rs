@@ -91,7 +91,10 @@ impl Store {
     /// Makes a queue of an empty file. A file that is something else is not touched.
     fn prepare_file(&self, options: &SqliteOptions) -> rusqlite::Result<FileKind> {
         self.connection.busy_timeout(options.lock_wait_max)?;
+        // One transaction: another process that makes the queue at this moment is seen as before it or after it.
+        self.run("BEGIN")?;
         let kind = self.file_kind()?;
+        self.run("COMMIT")?;
         if matches!(kind, FileKind::Other | FileKind::ReadOnly) {
             return Ok(kind);
         }
