@@ -1,6 +1,10 @@
 """Bad input: one clear error, or counted failed items, and nothing else is lost."""
 
+import json
 import os
+import re
+import subprocess
+import textwrap
 
 import pytest
 
@@ -184,3 +188,31 @@ def test_an_unreadable_file(workplace):
     ended = workplace.job(script).start().wait()
     assert ended.exit_status == 0, str(ended)
     assert ended.lines == ["000", "001"]
+
+
+def test_a_full_disk_is_one_clear_error_and_nothing_is_lost(workplace):
+    """The home is a disk of 3 MB that the rows do not fit on; once it is larger, `retry` finishes the job."""
+    workplace.data(400)
+    job = workplace.job("def run(files):\n    return ['x' * 10_000 for file in files]\n")
+    (workplace.folder / "disk").mkdir()
+    # A mount namespace of its own, so that nothing is left mounted, and no privilege is needed.
+    script = f"""
+        mount -t tmpfs -o size=3m tmpfs disk || exit 9
+        {workplace.executable} run {job.file.name} --json > first.json 2> first.err; echo $? > first.status
+        mount -o remount,size=300m disk || exit 9
+        {workplace.executable} retry test --json > second.json 2> second.err; echo $? > second.status
+    """
+    environment = {**workplace.environment, "GRISTMILL_HOME": str(workplace.folder / "disk" / "home")}
+    namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", textwrap.dedent(script)]
+    subprocess.run(namespace, cwd=workplace.folder, env=environment, check=True, timeout=100)
+
+    texts = {path.name: path.read_text() for path in workplace.folder.glob("*.*") if path.name.startswith(("fi", "se"))}
+    assert texts["first.status"] == "42\n", texts
+    first = json.loads(texts["first.json"])
+    assert first["state"] == "Failed"
+    assert re.search("No space left on device|the disk is full", first["cause"])
+    assert "\n" not in first["cause"]
+    assert texts["second.status"] == "0\n", texts
+    second = json.loads(texts["second.json"])
+    assert second["items"] == {"total": 400, "succeeded": 400, "failed": 0}
+    assert (workplace.folder / "output" / "rows.txt").read_text() == ("x" * 10_000 + "\n") * 400
