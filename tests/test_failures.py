@@ -317,3 +317,30 @@ def test_an_exception_in_shutdown_undoes_nothing(workplace):
     ended = workplace.job(script, error_threshold=0).run()
     assert len(ended.lines) == 2
     assert "shutdown went wrong" in ended.log("**/*.txt")
+
+
+def test_a_process_that_keeps_dying_while_idle_is_not_replaced_for_ever(workplace):
+    """One process works; the other dies between mini-batches, again and again, and nobody's try pays for it."""
+    workplace.data(1)
+    script = """
+        import os, threading, time
+        from recorder import record, recorded, wait_for
+        busy = False
+        def die_if_idle():
+            time.sleep(0.8)
+            if not busy:
+                record("died")
+                os._exit(7)
+        def init():
+            threading.Thread(target=die_if_idle, daemon=True).start()
+        def run(files):
+            global busy
+            busy = True
+            wait_for(lambda: len(recorded("died")) >= 6)
+            time.sleep(1)
+            return files
+    """
+    ended = workplace.job(script, process_count_per_node=2).run()
+    assert ended.items == (1, 1, 0)
+    assert len(workplace.recorded("died")) == 6, "three for each process, and no more"
+    assert "returncode 7" in ended.log("sys/node/0/_main.txt")
