@@ -10,7 +10,8 @@ pub const TIMEOUT_SECONDS_MAX: u64 = 259_200;
 const TIMEOUT_ALLOWED: &str = "an integer of seconds from 1 to 259200";
 const BOOLEAN_ALLOWED: &str = "True or False";
 
-const FLAGS: &[&str] = &[
+/// Options that are given in `arguments`, and never as keys.
+pub(super) const FLAGS: &[&str] = &[
     "task_overhead_timeout",
     "progress_update_timeout",
     "first_task_creation_timeout",

@@ -1,6 +1,7 @@
 //! The keys a job file may have, which of them `--set` may change, and what the keys of the original's second version
 //! are called here.
 
+use super::driver_flags;
 use super::problem::{Fault, Place, Problems, nearest};
 use super::yaml::{Entry, Node, Value};
 
@@ -67,21 +68,6 @@ pub const OVERRIDABLE: &[&str] = &[
     "partition_keys",
 ];
 
-/// Options that once were given in `arguments`, and still are.
-const IN_ARGUMENTS: &[&str] = &[
-    "task_overhead_timeout",
-    "progress_update_timeout",
-    "first_task_creation_timeout",
-    "resource_monitor_interval",
-    "append_row_dataframe_header",
-    "profiling_module",
-    "rank_mini_batch_count",
-    "nice",
-    "copy_logs_to_parent",
-    "push_metrics_to_parent",
-    "metrics_name_prefix",
-];
-
 /// What to write instead of a key that belongs elsewhere.
 pub fn hint(key: &str) -> Option<String> {
     let hint = match key {
@@ -113,7 +99,7 @@ pub fn hint(key: &str) -> Option<String> {
         }
         "parallel_run_config" => "write the keys below it at the top of the file",
         "$schema" | "tags" | "properties" | "identity" => "leave it out, it has no meaning here",
-        key if IN_ARGUMENTS.contains(&key) => {
+        key if driver_flags::FLAGS.contains(&key) => {
             return Some(format!("it belongs into arguments: [\"--{key}\", \"<value>\"]"));
         }
         _ => return None,
