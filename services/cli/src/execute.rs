@@ -99,16 +99,20 @@ impl Execution<'_> {
                 let _ = told.send(line.to_owned());
             })
         });
-        let node = NodeParts {
+        // All agents are alike but for their id and their folder; the interpreter is known when it is made.
+        let agent = Agent {
             spec: spec.clone(),
             store: self.store.clone(),
             tasks: tasks.clone(),
             results: results.clone(),
+            node: String::new(),
             process_count,
             gpu_count,
-            prefetch_bytes_max: self.settings.prefetch_bytes_max,
+            python: PathBuf::new(),
             package: self.settings.package(&folder)?,
-            folder,
+            work_folder: folder.join("nodes"),
+            prefetch_bytes_max: self.settings.prefetch_bytes_max / u64::from(spec.node_count),
+            crash: |point| crate::crash::at(point),
         };
         tokio::pin!(interpreter);
         let mut starting = true;
@@ -119,7 +123,13 @@ impl Execution<'_> {
                 made = &mut interpreter, if starting => {
                     starting = false;
                     match made.context("make the environment")? {
-                        Ok(python) => node.start(&python, &stopped, &mut agents),
+                        Ok(python) => {
+                            for node in (0..spec.node_count).map(|node| node.to_string()) {
+                                let work_folder = agent.work_folder.join(&node);
+                                let agent = Agent { node, work_folder, python: python.clone(), ..agent.clone() };
+                                agents.spawn(agent.run(stopped.clone()));
+                            }
+                        }
                         Err(error) => fail_job.fail(one_line(&error)),
                     }
                 }
@@ -157,9 +167,11 @@ impl Execution<'_> {
         bar.abort();
         let _ = bar.await;
         if completed {
-            remove_queues(&node.folder);
+            remove_queues(&folder);
             if !self.spec.fingerprint.is_empty() && job_file::script_has_changed(&self.spec) {
-                tell("warning: the script was changed while the job ran: rows may come from either version");
+                tell(
+                    "warning: the script, or a file beside it, was changed while the job ran: rows may come from either version",
+                );
                 self.forget_fingerprint().await?;
             }
         }
@@ -192,41 +204,6 @@ impl Execution<'_> {
         let unfinished = Unfinished::new(reducer.tally(), interrupted);
         tell(&unfinished.explain(&self.spec, committed_before, announced, failed, self.reopened));
         Ok(unfinished)
-    }
-}
-
-/// Everything the agents of a job share.
-struct NodeParts {
-    spec: Arc<JobSpec>,
-    store: JobStore,
-    tasks: Arc<SqliteQueue>,
-    results: Arc<SqliteQueue>,
-    process_count: u32,
-    gpu_count: u32,
-    prefetch_bytes_max: u64,
-    package: PathBuf,
-    folder: PathBuf,
-}
-
-impl NodeParts {
-    fn start(&self, python: &std::path::Path, stopped: &watch::Receiver<Stop>, agents: &mut JoinSet<Result<()>>) {
-        for node in 0..self.spec.node_count {
-            let agent = Agent {
-                spec: self.spec.clone(),
-                store: self.store.clone(),
-                tasks: self.tasks.clone(),
-                results: self.results.clone(),
-                node: node.to_string(),
-                process_count: self.process_count,
-                gpu_count: self.gpu_count,
-                python: python.to_owned(),
-                package: self.package.clone(),
-                work_folder: self.folder.join("nodes").join(node.to_string()),
-                prefetch_bytes_max: self.prefetch_bytes_max / u64::from(self.spec.node_count),
-                crash: |point| crate::crash::at(point),
-            };
-            agents.spawn(agent.run(stopped.clone()));
-        }
     }
 }
 

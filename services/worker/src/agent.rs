@@ -56,7 +56,7 @@ pub enum Stop {
 }
 
 /// A node, about to start.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Agent {
     /// The job.
     pub spec: Arc<JobSpec>,
@@ -250,10 +250,8 @@ impl Node {
         }
         let depth: usize = self.slots.iter().map(Slot::depth).sum();
         let wanted = (2 * depth).saturating_sub(self.leases.count()).min(RECEIVE_MAX);
-        if wanted * 4 < depth.min(RECEIVE_MAX) {
-            return;
-        }
-        if wanted == 0 {
+        // Few at a time are not worth a call.
+        if wanted == 0 || wanted * 4 < depth.min(RECEIVE_MAX) {
             return;
         }
         let (tasks, events) = (self.agent.tasks.clone(), self.events.clone());
@@ -482,7 +480,7 @@ impl Node {
         let in_pipes = self.slots.iter_mut().flat_map(Slot::take_back);
         held.extend(in_pipes.chain(self.ready.drain(..)).map(|one| (one.lease, one.descriptor, one.deliveries_lost)));
         for slot in 0..self.slots.len() {
-            self.forget_process(slot).await?;
+            self.forget_process(slot);
         }
         let stopped = ResultEvent::NodeStopped { node: self.agent.node.clone(), cause: self.gave_up.clone() };
         self.tell(stopped).await?;

@@ -390,7 +390,7 @@ impl Node {
         }
         let init_failed = self.slots[slot].running.as_ref().is_some_and(|running| running.init_failed);
         let was_finishing = self.slots[slot].running.as_ref().is_some_and(|running| running.finishing.is_some());
-        self.forget_process(slot).await?;
+        self.forget_process(slot);
         if !was_ready && !was_killed && !init_failed && self.stop == Stop::No {
             let stderr = self.log.system_file(&name, "stderr.txt");
             let said = last_lines(&stderr);
@@ -489,7 +489,7 @@ impl Node {
     }
 
     /// Clears the slot of a process that is gone, or killed and no longer of interest.
-    pub(super) async fn forget_process(&mut self, slot: usize) -> Result<()> {
+    pub(super) fn forget_process(&mut self, slot: usize) {
         if let Some(mut running) = self.slots[slot].running.take() {
             running.log.flush();
             if let Some(index) = running.gpu {
@@ -497,7 +497,6 @@ impl Node {
             }
             scratch::remove(&running.scratch);
         }
-        Ok(())
     }
 
     // ---- stop ------------------------------------------------------------------------------------------------
