@@ -5,7 +5,7 @@
 //! what they have, then the reducer, which commits it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,7 +95,8 @@ impl Execution<'_> {
         let environments = self.home.environments();
         let (told, mut telling) = tokio::sync::mpsc::unbounded_channel::<String>();
         let interpreter = tokio::task::spawn_blocking(move || {
-            worker::interpreter(&environment, &environments, |line| {
+            // A local job always names its interpreter.
+            worker::interpreter(&environment, Path::new("python3"), &environments, |line| {
                 let _ = told.send(line.to_owned());
             })
         });
@@ -111,7 +112,7 @@ impl Execution<'_> {
             python: PathBuf::new(),
             package: self.settings.package(&folder)?,
             work_folder: folder.join("nodes"),
-            prefetch_bytes_max: self.settings.prefetch_bytes_max / u64::from(spec.node_count),
+            prefetch_bytes_max: self.settings.prefetch_bytes_max / u64::from(spec.node_count.unwrap_or(1)),
             crash: |point| crate::crash::at(point),
         };
         tokio::pin!(interpreter);
@@ -124,7 +125,7 @@ impl Execution<'_> {
                     starting = false;
                     match made.context("make the environment")? {
                         Ok(python) => {
-                            for node in (0..spec.node_count).map(|node| node.to_string()) {
+                            for node in (0..spec.node_count.unwrap_or(1)).map(|node| node.to_string()) {
                                 let work_folder = agent.work_folder.join(&node);
                                 let agent = Agent { node, work_folder, python: python.clone(), ..agent.clone() };
                                 agents.spawn(agent.run(stopped.clone()));

@@ -104,6 +104,8 @@ fn script_problem(spec: &JobSpec) -> Result<Option<String>> {
         names |= {t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)}\n\
         if not names & {'run', '*'}:\n    sys.exit(f'{path}: it defines no run(mini_batch)')\n";
     let python = match &spec.environment {
+        // Only a node knows its interpreter.
+        protocol::Environment::Node => return Ok(None),
         protocol::Environment::Interpreter { path } => path,
         protocol::Environment::Requirements { base, .. } => base,
     };

@@ -250,7 +250,7 @@ impl Iterator for FileBatches {
         {
             paths.push(next.path);
         }
-        Some(Ok(Work::Files { input: self.input, paths, key: Vec::new() }))
+        Some(Ok(Work::Files { input: self.input, paths, versions: Vec::new(), key: Vec::new() }))
     }
 }
 
@@ -272,7 +272,12 @@ fn table_blocks(
             };
             let ranges = cutter.mini_batches(&listed)?;
             Ok(ranges.map(move |range| {
-                let block = Block { path: listed.path.clone(), range: range?, path_columns: path_columns.clone() };
+                let block = Block {
+                    path: listed.path.clone(),
+                    version: None,
+                    range: range?,
+                    path_columns: path_columns.clone(),
+                };
                 Ok(Work::Rows { input: index, blocks: vec![block], key: Vec::new() })
             }))
         };
@@ -306,7 +311,7 @@ impl Combinations {
     fn files(self, input: u32) -> impl Iterator<Item = Result<Work>> + Send {
         self.files.into_iter().map(move |(values, files)| {
             let paths = files.into_iter().map(|(path, _)| path).collect();
-            Ok(Work::Files { input, paths, key: self.keys.iter().cloned().zip(values).collect() })
+            Ok(Work::Files { input, paths, versions: Vec::new(), key: self.keys.iter().cloned().zip(values).collect() })
         })
     }
 
@@ -321,7 +326,7 @@ impl Combinations {
                 match cutter.whole(&path, size) {
                     Ok(ranges) => blocks.extend(ranges.into_iter().map(|range| {
                         let (path, path_columns) = (path.clone(), path_columns.clone());
-                        Block { path, range, path_columns }
+                        Block { path, version: None, range, path_columns }
                     })),
                     Err(error) => return Some(Err(error)),
                 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use backon::{ExponentialBuilder, Retryable};
-use protocol::{Descriptor, JobSpec, Planned, ResultEvent, TableSchema, Work, encode_record};
+use protocol::{Descriptor, JobSpec, Planned, ResultEvent, TableSchema, Work, begin_message, encode_record};
 use queue::{Message, Queue};
 use storage::{Commit, JobStore, PLAN_CHUNK_MINI_BATCHES, PlanComplete};
 use tokio::sync::mpsc;
@@ -81,9 +81,9 @@ impl Partitioner {
             None => self.plan(&pending, &progress).await?,
         };
         let planned = Planned { mini_batches: complete.mini_batches, items: complete.items };
-        let mut record = Vec::new();
-        encode_record(&ResultEvent::Planned(planned), b"", &mut record);
-        let message = Message::new(record, &self.spec.job_id);
+        let mut body = begin_message(&self.spec.job_id);
+        encode_record(&ResultEvent::Planned(planned), b"", &mut body);
+        let message = Message::new(body, &self.spec.job_id);
         send(&*self.results, vec![message]).await.context("announce that the plan is complete")?;
         info!(job.id = self.spec.job_id, mini_batches = complete.mini_batches, files = complete.files, "planned");
         Ok(complete)

@@ -31,6 +31,9 @@ pub enum Work {
         input: u32,
         /// Absolute local paths or URLs, in order.
         paths: Vec<ItemPath>,
+        /// What the listing knew of each path, in the same order; empty where all are local.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        versions: Vec<FileVersion>,
         /// Partition key values in the order of `partition_keys`; empty without keys.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         key: Vec<(String, String)>,
@@ -56,11 +59,25 @@ pub enum Work {
     },
 }
 
+/// What a listing knows of an object: a worker that finds another one there fails the mini-batch ("input changed since
+/// the job was planned") instead of mixing two versions of a data set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileVersion {
+    /// Size, so that downloads can be bounded before they start.
+    pub bytes: u64,
+    /// ETag, where the store has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etag: Option<String>,
+}
+
 /// A piece of one table file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Block {
     /// Absolute local path or URL.
     pub path: ItemPath,
+    /// What the listing knew of the file; `None` where it is local.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<FileVersion>,
     /// Which rows of it.
     #[serde(flatten)]
     pub range: BlockRange,

@@ -11,7 +11,7 @@ mod record;
 mod report;
 mod spec;
 
-pub use descriptor::{Block, BlockRange, Descriptor, Work};
+pub use descriptor::{Block, BlockRange, Descriptor, FileVersion, Work};
 pub use frame::{
     Configure, FRAME_LENGTH_MAX, FrameError, FrameReader, MiniBatchFrame, Payload, ProcessEvent, STATUS_PAGE_BYTES,
     ToProcess, encode_frame, status_offset,
@@ -20,10 +20,10 @@ pub use item_path::ItemPath;
 pub use outcome::{
     Attempt, AttemptStatus, ErrorReport, Planned, ResultEvent, Rows, SLOT_PHASES, SlotPhase, Waiting, Warning,
 };
-pub use record::{Record, RecordError, decode_records, encode_record};
+pub use record::{Record, RecordError, begin_message, decode_records, encode_record, job_of_message};
 pub use report::{Counts, FailedMiniBatch, JobResult, Progress};
 pub use spec::{
     ColumnType, Environment, ErrorThresholds, HeaderMode, Input, InputKind, JobSpec, JobState, MiniBatchSize,
-    MismatchPolicy, Output, OutputAction, OutputFormat, TableColumn, TableFormat, TableOptions, TableSchema,
-    milliseconds_since_epoch,
+    MismatchPolicy, Output, OutputAction, OutputFormat, Snapshot, Snapshots, TableColumn, TableFormat, TableOptions,
+    TableSchema, milliseconds_since_epoch,
 };

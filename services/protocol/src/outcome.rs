@@ -6,6 +6,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum ResultEvent {
+    /// The events that follow belong to this job. First in every result message, because reducers of several jobs
+    /// share a queue.
+    Job {
+        /// The job.
+        job_id: String,
+    },
     /// A mini-batch was attempted.
     Attempt(Box<Attempt>),
     /// The plan is complete.

@@ -54,6 +54,23 @@ pub fn encode_record(event: &ResultEvent, rows: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(rows);
 }
 
+/// The beginning of a result message: the record that says whose events follow.
+pub fn begin_message(job_id: &str) -> Vec<u8> {
+    let mut message = Vec::new();
+    encode_record(&ResultEvent::Job { job_id: job_id.to_owned() }, b"", &mut message);
+    message
+}
+
+/// Whose events a result message holds; in the error, why it is none.
+pub fn job_of_message(body: &Bytes) -> Result<String, String> {
+    match decode_records(body).next() {
+        Some(Ok(Record { event: ResultEvent::Job { job_id }, .. })) => Ok(job_id),
+        Some(Ok(_)) => Err("it does not begin with the job it belongs to".to_owned()),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err("it is empty".to_owned()),
+    }
+}
+
 /// Reads every record of `bytes`.
 pub fn decode_records(bytes: &Bytes) -> impl Iterator<Item = Result<Record, RecordError>> + '_ {
     let mut offset = 0;
@@ -115,6 +132,18 @@ mod tests {
         assert_eq!(&records[0].rows[..], b"one\n");
         assert_eq!(&bytes[records[0].rows_offset..][..4], b"one\n");
         assert_eq!(records[1].event, stopped("1"));
+    }
+
+    #[test]
+    fn a_message_says_whose_it_is() {
+        let mut message = begin_message("a-20261121-100203-ab12");
+        encode_record(&stopped("0"), b"", &mut message);
+        assert_eq!(job_of_message(&message.into()).as_deref(), Ok("a-20261121-100203-ab12"));
+        let mut foreign = Vec::new();
+        encode_record(&stopped("0"), b"", &mut foreign);
+        for body in [Bytes::from(foreign), Bytes::from_static(b"hello, world"), Bytes::new()] {
+            job_of_message(&body).expect_err("not a result message");
+        }
     }
 
     #[test]

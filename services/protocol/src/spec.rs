@@ -36,10 +36,15 @@ pub struct JobSpec {
     pub rank_mini_batch_count: u64,
     /// When the job is given up.
     pub thresholds: ErrorThresholds,
+    /// Copies of what a node elsewhere cannot see at its place; empty for a job that stays on this machine.
+    #[serde(default)]
+    pub snapshots: Snapshots,
     /// What becomes of the results.
     pub output: Output,
-    /// Number of nodes that work on the job.
-    pub node_count: u32,
+    /// The most nodes that work on the job at a time; `None`: every node of the compute target, or the one node that
+    /// is this machine.
+    #[serde(default)]
+    pub node_count: Option<u32>,
     /// Python processes a node; `None`: as many as cores, or 1 where there is a GPU.
     pub process_count_per_node: Option<u32>,
     /// Limit of one `run()` call.
@@ -86,6 +91,30 @@ pub struct JobSpec {
     pub job_file: String,
     /// Whether a finished job of the same fingerprint and inputs may stand in for this one.
     pub allow_reuse: bool,
+}
+
+/// Folders and files that travel with a job, content-addressed in the target's store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Snapshots {
+    /// `source_directory`; `None`: nodes use it where it stands.
+    pub source: Option<Snapshot>,
+    /// Side inputs by name, where they are local to the machine that enqueued the job.
+    pub side_inputs: BTreeMap<String, Snapshot>,
+    /// The environment's requirements file, or the folder of its `pyproject.toml`.
+    pub environment: Option<Snapshot>,
+}
+
+/// One packed folder or file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// BLAKE3 of what is packed, in hexadecimal: its name in the store, and in the cache of a node.
+    pub digest: String,
+    /// Size of the packed object.
+    pub bytes: u64,
+    /// Name of the one file that is packed; `None`: a folder is.
+    #[serde(default)]
+    pub file: Option<String>,
 }
 
 /// When a job is given up. Every comparison is a strict "greater than".
@@ -262,6 +291,8 @@ pub enum OutputFormat {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Environment {
+    /// The interpreter that a node of the compute target uses by default (`GRISTMILL_PYTHON` there).
+    Node,
     /// An interpreter, as given or found.
     Interpreter {
         /// Absolute path.

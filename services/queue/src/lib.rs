@@ -23,6 +23,7 @@ mod memory;
 mod sqlite;
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -78,6 +79,9 @@ pub trait Queue: Send + Sync + Debug {
 
     /// How much is in the queue, approximately: for progress and scaling, never for deciding that work is done.
     async fn depth(&self) -> Result<Depth, Error>;
+
+    /// What the service behind the queue allows.
+    fn limits(&self) -> Limits;
 }
 
 /// What is sent.
@@ -123,9 +127,42 @@ pub struct Delivery {
 
 /// Names one delivery of one message to the queue that made it. Opaque, and worth nothing to any other queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Receipt {
-    message: i64,
-    delivery: u32,
+pub struct Receipt(Name);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Name {
+    /// A message and one of its deliveries, or a delivery tag and the connection it is valid on.
+    Numbered { message: i64, delivery: u32 },
+    /// What a service calls it.
+    #[expect(dead_code)]
+    Handle(Arc<str>),
+}
+
+impl Receipt {
+    fn numbered(message: i64, delivery: u32) -> Self {
+        Self(Name::Numbered { message, delivery })
+    }
+
+    /// Message and delivery. A receipt of a queue of another kind gives numbers that name nothing.
+    fn numbers(&self) -> (i64, u32) {
+        match self.0 {
+            Name::Numbered { message, delivery } => (message, delivery),
+            Name::Handle(_) => (-1, 0),
+        }
+    }
+}
+
+/// What the service behind a queue allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest [`Message::body`].
+    pub message_bytes_max: usize,
+    /// The longest time that one delivery can stay leased, extensions included; `None`: as long as it is extended.
+    pub lease_max: Option<Duration>,
+    /// The longest [`Message::delay`]; longer ones are cut to it, and with zero all are ignored.
+    pub delay_max: Duration,
+    /// Leases end by time. Otherwise a lease is as long as the connection it was made on, and all end with that.
+    pub timed_lease: bool,
 }
 
 /// How much is in a queue, approximately.

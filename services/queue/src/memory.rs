@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::clock::deadline;
 use crate::error::check_sizes;
-use crate::{Clock, Delivery, Depth, Error, Message, Queue, Receipt, Receive};
+use crate::{Clock, Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 
 /// How a [`MemoryQueue`] behaves where services differ.
 #[derive(Clone, Debug)]
@@ -142,7 +142,7 @@ impl Queue for MemoryQueue {
         let mut lost = Vec::new();
         for (receipt, visibility) in leases {
             if state.is_leased(receipt, now) {
-                state.set_visible_at(receipt.message, self.options.clock.after(*visibility));
+                state.set_visible_at(receipt.numbers().0, self.options.clock.after(*visibility));
             } else {
                 lost.push(receipt.clone());
             }
@@ -154,12 +154,13 @@ impl Queue for MemoryQueue {
         let mut state = self.call()?;
         let mut lost = Vec::new();
         for receipt in receipts {
+            let (message, delivery) = receipt.numbers();
             let removes = state
                 .messages
-                .get(&receipt.message)
-                .is_some_and(|stored| stored.receive_count == receipt.delivery || self.options.old_receipt_deletes);
+                .get(&message)
+                .is_some_and(|stored| stored.receive_count == delivery || self.options.old_receipt_deletes);
             if removes {
-                state.remove(receipt.message);
+                state.remove(message);
             } else {
                 lost.push(receipt.clone());
             }
@@ -172,7 +173,7 @@ impl Queue for MemoryQueue {
         let now = self.options.clock.now_milliseconds();
         for receipt in receipts {
             if state.is_leased(receipt, now) {
-                state.set_visible_at(receipt.message, VISIBLE_NOW);
+                state.set_visible_at(receipt.numbers().0, VISIBLE_NOW);
             }
         }
         drop(state);
@@ -192,6 +193,15 @@ impl Queue for MemoryQueue {
             } += 1;
         }
         Ok(depth)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            message_bytes_max: self.options.message_bytes_max,
+            lease_max: None,
+            delay_max: Duration::MAX,
+            timed_lease: true,
+        }
     }
 }
 
@@ -219,13 +229,14 @@ impl State {
         self.set_visible_at(id, leased_until);
         let stored = self.messages.get_mut(&id).expect("claimed ids exist");
         stored.receive_count += 1;
-        let receipt = Receipt { message: id, delivery: stored.receive_count };
+        let receipt = Receipt::numbered(id, stored.receive_count);
         Delivery { body: stored.body.clone(), receipt, receive_count: stored.receive_count }
     }
 
     fn is_leased(&self, receipt: &Receipt, now: i64) -> bool {
-        let stored = self.messages.get(&receipt.message);
-        stored.is_some_and(|stored| stored.receive_count == receipt.delivery && stored.visible_at > now)
+        let (message, delivery) = receipt.numbers();
+        let stored = self.messages.get(&message);
+        stored.is_some_and(|stored| stored.receive_count == delivery && stored.visible_at > now)
     }
 
     fn set_visible_at(&mut self, id: i64, visible_at: i64) {

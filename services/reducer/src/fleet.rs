@@ -63,7 +63,8 @@ impl Fleet {
                 }
                 self.waiting.push(waiting.clone());
             }
-            ResultEvent::Attempt(_)
+            ResultEvent::Job { .. }
+            | ResultEvent::Attempt(_)
             | ResultEvent::Planned(_)
             | ResultEvent::PlanFailed { .. }
             | ResultEvent::Reopened { .. } => {}

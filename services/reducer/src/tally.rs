@@ -89,6 +89,7 @@ impl Tally {
                 self.reopen();
                 Effect::Counted
             }
+            ResultEvent::Job { .. } => Effect::Nothing,
             other => {
                 if let ResultEvent::InitFailed { error, .. } = other {
                     self.failures.init_failed(error);

@@ -43,7 +43,7 @@ impl Limits {
     pub fn new(spec: &JobSpec, process_count_per_node: Option<u32>, init_failure_age: Duration) -> Self {
         Self {
             thresholds: spec.thresholds,
-            node_count: spec.node_count.max(1),
+            node_count: spec.node_count.unwrap_or(1).max(1),
             process_count_per_node: spec.process_count_per_node.or(process_count_per_node),
             run_invocation_timeout: Duration::from_secs(spec.run_invocation_timeout_seconds),
             progress_update_timeout: Duration::from_secs(spec.progress_update_timeout_seconds),
@@ -229,7 +229,7 @@ mod tests {
 
     fn limits(node_count: u32) -> Limits {
         let mut spec = spec(std::path::Path::new("/out"));
-        spec.node_count = node_count;
+        spec.node_count = Some(node_count);
         Limits::new(&spec, None, Duration::from_secs(120))
     }
 

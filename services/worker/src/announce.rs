@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
-use protocol::{Attempt, Descriptor, ResultEvent, Rows, encode_record};
+use protocol::{Attempt, Descriptor, ResultEvent, Rows, begin_message, encode_record};
 use queue::{Message, Queue};
 use storage::JobStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -222,6 +222,9 @@ impl<'a> Messages<'a> {
     }
 
     fn push(&mut self, event: &ResultEvent, rows: &[u8]) {
+        if self.current.is_empty() {
+            self.current = begin_message(self.job_id);
+        }
         encode_record(event, rows, &mut self.current);
         if self.current.len() >= MESSAGE_BYTES_FULL {
             self.full.push(std::mem::take(&mut self.current).into());

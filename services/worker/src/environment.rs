@@ -11,11 +11,13 @@ use protocol::Environment;
 /// Lines of the installer's output that an error carries.
 const INSTALLER_LINES: usize = 15;
 
-/// The interpreter of `environment`, made ready below `cache` if need be.
+/// The interpreter of `environment`, made ready below `cache` if need be; `default` is what this node uses where the
+/// job names none.
 ///
 /// Blocks, for minutes when packages are installed. Two jobs that need the same environment wait for each other.
-pub fn interpreter(environment: &Environment, cache: &Path, tell: impl Fn(&str)) -> Result<PathBuf> {
+pub fn interpreter(environment: &Environment, default: &Path, cache: &Path, tell: impl Fn(&str)) -> Result<PathBuf> {
     match environment {
+        Environment::Node => Ok(default.to_owned()),
         Environment::Interpreter { path } => Ok(path.as_path().to_owned()),
         Environment::Requirements { file, base } => virtual_environment(file.as_path(), base.as_path(), cache, tell),
     }
@@ -86,7 +88,9 @@ mod tests {
         let environment = environment(folder.path(), "# nothing\n");
         let told = std::cell::Cell::new(0);
         for _ in 0..2 {
-            let python = interpreter(&environment, &folder.path().join("cache"), |_| told.set(told.get() + 1));
+            let python = interpreter(&environment, Path::new("python3"), &folder.path().join("cache"), |_| {
+                told.set(told.get() + 1)
+            });
             assert!(python.expect("an empty environment can be made").exists());
         }
         assert_eq!(told.get(), 1);
@@ -97,9 +101,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let cache = folder.path().join("cache");
         let missing = environment(folder.path(), "/no/such/package.whl\n");
-        let error = interpreter(&missing, &cache, |_| ()).expect_err("cannot be installed");
+        let error = interpreter(&missing, Path::new("python3"), &cache, |_| ()).expect_err("cannot be installed");
         assert!(format!("{error:#}").contains("/no/such/package.whl"), "{error:#}");
-        let error = interpreter(&missing, &cache, |_| ()).expect_err("is not taken for complete");
+        let error = interpreter(&missing, Path::new("python3"), &cache, |_| ()).expect_err("is not taken for complete");
         assert!(format!("{error:#}").contains("install the packages"), "{error:#}");
     }
 }

@@ -293,7 +293,7 @@ mod tests {
                 mini_batch,
                 tries_spent,
                 deliveries_lost: 0,
-                work: Work::Files { input: 0, paths: vec!["/a".into(), "/b".into()], key: vec![] },
+                work: Work::Files { input: 0, paths: vec!["/a".into(), "/b".into()], versions: vec![], key: vec![] },
             },
             deliveries_lost: 2,
             payload: Payload::Rank,

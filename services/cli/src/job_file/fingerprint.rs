@@ -37,7 +37,7 @@ fn without_operation(spec: &JobSpec) -> JobSpec {
         fingerprint: String::new(),
         description: String::new(),
         argv: Vec::new(),
-        node_count: 1,
+        node_count: None,
         process_count_per_node: None,
         logging_level: String::new(),
         progress_update_timeout_seconds: 0,

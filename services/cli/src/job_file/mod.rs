@@ -221,7 +221,8 @@ fn read_keys(top: &Section<'_>, paths: &Paths, context: &Context, problems: &mut
         rank_mini_batch_count,
         thresholds: given.thresholds,
         output,
-        node_count: node_count.unwrap_or(1),
+        node_count,
+        snapshots: Default::default(),
         process_count_per_node: process_count_per_node.map(|count| count as u32),
         run_invocation_timeout_seconds,
         task_overhead_timeout_seconds,
@@ -332,7 +333,7 @@ fn replace_in_variables(
 /// Fingerprint of the job, and digest of its snapshot.
 fn fingerprint_of(spec: &JobSpec, arguments: &[String], job_file: &Path) -> Result<(String, String), Fault> {
     let requirements = match &spec.environment {
-        Environment::Interpreter { .. } => String::new(),
+        Environment::Node | Environment::Interpreter { .. } => String::new(),
         Environment::Requirements { file, .. } => snapshot::digest_file(file.as_path())
             .map(|digest| digest.to_hex().to_string())
             .map_err(|error| Fault::of(error.to_string(), "a requirements file that can be read"))?,

@@ -119,6 +119,10 @@ impl Queue for PoweredQueue {
     async fn depth(&self) -> std::result::Result<Depth, queue::Error> {
         self.inner.depth().await
     }
+
+    fn limits(&self) -> queue::Limits {
+        self.inner.limits()
+    }
 }
 
 /// A store in memory that hangs on the power.

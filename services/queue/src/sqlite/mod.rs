@@ -22,7 +22,7 @@ use self::store::Store;
 use self::thread::{Call, Mailbox, QueueThread, Receiver};
 use crate::clock::deadline;
 use crate::error::check_sizes;
-use crate::{Clock, Delivery, Depth, Error, Message, Queue, Receipt, Receive};
+use crate::{Clock, Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 
 /// What a power cut may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,6 +152,10 @@ impl Queue for SqliteQueue {
 
     async fn depth(&self) -> Result<Depth, Error> {
         self.call(Store::depth).await
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { message_bytes_max: MESSAGE_BYTES_MAX, lease_max: None, delay_max: Duration::MAX, timed_lease: true }
     }
 }
 

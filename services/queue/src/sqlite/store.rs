@@ -165,13 +165,13 @@ impl Store {
             let body = body(row, 2)?;
             bytes += body.len();
             let receive_count = row.get::<_, u32>(1)? + 1;
-            let receipt = Receipt { message: row.get(0)?, delivery: receive_count };
+            let receipt = Receipt::numbered(row.get(0)?, receive_count);
             deliveries.push(Delivery { body, receipt, receive_count });
         }
         drop(rows);
         let mut claim = self.connection.prepare_cached(CLAIM)?;
         let leased_until = self.clock.after(visibility);
-        for Receipt { message, delivery } in deliveries.iter().map(|delivery| &delivery.receipt) {
+        for (message, delivery) in deliveries.iter().map(|delivery| delivery.receipt.numbers()) {
             claim.execute(params![leased_until, delivery, message])?;
         }
         Ok(deliveries)
@@ -181,7 +181,8 @@ impl Store {
     pub(super) fn unclaim(&self, receipts: &[Receipt]) -> rusqlite::Result<()> {
         let mut unclaim = self.connection.prepare_cached(UNCLAIM)?;
         for receipt in receipts {
-            unclaim.execute(params![VISIBLE_NOW, receipt.message, receipt.delivery])?;
+            let (message, delivery) = receipt.numbers();
+            unclaim.execute(params![VISIBLE_NOW, message, delivery])?;
         }
         Ok(())
     }
@@ -205,7 +206,8 @@ impl Store {
         let mut set_lease = self.connection.prepare_cached(SET_LEASE)?;
         let mut lost = Vec::new();
         for (receipt, visible_at) in leases {
-            if set_lease.execute(params![visible_at, receipt.message, receipt.delivery, now])? == 0 {
+            let (message, delivery) = receipt.numbers();
+            if set_lease.execute(params![visible_at, message, delivery, now])? == 0 {
                 lost.push(receipt.clone());
             }
         }
@@ -216,7 +218,7 @@ impl Store {
         let mut delete = self.connection.prepare_cached(DELETE)?;
         let mut lost = Vec::new();
         for receipt in receipts {
-            if delete.execute(params![receipt.message, receipt.delivery])? == 0 {
+            if delete.execute(receipt.numbers())? == 0 {
                 lost.push(receipt.clone());
             }
         }
@@ -340,7 +342,7 @@ mod tests {
         store.send(&vec![Message::new(vec![1; CLAIM_BYTES_MAX / 4], "job"); 6]).expect("sends");
         let numbers = |messages_max| -> Vec<i64> {
             let deliveries = store.claim(messages_max, Duration::from_secs(60)).expect("claims");
-            deliveries.iter().map(|delivery| delivery.receipt.message).collect()
+            deliveries.iter().map(|delivery| delivery.receipt.numbers().0).collect()
         };
         assert_eq!(numbers(100), [1, 2, 3, 4]);
         assert_eq!(numbers(1), [5]);

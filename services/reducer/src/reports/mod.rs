@@ -190,7 +190,7 @@ impl Files {
             }
             ResultEvent::PlanFailed { cause } => self.overview_line(&format!("Scheduling failed: {cause}")),
             ResultEvent::Reopened { .. } => self.overview_line("The job was opened again."),
-            ResultEvent::Attempt(_) => {}
+            ResultEvent::Job { .. } | ResultEvent::Attempt(_) => {}
         }
     }
 

@@ -126,6 +126,7 @@ fn the_path_adds_the_last_columns_and_blocks_follow_one_another() {
         .zip(["x", "y"])
         .map(|(path, store)| Block {
             path: ItemPath::from(path.as_path()),
+            version: None,
             range: ALL_LINES,
             path_columns: vec![("Store".into(), store.into()), ("Brand".into(), "007".into())],
         })

@@ -47,7 +47,8 @@ fn write(folder: &Folder) -> PathBuf {
 
 fn decode(path: &Path, row_group: u32, offset: u64, rows: u64) -> Result<Decoded> {
     let range = BlockRange::RowGroup { row_group, offset, rows };
-    let block = Block { path: ItemPath::from(path), range, path_columns: vec![("Store".into(), "007".into())] };
+    let block =
+        Block { path: ItemPath::from(path), version: None, range, path_columns: vec![("Store".into(), "007".into())] };
     let blocks = [LocalBlock { block: &block, path }];
     tables::decode(&DecodeRequest { blocks: &blocks, options: &options(), schema: None })
 }
@@ -103,6 +104,7 @@ fn several_blocks_are_one_table() {
     let path = write(&folder);
     let blocks = [(0, "x"), (2, "y")].map(|(row_group, store)| Block {
         path: ItemPath::from(path.as_path()),
+        version: None,
         range: BlockRange::RowGroup { row_group, offset: 0, rows: 5 },
         path_columns: vec![("Store".into(), store.into())],
     });

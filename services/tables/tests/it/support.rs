@@ -60,7 +60,7 @@ impl Input {
 pub const ALL_LINES: BlockRange = BlockRange::Lines { first: 0, last: u64::MAX };
 
 pub fn block(path: &Path, range: BlockRange) -> Block {
-    Block { path: ItemPath::from(path), range, path_columns: Vec::new() }
+    Block { path: ItemPath::from(path), version: None, range, path_columns: Vec::new() }
 }
 
 pub fn decode(path: &Path, range: BlockRange, options: &TableOptions, schema: Option<&TableSchema>) -> Result<Decoded> {

@@ -161,7 +161,7 @@ impl Node {
         let spec = &self.agent.spec;
         let mut variables: Vec<(OsString, OsString)> = vec![
             ("AZUREML_BI_OUTPUT_PATH".into(), spec.output.folder.as_path().into()),
-            ("AZUREML_NODE_COUNT".into(), spec.node_count.to_string().into()),
+            ("AZUREML_NODE_COUNT".into(), spec.node_count.unwrap_or(1).to_string().into()),
             ("AZUREML_RUN_ID".into(), spec.job_id.clone().into()),
         ];
         if self.agent.gpu_count > 0 {

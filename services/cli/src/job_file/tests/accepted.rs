@@ -18,7 +18,7 @@ fn defaults_are_those_of_the_original() {
     let thresholds = spec.thresholds;
     assert_eq!((thresholds.error_threshold, thresholds.allowed_failed_count), (-1, -1));
     assert_eq!(thresholds.allowed_failed_percent, 100.0);
-    assert_eq!((spec.node_count, spec.process_count_per_node), (1, None));
+    assert_eq!((spec.node_count, spec.process_count_per_node), (None, None));
     assert_eq!((spec.run_invocation_timeout_seconds, spec.task_overhead_timeout_seconds), (60, 30));
     assert_eq!((spec.progress_update_timeout_seconds, spec.first_task_creation_timeout_seconds), (270, 600));
     assert_eq!((spec.run_max_try, spec.lost_delivery_max), (3, 10));
@@ -307,7 +307,7 @@ fn values_of_the_command_line_replace_those_of_the_file() {
     ];
     let spec = workplace.load(&text, &overrides).expect("valid").spec;
     assert_eq!(spec.mini_batch_size, MiniBatchSize::Files(20));
-    assert_eq!((spec.node_count, spec.process_count_per_node), (2, Some(3)));
+    assert_eq!((spec.node_count, spec.process_count_per_node), (Some(2), Some(3)));
     assert_eq!((spec.run_invocation_timeout_seconds, spec.progress_update_timeout_seconds), (100, 390));
     assert_eq!((spec.run_max_try, spec.logging_level.as_str()), (5, "DEBUG"));
 
