@@ -3,19 +3,19 @@
 //! Listing is an iterator, because local folders are listed by blocking calls and both end in the same place. So the
 //! asynchronous stores run on a small runtime of their own.
 
-use std::collections::HashMap;
 use std::fmt::Display;
 use std::io::{Seek, SeekFrom, Write};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use object_store::path::Path as ObjectPath;
-use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme};
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
+use storage::Stores;
 use tempfile::NamedTempFile;
 use tokio::runtime::Runtime;
-use url::{Position, Url};
+use url::Url;
 
 /// Objects that are asked for in one step of a listing: one page of S3.
 const PAGE_OBJECTS: usize = 1000;
@@ -30,7 +30,7 @@ const FOOTER_TAIL_BYTES: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Remote {
     runtime: OnceLock<Runtime>,
-    stores: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
+    stores: Stores,
 }
 
 /// One object.
@@ -92,22 +92,12 @@ impl Remote {
     }
 
     fn open(&self, url: &Url) -> Result<(Arc<dyn ObjectStore>, ObjectPath), String> {
-        let (_, path) = ObjectStoreScheme::parse(url).map_err(|error| error.to_string())?;
-        // The first segment is a bucket in some `https` addresses.
-        let bucket = url.path_segments().and_then(|mut segments| segments.next()).unwrap_or_default();
-        let bucket = if url.scheme() == "https" { bucket } else { "" };
-        let key = format!("{}/{bucket}", &url[..Position::BeforePath]);
-        let mut stores = self.stores.lock().expect("nobody panics while opening a store");
-        if let Some(store) = stores.get(&key) {
-            return Ok((Arc::clone(store), path));
-        }
-        let (store, _) = storage::open_url(url).map_err(|error| match error {
+        let (stores, url) = (self.stores.clone(), url.clone());
+        self.wait(async move { stores.open(&url).await }).map_err(|error| match error {
             // The caller names the URL.
             storage::Error::Unavailable { message, .. } => message,
             error => error.to_string(),
-        })?;
-        stores.insert(key, Arc::clone(&store));
-        Ok((store, path))
+        })
     }
 
     /// One object by its URL; `None`: there is none.
@@ -309,7 +299,7 @@ mod tests {
             let (store, key) = (Arc::clone(&store), ObjectPath::parse(key).expect("a key"));
             remote.wait(async move { store.put(&key, "1".into()).await }).expect("in memory");
         }
-        remote.stores.lock().expect("alive").insert("s3://bucket/".to_owned(), store);
+        remote.stores.stand_in(&Url::parse("s3://bucket/").expect("a URL"), store);
         Arc::new(remote)
     }
 

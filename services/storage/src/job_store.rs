@@ -8,30 +8,26 @@ use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
-use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{ObjectStore, ObjectStoreExt};
 use protocol::{JobResult, JobSpec, Progress, TableSchema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Error, PlanComplete, Result};
-
-/// Whether a created-if-absent object is ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Commit {
-    /// It was absent and now holds our bytes.
-    Committed,
-    /// Somebody else has created it; our bytes are nowhere.
-    Lost,
-}
+use crate::create::{Commit, create};
+use crate::{Error, PlanComplete, Result, Stores};
 
 /// The objects of one job.
 #[derive(Clone, Debug)]
 pub struct JobStore {
-    store: Arc<dyn ObjectStore>,
+    pub(crate) store: Arc<dyn ObjectStore>,
     /// Prefix of every object in `store`; empty for a local job, whose store is rooted in its folder.
-    prefix: ObjectPath,
+    pub(crate) prefix: ObjectPath,
     /// The folder, where there is one.
-    folder: Option<PathBuf>,
+    pub(crate) folder: Option<PathBuf>,
+    /// The URL of the job, ending with a slash, for messages; empty for a local job.
+    pub(crate) url: String,
+    /// Opens what lies elsewhere.
+    pub(crate) stores: Stores,
 }
 
 impl JobStore {
@@ -39,17 +35,36 @@ impl JobStore {
     pub fn local(folder: &Path) -> Result<Self> {
         let store = LocalFileSystem::new_with_prefix(folder)
             .map_err(|error| Error::from_store(&folder.display().to_string(), error))?;
-        Ok(Self { store: Arc::new(store), prefix: ObjectPath::default(), folder: Some(folder.to_owned()) })
+        Ok(Self {
+            store: Arc::new(store),
+            prefix: ObjectPath::default(),
+            folder: Some(folder.to_owned()),
+            url: String::new(),
+            stores: Stores::default(),
+        })
     }
 
     /// A job below `prefix` of any store.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: ObjectPath) -> Self {
-        Self { store, prefix, folder: None }
+        Self { store, prefix, folder: None, url: String::new(), stores: Stores::default() }
     }
 
-    /// The job's folder; `None` where the store is not a local disk.
+    /// The job's folder, on a disk of this machine or one that it shares with others; `None` in any other store.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
+    }
+
+    /// Opens inputs and outputs, with the settings of the compute target.
+    pub fn stores(&self) -> &Stores {
+        &self.stores
+    }
+
+    /// The URL of one of the job's objects, such as `logs`, for people; its path where the job has a folder.
+    pub fn shown(&self, name: &str) -> String {
+        match &self.folder {
+            Some(folder) => folder.join(name).display().to_string(),
+            None => self.name(name),
+        }
     }
 
     /// Writes `spec.json`.
@@ -92,7 +107,7 @@ impl JobStore {
         optional(self.json("plan/complete.json").await)
     }
 
-    /// Commits a ledger segment. `Lost` means that another reducer has taken over.
+    /// Commits a ledger segment. `Lost` means that another reducer has committed it; its records are no less true.
     pub async fn commit_segment(&self, sequence: u64, records: Bytes) -> Result<Commit> {
         self.create(&ledger_segment(sequence), records).await
     }
@@ -105,7 +120,8 @@ impl JobStore {
     /// Reads a range of bytes of a ledger segment.
     pub async fn segment_range(&self, sequence: u64, range: Range<u64>) -> Result<Bytes> {
         let name = ledger_segment(sequence);
-        self.store.get_range(&self.path(&name), range).await.map_err(|error| Error::from_store(&name, error))
+        let read = self.store.get_range(&self.path(&name), range).await;
+        read.map_err(|error| Error::from_store(&self.name(&name), error))
     }
 
     /// The file of a ledger segment, for local jobs.
@@ -140,11 +156,12 @@ impl JobStore {
             };
         }
         let parts = self.store.list(Some(&self.path("parts"))).map_ok(|meta| meta.location);
-        self.store
-            .delete_stream(Box::pin(parts))
-            .try_for_each(|_| async { Ok(()) })
-            .await
-            .map_err(|error| Error::from_store("parts/", error))
+        let deleted = self.store.delete_stream(Box::pin(parts)).try_for_each(|_| async { Ok(()) }).await;
+        match deleted {
+            // Another reducer deletes them too.
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(Error::from_store(&self.name("parts"), error)),
+        }
     }
 
     /// Asks all roles to stop working on the job.
@@ -184,13 +201,13 @@ impl JobStore {
         for name in ["result.json", "control/cancel"] {
             match self.store.delete(&self.path(name)).await {
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-                Err(error) => return Err(Error::from_store(name, error)),
+                Err(error) => return Err(Error::from_store(&self.name(name), error)),
             }
         }
         Ok(())
     }
 
-    fn path(&self, name: &str) -> ObjectPath {
+    pub(crate) fn path(&self, name: &str) -> ObjectPath {
         self.prefix.parts().chain(ObjectPath::from(name).parts()).collect()
     }
 
@@ -199,36 +216,29 @@ impl JobStore {
         self.put(name, json.into()).await
     }
 
-    async fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+    pub(crate) async fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let bytes = self.get(name).await?;
         serde_json::from_slice(&bytes)
-            .map_err(|error| Error::Damaged { object: name.to_owned(), message: error.to_string() })
+            .map_err(|error| Error::Damaged { object: self.name(name), message: error.to_string() })
     }
 
-    async fn put(&self, name: &str, bytes: Bytes) -> Result<()> {
+    pub(crate) async fn put(&self, name: &str, bytes: Bytes) -> Result<()> {
         let put = self.store.put(&self.path(name), bytes.into()).await;
-        put.map(drop).map_err(|error| Error::from_store(name, error))
+        put.map(drop).map_err(|error| Error::from_store(&self.name(name), error))
     }
 
-    async fn get(&self, name: &str) -> Result<Bytes> {
-        let get = self.store.get_opts(&self.path(name), GetOptions::default()).await;
-        match get {
-            Ok(object) => object.bytes().await.map_err(|error| Error::from_store(name, error)),
-            Err(error) => Err(Error::from_store(name, error)),
-        }
+    pub(crate) async fn get(&self, name: &str) -> Result<Bytes> {
+        let read = async { self.store.get(&self.path(name)).await?.bytes().await };
+        read.await.map_err(|error| Error::from_store(&self.name(name), error))
     }
 
-    async fn create(&self, name: &str, bytes: Bytes) -> Result<Commit> {
-        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        match self.store.put_opts(&self.path(name), bytes.clone().into(), options).await {
-            Ok(_) => Ok(Commit::Committed),
-            // A create whose answer was lost may be tried again by the store's client and meets its own object.
-            Err(object_store::Error::AlreadyExists { .. }) => {
-                let ours = self.get(name).await? == bytes;
-                Ok(if ours { Commit::Committed } else { Commit::Lost })
-            }
-            Err(error) => Err(Error::from_store(name, error)),
-        }
+    pub(crate) async fn create(&self, name: &str, bytes: Bytes) -> Result<Commit> {
+        create(&*self.store, &self.path(name), &self.name(name), bytes).await
+    }
+
+    /// An object, for messages.
+    pub(crate) fn name(&self, name: &str) -> String {
+        format!("{}{name}", self.url)
     }
 }
 

@@ -12,18 +12,37 @@
 //! control/cancel       the user wants the job to stop                       created if absent
 //! progress.json        how the job stands                                   overwritten
 //! result.json          how it ended                                         created if absent
-//! logs/                the log tree, local jobs only                        by all roles, directly in the folder
+//! nodes/<seat>/<epoch> who may work on the job, where that is limited       created if absent, by workers
+//! logs/                the log tree                                         by all roles, directly where it is a folder
 //! ```
+//!
+//! The store of a compute target ([`TargetStore`]) holds many jobs.
 
+mod aws;
+pub mod check;
+mod create;
 mod error;
 mod job_store;
+mod logs;
 mod plan;
 mod remote;
+mod seats;
+pub mod snapshot;
+mod stores;
+mod target;
+mod upload;
 
+pub use create::Commit;
 pub use error::Error;
-pub use job_store::{Commit, JobStore};
+pub use job_store::JobStore;
+pub use logs::LogFile;
 pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanComplete};
-pub use remote::{download, file_name, open_url};
+pub use remote::file_name;
+pub use seats::Seat;
+pub use snapshot::{Limit, Source, pack, unpack};
+pub use stores::{StoreOptions, Stores};
+pub use target::TargetStore;
+pub use upload::Upload;
 
 /// What every call gives.
 pub type Result<T> = std::result::Result<T, Error>;

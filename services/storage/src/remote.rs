@@ -1,30 +1,37 @@
 //! Single objects anywhere, by URL: what jobs read, as opposed to what they are.
+//!
+//! An object is asked for in the version that was planned (`If-Match`), so nobody ever gets a mixture of two.
 
+use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt};
+use protocol::FileVersion;
 use tokio::io::AsyncWriteExt;
 use url::Url;
 
-use crate::{Error, Result};
+use crate::stores::shown;
+use crate::{Error, Result, Stores};
 
-/// Opens the store that a URL points into, and returns the place in it.
-///
-/// Stores are configured by the usual variables of their vendors (`AWS_…`, `AZURE_…`, `GOOGLE_…`).
-pub fn open_url(url: &Url) -> Result<(Arc<dyn ObjectStore>, ObjectPath)> {
-    // Stores also know their options by short names: a variable `TOKEN` or `REGION` is none of ours.
-    let ours = |name: &str| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix));
-    let variables =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let variables = variables.filter(|(name, _)| ours(name)).map(|(name, value)| (name.to_ascii_lowercase(), value));
-    // Whoever writes `http` means it.
-    let plain = (url.scheme() == "http").then(|| ("allow_http".to_owned(), "true".to_owned()));
-    let (store, path) = object_store::parse_url_opts(url, variables.chain(plain))
-        .map_err(|error| Error::from_store(url.as_str(), error))?;
-    Ok((Arc::from(store), path))
+impl Stores {
+    /// Downloads an object into a file that appears whole or not at all. Streams: memory does not depend on its size.
+    pub async fn download(&self, url: &str, version: Option<&FileVersion>, to: &Path) -> Result<()> {
+        let url = parsed(url)?;
+        let (store, path) = self.open(&url).await?;
+        download(&*store, &path, &shown(&url), version, to).await
+    }
+
+    /// Reads a range of bytes of an object, which must not end behind it.
+    pub async fn read(&self, url: &str, version: Option<&FileVersion>, range: Range<u64>) -> Result<Bytes> {
+        let url = parsed(url)?;
+        let (store, path) = self.open(&url).await?;
+        let name = shown(&url);
+        let object = get(&*store, &path, &name, version, Some(range)).await?;
+        object.bytes().await.map_err(|error| Error::from_store(&name, error))
+    }
 }
 
 /// The name of the object behind a URL, as its file was called: without percent encoding.
@@ -33,28 +40,80 @@ pub fn file_name(url: &str) -> String {
     path.and_then(|path| path.filename().map(str::to_owned)).unwrap_or_else(|| "object".to_owned())
 }
 
-/// Downloads an object into a file that appears whole or not at all. Streams: memory does not depend on its size.
-///
-/// The store is opened as by [`open_url`].
-pub async fn download(url: &str, to: &Path) -> Result<()> {
-    let local =
-        |error: std::io::Error| Error::Unavailable { object: to.display().to_string(), message: error.to_string() };
-    let parsed =
-        Url::parse(url).map_err(|error| Error::Unavailable { object: url.to_owned(), message: error.to_string() })?;
-    let (store, path) = open_url(&parsed)?;
-    let object = store.get(&path).await.map_err(|error| Error::from_store(url, error))?;
+fn parsed(url: &str) -> Result<Url> {
+    Url::parse(url).map_err(|error| Error::unavailable(url, error))
+}
 
+pub(crate) async fn download(
+    store: &dyn ObjectStore,
+    path: &ObjectPath,
+    name: &str,
+    version: Option<&FileVersion>,
+    to: &Path,
+) -> Result<()> {
+    let local = |error: std::io::Error| Error::unavailable(&to.display().to_string(), error);
+    let object = get(store, path, name, version, None).await?;
     if let Some(folder) = to.parent() {
         tokio::fs::create_dir_all(folder).await.map_err(local)?;
     }
-    let partial = to.with_extension("partial");
+    let mut partial = to.as_os_str().to_owned();
+    partial.push(".partial");
     let mut file = tokio::fs::File::create(&partial).await.map_err(local)?;
     let mut pieces = object.into_stream();
-    while let Some(piece) = pieces.try_next().await.map_err(|error| Error::from_store(url, error))? {
+    while let Some(piece) = pieces.try_next().await.map_err(|error| Error::from_store(name, error))? {
         file.write_all(&piece).await.map_err(local)?;
     }
     file.flush().await.map_err(local)?;
     tokio::fs::rename(&partial, to).await.map_err(local)
+}
+
+async fn get(
+    store: &dyn ObjectStore,
+    path: &ObjectPath,
+    name: &str,
+    version: Option<&FileVersion>,
+    range: Option<Range<u64>>,
+) -> Result<GetResult> {
+    let etag = version.and_then(|version| version.etag.as_deref());
+    let options = GetOptions {
+        // A weak ETag matches nothing.
+        if_match: etag.filter(|etag| !etag.starts_with("W/")).map(str::to_owned),
+        range: range.map(GetRange::Bounded),
+        ..GetOptions::default()
+    };
+    let changed = |version: &FileVersion, found: &ObjectMeta| Error::Changed {
+        object: name.to_owned(),
+        expected: described(version.etag.as_deref(), version.bytes),
+        found: described(found.e_tag.as_deref(), found.size),
+    };
+    match (store.get_opts(path, options).await, version) {
+        // Not every store looks at If-Match.
+        (Ok(object), Some(version)) if !is_version(&object.meta, version) => Err(changed(version, &object.meta)),
+        (Ok(object), _) => Ok(object),
+        // A range that does not exist is an answer too.
+        (Err(error), Some(version)) if !matches!(error, object_store::Error::NotFound { .. }) => {
+            match store.head(path).await {
+                Ok(found) if !is_version(&found, version) => Err(changed(version, &found)),
+                _ => Err(Error::from_store(name, error)),
+            }
+        }
+        (Err(error), _) => Err(Error::from_store(name, error)),
+    }
+}
+
+fn is_version(found: &ObjectMeta, version: &FileVersion) -> bool {
+    let same_etag = match (&found.e_tag, &version.etag) {
+        (Some(found), Some(planned)) => found == planned,
+        _ => true,
+    };
+    same_etag && found.size == version.bytes
+}
+
+fn described(etag: Option<&str>, bytes: u64) -> String {
+    match etag {
+        Some(etag) => format!("ETag {etag}, {bytes} bytes"),
+        None => format!("{bytes} bytes"),
+    }
 }
 
 #[cfg(test)]

@@ -189,7 +189,7 @@ impl Preparer {
         let turn = self.downloads.lock().await.entry(copy.clone()).or_default().clone();
         let _turn = turn.lock().await;
         if !copy.exists() {
-            storage::download(text, &copy).await.with_context(|| format!("download {text}"))?;
+            self.store.stores().download(text, None, &copy).await.with_context(|| format!("download {text}"))?;
         }
         Ok(copy)
     }

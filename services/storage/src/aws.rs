@@ -1,0 +1,103 @@
+//! AWS settings, from where every AWS tool takes them: environment, profile, web identity, container and instance role.
+//!
+//! The SDK finds them; `object_store` is handed its credentials, so both speak to S3 as the same user.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
+use object_store::CredentialProvider;
+use object_store::aws::AwsCredential;
+use tokio::sync::Mutex;
+
+use crate::StoreOptions;
+
+/// Credentials that expire sooner are fetched anew.
+const EXPIRY_MARGIN: Duration = Duration::from_secs(300);
+
+/// What the chain has found.
+#[derive(Clone, Debug)]
+pub(crate) struct Aws {
+    pub config: SdkConfig,
+    /// Where S3 is, if not at AWS.
+    pub endpoint: Option<String>,
+}
+
+impl Aws {
+    pub async fn load(options: &StoreOptions) -> Self {
+        let mut loader = aws_config::defaults(BehaviorVersion::latest());
+        if let Some(region) = &options.region {
+            loader = loader.region(Region::new(region.clone()));
+        }
+        let config = loader.load().await;
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let endpoint = options.endpoint.clone().or_else(|| variable("AWS_ENDPOINT_URL_S3"));
+        let endpoint =
+            endpoint.or_else(|| config.endpoint_url().map(str::to_owned)).or_else(|| variable("AWS_ENDPOINT"));
+        Self { config, endpoint }
+    }
+
+    /// For `object_store`.
+    pub fn credentials(&self) -> Option<Arc<Credentials>> {
+        let provider = self.config.credentials_provider()?;
+        Some(Arc::new(Credentials { provider, last: Mutex::new(None) }))
+    }
+
+    /// For what `object_store` has no call for.
+    pub fn s3(&self) -> aws_sdk_s3::Client {
+        let mut config = aws_sdk_s3::config::Builder::from(&self.config);
+        if let Some(endpoint) = &self.endpoint {
+            // Emulators and other makers' stores have no host name for each bucket.
+            config = config.endpoint_url(endpoint).force_path_style(true);
+        }
+        aws_sdk_s3::Client::from_conf(config.build())
+    }
+}
+
+/// The SDK's credentials for `object_store`, kept until they expire.
+#[derive(Debug)]
+pub(crate) struct Credentials {
+    provider: SharedCredentialsProvider,
+    last: Mutex<Option<Known>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    credential: Arc<AwsCredential>,
+    expiry: Option<SystemTime>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no AWS credentials were found in environment, profile, web identity or instance role ({0}); set AWS_PROFILE, or \
+     AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+)]
+struct NoCredentials(String);
+
+#[async_trait]
+impl CredentialProvider for Credentials {
+    type Credential = AwsCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+        let mut last = self.last.lock().await;
+        if let Some(known) = &*last
+            && known.expiry.is_none_or(|expiry| expiry > SystemTime::now() + EXPIRY_MARGIN)
+        {
+            return Ok(known.credential.clone());
+        }
+        let found =
+            self.provider.provide_credentials().await.map_err(|error| object_store::Error::Unauthenticated {
+                path: String::new(),
+                source: Box::new(NoCredentials(crate::error::said(&error))),
+            })?;
+        let credential = Arc::new(AwsCredential {
+            key_id: found.access_key_id().to_owned(),
+            secret_key: found.secret_access_key().to_owned(),
+            token: found.session_token().map(str::to_owned),
+        });
+        *last = Some(Known { credential: credential.clone(), expiry: found.expiry() });
+        Ok(credential)
+    }
+}

@@ -1,0 +1,60 @@
+//! Creating an object if it is absent: how everything is committed that must not be committed twice.
+//!
+//! A store answers 412 where another object is there already, and 409 where another create of it is under way, which
+//! may come to nothing. `object_store` tells both as `AlreadyExists`, and tries a create again after errors of the
+//! server but not after a lost answer. So what counts is the object itself: whoever meets his own bytes has won, and
+//! where there is none the create is tried again.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode};
+
+use crate::{Error, Result};
+
+/// Pauses before a create is tried again, each twice as long as the one before.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Whether a created-if-absent object is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// It was absent and now holds our bytes.
+    Committed,
+    /// Somebody else has created it; our bytes are nowhere.
+    Lost,
+}
+
+/// Creates an object unless it exists. Two writers of the same bytes both believe that they have created it: where
+/// that matters, the bytes must name their writer.
+pub(crate) async fn create(store: &dyn ObjectStore, path: &ObjectPath, name: &str, bytes: Bytes) -> Result<Commit> {
+    let mut pause = PAUSE_MIN;
+    loop {
+        let error = match store.put_opts(path, bytes.clone().into(), PutMode::Create.into()).await {
+            Ok(_) => return Ok(Commit::Committed),
+            Err(error @ object_store::Error::AlreadyExists { .. }) => match found(store, path).await {
+                Ok(found) => return Ok(if found == bytes { Commit::Committed } else { Commit::Lost }),
+                Err(object_store::Error::NotFound { .. }) => error,
+                Err(error) => error,
+            },
+            // It may have been created all the same.
+            Err(error @ object_store::Error::Generic { .. }) if !is_local(&error) => error,
+            Err(error) => return Err(Error::from_store(name, error)),
+        };
+        if pause > PAUSE_MAX {
+            return Err(Error::from_store(name, error));
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+}
+
+async fn found(store: &dyn ObjectStore, path: &ObjectPath) -> object_store::Result<Bytes> {
+    store.get(path).await?.bytes().await
+}
+
+/// A disk does not lose answers, and a full one stays full.
+fn is_local(error: &object_store::Error) -> bool {
+    matches!(error, object_store::Error::Generic { store: "LocalFileSystem", .. })
+}

@@ -1,0 +1,130 @@
+//! Opens the store behind any URL, always with the same settings: those of the compute target.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use object_store::aws::AmazonS3Builder;
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStore, ObjectStoreScheme};
+use tokio::sync::OnceCell;
+use url::{Position, Url};
+
+use crate::aws::Aws;
+use crate::error::said;
+use crate::{Error, Result};
+
+/// What the user may set beside the usual variables and files of the vendors.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Where S3 is, if not at AWS: an emulator, or another maker's store. Overrides `AWS_ENDPOINT_URL_S3` and
+    /// `AWS_ENDPOINT_URL`.
+    pub endpoint: Option<String>,
+    /// Overrides the region that the AWS chain finds.
+    pub region: Option<String>,
+}
+
+/// Opened stores. Clones share them; belongs to one runtime, as connections do.
+///
+/// AWS settings come from the usual chain (environment, profile, web identity, instance role), those of others from
+/// their variables (`AZURE_…`, `GOOGLE_…`).
+#[derive(Clone, Debug, Default)]
+pub struct Stores(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    options: StoreOptions,
+    aws: OnceCell<Aws>,
+    opened: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
+}
+
+impl Stores {
+    /// Opens nothing yet.
+    pub fn new(options: StoreOptions) -> Self {
+        Self(Arc::new(Inner { options, ..Inner::default() }))
+    }
+
+    /// The settings.
+    pub fn options(&self) -> &StoreOptions {
+        &self.0.options
+    }
+
+    /// Lets `store` stand behind all URLs of the host and port, or bucket, of `url`.
+    pub fn stand_in(&self, url: &Url, store: Arc<dyn ObjectStore>) {
+        self.0.opened.lock().expect("nobody panics holding it").insert(key(url), store);
+    }
+
+    /// The store that a URL points into, and the place in it. Asks the store nothing.
+    pub async fn open(&self, url: &Url) -> Result<(Arc<dyn ObjectStore>, ObjectPath)> {
+        let unavailable = |error: object_store::Error| Error::unavailable(&shown(url), said(&error));
+        let (scheme, path) = ObjectStoreScheme::parse(url).map_err(|error| unavailable(error.into()))?;
+        let key = key(url);
+        if let Some(store) = self.0.opened.lock().expect("nobody panics holding it").get(&key) {
+            return Ok((Arc::clone(store), path));
+        }
+        let store = match scheme {
+            ObjectStoreScheme::AmazonS3 => self.s3(url).await,
+            _ => object_store::parse_url_opts(url, variables(url)).map(|(store, _)| store),
+        };
+        let store: Arc<dyn ObjectStore> = Arc::from(store.map_err(unavailable)?);
+        let mut opened = self.0.opened.lock().expect("nobody panics holding it");
+        Ok((Arc::clone(opened.entry(key).or_insert(store)), path))
+    }
+
+    async fn s3(&self, url: &Url) -> object_store::Result<Box<dyn ObjectStore>> {
+        let aws = self.aws().await;
+        let mut builder = AmazonS3Builder::new().with_url(url.as_str());
+        for (name, value) in variables(url) {
+            // Where S3 is, and who asks, has been found already.
+            if let Ok(key) = name.parse()
+                && !name.starts_with("aws_endpoint")
+            {
+                builder = builder.with_config(key, value);
+            }
+        }
+        if let Some(region) = aws.config.region() {
+            builder = builder.with_region(region.as_ref());
+        }
+        if let Some(endpoint) = &aws.endpoint {
+            builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
+        }
+        if let Some(credentials) = aws.credentials() {
+            builder = builder.with_credentials(credentials);
+        }
+        builder.build().map(|store| Box::new(store) as _)
+    }
+
+    pub(crate) async fn aws(&self) -> &Aws {
+        self.0.aws.get_or_init(|| Aws::load(&self.0.options)).await
+    }
+}
+
+/// What the URLs of one store have in common.
+fn key(url: &Url) -> String {
+    // The first segment is a bucket in some `https` addresses.
+    let bucket = url.path_segments().and_then(|mut segments| segments.next()).unwrap_or_default();
+    let bucket = if url.scheme() == "https" { bucket } else { "" };
+    format!("{}/{bucket}", &url[..Position::BeforePath])
+}
+
+/// The vendors' variables, by the names that their stores know.
+fn variables(url: &Url) -> impl Iterator<Item = (String, String)> {
+    // Stores also know their options by short names: a variable `TOKEN` or `REGION` is none of ours.
+    let ours = |name: &str| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix));
+    let variables =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let variables =
+        variables.filter(move |(name, _)| ours(name)).map(|(name, value)| (name.to_ascii_lowercase(), value));
+    // Whoever writes `http` means it.
+    variables.chain((url.scheme() == "http").then(|| ("allow_http".to_owned(), "true".to_owned())))
+}
+
+/// A URL for people: without what may be secret in it.
+pub(crate) fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    // Fails where there is no host, and then there is no user either.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.into()
+}

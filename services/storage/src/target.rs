@@ -1,0 +1,162 @@
+//! The store of a compute target: all jobs, which of them are open, and the folders that travel with them.
+//!
+//! ```text
+//! jobs/<job_id>/…      the objects of one job: `JobStore`
+//! open/<job_id>        empty: the job has not ended
+//! snapshots/<digest>   a packed folder or file, named by its content
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStore, ObjectStoreExt};
+use url::Url;
+
+use crate::stores::shown;
+use crate::{Error, JobStore, Result, StoreOptions, Stores, Upload};
+
+/// All jobs of one compute target.
+#[derive(Clone, Debug)]
+pub struct TargetStore {
+    url: String,
+    store: Arc<dyn ObjectStore>,
+    prefix: ObjectPath,
+    /// For `file://`: a disk that every machine of the target shares.
+    folder: Option<PathBuf>,
+    stores: Stores,
+}
+
+impl TargetStore {
+    /// Opens `s3://bucket/prefix`, `file:///folder` (which is made if it is absent), or the URL of any other store, and
+    /// looks into it once: what is wrong with the address, the bucket or the credentials is told here.
+    pub async fn open(url: &str, options: StoreOptions) -> Result<Self> {
+        let parsed = Url::parse(url).map_err(|error| {
+            Error::unavailable(url, format_args!("not a URL of a store such as s3://bucket/prefix: {error}"))
+        })?;
+        let stores = Stores::new(options);
+        let shown = shown(&parsed).trim_end_matches('/').to_owned();
+        let folder = match parsed.scheme() {
+            "file" => {
+                let folder =
+                    parsed.to_file_path().map_err(|()| Error::unavailable(&shown, "not a path of this machine"))?;
+                std::fs::create_dir_all(&folder).map_err(|error| Error::unavailable(&shown, error))?;
+                Some(folder)
+            }
+            _ => None,
+        };
+        let (store, prefix) = stores.open(&parsed).await?;
+        let target = Self { url: shown, store, prefix, folder, stores };
+        let look = target.store.list(Some(&target.path("open"))).try_next().await;
+        match look {
+            Ok(_) => Ok(target),
+            // An empty listing is no error, so what is missing is the bucket.
+            Err(object_store::Error::NotFound { .. }) => {
+                let message = "there is no such bucket; create it, or mend `store` of the compute target";
+                Err(Error::unavailable(&target.url, message))
+            }
+            Err(error) => Err(Error::from_store(&target.url, error)),
+        }
+    }
+
+    /// The URL, without what may be secret in it, and without a slash at its end.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The root folder of a `file://` store.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// Opens inputs and outputs, with the same settings.
+    pub fn stores(&self) -> &Stores {
+        &self.stores
+    }
+
+    /// The objects as they are: the store, and the prefix of this target in it.
+    pub fn objects(&self) -> (Arc<dyn ObjectStore>, ObjectPath) {
+        (Arc::clone(&self.store), self.prefix.clone())
+    }
+
+    /// The objects of one job. Asks the store nothing: there may be no such job.
+    pub fn job(&self, job_id: &str) -> JobStore {
+        JobStore {
+            store: Arc::clone(&self.store),
+            prefix: self.path("jobs").join(job_id),
+            folder: self.folder.as_ref().map(|folder| folder.join("jobs").join(job_id)),
+            url: format!("{}/jobs/{job_id}/", self.url),
+            stores: self.stores.clone(),
+        }
+    }
+
+    /// Every job that has ever been enqueued here, by name.
+    pub async fn job_ids(&self) -> Result<Vec<String>> {
+        let listed = self.store.list_with_delimiter(Some(&self.path("jobs"))).await;
+        let listed = listed.map_err(|error| Error::from_store(&self.name("jobs"), error))?;
+        let mut ids: Vec<_> =
+            listed.common_prefixes.iter().filter_map(|prefix| prefix.filename().map(str::to_owned)).collect();
+        ids.sort();
+        Ok(ids)
+    }
+
+    /// Jobs that have not ended, by name.
+    pub async fn open_jobs(&self) -> Result<Vec<String>> {
+        let listed = self.store.list(Some(&self.path("open")));
+        let ids = listed.try_filter_map(|meta| async move { Ok(meta.location.filename().map(str::to_owned)) });
+        let mut ids: Vec<_> = ids.try_collect().await.map_err(|error| Error::from_store(&self.name("open"), error))?;
+        ids.sort();
+        Ok(ids)
+    }
+
+    /// Says that a job has not ended. Comes before its first message, so that a reducer finds whatever has messages.
+    pub async fn mark_open(&self, job_id: &str) -> Result<()> {
+        let name = format!("open/{job_id}");
+        let put = self.store.put(&self.path(&name), Bytes::new().into()).await;
+        put.map(drop).map_err(|error| Error::from_store(&self.name(&name), error))
+    }
+
+    /// Says that a job has ended. Comes after its `result.json`.
+    pub async fn mark_ended(&self, job_id: &str) -> Result<()> {
+        let name = format!("open/{job_id}");
+        match self.store.delete(&self.path(&name)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(Error::from_store(&self.name(&name), error)),
+        }
+    }
+
+    /// Downloads a snapshot into a file that appears whole or not at all.
+    pub async fn snapshot(&self, digest: &str, to: &Path) -> Result<()> {
+        let name = format!("snapshots/{digest}");
+        crate::remote::download(&*self.store, &self.path(&name), &self.name(&name), None, to).await
+    }
+
+    /// Uploads a snapshot, unless one of this digest is there already; says whether it had to.
+    pub async fn put_snapshot(&self, digest: &str, file: &Path) -> Result<bool> {
+        let name = format!("snapshots/{digest}");
+        let path = self.path(&name);
+        match self.store.head(&path).await {
+            Ok(_) => return Ok(false),
+            Err(object_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(Error::from_store(&self.name(&name), error)),
+        }
+        let mut upload = Upload::to(Arc::clone(&self.store), path, self.name(&name));
+        match upload.write_file(file).await {
+            Ok(()) => upload.finish().await.map(|()| true),
+            Err(error) => {
+                upload.abort().await;
+                Err(error)
+            }
+        }
+    }
+
+    fn path(&self, name: &str) -> ObjectPath {
+        self.prefix.parts().chain(ObjectPath::from(name).parts()).collect()
+    }
+
+    fn name(&self, name: &str) -> String {
+        format!("{}/{name}", self.url)
+    }
+}
