@@ -38,7 +38,8 @@ use problem::{Fault, Place, Problems};
 use section::{Section, boolean, choice, integer, text, word};
 use yaml::Node;
 
-pub use problem::Problem;
+pub use problem::{Problem, nearest};
+pub use snapshot::pack_script;
 
 /// Nodes and processes beyond these are a slip of the keyboard.
 const NODE_COUNT_MAX: i64 = 10_000;
@@ -137,8 +138,7 @@ fn read(
 
 /// Whether the script of a job, or anything it can import, is no longer what it was when the job was made.
 pub fn script_has_changed(spec: &JobSpec) -> bool {
-    let excluded = snapshot::excluded(spec, Path::new(&spec.job_file));
-    let now = snapshot::digest_snapshot(spec.source_directory.as_path(), &spec.entry_script, &excluded);
+    let now = snapshot::digest_snapshot(spec, Path::new(&spec.job_file));
     !now.is_ok_and(|now| now == spec.snapshot_digest)
 }
 
@@ -338,13 +338,11 @@ fn fingerprint_of(spec: &JobSpec, arguments: &[String], job_file: &Path) -> Resu
             .map(|digest| digest.to_hex().to_string())
             .map_err(|error| Fault::of(error.to_string(), "a requirements file that can be read"))?,
     };
-    let excluded = snapshot::excluded(spec, job_file);
-    let snapshot = snapshot::digest_snapshot(spec.source_directory.as_path(), &spec.entry_script, &excluded);
-    let snapshot = snapshot.map_err(|error| match error {
-        snapshot::Error::TooLarge { found, allowed } => {
+    let snapshot = snapshot::digest_snapshot(spec, job_file).map_err(|error| match error {
+        storage::Error::TooLarge { found, allowed } => {
             Fault::of(found, allowed).saying("the folder of the script is too large to be a snapshot")
         }
-        snapshot::Error::Unreadable { message } => Fault::of(message, "files that can be read, or an .amlignore"),
+        error => Fault::of(error.to_string(), "files that can be read, or an .amlignore"),
     })?;
     let fingerprint = fingerprint::fingerprint(&fingerprint::Ingredients {
         spec,

@@ -1,126 +1,48 @@
-//! Digests of what the script depends on: the snapshot by content, reference data by names, sizes and times.
+//! What the script depends on: the snapshot, by content, and reference data, by names, sizes and times.
 //!
-//! The snapshot is every file below `source_directory` that `.amlignore` or `.gitignore` there does not exclude, without
-//! `.git`, `__pycache__`, virtual environments, logs (`*.log`, `nohup.out`), the job file, the output and the inputs: none of
-//! them is the script.
+//! Which files the snapshot consists of is [`storage::snapshot`]'s to say, except that the job file, the output and the
+//! inputs are none of the script wherever they stand.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use blake3::Hasher;
+use ignore::WalkBuilder;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
-use ignore::{DirEntry, WalkBuilder};
-use protocol::{ItemPath, JobSpec};
+use protocol::{ItemPath, JobSpec, Snapshot};
+use storage::{Error, Source, snapshot};
 
 use super::paths::below;
 
-/// Larger than any folder of scripts; a larger one holds data.
-const SNAPSHOT_BYTES_MAX: u64 = 300 * 1024 * 1024;
-/// As many files as can be read at every start without being noticed.
-const SNAPSHOT_FILES_MAX: usize = 20_000;
 /// Names, sizes and times of so many files of reference data are compared.
 const SIDE_INPUT_FILES_MAX: usize = 100_000;
 
-/// Why there is no digest.
-#[derive(Debug)]
-pub enum Error {
-    /// The snapshot is larger than it may be.
-    TooLarge {
-        /// What was counted until the limit was passed.
-        found: String,
-        /// The limit.
-        allowed: String,
-    },
-    /// A file cannot be read.
-    Unreadable {
-        /// The file and the reason.
-        message: String,
-    },
-}
-
-/// Digest of the snapshot: sorted relative paths and contents.
-pub fn digest_snapshot(source_directory: &Path, entry_script: &str, excluded: &Gitignore) -> Result<String, Error> {
-    let mut files: Vec<(PathBuf, PathBuf)> = Vec::new();
-    let mut bytes = 0;
-    for entry in snapshot_walk(source_directory, excluded.clone()) {
-        let entry = match entry {
-            Ok(entry) => entry,
-            Err(error) if is_gone(&error) => continue,
-            Err(error) => return Err(Error::Unreadable { message: error.to_string() }),
-        };
-        if !entry.file_type().is_some_and(|file_type| file_type.is_file()) {
-            continue;
-        }
-        let relative = entry.path().strip_prefix(source_directory).expect("walked from there").to_owned();
-        bytes += entry.metadata().map_or(0, |metadata| metadata.len());
-        files.push((relative, entry.into_path()));
-        if bytes > SNAPSHOT_BYTES_MAX || files.len() > SNAPSHOT_FILES_MAX {
-            let megabytes = bytes / (1024 * 1024);
-            return Err(Error::TooLarge {
-                found: format!("{} files of {megabytes} MB and more to come", files.len()),
-                allowed: format!(
-                    "{SNAPSHOT_FILES_MAX} files of {} MB; name what the script does not import in a file .amlignore \
-                     (same rules as .gitignore) in {}, or give the script a folder of its own",
-                    SNAPSHOT_BYTES_MAX / (1024 * 1024),
-                    source_directory.display()
-                ),
-            });
-        }
-    }
-    // Excluded or not, the script itself counts.
-    let entry_script = PathBuf::from(entry_script);
-    if !files.iter().any(|(relative, _)| *relative == entry_script) {
-        files.push((entry_script.clone(), source_directory.join(entry_script)));
-    }
-    files.sort();
+/// Digest of the snapshot of a job's script: sorted relative paths and contents.
+pub fn digest_snapshot(spec: &JobSpec, job_file: &Path) -> Result<String, Error> {
     let mut hasher = Hasher::new();
-    for (relative, path) in &files {
-        add_text(&mut hasher, relative.as_os_str().as_encoded_bytes());
-        let content = digest_file(path)
-            .map_err(|error| Error::Unreadable { message: format!("{} cannot be read: {error}", path.display()) })?;
+    for (name, path) in snapshot::files(source(spec, &excluded(spec, job_file)))? {
+        add_text(&mut hasher, name.as_os_str().as_encoded_bytes());
+        let content = digest_file(&path).map_err(|error| Error::Unavailable {
+            object: path.display().to_string(),
+            message: format!("it cannot be read: {error}"),
+        })?;
         hasher.update(content.as_bytes());
     }
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-fn snapshot_walk(root: &Path, excluded: Gitignore) -> ignore::Walk {
-    let is_script = move |entry: &DirEntry| {
-        let is_folder = entry.file_type().is_some_and(|file_type| file_type.is_dir());
-        let is_tool = is_folder
-            && (entry.file_name() == ".git"
-                || entry.file_name() == "__pycache__"
-                || entry.path().join("pyvenv.cfg").is_file());
-        // What a shell was told to write beside the script: `gristmill run job.yaml > run.log`.
-        let is_log = !is_folder && entry.path().extension().is_some_and(|extension| extension == "log");
-        let is_log = is_log || entry.file_name() == "nohup.out";
-        entry.depth() == 0 || !is_tool && !is_log && !excluded.matched(entry.path(), is_folder).is_ignore()
-    };
-    WalkBuilder::new(root)
-        .hidden(false)
-        .parents(false)
-        .ignore(false)
-        .git_global(false)
-        .git_exclude(false)
-        .git_ignore(true)
-        .require_git(false)
-        .add_custom_ignore_filename(".amlignore")
-        .follow_links(true)
-        .filter_entry(is_script)
-        .build()
+/// Packs the snapshot of a job's script into the file `archive`. Blocks.
+pub fn pack_script(spec: &JobSpec, archive: &Path) -> Result<Snapshot, Error> {
+    storage::pack(source(spec, &excluded(spec, Path::new(&spec.job_file))), archive)
 }
 
-/// A dangling or circular link, or a file removed meanwhile.
-fn is_gone(error: &ignore::Error) -> bool {
-    match error {
-        ignore::Error::Loop { .. } => true,
-        ignore::Error::WithDepth { err, .. } | ignore::Error::WithPath { err, .. } => is_gone(err),
-        error => error.io_error().is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound),
-    }
+fn source<'a>(spec: &'a JobSpec, excluded: &'a Gitignore) -> Source<'a> {
+    Source::Scripts { folder: spec.source_directory.as_path(), entry_script: Some(&spec.entry_script), excluded }
 }
 
 /// Matches what is below `source_directory` and not part of the script: job file, output, inputs.
-pub fn excluded(spec: &JobSpec, job_file: &Path) -> Gitignore {
+fn excluded(spec: &JobSpec, job_file: &Path) -> Gitignore {
     let root = spec.source_directory.as_path();
     let script = root.join(&spec.entry_script);
     let mut builder = GitignoreBuilder::new(root);

@@ -1,0 +1,161 @@
+//! Unpacking: nothing in an archive is believed.
+//!
+//! Only regular files below the folder are made, each once, into a folder of our own that is renamed when all of it is
+//! there and its digest is right. So there are no links to write through, nothing to overwrite, and no half a folder.
+
+use std::cell::Cell;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
+
+use blake3::Hasher;
+use protocol::Snapshot;
+
+use super::{Limit, failed, mode};
+use crate::{Error, Result};
+
+/// What describes one file: its header, long name and padding.
+const DESCRIPTION_BYTES_MAX: u64 = 64 * 1024;
+
+/// Unpacks the file `archive` into the folder `into`, unless it is there: it appears whole or not at all.
+///
+/// Anyone on the node may do the same at the same time; one does the work, the others wait for it. What is left of one
+/// that was killed is cleared away by the next. [`Error::Damaged`] means that the archive is not that snapshot, tries to
+/// reach beyond the folder, or is larger than `limit`. Blocks.
+pub fn unpack(archive: &Path, snapshot: &Snapshot, limit: Limit, into: &Path) -> Result<()> {
+    if into.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = into.parent() {
+        std::fs::create_dir_all(parent).map_err(failed(parent))?;
+    }
+    let lock_path = beside(into, ".lock");
+    let lock = OpenOptions::new().create(true).append(true).open(&lock_path).map_err(failed(&lock_path))?;
+    // Released with the file, also when this process is killed.
+    lock.lock().map_err(failed(&lock_path))?;
+    if into.is_dir() {
+        return Ok(());
+    }
+    let partial = beside(into, ".partial");
+    clear(&partial).map_err(failed(&partial))?;
+    std::fs::create_dir(&partial).map_err(failed(&partial))?;
+    let unpacked = extract(archive, snapshot, limit, &partial);
+    let renamed = unpacked.and_then(|()| std::fs::rename(&partial, into).map_err(failed(into)));
+    if renamed.is_err() {
+        // The next one clears what cannot be cleared now.
+        let _ = clear(&partial);
+    }
+    renamed
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn clear(folder: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn extract(archive: &Path, snapshot: &Snapshot, limit: Limit, folder: &Path) -> Result<()> {
+    let damaged = |message: String| Error::Damaged { object: archive.display().to_string(), message };
+    let unreadable = |error: io::Error| damaged(error.to_string());
+    let file = File::open(archive).map_err(failed(archive))?;
+    let decoder = zstd::Decoder::new(file).map_err(unreadable)?;
+    let allowance = Cell::new(0);
+    let mut source = Bounded { inner: decoder, allowance: &allowance, hasher: Hasher::new() };
+    let (mut bytes, mut files) = (0, 0);
+    {
+        let mut tar = tar::Archive::new(&mut source);
+        let mut entries = tar.entries().map_err(unreadable)?;
+        loop {
+            allowance.set(DESCRIPTION_BYTES_MAX);
+            let Some(entry) = entries.next() else { break };
+            let mut entry = entry.map_err(unreadable)?;
+            let name = entry.path_bytes().into_owned();
+            let shown = String::from_utf8_lossy(&name).into_owned();
+            if entry.header().entry_type() != tar::EntryType::Regular {
+                return Err(damaged(format!("{shown:?} is not a regular file")));
+            }
+            let path = inner_path(&name).ok_or_else(|| damaged(format!("{shown:?} is not a path below the folder")))?;
+            (bytes, files) = (entry.size().saturating_add(bytes), files + 1);
+            if bytes > limit.bytes || files > limit.files {
+                let Limit { bytes, files } = limit;
+                return Err(damaged(format!("it holds more than {files} files of {bytes} bytes")));
+            }
+            allowance.set(entry.size());
+            let is_executable = entry.header().mode().map_err(unreadable)? & 0o111 != 0;
+            write(&mut entry, &folder.join(path), is_executable, folder).map_err(|problem| match problem {
+                Problem::Archive(error) => damaged(format!("{shown:?}: {error}")),
+                Problem::Disk(error) => failed(folder)(error),
+            })?;
+        }
+    }
+    // What stands behind the end belongs to the digest as well.
+    allowance.set(DESCRIPTION_BYTES_MAX);
+    io::copy(&mut source, &mut io::sink()).map_err(unreadable)?;
+    let digest = source.hasher.finalize().to_hex();
+    if digest.as_str() != snapshot.digest {
+        return Err(damaged(format!("its content has the digest {digest}, not {}", snapshot.digest)));
+    }
+    Ok(())
+}
+
+/// A relative path of plain names only; `None` for every other.
+fn inner_path(name: &[u8]) -> Option<&Path> {
+    let path = Path::new(OsStr::from_bytes(name));
+    let is_plain = path.components().all(|component| matches!(component, Component::Normal(_)));
+    (is_plain && path.file_name().is_some() && !name.contains(&0) && !name.ends_with(b"/")).then_some(path)
+}
+
+enum Problem {
+    Archive(io::Error),
+    Disk(io::Error),
+}
+
+fn write(entry: &mut impl Read, path: &Path, is_executable: bool, folder: &Path) -> std::result::Result<(), Problem> {
+    // Names that contradict each other: a file twice, or a file where another name needs a folder.
+    let contradiction = |error: io::Error| match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => {
+            Problem::Archive(error)
+        }
+        _ => Problem::Disk(error),
+    };
+    let parent = path.parent().unwrap_or(folder);
+    std::fs::create_dir_all(parent).map_err(contradiction)?;
+    let mut file = File::create_new(path).map_err(contradiction)?;
+    let mut buffer = [0; 64 * 1024];
+    loop {
+        let count = entry.read(&mut buffer).map_err(Problem::Archive)?;
+        if count == 0 {
+            break;
+        }
+        io::Write::write_all(&mut file, &buffer[..count]).map_err(Problem::Disk)?;
+    }
+    file.set_permissions(Permissions::from_mode(mode(is_executable))).map_err(Problem::Disk)
+}
+
+/// Passes on as many bytes as are allowed before the next step, and digests them: a small archive cannot become
+/// large, in memory neither.
+struct Bounded<'a, R> {
+    inner: R,
+    allowance: &'a Cell<u64>,
+    hasher: Hasher,
+}
+
+impl<R: Read> Read for Bounded<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        let left = self.allowance.get().checked_sub(count as u64);
+        self.allowance.set(left.ok_or_else(|| io::Error::other("a header or name is longer than any"))?);
+        self.hasher.update(&buffer[..count]);
+        Ok(count)
+    }
+}
