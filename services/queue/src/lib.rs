@@ -18,6 +18,7 @@
 
 mod clock;
 pub mod contract;
+mod demultiplexer;
 mod error;
 mod memory;
 mod sqlite;
@@ -30,6 +31,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use clock::{Clock, ManualClock};
+pub use demultiplexer::{Arrival, Demultiplexer, DemultiplexerOptions, Refusal, ReturnBy, View};
 pub use error::Error;
 pub use memory::{MemoryOptions, MemoryQueue};
 pub use sqlite::{Durability, SqliteOptions, SqliteQueue};

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use queue::contract::{Capabilities, Harness, OldReceipt};
-use queue::{Clock, ManualClock, MemoryOptions, MemoryQueue, Queue, SqliteOptions, SqliteQueue};
+use queue::{
+    Clock, Demultiplexer, DemultiplexerOptions, ManualClock, MemoryOptions, MemoryQueue, Queue, ReturnBy,
+    SqliteOptions, SqliteQueue,
+};
 use tempfile::TempDir;
 
 struct Local {
@@ -13,6 +16,7 @@ struct Local {
     clock: ManualClock,
     capabilities: Capabilities,
     _folder: Option<TempDir>,
+    _demultiplexer: Option<Demultiplexer>,
 }
 
 #[async_trait]
@@ -49,7 +53,7 @@ fn sqlite() -> Local {
     let folder = tempfile::tempdir().expect("a folder");
     let options = SqliteOptions { clock: Clock::Manual(clock.clone()), ..SqliteOptions::default() };
     let queue = SqliteQueue::open(folder.path().join("queue.db"), options).expect("opens");
-    Local { queue: Arc::new(queue), clock, capabilities: capabilities(), _folder: Some(folder) }
+    Local { queue: Arc::new(queue), clock, capabilities: capabilities(), _folder: Some(folder), _demultiplexer: None }
 }
 
 fn memory(old_receipt_deletes: bool) -> Local {
@@ -58,7 +62,23 @@ fn memory(old_receipt_deletes: bool) -> Local {
     let options = MemoryOptions { clock: Clock::Manual(clock.clone()), old_receipt_deletes, message_bytes_max };
     let old_receipt = if old_receipt_deletes { OldReceipt::Deletes } else { OldReceipt::Lost };
     let capabilities = Capabilities { old_receipt, message_bytes_max: Some(message_bytes_max), ..capabilities() };
-    Local { queue: Arc::new(MemoryQueue::new(options)), clock, capabilities, _folder: None }
+    Local { queue: Arc::new(MemoryQueue::new(options)), clock, capabilities, _folder: None, _demultiplexer: None }
+}
+
+/// Sees a shared queue through the view of the one group that there is.
+fn view(shared: Local) -> Local {
+    let lease = shared.capabilities.time_unit * 20;
+    let options = DemultiplexerOptions {
+        group_of: |_| Ok("job".to_owned()),
+        return_by: ReturnBy::Release,
+        lease,
+        poll_wait: Duration::from_secs(20),
+        idle_wish: 0,
+        hold_max: None,
+    };
+    let (demultiplexer, _arrivals) = Demultiplexer::start(shared.queue.clone(), options);
+    let queue = demultiplexer.view("job");
+    Local { queue, _demultiplexer: Some(demultiplexer), ..shared }
 }
 
 mod sqlite_queue {
@@ -71,4 +91,12 @@ mod memory_queue {
 
 mod memory_queue_whose_old_receipts_delete {
     queue::queue_contract!(super::memory(true));
+}
+
+mod view_of_a_sqlite_queue {
+    queue::queue_contract!(super::view(super::sqlite()));
+}
+
+mod view_of_a_memory_queue {
+    queue::queue_contract!(super::view(super::memory(false)));
 }

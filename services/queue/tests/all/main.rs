@@ -2,5 +2,6 @@
 
 mod contract;
 mod crash;
+mod demultiplexer;
 mod model;
 mod sqlite;

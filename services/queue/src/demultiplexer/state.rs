@@ -1,0 +1,397 @@
+//! What a demultiplexer knows: who asks for how much, and what waits for whom. No I/O.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use super::{Arrival, DemultiplexerOptions};
+use crate::clock::deadline;
+use crate::{Delivery, Error, Queue, Receipt, Receive};
+
+/// Deliveries that may wait for views before nobody gets more.
+const UNVIEWED_MAX: usize = 64;
+
+/// State, and whom to wake when it changes.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) queue: Arc<dyn Queue>,
+    pub(super) options: DemultiplexerOptions,
+    state: Mutex<State>,
+    /// The loop that receives has a reason to look again.
+    pub(super) asked: Notify,
+    /// Readers have.
+    pub(super) answered: Notify,
+    arrivals: OnceLock<mpsc::Sender<Arrival>>,
+}
+
+#[derive(Debug)]
+struct State {
+    groups: HashMap<String, Group>,
+    asks: BTreeMap<u64, Ask>,
+    last_ask: u64,
+    idle_wish: usize,
+    paused_until: Option<Instant>,
+    /// The last ask that the receive under way knows of; `None`: none is under way.
+    receiving_for: Option<u64>,
+    /// Nothing more is received; in the error, why not.
+    stopped: Option<Option<Error>>,
+    /// When something last arrived or left.
+    changed_at: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    has_view: bool,
+    waiting: VecDeque<Arrived>,
+    /// Deliveries that the view's reader has.
+    handed: HashSet<Receipt>,
+    /// When something last arrived or left.
+    changed_at: Option<Instant>,
+}
+
+/// A delivery that waits, and its lease.
+#[derive(Debug)]
+pub(super) struct Arrived {
+    pub(super) delivery: Delivery,
+    received_at: Instant,
+    pub(super) leased_until: Instant,
+}
+
+/// A reader that waits.
+#[derive(Debug)]
+struct Ask {
+    group: String,
+    messages_max: usize,
+    visibility: Duration,
+    deadline: Instant,
+    /// A receive on its behalf has ended.
+    was_polled: bool,
+    failure: Option<Error>,
+}
+
+/// What to do next for those who ask.
+pub(super) enum Poll {
+    Receive(Receive),
+    WaitUntil(Instant),
+    Wait,
+}
+
+/// What there is for a reader.
+pub(super) enum Answer {
+    Deliveries(Vec<Arrived>),
+    Failed(Error),
+    Empty,
+    /// Look again when something has changed, or at the deadline.
+    Wait,
+}
+
+impl Shared {
+    pub(super) fn new(queue: Arc<dyn Queue>, options: DemultiplexerOptions) -> Self {
+        let state = State {
+            groups: HashMap::new(),
+            asks: BTreeMap::new(),
+            last_ask: 0,
+            idle_wish: options.idle_wish,
+            paused_until: None,
+            receiving_for: None,
+            stopped: None,
+            changed_at: Instant::now(),
+        };
+        let (asked, answered) = (Notify::new(), Notify::new());
+        Self { queue, options, state: Mutex::new(state), asked, answered, arrivals: OnceLock::new() }
+    }
+
+    pub(super) fn set_arrivals(&self, arrivals: mpsc::Sender<Arrival>) {
+        let _ = self.arrivals.set(arrivals);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of the lock panics")
+    }
+
+    // ---- readers ---------------------------------------------------------------------------------------------
+
+    pub(super) fn ask(&self, group: &str, request: Receive) -> u64 {
+        let mut state = self.lock();
+        state.last_ask += 1;
+        let (id, deadline) = (state.last_ask, deadline(request.wait));
+        let Receive { messages_max, visibility, .. } = request;
+        let group = group.to_owned();
+        state.asks.insert(id, Ask { group, messages_max, visibility, deadline, was_polled: false, failure: None });
+        drop(state);
+        self.asked.notify_one();
+        id
+    }
+
+    pub(super) fn end_ask(&self, id: u64) {
+        self.lock().asks.remove(&id);
+    }
+
+    pub(super) fn answer(&self, id: u64) -> Answer {
+        let state = &mut *self.lock();
+        let ask = &state.asks[&id];
+        if let Some(group) = state.groups.get_mut(&ask.group).filter(|group| !group.waiting.is_empty()) {
+            let taken = ask.messages_max.min(group.waiting.len());
+            let taken: Vec<Arrived> = group.waiting.drain(..taken).collect();
+            group.handed.extend(taken.iter().map(|arrived| arrived.delivery.receipt.clone()));
+            // Within the same lock, lest more is received for an ask that has been answered.
+            state.asks.remove(&id);
+            self.asked.notify_one();
+            return Answer::Deliveries(taken);
+        }
+        if let Some(error) = &ask.failure {
+            return Answer::Failed(error.clone());
+        }
+        if let Some(Some(error)) = &state.stopped {
+            return Answer::Failed(error.clone());
+        }
+        // One that does not wait wants to have looked, though. A receive that is under way has.
+        let now = Instant::now();
+        let has_looked = ask.was_polled
+            || state.receiving_for.is_some_and(|last| last < id)
+            || state.stopped.is_some()
+            || state.paused_until.is_some_and(|until| until > now);
+        if now >= ask.deadline && has_looked { Answer::Empty } else { Answer::Wait }
+    }
+
+    /// A reader was handed these and could not take them.
+    pub(super) fn put_back(&self, group: &str, arrived: Vec<Arrived>) {
+        let mut state = self.lock();
+        let group = state.groups.entry(group.to_owned()).or_default();
+        for arrived in arrived.into_iter().rev() {
+            group.handed.remove(&arrived.delivery.receipt);
+            group.waiting.push_front(arrived);
+        }
+        drop(state);
+        self.answered.notify_waiters();
+    }
+
+    /// A reader no longer has these.
+    pub(super) fn ended<'a>(&self, group: &str, receipts: impl IntoIterator<Item = &'a Receipt>) {
+        let state = &mut *self.lock();
+        let Some(group) = state.groups.get_mut(group) else { return };
+        for receipt in receipts {
+            group.handed.remove(receipt);
+        }
+        state.changed_at = Instant::now();
+        group.changed_at = Some(state.changed_at);
+    }
+
+    pub(super) fn group_quiet_since(&self, group: &str) -> Option<Instant> {
+        let state = self.lock();
+        let group = state.groups.get(group)?;
+        let is_quiet = group.waiting.is_empty() && group.handed.is_empty();
+        group.changed_at.filter(|_| is_quiet)
+    }
+
+    // ---- the owner -------------------------------------------------------------------------------------------
+
+    pub(super) fn open(&self, name: &str) {
+        let mut state = self.lock();
+        let group = state.groups.entry(name.to_owned()).or_default();
+        group.has_view = true;
+        group.changed_at = Some(Instant::now());
+        drop(state);
+        self.asked.notify_one();
+        self.answered.notify_waiters();
+    }
+
+    pub(super) fn close(&self, name: &str) {
+        let mut state = self.lock();
+        let Some(group) = state.groups.get_mut(name) else { return };
+        group.has_view = false;
+        group.handed.clear();
+        let is_empty = group.waiting.is_empty();
+        if is_empty {
+            state.groups.remove(name);
+        }
+        drop(state);
+        if !is_empty {
+            self.tell_again(name);
+        }
+    }
+
+    pub(super) fn take_unviewed(&self, name: &str, received_before: Option<Instant>) -> Vec<Delivery> {
+        let mut state = self.lock();
+        state.changed_at = Instant::now();
+        let Some(group) = state.groups.get_mut(name).filter(|group| !group.has_view) else { return Vec::new() };
+        let is_meant = |arrived: &Arrived| received_before.is_none_or(|moment| arrived.received_at < moment);
+        let (taken, left): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut group.waiting).into_iter().partition(is_meant);
+        let is_empty = left.is_empty();
+        group.waiting = left;
+        if is_empty {
+            state.groups.remove(name);
+        }
+        drop(state);
+        self.asked.notify_one();
+        if !is_empty {
+            self.tell_again(name);
+        }
+        taken.into_iter().map(|arrived| arrived.delivery).collect()
+    }
+
+    /// Tells the owner of a group it has dealt with before.
+    fn tell_again(&self, name: &str) {
+        let Some(arrivals) = self.arrivals.get().cloned() else { return };
+        let arrival = Arrival::NewGroup(name.to_owned());
+        if let Err(mpsc::error::TrySendError::Full(arrival)) = arrivals.try_send(arrival) {
+            tokio::spawn(async move { arrivals.send(arrival).await });
+        }
+    }
+
+    pub(super) fn pause_until(&self, moment: Instant) {
+        let mut state = self.lock();
+        state.paused_until = Some(state.paused_until.map_or(moment, |until| until.max(moment)));
+    }
+
+    pub(super) fn set_idle_wish(&self, messages: usize) {
+        self.lock().idle_wish = messages;
+        self.asked.notify_one();
+    }
+
+    pub(super) fn quiet_since(&self) -> Option<Instant> {
+        let state = self.lock();
+        let is_quiet = state.groups.values().all(|group| group.waiting.is_empty() && group.handed.is_empty());
+        is_quiet.then_some(state.changed_at)
+    }
+
+    pub(super) fn stop(&self) {
+        let mut state = self.lock();
+        state.receiving_for = None;
+        state.stopped.get_or_insert(None);
+        drop(state);
+        self.answered.notify_waiters();
+    }
+
+    pub(super) fn take_all(&self) -> Vec<(String, Vec<Delivery>)> {
+        self.take_waiting(|_, _| true)
+    }
+
+    // ---- receiving -------------------------------------------------------------------------------------------
+
+    pub(super) fn next_poll(&self) -> Poll {
+        let state = &mut *self.lock();
+        let now = Instant::now();
+        if let Some(until) = state.paused_until {
+            if until > now {
+                return Poll::WaitUntil(until);
+            }
+            state.paused_until = None;
+        }
+        let waiting = |has_view: bool| -> usize {
+            let groups = state.groups.values().filter(|group| group.has_view == has_view);
+            groups.map(|group| group.waiting.len()).sum()
+        };
+        let (for_readers, for_nobody) = (waiting(true), waiting(false));
+        let asks = || state.asks.values().filter(|ask| !ask.was_polled || ask.deadline > now);
+        let asked: usize = asks().fold(0, |sum, ask| sum.saturating_add(ask.messages_max));
+        // What others wait for keeps nobody from receiving, unless it is too much.
+        let asked = if for_nobody < UNVIEWED_MAX { asked.saturating_sub(for_readers) } else { 0 };
+        let messages_max = asked.max(state.idle_wish.saturating_sub(for_readers + for_nobody));
+        if messages_max == 0 {
+            // Who asks and gets nothing now waits no longer than it wanted.
+            state.asks.values_mut().for_each(|ask| ask.was_polled = true);
+            self.answered.notify_waiters();
+            return Poll::Wait;
+        }
+        let visibility = asks().map(|ask| ask.visibility).max().unwrap_or(self.options.lease);
+        let wait = asks().map(|ask| ask.deadline.saturating_duration_since(now)).min();
+        let wait = wait.map_or(self.options.poll_wait, |wait| wait.min(self.options.poll_wait));
+        state.receiving_for = Some(state.last_ask);
+        Poll::Receive(Receive { messages_max, visibility, wait })
+    }
+
+    /// Sorts what was received, and returns what the owner should know.
+    pub(super) fn arrived(&self, deliveries: Vec<Delivery>, visibility: Duration) -> Vec<Arrival> {
+        let mut state = self.lock();
+        state.was_polled(None);
+        let now = Instant::now();
+        let mut told = Vec::new();
+        for delivery in deliveries {
+            state.changed_at = now;
+            let name = match (self.options.group_of)(&delivery.body) {
+                Ok(name) => name,
+                Err(reason) => {
+                    told.push(Arrival::Unreadable { delivery, reason });
+                    continue;
+                }
+            };
+            let group = match state.groups.get_mut(&name) {
+                Some(group) => group,
+                None => {
+                    told.push(Arrival::NewGroup(name.clone()));
+                    state.groups.entry(name).or_default()
+                }
+            };
+            group.changed_at = Some(now);
+            group.waiting.push_back(Arrived { delivery, received_at: now, leased_until: now + visibility });
+        }
+        drop(state);
+        self.answered.notify_waiters();
+        told
+    }
+
+    pub(super) fn failed(&self, error: &Error) {
+        let mut state = self.lock();
+        state.was_polled(Some(error));
+        if !matches!(error, Error::Unavailable { .. }) {
+            state.stopped = Some(Some(error.clone()));
+        }
+        drop(state);
+        self.answered.notify_waiters();
+    }
+
+    // ---- leases ----------------------------------------------------------------------------------------------
+
+    pub(super) fn waiting_receipts(&self) -> Vec<Receipt> {
+        let state = self.lock();
+        state.groups.values().flat_map(|group| &group.waiting).map(|one| one.delivery.receipt.clone()).collect()
+    }
+
+    pub(super) fn extended(&self, at: Instant, lost: &[Receipt]) {
+        let lost: HashSet<&Receipt> = lost.iter().collect();
+        for group in self.lock().groups.values_mut() {
+            group.waiting.retain(|arrived| !lost.contains(&arrived.delivery.receipt));
+            for arrived in &mut group.waiting {
+                arrived.leased_until = at + self.options.lease;
+            }
+        }
+        self.asked.notify_one();
+    }
+
+    /// What has waited too long for the reader of its view.
+    pub(super) fn take_excess(&self) -> Vec<(String, Vec<Delivery>)> {
+        let Some(hold_max) = self.options.hold_max else { return Vec::new() };
+        self.take_waiting(|group, arrived| group.has_view && arrived.received_at.elapsed() >= hold_max)
+    }
+
+    fn take_waiting(&self, is_meant: impl Fn(&Group, &Arrived) -> bool) -> Vec<(String, Vec<Delivery>)> {
+        let mut taken = Vec::new();
+        for (name, group) in &mut self.lock().groups {
+            let waiting = std::mem::take(&mut group.waiting);
+            let (meant, left): (VecDeque<_>, VecDeque<_>) =
+                waiting.into_iter().partition(|arrived| is_meant(group, arrived));
+            group.waiting = left;
+            if !meant.is_empty() {
+                taken.push((name.clone(), meant.into_iter().map(|arrived| arrived.delivery).collect()));
+            }
+        }
+        self.asked.notify_one();
+        taken
+    }
+}
+
+impl State {
+    /// The receive that was under way has ended.
+    fn was_polled(&mut self, error: Option<&Error>) {
+        let Some(last) = self.receiving_for.take() else { return };
+        for ask in self.asks.range_mut(..=last).map(|(_, ask)| ask) {
+            ask.was_polled = true;
+            ask.failure = error.cloned();
+        }
+    }
+}
