@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
+use aws_config::retry::RetryConfig;
+use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
+use aws_sdk_s3::config::{RequestChecksumCalculation, ResponseChecksumValidation};
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 use tokio::sync::Mutex;
@@ -16,6 +19,11 @@ use crate::StoreOptions;
 
 /// Credentials that expire sooner are fetched anew.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(300);
+
+/// One request of the SDK, and how often it is tried: a copy of half a gigabyte takes its time.
+const CONNECT_TIME: Duration = Duration::from_secs(5);
+const ATTEMPT_TIME: Duration = Duration::from_secs(180);
+const ATTEMPTS_MAX: u32 = 6;
 
 /// What the chain has found.
 #[derive(Clone, Debug)]
@@ -47,7 +55,13 @@ impl Aws {
 
     /// For what `object_store` has no call for.
     pub fn s3(&self) -> aws_sdk_s3::Client {
-        let mut config = aws_sdk_s3::config::Builder::from(&self.config);
+        let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT_TIME).operation_attempt_timeout(ATTEMPT_TIME);
+        let mut config = aws_sdk_s3::config::Builder::from(&self.config)
+            .retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS_MAX))
+            .timeout_config(timeouts.build())
+            // Other makers' stores do not know the newer checksums.
+            .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+            .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
         if let Some(endpoint) = &self.endpoint {
             // Emulators and other makers' stores have no host name for each bucket.
             config = config.endpoint_url(endpoint).force_path_style(true);

@@ -29,6 +29,12 @@ pub enum Error {
         /// What is there now, for people.
         found: String,
     },
+    /// Another writer has finished the object, and has removed what this one had sent of it.
+    #[error("{object} has been written by somebody else meanwhile")]
+    Superseded {
+        /// Which object.
+        object: String,
+    },
     /// It could not be read or written: try again later, or mend the cause (disk full, address, network).
     #[error("{object}: {message}")]
     Unavailable {

@@ -119,9 +119,7 @@ impl JobStore {
 
     /// Reads a range of bytes of a ledger segment.
     pub async fn segment_range(&self, sequence: u64, range: Range<u64>) -> Result<Bytes> {
-        let name = ledger_segment(sequence);
-        let read = self.store.get_range(&self.path(&name), range).await;
-        read.map_err(|error| Error::from_store(&self.name(&name), error))
+        self.range(&ledger_segment(sequence), range).await
     }
 
     /// The file of a ledger segment, for local jobs.
@@ -232,6 +230,11 @@ impl JobStore {
         read.await.map_err(|error| Error::from_store(&self.name(name), error))
     }
 
+    pub(crate) async fn range(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        let read = self.store.get_range(&self.path(name), range).await;
+        read.map_err(|error| Error::from_store(&self.name(name), error))
+    }
+
     pub(crate) async fn create(&self, name: &str, bytes: Bytes) -> Result<Commit> {
         create(&*self.store, &self.path(name), &self.name(name), bytes).await
     }
@@ -258,7 +261,7 @@ fn ledger_segment(sequence: u64) -> String {
     format!("ledger/{sequence:010}")
 }
 
-fn part(name: &str) -> String {
+pub(crate) fn part(name: &str) -> String {
     format!("parts/{name}")
 }
 

@@ -1,10 +1,13 @@
 //! The log tree of a job, where every role puts what people read.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::ObjectStore;
 
-use crate::{Error, JobStore, Result};
+use crate::{Error, JobStore, Result, Upload};
 
 /// One file of the log tree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +22,12 @@ impl JobStore {
     /// Writes a file of the log tree; `path` is relative to `logs/`. Replaces the former one.
     pub async fn put_log(&self, path: &str, bytes: Bytes) -> Result<()> {
         self.put(&format!("logs/{path}"), bytes).await
+    }
+
+    /// Writes a file of the log tree, of any size, from a local one.
+    pub async fn put_log_file(&self, path: &str, file: &Path) -> Result<()> {
+        let name = format!("logs/{path}");
+        Upload::file(Arc::clone(&self.store), self.path(&name), self.name(&name), file).await
     }
 
     /// Reads a file of the log tree.

@@ -142,14 +142,8 @@ impl TargetStore {
             Err(object_store::Error::NotFound { .. }) => {}
             Err(error) => return Err(Error::from_store(&self.name(&name), error)),
         }
-        let mut upload = Upload::to(Arc::clone(&self.store), path, self.name(&name));
-        match upload.write_file(file).await {
-            Ok(()) => upload.finish().await.map(|()| true),
-            Err(error) => {
-                upload.abort().await;
-                Err(error)
-            }
-        }
+        Upload::file(Arc::clone(&self.store), path, self.name(&name), file).await?;
+        Ok(true)
     }
 
     fn path(&self, name: &str) -> ObjectPath {

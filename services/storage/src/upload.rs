@@ -1,62 +1,160 @@
 //! Writing an object of any size with bounded memory. It appears whole when it is finished, or not at all.
+//!
+//! On S3 whole objects can be appended without passing through here: the store copies them itself.
+
+mod s3;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use object_store::ObjectStore;
+use bytes::{Bytes, BytesMut};
+use futures::TryStreamExt;
 use object_store::buffered::BufWriter;
 use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use url::Url;
 
-use crate::{Error, Result};
+use crate::job_store::part;
+use crate::stores::shown;
+use crate::{Error, JobStore, Result, Stores};
+use s3::{Place, S3Upload};
 
 /// Piece in which a file is read.
 const READ_BYTES: usize = 1 << 20;
-/// What is sent in one request, and how many of them at a time: 32 MiB of memory.
-const PART_BYTES: usize = 8 << 20;
+/// What is sent in one request, at least, and how many of them at a time: 32 MiB of memory, more only for objects of
+/// more than 70 GiB.
+const PART_BYTES: u64 = 8 << 20;
 const PARTS_AT_ONCE: usize = 4;
+/// Stores take 10 000 parts of one upload.
+const PARTS_MAX: u64 = 9000;
 
 /// An object that is being written.
 #[derive(Debug)]
 pub struct Upload {
     name: String,
-    writer: BufWriter,
+    into: Into,
+}
+
+#[derive(Debug)]
+enum Into {
+    Any(BufWriter),
+    S3(S3Upload),
+}
+
+impl Stores {
+    /// Begins to write an object of about `bytes_expected`: what is far longer may not find room.
+    pub async fn upload(&self, url: &str, bytes_expected: u64) -> Result<Upload> {
+        let url = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
+        let name = shown(&url);
+        if let Some(place) = Place::of(&url) {
+            let upload = S3Upload::new(self.aws().await.s3(), place, name.clone(), bytes_expected);
+            return Ok(Upload { name, into: Into::S3(upload) });
+        }
+        let (store, path) = self.open(&url).await?;
+        Ok(Upload::to(store, path, name, bytes_expected))
+    }
+
+    /// Whether there is such an object.
+    pub async fn exists(&self, url: &str) -> Result<bool> {
+        let url = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
+        let (store, path) = self.open(&url).await?;
+        match store.head(&path).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(Error::from_store(&shown(&url), error)),
+        }
+    }
 }
 
 impl Upload {
     /// Into any store. `name` is for messages.
-    pub(crate) fn to(store: Arc<dyn ObjectStore>, path: ObjectPath, name: String) -> Self {
-        let writer = BufWriter::with_capacity(store, path, PART_BYTES).with_max_concurrency(PARTS_AT_ONCE);
-        Self { name, writer }
+    pub(crate) fn to(store: Arc<dyn ObjectStore>, path: ObjectPath, name: String, bytes_expected: u64) -> Self {
+        let part_bytes = PART_BYTES.max(bytes_expected / PARTS_MAX + 1);
+        let part_bytes = usize::try_from(part_bytes).expect("64-bit machine");
+        let writer = BufWriter::with_capacity(store, path, part_bytes).with_max_concurrency(PARTS_AT_ONCE);
+        Self { name, into: Into::Any(writer) }
     }
 
     /// Appends bytes.
     pub async fn write(&mut self, bytes: Bytes) -> Result<()> {
-        self.writer.put(bytes).await.map_err(|error| Error::from_store(&self.name, error))
-    }
-
-    /// Appends a file.
-    pub async fn write_file(&mut self, file: &Path) -> Result<()> {
-        let local = |error: std::io::Error| Error::unavailable(&file.display().to_string(), error);
-        let mut open = tokio::fs::File::open(file).await.map_err(local)?;
-        loop {
-            let mut piece = bytes::BytesMut::with_capacity(READ_BYTES);
-            if open.read_buf(&mut piece).await.map_err(local)? == 0 {
-                return Ok(());
-            }
-            self.write(piece.freeze()).await?;
+        match &mut self.into {
+            Into::Any(writer) => writer.put(bytes).await.map_err(|error| Error::from_store(&self.name, error)),
+            Into::S3(upload) => upload.write(&bytes).await,
         }
     }
 
-    /// Makes the object appear.
-    pub async fn finish(mut self) -> Result<()> {
-        self.writer.shutdown().await.map_err(|error| Error::unavailable(&self.name, error))
+    /// Uploads a local file.
+    pub(crate) async fn file(store: Arc<dyn ObjectStore>, path: ObjectPath, name: String, file: &Path) -> Result<()> {
+        let local = |error: std::io::Error| Error::unavailable(&file.display().to_string(), error);
+        let mut open = tokio::fs::File::open(file).await.map_err(local)?;
+        let bytes = open.metadata().await.map_err(local)?.len();
+        let mut upload = Self::to(store, path, name, bytes);
+        let written = loop {
+            let mut piece = BytesMut::with_capacity(READ_BYTES);
+            match open.read_buf(&mut piece).await.map_err(local) {
+                Ok(0) => break Ok(()),
+                Ok(_) => {
+                    if let Err(error) = upload.write(piece.freeze()).await {
+                        break Err(error);
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        match written {
+            Ok(()) => upload.finish().await,
+            Err(error) => {
+                upload.abort().await;
+                Err(error)
+            }
+        }
     }
 
-    /// Removes what has been sent already.
-    pub async fn abort(mut self) {
-        // Nothing to do for the caller; who pays for leftovers has them removed by a rule of the bucket.
-        let _ = self.writer.abort().await;
+    /// Appends a part of a job, of this size. Where both are on S3 and the part is large enough, the store copies it.
+    pub async fn write_part(&mut self, job: &JobStore, name: &str, bytes: u64) -> Result<()> {
+        let object = part(name);
+        let mut from = 0;
+        if let (Into::S3(upload), Ok(url)) = (&mut self.into, Url::parse(&job.url))
+            && let Some(folder) = Place::of(&url)
+            && let Some(head) = upload.bytes_before_copy(bytes)
+        {
+            if head > 0 {
+                upload.write(&job.range(&object, 0..head).await?).await?;
+            }
+            upload.copy(&folder.join(&object), head..bytes).await?;
+            from = bytes;
+        }
+        if from < bytes {
+            let read = job.store.get(&job.path(&object)).await;
+            let read = read.map_err(|error| Error::from_store(&job.name(&object), error))?;
+            if read.meta.size != bytes {
+                let message = format!("it has {} bytes instead of {bytes}", read.meta.size);
+                return Err(Error::Damaged { object: job.name(&object), message });
+            }
+            let mut pieces = read.into_stream();
+            while let Some(piece) =
+                pieces.try_next().await.map_err(|error| Error::from_store(&job.name(&object), error))?
+            {
+                self.write(piece).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the object appear.
+    pub async fn finish(self) -> Result<()> {
+        match self.into {
+            Into::Any(mut writer) => writer.shutdown().await.map_err(|error| Error::unavailable(&self.name, error)),
+            Into::S3(upload) => upload.finish().await,
+        }
+    }
+
+    /// Removes what has been sent already. What cannot be removed is left to whoever finishes the object.
+    pub async fn abort(self) {
+        match self.into {
+            Into::Any(mut writer) => drop(writer.abort().await),
+            Into::S3(upload) => upload.abort().await,
+        }
     }
 }
