@@ -200,6 +200,7 @@ mod tests {
             items: Counts { total: 10, succeeded: 7, failed: 3 },
             elapsed_seconds: 75.0,
             warnings: 0,
+            duplicates_dropped: 0,
             failed_mini_batches: vec![FailedMiniBatch {
                 mini_batch: 4,
                 detail: "/in/5".into(),

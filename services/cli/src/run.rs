@@ -273,6 +273,7 @@ async fn execute(execution: Execution<'_>, _lock: JobLock, json: bool) -> Result
                 items: progress.as_ref().map_or_else(Counts::default, |progress| progress.items),
                 elapsed_seconds: started.elapsed().as_secs_f64(),
                 warnings: 0,
+                duplicates_dropped: 0,
                 failed_mini_batches: vec![],
                 reused: false,
             }

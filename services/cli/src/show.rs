@@ -183,6 +183,7 @@ pub async fn cancel(home: &Home, wanted: &str) -> Result<ExitCode> {
             items: progress.as_ref().map_or_else(Counts::default, |progress| progress.items),
             elapsed_seconds: 0.0,
             warnings: 0,
+            duplicates_dropped: 0,
             failed_mini_batches: vec![],
             reused: false,
         };

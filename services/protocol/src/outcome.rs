@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::JobState;
+
 /// One event on the result queue. An event that carries rows inline is followed by them in its [`crate::Record`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -70,6 +72,19 @@ pub enum ResultEvent {
     Reopened {
         /// Wall clock, milliseconds since the epoch.
         at: u64,
+    },
+    /// The job ends, and this is how. Only where several reducers may serve a job: what the ledger holds up to here is
+    /// what all of them make the same output and the same result of.
+    Ended {
+        /// How.
+        state: JobState,
+        /// Why, in one line; `None` when completed.
+        cause: Option<String>,
+    },
+    /// Attempts that were delivered once more although they were committed. A reducer notes only how many.
+    Duplicates {
+        /// Since the last such note.
+        count: u64,
     },
 }
 

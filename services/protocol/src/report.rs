@@ -32,6 +32,12 @@ pub struct Progress {
     pub retries: u64,
     /// Python processes that are up.
     pub processes: u64,
+    /// Nodes that have taken part since the job was started or opened again; 0: no worker has come yet.
+    #[serde(default)]
+    pub nodes: u64,
+    /// What keeps reducers from going on with the job, in one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
     /// What takes unusually long, latest first. At most 16.
     pub waiting: Vec<Waiting>,
 }
@@ -57,6 +63,9 @@ pub struct JobResult {
     /// `logs/sys/warning/`.
     #[serde(default)]
     pub warnings: u64,
+    /// Deliveries of attempts that were committed already.
+    #[serde(default)]
+    pub duplicates_dropped: u64,
     /// The first mini-batches that failed, at most 10.
     #[serde(default)]
     pub failed_mini_batches: Vec<FailedMiniBatch>,

@@ -13,7 +13,8 @@ pub struct Fleet {
     /// Processes that are up, and whether `init()` has returned.
     up: HashMap<(String, String), bool>,
     ready: usize,
-    up_per_node: HashMap<String, u32>,
+    /// Every node that has taken part.
+    nodes: HashMap<String, Node>,
     /// The most processes that were up on one node at a time.
     processes_per_node_seen: u32,
     /// Failures of `init()` since one succeeded.
@@ -22,6 +23,14 @@ pub struct Fleet {
     stopped: BTreeMap<String, String>,
     /// Oldest first.
     waiting: Vec<Waiting>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Node {
+    /// Processes that are up.
+    up: u32,
+    /// It had nothing more to do.
+    left: bool,
 }
 
 impl Fleet {
@@ -51,6 +60,7 @@ impl Fleet {
                 let processes: Vec<_> = self.up.keys().filter(|(on, _)| on == node).cloned().collect();
                 processes.iter().for_each(|process| self.ended(process));
                 self.waiting.retain(|waiting| waiting.node != *node);
+                self.nodes.entry(node.clone()).or_default().left = cause.is_none();
                 match cause {
                     Some(cause) => drop(self.stopped.insert(node.clone(), cause.clone())),
                     None => drop(self.stopped.remove(node)),
@@ -67,7 +77,9 @@ impl Fleet {
             | ResultEvent::Attempt(_)
             | ResultEvent::Planned(_)
             | ResultEvent::PlanFailed { .. }
-            | ResultEvent::Reopened { .. } => {}
+            | ResultEvent::Reopened { .. }
+            | ResultEvent::Ended { .. }
+            | ResultEvent::Duplicates { .. } => {}
         }
     }
 
@@ -83,16 +95,17 @@ impl Fleet {
             return;
         }
         self.up.insert((node.to_owned(), process.to_owned()), false);
-        let up = self.up_per_node.entry(node.to_owned()).or_default();
-        *up += 1;
-        self.processes_per_node_seen = self.processes_per_node_seen.max(*up);
+        let node = self.nodes.entry(node.to_owned()).or_default();
+        node.left = false;
+        node.up += 1;
+        self.processes_per_node_seen = self.processes_per_node_seen.max(node.up);
     }
 
     fn ended(&mut self, process: &(String, String)) {
         if let Some(ready) = self.up.remove(process) {
             self.ready -= usize::from(ready);
-            if let Some(up) = self.up_per_node.get_mut(&process.0) {
-                *up -= 1;
+            if let Some(node) = self.nodes.get_mut(&process.0) {
+                node.up -= 1;
             }
         }
     }
@@ -109,6 +122,16 @@ impl Fleet {
     /// Processes that are up and whose `init()` has returned.
     pub fn processes_ready(&self) -> usize {
         self.ready
+    }
+
+    /// Nodes that have taken part.
+    pub fn nodes_seen(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Nodes that have taken part and have not left again: those that gave up are among them.
+    pub fn nodes_present(&self) -> usize {
+        self.nodes.values().filter(|node| !node.left).count()
     }
 
     /// The most processes seen up at a time on one node.
@@ -187,6 +210,18 @@ mod tests {
         let fleet = fleet(&events);
         assert_eq!((fleet.processes_up(), fleet.processes_ready(), fleet.processes_per_node_seen()), (2, 1, 2));
         assert!(!fleet.is_in_init());
+    }
+
+    #[test]
+    fn a_node_that_had_nothing_to_do_is_seen_but_not_present() {
+        let stopped = |node: &str, cause: Option<&str>| ResultEvent::NodeStopped {
+            node: node.into(),
+            cause: cause.map(str::to_owned),
+        };
+        let mut fleet = fleet(&[started("a"), stopped("0", None), stopped("1", Some("no Python"))]);
+        assert_eq!((fleet.nodes_seen(), fleet.nodes_present(), fleet.stopped().len()), (2, 1, 1));
+        fleet.apply(&started("a"));
+        assert_eq!((fleet.nodes_seen(), fleet.nodes_present()), (2, 2));
     }
 
     #[test]

@@ -1,29 +1,24 @@
 //! The log of everything that was committed, and where in it the rows of each mini-batch are.
 //!
-//! A segment is the concatenation of received messages, created if absent: that creation is the commit. Whoever finds
-//! the next name taken has been superseded, and stops.
+//! A segment is a concatenation of received records, created if absent: that creation is the commit. Any number of
+//! reducers may append: whoever finds the next name taken reads what the other has committed, leaves out what it now
+//! knows, and tries the name after that. So all of them read the same ledger, and nothing has to fence one off.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::Context;
 use bytes::{Bytes, BytesMut};
-use protocol::{Attempt, Record, Rows, decode_records};
+use protocol::{Attempt, Record, ResultEvent, Rows, decode_records, encode_record};
 use storage::{Commit, JobStore};
+use tokio::time::Instant;
 
 /// What one segment holds, but for a single message that is larger.
 pub(crate) const SEGMENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Pauses before a commit is tried again, each twice as long as the one before.
 const COMMIT_PAUSE_MIN: Duration = Duration::from_millis(250);
-const COMMIT_PAUSE_MAX: Duration = Duration::from_secs(2);
-
-/// Another reducer works on the same job: this one has stopped, and written nothing since it noticed.
-#[derive(Debug, thiserror::Error)]
-#[error("another reducer has taken over this job: {evidence}")]
-pub struct Superseded {
-    pub(crate) evidence: String,
-}
+const COMMIT_PAUSE_MAX: Duration = Duration::from_secs(8);
 
 /// Where the rows of a mini-batch are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,9 +125,8 @@ impl Index {
 /// Records on their way into the ledger: those of some messages that can be read.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    bodies: Vec<Bytes>,
-    /// Each with the offset of its rows in the segment to be.
-    records: Vec<Record>,
+    /// Each with its bytes, in which its rows begin at `rows_offset`.
+    records: Vec<(Bytes, Record)>,
     bytes: usize,
 }
 
@@ -145,26 +139,47 @@ pub(crate) struct Unreadable {
 
 impl Batch {
     /// Adds a message. What cannot be read of it stays out, and is returned.
-    pub fn add(&mut self, body: Bytes) -> Option<Unreadable> {
-        let mut readable = 0;
-        let mut unreadable = None;
-        for record in decode_records(&body) {
+    pub fn add(&mut self, body: &Bytes) -> Option<Unreadable> {
+        let mut start = 0;
+        for record in decode_records(body) {
             match record {
+                // The whole ledger belongs to the job.
+                Ok(Record { event: ResultEvent::Job { .. }, rows_offset, .. }) => start = rows_offset,
                 Ok(mut record) => {
-                    readable = record.rows_offset + record.rows.len();
-                    record.rows_offset += self.bytes;
-                    self.records.push(record);
+                    let end = record.rows_offset + record.rows.len();
+                    record.rows_offset -= start;
+                    self.bytes += end - start;
+                    self.records.push((body.slice(start..end), record));
+                    start = end;
                 }
-                Err(error) => {
-                    unreadable = Some(Unreadable { bytes: body.slice(readable..), reason: error.to_string() });
-                }
+                Err(error) => return Some(Unreadable { bytes: body.slice(start..), reason: error.to_string() }),
             }
         }
-        if readable > 0 {
-            self.bytes += readable;
-            self.bodies.push(body.slice(..readable));
-        }
-        unreadable
+        None
+    }
+
+    /// Adds an event of the reducer's own.
+    pub fn add_event(&mut self, event: &ResultEvent) {
+        let mut body = Vec::new();
+        encode_record(event, b"", &mut body);
+        self.add(&body.into());
+    }
+
+    /// Leaves out every event that is not news. Returns how many of them were attempts.
+    pub fn retain(&mut self, mut is_news: impl FnMut(&ResultEvent) -> bool) -> u64 {
+        let mut attempts = 0;
+        let mut bytes = 0;
+        self.records.retain(|(piece, record)| {
+            let keep = is_news(&record.event);
+            if keep {
+                bytes += piece.len();
+            } else {
+                attempts += u64::from(matches!(record.event, ResultEvent::Attempt(_)));
+            }
+            keep
+        });
+        self.bytes = bytes;
+        attempts
     }
 
     /// Whether it is time to commit.
@@ -176,29 +191,52 @@ impl Batch {
         self.records.is_empty()
     }
 
-    fn concatenated(&self) -> Bytes {
-        match &self.bodies[..] {
-            [body] => body.clone(),
-            bodies => {
+    fn segment(&self) -> Bytes {
+        match &self.records[..] {
+            [(piece, _)] => piece.clone(),
+            records => {
                 let mut segment = BytesMut::with_capacity(self.bytes);
-                bodies.iter().for_each(|body| segment.extend_from_slice(body));
+                records.iter().for_each(|(piece, _)| segment.extend_from_slice(piece));
                 segment.freeze()
             }
         }
     }
+
+    /// The records, each with the offset of its rows in the segment.
+    fn into_records(self) -> Vec<Record> {
+        let mut at = 0;
+        let placed = |(piece, mut record): (Bytes, Record)| {
+            record.rows_offset += at;
+            at += piece.len();
+            record
+        };
+        self.records.into_iter().map(placed).collect()
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug)]
+pub(crate) enum Committed {
+    /// It is the next segment; these are its records.
+    Ours(Vec<Record>),
+    /// Another reducer was quicker. Read what it has committed before trying again.
+    Lost(Batch),
 }
 
 /// The ledger of one job, open at its end.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     store: JobStore,
+    job_id: String,
+    /// For how long a store that does not answer is tried.
+    patience: Duration,
     pub index: Index,
 }
 
 impl Ledger {
     /// Opens the ledger before its first segment; [`read_next`](Self::read_next) goes through it.
-    pub fn new(store: JobStore) -> Self {
-        Self { store, index: Index::default() }
+    pub fn new(store: JobStore, job_id: &str, patience: Duration) -> Self {
+        Self { store, job_id: job_id.to_owned(), patience, index: Index::default() }
     }
 
     /// The number of committed segments that are known: the number of the next.
@@ -213,35 +251,44 @@ impl Ledger {
             return Ok(None);
         };
         let records = decode_records(&bytes).collect::<Result<Vec<_>, _>>();
-        let records = records.with_context(|| format!("ledger segment {segment} is damaged"))?;
+        let records = records.with_context(|| {
+            let object = match self.store.segment_file(u64::from(segment)) {
+                Some(file) => file.display().to_string(),
+                None => format!("object ledger/{segment:010} of job {}", self.job_id),
+            };
+            let job = &self.job_id;
+            format!(
+                "{object} is damaged: restore it, or move it away and run `gristmill retry {job}`, which runs what \
+                 only this object held again"
+            )
+        })?;
         self.index.segment_bytes.push(bytes.len() as u64);
         Ok(Some(records))
     }
 
-    /// Commits a batch as the next segment and gives back its records.
-    pub async fn commit(&mut self, batch: Batch) -> anyhow::Result<Vec<Record>> {
+    /// Commits a batch as the next segment, unless another reducer has made that.
+    pub async fn commit(&mut self, batch: Batch) -> anyhow::Result<Committed> {
         let sequence = self.segments();
-        let segment = batch.concatenated();
+        let segment = batch.segment();
         let bytes = segment.len() as u64;
         match self.commit_patiently(u64::from(sequence), segment).await.context("commit results to the ledger")? {
-            Commit::Committed => {}
-            Commit::Lost => {
-                return Err(Superseded { evidence: format!("it committed ledger segment {sequence} first") }.into());
+            Commit::Committed => {
+                self.index.segment_bytes.push(bytes);
+                Ok(Committed::Ours(batch.into_records()))
             }
+            Commit::Lost => Ok(Committed::Lost(batch)),
         }
-        self.index.segment_bytes.push(bytes);
-        Ok(batch.records)
     }
 
-    /// A store that does not answer gets a few seconds; a full disk stays full.
     async fn commit_patiently(&self, sequence: u64, segment: Bytes) -> storage::Result<Commit> {
+        let began = Instant::now();
         let mut pause = COMMIT_PAUSE_MIN;
         loop {
             match self.store.commit_segment(sequence, segment.clone()).await {
-                Err(error @ storage::Error::Unavailable { .. }) if pause <= COMMIT_PAUSE_MAX => {
+                Err(error @ storage::Error::Unavailable { .. }) if began.elapsed() + pause <= self.patience => {
                     tracing::warn!(%error, ?pause, "results could not be committed, trying again");
                     tokio::time::sleep(pause).await;
-                    pause *= 2;
+                    pause = (pause * 2).min(COMMIT_PAUSE_MAX);
                 }
                 other => return other,
             }
@@ -251,8 +298,6 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{ResultEvent, encode_record};
-
     use super::*;
     use crate::fixtures::succeeded;
 
@@ -267,7 +312,7 @@ mod tests {
     fn batch(messages: &[Vec<u8>]) -> Batch {
         let mut batch = Batch::default();
         for message in messages {
-            assert!(batch.add(Bytes::copy_from_slice(message)).is_none());
+            assert!(batch.add(&Bytes::copy_from_slice(message)).is_none());
         }
         batch
     }
@@ -283,16 +328,29 @@ mod tests {
         assert!(size_of::<Entry>() <= 20);
     }
 
+    fn ledger(store: &JobStore) -> Ledger {
+        Ledger::new(store.clone(), "digits", Duration::ZERO)
+    }
+
+    async fn commit(ledger: &mut Ledger, messages: &[Vec<u8>]) -> Vec<Record> {
+        match ledger.commit(batch(messages)).await.expect("writable") {
+            Committed::Ours(records) => records,
+            Committed::Lost(batch) => panic!("lost {batch:?}"),
+        }
+    }
+
     #[tokio::test]
     async fn what_was_committed_is_read_again_with_the_same_places() {
         let (_folder, store) = store();
-        let mut ledger = Ledger::new(store.clone());
-        let committed = ledger.commit(batch(&[message(0, b"zero\n"), message(1, b"one\n")])).await.expect("first");
+        let mut first = ledger(&store);
+        let mut named = protocol::begin_message("digits");
+        named.extend(message(1, b"one\n"));
+        let committed = commit(&mut first, &[message(0, b"zero\n"), named]).await;
         let segment = store.segment(0).await.expect("readable").expect("committed");
         let at = committed[1].rows_offset;
         assert_eq!(&segment[at..at + 4], b"one\n");
 
-        let mut again = Ledger::new(store);
+        let mut again = ledger(&store);
         let read = again.read_next().await.expect("readable").expect("one segment");
         assert_eq!(read, committed);
         assert_eq!(again.read_next().await.expect("readable"), None);
@@ -300,15 +358,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_second_reducer_fences_off_the_first() {
+    async fn who_comes_second_reads_what_the_first_committed_and_goes_on_after_it() {
         let (_folder, store) = store();
-        let mut first = Ledger::new(store.clone());
-        let mut second = Ledger::new(store.clone());
-        second.commit(batch(&[message(0, b"second\n")])).await.expect("its turn");
-        let error = first.commit(batch(&[message(0, b"first\n")])).await.expect_err("lost");
-        assert!(error.is::<Superseded>(), "{error}");
-        let segment = store.segment(0).await.expect("readable").expect("committed");
-        assert!(segment.ends_with(b"second\n"));
+        let (mut first, mut second) = (ledger(&store), ledger(&store));
+        commit(&mut second, &[message(0, b"second\n")]).await;
+        let lost = first.commit(batch(&[message(1, b"first\n")])).await.expect("answers");
+        let Committed::Lost(batch) = lost else { panic!("segment 0 was taken: {lost:?}") };
+        assert_eq!(first.read_next().await.expect("readable").expect("of the second").len(), 1);
+        let committed = first.commit(batch).await.expect("writable");
+        let Committed::Ours(records) = committed else { panic!("segment 1 is free: {committed:?}") };
+        let segment = store.segment(1).await.expect("readable").expect("committed");
+        assert_eq!(&segment[records[0].rows_offset..], b"first\n");
+    }
+
+    #[tokio::test]
+    async fn a_damaged_segment_is_named_with_what_to_do() {
+        let (_folder, store) = store();
+        store.commit_segment(0, Bytes::from_static(b"no records")).await.expect("writable");
+        let error = format!("{:#}", ledger(&store).read_next().await.expect_err("damaged"));
+        let file = store.segment_file(0).expect("local");
+        assert!(error.starts_with(&format!("{} is damaged", file.display())), "{error}");
+        assert!(error.contains("gristmill retry digits"), "{error}");
     }
 
     #[test]
@@ -317,14 +387,25 @@ mod tests {
         let good = body.len();
         body.extend_from_slice(b"\x02\0\0\0\0\0\0\0{}");
         let mut batch = Batch::default();
-        let unreadable = batch.add(Bytes::from(body.clone())).expect("the second record");
+        let unreadable = batch.add(&Bytes::from(body.clone())).expect("the second record");
         assert_eq!(&unreadable.bytes[..], &body[good..]);
         assert_eq!(batch.records.len(), 1);
-        assert!(batch.add(Bytes::from_static(b"nonsense")).is_some());
-        assert!(batch.add(Bytes::from(message(1, b"more\n"))).is_none());
-        let segment = batch.concatenated();
-        let at = batch.records[1].rows_offset;
+        assert!(batch.add(&Bytes::from_static(b"nonsense")).is_some());
+        assert!(batch.add(&Bytes::from(message(1, b"more\n"))).is_none());
+        let segment = batch.segment();
+        let at = batch.into_records()[1].rows_offset;
         assert_eq!(&segment[at..at + 5], b"more\n");
+    }
+
+    #[test]
+    fn what_is_known_is_left_out() {
+        let mut batch = batch(&[message(0, b"zero\n"), message(1, b"one\n"), message(2, b"two\n")]);
+        let is_one = |event: &ResultEvent| matches!(event, ResultEvent::Attempt(attempt) if attempt.mini_batch == 1);
+        assert_eq!(batch.retain(|event| !is_one(event)), 1);
+        let segment = batch.segment();
+        let offsets: Vec<_> = batch.into_records().into_iter().map(|record| record.rows_offset).collect();
+        assert_eq!(&segment[offsets[0]..offsets[0] + 5], b"zero\n");
+        assert_eq!(&segment[offsets[1]..], b"two\n");
     }
 
     #[test]

@@ -34,7 +34,6 @@ mod thresholds;
 
 pub use failures::{Dominant, FailureGroup, Failures, GivenUp};
 pub use fleet::Fleet;
-pub use ledger::Superseded;
 pub use options::{CrashPoint, Options};
 pub use reducer::{FailJob, Reducer};
 pub use tally::{Effect, MiniBatchState, Tally};

@@ -11,15 +11,20 @@ pub struct Options {
     pub writer: String,
     /// Processes a node, where the job leaves it open and the caller knows.
     pub process_count_per_node: Option<u32>,
-    /// Nodes and processes outlive a reducer: believe what the ledger says of them. `false`: they ended with the
-    /// former reducer, as on one machine.
-    pub nodes_outlive_reducer: bool,
+    /// Other machines work on the job: nodes come and go and outlive this reducer, which believes what the ledger says
+    /// of them, and other reducers may serve the job at the same time. `false`: all there is ends with this process.
+    pub shared: bool,
     /// Age of a job before failures of `init()` all over it end it.
     pub init_failure_age: Duration,
     /// Period of the progress overview and the summaries, and of the thresholds that are polled.
     pub report_interval: Duration,
-    /// Period of `progress.json`, and of looking for a request to cancel.
+    /// Period of `progress.json`, and of looking for a request to cancel; where the job is shared, also of looking
+    /// for what others have committed.
     pub progress_interval: Duration,
+    /// Segments are committed no more often than this while messages keep coming.
+    pub commit_interval: Duration,
+    /// For how long a store that does not answer is tried before the reducer stops.
+    pub store_patience: Duration,
     /// For how long a received message stays invisible to others: what a dead reducer had received is seen by the
     /// next after this.
     pub visibility: Duration,
@@ -32,12 +37,29 @@ impl Default for Options {
         Self {
             writer: std::process::id().to_string(),
             process_count_per_node: None,
-            nodes_outlive_reducer: false,
+            shared: false,
             init_failure_age: Duration::from_secs(120),
             report_interval: Duration::from_secs(10),
             progress_interval: Duration::from_secs(1),
+            // 40 objects a second at most.
+            commit_interval: Duration::from_millis(25),
+            // A full disk stays full.
+            store_patience: Duration::from_secs(4),
             visibility: Duration::from_secs(60),
             crash: Arc::new(|_| {}),
+        }
+    }
+}
+
+impl Options {
+    /// For jobs of a compute target, which many machines work on and where every request to the store has a price.
+    pub fn shared() -> Self {
+        Self {
+            shared: true,
+            progress_interval: Duration::from_secs(3),
+            commit_interval: Duration::from_millis(200),
+            store_patience: Duration::from_secs(120),
+            ..Self::default()
         }
     }
 }

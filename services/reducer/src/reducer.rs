@@ -6,11 +6,8 @@ mod receive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
-use bytes::Bytes;
-use protocol::{
-    JobResult, JobSpec, OutputAction, Progress, Record, ResultEvent, encode_record, milliseconds_since_epoch,
-};
+use anyhow::{Context, ensure};
+use protocol::{JobResult, JobSpec, JobState, OutputAction, Progress, Record, ResultEvent, milliseconds_since_epoch};
 use queue::{Delivery, Queue, Receive};
 use storage::JobStore;
 use tokio::sync::{mpsc, watch};
@@ -19,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::failures::one_line;
-use crate::ledger::{Batch, Ledger, SEGMENT_BYTES_MAX, Superseded};
+use crate::ledger::{Batch, Committed, Ledger, SEGMENT_BYTES_MAX};
 use crate::reports::Reports;
 use crate::tally::Effect;
 use crate::thresholds::{self, Elapsed, Limits, describe};
@@ -29,8 +26,8 @@ use crate::{CrashPoint, Options, Tally};
 const MESSAGES_MAX: usize = 64;
 /// Receives that may wait while a segment is committed.
 const RECEIVES_AHEAD_MAX: usize = 2;
-/// Segments are committed no more often than this: 40 objects a second at most.
-const COMMIT_INTERVAL_MIN: Duration = Duration::from_millis(25);
+/// Progress is written so often even where nothing changes, so that people see that somebody is there.
+const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a receive waits for the first message.
 const RECEIVE_WAIT: Duration = Duration::from_secs(1);
 
@@ -52,6 +49,9 @@ pub struct Reducer {
     progressed: Option<Instant>,
     in_init_since: Option<Instant>,
     committed: Option<Instant>,
+    /// Attempts that came again and were left out, and that the ledger does not mention yet.
+    duplicates: u64,
+    progress_written: Option<(Progress, Instant)>,
 }
 
 /// Lets somebody else end the job: the plan cannot be made, an agent cannot be started.
@@ -69,19 +69,61 @@ impl FailJob {
     }
 }
 
-/// How the work ended, before the output is written.
+/// How a job ends, before the output is written.
 enum End {
     Complete,
     Failed(String),
     Canceled(Option<String>),
 }
 
+impl End {
+    /// As the ledger says it.
+    fn committed(state: JobState, cause: Option<&str>) -> Self {
+        match (state, cause) {
+            (JobState::Completed, _) => Self::Complete,
+            (JobState::Canceled, cause) => Self::Canceled(cause.map(str::to_owned)),
+            (_, cause) => Self::Failed(cause.unwrap_or_default().to_owned()),
+        }
+    }
+
+    /// For the ledger.
+    fn event(&self) -> ResultEvent {
+        let (state, cause) = match self {
+            Self::Complete => (JobState::Completed, None),
+            Self::Failed(cause) => (JobState::Failed, Some(cause.clone())),
+            Self::Canceled(cause) => (JobState::Canceled, cause.clone()),
+        };
+        ResultEvent::Ended { state, cause }
+    }
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Appended {
+    /// It is in the ledger.
+    Committed,
+    /// All of it was there already.
+    Known,
+    /// Another reducer has ended the job meanwhile, so it was not committed.
+    TooLate,
+}
+
+/// Why a reducer has no more work.
+enum Rest {
+    /// The job ends.
+    Ends(End),
+    /// It was told to stop.
+    Stopped,
+    /// Another reducer has written how the job ended.
+    EndedElsewhere(Box<JobResult>),
+}
+
 impl Reducer {
     /// Reads spec and ledger, and stands where the former reducer stood.
     pub async fn open(store: JobStore, results: Arc<dyn Queue>, options: Options) -> anyhow::Result<Self> {
         let spec = store.spec().await.context("read the job")?;
-        let limits = Limits::new(&spec, options.process_count_per_node, options.init_failure_age);
-        let reports = Reports::new(store.folder(), &options.writer);
+        let limits = Limits::new(&spec, &options);
+        let reports = Reports::new(&store, &options).await;
         let started_at = milliseconds_since_epoch();
         let progress = Progress {
             at: started_at,
@@ -91,10 +133,12 @@ impl Reducer {
             items: Default::default(),
             retries: 0,
             processes: 0,
+            nodes: 0,
+            trouble: None,
             waiting: vec![],
         };
         let mut reducer = Self {
-            ledger: Ledger::new(store.clone()),
+            ledger: Ledger::new(store.clone(), &spec.job_id, options.store_patience),
             store,
             results,
             spec,
@@ -108,11 +152,11 @@ impl Reducer {
             progressed: None,
             in_init_since: None,
             committed: None,
+            duplicates: 0,
+            progress_written: None,
         };
-        while let Some(records) = reducer.ledger.read_next().await? {
-            reducer.absorb(records, false);
-        }
-        if !reducer.options.nodes_outlive_reducer {
+        reducer.catch_up(false).await?;
+        if !reducer.options.shared {
             reducer.tally.begin_session();
         }
         // The limit on standing still begins anew with the job.
@@ -158,34 +202,47 @@ impl Reducer {
     /// Opens an ended job again: its failed mini-batches are pending, with all their tries; `result.json` and a
     /// request to cancel are removed.
     pub async fn reopen(&mut self) -> anyhow::Result<()> {
-        let mut body = Vec::new();
-        encode_record(&ResultEvent::Reopened { at: milliseconds_since_epoch() }, b"", &mut body);
-        let mut batch = Batch::default();
-        batch.add(Bytes::from(body));
-        self.append(batch).await?;
+        self.append_event(&ResultEvent::Reopened { at: milliseconds_since_epoch() }).await?;
         self.store.reopen().await.context("open the job again")?;
         Ok(())
     }
 
     /// Runs until the job ends, and writes `result.json`. An error means that the job has not ended: another reducer
-    /// may finish it, or already does ([`Superseded`]).
+    /// may finish it.
     ///
     /// When `cancel` is cancelled, what the queue holds at that moment is still committed; so whoever cancels lets
     /// workers announce what they have first.
-    pub async fn run(mut self, cancel: CancellationToken) -> anyhow::Result<JobResult> {
-        if let Some(result) = self.store.result().await? {
-            self.tidy(result.state).await;
-            return Ok(result);
-        }
-        let end = match self.work(&cancel).await {
-            Ok(end) => end,
-            Err(error) if error.is::<Superseded>() => return Err(error),
-            Err(error) => End::Failed(format!("{error:#}")),
-        };
-        self.finish(end).await
+    pub async fn run(self, cancel: CancellationToken) -> anyhow::Result<JobResult> {
+        let result = self.run_until(&cancel, &CancellationToken::new()).await?;
+        result.context("a reducer stopped, although nobody asked it to")
     }
 
-    async fn work(&mut self, cancel: &CancellationToken) -> anyhow::Result<End> {
+    /// As [`run`](Self::run), for a job that others serve too. When `stop` is cancelled, what was received is
+    /// committed, the rest is given back, and `None` says that the job goes on without this reducer.
+    pub async fn serve(self, stop: CancellationToken) -> anyhow::Result<Option<JobResult>> {
+        self.run_until(&CancellationToken::new(), &stop).await
+    }
+
+    async fn run_until(
+        mut self,
+        cancel: &CancellationToken,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Option<JobResult>> {
+        if let Some(result) = self.store.result().await? {
+            self.tidy(result.state).await;
+            return Ok(Some(result));
+        }
+        let end = match self.work(cancel, stop).await {
+            Ok(Rest::Ends(end)) => end,
+            Ok(Rest::Stopped) => return self.leave().await.map(|()| None),
+            Ok(Rest::EndedElsewhere(result)) => return Ok(Some(*result)),
+            Err(error) if self.options.shared => return Err(error),
+            Err(error) => End::Failed(format!("{error:#}")),
+        };
+        self.finish(end).await.map(Some)
+    }
+
+    async fn work(&mut self, cancel: &CancellationToken, stop: &CancellationToken) -> anyhow::Result<Rest> {
         let (sender, mut incoming) = mpsc::channel(RECEIVES_AHEAD_MAX);
         let request = self.request(RECEIVE_WAIT);
         let receiver =
@@ -193,23 +250,24 @@ impl Reducer {
         let mut failure = self.failure.subscribe();
         let mut progress = ticks(self.options.progress_interval);
         let mut report = ticks(self.options.report_interval);
-        let end = loop {
+        let rest = loop {
             if let Some(end) = self.verdict(false) {
-                break end;
+                break Rest::Ends(end);
             }
             tokio::select! {
                 biased;
-                () = cancel.cancelled() => break End::Canceled(None),
-                cause = first_cause(&mut failure) => break End::Failed(cause),
+                () = cancel.cancelled() => break Rest::Ends(End::Canceled(None)),
+                () = stop.cancelled() => break Rest::Stopped,
+                cause = first_cause(&mut failure) => break Rest::Ends(End::Failed(cause)),
                 _ = progress.tick() => {
-                    if let Some(end) = self.look_around().await {
-                        break end;
+                    if let Some(rest) = self.look_around().await? {
+                        break rest;
                     }
                 }
                 _ = report.tick() => {
-                    self.reports.tick(&self.tally, self.started.elapsed());
+                    self.reports.tick(&self.tally, self.started.elapsed()).await;
                     if let Some(end) = self.verdict(true) {
-                        break end;
+                        break Rest::Ends(end);
                     }
                 }
                 received = incoming.recv() => {
@@ -224,17 +282,25 @@ impl Reducer {
         while let Some(Ok(deliveries)) = incoming.recv().await {
             left.extend(deliveries);
         }
-        if matches!(end, End::Canceled(_)) {
-            self.commit(left).await?;
-            self.drain().await?;
-            return Ok(if self.tally.is_complete() { self.verdict(false).unwrap_or(end) } else { end });
+        match rest {
+            Rest::Ends(End::Canceled(reason)) if self.tally.ended_as().is_none() => {
+                self.commit(left).await?;
+                self.drain().await?;
+                let complete = if self.tally.is_complete() { self.verdict(false) } else { None };
+                return Ok(Rest::Ends(complete.unwrap_or(End::Canceled(reason))));
+            }
+            Rest::Stopped => self.commit(left).await?,
+            // They tell nothing that matters now, but if the job is opened again they do.
+            Rest::Ends(_) | Rest::EndedElsewhere(_) => self.release(left).await,
         }
-        // They tell nothing that matters now, but if the job is opened again they do.
-        let receipts: Vec<_> = left.into_iter().map(|delivery| delivery.receipt).collect();
+        Ok(rest)
+    }
+
+    async fn release(&self, deliveries: Vec<Delivery>) {
+        let receipts: Vec<_> = deliveries.into_iter().map(|delivery| delivery.receipt).collect();
         if let Err(error) = self.results.release(&receipts).await {
             tracing::debug!(%error, "received results come back by themselves");
         }
-        Ok(end)
     }
 
     fn request(&self, wait: Duration) -> Receive {
@@ -248,7 +314,7 @@ impl Reducer {
         mut deliveries: Vec<Delivery>,
         incoming: &mut mpsc::Receiver<anyhow::Result<Vec<Delivery>>>,
     ) -> anyhow::Result<()> {
-        let due = self.committed.map_or_else(Instant::now, |committed| committed + COMMIT_INTERVAL_MIN);
+        let due = self.committed.map_or_else(Instant::now, |committed| committed + self.options.commit_interval);
         let mut bytes: usize = deliveries.iter().map(|delivery| delivery.body.len()).sum();
         while bytes < SEGMENT_BYTES_MAX
             && let Ok(Some(more)) = timeout_at(due, incoming.recv()).await
@@ -267,16 +333,21 @@ impl Reducer {
         let mut deliveries = deliveries.into_iter().peekable();
         while deliveries.peek().is_some() {
             let mut batch = Batch::default();
-            let mut receipts = Vec::new();
+            let mut held = Vec::new();
             while !batch.is_full()
                 && let Some(delivery) = deliveries.next()
             {
-                receipts.push(delivery.receipt);
-                if let Some(unreadable) = batch.add(delivery.body) {
+                if let Some(unreadable) = batch.add(&delivery.body) {
                     self.reports.unreadable(&unreadable);
                 }
+                held.push(delivery);
             }
-            self.append(batch).await?;
+            if self.append(batch).await? == Appended::TooLate {
+                held.extend(deliveries);
+                self.release(held).await;
+                break;
+            }
+            let receipts: Vec<_> = held.into_iter().map(|delivery| delivery.receipt).collect();
             // If this fails they come again, and count for nothing.
             if let Err(error) = self.results.acknowledge(&receipts).await {
                 tracing::warn!(%error, "committed results could not be acknowledged and will come again");
@@ -287,15 +358,54 @@ impl Reducer {
         Ok(())
     }
 
-    async fn append(&mut self, batch: Batch) -> anyhow::Result<()> {
-        if batch.is_empty() {
-            return Ok(());
+    /// Commits what is news.
+    async fn append(&mut self, mut batch: Batch) -> anyhow::Result<Appended> {
+        let has_ended = self.tally.ended_as().is_some();
+        loop {
+            self.duplicates += batch.retain(|event| !self.tally.is_known(event));
+            if batch.is_empty() {
+                return Ok(Appended::Known);
+            }
+            if self.duplicates > 0 {
+                batch.add_event(&ResultEvent::Duplicates { count: self.duplicates });
+            }
+            (self.options.crash)(CrashPoint::BeforeSegmentCommit);
+            match self.ledger.commit(batch).await? {
+                Committed::Ours(records) => {
+                    (self.options.crash)(CrashPoint::AfterSegmentCommit);
+                    self.duplicates = 0;
+                    self.absorb(records, true);
+                    return Ok(Appended::Committed);
+                }
+                Committed::Lost(lost) => {
+                    let segments = self.ledger.segments();
+                    self.catch_up(true).await?;
+                    if !has_ended && self.tally.ended_as().is_some() {
+                        return Ok(Appended::TooLate);
+                    }
+                    let job = &self.spec.job_id;
+                    ensure!(self.ledger.segments() > segments, "segment {segments} of job {job} is there but not read");
+                    batch = lost;
+                    batch.retain(|event| !matches!(event, ResultEvent::Duplicates { .. }));
+                }
+            }
         }
-        (self.options.crash)(CrashPoint::BeforeSegmentCommit);
-        let records = self.ledger.commit(batch).await?;
-        (self.options.crash)(CrashPoint::AfterSegmentCommit);
-        self.absorb(records, true);
-        Ok(())
+    }
+
+    async fn append_event(&mut self, event: &ResultEvent) -> anyhow::Result<Appended> {
+        let mut batch = Batch::default();
+        batch.add_event(event);
+        self.append(batch).await
+    }
+
+    /// Reads what others have committed. Returns whether there was anything.
+    async fn catch_up(&mut self, is_new: bool) -> anyhow::Result<bool> {
+        let mut any = false;
+        while let Some(records) = self.ledger.read_next().await? {
+            self.absorb(records, is_new);
+            any = true;
+        }
+        Ok(any)
     }
 
     /// Folds the records of the latest segment into everything that follows from them.
@@ -303,12 +413,12 @@ impl Reducer {
         let segment = self.ledger.segments() - 1;
         let (now, elapsed) = (Instant::now(), self.started.elapsed());
         for record in records {
-            let was_deserted = self.tally.fleet().processes_per_node_seen() == 0;
+            let was_deserted = self.limits.is_deserted(self.tally.fleet());
             let effect = self.tally.apply(&record.event);
             if effect == Effect::Nothing {
                 continue;
             }
-            if was_deserted && self.tally.fleet().processes_per_node_seen() > 0 {
+            if was_deserted && !self.limits.is_deserted(self.tally.fleet()) {
                 // Until now nobody was there to make progress.
                 self.progressed = self.progressed.map(|_| now);
             }
@@ -331,6 +441,9 @@ impl Reducer {
     }
 
     fn verdict(&self, polled: bool) -> Option<End> {
+        if let Some((state, cause)) = self.tally.ended_as() {
+            return Some(End::committed(state, cause));
+        }
         if let Some(cause) = self.tally.plan_failure() {
             return Some(End::Failed(cause.to_owned()));
         }
@@ -357,19 +470,40 @@ impl Reducer {
     }
 
     /// What has to be done from time to time.
-    async fn look_around(&mut self) -> Option<End> {
+    async fn look_around(&mut self) -> anyhow::Result<Option<Rest>> {
+        if self.options.shared
+            && let Some(result) = self.look_for_others().await?
+        {
+            return Ok(Some(Rest::EndedElsewhere(Box::new(result))));
+        }
         self.show_progress();
         self.write_progress().await;
         self.reports.flush();
         match self.store.cancel_requested().await {
             Ok(None) => {}
-            Ok(Some(reason)) => return Some(End::Canceled(Some(reason))),
+            Ok(Some(reason)) => return Ok(Some(Rest::Ends(End::Canceled(Some(reason))))),
             Err(error) => tracing::warn!(%error, "cannot look for a request to cancel, trying again"),
         }
         if self.progressed.is_none() && self.is_planning_visible().await {
             self.progressed = Some(Instant::now());
         }
-        thresholds::stalled(&self.tally, &self.limits, &self.elapsed()).map(End::Failed)
+        let cause = thresholds::stalled(&self.tally, &self.limits, &self.elapsed());
+        Ok(cause.map(|cause| Rest::Ends(End::Failed(cause))))
+    }
+
+    /// What other reducers have done while this one had nothing to do: committed results, or ended the job.
+    async fn look_for_others(&mut self) -> anyhow::Result<Option<JobResult>> {
+        let is_quiet = self.committed.is_none_or(|committed| committed.elapsed() >= self.options.progress_interval);
+        if !is_quiet || self.catch_up(true).await? {
+            return Ok(None);
+        }
+        match self.store.result().await {
+            Ok(result) => Ok(result),
+            Err(error) => {
+                tracing::warn!(%error, "cannot look whether the job has ended, trying again");
+                Ok(None)
+            }
+        }
     }
 
     /// Whether a mini-batch exists, although none has ended yet.
@@ -385,14 +519,24 @@ impl Reducer {
             progress.items = self.tally.items();
             progress.retries = self.tally.retries();
             progress.processes = self.tally.fleet().processes_up() as u64;
+            progress.nodes = self.tally.fleet().nodes_seen() as u64;
             progress.waiting = self.tally.fleet().waiting().cloned().collect();
         });
     }
 
-    async fn write_progress(&self) {
+    /// In a store where every request has a price, only what has changed is written, and a sign of life.
+    async fn write_progress(&mut self) {
         let progress = self.progress.borrow().clone();
-        if let Err(error) = self.store.put_progress(&progress).await {
-            tracing::warn!(%error, "progress cannot be written, the job goes on without it");
+        if self.options.shared
+            && let Some((written, at)) = &self.progress_written
+            && at.elapsed() < SIGN_OF_LIFE_INTERVAL
+            && (Progress { at: progress.at, ..written.clone() }) == progress
+        {
+            return;
+        }
+        match self.store.put_progress(&progress).await {
+            Ok(()) => self.progress_written = Some((progress, Instant::now())),
+            Err(error) => tracing::warn!(%error, "progress cannot be written, the job goes on without it"),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! was committed. A success beats a failure recorded before it, a failure never undoes a success, and an attempt that
 //! is announced twice changes nothing the second time.
 
-use protocol::{Attempt, AttemptStatus, Counts, Planned, ResultEvent};
+use protocol::{Attempt, AttemptStatus, Counts, JobState, Planned, ResultEvent};
 
 use crate::failures::Failures;
 use crate::fleet::Fleet;
@@ -63,6 +63,8 @@ pub struct Tally {
     retries: u64,
     deliveries_lost: u64,
     warnings: u64,
+    duplicates: u64,
+    ended_as: Option<(JobState, Option<String>)>,
     failures: Failures,
     fleet: Fleet,
 }
@@ -73,7 +75,9 @@ impl Tally {
         match event {
             ResultEvent::Attempt(attempt) => {
                 self.fleet.attempt_ended(&attempt.node, &attempt.process);
-                self.apply_attempt(attempt)
+                let effect = self.apply_attempt(attempt);
+                self.duplicates += u64::from(effect == Effect::Nothing);
+                effect
             }
             ResultEvent::Planned(planned) => {
                 let effect = if self.planned.is_some() { Effect::Nothing } else { Effect::Counted };
@@ -89,6 +93,15 @@ impl Tally {
                 self.reopen();
                 Effect::Counted
             }
+            ResultEvent::Ended { state, cause } => {
+                let effect = if self.ended_as.is_some() { Effect::Nothing } else { Effect::Counted };
+                self.ended_as.get_or_insert_with(|| (*state, cause.clone()));
+                effect
+            }
+            ResultEvent::Duplicates { count } => {
+                self.duplicates += count;
+                Effect::Counted
+            }
             ResultEvent::Job { .. } => Effect::Nothing,
             other => {
                 if let ResultEvent::InitFailed { error, .. } = other {
@@ -100,9 +113,48 @@ impl Tally {
         }
     }
 
+    /// Whether an event would change nothing: it was committed before, or comes too late to matter.
+    pub fn is_known(&self, event: &ResultEvent) -> bool {
+        match event {
+            ResultEvent::Attempt(attempt) => self.is_known_attempt(attempt),
+            ResultEvent::Planned(_) => self.planned.is_some() && self.plan_failure.is_none(),
+            ResultEvent::PlanFailed { .. } => self.plan_failure.is_some(),
+            ResultEvent::Ended { .. } => self.ended_as.is_some(),
+            ResultEvent::Job { .. } => true,
+            _ => false,
+        }
+    }
+
+    fn is_known_attempt(&self, attempt: &Attempt) -> bool {
+        let entry = self.entry(attempt.mini_batch);
+        if self.is_outside_plan(attempt) {
+            return true;
+        }
+        if attempt.deliveries_lost > u32::from(entry.deliveries_lost) {
+            return false;
+        }
+        if attempt.status == AttemptStatus::Succeeded {
+            return entry.state == MiniBatchState::Succeeded;
+        }
+        if attempt.try_number > entry.tries {
+            return false;
+        }
+        match entry.state {
+            MiniBatchState::Pending => false,
+            _ if !attempt.is_final => attempt.try_number <= entry.retries,
+            MiniBatchState::Retrying => false,
+            MiniBatchState::Failed => attempt.total <= u64::from(entry.total),
+            MiniBatchState::Succeeded => true,
+        }
+    }
+
+    fn is_outside_plan(&self, attempt: &Attempt) -> bool {
+        self.planned.as_ref().is_some_and(|planned| attempt.mini_batch >= planned.mini_batches)
+    }
+
     fn apply_attempt(&mut self, attempt: &Attempt) -> Effect {
         let index = usize::try_from(attempt.mini_batch).expect("64-bit machine");
-        if self.planned.as_ref().is_some_and(|planned| attempt.mini_batch >= planned.mini_batches) {
+        if self.is_outside_plan(attempt) {
             return Effect::Nothing;
         }
         if self.entries.len() <= index {
@@ -192,6 +244,7 @@ impl Tally {
         self.failed = 0;
         self.retrying = 0;
         self.failures = Failures::default();
+        self.ended_as = None;
         self.begin_session();
     }
 
@@ -233,6 +286,11 @@ impl Tally {
     /// Why the job cannot be planned, if it cannot.
     pub fn plan_failure(&self) -> Option<&str> {
         self.plan_failure.as_deref()
+    }
+
+    /// How the job ended, and why, once that is committed.
+    pub fn ended_as(&self) -> Option<(JobState, Option<&str>)> {
+        self.ended_as.as_ref().map(|(state, cause)| (*state, cause.as_deref()))
     }
 
     /// Mini-batches, by how they ended. `total` is 0 until the plan is complete.
@@ -281,6 +339,11 @@ impl Tally {
     /// Warnings of the attempts that count.
     pub fn warnings(&self) -> u64 {
         self.warnings
+    }
+
+    /// Deliveries of attempts that counted for nothing.
+    pub fn duplicates(&self) -> u64 {
+        self.duplicates
     }
 
     /// What went wrong, grouped.
@@ -417,6 +480,24 @@ mod tests {
             })
         ) {
             prop_assert_eq!(standing(&fold(&events)), standing(&fold(&shuffled)));
+        }
+
+        #[test]
+        fn what_is_known_changes_nothing(events in attempts()) {
+            let mut tally = Tally::default();
+            let mut filtered = Tally::default();
+            for event in events.iter().chain(&events) {
+                let (known, before) = (tally.is_known(event), standing(&tally));
+                let effect = tally.apply(event);
+                if known {
+                    prop_assert_eq!((effect, standing(&tally)), (Effect::Nothing, before));
+                }
+                if !filtered.is_known(event) {
+                    filtered.apply(event);
+                }
+            }
+            prop_assert_eq!(standing(&tally), standing(&filtered));
+            prop_assert!(events.iter().all(|event| tally.is_known(event)), "all have been delivered");
         }
 
         #[test]

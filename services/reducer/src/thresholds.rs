@@ -5,7 +5,7 @@ use std::time::Duration;
 use protocol::{Counts, ErrorThresholds, JobSpec, Waiting};
 
 use crate::failures::one_line;
-use crate::{Fleet, Tally};
+use crate::{Fleet, Options, Tally};
 
 /// What is shown for a job without a single succeeded item, in the words readers of the original search for.
 const NOTHING_SUCCEEDED: &str = "There is no succeeded mini batch item returned from run(). Please check \
@@ -24,8 +24,10 @@ const FIRST_PROCESS_MAX: Duration = Duration::from_secs(3600);
 pub struct Limits {
     /// Failed items and mini-batches.
     pub thresholds: ErrorThresholds,
-    /// Nodes of the job.
-    pub node_count: u32,
+    /// Nodes of the job; on a fleet the most of them at a time, `None`: all that come.
+    pub node_count: Option<u32>,
+    /// Nodes come when they please, and leave again.
+    pub shared: bool,
     /// Processes a node; `None`: as many as were seen.
     pub process_count_per_node: Option<u32>,
     /// Limit of one `run()` call.
@@ -40,16 +42,32 @@ pub struct Limits {
 
 impl Limits {
     /// The limits of a job.
-    pub fn new(spec: &JobSpec, process_count_per_node: Option<u32>, init_failure_age: Duration) -> Self {
+    pub fn new(spec: &JobSpec, options: &Options) -> Self {
         Self {
             thresholds: spec.thresholds,
-            node_count: spec.node_count.unwrap_or(1).max(1),
-            process_count_per_node: spec.process_count_per_node.or(process_count_per_node),
+            node_count: spec.node_count,
+            shared: options.shared,
+            process_count_per_node: spec.process_count_per_node.or(options.process_count_per_node),
             run_invocation_timeout: Duration::from_secs(spec.run_invocation_timeout_seconds),
             progress_update_timeout: Duration::from_secs(spec.progress_update_timeout_seconds),
             first_task_creation_timeout: Duration::from_secs(spec.first_task_creation_timeout_seconds),
-            init_failure_age,
+            init_failure_age: options.init_failure_age,
         }
+    }
+
+    /// Nodes that would have to fail for the job to fail with them.
+    fn nodes(&self, fleet: &Fleet) -> u64 {
+        let present = fleet.nodes_present() as u64;
+        match self.node_count.map(u64::from) {
+            Some(most) if self.shared => most.min(present).max(1),
+            None if self.shared => present.max(1),
+            count => count.unwrap_or(1).max(1),
+        }
+    }
+
+    /// Whether nobody is there who could make progress.
+    pub fn is_deserted(&self, fleet: &Fleet) -> bool {
+        if self.shared { fleet.processes_up() == 0 } else { fleet.processes_per_node_seen() == 0 }
     }
 
     fn processes_per_node(&self, fleet: &Fleet) -> u64 {
@@ -132,7 +150,7 @@ fn with_cause(text: String, tally: &Tally) -> String {
 
 /// Whether `init()` fails so often, or for so long, that no process will ever get to work.
 pub fn init_failure(fleet: &Fleet, limits: &Limits, elapsed: &Elapsed) -> Option<String> {
-    if fleet.stopped().len() >= limits.node_count as usize {
+    if fleet.stopped().len() as u64 >= limits.nodes(fleet) {
         let (node, cause) = fleet.stopped().first_key_value()?;
         let others = match fleet.stopped().len() {
             1 => String::new(),
@@ -140,7 +158,7 @@ pub fn init_failure(fleet: &Fleet, limits: &Limits, elapsed: &Elapsed) -> Option
         };
         return Some(format!("Node {node} stopped: {}{others}", one_line(cause)));
     }
-    let failures_max = 2 * u64::from(limits.node_count) * limits.processes_per_node(fleet);
+    let failures_max = 2 * limits.nodes(fleet) * limits.processes_per_node(fleet);
     if fleet.processes_ready() == 0
         && elapsed.since_start > limits.init_failure_age
         && fleet.init_failures() >= failures_max
@@ -167,8 +185,8 @@ pub fn stalled(tally: &Tally, limits: &Limits, elapsed: &Elapsed) -> Option<Stri
         None if elapsed.since_start > limits.first_task_creation_timeout => {
             Some(format!("Unable to create any task within {} seconds.", limits.first_task_creation_timeout.as_secs()))
         }
-        // Nobody is there who could make progress. That has its own limit.
-        Some(_) if tally.fleet().processes_per_node_seen() == 0 => (elapsed.since_start > FIRST_PROCESS_MAX)
+        // That has its own limit, and none where workers come when they please.
+        Some(_) if limits.is_deserted(tally.fleet()) => (!limits.shared && elapsed.since_start > FIRST_PROCESS_MAX)
             .then(|| format!("No Python process was started within {} seconds.", FIRST_PROCESS_MAX.as_secs())),
         Some(since) if since > limits.progress_update_timeout => {
             let seconds = limits.progress_update_timeout.as_secs();
@@ -230,7 +248,7 @@ mod tests {
     fn limits(node_count: u32) -> Limits {
         let mut spec = spec(std::path::Path::new("/out"));
         spec.node_count = Some(node_count);
-        Limits::new(&spec, None, Duration::from_secs(120))
+        Limits::new(&spec, &Options::default())
     }
 
     #[test]

@@ -17,7 +17,7 @@ use storage::JobStore;
 use tokio::runtime::Handle;
 
 use crate::CrashPoint;
-use crate::ledger::{Index, Superseded};
+use crate::ledger::Index;
 use source::Source;
 
 /// Mini-batches named in a warning about differing columns.
@@ -55,15 +55,9 @@ impl Assembly<'_> {
         let temporary = folder.join(format!("{}{}.tmp", self.temporary_prefix(), self.writer));
         let written = self.write_temporary(&temporary).and_then(|warnings| {
             (self.crash)(CrashPoint::BeforeRename);
-            match fs::rename(&temporary, &path) {
-                Ok(()) => Ok(warnings),
-                // Only another reducer, which took it for the leftover of a dead one, removes it.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    let evidence = format!("it removed {}", temporary.display());
-                    Err(Superseded { evidence }.into())
-                }
-                Err(error) => Err(error).with_context(|| format!("rename the finished file to {}", path.display())),
-            }
+            fs::rename(&temporary, &path)
+                .with_context(|| format!("rename the finished file to {}", path.display()))?;
+            Ok(warnings)
         });
         match written {
             Ok(warnings) => {

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use arrow::array::{ArrayRef, Float64Array, Int64Array, NullArray, RecordBatch, StringArray};
@@ -11,7 +12,7 @@ use protocol::{ResultEvent, Rows, encode_record};
 
 use super::*;
 use crate::fixtures::{spec, succeeded};
-use crate::ledger::{Batch, Ledger};
+use crate::ledger::{Batch, Committed, Ledger};
 use crate::tally::{Effect, Tally};
 
 /// How the rows of a mini-batch reach the ledger.
@@ -35,13 +36,19 @@ impl Job {
         fs::create_dir(&job).expect("fresh");
         let store = JobStore::local(&job).expect("exists");
         let output = spec(&folder.path().join("out")).output;
-        Self { ledger: Ledger::new(store.clone()), tally: Tally::default(), store, output, _folder: folder }
+        Self {
+            ledger: Ledger::new(store.clone(), "job", Duration::ZERO),
+            tally: Tally::default(),
+            store,
+            output,
+            _folder: folder,
+        }
     }
 
     fn remote() -> Self {
         let mut job = Self::new();
         job.store = JobStore::new(Arc::new(InMemory::new()), "jobs/one".into());
-        job.ledger = Ledger::new(job.store.clone());
+        job.ledger = Ledger::new(job.store.clone(), "job", Duration::ZERO);
         job
     }
 
@@ -58,7 +65,10 @@ impl Job {
                 }
                 Outcome::Part(rows) => {
                     let name = format!("{mini_batch}-1");
-                    attempt.rows = Rows::Part { name: name.clone(), bytes: rows.len() as u64 };
+                    attempt.rows = Rows::Part {
+                        name: name.clone(),
+                        bytes: rows.len() as u64,
+                    };
                     self.store.put_part(&name, rows.into()).await.expect("writable");
                     vec![]
                 }
@@ -66,13 +76,20 @@ impl Job {
             encode_record(&ResultEvent::Attempt(Box::new(attempt)), &inline, &mut body);
         }
         let mut batch = Batch::default();
-        assert!(batch.add(Bytes::from(body)).is_none());
-        let records = self.ledger.commit(batch).await.expect("committed");
+        assert!(batch.add(&Bytes::from(body)).is_none());
+        let committed = self.ledger.commit(batch).await.expect("committed");
+        let Committed::Ours(records) = committed else {
+            unreachable!("there is one writer")
+        };
         for record in records {
-            let ResultEvent::Attempt(attempt) = &record.event else { unreachable!("only attempts") };
+            let ResultEvent::Attempt(attempt) = &record.event else {
+                unreachable!("only attempts")
+            };
             if self.tally.apply(&record.event) == Effect::Won {
                 let segment = self.ledger.segments() - 1;
-                self.ledger.index.place(attempt, segment, record.rows_offset, record.rows.len());
+                self.ledger
+                    .index
+                    .place(attempt, segment, record.rows_offset, record.rows.len());
             }
         }
     }
@@ -83,7 +100,16 @@ impl Job {
         let write = move || {
             let (job_id, writer) = ("job", "1");
             let crash = &|_| {};
-            Assembly { store: &store, index: &index, output: &output, job_id, writer, runtime, crash }.write()
+            Assembly {
+                store: &store,
+                index: &index,
+                output: &output,
+                job_id,
+                writer,
+                runtime,
+                crash,
+            }
+            .write()
         };
         tokio::task::spawn_blocking(write).await.expect("no panic")
     }
@@ -95,7 +121,9 @@ impl Job {
 
     fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.output.folder.as_path()).expect("there");
-        entries.map(|entry| entry.expect("readable").file_name().into_string().expect("text")).collect()
+        entries
+            .map(|entry| entry.expect("readable").file_name().into_string().expect("text"))
+            .collect()
     }
 }
 
@@ -110,9 +138,16 @@ fn part(text: &str) -> Outcome {
 #[tokio::test]
 async fn rows_stand_in_the_order_of_the_plan_whoever_was_first() {
     for mut job in [Job::new(), Job::remote()] {
-        job.commit(vec![(2, inline("two\n"), None), (0, part("zero\nzero\n"), None)]).await;
-        job.commit(vec![(5, inline("five\n"), None), (1, inline("one\n"), None), (3, inline(""), None)]).await;
-        job.commit(vec![(1, inline("one again\n"), None), (4, part("four\n"), None)]).await;
+        job.commit(vec![(2, inline("two\n"), None), (0, part("zero\nzero\n"), None)])
+            .await;
+        job.commit(vec![
+            (5, inline("five\n"), None),
+            (1, inline("one\n"), None),
+            (3, inline(""), None),
+        ])
+        .await;
+        job.commit(vec![(1, inline("one again\n"), None), (4, part("four\n"), None)])
+            .await;
         assert_eq!(job.text().await, "zero\nzero\none\ntwo\nfour\nfive\n");
         assert_eq!(job.files(), ["parallel_run_step.txt"]);
     }
@@ -127,9 +162,13 @@ async fn rows_larger_than_a_window_and_in_any_order_come_out_whole() {
     for mut job in [Job::new(), Job::remote()] {
         for start in (0..8).rev() {
             let ids = (start..40).step_by(8);
-            job.commit(ids.map(|id| (id as u64, inline(&rows[id]), None)).collect()).await;
+            job.commit(ids.map(|id| (id as u64, inline(&rows[id]), None)).collect())
+                .await;
         }
-        assert!(job.text().await == expected, "the rows are not those of the mini-batches");
+        assert!(
+            job.text().await == expected,
+            "the rows are not those of the mini-batches"
+        );
     }
 }
 
@@ -144,9 +183,16 @@ async fn the_header_stands_once_and_other_columns_are_reported() {
     ])
     .await;
     let written = job.write().await.expect("written");
-    assert_eq!(fs::read_to_string(&written.path).expect("there"), "a \"b c\"\n0\n1 2\n3 4\n");
+    assert_eq!(
+        fs::read_to_string(&written.path).expect("there"),
+        "a \"b c\"\n0\n1 2\n3 4\n"
+    );
     assert_eq!(written.warnings.len(), 1);
-    assert!(written.warnings[0].contains("mini-batch 2 returned the columns [\"a\", \"d\"]"), "{:?}", written.warnings);
+    assert!(
+        written.warnings[0].contains("mini-batch 2 returned the columns [\"a\", \"d\"]"),
+        "{:?}",
+        written.warnings
+    );
     job.output.format = OutputFormat::Csv;
     job.output.header = false;
     assert!(job.text().await.starts_with("a,b c\n"));
@@ -160,13 +206,20 @@ async fn what_stood_there_and_what_a_killed_predecessor_left_is_replaced() {
     job.commit(vec![(0, inline("new\n"), None)]).await;
     let folder = job.output.folder.as_path().to_owned();
     fs::create_dir(&folder).expect("fresh");
-    fs::write(folder.join("parallel_run_step.txt"), "old, and longer than the new one\n").expect("writable");
+    fs::write(
+        folder.join("parallel_run_step.txt"),
+        "old, and longer than the new one\n",
+    )
+    .expect("writable");
     fs::write(folder.join(".parallel_run_step.txt.job.99.tmp"), "half").expect("writable");
     fs::write(folder.join(".parallel_run_step.txt.other-job.99.tmp"), "not ours").expect("writable");
     assert_eq!(job.text().await, "new\n");
     let mut files = job.files();
     files.sort();
-    assert_eq!(files, [".parallel_run_step.txt.other-job.99.tmp", "parallel_run_step.txt"]);
+    assert_eq!(
+        files,
+        [".parallel_run_step.txt.other-job.99.tmp", "parallel_run_step.txt"]
+    );
 }
 
 #[tokio::test]
@@ -175,7 +228,10 @@ async fn an_output_folder_that_cannot_be_made_is_one_line() {
     job.commit(vec![(0, inline("row\n"), None)]).await;
     job.output.folder = "/proc/no/such/folder".into();
     let error = format!("{:#}", job.write().await.expect_err("nobody can write there"));
-    assert!(error.starts_with("create output folder /proc/no/such/folder: "), "{error}");
+    assert!(
+        error.starts_with("create output folder /proc/no/such/folder: "),
+        "{error}"
+    );
     assert!(!error.contains('\n'));
 }
 
@@ -186,7 +242,10 @@ async fn a_file_that_cannot_be_finished_leaves_nothing_behind() {
     // A folder that is not empty takes the name of the final file.
     let folder = job.output.folder.as_path().to_owned();
     fs::create_dir_all(folder.join("parallel_run_step.txt/occupied")).expect("fresh");
-    let error = format!("{:#}", job.write().await.expect_err("a folder cannot be replaced by a file"));
+    let error = format!(
+        "{:#}",
+        job.write().await.expect_err("a folder cannot be replaced by a file")
+    );
     assert!(error.contains("rename the finished file to"), "{error}");
     assert_eq!(job.files(), ["parallel_run_step.txt"], "the temporary file is gone");
 }
@@ -195,9 +254,15 @@ async fn a_file_that_cannot_be_finished_leaves_nothing_behind() {
 async fn a_damaged_part_is_named() {
     for mut job in [Job::new(), Job::remote()] {
         job.commit(vec![(0, part("whole\n"), None)]).await;
-        job.store.put_part("0-1", Bytes::from_static(b"who")).await.expect("writable");
+        job.store
+            .put_part("0-1", Bytes::from_static(b"who"))
+            .await
+            .expect("writable");
         let error = format!("{:#}", job.write().await.expect_err("three bytes are missing"));
-        assert!(error.contains("rows of mini-batch 0: part 0-1 is damaged: it has 3 bytes instead of 6"), "{error}");
+        assert!(
+            error.contains("rows of mini-batch 0: part 0-1 is damaged: it has 3 bytes instead of 6"),
+            "{error}"
+        );
     }
 }
 
@@ -219,13 +284,22 @@ async fn parquet_job(results: Vec<(u64, Outcome)>) -> Job {
     let mut job = Job::new();
     job.output.format = OutputFormat::Parquet;
     job.output.file_name = "rows.parquet".into();
-    job.commit(results.into_iter().map(|(mini_batch, rows)| (mini_batch, rows, None)).collect()).await;
+    job.commit(
+        results
+            .into_iter()
+            .map(|(mini_batch, rows)| (mini_batch, rows, None))
+            .collect(),
+    )
+    .await;
     job
 }
 
 fn read_parquet(path: &Path) -> RecordBatch {
     let file = File::open(path).expect("there");
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build().expect("readable");
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file)
+        .expect("Parquet")
+        .build()
+        .expect("readable");
     let batches: Vec<_> = reader.collect::<Result<_, _>>().expect("readable");
     concat_batches(&batches[0].schema(), &batches).expect("one schema")
 }
@@ -237,12 +311,23 @@ async fn parquet_unifies_what_mini_batches_returned() {
     let texts: ArrayRef = Arc::new(StringArray::from(vec!["t", "u"]));
     let job = parquet_job(vec![
         (1, Outcome::Part(stream(vec![("a", floats), ("c", integers(vec![7]))]))),
-        (0, Outcome::Inline(stream(vec![("a", integers(vec![1, 2])), ("b", nulls)]))),
-        (2, Outcome::Inline(stream(vec![("b", texts), ("a", integers(vec![3, 4]))]))),
+        (
+            0,
+            Outcome::Inline(stream(vec![("a", integers(vec![1, 2])), ("b", nulls)])),
+        ),
+        (
+            2,
+            Outcome::Inline(stream(vec![("b", texts), ("a", integers(vec![3, 4]))])),
+        ),
     ])
     .await;
     let rows = read_parquet(&job.write().await.expect("written").path);
-    let names: Vec<_> = rows.schema().fields().iter().map(|field| field.name().clone()).collect();
+    let names: Vec<_> = rows
+        .schema()
+        .fields()
+        .iter()
+        .map(|field| field.name().clone())
+        .collect();
     assert_eq!(names, ["a", "b", "c"]);
     let floats: ArrayRef = Arc::new(Float64Array::from(vec![1.0, 2.0, 0.5, 3.0, 4.0]));
     let texts: ArrayRef = Arc::new(StringArray::from(vec![None, None, None, Some("t"), Some("u")]));
@@ -252,11 +337,15 @@ async fn parquet_unifies_what_mini_batches_returned() {
 
 #[tokio::test]
 async fn parquet_is_the_same_bytes_whatever_the_order_of_commits() {
-    let rows: BTreeMap<u64, Vec<u8>> =
-        (0..20).map(|id| (id, stream(vec![("a", integers((0..id as i64 * 10).collect()))]))).collect();
+    let rows: BTreeMap<u64, Vec<u8>> = (0..20)
+        .map(|id| (id, stream(vec![("a", integers((0..id as i64 * 10).collect()))])))
+        .collect();
     let mut files = Vec::new();
     for order in [(0..20).collect::<Vec<u64>>(), (0..20).rev().collect()] {
-        let results = order.into_iter().map(|id| (id, Outcome::Inline(rows[&id].clone()))).collect();
+        let results = order
+            .into_iter()
+            .map(|id| (id, Outcome::Inline(rows[&id].clone())))
+            .collect();
         let job = parquet_job(results).await;
         files.push(fs::read(job.write().await.expect("written").path).expect("there"));
     }
@@ -265,9 +354,11 @@ async fn parquet_is_the_same_bytes_whatever_the_order_of_commits() {
 
 #[tokio::test]
 async fn what_parquet_cannot_unify_is_named() {
-    let list: ArrayRef = Arc::new(arrow::array::ListArray::from_iter_primitive::<arrow::datatypes::Int64Type, _, _>([
-        Some(vec![Some(1)]),
-    ]));
+    let list: ArrayRef = Arc::new(arrow::array::ListArray::from_iter_primitive::<
+        arrow::datatypes::Int64Type,
+        _,
+        _,
+    >([Some(vec![Some(1)])]));
     let job = parquet_job(vec![
         (0, Outcome::Inline(stream(vec![("a", integers(vec![1]))]))),
         (1, Outcome::Inline(stream(vec![("a", list)]))),

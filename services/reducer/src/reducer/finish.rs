@@ -4,19 +4,56 @@ use anyhow::Context;
 use protocol::{FailedMiniBatch, JobResult, JobState, OutputAction};
 use storage::Commit;
 use tokio::runtime::Handle;
+use tokio::time::sleep;
 
-use super::{End, Reducer};
+use super::{Appended, End, Reducer};
+use crate::CrashPoint;
 use crate::failures::{GivenUp, one_line};
 use crate::output::{Assembly, Written};
 use crate::thresholds::describe;
-use crate::{CrashPoint, Superseded};
 
+/// How often one looks for the result of another reducer that has ended the job, before doing its work.
+const LOOKS_FOR_RESULT: usize = 3;
 /// Failed mini-batches that the result names.
 const FAILED_NAMED_MAX: usize = 10;
 
 impl Reducer {
-    /// Writes the output where the work is complete, and then, in any case, the result.
+    /// Ends the job. Where several reducers serve it, the first to commit how it ends decides that for all, and they
+    /// all make the same of it: whoever is done first.
     pub(super) async fn finish(mut self, end: End) -> anyhow::Result<JobResult> {
+        if !self.options.shared {
+            return self.write_end(end).await;
+        }
+        let is_ours = self.append_event(&end.event()).await? == Appended::Committed;
+        let (state, cause) = self.tally.ended_as().context("the end of the job was committed")?;
+        let end = End::committed(state, cause);
+        if !is_ours && let Some(result) = self.wait_for_result().await? {
+            return Ok(result);
+        }
+        self.write_end(end).await
+    }
+
+    /// Gives the reducer that has ended the job time to write the result, if it still lives.
+    async fn wait_for_result(&self) -> anyhow::Result<Option<JobResult>> {
+        for _ in 0..LOOKS_FOR_RESULT {
+            if let Some(result) = self.store.result().await? {
+                return Ok(Some(result));
+            }
+            sleep(self.options.progress_interval).await;
+        }
+        Ok(self.store.result().await?)
+    }
+
+    /// Nothing more is done here, and the job goes on.
+    pub(super) async fn leave(mut self) -> anyhow::Result<()> {
+        self.show_progress();
+        self.write_progress().await;
+        self.reports.left(&self.tally, self.started.elapsed()).await;
+        Ok(())
+    }
+
+    /// Writes the output where the work is complete, and then, in any case, the result.
+    async fn write_end(mut self, end: End) -> anyhow::Result<JobResult> {
         let mut warnings = Vec::new();
         let (state, cause, output) = match end {
             End::Complete => match self.write_output().await {
@@ -24,8 +61,13 @@ impl Reducer {
                     warnings = written.warnings;
                     (JobState::Completed, None, Some(written.path.display().to_string()))
                 }
-                Err(error) if error.is::<Superseded>() => return Err(error),
                 Err(error) => {
+                    // Whoever was quicker has removed the parts.
+                    if self.options.shared
+                        && let Some(result) = self.store.result().await?
+                    {
+                        return Ok(result);
+                    }
                     let job = &self.spec.job_id;
                     let cause = format!("{error:#}. Mend this and run `gristmill retry {job}`: no result is lost.");
                     (JobState::Failed, Some(cause), None)
@@ -39,11 +81,12 @@ impl Reducer {
             state,
             cause: cause.map(|cause| cause.replace(['\n', '\r'], " ")),
             output,
-            logs: self.store.folder().map_or_else(String::new, |folder| folder.join("logs").display().to_string()),
+            logs: self.store.shown("logs"),
             mini_batches: self.tally.mini_batches(),
             items: self.tally.items(),
             elapsed_seconds: self.started.elapsed().as_secs_f64(),
             warnings: self.tally.warnings(),
+            duplicates_dropped: self.tally.duplicates() + self.duplicates,
             failed_mini_batches: self.tally.failures().given_up_first().take(FAILED_NAMED_MAX).map(named).collect(),
             reused: false,
         };
@@ -52,7 +95,7 @@ impl Reducer {
         for waiting in self.tally.fleet().waiting() {
             tracing::warn!(waiting = describe(waiting), "at the end of the job somebody still waits");
         }
-        self.reports.ended(&result, &self.tally, &warnings);
+        self.reports.ended(&result, &self.tally, &warnings).await;
         match self.store.create_result(&result).await {
             Ok(Commit::Committed) => {}
             Ok(Commit::Lost) => return self.store.result().await?.context("the result of another reducer is gone"),

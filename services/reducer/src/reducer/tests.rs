@@ -1,7 +1,8 @@
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use protocol::{Attempt, AttemptStatus, ErrorReport, JobState, Planned, Rows, SlotPhase, Waiting};
+use bytes::Bytes;
+use protocol::{Attempt, AttemptStatus, ErrorReport, JobState, Planned, Rows, SlotPhase, Waiting, encode_record};
 use queue::{MemoryOptions, MemoryQueue, Message};
 
 use super::*;
@@ -310,36 +311,96 @@ async fn a_message_that_cannot_be_read_is_put_aside() {
 }
 
 #[tokio::test]
-async fn a_second_reducer_stops_the_first_and_results_count_once() {
-    let job = Job::new();
+async fn a_second_reducer_goes_on_after_the_first_and_results_count_once() {
+    let mut job = Job::new();
+    job.options.shared = true;
     let first = job.open().await;
     let mut second = job.open().await;
     job.send_rows(0, "zero\n").await;
     second.drain().await.expect("its turn");
     job.send_rows(1, "one\n").await;
-    let error = first.run(CancellationToken::new()).await.expect_err("it was superseded");
-    assert!(error.is::<Superseded>(), "{error:#}");
-    assert_eq!(job.store.result().await.expect("readable"), None, "it touched nothing");
+    job.send_rows(0, "zero\n").await;
     job.planned(2).await;
-    assert_eq!(second.run(CancellationToken::new()).await.expect("ends").state, JobState::Completed);
+    let result = first.run(CancellationToken::new()).await.expect("ends");
+    assert_eq!((result.state, result.mini_batches.succeeded), (JobState::Completed, 2));
+    assert_eq!(result.duplicates_dropped, 1);
+    assert_eq!(second.run(CancellationToken::new()).await.expect("sees it"), result);
     assert_eq!(job.output(), "zero\none\n");
 }
 
 #[tokio::test]
-async fn a_reducer_whose_temporary_file_was_taken_writes_no_result() {
+async fn a_reducer_without_messages_ends_the_job_that_another_left() {
     let mut job = Job::new();
+    job.options.shared = true;
+    let quiet = tokio::spawn(job.open().await.run(CancellationToken::new()));
+    let mut other = job.open().await;
+    for mini_batch in 0..3 {
+        let mut attempt = succeeded(mini_batch, 1, 1, 1);
+        attempt.rows = Rows::Inline;
+        let mut batch = Batch::default();
+        let mut body = Vec::new();
+        encode_record(&event(attempt), format!("{mini_batch}\n").as_bytes(), &mut body);
+        assert!(batch.add(&body.into()).is_none());
+        other.append(batch).await.expect("committed");
+    }
+    other.append_event(&ResultEvent::Planned(Planned { mini_batches: 3, items: None })).await.expect("committed");
+    drop(other);
+    let result = quiet.await.expect("no panic").expect("ends");
+    assert_eq!((result.state, job.output().as_str()), (JobState::Completed, "0\n1\n2\n"));
+}
+
+#[tokio::test]
+async fn the_first_to_commit_the_end_decides_it() {
+    let mut job = Job::new();
+    job.options.shared = true;
     job.send_rows(0, "zero\n").await;
     job.planned(1).await;
-    let out = job.folder.path().join("out");
-    job.options.crash = Arc::new(move |at| {
-        if at == CrashPoint::BeforeRename {
-            let files = fs::read_dir(&out).expect("there");
-            files.for_each(|file| fs::remove_file(file.expect("readable").path()).expect("removable"));
-        }
-    });
-    let error = job.open().await.run(CancellationToken::new()).await.expect_err("it was superseded");
-    assert!(error.is::<Superseded>(), "{error:#}");
+    let mut first = job.open().await;
+    first.append_event(&End::Canceled(Some("by the user".into())).event()).await.expect("committed");
+    let result = job.run().await;
+    assert_eq!((result.state, result.cause.as_deref()), (JobState::Canceled, Some("by the user")));
+    assert_eq!(result.mini_batches.succeeded, 0, "what comes after the end does not count");
+    assert_eq!(job.results.depth().await.expect("there").visible, 2, "and is given back");
+
+    let mut reducer = job.open().await;
+    reducer.reopen().await.expect("writable");
+    assert_eq!(reducer.run(CancellationToken::new()).await.expect("ends").state, JobState::Completed);
+    assert_eq!(job.output(), "zero\n");
+}
+
+#[tokio::test]
+async fn who_is_told_to_stop_commits_what_it_has_and_leaves_the_job_open() {
+    let mut job = Job::new();
+    job.options.shared = true;
+    job.send_rows(0, "zero\n").await;
+    let reducer = job.open().await;
+    let mut progress = reducer.progress();
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn(reducer.serve(stop.clone()));
+    progress.wait_for(|progress| progress.mini_batches.succeeded == 1).await.expect("committed");
+    stop.cancel();
+    assert_eq!(serving.await.expect("no panic").expect("stops"), None);
     assert_eq!(job.store.result().await.expect("readable"), None);
+    assert!(job.overview().contains("The overviewer on"), "reports are in the store");
+    job.planned(1).await;
+    assert_eq!(job.run().await.state, JobState::Completed);
+}
+
+#[tokio::test]
+async fn what_comes_again_is_not_written_again() {
+    let job = Job::new();
+    for _ in 0..5 {
+        job.send_rows(0, "zero\n").await;
+        let mut reducer = job.open().await;
+        reducer.drain().await.expect("committed");
+    }
+    let mut reducer = job.open().await;
+    assert_eq!(reducer.ledger.segments(), 1);
+    job.send_rows(0, "zero\n").await;
+    job.send_rows(1, "one\n").await;
+    reducer.drain().await.expect("committed");
+    assert_eq!((reducer.ledger.segments(), reducer.tally().duplicates()), (2, 1), "the ledger says how many came");
+    assert_eq!(job.open().await.tally().duplicates(), 1);
 }
 
 #[tokio::test]

@@ -1,34 +1,41 @@
 //! What people read about a job, below its `logs` folder.
 //!
 //! Reports of single events are rewritten from the ledger when a reducer starts, so they hold each event once however
-//! often reducers were killed; reports over time go on where they ended.
+//! often reducers were killed; reports over time go on where they ended. Where the job is shared with other machines,
+//! each reducer writes a tree of its own and copies it to the job's store from time to time.
 
 mod file;
 mod processed;
 mod summaries;
 pub(crate) mod text;
+mod upload;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use protocol::{Attempt, JobResult, ResultEvent};
+use storage::JobStore;
 
-use crate::Tally;
 use crate::ledger::Unreadable;
 use crate::thresholds::describe;
+use crate::{Options, Tally};
 use file::{ReportFile, replace, timestamp};
 use processed::Processed;
 use summaries::Summaries;
+use upload::Upload;
 
 /// Warnings of mini-batches that are kept.
 const WARNINGS_BYTES_MAX: u64 = 10 << 20;
 /// Unreadable messages that are kept.
 const UNREADABLE_MAX: usize = 16;
 
-/// The reports of one job; none where the job has no local folder.
+/// The reports of one job; no files where there is no place for them.
 #[derive(Debug)]
-pub(crate) struct Reports(Option<Files>);
+pub(crate) struct Reports {
+    files: Option<Files>,
+    upload: Option<Upload>,
+}
 
 #[derive(Debug)]
 struct Files {
@@ -48,14 +55,23 @@ struct Files {
 }
 
 impl Reports {
-    /// Starts the reports of a job in `folder`.
-    pub fn new(folder: Option<&Path>, writer: &str) -> Self {
-        Self(folder.map(|folder| Files::new(&folder.join("logs"), writer)))
+    /// Starts the reports of a job.
+    pub async fn new(store: &JobStore, options: &Options) -> Self {
+        if let Some(folder) = store.folder().filter(|_| !options.shared) {
+            return Self { files: Some(Files::new(&folder.join("logs"), &options.writer)), upload: None };
+        }
+        match Upload::new(store.clone()).await {
+            Ok(upload) => Self { files: Some(Files::new(upload.folder(), &options.writer)), upload: Some(upload) },
+            Err(error) => {
+                tracing::warn!(%error, "no temporary folder can be made for reports, the job goes on without them");
+                Self { files: None, upload: None }
+            }
+        }
     }
 
     /// The ledger has been read.
     pub fn started(&mut self, job_id: &str, tally: &Tally) {
-        let Some(files) = &mut self.0 else { return };
+        let Some(files) = &mut self.files else { return };
         files.ended_before = tally.ended();
         files.overview_line(&format!("Start the job {job_id}."));
         if tally.ended() > 0 {
@@ -67,7 +83,7 @@ impl Reports {
 
     /// An event was committed, or read from the ledger, that changed the tally.
     pub fn event(&mut self, event: &ResultEvent, is_new: bool, elapsed: Duration) {
-        if let Some(files) = &mut self.0 {
+        if let Some(files) = &mut self.files {
             files.event(event, is_new, elapsed);
         }
     }
@@ -75,35 +91,50 @@ impl Reports {
     /// A message cannot be read, and is put aside.
     pub fn unreadable(&mut self, unreadable: &Unreadable) {
         tracing::error!(reason = unreadable.reason, "a result message cannot be read and is put aside");
-        if let Some(files) = &mut self.0 {
+        if let Some(files) = &mut self.files {
             files.unreadable(unreadable);
         }
     }
 
     /// Something the reducer decided.
     pub fn decided(&mut self, message: &str) {
-        if let Some(files) = &mut self.0 {
+        if let Some(files) = &mut self.files {
             files.master.line(message);
         }
     }
 
     /// Some time has passed: says how the job stands.
-    pub fn tick(&mut self, tally: &Tally, elapsed: Duration) {
-        if let Some(files) = &mut self.0 {
+    pub async fn tick(&mut self, tally: &Tally, elapsed: Duration) {
+        if let Some(files) = &mut self.files {
             files.tick(tally, elapsed);
+        }
+        if let Some(upload) = &mut self.upload {
+            upload.copy().await;
         }
     }
 
     /// Lets readers see what was written.
     pub fn flush(&mut self) {
-        if let Some(files) = &mut self.0 {
+        if let Some(files) = &mut self.files {
             files.flush();
         }
     }
 
+    /// The reducer stops, and the job goes on.
+    pub async fn left(&mut self, tally: &Tally, elapsed: Duration) {
+        let Some(files) = &mut self.files else { return };
+        files.tick(tally, elapsed);
+        let stopped = format!("The overviewer on {} stopped; the job goes on.", files.writer);
+        files.overview_line(&stopped);
+        files.flush();
+        if let Some(upload) = &mut self.upload {
+            upload.copy_all().await;
+        }
+    }
+
     /// The job has ended.
-    pub fn ended(&mut self, result: &JobResult, tally: &Tally, warnings: &[String]) {
-        let Some(files) = &mut self.0 else { return };
+    pub async fn ended(&mut self, result: &JobResult, tally: &Tally, warnings: &[String]) {
+        let Some(files) = &mut self.files else { return };
         let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
         files.tick(tally, elapsed);
         let cause = result.cause.as_ref().map_or_else(String::new, |cause| format!(" {cause}"));
@@ -116,6 +147,9 @@ impl Reports {
         files.overview_line(&stopped);
         files.flush();
         replace(&files.logs.join("job_result.txt"), &text::job_result(result, tally, warnings));
+        if let Some(upload) = &mut self.upload {
+            upload.copy_all().await;
+        }
     }
 }
 
@@ -190,7 +224,10 @@ impl Files {
             }
             ResultEvent::PlanFailed { cause } => self.overview_line(&format!("Scheduling failed: {cause}")),
             ResultEvent::Reopened { .. } => self.overview_line("The job was opened again."),
-            ResultEvent::Job { .. } | ResultEvent::Attempt(_) => {}
+            ResultEvent::Job { .. }
+            | ResultEvent::Attempt(_)
+            | ResultEvent::Ended { .. }
+            | ResultEvent::Duplicates { .. } => {}
         }
     }
 

@@ -60,9 +60,10 @@ pub(super) fn job_result(result: &JobResult, tally: &Tally, warnings: &[String])
     }
     let _ = writeln!(
         text,
-        "Retries: {}. Deliveries lost with their node: {}.",
+        "Retries: {}. Deliveries lost with their node: {}. Duplicates dropped: {}.",
         tally.retries(),
-        tally.deliveries_lost_total()
+        tally.deliveries_lost_total(),
+        result.duplicates_dropped
     );
     let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
     let _ = writeln!(text, "Elapsed: {}.", duration(elapsed));
@@ -196,6 +197,7 @@ mod tests {
             items: tally.items(),
             elapsed_seconds: 61.0,
             warnings: 0,
+            duplicates_dropped: 0,
             failed_mini_batches: vec![],
             reused: false,
         };
