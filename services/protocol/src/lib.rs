@@ -3,6 +3,7 @@
 //! Everything here is plain data with a stable JSON form. A role that writes one of these types and a role that
 //! reads it may run different builds on different machines, so fields are only ever added, with a default.
 
+mod dead_letter;
 mod descriptor;
 mod frame;
 mod item_path;
@@ -11,6 +12,7 @@ mod record;
 mod report;
 mod spec;
 
+pub use dead_letter::{DeadBody, DeadLetter};
 pub use descriptor::{Block, BlockRange, Descriptor, FileVersion, Work};
 pub use frame::{
     Configure, FRAME_LENGTH_MAX, FrameError, FrameReader, MiniBatchFrame, Payload, ProcessEvent, STATUS_PAGE_BYTES,

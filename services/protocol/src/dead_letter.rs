@@ -1,0 +1,99 @@
+//! A message that nobody can read, as it stands in the dead-letters queue.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+use crate::milliseconds_since_epoch;
+
+/// A message that nobody can read, with the reason, for the person who looks at it later.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLetter {
+    /// Why it cannot be read, in one line.
+    pub reason: String,
+    /// Wall clock, milliseconds since the epoch.
+    pub at: u64,
+    /// Who could not read it.
+    pub node: String,
+    /// The queue it came from: `tasks` or `results`.
+    pub queue: String,
+    /// Size of the message; the body kept here may be its beginning only.
+    pub bytes: u64,
+    /// The message.
+    #[serde(flatten)]
+    pub body: DeadBody,
+}
+
+/// A message's bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeadBody {
+    /// As they are, where they are text.
+    #[serde(rename = "body")]
+    Text(String),
+    /// In base64.
+    #[serde(rename = "body_base64")]
+    Base64(String),
+}
+
+impl DeadLetter {
+    /// The message about `body`, of `bytes_max` at most: of a larger body it keeps the beginning.
+    pub fn message(reason: &str, node: &str, queue: &str, body: &[u8], bytes_max: usize) -> Vec<u8> {
+        let mut kept = body.len();
+        loop {
+            let beginning = &body[..kept];
+            let letter = Self {
+                reason: reason.chars().take(1000).collect(),
+                at: milliseconds_since_epoch(),
+                node: node.to_owned(),
+                queue: queue.to_owned(),
+                bytes: body.len() as u64,
+                body: match std::str::from_utf8(beginning) {
+                    Ok(text) => DeadBody::Text(text.to_owned()),
+                    Err(_) => DeadBody::Base64(STANDARD.encode(beginning)),
+                },
+            };
+            let message = serde_json::to_vec(&letter).expect("plain data always serialises");
+            if message.len() <= bytes_max || kept == 0 {
+                return message;
+            }
+            kept /= 2;
+        }
+    }
+
+    /// The bytes that are kept.
+    pub fn body(&self) -> Vec<u8> {
+        match &self.body {
+            DeadBody::Text(text) => text.clone().into_bytes(),
+            DeadBody::Base64(text) => STANDARD.decode(text).unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(message: &[u8]) -> DeadLetter {
+        serde_json::from_slice(message).expect("it was written here")
+    }
+
+    #[test]
+    fn any_body_comes_back() {
+        for body in [&b"hello"[..], b"\xff\xfe\x00", b""] {
+            let letter = read(&DeadLetter::message("no JSON", "node-1", "tasks", body, 10_000));
+            assert_eq!((letter.body(), letter.bytes), (body.to_vec(), body.len() as u64));
+            assert_eq!((&*letter.reason, &*letter.node, &*letter.queue), ("no JSON", "node-1", "tasks"));
+        }
+    }
+
+    #[test]
+    fn a_body_that_does_not_fit_loses_its_end() {
+        for body in [vec![b'"'; 9000], vec![0xff; 9000]] {
+            let message = DeadLetter::message("no JSON", "node-1", "tasks", &body, 10_000);
+            assert!(message.len() <= 10_000);
+            let letter = read(&message);
+            assert!(letter.body().len() > 1000 && body.starts_with(&letter.body()));
+            assert_eq!(letter.bytes, 9000);
+        }
+    }
+}
