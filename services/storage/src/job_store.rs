@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::TryStreamExt;
+use futures::stream::BoxStream;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -28,6 +29,13 @@ pub struct JobStore {
     pub(crate) url: String,
     /// Opens what lies elsewhere.
     pub(crate) stores: Stores,
+}
+
+/// A part, as it arrives.
+pub struct PartStream {
+    bytes: u64,
+    object: String,
+    pieces: BoxStream<'static, object_store::Result<Bytes>>,
 }
 
 impl JobStore {
@@ -137,6 +145,13 @@ impl JobStore {
         self.get(&part(name)).await
     }
 
+    /// Reads a part piece by piece.
+    pub async fn part_stream(&self, name: &str) -> Result<PartStream> {
+        let (object, path) = (self.name(&part(name)), self.path(&part(name)));
+        let read = self.store.get(&path).await.map_err(|error| Error::from_store(&object, error))?;
+        Ok(PartStream { bytes: read.meta.size, object, pieces: read.into_stream() })
+    }
+
     /// The file of a part, for local jobs.
     pub fn part_file(&self, name: &str) -> Option<PathBuf> {
         self.folder.as_ref().map(|folder| folder.join(part(name)))
@@ -242,6 +257,18 @@ impl JobStore {
     /// An object, for messages.
     pub(crate) fn name(&self, name: &str) -> String {
         format!("{}{name}", self.url)
+    }
+}
+
+impl PartStream {
+    /// Size of the part.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The next piece; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        self.pieces.try_next().await.map_err(|error| Error::from_store(&self.object, error))
     }
 }
 

@@ -3,13 +3,13 @@
 //! An object is asked for in the version that was planned (`If-Match`), so nobody ever gets a mixture of two.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt};
-use protocol::FileVersion;
+use protocol::{FileVersion, ItemPath};
 use tokio::io::AsyncWriteExt;
 use url::Url;
 
@@ -31,6 +31,33 @@ impl Stores {
         let name = shown(&url);
         let object = get(&*store, &path, &name, version, Some(range)).await?;
         object.bytes().await.map_err(|error| Error::from_store(&name, error))
+    }
+}
+
+/// Where a file of a job's output goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// Into this folder of this machine, or of a disk that machines share.
+    Folder(PathBuf),
+    /// To this URL.
+    Url(String),
+}
+
+impl Destination {
+    /// `folder` is a path or a URL; `file://` URLs are paths.
+    pub fn of(folder: &ItemPath, file_name: &str) -> Result<Self> {
+        if !folder.is_url() {
+            return Ok(Self::Folder(folder.as_path().to_owned()));
+        }
+        let mut url = parsed(&folder.display())?;
+        if url.scheme() == "file" {
+            let path = url.to_file_path();
+            return path.map(Self::Folder).map_err(|()| Error::unavailable(&shown(&url), "not a path of this machine"));
+        }
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().push(file_name);
+        }
+        Ok(Self::Url(url.into()))
     }
 }
 
@@ -119,6 +146,17 @@ fn described(etag: Option<&str>, bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_output_goes_into_a_folder_or_to_a_url() {
+        let of = |folder: &str| Destination::of(&folder.into(), "a b.txt").expect("valid");
+        assert_eq!(of("/data/out"), Destination::Folder("/data/out".into()));
+        assert_eq!(of("file:///data/o%20ut/"), Destination::Folder("/data/o ut/".into()));
+        for folder in ["s3://bucket/out", "s3://bucket/out/"] {
+            assert_eq!(of(folder), Destination::Url("s3://bucket/out/a%20b.txt".into()));
+        }
+        assert_eq!(of("s3://bucket"), Destination::Url("s3://bucket/a%20b.txt".into()));
+    }
 
     #[test]
     fn a_downloaded_file_has_the_name_it_had() {

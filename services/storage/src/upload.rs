@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use futures::TryStreamExt;
 use object_store::buffered::BufWriter;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -126,16 +125,12 @@ impl Upload {
             from = bytes;
         }
         if from < bytes {
-            let read = job.store.get(&job.path(&object)).await;
-            let read = read.map_err(|error| Error::from_store(&job.name(&object), error))?;
-            if read.meta.size != bytes {
-                let message = format!("it has {} bytes instead of {bytes}", read.meta.size);
-                return Err(Error::Damaged { object: job.name(&object), message });
+            let mut part = job.part_stream(name).await?;
+            if part.bytes() != bytes {
+                let message = format!("it has {} bytes instead of {bytes}", part.bytes());
+                return Err(Error::Damaged { object: format!("part {name}"), message });
             }
-            let mut pieces = read.into_stream();
-            while let Some(piece) =
-                pieces.try_next().await.map_err(|error| Error::from_store(&job.name(&object), error))?
-            {
+            while let Some(piece) = part.next().await? {
                 self.write(piece).await?;
             }
         }

@@ -1,23 +1,27 @@
 //! The final file: one ordered pass over the ledger and the parts, by mini-batch.
 //!
-//! It is written under a temporary name in the output folder and renamed when it is whole, so it appears whole or not
-//! at all. Order and bytes depend on the plan and the results alone, never on who was quick.
+//! It appears whole or not at all: in a folder under a temporary name that is renamed when it is whole, in a store as
+//! an upload that is finished. Order and bytes depend on the plan and the results alone, never on who was quick; so
+//! where several reducers write it, it does not matter who is last.
 
 mod header;
+mod local;
+mod object;
 mod parquet;
 mod source;
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use protocol::{Output, OutputFormat};
-use storage::JobStore;
+use storage::{Destination, JobStore};
 use tokio::runtime::Handle;
 
 use crate::CrashPoint;
-use crate::ledger::Index;
+use crate::ledger::{Index, Place};
+use local::LocalFile;
+use object::Object;
 use source::Source;
 
 /// Mini-batches named in a warning about differing columns.
@@ -37,93 +41,91 @@ pub(crate) struct Assembly<'a> {
 /// The final file stands.
 #[derive(Debug)]
 pub(crate) struct Written {
+    /// Its path, or its URL.
     pub path: PathBuf,
     /// What the user should know, one line each.
     pub warnings: Vec<String>,
 }
 
+/// Where the bytes go.
+enum Sink {
+    File(LocalFile),
+    Object(Object),
+}
+
 impl Assembly<'_> {
     /// Writes the final file. The error is one line when shown with `{:#}`.
     pub fn write(&self) -> anyhow::Result<Written> {
-        if self.output.folder.is_url() {
-            bail!("output folder {} is not a local folder", self.output.folder.display());
-        }
-        let folder = self.output.folder.as_path();
-        fs::create_dir_all(folder).with_context(|| format!("create output folder {}", folder.display()))?;
-        self.remove_leftovers(folder).with_context(|| format!("tidy output folder {}", folder.display()))?;
-        let path = folder.join(&self.output.file_name);
-        let temporary = folder.join(format!("{}{}.tmp", self.temporary_prefix(), self.writer));
-        let written = self.write_temporary(&temporary).and_then(|warnings| {
+        let (path, mut sink) = self.open()?;
+        let written = self.write_rows(&mut sink).and_then(|()| {
             (self.crash)(CrashPoint::BeforeRename);
-            fs::rename(&temporary, &path)
-                .with_context(|| format!("rename the finished file to {}", path.display()))?;
-            Ok(warnings)
+            sink.finish()
         });
         match written {
-            Ok(warnings) => {
-                (self.crash)(CrashPoint::AfterRename);
-                Ok(Written { path, warnings })
-            }
-            Err(error) => {
-                // It frees the space that may be what is missing.
-                let _ = fs::remove_file(&temporary);
+            Err(error) if !sink.is_superseded() => {
+                sink.abort();
                 Err(error.context(format!("write {}", path.display())))
             }
-        }
-    }
-
-    fn temporary_prefix(&self) -> String {
-        format!(".{}.{}.", self.output.file_name, self.job_id)
-    }
-
-    /// Removes what a predecessor that was killed has left.
-    fn remove_leftovers(&self, folder: &Path) -> io::Result<()> {
-        let prefix = self.temporary_prefix();
-        for entry in fs::read_dir(folder)? {
-            let name = entry?.file_name();
-            if name.to_str().is_some_and(|name| name.starts_with(&prefix) && name.ends_with(".tmp")) {
-                fs::remove_file(folder.join(name))?;
+            _ => {
+                (self.crash)(CrashPoint::AfterRename);
+                Ok(Written { path, warnings: self.warnings() })
             }
         }
-        Ok(())
     }
 
-    fn write_temporary(&self, temporary: &Path) -> anyhow::Result<Vec<String>> {
-        let file = File::create_new(temporary).with_context(|| format!("create {}", temporary.display()))?;
-        let mut source = Source::new(self.store, self.index, self.runtime.clone());
-        let (file, warnings) = match self.output.format {
-            OutputFormat::Parquet => {
-                (parquet::write(file, self.index, &mut source, &|| (self.crash)(CrashPoint::DuringOutput))?, vec![])
+    fn open(&self) -> anyhow::Result<(PathBuf, Sink)> {
+        match Destination::of(&self.output.folder, &self.output.file_name)? {
+            Destination::Folder(folder) => {
+                let file = LocalFile::create(&folder, &self.output.file_name, self.job_id, self.writer)?;
+                Ok((folder.join(&self.output.file_name), Sink::File(file)))
             }
-            OutputFormat::Text | OutputFormat::Csv | OutputFormat::Jsonl => self.write_text(file, &mut source)?,
+            Destination::Url(url) => {
+                let upload = self.runtime.block_on(self.store.stores().upload(&url, self.bytes_expected()))?;
+                let object = Object::new(upload, self.store.clone(), url.clone(), self.runtime.clone());
+                Ok((url.into(), Sink::Object(object)))
+            }
+        }
+    }
+
+    fn bytes_expected(&self) -> u64 {
+        let bytes = |place| match place {
+            Place::None => 0,
+            Place::Inline { length, .. } => u64::from(length),
+            Place::Part(position) => self.index.part(position).bytes,
         };
-        file.sync_data().context("flush to disk")?;
-        Ok(warnings)
+        self.index.places().map(|(_, place)| bytes(place)).sum()
     }
 
-    fn write_text(&self, file: File, source: &mut Source<'_>) -> anyhow::Result<(File, Vec<String>)> {
-        let mut into = BufWriter::with_capacity(1 << 20, file);
-        let mut warnings = Vec::new();
-        let has_header = self.output.header || self.output.format == OutputFormat::Csv;
-        if has_header && self.output.format != OutputFormat::Jsonl {
-            if let Some((_, columns)) = self.index.column_lists().next() {
-                into.write_all(header::line(self.output, columns).as_bytes()).context("write the header")?;
-            }
-            warnings = self.differing_columns();
+    fn write_rows(&self, sink: &mut Sink) -> anyhow::Result<()> {
+        let mut source = Source::new(self.store, self.index, self.runtime.clone());
+        if self.output.format == OutputFormat::Parquet {
+            return parquet::write(sink, self.index, &mut source, &|| (self.crash)(CrashPoint::DuringOutput));
+        }
+        if self.has_header()
+            && let Some((_, columns)) = self.index.column_lists().next()
+        {
+            sink.write_all(header::line(self.output, columns).as_bytes()).context("write the header")?;
         }
         for (position, (mini_batch, place)) in self.index.places().enumerate() {
-            source.copy(place, &mut into).with_context(|| format!("rows of mini-batch {mini_batch}"))?;
+            source.copy(place, sink).with_context(|| format!("rows of mini-batch {mini_batch}"))?;
             if position == 0 {
                 (self.crash)(CrashPoint::DuringOutput);
             }
         }
-        let file = into.into_inner().map_err(io::IntoInnerError::into_error).context("write the last rows")?;
-        Ok((file, warnings))
+        sink.flush().context("write the last rows")
+    }
+
+    fn has_header(&self) -> bool {
+        match self.output.format {
+            OutputFormat::Csv => true,
+            OutputFormat::Text => self.output.header,
+            OutputFormat::Jsonl | OutputFormat::Parquet => false,
+        }
     }
 
     /// The header is that of the first mini-batch: rows of another shape do not match it.
-    fn differing_columns(&self) -> Vec<String> {
-        if self.index.column_lists_distinct() < 2 {
+    fn warnings(&self) -> Vec<String> {
+        if !self.has_header() || self.index.column_lists_distinct() < 2 {
             return vec![];
         }
         let mut lists = self.index.column_lists();
@@ -144,6 +146,42 @@ impl Assembly<'_> {
             warnings.push(format!("{more} more mini-batches returned other columns than the header names"));
         }
         warnings
+    }
+}
+
+impl Sink {
+    fn finish(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::File(file) => file.finish(),
+            Self::Object(object) => object.finish(),
+        }
+    }
+
+    fn is_superseded(&self) -> bool {
+        matches!(self, Self::Object(object) if object.is_superseded())
+    }
+
+    fn abort(self) {
+        match self {
+            Self::File(file) => file.abort(),
+            Self::Object(object) => object.abort(),
+        }
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.write(bytes),
+            Self::Object(object) => object.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.flush(),
+            Self::Object(object) => object.flush(),
+        }
     }
 }
 

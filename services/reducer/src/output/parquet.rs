@@ -1,7 +1,7 @@
 //! The final file as Parquet. Rows are Arrow IPC streams; their schemas are unified in a first pass over the
 //! schemas, and each batch is cast to the result in a second pass over the rows.
 
-use std::fs::File;
+use std::io::Write;
 use std::sync::Arc;
 
 use ::parquet::arrow::ArrowWriter;
@@ -21,7 +21,12 @@ const ROW_GROUP_ROWS: usize = 1 << 20;
 const ROW_GROUP_BYTES: usize = 64 << 20;
 
 /// Writes every mini-batch that has rows; `begun` is called once, when some are written.
-pub(super) fn write(file: File, index: &Index, source: &mut Source<'_>, begun: &dyn Fn()) -> anyhow::Result<File> {
+pub(super) fn write(
+    into: &mut (impl Write + Send),
+    index: &Index,
+    source: &mut Source<'_>,
+    begun: &dyn Fn(),
+) -> anyhow::Result<()> {
     let schema = unified_schema(index, source)?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
@@ -29,7 +34,7 @@ pub(super) fn write(file: File, index: &Index, source: &mut Source<'_>, begun: &
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
         .set_max_row_group_bytes(Some(ROW_GROUP_BYTES))
         .build();
-    let mut writer = ArrowWriter::try_new(file, schema.clone(), Some(properties)).context("start the Parquet file")?;
+    let mut writer = ArrowWriter::try_new(into, schema.clone(), Some(properties)).context("start the Parquet file")?;
     for (position, (mini_batch, place)) in index.places().enumerate() {
         let rows = || format!("rows of mini-batch {mini_batch}");
         let stream = StreamReader::try_new(source.reader(place)?, None).with_context(rows)?;
@@ -41,7 +46,7 @@ pub(super) fn write(file: File, index: &Index, source: &mut Source<'_>, begun: &
             begun();
         }
     }
-    writer.into_inner().context("finish the Parquet file")
+    writer.close().map(drop).context("finish the Parquet file")
 }
 
 /// One schema that all mini-batches fit: columns by name, in the order in which they first appear.

@@ -4,7 +4,7 @@
 //! A few windows onto segments turn a million small reads into a sequential one, and still serve any other order.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -13,6 +13,7 @@ use bytes::Bytes;
 use storage::JobStore;
 use tokio::runtime::Handle;
 
+use super::Sink;
 use crate::ledger::{Index, PartFile, Place};
 
 /// Rows by place. For a thread that may block.
@@ -32,6 +33,27 @@ struct Window {
     bytes: Bytes,
 }
 
+/// A part in a store, as it arrives.
+struct PartReader {
+    stream: storage::PartStream,
+    piece: Bytes,
+    runtime: Handle,
+}
+
+impl Read for PartReader {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.runtime.block_on(self.stream.next()).map_err(io::Error::other)? {
+                Some(piece) => self.piece = piece,
+                None => return Ok(0),
+            }
+        }
+        let bytes = self.piece.len().min(into.len());
+        into[..bytes].copy_from_slice(&self.piece.split_to(bytes));
+        Ok(bytes)
+    }
+}
+
 impl<'a> Source<'a> {
     pub fn new(store: &'a JobStore, index: &'a Index, runtime: Handle) -> Self {
         // 16 MiB in all on a disk, where a read is cheap; 64 MiB in a remote store, where a request is dear.
@@ -40,21 +62,21 @@ impl<'a> Source<'a> {
     }
 
     /// Appends rows to the final file.
-    pub fn copy(&mut self, place: Place, into: &mut BufWriter<File>) -> anyhow::Result<()> {
+    pub fn copy(&mut self, place: Place, into: &mut Sink) -> anyhow::Result<()> {
         match place {
             Place::None => Ok(()),
             Place::Inline { .. } => self.copy_inline(place, into),
             Place::Part(position) => {
                 let part = self.index.part(position);
-                // Between two files the kernel copies, or shares the blocks, without passing the bytes through here.
-                let copied = match self.part_file(part)? {
-                    Some(mut file) => io::copy(&mut file, into).with_context(|| write_context(part))?,
-                    None => {
-                        let bytes = self.runtime.block_on(self.store.part(&part.name))?;
-                        into.write_all(&bytes).with_context(|| write_context(part))?;
-                        bytes.len() as u64
+                let copied = match (self.part_file(part)?, into) {
+                    (Some(mut part), Sink::File(file)) => file.append_file(&mut part),
+                    (Some(mut part), into) => io::copy(&mut part, into),
+                    (None, Sink::Object(object)) => {
+                        return object.append_part(part).with_context(|| write_context(part));
                     }
+                    (None, into) => io::copy(&mut self.part_stream(part)?, into),
                 };
+                let copied = copied.with_context(|| write_context(part))?;
                 ensure!(copied == part.bytes, damaged(part, copied));
                 Ok(())
             }
@@ -74,10 +96,16 @@ impl<'a> Source<'a> {
                 let part = self.index.part(position);
                 match self.part_file(part)? {
                     Some(file) => Ok(Box::new(io::BufReader::with_capacity(256 << 10, file))),
-                    None => Ok(Box::new(io::Cursor::new(self.runtime.block_on(self.store.part(&part.name))?))),
+                    None => Ok(Box::new(self.part_stream(part)?)),
                 }
             }
         }
+    }
+
+    fn part_stream(&self, part: &PartFile) -> anyhow::Result<PartReader> {
+        let stream = self.runtime.block_on(self.store.part_stream(&part.name))?;
+        ensure!(stream.bytes() == part.bytes, damaged(part, stream.bytes()));
+        Ok(PartReader { stream, piece: Bytes::new(), runtime: self.runtime.clone() })
     }
 
     fn part_file(&self, part: &PartFile) -> anyhow::Result<Option<File>> {

@@ -1,4 +1,6 @@
 use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,10 +67,7 @@ impl Job {
                 }
                 Outcome::Part(rows) => {
                     let name = format!("{mini_batch}-1");
-                    attempt.rows = Rows::Part {
-                        name: name.clone(),
-                        bytes: rows.len() as u64,
-                    };
+                    attempt.rows = Rows::Part { name: name.clone(), bytes: rows.len() as u64 };
                     self.store.put_part(&name, rows.into()).await.expect("writable");
                     vec![]
                 }
@@ -78,38 +77,27 @@ impl Job {
         let mut batch = Batch::default();
         assert!(batch.add(&Bytes::from(body)).is_none());
         let committed = self.ledger.commit(batch).await.expect("committed");
-        let Committed::Ours(records) = committed else {
-            unreachable!("there is one writer")
-        };
+        let Committed::Ours(records) = committed else { unreachable!("there is one writer") };
         for record in records {
-            let ResultEvent::Attempt(attempt) = &record.event else {
-                unreachable!("only attempts")
-            };
+            let ResultEvent::Attempt(attempt) = &record.event else { unreachable!("only attempts") };
             if self.tally.apply(&record.event) == Effect::Won {
                 let segment = self.ledger.segments() - 1;
-                self.ledger
-                    .index
-                    .place(attempt, segment, record.rows_offset, record.rows.len());
+                self.ledger.index.place(attempt, segment, record.rows_offset, record.rows.len());
             }
         }
     }
 
     async fn write(&self) -> anyhow::Result<Written> {
+        self.write_as("1", |_| {}).await
+    }
+
+    async fn write_as(&self, writer: &str, crash: impl Fn(CrashPoint) + Send + 'static) -> anyhow::Result<Written> {
+        let writer = writer.to_owned();
         let (store, index, output) = (self.store.clone(), self.ledger.index.clone(), self.output.clone());
         let runtime = Handle::current();
         let write = move || {
-            let (job_id, writer) = ("job", "1");
-            let crash = &|_| {};
-            Assembly {
-                store: &store,
-                index: &index,
-                output: &output,
-                job_id,
-                writer,
-                runtime,
-                crash,
-            }
-            .write()
+            let (job_id, writer, crash) = ("job", writer.as_str(), &crash);
+            Assembly { store: &store, index: &index, output: &output, job_id, writer, runtime, crash }.write()
         };
         tokio::task::spawn_blocking(write).await.expect("no panic")
     }
@@ -121,9 +109,7 @@ impl Job {
 
     fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.output.folder.as_path()).expect("there");
-        entries
-            .map(|entry| entry.expect("readable").file_name().into_string().expect("text"))
-            .collect()
+        entries.map(|entry| entry.expect("readable").file_name().into_string().expect("text")).collect()
     }
 }
 
@@ -138,16 +124,9 @@ fn part(text: &str) -> Outcome {
 #[tokio::test]
 async fn rows_stand_in_the_order_of_the_plan_whoever_was_first() {
     for mut job in [Job::new(), Job::remote()] {
-        job.commit(vec![(2, inline("two\n"), None), (0, part("zero\nzero\n"), None)])
-            .await;
-        job.commit(vec![
-            (5, inline("five\n"), None),
-            (1, inline("one\n"), None),
-            (3, inline(""), None),
-        ])
-        .await;
-        job.commit(vec![(1, inline("one again\n"), None), (4, part("four\n"), None)])
-            .await;
+        job.commit(vec![(2, inline("two\n"), None), (0, part("zero\nzero\n"), None)]).await;
+        job.commit(vec![(5, inline("five\n"), None), (1, inline("one\n"), None), (3, inline(""), None)]).await;
+        job.commit(vec![(1, inline("one again\n"), None), (4, part("four\n"), None)]).await;
         assert_eq!(job.text().await, "zero\nzero\none\ntwo\nfour\nfive\n");
         assert_eq!(job.files(), ["parallel_run_step.txt"]);
     }
@@ -162,13 +141,9 @@ async fn rows_larger_than_a_window_and_in_any_order_come_out_whole() {
     for mut job in [Job::new(), Job::remote()] {
         for start in (0..8).rev() {
             let ids = (start..40).step_by(8);
-            job.commit(ids.map(|id| (id as u64, inline(&rows[id]), None)).collect())
-                .await;
+            job.commit(ids.map(|id| (id as u64, inline(&rows[id]), None)).collect()).await;
         }
-        assert!(
-            job.text().await == expected,
-            "the rows are not those of the mini-batches"
-        );
+        assert!(job.text().await == expected, "the rows are not those of the mini-batches");
     }
 }
 
@@ -183,16 +158,9 @@ async fn the_header_stands_once_and_other_columns_are_reported() {
     ])
     .await;
     let written = job.write().await.expect("written");
-    assert_eq!(
-        fs::read_to_string(&written.path).expect("there"),
-        "a \"b c\"\n0\n1 2\n3 4\n"
-    );
+    assert_eq!(fs::read_to_string(&written.path).expect("there"), "a \"b c\"\n0\n1 2\n3 4\n");
     assert_eq!(written.warnings.len(), 1);
-    assert!(
-        written.warnings[0].contains("mini-batch 2 returned the columns [\"a\", \"d\"]"),
-        "{:?}",
-        written.warnings
-    );
+    assert!(written.warnings[0].contains("mini-batch 2 returned the columns [\"a\", \"d\"]"), "{:?}", written.warnings);
     job.output.format = OutputFormat::Csv;
     job.output.header = false;
     assert!(job.text().await.starts_with("a,b c\n"));
@@ -206,20 +174,41 @@ async fn what_stood_there_and_what_a_killed_predecessor_left_is_replaced() {
     job.commit(vec![(0, inline("new\n"), None)]).await;
     let folder = job.output.folder.as_path().to_owned();
     fs::create_dir(&folder).expect("fresh");
-    fs::write(
-        folder.join("parallel_run_step.txt"),
-        "old, and longer than the new one\n",
-    )
-    .expect("writable");
+    fs::write(folder.join("parallel_run_step.txt"), "old, and longer than the new one\n").expect("writable");
     fs::write(folder.join(".parallel_run_step.txt.job.99.tmp"), "half").expect("writable");
     fs::write(folder.join(".parallel_run_step.txt.other-job.99.tmp"), "not ours").expect("writable");
     assert_eq!(job.text().await, "new\n");
     let mut files = job.files();
     files.sort();
-    assert_eq!(
-        files,
-        [".parallel_run_step.txt.other-job.99.tmp", "parallel_run_step.txt"]
-    );
+    assert_eq!(files, [".parallel_run_step.txt.other-job.99.tmp", "parallel_run_step.txt"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_writer_neither_loses_its_file_nor_replaces_the_finished_one() {
+    let mut job = Job::new();
+    job.commit(vec![(0, inline("row\n"), None)]).await;
+    let (reached, wait) = std::sync::mpsc::channel();
+    let (go, may_go) = std::sync::mpsc::channel();
+    let slow = job.write_as("slow", move |point| {
+        if point == CrashPoint::BeforeRename {
+            reached.send(()).expect("somebody waits");
+            may_go.recv().expect("told");
+        }
+    });
+    let quick = async {
+        tokio::task::spawn_blocking(move || wait.recv().expect("reached")).await.expect("no panic");
+        let held = LocalFile::create(job.output.folder.as_path(), &job.output.file_name, "job", "third");
+        held.expect("room for a third").abort();
+        assert!(job.files().contains(&".parallel_run_step.txt.job.slow.tmp".to_owned()), "it lives");
+        let written = job.write_as("quick", |_| {}).await.expect("written");
+        let finished = fs::metadata(&written.path).expect("there").modified().expect("known");
+        go.send(()).expect("it waits");
+        finished
+    };
+    let (slow, finished) = tokio::join!(slow, quick);
+    let path = slow.expect("the file is there").path;
+    assert_eq!(fs::metadata(&path).expect("there").modified().expect("known"), finished, "that of the quick one");
+    assert_eq!(job.files(), ["parallel_run_step.txt"]);
 }
 
 #[tokio::test]
@@ -228,10 +217,7 @@ async fn an_output_folder_that_cannot_be_made_is_one_line() {
     job.commit(vec![(0, inline("row\n"), None)]).await;
     job.output.folder = "/proc/no/such/folder".into();
     let error = format!("{:#}", job.write().await.expect_err("nobody can write there"));
-    assert!(
-        error.starts_with("create output folder /proc/no/such/folder: "),
-        "{error}"
-    );
+    assert!(error.starts_with("create output folder /proc/no/such/folder: "), "{error}");
     assert!(!error.contains('\n'));
 }
 
@@ -242,10 +228,7 @@ async fn a_file_that_cannot_be_finished_leaves_nothing_behind() {
     // A folder that is not empty takes the name of the final file.
     let folder = job.output.folder.as_path().to_owned();
     fs::create_dir_all(folder.join("parallel_run_step.txt/occupied")).expect("fresh");
-    let error = format!(
-        "{:#}",
-        job.write().await.expect_err("a folder cannot be replaced by a file")
-    );
+    let error = format!("{:#}", job.write().await.expect_err("a folder cannot be replaced by a file"));
     assert!(error.contains("rename the finished file to"), "{error}");
     assert_eq!(job.files(), ["parallel_run_step.txt"], "the temporary file is gone");
 }
@@ -254,15 +237,9 @@ async fn a_file_that_cannot_be_finished_leaves_nothing_behind() {
 async fn a_damaged_part_is_named() {
     for mut job in [Job::new(), Job::remote()] {
         job.commit(vec![(0, part("whole\n"), None)]).await;
-        job.store
-            .put_part("0-1", Bytes::from_static(b"who"))
-            .await
-            .expect("writable");
+        job.store.put_part("0-1", Bytes::from_static(b"who")).await.expect("writable");
         let error = format!("{:#}", job.write().await.expect_err("three bytes are missing"));
-        assert!(
-            error.contains("rows of mini-batch 0: part 0-1 is damaged: it has 3 bytes instead of 6"),
-            "{error}"
-        );
+        assert!(error.contains("rows of mini-batch 0: part 0-1 is damaged: it has 3 bytes instead of 6"), "{error}");
     }
 }
 
@@ -284,22 +261,13 @@ async fn parquet_job(results: Vec<(u64, Outcome)>) -> Job {
     let mut job = Job::new();
     job.output.format = OutputFormat::Parquet;
     job.output.file_name = "rows.parquet".into();
-    job.commit(
-        results
-            .into_iter()
-            .map(|(mini_batch, rows)| (mini_batch, rows, None))
-            .collect(),
-    )
-    .await;
+    job.commit(results.into_iter().map(|(mini_batch, rows)| (mini_batch, rows, None)).collect()).await;
     job
 }
 
 fn read_parquet(path: &Path) -> RecordBatch {
     let file = File::open(path).expect("there");
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file)
-        .expect("Parquet")
-        .build()
-        .expect("readable");
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build().expect("readable");
     let batches: Vec<_> = reader.collect::<Result<_, _>>().expect("readable");
     concat_batches(&batches[0].schema(), &batches).expect("one schema")
 }
@@ -311,23 +279,12 @@ async fn parquet_unifies_what_mini_batches_returned() {
     let texts: ArrayRef = Arc::new(StringArray::from(vec!["t", "u"]));
     let job = parquet_job(vec![
         (1, Outcome::Part(stream(vec![("a", floats), ("c", integers(vec![7]))]))),
-        (
-            0,
-            Outcome::Inline(stream(vec![("a", integers(vec![1, 2])), ("b", nulls)])),
-        ),
-        (
-            2,
-            Outcome::Inline(stream(vec![("b", texts), ("a", integers(vec![3, 4]))])),
-        ),
+        (0, Outcome::Inline(stream(vec![("a", integers(vec![1, 2])), ("b", nulls)]))),
+        (2, Outcome::Inline(stream(vec![("b", texts), ("a", integers(vec![3, 4]))]))),
     ])
     .await;
     let rows = read_parquet(&job.write().await.expect("written").path);
-    let names: Vec<_> = rows
-        .schema()
-        .fields()
-        .iter()
-        .map(|field| field.name().clone())
-        .collect();
+    let names: Vec<_> = rows.schema().fields().iter().map(|field| field.name().clone()).collect();
     assert_eq!(names, ["a", "b", "c"]);
     let floats: ArrayRef = Arc::new(Float64Array::from(vec![1.0, 2.0, 0.5, 3.0, 4.0]));
     let texts: ArrayRef = Arc::new(StringArray::from(vec![None, None, None, Some("t"), Some("u")]));
@@ -337,15 +294,11 @@ async fn parquet_unifies_what_mini_batches_returned() {
 
 #[tokio::test]
 async fn parquet_is_the_same_bytes_whatever_the_order_of_commits() {
-    let rows: BTreeMap<u64, Vec<u8>> = (0..20)
-        .map(|id| (id, stream(vec![("a", integers((0..id as i64 * 10).collect()))])))
-        .collect();
+    let rows: BTreeMap<u64, Vec<u8>> =
+        (0..20).map(|id| (id, stream(vec![("a", integers((0..id as i64 * 10).collect()))]))).collect();
     let mut files = Vec::new();
     for order in [(0..20).collect::<Vec<u64>>(), (0..20).rev().collect()] {
-        let results = order
-            .into_iter()
-            .map(|id| (id, Outcome::Inline(rows[&id].clone())))
-            .collect();
+        let results = order.into_iter().map(|id| (id, Outcome::Inline(rows[&id].clone()))).collect();
         let job = parquet_job(results).await;
         files.push(fs::read(job.write().await.expect("written").path).expect("there"));
     }
@@ -354,11 +307,9 @@ async fn parquet_is_the_same_bytes_whatever_the_order_of_commits() {
 
 #[tokio::test]
 async fn what_parquet_cannot_unify_is_named() {
-    let list: ArrayRef = Arc::new(arrow::array::ListArray::from_iter_primitive::<
-        arrow::datatypes::Int64Type,
-        _,
-        _,
-    >([Some(vec![Some(1)])]));
+    let list: ArrayRef = Arc::new(arrow::array::ListArray::from_iter_primitive::<arrow::datatypes::Int64Type, _, _>([
+        Some(vec![Some(1)]),
+    ]));
     let job = parquet_job(vec![
         (0, Outcome::Inline(stream(vec![("a", integers(vec![1]))]))),
         (1, Outcome::Inline(stream(vec![("a", list)]))),

@@ -1,0 +1,103 @@
+//! The final file in a folder: written under a temporary name, renamed when it is whole.
+//!
+//! A writer holds a lock on its temporary file. So what a dead one has left is known by its free lock, and removed
+//! before anything is written: it takes the space that may be what is missing. Whoever has put the final file in its
+//! place removes what all others have of it, so that a slow one cannot replace it by an older state later.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// The final file, being written.
+pub(super) struct LocalFile {
+    writer: BufWriter<File>,
+    folder: PathBuf,
+    file_name: String,
+    job_id: String,
+    temporary: PathBuf,
+}
+
+impl LocalFile {
+    pub fn create(folder: &Path, file_name: &str, job_id: &str, writer: &str) -> anyhow::Result<Self> {
+        fs::create_dir_all(folder).with_context(|| format!("create output folder {}", folder.display()))?;
+        let prefix = temporary_prefix(file_name, job_id);
+        remove_temporary(folder, &prefix, is_abandoned)
+            .with_context(|| format!("tidy output folder {}", folder.display()))?;
+        let temporary = folder.join(format!("{prefix}{writer}.tmp"));
+        let file = File::create_new(&temporary).with_context(|| format!("create {}", temporary.display()))?;
+        // A disk without locks is one on which nobody else is seen to be alive.
+        let _ = file.try_lock();
+        Ok(Self {
+            writer: BufWriter::with_capacity(BUFFER_BYTES, file),
+            folder: folder.to_owned(),
+            file_name: file_name.to_owned(),
+            job_id: job_id.to_owned(),
+            temporary,
+        })
+    }
+
+    /// Appends a file. The kernel copies, or shares the blocks, without passing the bytes through here.
+    pub fn append_file(&mut self, file: &mut File) -> io::Result<u64> {
+        io::copy(file, &mut self.writer)
+    }
+
+    pub fn finish(&mut self) -> anyhow::Result<()> {
+        self.writer.flush().context("write the last rows")?;
+        self.writer.get_ref().sync_data().context("flush to disk")?;
+        let path = self.folder.join(&self.file_name);
+        match fs::rename(&self.temporary, &path) {
+            Ok(()) => {
+                // What is left costs space, no more.
+                let _ = remove_temporary(&self.folder, &temporary_prefix(&self.file_name, &self.job_id), |_| true);
+                Ok(())
+            }
+            // Whoever removed it has put the same file in its place.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_file() => Ok(()),
+            Err(error) => Err(error).with_context(|| format!("rename the finished file to {}", path.display())),
+        }
+    }
+
+    /// Frees the space that may be what is missing.
+    pub fn abort(self) {
+        let _ = fs::remove_file(&self.temporary);
+        // What is not written yet is of no use.
+        let _ = self.writer.into_parts();
+    }
+}
+
+impl Write for LocalFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+fn temporary_prefix(file_name: &str, job_id: &str) -> String {
+    format!(".{file_name}.{job_id}.")
+}
+
+fn remove_temporary(folder: &Path, prefix: &str, wanted: impl Fn(&Path) -> bool) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        let path = folder.join(&name);
+        if name.to_str().is_some_and(|name| name.starts_with(prefix) && name.ends_with(".tmp")) && wanted(&path) {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether nobody who lives writes to it.
+fn is_abandoned(temporary: &Path) -> bool {
+    File::open(temporary).is_ok_and(|file| file.try_lock().is_ok())
+}
