@@ -4,25 +4,27 @@
 //! store. This file starts them, and stops them in the order that loses nothing: agents first, so that they announce
 //! what they have, then the reducer, which commits it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use partitioner::{Partitioner, Pending};
+use partitioner::Partitioner;
 use protocol::{Descriptor, JobResult, JobSpec, JobState, Progress};
 use queue::{SqliteOptions, SqliteQueue};
-use reducer::{FailJob, MiniBatchState, Reducer, Tally};
+use reducer::{FailJob, Reducer};
 use storage::JobStore;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use worker::{Agent, Stop};
 
-use crate::home::{FoundJob, Home};
+use crate::home::Home;
 use crate::job_file;
+use crate::jobs::FoundJob;
 use crate::settings::Settings;
+use crate::unfinished::Unfinished;
 
 /// A job that this process has locked and is about to run.
 #[derive(Debug)]
@@ -208,74 +210,6 @@ impl Execution<'_> {
     }
 }
 
-/// What still has to be published, and what it has spent.
-struct Unfinished {
-    /// Mini-batches that are not simply pending: `None` needs no message.
-    known: BTreeMap<u64, Option<Pending>>,
-    interrupted: usize,
-    retrying: usize,
-}
-
-impl Unfinished {
-    /// A new job: everything.
-    fn all() -> Self {
-        Self { known: BTreeMap::new(), interrupted: 0, retrying: 0 }
-    }
-
-    fn new(tally: &Tally, interrupted: HashMap<u64, u32>) -> Self {
-        let mut unfinished = Self::all();
-        let seen = tally.planned().map_or(0, |planned| planned.mini_batches);
-        let seen = seen.max(tally.seen()).max(interrupted.keys().max().map_or(0, |last| last + 1));
-        for mini_batch in 0..seen {
-            let pending = match tally.state(mini_batch) {
-                MiniBatchState::Succeeded | MiniBatchState::Failed => None,
-                MiniBatchState::Pending | MiniBatchState::Retrying => {
-                    let lost = interrupted.get(&mini_batch).copied();
-                    let pending = Pending {
-                        tries_spent: tally.tries_spent(mini_batch),
-                        deliveries_lost: lost.unwrap_or_else(|| tally.deliveries_lost(mini_batch)),
-                    };
-                    if pending == Pending::default() {
-                        continue;
-                    }
-                    unfinished.interrupted += usize::from(lost.is_some());
-                    unfinished.retrying += usize::from(lost.is_none());
-                    Some(pending)
-                }
-            };
-            unfinished.known.insert(mini_batch, pending);
-        }
-        unfinished
-    }
-
-    fn pending(&self, mini_batch: u64) -> Option<Pending> {
-        self.known.get(&mini_batch).copied().unwrap_or(Some(Pending::default()))
-    }
-
-    /// Why each group of mini-batches runs again or not.
-    fn explain(&self, spec: &JobSpec, committed: u64, announced: u64, failed: u64, reopened: bool) -> String {
-        let mut lines = vec![format!("continuing job {}:", spec.job_id)];
-        let mut line = |count: u64, what: &str| {
-            if count > 0 {
-                lines.push(format!("  {count} mini-batches {what}"));
-            }
-        };
-        line(committed, "are committed and do not run again");
-        line(announced, "had been announced and are committed now; they do not run again");
-        line(failed, if reopened { "had failed and run again, with all their tries" } else { "have failed for good" });
-        line(
-            self.interrupted as u64,
-            &format!(
-                "were interrupted in a node and run again; this costs no try (a mini-batch may be lost {} times)",
-                spec.lost_delivery_max
-            ),
-        );
-        line(self.retrying as u64, "had failed a try and run again");
-        lines.push("  all others have not been tried yet".to_owned());
-        lines.join("\n")
-    }
-}
-
 async fn plan(partitioner: Partitioner, unfinished: Unfinished, fail_job: FailJob) {
     if let Err(error) = partitioner.resume(|mini_batch| unfinished.pending(mini_batch), |_| ()).await {
         fail_job.fail(one_line(&error));
@@ -283,7 +217,7 @@ async fn plan(partitioner: Partitioner, unfinished: Unfinished, fail_job: FailJo
 }
 
 /// Scripts write files of their own there, so it stands before the first one starts.
-fn make_output_folder(spec: &JobSpec) -> Result<()> {
+pub fn make_output_folder(spec: &JobSpec) -> Result<()> {
     let folder = &spec.output.folder;
     if folder.as_bytes().is_empty() || folder.is_url() {
         return Ok(());
@@ -304,7 +238,7 @@ fn remove_queues(folder: &std::path::Path) {
     }
 }
 
-fn one_line(error: &anyhow::Error) -> String {
+pub fn one_line(error: &anyhow::Error) -> String {
     format!("{error:#}")
 }
 

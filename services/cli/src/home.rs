@@ -5,10 +5,9 @@
 //! has not ended means that its process is gone.
 
 use std::fs::{File, TryLockError};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
-use protocol::{JobResult, JobSpec, JobState};
+use anyhow::{Context, Result};
 use storage::JobStore;
 
 /// The folder of all local jobs.
@@ -21,17 +20,6 @@ pub struct Home {
 #[derive(Debug)]
 pub struct JobLock {
     _file: File,
-}
-
-/// A job as it is found on disk.
-#[derive(Debug)]
-pub struct FoundJob {
-    /// Its objects.
-    pub store: JobStore,
-    /// What it is.
-    pub spec: JobSpec,
-    /// How it ended, if it has.
-    pub result: Option<JobResult>,
 }
 
 impl Home {
@@ -84,7 +72,7 @@ impl Home {
         Ok(self.try_lock_job(job_id)?.is_none())
     }
 
-    /// Ids of all jobs, newest first.
+    /// Names of all folders of jobs, in no order.
     pub fn job_ids(&self) -> Result<Vec<String>> {
         let jobs = self.folder.join("jobs");
         let entries = match std::fs::read_dir(&jobs) {
@@ -92,85 +80,13 @@ impl Home {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error).with_context(|| format!("read {}", jobs.display())),
         };
-        let mut ids: Vec<String> = entries
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|id| started(id).is_some())
-            .collect();
-        ids.sort_by(|one, other| started(other).cmp(&started(one)).then_with(|| other.cmp(one)));
-        Ok(ids)
+        Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
     }
-
-    /// Reads a job. `None`: it was cut off before it was described, and holds nothing.
-    pub async fn job(&self, job_id: &str) -> Result<Option<FoundJob>> {
-        let store = JobStore::local(&self.job_folder(job_id))?;
-        let spec = match store.spec().await {
-            Ok(spec) => spec,
-            Err(storage::Error::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(error).with_context(|| format!("read job {job_id}")),
-        };
-        let result = store.result().await.with_context(|| format!("read job {job_id}"))?;
-        Ok(Some(FoundJob { store, spec, result }))
-    }
-
-    /// The job a person means: its id, the beginning of one, or a job name, for which the newest is taken.
-    pub async fn find(&self, wanted: &str) -> Result<FoundJob> {
-        let ids = self.job_ids()?;
-        let named = |id: &&String| id.len() > ID_SUFFIX && id[..id.len() - ID_SUFFIX] == *wanted;
-        let beginning: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();
-        let id: &String = match (ids.iter().find(|id| *id == wanted), ids.iter().find(named), beginning.as_slice()) {
-            (None, None, [id]) => id,
-            (Some(id), _, _) | (None, Some(id), _) => id,
-            (None, None, []) => bail!("there is no job {wanted:?}; `gristmill jobs` lists those there are"),
-            (None, None, several) => {
-                bail!("{wanted:?} may mean any of {} jobs, for example {} or {}", several.len(), several[0], several[1])
-            }
-        };
-        self.job(id).await?.with_context(|| format!("job {id} was cut off before it began; run its job file again"))
-    }
-}
-
-impl FoundJob {
-    /// The job's folder.
-    pub fn folder(&self) -> &Path {
-        self.store.folder().expect("local jobs have a folder")
-    }
-
-    /// Ended by itself, not by being canceled.
-    pub fn has_finished(&self) -> bool {
-        self.result.as_ref().is_some_and(|result| result.state != JobState::Canceled)
-    }
-}
-
-/// Length of `-yyyymmdd-hhmmss-xxxx`.
-const ID_SUFFIX: usize = 21;
-
-/// An id for a job that starts now.
-pub fn new_job_id(name: &str) -> String {
-    let now = chrono::Utc::now();
-    let seed = format!("{}-{:?}", std::process::id(), now);
-    let random = &blake3::hash(seed.as_bytes()).to_hex()[..4];
-    format!("{name}-{}-{random}", now.format("%Y%m%d-%H%M%S"))
-}
-
-/// The time part of an id, by which ids sort.
-fn started(id: &str) -> Option<&str> {
-    let suffix = id.get(id.len().checked_sub(ID_SUFFIX)?..)?;
-    let time = &suffix[1..16];
-    let is_digit_but = |at: usize| time.bytes().enumerate().all(|(i, byte)| byte.is_ascii_digit() || i == at);
-    (suffix.starts_with('-') && is_digit_but(8)).then_some(time)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ids_sort_by_time_whatever_their_names() {
-        let id = new_job_id("a-job");
-        assert!(started(&id).is_some(), "{id}");
-        assert_eq!(started("a-20261121-100203-ab12"), Some("20261121-100203"));
-        assert_eq!(started("lost+found"), None);
-    }
 
     #[test]
     fn a_job_is_locked_by_one_process() {

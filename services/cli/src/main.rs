@@ -9,14 +9,21 @@ macro_rules! say {
 }
 
 mod crash;
+mod dead_letters;
+mod enqueue;
 mod execute;
+mod fleet;
+mod follow;
 mod home;
 mod job_file;
+mod jobs;
 mod plan;
 mod progress;
 mod run;
 mod settings;
 mod show;
+mod targets;
+mod unfinished;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,7 +31,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use home::Home;
+use jobs::Jobs;
 use settings::Settings;
+use targets::TargetFlags;
 
 /// Runs ParallelRunStep entry scripts on every mini-batch of a data set, anywhere.
 #[derive(Debug, Parser)]
@@ -36,8 +45,10 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a job on this machine. Continues it if it was interrupted.
+    /// Run a job on this machine; continue it if it was interrupted. With --target: through that target's queues.
     Run(run::RunArguments),
+    /// Plan a job and publish it to a compute target, whose workers and reducers do the rest.
+    Enqueue(enqueue::EnqueueArguments),
     /// Show what the mini-batches of a job would be, without running it.
     Plan(plan::PlanArguments),
     /// Check a job file and its entry script. Shows every problem at once.
@@ -49,7 +60,10 @@ enum Command {
         set: Vec<String>,
     },
     /// List jobs, newest first.
-    Jobs,
+    Jobs {
+        #[command(flatten)]
+        target: TargetFlags,
+    },
     /// Show how a job stands, or how it ended.
     Status {
         /// Job id, its beginning, or a job name for the newest of that name.
@@ -57,6 +71,11 @@ enum Command {
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
+        /// Show it every second, until the job has ended.
+        #[arg(long)]
+        watch: bool,
+        #[command(flatten)]
+        target: TargetFlags,
     },
     /// List the logs of a job, or print one.
     Logs {
@@ -64,14 +83,26 @@ enum Command {
         job: String,
         /// File below the job's logs folder.
         path: Option<PathBuf>,
+        #[command(flatten)]
+        target: TargetFlags,
     },
     /// Stop a job. What it has committed is kept, and `retry` continues it.
     Cancel {
         /// Job id, its beginning, or a job name for the newest of that name.
         job: String,
+        #[command(flatten)]
+        target: TargetFlags,
     },
     /// Continue a job that was interrupted, canceled or failed. Nothing that succeeded runs again.
     Retry(run::RetryArguments),
+    /// List the messages of a compute target that nobody can read, and why.
+    DeadLetters {
+        /// Print one JSON object a line.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        target: TargetFlags,
+    },
     /// List the steps at which GRISTMILL_CRASH_AT can kill the process.
     #[command(hide = true)]
     CrashPoints,
@@ -110,10 +141,18 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Retry(arguments) => run::retry(arguments, &home, settings).await,
         Command::Plan(arguments) => plan::plan(&arguments, settings),
         Command::Validate { job_file, set } => plan::validate(&job_file, &set, settings),
-        Command::Jobs => show::jobs(&home).await,
-        Command::Status { job, json } => show::status(&home, &job, json).await,
-        Command::Logs { job, path } => show::logs(&home, &job, path.as_deref()).await,
-        Command::Cancel { job } => show::cancel(&home, &job).await,
+        Command::Enqueue(arguments) => enqueue::enqueue(arguments, settings).await,
+        Command::Jobs { target } => show::jobs(&jobs_of(&target, home, settings).await?).await,
+        Command::Status { job, json, watch, target } => {
+            show::status(&jobs_of(&target, home, settings).await?, &job, json, watch).await
+        }
+        Command::Logs { job, path, target } => {
+            show::logs(&jobs_of(&target, home, settings).await?, &job, path.as_deref()).await
+        }
+        Command::Cancel { job, target } => show::cancel(&jobs_of(&target, home, settings).await?, &job).await,
+        Command::DeadLetters { json, target } => {
+            dead_letters::dead_letters(&target.require(None, settings)?, json).await
+        }
         Command::CrashPoints => {
             for point in crash::points() {
                 say!(out, "{point}");
@@ -121,4 +160,12 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// The jobs of a target, or of this machine. Opens no queue.
+async fn jobs_of(target: &TargetFlags, home: Home, settings: &Settings) -> anyhow::Result<Jobs> {
+    Ok(match target.find(None, settings)? {
+        Some(target) => Jobs::There { target: target.name.clone(), store: target.open_store().await? },
+        None => Jobs::Here(home),
+    })
 }

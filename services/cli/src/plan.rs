@@ -31,7 +31,7 @@ pub struct PlanArguments {
 
 /// Shows what the mini-batches would be.
 pub fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<ExitCode> {
-    let parsed = match load(&arguments.job_file, &arguments.set, settings)? {
+    let parsed = match load(&arguments.job_file, &arguments.set, None, settings)? {
         Ok(parsed) => parsed,
         Err(status) => return Ok(status),
     };
@@ -81,7 +81,7 @@ fn describe(descriptor: &Descriptor) -> String {
 
 /// Checks a job file, and the syntax of its entry script.
 pub fn validate(job_file: &Path, set: &[String], settings: &Settings) -> Result<ExitCode> {
-    let parsed = match load(job_file, set, settings)? {
+    let parsed = match load(job_file, set, None, settings)? {
         Ok(parsed) => parsed,
         Err(status) => return Ok(status),
     };

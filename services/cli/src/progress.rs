@@ -125,8 +125,8 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// How a job ended, for people.
-pub fn summary(result: &JobResult) -> String {
+/// How a job ended, for people. `flag` says where a later command finds it: ` --target NAME`, or nothing.
+pub fn summary(result: &JobResult, flag: &str) -> String {
     let mut text = String::new();
     let state = match result.state {
         JobState::Completed => "completed",
@@ -162,7 +162,7 @@ pub fn summary(result: &JobResult) -> String {
         let _ = writeln!(text, "  open: {}/job_result.txt", result.logs);
     }
     if matches!(result.state, JobState::Failed | JobState::Canceled) {
-        let _ = writeln!(text, "  continue with: gristmill retry {}", result.job_id);
+        let _ = writeln!(text, "  continue with: gristmill retry {}{flag}", result.job_id);
     }
     let _ = write!(text, "  logs: {}", result.logs);
     text
@@ -209,7 +209,7 @@ mod tests {
             }],
             reused: false,
         };
-        let text = summary(&result);
+        let text = summary(&result, "");
         for expected in [
             "failed in 1 min 15 s",
             "error threshold 2",

@@ -9,15 +9,19 @@ use protocol::{Counts, Environment, JobResult, JobSpec, JobState, OutputAction};
 use tokio_util::sync::CancellationToken;
 
 use crate::execute::{Execution, watch_for_cancel};
-use crate::home::{FoundJob, Home, JobLock, new_job_id};
+use crate::home::{Home, JobLock};
 use crate::job_file::{self, Parsed};
-use crate::progress;
+use crate::jobs::{FoundJob, Jobs, new_job_id};
 use crate::settings::Settings;
+use crate::targets::TargetFlags;
+use crate::{enqueue, fleet, progress};
 
 /// Exit status of a job file that cannot be run as it is.
 pub const INVALID: u8 = 2;
-const FAILED: u8 = 42;
-const CANCELED: u8 = 130;
+/// Exit status of a job that failed.
+pub const FAILED: u8 = 42;
+/// Exit status of a job that was canceled, and of a command that was told to stop looking.
+pub const CANCELED: u8 = 130;
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -33,20 +37,34 @@ pub struct RunArguments {
     /// Start over, although an unfinished or finished job could be continued or reused.
     #[arg(long)]
     fresh: bool,
+    #[command(flatten)]
+    target: TargetFlags,
 }
 
 /// Arguments of `retry`.
 #[derive(Debug, clap::Args)]
 pub struct RetryArguments {
     /// Job id, its beginning, or a job name for the newest of that name.
-    job: String,
-    /// Print one JSON object at the end, and nothing else, on stdout.
+    pub job: String,
+    /// Print one JSON object and nothing else on stdout.
     #[arg(long)]
-    json: bool,
+    pub json: bool,
+    /// With a compute target: follow the job to its end. On this machine that is always so.
+    #[arg(long)]
+    pub wait: bool,
+    /// Where the job is.
+    #[command(flatten)]
+    pub target: TargetFlags,
 }
 
-/// Reads a job file. Problems are printed, all of them, and the exit status is returned in `Err`.
-pub fn load(job_file: &Path, set: &[String], settings: &Settings) -> Result<std::result::Result<Parsed, ExitCode>> {
+/// Reads a job file. Problems are printed, all of them, and the exit status is returned in `Err`. `compute_target` goes
+/// before that of the file.
+pub fn load(
+    job_file: &Path,
+    set: &[String],
+    compute_target: Option<String>,
+    settings: &Settings,
+) -> Result<std::result::Result<Parsed, ExitCode>> {
     let overrides = set.iter().map(|pair| {
         let (key, value) = pair.split_once('=').with_context(|| format!("--set {pair}: write it as KEY=VALUE"))?;
         Ok((key.trim().to_owned(), value.trim().to_owned()))
@@ -64,6 +82,7 @@ pub fn load(job_file: &Path, set: &[String], settings: &Settings) -> Result<std:
         home_directory: settings.user_folder.clone(),
         interpreter: settings.python.clone().unwrap_or_else(|| "python3".into()),
         search_path: std::env::var_os("PATH").map_or(Vec::new(), |path| std::env::split_paths(&path).collect()),
+        compute_target,
     };
     match job_file::load(job_file, &text, &overrides, &context) {
         Ok(parsed) => {
@@ -88,15 +107,20 @@ fn invalid(problems: &[String]) -> ExitCode {
 
 /// Runs a job file.
 pub async fn run(arguments: RunArguments, home: &Home, settings: &Settings) -> Result<ExitCode> {
-    let parsed = match load(&arguments.job_file, &arguments.set, settings)? {
+    let target = arguments.target.name(settings);
+    let parsed = match load(&arguments.job_file, &arguments.set, target, settings)? {
         Ok(parsed) => parsed,
         Err(status) => return Ok(status),
     };
-    if let Some(target) = parsed.compute_target.as_deref().filter(|target| *target != "local") {
-        return Ok(invalid(&[format!(
-            "{}: compute_target: found {target:?}; allowed: \"local\", this machine",
-            arguments.job_file.display()
-        )]));
+    let target = arguments.target.find(parsed.compute_target.as_deref(), settings);
+    let target = target.map_err(|error| match &parsed.compute_target {
+        Some(named) => error.context(format!("{}: compute_target {named}", arguments.job_file.display())),
+        None => error,
+    });
+    match target {
+        Ok(Some(target)) => return fleet::run(parsed, &target, arguments.json).await,
+        Ok(None) => {}
+        Err(error) => return Ok(invalid(&[format!("{error:#}")])),
     }
     if let Environment::Interpreter { path } = &parsed.spec.environment
         && !path.as_path().is_file()
@@ -121,7 +145,7 @@ pub async fn run(arguments: RunArguments, home: &Home, settings: &Settings) -> R
                     result.job_id
                 );
             }
-            Ok(report(&result, arguments.json))
+            Ok(report(&result, arguments.json, ""))
         }
         Choice::Start(store, spec, lock) => {
             let execution = Execution { store, spec: *spec, resumed: false, reopened: false, home, settings };
@@ -133,7 +157,11 @@ pub async fn run(arguments: RunArguments, home: &Home, settings: &Settings) -> R
 
 /// Continues a job that has stopped.
 pub async fn retry(arguments: RetryArguments, home: &Home, settings: &Settings) -> Result<ExitCode> {
-    let job = home.find(&arguments.job).await?;
+    if let Some(target) = arguments.target.find(None, settings)? {
+        return enqueue::retry(arguments, &target).await;
+    }
+    let jobs = Jobs::Here(home.clone());
+    let job = jobs.find(&arguments.job).await?;
     let Some(lock) = home.try_lock_job(&job.spec.job_id)? else {
         bail!("job {} is running; `gristmill status {0}` shows how it stands", job.spec.job_id);
     };
@@ -141,7 +169,7 @@ pub async fn retry(arguments: RetryArguments, home: &Home, settings: &Settings) 
         && result.mini_batches.failed == 0
     {
         say!(err, "job {} is completed, and no mini-batch failed: nothing to do", result.job_id);
-        return Ok(report(result, arguments.json));
+        return Ok(report(result, arguments.json, ""));
     }
     execute(Execution::resume(job, home, settings), lock, arguments.json).await
 }
@@ -155,11 +183,12 @@ enum Choice {
 }
 
 async fn choose(mut spec: JobSpec, fresh: bool, home: &Home) -> Result<Choice> {
+    let jobs = Jobs::Here(home.clone());
     let mut digest = None;
-    for id in home.job_ids()? {
+    for id in jobs.ids().await? {
         let Some(lock) = home.try_lock_job(&id)? else {
             // Running right now, by somebody else.
-            if let Ok(Some(other)) = home.job(&id).await
+            if let Ok(Some(other)) = jobs.job(&id).await
                 && (other.spec.fingerprint == spec.fingerprint || writes_same_file(&other.spec, &spec))
             {
                 return Ok(Choice::Busy(format!(
@@ -174,7 +203,7 @@ async fn choose(mut spec: JobSpec, fresh: bool, home: &Home) -> Result<Choice> {
             continue;
         }
         // A job that cannot be read is no reason not to start another.
-        let Ok(Some(job)) = home.job(&id).await else { continue };
+        let Ok(Some(job)) = jobs.job(&id).await else { continue };
         if job.spec.fingerprint != spec.fingerprint {
             continue;
         }
@@ -193,7 +222,7 @@ async fn choose(mut spec: JobSpec, fresh: bool, home: &Home) -> Result<Choice> {
         if !spec.allow_reuse || result.state != JobState::Completed || result.mini_batches.failed > 0 {
             continue;
         }
-        let output_is_there = result.output.as_ref().is_some_and(|output| is_untouched(Path::new(output), &job));
+        let output_is_there = result.output.as_ref().is_some_and(|output| is_untouched(Path::new(output), &job, home));
         let Ok(Some(plan)) = job.store.plan_complete().await else { continue };
         if output_is_there {
             if digest.is_none() {
@@ -223,9 +252,9 @@ async fn inputs_have_changed(job: &FoundJob) -> bool {
 }
 
 /// Whether an output is still what the job has written: nothing has written to it after the job ended.
-fn is_untouched(output: &Path, job: &FoundJob) -> bool {
+fn is_untouched(output: &Path, job: &FoundJob, home: &Home) -> bool {
     let modified = |path: &Path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-    match (modified(output), modified(&job.folder().join("result.json"))) {
+    match (modified(output), modified(&home.job_folder(&job.spec.job_id).join("result.json"))) {
         (Some(output), Some(ended)) => output <= ended || job.spec.output.action == OutputAction::SummaryOnly,
         _ => false,
     }
@@ -262,7 +291,7 @@ async fn execute(execution: Execution<'_>, _lock: JobLock, json: bool) -> Result
         // The engine could not go on (a full disk, say). The job's folder does not call that an end: it is unfinished.
         Err(error) => {
             let progress = store.progress().await.ok().flatten();
-            let logs = store.folder().map_or(String::new(), |folder| folder.join("logs").display().to_string());
+            let logs = store.shown("logs");
             JobResult {
                 job_id,
                 state: JobState::Failed,
@@ -279,15 +308,15 @@ async fn execute(execution: Execution<'_>, _lock: JobLock, json: bool) -> Result
             }
         }
     };
-    Ok(report(&result, json))
+    Ok(report(&result, json, ""))
 }
 
-/// Says how a job ended: one JSON object on stdout, or a summary.
-fn report(result: &JobResult, json: bool) -> ExitCode {
+/// Says how a job ended: one JSON object on stdout, or a summary. `flag` is what a later command needs to find it.
+pub fn report(result: &JobResult, json: bool, flag: &str) -> ExitCode {
     if json {
         say!(out, "{}", serde_json::to_string(result).expect("results always serialise"));
     } else {
-        say!(out, "{}", progress::summary(result));
+        say!(out, "{}", progress::summary(result, flag));
     }
     match result.state {
         JobState::Completed => ExitCode::SUCCESS,

@@ -6,12 +6,16 @@
 //! | `GRISTMILL_PYTHON` | interpreter for jobs that name no environment |
 //! | `GRISTMILL_PYTHON_PACKAGE` | folder that holds the Python packages `gristmill` and `azureml_user` |
 //! | `GRISTMILL_PREFETCH_BYTES` | memory for tables that are ready before they are asked for; 67108864 |
+//! | `GRISTMILL_TARGET` | compute target of commands that name none |
+//! | `GRISTMILL_QUEUE`, `GRISTMILL_STORE` | queue and store, instead of those of the target |
+//! | `GRISTMILL_CONFIG` | the `gristmill.toml` to read, instead of the one found from the working folder upwards |
 //! | `GRISTMILL_LOG` | filter for what the engine says on stderr; `warn` |
 //! | `GRISTMILL_CRASH_AT` | for crash tests |
 //! | `AZ_BATCHAI_GPU_COUNT_FOUND` | number of GPUs, instead of asking the driver |
 //! | `VIRTUAL_ENV`, `PATH`, `HOME` | as usual |
 //!
-//! Stores behind URLs read the variables of their vendors.
+//! Values in `gristmill.toml` may name any other as `${NAME}`. Stores and queues behind URLs read the variables of their
+//! vendors.
 
 use std::env::{var, var_os};
 use std::path::{Path, PathBuf};
@@ -31,6 +35,14 @@ pub struct Settings {
     pub prefetch_bytes_max: u64,
     /// Number of GPUs, if it is given.
     pub gpu_count: Option<u32>,
+    /// Name of the compute target.
+    pub target: Option<String>,
+    /// Address of the queues of a compute target.
+    pub queue: Option<String>,
+    /// URL of the store of a compute target.
+    pub store: Option<String>,
+    /// File of compute targets.
+    pub config: Option<PathBuf>,
     /// What the engine says on stderr.
     pub log_filter: String,
     /// A step of the write path.
@@ -53,10 +65,24 @@ impl Settings {
             python: path("GRISTMILL_PYTHON").or_else(beside_executable).or_else(on_path),
             prefetch_bytes_max: number("GRISTMILL_PREFETCH_BYTES").unwrap_or(PREFETCH_BYTES),
             gpu_count: number("AZ_BATCHAI_GPU_COUNT_FOUND").and_then(|count| u32::try_from(count).ok()),
+            target: text("GRISTMILL_TARGET"),
+            queue: text("GRISTMILL_QUEUE"),
+            store: text("GRISTMILL_STORE"),
+            config: path("GRISTMILL_CONFIG"),
             log_filter: var("GRISTMILL_LOG").unwrap_or_else(|_| "warn".to_owned()),
             crash_at: var("GRISTMILL_CRASH_AT").ok(),
             package: path("GRISTMILL_PYTHON_PACKAGE"),
         }
+    }
+
+    /// Where requests to SQS go, if not to AWS.
+    pub fn sqs_endpoint() -> Option<String> {
+        text("AWS_ENDPOINT_URL_SQS").or_else(|| text("AWS_ENDPOINT_URL"))
+    }
+
+    /// A variable that `gristmill.toml` names.
+    pub fn variable(name: &str) -> Option<String> {
+        var(name).ok()
     }
 
     /// A folder that holds the Python packages and nothing else, for `sys.path` of the processes.
@@ -97,6 +123,11 @@ impl Settings {
         }
         Ok(links)
     }
+}
+
+/// A variable that is set to nothing is not set.
+fn text(name: &str) -> Option<String> {
+    var(name).ok().filter(|value| !value.is_empty())
 }
 
 fn number(name: &str) -> Option<u64> {

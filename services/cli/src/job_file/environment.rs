@@ -17,22 +17,34 @@ use super::yaml::{Node, Value};
 const ALLOWED: &str = "a Python interpreter, the folder of a virtual environment, a requirements file (.txt) or a \
                        pyproject.toml; or a mapping with python and requirements";
 
-/// Reads `environment`; the caller's interpreter where it is not given.
-pub fn read_environment(top: &Section<'_>, paths: &Paths, context: &Context, problems: &mut Problems) -> Environment {
-    let default = || Environment::Interpreter { path: ItemPath::from(context.interpreter.as_path()) };
+/// Reads `environment`; where it is not given, the caller's interpreter, or that of the nodes if the job runs
+/// `elsewhere`.
+pub fn read_environment(
+    top: &Section<'_>,
+    paths: &Paths,
+    context: &Context,
+    elsewhere: bool,
+    problems: &mut Problems,
+) -> Environment {
+    let python = Python { paths, context, elsewhere };
+    let default = || match elsewhere {
+        true => Environment::Node,
+        false => Environment::Interpreter { path: python.default_base() },
+    };
     let Some(node) = top.get("environment") else { return default() };
     match &node.value {
-        Value::Scalar(_) => {
-            top.value("environment", problems, |node| one_value(node, paths, context)).unwrap_or_else(default)
-        }
+        Value::Scalar(_) => top.value("environment", problems, |node| one_value(node, &python)).unwrap_or_else(default),
         Value::Mapping(entries) => {
             let section = Section::nested("environment", node.place, entries);
             section.reject_unknown(keys::ENVIRONMENT, problems);
-            let python = section.value("python", problems, |node| interpreter(node, paths, context));
-            let base = ItemPath::from(python.unwrap_or_else(|| context.interpreter.clone()));
-            match section.value("requirements", problems, |node| requirements(node, paths)) {
-                Some(file) => Environment::Requirements { file: ItemPath::from(file), base },
-                None => Environment::Interpreter { path: base },
+            let named = section.value("python", problems, |node| interpreter(node, &python)).map(ItemPath::from);
+            match (section.value("requirements", problems, |node| requirements(node, paths)), named) {
+                (Some(file), named) => {
+                    let base = named.unwrap_or_else(|| python.default_base());
+                    Environment::Requirements { file: ItemPath::from(file), base }
+                }
+                (None, Some(path)) => Environment::Interpreter { path },
+                (None, None) => default(),
             }
         }
         Value::List(_) => {
@@ -42,17 +54,45 @@ pub fn read_environment(top: &Section<'_>, paths: &Paths, context: &Context, pro
     }
 }
 
-fn one_value(node: &Node, paths: &Paths, context: &Context) -> Result<Environment, Fault> {
+/// Puts the interpreter of this machine where the choice was left to the nodes.
+pub fn choose_here(environment: &mut Environment, context: &Context) {
+    let here = ItemPath::from(context.interpreter.as_path());
+    match environment {
+        Environment::Node => *environment = Environment::Interpreter { path: here },
+        Environment::Requirements { base, .. } if base.as_bytes().is_empty() => *base = here,
+        Environment::Requirements { .. } | Environment::Interpreter { .. } => {}
+    }
+}
+
+/// What an interpreter is looked up by.
+struct Python<'a> {
+    paths: &'a Paths,
+    context: &'a Context,
+    elsewhere: bool,
+}
+
+impl Python<'_> {
+    /// What makes virtual environments where the job does not say; empty: the interpreter of the node.
+    fn default_base(&self) -> ItemPath {
+        match self.elsewhere {
+            true => ItemPath::from(""),
+            false => ItemPath::from(self.context.interpreter.as_path()),
+        }
+    }
+}
+
+fn one_value(node: &Node, python: &Python<'_>) -> Result<Environment, Fault> {
     let text = word(node)?;
     if is_requirements(&text) {
-        let base = ItemPath::from(context.interpreter.as_path());
-        return requirements(node, paths).map(|file| Environment::Requirements { file: ItemPath::from(file), base });
+        let base = python.default_base();
+        return requirements(node, python.paths)
+            .map(|file| Environment::Requirements { file: ItemPath::from(file), base });
     }
     if text.ends_with(".yml") || text.ends_with(".yaml") {
         let message = "conda files are not read; list the packages in a requirements file";
         return Err(Fault::new(node, ALLOWED).saying(message));
     }
-    interpreter(node, paths, context).map(|path| Environment::Interpreter { path: ItemPath::from(path) })
+    interpreter(node, python).map(|path| Environment::Interpreter { path: ItemPath::from(path) })
 }
 
 fn is_requirements(text: &str) -> bool {
@@ -72,12 +112,15 @@ fn requirements(node: &Node, paths: &Paths) -> Result<PathBuf, Fault> {
 }
 
 /// An interpreter by path, by the folder of its virtual environment, or by name. Links are kept: a virtual environment
-/// is told from its base by the path that it is started with.
-fn interpreter(node: &Node, paths: &Paths, context: &Context) -> Result<PathBuf, Fault> {
+/// is told from its base by the path that it is started with. An absolute path elsewhere is no business of this machine.
+fn interpreter(node: &Node, python: &Python<'_>) -> Result<PathBuf, Fault> {
     let text = word(node)?;
-    let mut path = paths.local(node)?;
+    let mut path = python.paths.local(node)?;
+    if python.elsewhere && text.starts_with('/') && path.symlink_metadata().is_err() {
+        return Ok(path);
+    }
     if !text.contains('/') && path.symlink_metadata().is_err() {
-        let found = context.search_path.iter().map(|folder| folder.join(&text)).find(|path| is_executable(path));
+        let found = python.context.search_path.iter().map(|folder| folder.join(&text)).find(|path| is_executable(path));
         let message = format!("there is no {text} beside the job file, nor an executable of this name on PATH");
         return found.ok_or_else(|| Fault::new(node, ALLOWED).saying(message));
     }

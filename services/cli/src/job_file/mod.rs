@@ -63,6 +63,8 @@ pub struct Context {
     pub interpreter: PathBuf,
     /// Folders in which `environment: python3.12` is looked for.
     pub search_path: Vec<PathBuf>,
+    /// Compute target, if it has been decided; goes before the file's own. `local`: this machine.
+    pub compute_target: Option<String>,
 }
 
 /// A job file without mistakes.
@@ -110,8 +112,10 @@ fn read(
     let top = Section::top(&entries);
     top.reject_unknown(keys::TOP, problems);
 
-    let draft = read_keys(&top, &paths, context, problems);
     let compute_target = top.value("compute_target", problems, word);
+    let place = context.compute_target.as_deref().or(compute_target.as_deref());
+    let elsewhere = place.is_some_and(|place| place != "local");
+    let draft = read_keys(&top, &paths, context, elsewhere, problems);
     let arguments: Vec<String> = draft.arguments.iter().map(|token| token.text.clone()).collect();
     let mut spec = draft.spec?;
     if !problems.is_empty() {
@@ -125,7 +129,7 @@ fn read(
             arguments: &arguments,
         },
     );
-    (spec.fingerprint, spec.snapshot_digest) = match fingerprint_of(&spec, &arguments, &job_file) {
+    (spec.fingerprint, spec.snapshot_digest) = match fingerprint_of(&spec, &arguments, &job_file, context) {
         Ok(digests) => digests,
         Err(fault) => {
             problems.add(top.place_of("source_directory"), "source_directory", fault);
@@ -151,7 +155,8 @@ struct Draft {
     allowed_failed_percent: Option<String>,
 }
 
-fn read_keys(top: &Section<'_>, paths: &Paths, context: &Context, problems: &mut Problems) -> Draft {
+/// `elsewhere`: the job runs on nodes that may be other machines.
+fn read_keys(top: &Section<'_>, paths: &Paths, context: &Context, elsewhere: bool, problems: &mut Problems) -> Draft {
     let name = top.required("name", problems, Fault::of("nothing", NAME_ALLOWED), name);
     let description = top.value("description", problems, text).unwrap_or_default();
     let script = script::read_script(top, paths, problems);
@@ -196,7 +201,7 @@ fn read_keys(top: &Section<'_>, paths: &Paths, context: &Context, problems: &mut
             .map_err(|fault| fault.saying("Parameter process_count_per_node must be an integer greater than 0."))
     });
     let logging_level = top.value("logging_level", problems, |node| choice(node, LOGGING_LEVELS)).unwrap_or("INFO");
-    let environment = environment::read_environment(top, paths, context, problems);
+    let environment = environment::read_environment(top, paths, context, elsewhere, problems);
     let mut read_switch = |key: &str, default: bool| top.value(key, problems, boolean).unwrap_or(default);
     let (allow_reuse, strict_results, hide_unassigned_gpus) = (
         read_switch("allow_reuse", true),
@@ -331,7 +336,16 @@ fn replace_in_variables(
 }
 
 /// Fingerprint of the job, and digest of its snapshot.
-fn fingerprint_of(spec: &JobSpec, arguments: &[String], job_file: &Path) -> Result<(String, String), Fault> {
+fn fingerprint_of(
+    spec: &JobSpec,
+    arguments: &[String],
+    job_file: &Path,
+    context: &Context,
+) -> Result<(String, String), Fault> {
+    // Where a job runs makes no other job of it.
+    let mut spec = spec.clone();
+    environment::choose_here(&mut spec.environment, context);
+    let spec = &spec;
     let requirements = match &spec.environment {
         Environment::Node | Environment::Interpreter { .. } => String::new(),
         Environment::Requirements { file, .. } => snapshot::digest_file(file.as_path())

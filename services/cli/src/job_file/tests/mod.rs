@@ -56,6 +56,7 @@ impl Workplace {
             home_directory: Some(self.path("home")),
             interpreter: PathBuf::from("/usr/bin/default-python"),
             search_path: vec![self.path("nowhere"), self.path("bin")],
+            compute_target: None,
         }
     }
 
