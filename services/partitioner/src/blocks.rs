@@ -85,11 +85,11 @@ impl Cutter {
     }
 
     /// All rows of one file; nothing where it has none.
-    pub(crate) fn whole(&self, path: &ItemPath, size: Option<u64>) -> Result<Vec<BlockRange>> {
+    pub(crate) fn whole(&self, listed: &Listed) -> Result<Vec<BlockRange>> {
         if self.table.format == TableFormat::Parquet {
-            return Ok(self.row_groups(path)?.map(whole_group).collect());
+            return Ok(self.row_groups(&listed.path)?.map(whole_group).collect());
         }
-        Ok(whole_text(&self.table, self.bytes(path, size)?).into_iter().collect())
+        Ok(whole_text(&self.table, self.bytes(&listed.path, listed.size)?).into_iter().collect())
     }
 
     /// Each row group and its number of rows.

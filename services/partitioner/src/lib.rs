@@ -41,7 +41,7 @@ mod walk;
 
 pub use error::{Error, Result};
 pub use partition_format::PartitionFormat;
-pub use plan::{Plan, inputs_digest, plan};
+pub use plan::{Plan, inputs_digest, inputs_digest_with, plan, plan_with};
 pub use publish::Partitioner;
 
 /// What a mini-batch that still has to be done has already spent.

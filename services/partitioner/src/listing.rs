@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use protocol::{Input, ItemPath};
+use protocol::{FileVersion, Input, ItemPath};
 use url::Url;
 
 use crate::error::{Error, Result};
@@ -20,6 +20,8 @@ pub(crate) struct Listed {
     pub(crate) path: ItemPath,
     /// Size in bytes; `None`: it could not be found out, as for a broken link.
     pub(crate) size: Option<u64>,
+    /// The version that was listed, of an object.
+    pub(crate) version: Option<FileVersion>,
     /// Files of different groups never share a mini-batch: a folder of a listed folder is a group, and so are all files
     /// and globs between two listed folders.
     pub(crate) group: u64,
@@ -280,17 +282,19 @@ impl Listing {
         let path = ItemPath::from(path);
         let size = metadata.as_ref().map(fs::Metadata::len);
         let stamp = metadata.map_or(Stamp::Unknown, |found| Stamp::Modified(found.mtime(), found.mtime_nsec()));
-        self.listed(path, size, &stamp)
+        self.listed(path, size, None, &stamp)
     }
 
     fn object(&mut self, object: &Object) -> Listed {
-        self.listed(ItemPath::from(object.url.as_str()), Some(object.size), &Stamp::Object(&object.stamp))
+        let version = FileVersion { bytes: object.size, etag: object.etag.clone() };
+        let path = ItemPath::from(object.url.as_str());
+        self.listed(path, Some(object.size), Some(version), &Stamp::Object(&object.stamp))
     }
 
-    fn listed(&mut self, path: ItemPath, size: Option<u64>, stamp: &Stamp<'_>) -> Listed {
+    fn listed(&mut self, path: ItemPath, size: Option<u64>, version: Option<FileVersion>, stamp: &Stamp<'_>) -> Listed {
         self.files += 1;
         self.tally.lock().expect("nobody panics while counting").add(path.as_bytes(), size, stamp);
-        Listed { path, size, group: self.group }
+        Listed { path, size, version, group: self.group }
     }
 
     fn no_files(&self) -> Error {

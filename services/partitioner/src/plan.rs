@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use protocol::{Block, Descriptor, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, TableSchema, Work};
-use storage::PlanComplete;
+use protocol::{Block, Descriptor, FileVersion, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, TableSchema, Work};
+use storage::{PlanComplete, StoreOptions};
 
 use crate::blocks::Cutter;
 use crate::error::{Error, Result};
@@ -34,12 +34,17 @@ type Works = Box<dyn Iterator<Item = Result<Work>> + Send>;
 
 /// The plan of a job, without writing or publishing anything: what `gristmill plan` shows.
 pub fn plan(spec: &JobSpec) -> Plan {
+    plan_with(spec, &StoreOptions::default())
+}
+
+/// The same, where inputs are opened with the settings of a compute target.
+pub fn plan_with(spec: &JobSpec, options: &StoreOptions) -> Plan {
     let works: Works = Box::new((0..spec.rank_mini_batch_count).map(|_| Ok(Work::Rank)));
     Plan {
         // With ranks, real inputs are not looked at.
         inputs_begun: if spec.rank_mini_batch_count > 0 { spec.inputs.len() } else { 0 },
         spec: Arc::new(spec.clone()),
-        remote: Arc::default(),
+        remote: Arc::new(Remote::new(options)),
         tally: Arc::default(),
         works,
         mini_batches: 0,
@@ -50,7 +55,12 @@ pub fn plan(spec: &JobSpec) -> Plan {
 
 /// The digest that [`PlanComplete::inputs_digest`] has while the inputs stay as they are. Lists, but plans nothing.
 pub async fn inputs_digest(spec: &JobSpec) -> anyhow::Result<String> {
-    let plan = plan(spec);
+    inputs_digest_with(spec, &StoreOptions::default()).await
+}
+
+/// The same, where inputs are opened with the settings of a compute target.
+pub async fn inputs_digest_with(spec: &JobSpec, options: &StoreOptions) -> anyhow::Result<String> {
+    let plan = plan_with(spec, options);
     let digest = tokio::task::spawn_blocking(move || -> Result<String> {
         for input in &plan.spec.inputs[plan.inputs_begun..] {
             plan.listing(input).try_for_each(|listed| listed.map(drop))?;
@@ -243,14 +253,38 @@ impl Iterator for FileBatches {
             Ok(first) => first,
             Err(error) => return Some(Err(error)),
         };
-        let mut paths = vec![first.path];
+        let mut files = Files::default();
+        files.push(first.path, first.version);
         let joins = |next: &Result<Listed>| matches!(next, Ok(next) if next.group == first.group);
-        while (paths.len() as u64) < self.files_max
+        while (files.paths.len() as u64) < self.files_max
             && let Some(Ok(next)) = self.listing.next_if(joins)
         {
-            paths.push(next.path);
+            files.push(next.path, next.version);
         }
-        Some(Ok(Work::Files { input: self.input, paths, versions: Vec::new(), key: Vec::new() }))
+        Some(Ok(files.work(self.input, Vec::new())))
+    }
+}
+
+/// The files of one mini-batch.
+#[derive(Default)]
+struct Files {
+    paths: Vec<ItemPath>,
+    /// One for each path, where one of them is an object.
+    versions: Vec<FileVersion>,
+}
+
+impl Files {
+    fn push(&mut self, path: ItemPath, version: Option<FileVersion>) {
+        let nothing = || FileVersion { bytes: 0, etag: None };
+        if version.is_some() || !self.versions.is_empty() {
+            self.versions.resize_with(self.paths.len(), nothing);
+            self.versions.push(version.unwrap_or_else(nothing));
+        }
+        self.paths.push(path);
+    }
+
+    fn work(self, input: u32, key: Vec<(String, String)>) -> Work {
+        Work::Files { input, paths: self.paths, versions: self.versions, key }
     }
 }
 
@@ -274,7 +308,7 @@ fn table_blocks(
             Ok(ranges.map(move |range| {
                 let block = Block {
                     path: listed.path.clone(),
-                    version: None,
+                    version: listed.version.clone(),
                     range: range?,
                     path_columns: path_columns.clone(),
                 };
@@ -291,7 +325,7 @@ fn table_blocks(
 /// The files of each combination of key values.
 struct Combinations {
     keys: Vec<String>,
-    files: BTreeMap<Vec<String>, Vec<(ItemPath, Option<u64>)>>,
+    files: BTreeMap<Vec<String>, Vec<Listed>>,
 }
 
 impl Combinations {
@@ -300,18 +334,19 @@ impl Combinations {
         let places: Vec<usize> = keys.iter().filter_map(place).collect();
         let mut files: BTreeMap<Vec<String>, Vec<_>> = BTreeMap::new();
         for listed in listing {
-            let Listed { path, size, .. } = listed?;
-            let values = values(&input.name, format, &path)?;
+            let listed = listed?;
+            let values = values(&input.name, format, &listed.path)?;
             let key = places.iter().map(|&place| values[place].clone()).collect();
-            files.entry(key).or_default().push((path, size));
+            files.entry(key).or_default().push(listed);
         }
         Ok(Self { keys: keys.to_vec(), files })
     }
 
     fn files(self, input: u32) -> impl Iterator<Item = Result<Work>> + Send {
-        self.files.into_iter().map(move |(values, files)| {
-            let paths = files.into_iter().map(|(path, _)| path).collect();
-            Ok(Work::Files { input, paths, versions: Vec::new(), key: self.keys.iter().cloned().zip(values).collect() })
+        self.files.into_iter().map(move |(values, listed)| {
+            let mut files = Files::default();
+            listed.into_iter().for_each(|listed| files.push(listed.path, listed.version));
+            Ok(files.work(input, self.keys.iter().cloned().zip(values).collect()))
         })
     }
 
@@ -322,11 +357,11 @@ impl Combinations {
             let in_format_order = columns.iter().filter_map(|name| key.iter().find(|(key, _)| key == name));
             let path_columns: Vec<_> = in_format_order.cloned().collect();
             let mut blocks = Vec::new();
-            for (path, size) in files {
-                match cutter.whole(&path, size) {
+            for listed in files {
+                match cutter.whole(&listed) {
                     Ok(ranges) => blocks.extend(ranges.into_iter().map(|range| {
-                        let (path, path_columns) = (path.clone(), path_columns.clone());
-                        Block { path, version: None, range, path_columns }
+                        let (path, path_columns) = (listed.path.clone(), path_columns.clone());
+                        Block { path, version: listed.version.clone(), range, path_columns }
                     })),
                     Err(error) => return Some(Err(error)),
                 }

@@ -24,7 +24,8 @@ use tracing::{debug, info};
 
 use crate::chunk::Chunk;
 use crate::error::{Error, Result};
-use crate::{Pending, PlanProgress, plan};
+use crate::plan::{Plan, plan_with};
+use crate::{Pending, PlanProgress};
 
 /// Chunks that are listed ahead of the one being written: enough to keep both sides busy.
 const CHUNKS_AHEAD: usize = 1;
@@ -95,7 +96,7 @@ impl Partitioner {
         progress: &impl Fn(PlanProgress),
     ) -> anyhow::Result<PlanComplete> {
         let (sender, mut steps) = mpsc::channel(CHUNKS_AHEAD);
-        let plan = plan(&self.spec);
+        let plan = plan_with(&self.spec, self.store.stores().options());
         let listing = tokio::task::spawn_blocking(move || list(plan, &sender));
         let mut published = 0;
         while let Some(step) = steps.recv().await {
@@ -226,7 +227,7 @@ impl Partitioner {
 }
 
 /// Runs on a thread that may block, until the plan ends or nobody wants more of it.
-fn list(mut plan: plan::Plan, steps: &mpsc::Sender<Step>) -> Result<PlanComplete> {
+fn list(mut plan: Plan, steps: &mpsc::Sender<Step>) -> Result<PlanComplete> {
     let schemas = plan.schemas()?;
     let mut wanted = steps.blocking_send(Step::Schemas(schemas)).is_ok();
     let mut number = 0;

@@ -12,7 +12,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
-use storage::Stores;
+use storage::{StoreOptions, Stores};
 use tempfile::NamedTempFile;
 use tokio::runtime::Runtime;
 use url::Url;
@@ -38,6 +38,7 @@ pub(crate) struct Remote {
 pub(crate) struct Object {
     pub(crate) url: Url,
     pub(crate) size: u64,
+    pub(crate) etag: Option<String>,
     /// ETag, or the time of the last change where there is none.
     pub(crate) stamp: String,
 }
@@ -73,6 +74,11 @@ impl Drop for Remote {
 }
 
 impl Remote {
+    /// Opens stores with these settings.
+    pub(crate) fn new(options: &StoreOptions) -> Self {
+        Self { runtime: OnceLock::new(), stores: Stores::new(options.clone()) }
+    }
+
     /// Runs `future` to its end.
     fn wait<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
         let runtime = self.runtime.get_or_init(|| {
@@ -144,7 +150,7 @@ impl Remote {
 impl Object {
     fn new(url: Url, meta: &ObjectMeta) -> Self {
         let stamp = meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.to_rfc3339());
-        Self { url, size: meta.size, stamp }
+        Self { url, size: meta.size, etag: meta.e_tag.clone(), stamp }
     }
 }
 

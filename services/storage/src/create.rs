@@ -15,7 +15,10 @@ use crate::{Error, Result};
 
 /// Pauses before a create is tried again, each twice as long as the one before.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Where another create is under way, which may take its time.
+const PAUSE_MAX_CONFLICT: Duration = Duration::from_secs(2);
+/// Where the answer was lost: errors that a store owns up to have been tried again by its client.
+const PAUSE_MAX_LOST: Duration = Duration::from_millis(200);
 
 /// Whether a created-if-absent object is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,18 +34,18 @@ pub enum Commit {
 pub(crate) async fn create(store: &dyn ObjectStore, path: &ObjectPath, name: &str, bytes: Bytes) -> Result<Commit> {
     let mut pause = PAUSE_MIN;
     loop {
-        let error = match store.put_opts(path, bytes.clone().into(), PutMode::Create.into()).await {
+        let (error, pause_max) = match store.put_opts(path, bytes.clone().into(), PutMode::Create.into()).await {
             Ok(_) => return Ok(Commit::Committed),
             Err(error @ object_store::Error::AlreadyExists { .. }) => match found(store, path).await {
                 Ok(found) => return Ok(if found == bytes { Commit::Committed } else { Commit::Lost }),
-                Err(object_store::Error::NotFound { .. }) => error,
-                Err(error) => error,
+                Err(object_store::Error::NotFound { .. }) => (error, PAUSE_MAX_CONFLICT),
+                Err(error) => (error, PAUSE_MAX_LOST),
             },
             // It may have been created all the same.
-            Err(error @ object_store::Error::Generic { .. }) if !is_local(&error) => error,
+            Err(error @ object_store::Error::Generic { .. }) if !is_local(&error) => (error, PAUSE_MAX_LOST),
             Err(error) => return Err(Error::from_store(name, error)),
         };
-        if pause > PAUSE_MAX {
+        if pause > pause_max {
             return Err(Error::from_store(name, error));
         }
         tokio::time::sleep(pause).await;

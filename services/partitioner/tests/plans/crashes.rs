@@ -62,6 +62,7 @@ impl Site {
         for body in self.results.bodies().await {
             for record in decode_records(&body) {
                 match record.expect("a record").event {
+                    ResultEvent::Job { .. } => {}
                     ResultEvent::Planned(planned) => announced.push(planned),
                     event => panic!("{event:?}"),
                 }
