@@ -15,6 +15,7 @@
 //! | how the final file is made | `output/` |
 //! | what people read | `reports/` |
 //! | the order in which all this happens | `reducer.rs`, `reducer/finish.rs` |
+//! | how one process serves all jobs of a compute target | `service.rs` |
 //!
 //! What is deliberately absent: any knowledge of queues' makes, of how rows were made, and of how mini-batches get to
 //! workers. Nothing here publishes a descriptor.
@@ -29,6 +30,7 @@ mod options;
 mod output;
 mod reducer;
 mod reports;
+mod service;
 mod tally;
 mod thresholds;
 
@@ -36,5 +38,6 @@ pub use failures::{Dominant, FailureGroup, Failures, GivenUp};
 pub use fleet::Fleet;
 pub use options::{CrashPoint, Options};
 pub use reducer::{FailJob, Reducer};
+pub use service::{Service, ServiceOptions};
 pub use tally::{Effect, MiniBatchState, Tally};
 pub use thresholds::{Elapsed, Limits};

@@ -4,6 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use protocol::milliseconds_since_epoch;
+use queue::Queue;
+
 /// How a reducer works. The default is right for a job on one machine.
 #[derive(Clone)]
 pub struct Options {
@@ -28,6 +31,10 @@ pub struct Options {
     /// For how long a received message stays invisible to others: what a dead reducer had received is seen by the
     /// next after this.
     pub visibility: Duration,
+    /// How long one call to the result queue waits for the first message.
+    pub receive_wait: Duration,
+    /// Where messages go that cannot be read to their end; `None`: only into the logs.
+    pub dead_letters: Option<Arc<dyn Queue>>,
     /// Called at every step of the write path.
     pub crash: Arc<dyn Fn(CrashPoint) + Send + Sync>,
 }
@@ -46,6 +53,8 @@ impl Default for Options {
             // A full disk stays full.
             store_patience: Duration::from_secs(4),
             visibility: Duration::from_secs(60),
+            receive_wait: Duration::from_secs(1),
+            dead_letters: None,
             crash: Arc::new(|_| {}),
         }
     }
@@ -55,10 +64,13 @@ impl Options {
     /// For jobs of a compute target, which many machines work on and where every request to the store has a price.
     pub fn shared() -> Self {
         Self {
+            // Process ids alone are alike in containers.
+            writer: format!("{}-{:x}", std::process::id(), milliseconds_since_epoch()),
             shared: true,
             progress_interval: Duration::from_secs(3),
             commit_interval: Duration::from_millis(200),
             store_patience: Duration::from_secs(120),
+            receive_wait: Duration::from_secs(20),
             ..Self::default()
         }
     }

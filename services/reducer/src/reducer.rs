@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use protocol::{JobResult, JobSpec, JobState, OutputAction, Progress, Record, ResultEvent, milliseconds_since_epoch};
-use queue::{Delivery, Queue, Receive};
+use queue::{Delivery, Message, Queue, Receive};
 use storage::JobStore;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout_at};
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::failures::one_line;
-use crate::ledger::{Batch, Committed, Ledger, SEGMENT_BYTES_MAX};
+use crate::ledger::{Batch, Committed, Ledger, SEGMENT_BYTES_MAX, Unreadable};
 use crate::reports::Reports;
 use crate::tally::Effect;
 use crate::thresholds::{self, Elapsed, Limits, describe};
@@ -28,8 +28,6 @@ const MESSAGES_MAX: usize = 64;
 const RECEIVES_AHEAD_MAX: usize = 2;
 /// Progress is written so often even where nothing changes, so that people see that somebody is there.
 const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(30);
-/// How long a receive waits for the first message.
-const RECEIVE_WAIT: Duration = Duration::from_secs(1);
 
 /// Commits the results of one job, and ends it.
 #[derive(Debug)]
@@ -124,19 +122,7 @@ impl Reducer {
         let spec = store.spec().await.context("read the job")?;
         let limits = Limits::new(&spec, &options);
         let reports = Reports::new(&store, &options).await;
-        let started_at = milliseconds_since_epoch();
-        let progress = Progress {
-            at: started_at,
-            started_at,
-            planned: false,
-            mini_batches: Default::default(),
-            items: Default::default(),
-            retries: 0,
-            processes: 0,
-            nodes: 0,
-            trouble: None,
-            waiting: vec![],
-        };
+        let progress = Self::no_progress();
         let mut reducer = Self {
             ledger: Ledger::new(store.clone(), &spec.job_id, options.store_patience),
             store,
@@ -164,6 +150,23 @@ impl Reducer {
         reducer.reports.started(&reducer.spec.job_id, &reducer.tally);
         reducer.show_progress();
         Ok(reducer)
+    }
+
+    /// Of a job of which nothing is known.
+    pub(crate) fn no_progress() -> Progress {
+        let now = milliseconds_since_epoch();
+        Progress {
+            at: now,
+            started_at: now,
+            planned: false,
+            mini_batches: Default::default(),
+            items: Default::default(),
+            retries: 0,
+            processes: 0,
+            nodes: 0,
+            trouble: None,
+            waiting: vec![],
+        }
     }
 
     /// The job.
@@ -228,23 +231,30 @@ impl Reducer {
         cancel: &CancellationToken,
         stop: &CancellationToken,
     ) -> anyhow::Result<Option<JobResult>> {
-        if let Some(result) = self.store.result().await? {
-            self.tidy(result.state).await;
-            return Ok(Some(result));
+        loop {
+            if let Some(result) = self.store.result().await? {
+                self.tidy(result.state).await;
+                return Ok(Some(result));
+            }
+            let end = match self.work(cancel, stop).await {
+                Ok(Rest::Ends(end)) => end,
+                Ok(Rest::EndedElsewhere(result)) => return Ok(Some(*result)),
+                Ok(Rest::Stopped) => {
+                    self.leave().await;
+                    return Ok(None);
+                }
+                Err(error) if self.options.shared => return Err(error),
+                Err(error) => End::Failed(format!("{error:#}")),
+            };
+            if let Some(result) = self.finish(end).await? {
+                return Ok(Some(result));
+            }
         }
-        let end = match self.work(cancel, stop).await {
-            Ok(Rest::Ends(end)) => end,
-            Ok(Rest::Stopped) => return self.leave().await.map(|()| None),
-            Ok(Rest::EndedElsewhere(result)) => return Ok(Some(*result)),
-            Err(error) if self.options.shared => return Err(error),
-            Err(error) => End::Failed(format!("{error:#}")),
-        };
-        self.finish(end).await.map(Some)
     }
 
     async fn work(&mut self, cancel: &CancellationToken, stop: &CancellationToken) -> anyhow::Result<Rest> {
         let (sender, mut incoming) = mpsc::channel(RECEIVES_AHEAD_MAX);
-        let request = self.request(RECEIVE_WAIT);
+        let request = self.request(self.options.receive_wait);
         let receiver =
             AbortOnDropHandle::new(tokio::spawn(receive::receive_all(self.results.clone(), request, sender)));
         let mut failure = self.failure.subscribe();
@@ -338,7 +348,7 @@ impl Reducer {
                 && let Some(delivery) = deliveries.next()
             {
                 if let Some(unreadable) = batch.add(&delivery.body) {
-                    self.reports.unreadable(&unreadable);
+                    self.put_aside(&delivery, &unreadable).await?;
                 }
                 held.push(delivery);
             }
@@ -355,6 +365,16 @@ impl Reducer {
             (self.options.crash)(CrashPoint::AfterAcknowledge);
         }
         self.show_progress();
+        Ok(())
+    }
+
+    /// Keeps a message that cannot be read to its end, for people.
+    async fn put_aside(&mut self, delivery: &Delivery, unreadable: &Unreadable) -> anyhow::Result<()> {
+        self.reports.unreadable(unreadable);
+        if let Some(dead_letters) = &self.options.dead_letters {
+            let message = Message::new(delivery.body.clone(), &self.spec.job_id);
+            dead_letters.send(vec![message]).await.context("move a message that cannot be read to the dead letters")?;
+        }
         Ok(())
     }
 

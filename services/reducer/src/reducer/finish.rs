@@ -1,6 +1,5 @@
 //! The end of a job: the output where the work is complete, then the result, and only then is anything removed.
 
-use anyhow::Context;
 use protocol::{FailedMiniBatch, JobResult, JobState, OutputAction};
 use storage::Commit;
 use tokio::runtime::Handle;
@@ -19,41 +18,43 @@ const FAILED_NAMED_MAX: usize = 10;
 
 impl Reducer {
     /// Ends the job. Where several reducers serve it, the first to commit how it ends decides that for all, and they
-    /// all make the same of it: whoever is done first.
-    pub(super) async fn finish(mut self, end: End) -> anyhow::Result<JobResult> {
+    /// all make the same of it, whoever is done first. `None`: the job has been opened again meanwhile.
+    pub(super) async fn finish(&mut self, end: End) -> anyhow::Result<Option<JobResult>> {
         if !self.options.shared {
             return self.write_end(end).await;
         }
         let is_ours = self.append_event(&end.event()).await? == Appended::Committed;
-        let (state, cause) = self.tally.ended_as().context("the end of the job was committed")?;
-        let end = End::committed(state, cause);
         if !is_ours && let Some(result) = self.wait_for_result().await? {
-            return Ok(result);
+            return Ok(Some(result));
         }
-        self.write_end(end).await
+        match self.tally.ended_as() {
+            Some((state, cause)) => self.write_end(End::committed(state, cause)).await,
+            None => Ok(None),
+        }
     }
 
     /// Gives the reducer that has ended the job time to write the result, if it still lives.
-    async fn wait_for_result(&self) -> anyhow::Result<Option<JobResult>> {
-        for _ in 0..LOOKS_FOR_RESULT {
+    async fn wait_for_result(&mut self) -> anyhow::Result<Option<JobResult>> {
+        for look in 0..LOOKS_FOR_RESULT {
+            if look > 0 {
+                sleep(self.options.progress_interval).await;
+            }
             if let Some(result) = self.store.result().await? {
                 return Ok(Some(result));
             }
-            sleep(self.options.progress_interval).await;
         }
-        Ok(self.store.result().await?)
+        self.catch_up(true).await.map(|_| None)
     }
 
     /// Nothing more is done here, and the job goes on.
-    pub(super) async fn leave(mut self) -> anyhow::Result<()> {
+    pub(super) async fn leave(&mut self) {
         self.show_progress();
         self.write_progress().await;
         self.reports.left(&self.tally, self.started.elapsed()).await;
-        Ok(())
     }
 
     /// Writes the output where the work is complete, and then, in any case, the result.
-    async fn write_end(mut self, end: End) -> anyhow::Result<JobResult> {
+    async fn write_end(&mut self, end: End) -> anyhow::Result<Option<JobResult>> {
         let mut warnings = Vec::new();
         let (state, cause, output) = match end {
             End::Complete => match self.write_output().await {
@@ -66,7 +67,7 @@ impl Reducer {
                     if self.options.shared
                         && let Some(result) = self.store.result().await?
                     {
-                        return Ok(result);
+                        return Ok(Some(result));
                     }
                     let job = &self.spec.job_id;
                     let cause = format!("{error:#}. Mend this and run `gristmill retry {job}`: no result is lost.");
@@ -96,19 +97,26 @@ impl Reducer {
             tracing::warn!(waiting = describe(waiting), "at the end of the job somebody still waits");
         }
         self.reports.ended(&result, &self.tally, &warnings).await;
+        if self.options.shared {
+            // Whoever opened the job again believed that it had ended.
+            self.catch_up(true).await?;
+            if self.tally.ended_as().is_none() {
+                return Ok(None);
+            }
+        }
         match self.store.create_result(&result).await {
             Ok(Commit::Committed) => {}
-            Ok(Commit::Lost) => return self.store.result().await?.context("the result of another reducer is gone"),
+            Ok(Commit::Lost) => return Ok(self.store.result().await?),
             // Whoever runs this job should read the first cause, not that the disk is full a second time.
             Err(error) if state == JobState::Failed => {
                 tracing::error!(%error, "the failure of the job could not be recorded");
-                return Ok(result);
+                return Ok(Some(result));
             }
             Err(error) => return Err(anyhow::Error::from(error).context("record how the job ended")),
         }
         (self.options.crash)(CrashPoint::AfterResult);
         self.tidy(state).await;
-        Ok(result)
+        Ok(Some(result))
     }
 
     /// Parts are no longer needed once the final file and the result stand.
@@ -142,10 +150,13 @@ impl Reducer {
                 runtime,
                 crash: &*options.crash,
             };
-            assembly.write()
+            (assembly.write(), index)
         });
         match written.await {
-            Ok(written) => written,
+            Ok((written, index)) => {
+                self.ledger.index = index;
+                written
+            }
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
                 Err(error) => Err(error.into()),

@@ -1,0 +1,247 @@
+use std::fs;
+
+use bytes::Bytes;
+use protocol::{JobSpec, Planned, ResultEvent, Rows, begin_message, encode_record};
+use queue::{MemoryOptions, MemoryQueue, Receive};
+
+use super::*;
+use crate::fixtures::{spec, succeeded};
+
+/// A compute target of which the tests play all other roles.
+struct Fleet {
+    folder: tempfile::TempDir,
+    target: TargetStore,
+    results: Arc<MemoryQueue>,
+    dead_letters: Arc<MemoryQueue>,
+    options: ServiceOptions,
+}
+
+impl Fleet {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let url = format!("file://{}", folder.path().join("store").display());
+        let mut options = ServiceOptions {
+            look_interval: Duration::from_millis(20),
+            trouble_interval: Duration::from_millis(50),
+            ..ServiceOptions::default()
+        };
+        options.reducer.progress_interval = Duration::from_millis(20);
+        options.reducer.commit_interval = Duration::from_millis(5);
+        Self {
+            target: TargetStore::open(&url, Default::default()).await.expect("a folder"),
+            results: Arc::new(MemoryQueue::new(MemoryOptions::default())),
+            dead_letters: Arc::new(MemoryQueue::new(MemoryOptions::default())),
+            options,
+            folder,
+        }
+    }
+
+    fn output(&self, job_id: &str) -> String {
+        fs::read_to_string(self.folder.path().join(job_id).join("parallel_run_step.txt")).expect("the final file")
+    }
+
+    async fn describe(&self, job_id: &str) -> JobSpec {
+        let spec = JobSpec { job_id: job_id.to_owned(), ..spec(&self.folder.path().join(job_id)) };
+        self.target.job(job_id).put_spec(&spec).await.expect("writable");
+        spec
+    }
+
+    async fn enqueue(&self, job_id: &str) {
+        self.describe(job_id).await;
+        self.target.mark_open(job_id).await.expect("writable");
+    }
+
+    fn serve(&self) -> (CancellationToken, tokio::task::JoinHandle<anyhow::Result<()>>) {
+        let service = Service {
+            target: self.target.clone(),
+            results: self.results.clone(),
+            dead_letters: self.dead_letters.clone(),
+            options: self.options.clone(),
+        };
+        let stop = CancellationToken::new();
+        (stop.clone(), tokio::spawn(service.run(stop)))
+    }
+
+    async fn send_rows(&self, job_id: &str, mini_batch: u64) {
+        let mut attempt = succeeded(mini_batch, 1, 1, 1);
+        attempt.rows = Rows::Inline;
+        let mut body = begin_message(job_id);
+        encode_record(
+            &ResultEvent::Attempt(Box::new(attempt)),
+            format!("{job_id} {mini_batch}\n").as_bytes(),
+            &mut body,
+        );
+        self.send(body).await;
+    }
+
+    async fn planned(&self, job_id: &str, mini_batches: u64) {
+        let mut body = begin_message(job_id);
+        encode_record(&ResultEvent::Planned(Planned { mini_batches, items: None }), b"", &mut body);
+        self.send(body).await;
+    }
+
+    async fn send(&self, body: impl Into<Bytes>) {
+        self.results.send(vec![Message::new(body, "any")]).await.expect("sent");
+    }
+
+    async fn result(&self, job_id: &str) -> protocol::JobResult {
+        let job = self.target.job(job_id);
+        loop {
+            if let Some(result) = job.result().await.expect("readable") {
+                return result;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn wait_until_closed(&self) {
+        while !self.target.open_jobs().await.expect("readable").is_empty() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn wait_until_empty(&self) {
+        while self.results.depth().await.expect("there").total() > 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn many_jobs_share_a_queue_and_each_ends_with_its_rows() {
+    let fleet = Fleet::new().await;
+    let ids: Vec<String> = (0..5).map(|number| format!("job-{number}")).collect();
+    for id in &ids {
+        fleet.enqueue(id).await;
+    }
+    let (stop, serving) = fleet.serve();
+    for mini_batch in 0..4 {
+        for id in &ids {
+            fleet.send_rows(id, mini_batch).await;
+        }
+    }
+    for id in &ids {
+        fleet.planned(id, 4).await;
+    }
+    for id in &ids {
+        assert_eq!(fleet.result(id).await.state, JobState::Completed);
+        let rows: String = (0..4).map(|mini_batch| format!("{id} {mini_batch}\n")).collect();
+        assert_eq!(fleet.output(id), rows);
+        let job = fleet.target.job(id);
+        let report = job.log("job_result.txt").await.expect("the reports are in the store");
+        assert!(report.starts_with(format!("Job {id} ended: Completed.").as_bytes()));
+    }
+    fleet.wait_until_closed().await;
+    fleet.wait_until_empty().await;
+    stop.cancel();
+    serving.await.expect("no panic").expect("stops");
+}
+
+#[tokio::test]
+async fn a_message_opens_its_job_and_messages_of_ended_and_unknown_jobs_are_dropped() {
+    let fleet = Fleet::new().await;
+    fleet.describe("one").await;
+    let (stop, serving) = fleet.serve();
+    fleet.send_rows("one", 0).await;
+    fleet.send_rows("nowhere", 0).await;
+    fleet.planned("one", 1).await;
+    assert_eq!(fleet.result("one").await.state, JobState::Completed);
+    fleet.send_rows("one", 0).await;
+    fleet.wait_until_empty().await;
+    assert!(fleet.target.open_jobs().await.expect("readable").is_empty());
+    stop.cancel();
+    serving.await.expect("no panic").expect("stops");
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_goes_to_the_dead_letters() {
+    let fleet = Fleet::new().await;
+    fleet.enqueue("one").await;
+    let (stop, serving) = fleet.serve();
+    fleet.send("hello, world").await;
+    let mut newer = begin_message("one");
+    newer.extend_from_slice(b"\x02\0\0\0\0\0\0\0{}");
+    fleet.send(newer.clone()).await;
+    let request = Receive { messages_max: 2, visibility: Duration::from_secs(60), wait: Duration::from_secs(60) };
+    let mut bodies = Vec::new();
+    while bodies.len() < 2 {
+        let letters = fleet.dead_letters.receive(request).await.expect("there");
+        bodies.extend(letters.into_iter().map(|letter| letter.body));
+    }
+    bodies.sort();
+    assert_eq!(bodies, [Bytes::from(newer), Bytes::from_static(b"hello, world")]);
+    fleet.wait_until_empty().await;
+    stop.cancel();
+    serving.await.expect("no panic").expect("stops");
+}
+
+#[tokio::test]
+async fn one_job_in_trouble_is_told_and_stops_no_other() {
+    let fleet = Fleet::new().await;
+    for id in ["damaged", "good"] {
+        fleet.enqueue(id).await;
+    }
+    let damaged = fleet.target.job("damaged");
+    damaged.commit_segment(0, Bytes::from_static(b"no records")).await.expect("writable");
+    let (stop, serving) = fleet.serve();
+    fleet.send_rows("damaged", 0).await;
+    fleet.planned("damaged", 1).await;
+    fleet.send_rows("good", 0).await;
+    fleet.planned("good", 1).await;
+    assert_eq!(fleet.result("good").await.state, JobState::Completed);
+    let trouble = loop {
+        let progress = damaged.progress().await.expect("readable");
+        if let Some(trouble) = progress.and_then(|progress| progress.trouble) {
+            break trouble;
+        }
+        sleep(Duration::from_millis(5)).await;
+    };
+    assert!(trouble.contains("ledger/0000000000 is damaged: restore it, or move it away"), "{trouble}");
+    let segment = damaged.segment_file(0).expect("a folder");
+    fs::remove_file(segment).expect("there");
+    assert_eq!(fleet.result("damaged").await.state, JobState::Completed, "its messages have been kept");
+    stop.cancel();
+    serving.await.expect("no panic").expect("stops");
+}
+
+#[tokio::test]
+async fn a_job_that_is_canceled_ends_and_goes_on_when_it_is_opened_again() {
+    let fleet = Fleet::new().await;
+    fleet.enqueue("one").await;
+    let (stop, serving) = fleet.serve();
+    fleet.send_rows("one", 0).await;
+    let job = fleet.target.job("one");
+    job.request_cancel("by the user").await.expect("writable");
+    let result = fleet.result("one").await;
+    assert_eq!((result.state, result.cause.as_deref()), (JobState::Canceled, Some("by the user")));
+    fleet.wait_until_closed().await;
+
+    let mut reducer = Reducer::open(job.clone(), fleet.results.clone(), Options::shared()).await.expect("readable");
+    reducer.reopen().await.expect("writable");
+    fleet.target.mark_open("one").await.expect("writable");
+    fleet.send_rows("one", 0).await;
+    fleet.send_rows("one", 1).await;
+    fleet.planned("one", 2).await;
+    assert_eq!(fleet.result("one").await.state, JobState::Completed);
+    assert_eq!(fleet.output("one"), "one 0\none 1\n");
+    stop.cancel();
+    serving.await.expect("no panic").expect("stops");
+}
+
+#[tokio::test]
+async fn who_has_nothing_to_do_exits_and_who_is_told_to_stop_leaves_jobs_to_others() {
+    let mut fleet = Fleet::new().await;
+    fleet.enqueue("one").await;
+    let (stop, serving) = fleet.serve();
+    fleet.send_rows("one", 0).await;
+    fleet.wait_until_empty().await;
+    stop.cancel();
+    serving.await.expect("no panic").expect("stops");
+    assert_eq!(fleet.target.open_jobs().await.expect("readable"), ["one"]);
+
+    fleet.options.idle_exit = Some(Duration::from_millis(50));
+    fleet.planned("one", 1).await;
+    let (_stop, serving) = fleet.serve();
+    serving.await.expect("no panic").expect("exits by itself");
+    assert_eq!(fleet.result("one").await.state, JobState::Completed);
+}
