@@ -115,6 +115,7 @@ impl Execution<'_> {
             package: self.settings.package(&folder)?,
             work_folder: folder.join("nodes"),
             prefetch_bytes_max: self.settings.prefetch_bytes_max / u64::from(spec.node_count.unwrap_or(1)),
+            timing: worker::Timing::default(),
             crash: |point| crate::crash::at(point),
         };
         tokio::pin!(interpreter);

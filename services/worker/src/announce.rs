@@ -4,6 +4,9 @@
 //! 2. *Announce*: the attempt goes to the result queue; a try that is followed by another is published again.
 //! 3. *Acknowledge*: only now the task queue forgets the delivery.
 //!
+//! A mini-batch that is given back takes the same way, without an attempt: it is published again as it was, and then
+//! acknowledged. So it costs neither a try nor a lost delivery, whatever the queue counts.
+//!
 //! A crash between two steps repeats work, and the reducer counts the repeated announcement once. What accumulates
 //! while one round is under way travels together in the next, so rounds grow with the load and no timer is needed.
 
@@ -13,18 +16,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
-use protocol::{Attempt, Descriptor, ResultEvent, Rows, begin_message, encode_record};
+use protocol::{Attempt, Descriptor, ResultEvent, Rows, Work};
 use queue::{Message, Queue};
-use storage::JobStore;
+use storage::{JobStore, PLAN_CHUNK_MINI_BATCHES};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::lease::{LeaseId, Leases};
+use crate::messages::{Messages, inline_rows_bytes_max};
 use crate::{Crash, CrashPoint};
 
-/// Rows up to this size travel inside the result message.
-const INLINE_ROWS_BYTES_MAX: usize = 64 * 1024;
-/// A message is closed when it has reached this size. With one more attempt it stays below every queue's limit.
-const MESSAGE_BYTES_FULL: usize = 128 * 1024;
 /// Outcomes in one round.
 const ROUND_MAX: usize = 4096;
 /// Outcomes that may wait for a round, before those who produce them wait too.
@@ -40,6 +40,13 @@ pub enum Announcement {
     Outcome(Box<Outcome>),
     /// Anything else the reducer should know.
     Event(ResultEvent),
+    /// A mini-batch that was not begun, or not ended, and is for others.
+    GiveBack {
+        /// The delivery. If its lease is lost by now, others have it already.
+        lease: LeaseId,
+        /// As it is to be published.
+        descriptor: Box<Descriptor>,
+    },
 }
 
 /// An attempt, and what must happen to its delivery.
@@ -91,8 +98,10 @@ pub struct Announcer {
     pub tasks: Arc<dyn Queue>,
     /// Result queue.
     pub results: Arc<dyn Queue>,
-    /// The node's leases.
+    /// The agent's leases.
     pub leases: Leases,
+    /// How long a queue that does not answer is waited for.
+    pub patience: Duration,
     /// Crash tests.
     pub crash: Crash,
 }
@@ -113,7 +122,8 @@ impl Announcer {
     }
 
     async fn announce(&self, round: impl Iterator<Item = Announcement>) -> Result<()> {
-        let mut messages = Messages::new(&self.job_id);
+        let mut messages = Messages::new(&self.job_id, self.results.limits().message_bytes_max);
+        let task_bytes_max = self.tasks.limits().message_bytes_max;
         let mut next_tries = Vec::new();
         let mut announced = Vec::new();
         let mut rooms = Vec::new();
@@ -127,23 +137,31 @@ impl Announcer {
                     let rows = self.write(&mut attempt, rows).await?;
                     messages.push(&ResultEvent::Attempt(Box::new(attempt)), &rows);
                     rooms.push(room);
-                    next_tries.extend(next_try.as_ref().map(|descriptor| task_message(&self.job_id, descriptor)));
+                    next_tries.extend(next_try.map(|next_try| task_message(&self.job_id, next_try, task_bytes_max)));
+                    announced.push((lease, receipt));
+                }
+                Announcement::GiveBack { lease, descriptor } => {
+                    let Some(receipt) = self.leases.receipt(lease) else { continue };
+                    next_tries.push(task_message(&self.job_id, *descriptor, task_bytes_max));
                     announced.push((lease, receipt));
                 }
             }
         }
-        persist("announce to the result queue", || self.results.send(messages.clone_all())).await?;
+        let messages = messages.finish();
+        if !messages.is_empty() {
+            persist("announce to the result queue", self.patience, || self.results.send(messages.clone())).await?;
+            (self.crash)(CrashPoint::AfterAnnounce);
+        }
         drop(rooms);
-        (self.crash)(CrashPoint::AfterAnnounce);
         if !next_tries.is_empty() {
-            persist("publish the next try", || self.tasks.send(next_tries.clone())).await?;
+            persist("publish the next try", self.patience, || self.tasks.send(next_tries.clone())).await?;
             (self.crash)(CrashPoint::AfterRepublish);
         }
         let (leases, receipts): (Vec<_>, Vec<_>) = announced.into_iter().unzip();
         if !receipts.is_empty() {
             // A receipt that is refused belongs to a lease lost meanwhile. Its outcome stands: it was announced
             // under the lease, and is counted once.
-            persist("acknowledge", || self.tasks.acknowledge(&receipts)).await?;
+            persist("acknowledge", self.patience, || self.tasks.acknowledge(&receipts)).await?;
             (self.crash)(CrashPoint::AfterTaskAcknowledge);
         }
         for lease in leases {
@@ -158,7 +176,7 @@ impl Announcer {
             attempt.rows = Rows::None;
             return Ok(rows);
         }
-        if rows.len() <= INLINE_ROWS_BYTES_MAX {
+        if rows.len() <= inline_rows_bytes_max(self.results.limits().message_bytes_max) {
             attempt.rows = Rows::Inline;
             return Ok(rows);
         }
@@ -177,28 +195,43 @@ impl Announcer {
 }
 
 /// Descriptors given back unspent: each is published again as it was, and the old message acknowledged.
-pub async fn give_back(tasks: &dyn Queue, job_id: &str, held: Vec<(queue::Receipt, Descriptor)>) -> Result<()> {
+pub async fn give_back(
+    tasks: &dyn Queue,
+    job_id: &str,
+    held: Vec<(queue::Receipt, Descriptor)>,
+    patience: Duration,
+) -> Result<()> {
     if held.is_empty() {
         return Ok(());
     }
-    let messages: Vec<Message> = held.iter().map(|(_, descriptor)| task_message(job_id, descriptor)).collect();
-    persist("give mini-batches back", || tasks.send(messages.clone())).await?;
-    let receipts: Vec<_> = held.into_iter().map(|(receipt, _)| receipt).collect();
-    persist("give mini-batches back", || tasks.acknowledge(&receipts)).await?;
+    let bytes_max = tasks.limits().message_bytes_max;
+    let (receipts, descriptors): (Vec<_>, Vec<_>) = held.into_iter().unzip();
+    let message = |descriptor| task_message(job_id, descriptor, bytes_max);
+    let messages: Vec<Message> = descriptors.into_iter().map(message).collect();
+    persist("give mini-batches back", patience, || tasks.send(messages.clone())).await?;
+    persist("give mini-batches back", patience, || tasks.acknowledge(&receipts)).await?;
     Ok(())
 }
 
-fn task_message(job_id: &str, descriptor: &Descriptor) -> Message {
-    let body = serde_json::to_vec(descriptor).expect("descriptors always serialise");
-    Message { body: body.into(), group: job_id.to_owned(), delay: Duration::ZERO }
+/// The message for a descriptor. One that is too large for the queue points into the plan: the place of a mini-batch
+/// there follows from its number.
+fn task_message(job_id: &str, descriptor: Descriptor, bytes_max: usize) -> Message {
+    let encode = |descriptor: &Descriptor| serde_json::to_vec(descriptor).expect("descriptors always serialise");
+    let mut body = encode(&descriptor);
+    if body.len() > bytes_max {
+        let chunk = descriptor.mini_batch / PLAN_CHUNK_MINI_BATCHES;
+        let line = descriptor.mini_batch % PLAN_CHUNK_MINI_BATCHES;
+        body = encode(&Descriptor { work: Work::Planned { chunk, line }, ..descriptor });
+    }
+    Message::new(body, job_id)
 }
 
-/// A queue that is away for a while is waited for; one that stays away ends the node, with everything still leased.
-async fn persist<T, F>(what: &'static str, call: impl FnMut() -> F) -> Result<T>
+/// A queue that is away for a while is waited for; one that stays away ends the agent, with everything still leased.
+async fn persist<T, F>(what: &'static str, patience: Duration, call: impl FnMut() -> F) -> Result<T>
 where
     F: Future<Output = Result<T, queue::Error>>,
 {
-    call.retry(backoff())
+    call.retry(backoff().without_max_times().with_total_delay(Some(patience)))
         .when(|error| matches!(error, queue::Error::Unavailable { .. }))
         .notify(|error, pause| tracing::warn!("cannot {what}, trying again in {pause:?}: {error}"))
         .await
@@ -209,34 +242,117 @@ fn backoff() -> ExponentialBuilder {
     ExponentialBuilder::default().with_jitter().with_max_delay(Duration::from_secs(2)).with_max_times(6)
 }
 
-/// Result messages under construction.
-struct Messages<'a> {
-    job_id: &'a str,
-    full: Vec<Bytes>,
-    current: Vec<u8>,
-}
+#[cfg(test)]
+mod tests {
+    use queue::{Delivery, Depth, MemoryOptions, MemoryQueue, Receive};
 
-impl<'a> Messages<'a> {
-    fn new(job_id: &'a str) -> Self {
-        Self { job_id, full: Vec::new(), current: Vec::new() }
+    use super::*;
+    use crate::slot::{Ending, InPipe, Prepared, Worker, conclude};
+
+    const PATIENCE: Duration = Duration::from_secs(12);
+
+    struct Node {
+        tasks: Arc<MemoryQueue>,
+        results: Arc<MemoryQueue>,
+        leases: Leases,
+        announcements: Announcements,
     }
 
-    fn push(&mut self, event: &ResultEvent, rows: &[u8]) {
-        if self.current.is_empty() {
-            self.current = begin_message(self.job_id);
-        }
-        encode_record(event, rows, &mut self.current);
-        if self.current.len() >= MESSAGE_BYTES_FULL {
-            self.full.push(std::mem::take(&mut self.current).into());
+    fn node(message_bytes_max: usize) -> Node {
+        let tasks = Arc::new(MemoryQueue::new(MemoryOptions { message_bytes_max, ..MemoryOptions::default() }));
+        let results = Arc::new(MemoryQueue::new(MemoryOptions::default()));
+        let leases = Leases::new(Duration::from_secs(30));
+        let store = JobStore::new(Arc::new(object_store::memory::InMemory::new()), "jobs/job".into());
+        let announcer = Announcer {
+            job_id: "job".into(),
+            store,
+            tasks: tasks.clone(),
+            results: results.clone(),
+            leases: leases.clone(),
+            patience: PATIENCE,
+            crash: |_| (),
+        };
+        Node { tasks, results, leases, announcements: announcer.start().0 }
+    }
+
+    fn descriptor(mini_batch: u64, path_bytes: usize) -> Descriptor {
+        let paths = vec!["x".repeat(path_bytes).as_str().into()];
+        let work = Work::Files { input: 0, paths, versions: vec![], key: vec![] };
+        Descriptor { job_id: "job".into(), mini_batch, tries_spent: 1, deliveries_lost: 2, work }
+    }
+
+    async fn receive(queue: &MemoryQueue) -> Delivery {
+        let wait = Duration::from_secs(60);
+        let request = Receive { messages_max: 1, visibility: Duration::from_secs(30), wait };
+        queue.receive(request).await.expect("memory is always there").remove(0)
+    }
+
+    fn read(delivery: &Delivery) -> Descriptor {
+        serde_json::from_slice(&delivery.body).expect("a descriptor")
+    }
+
+    impl Node {
+        /// Holds a delivery of some message.
+        async fn hold(&self) -> LeaseId {
+            self.tasks.send(vec![Message::new("first", "job")]).await.expect("memory is always there");
+            self.leases.hold(receive(&self.tasks).await.receipt)
         }
     }
 
-    fn clone_all(&mut self) -> Vec<Message> {
-        if !self.current.is_empty() {
-            self.full.push(std::mem::take(&mut self.current).into());
+    #[tokio::test(start_paused = true)]
+    async fn what_is_given_back_is_a_new_message_that_has_spent_nothing() {
+        let node = node(10_000);
+        let lease = node.hold().await;
+        let descriptor = Box::new(descriptor(7, 10));
+        let announcement = Announcement::GiveBack { lease, descriptor: descriptor.clone() };
+        node.announcements.send(announcement).await.expect("the announcer works");
+        let delivery = receive(&node.tasks).await;
+        assert_eq!((read(&delivery), delivery.receive_count), (*descriptor, 1));
+        while node.leases.count() > 0 {
+            tokio::task::yield_now().await;
         }
-        let message =
-            |body: &Bytes| Message { body: body.clone(), group: self.job_id.to_owned(), delay: Duration::ZERO };
-        self.full.iter().map(message).collect()
+        assert_eq!(node.tasks.depth().await.expect("answers"), Depth { visible: 0, in_flight: 1, delayed: 0 });
+        assert_eq!(node.results.depth().await.expect("answers"), Depth::default(), "nobody is told");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_lost_is_neither_given_back_nor_announced() {
+        let node = node(10_000);
+        let lease = node.hold().await;
+        node.leases.end(lease);
+        let announcement = Announcement::GiveBack { lease, descriptor: Box::new(descriptor(7, 10)) };
+        node.announcements.send(announcement).await.expect("the announcer works");
+        let marker = Announcement::Event(ResultEvent::NodeStopped { node: "0".into(), cause: None });
+        node.announcements.send(marker).await.expect("the announcer works");
+        receive(&node.results).await;
+        assert_eq!(node.tasks.depth().await.expect("answers").visible, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_next_try_that_is_too_large_points_into_the_plan() {
+        let node = node(1000);
+        let lease = node.hold().await;
+        let prepared = Prepared::unreadable(lease, descriptor(1030, 2000), 2);
+        let worker = Worker { node: "0".into(), process: String::new() };
+        let ending = Ending::failed(protocol::AttemptStatus::RunRaised, protocol::ErrorReport::default());
+        let (attempt, next_try) = conclude(&mut InPipe::unrun(prepared), &worker, ending, 3);
+        let room = RowsRoom::default().reserve(0).await;
+        let outcome = Outcome { lease, attempt, rows: Bytes::new(), next_try, room };
+        node.announcements.send(Announcement::Outcome(Box::new(outcome))).await.expect("the announcer works");
+        let next = read(&receive(&node.tasks).await);
+        assert_eq!((next.tries_spent, next.work), (2, Work::Planned { chunk: 2, line: 6 }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_that_is_away_is_waited_for() {
+        let node = node(10_000);
+        let lease = node.hold().await;
+        node.tasks.fail_next(3);
+        give_back(&*node.tasks, "job", vec![], PATIENCE).await.expect("nothing to do");
+        let receipt = node.leases.receipt(lease).expect("held");
+        let held = vec![(receipt.clone(), descriptor(7, 10))];
+        give_back(&*node.tasks, "job", held.clone(), PATIENCE).await.expect("answers in time");
+        node.tasks.fail_next(1000);
+        give_back(&*node.tasks, "job", held, PATIENCE).await.expect_err("stays away");
     }
 }

@@ -12,10 +12,14 @@ use queue::{Queue, Receipt};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-/// How long a delivery stays invisible without news of its node.
-pub const LEASE_STEP: Duration = Duration::from_secs(30);
-/// How often leases are extended: two may fail before one lapses.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Extensions in one step: two may fail before a lease lapses.
+const HEARTBEATS_PER_STEP: u32 = 3;
+/// How often leases are looked at that end with their connection: it costs no call.
+const CHECK: Duration = Duration::from_secs(1);
+/// The shortest extension.
+const EXTENSION_MIN: Duration = Duration::from_secs(1);
+/// Before the longest time that the queue allows: a delivery may have been leased a while before it came here.
+const LEASE_MAX_MARGIN: Duration = Duration::from_secs(60);
 
 /// Names a held delivery within this node.
 pub type LeaseId = u64;
@@ -23,6 +27,7 @@ pub type LeaseId = u64;
 #[derive(Debug)]
 struct Lease {
     receipt: Receipt,
+    since: Instant,
     /// Set from the moment the mini-batch starts to load and run.
     deadline: Option<Instant>,
 }
@@ -33,19 +38,26 @@ struct Table {
     held: HashMap<LeaseId, Lease>,
 }
 
-/// Every lease of this node. Clones share one table.
-#[derive(Clone, Debug, Default)]
+/// Every lease of one agent. Clones share one table.
+#[derive(Clone, Debug)]
 pub struct Leases {
+    /// How long a delivery stays invisible without news of its node.
+    step: Duration,
     table: Arc<Mutex<Table>>,
 }
 
 impl Leases {
+    /// None yet.
+    pub fn new(step: Duration) -> Self {
+        Self { step, table: Arc::default() }
+    }
+
     /// Takes note of a delivery.
     pub fn hold(&self, receipt: Receipt) -> LeaseId {
         let mut table = self.lock();
         let id = table.next;
         table.next += 1;
-        table.held.insert(id, Lease { receipt, deadline: None });
+        table.held.insert(id, Lease { receipt, since: Instant::now(), deadline: None });
         id
     }
 
@@ -61,6 +73,11 @@ impl Leases {
         self.lock().held.get(&id).map(|lease| lease.receipt.clone())
     }
 
+    /// How long it has been held, if it still is.
+    pub fn age(&self, id: LeaseId) -> Option<Duration> {
+        self.lock().held.get(&id).map(|lease| lease.since.elapsed())
+    }
+
     /// The delivery was acknowledged or given back.
     pub fn end(&self, id: LeaseId) {
         self.lock().held.remove(&id);
@@ -74,9 +91,11 @@ impl Leases {
     /// Extends all leases until the guard is dropped. `lost` is called for each one that has lapsed.
     pub fn keep(&self, tasks: Arc<dyn Queue>, lost: impl Fn(LeaseId) + Send + 'static) -> AbortOnDropHandle<()> {
         let leases = self.clone();
+        let heartbeat = self.step / HEARTBEATS_PER_STEP;
+        let heartbeat = if tasks.limits().timed_lease { heartbeat } else { heartbeat.min(CHECK) };
         AbortOnDropHandle::new(tokio::spawn(async move {
             loop {
-                tokio::time::sleep(HEARTBEAT).await;
+                tokio::time::sleep(heartbeat).await;
                 for id in leases.extend(&*tasks).await {
                     lost(id);
                 }
@@ -86,13 +105,16 @@ impl Leases {
 
     async fn extend(&self, tasks: &dyn Queue) -> Vec<LeaseId> {
         let now = Instant::now();
+        let lease_max = tasks.limits().lease_max.map(|lease_max| lease_max.saturating_sub(LEASE_MAX_MARGIN));
         let extensions: Vec<(Receipt, Duration)> = self
             .lock()
             .held
             .values()
             .map(|lease| {
-                let left = lease.deadline.map_or(LEASE_STEP, |deadline| deadline.saturating_duration_since(now));
-                (lease.receipt.clone(), left.min(LEASE_STEP).max(Duration::from_secs(1)))
+                let ends = [lease.deadline, lease_max.map(|lease_max| lease.since + lease_max)];
+                let end = ends.into_iter().flatten().min();
+                let left = end.map_or(self.step, |end| end.saturating_duration_since(now));
+                (lease.receipt.clone(), left.min(self.step).max(EXTENSION_MIN))
             })
             .collect();
         if extensions.is_empty() {
@@ -127,6 +149,8 @@ mod tests {
 
     use super::*;
 
+    const LEASE_STEP: Duration = Duration::from_secs(30);
+
     async fn receive(tasks: &MemoryQueue) -> Vec<queue::Delivery> {
         let request = Receive { messages_max: 10, visibility: LEASE_STEP, wait: Duration::ZERO };
         tasks.receive(request).await.expect("memory is always there")
@@ -142,7 +166,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_held_delivery_stays_ours_while_the_guard_lives() {
         let tasks = with_one_message().await;
-        let leases = Leases::default();
+        let leases = Leases::new(LEASE_STEP);
         leases.hold(receive(&tasks).await.remove(0).receipt);
         let guard = leases.keep(tasks.clone(), |_| panic!("no lease is lost"));
         tokio::time::sleep(10 * LEASE_STEP).await;
@@ -155,7 +179,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nothing_is_extended_past_its_deadline_and_the_loss_is_told() {
         let tasks = with_one_message().await;
-        let leases = Leases::default();
+        let leases = Leases::new(LEASE_STEP);
         let id = leases.hold(receive(&tasks).await.remove(0).receipt);
         leases.start(id, Instant::now() + Duration::from_secs(45));
         let (sender, mut lost) = mpsc::unbounded_channel();

@@ -19,6 +19,7 @@ mod capped_log;
 mod environment;
 mod gpu;
 mod lease;
+mod messages;
 mod monitor;
 mod node_log;
 mod prepare;
@@ -26,7 +27,7 @@ mod python_process;
 mod scratch;
 mod slot;
 
-pub use agent::{Agent, Stop};
+pub use agent::{Agent, Stop, Timing};
 pub use environment::interpreter;
 pub use gpu::{count_by_driver, default_process_count};
 

@@ -207,6 +207,26 @@ impl InPipe {
     }
 }
 
+/// Deliveries of a mini-batch that were lost with their node: those that its descriptor brings along, and those that the
+/// queue counts beyond this one.
+pub fn deliveries_lost(descriptor: &Descriptor, receive_count: u32) -> u32 {
+    descriptor.deliveries_lost.saturating_add(receive_count.saturating_sub(1))
+}
+
+/// Why a mini-batch is not begun any more, if it has been lost too often.
+pub fn lost_too_often(descriptor: &Descriptor, lost: u32, lost_max: u32, node: &str) -> Option<ErrorReport> {
+    (lost > lost_max).then(|| ErrorReport {
+        category: "LostTooOften".into(),
+        message: format!(
+            "mini-batch {} was lost with its node {lost} times (limit {lost_max}): does it take the machine down? \
+             Look at the memory of its last attempts in logs/perf",
+            descriptor.mini_batch
+        ),
+        traceback: String::new(),
+        log: format!("sys/node/{node}/_main.txt"),
+    })
+}
+
 /// Who worked on an attempt.
 #[derive(Clone, Debug)]
 pub struct Worker {

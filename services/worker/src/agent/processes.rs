@@ -11,7 +11,7 @@ use protocol::{
 };
 
 use super::watch::Dump;
-use super::{Event, Node, Stop};
+use super::{Dispatcher, Event, Stop};
 use crate::CrashPoint;
 use crate::lease::LeaseId;
 use crate::node_log::LogFile;
@@ -90,7 +90,7 @@ impl Slot {
     }
 }
 
-impl Node {
+impl Dispatcher {
     pub(super) async fn start_processes(&mut self) -> Result<()> {
         for slot in 0..self.slots.len() {
             self.start_process(slot).await?;
@@ -189,7 +189,7 @@ impl Node {
             process: process.to_owned(),
             node: self.agent.node.clone(),
             logs: self.log.folder().into(),
-            output: Some(spec.output.folder.clone()),
+            output: Some(spec.output.folder.clone()).filter(|folder| !folder.is_url()),
             scratch: scratch.into(),
             logging_level: spec.logging_level.clone(),
             profiling_module: spec.profiling_module.clone(),
@@ -262,6 +262,17 @@ impl Node {
                 for handed in running.pipe.recall(elapsed).rev() {
                     self.ready.push_front(handed.prepared);
                 }
+            }
+        }
+    }
+
+    /// Takes back everything that no process has begun. Where a process has got further than the agent knows, it tells of
+    /// each hand-over whether it has begun it.
+    pub(super) fn recall_all(&mut self) {
+        for running in self.slots.iter_mut().filter_map(|slot| slot.running.as_mut()) {
+            let Some((first, end)) = running.pipe.behind() else { continue };
+            if running.process.recall(first, end) {
+                self.ready.extend(running.pipe.recall(Duration::ZERO).map(|handed| handed.prepared));
             }
         }
     }
@@ -525,7 +536,7 @@ impl Node {
         }
     }
 
-    /// Tells every process that has nothing to do to end, when the node stops.
+    /// Tells every process that has nothing to do to end, when the agent stops.
     pub(super) fn finish_idle_processes(&mut self) {
         for slot in 0..self.slots.len() {
             self.finish_if_idle(slot);

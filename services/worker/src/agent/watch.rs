@@ -10,7 +10,7 @@ use anyhow::Result;
 use protocol::{AttemptStatus, ErrorReport, JobSpec, ResultEvent, SlotPhase, Waiting};
 
 use super::processes::{Killed, Running};
-use super::{Node, SHUTDOWN_TIME};
+use super::{Dispatcher, SHUTDOWN_TIME};
 
 /// How long a process gets to write its stacks. It needs a millisecond unless the machine is starved.
 const DUMP_TIME: Duration = Duration::from_millis(1000);
@@ -42,7 +42,7 @@ enum Purpose {
     Kill { phase: SlotPhase, sequence: u64 },
 }
 
-impl Node {
+impl Dispatcher {
     /// How long loading, running and reporting one mini-batch may take.
     pub(super) fn limit(&self) -> Duration {
         let spec = &self.agent.spec;
@@ -53,6 +53,7 @@ impl Node {
         self.restart_due().await?;
         self.recall_waiting();
         self.give_up_slow_preparations().await?;
+        self.give_back_old().await?;
         let limit = self.limit();
         let notice_after = (limit / 2).min(NOTICE_AFTER_MAX).max(Duration::from_secs(1));
         let mut notices = Vec::new();

@@ -1,0 +1,147 @@
+//! Result messages under construction, none larger than the queue carries.
+
+use bytes::Bytes;
+use protocol::{Attempt, ErrorReport, ResultEvent, begin_message, encode_record};
+use queue::Message;
+
+/// Rows up to this size travel inside the result message.
+const INLINE_ROWS_BYTES_MAX: usize = 64 * 1024;
+/// A message is closed when it has reached this size: larger ones save no calls worth having.
+const MESSAGE_BYTES_FULL: usize = 128 * 1024;
+/// Of a text that makes an event too large, so many bytes are kept.
+const CUT_BYTES: usize = 1024;
+/// And so many warnings.
+const CUT_WARNINGS: usize = 2;
+
+/// The largest rows that travel inside a message of a queue that carries `message_bytes_max`.
+pub fn inline_rows_bytes_max(message_bytes_max: usize) -> usize {
+    INLINE_ROWS_BYTES_MAX.min(message_bytes_max / 4)
+}
+
+/// Result messages of one job.
+#[derive(Debug)]
+pub struct Messages<'a> {
+    job_id: &'a str,
+    bytes_max: usize,
+    full: Vec<Bytes>,
+    current: Vec<u8>,
+    record: Vec<u8>,
+}
+
+impl<'a> Messages<'a> {
+    /// None yet. `bytes_max` is what the queue carries.
+    pub fn new(job_id: &'a str, bytes_max: usize) -> Self {
+        Self { job_id, bytes_max, full: Vec::new(), current: Vec::new(), record: Vec::new() }
+    }
+
+    /// Adds an event. What people read in it is cut where it would not fit into a message of its own.
+    pub fn push(&mut self, event: &ResultEvent, rows: &[u8]) {
+        self.record.clear();
+        encode_record(event, rows, &mut self.record);
+        let begin = begin_message(self.job_id);
+        if begin.len() + self.record.len() > self.bytes_max {
+            self.record.clear();
+            encode_record(&cut(event.clone()), rows, &mut self.record);
+        }
+        if self.current.len() + self.record.len() > self.bytes_max {
+            self.close();
+        }
+        if self.current.is_empty() {
+            self.current = begin;
+        }
+        self.current.extend_from_slice(&self.record);
+        if self.current.len() >= MESSAGE_BYTES_FULL {
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        if !self.current.is_empty() {
+            self.full.push(std::mem::take(&mut self.current).into());
+        }
+    }
+
+    /// All of them.
+    pub fn finish(mut self) -> Vec<Message> {
+        self.close();
+        self.full.into_iter().map(|body| Message::new(body, self.job_id)).collect()
+    }
+}
+
+fn cut(event: ResultEvent) -> ResultEvent {
+    match event {
+        ResultEvent::Attempt(mut attempt) => {
+            let Attempt { error, warnings, detail, .. } = &mut *attempt;
+            error.iter_mut().for_each(cut_error);
+            warnings.truncate(CUT_WARNINGS);
+            warnings.iter_mut().for_each(|warning| cut_text(&mut warning.message));
+            cut_text(detail);
+            ResultEvent::Attempt(attempt)
+        }
+        ResultEvent::InitFailed { node, process, mut error } => {
+            cut_error(&mut error);
+            ResultEvent::InitFailed { node, process, error }
+        }
+        ResultEvent::NodeStopped { node, mut cause } => {
+            cause.iter_mut().for_each(cut_text);
+            ResultEvent::NodeStopped { node, cause }
+        }
+        ResultEvent::Waiting(mut waiting) => {
+            cut_text(&mut waiting.stack);
+            ResultEvent::Waiting(waiting)
+        }
+        other => other,
+    }
+}
+
+fn cut_error(error: &mut ErrorReport) {
+    cut_text(&mut error.message);
+    cut_text(&mut error.traceback);
+}
+
+fn cut_text(text: &mut String) {
+    if text.len() > CUT_BYTES {
+        text.truncate(text.floor_char_boundary(CUT_BYTES));
+        text.push_str(" … (cut: the queue carries no more)");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{decode_records, job_of_message};
+
+    use super::*;
+
+    fn init_failed(bytes: usize) -> ResultEvent {
+        let error = ErrorReport { traceback: "ü".repeat(bytes / 2), ..ErrorReport::default() };
+        ResultEvent::InitFailed { node: "0".into(), process: "process000".into(), error }
+    }
+
+    #[test]
+    fn no_message_is_larger_than_the_queue_carries() {
+        let mut messages = Messages::new("job", 8000);
+        let sizes = [3000, 3000, 3000, 7000, 20_000, 10];
+        sizes.iter().for_each(|bytes| messages.push(&init_failed(*bytes), b"rows"));
+        let messages = messages.finish();
+        assert!(messages.iter().all(|message| message.body.len() <= 8000));
+        assert!(messages.iter().all(|message| job_of_message(&message.body).as_deref() == Ok("job")));
+        let records = messages.iter().flat_map(|message| decode_records(&message.body).skip(1));
+        let texts: Vec<usize> = records
+            .map(|record| match record.expect("readable").event {
+                ResultEvent::InitFailed { error, .. } => error.traceback.len(),
+                other => panic!("not what was sent: {other:?}"),
+            })
+            .collect();
+        assert_eq!(texts[..4], [3000, 3000, 3000, 7000]);
+        assert!((CUT_BYTES..CUT_BYTES + 100).contains(&texts[4]), "{texts:?}");
+        assert_eq!(texts[5], 10);
+    }
+
+    #[test]
+    fn small_events_travel_together() {
+        let mut messages = Messages::new("job", usize::MAX);
+        (0..100).for_each(|_| messages.push(&init_failed(10), b""));
+        assert_eq!(messages.finish().len(), 1);
+        assert!(Messages::new("job", usize::MAX).finish().is_empty());
+    }
+}
