@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from components import Components
 from harness import Workplace
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,6 +33,12 @@ def workplace(tmp_path: Path) -> Iterator[Workplace]:
     workplace = Workplace(tmp_path, EXECUTABLE, Path(sys.executable))
     yield workplace
     workplace.kill_what_still_runs()
+
+
+@pytest.fixture(scope="session")
+def components() -> Components:
+    """LocalStack, RabbitMQ and moto, which run already. The test fails if they do not."""
+    return Components.from_environment()
 
 
 def crash_points() -> list[str]:

@@ -1,0 +1,97 @@
+"""The components that people and tests run jobs against: what is in `localstack/`, and what `scripts/up` starts."""
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import boto3
+from ruamel.yaml import YAML
+
+from components import Components
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "localstack"
+COMPOSE = FOLDER / "compose.yaml"
+
+
+def compose_services() -> dict:
+    return YAML(typ="safe").load(COMPOSE)["services"]
+
+
+def test_the_compose_file_follows_the_compose_specification():
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_containers_are_pinned_published_on_this_machine_alone_and_checked():
+    for name, service in compose_services().items():
+        image, tag = service["image"].rsplit(":")
+        assert tag[0].isdigit() and tag.count(".") == 2, f"{name}: {image} is not pinned"
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
+        assert service["healthcheck"]["test"], name
+        for mount in service["volumes"]:
+            assert (FOLDER / mount.split(":")[0]).is_file(), f"{name}: {mount}"
+
+
+def test_the_targets_are_what_the_containers_publish():
+    named = set(re.findall(r"127\.0\.0\.1:\d+", (FOLDER / "gristmill.toml").read_text()))
+    published = {port.rpartition(":")[0] for service in compose_services().values() for port in service["ports"]}
+    assert named == published - {"127.0.0.1:15672"}
+
+
+def test_both_brokers_start_with_the_queues_of_a_target_and_a_redrive_policy(components: Components):
+    attributes = {}
+    sqs = components.client("sqs")
+    for name in ("tasks", "results", "dead-letters"):
+        url = sqs.get_queue_url(QueueName=f"gristmill-{name}")["QueueUrl"]
+        attributes[name] = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    for name in ("tasks", "results"):
+        redrive = json.loads(attributes[name]["RedrivePolicy"])
+        assert redrive["deadLetterTargetArn"] == attributes["dead-letters"]["QueueArn"]
+    assert components.client("s3").head_bucket(Bucket="gristmill")
+
+    queues = {queue["name"]: queue for queue in components.manage_rabbitmq("queues/%2f")}
+    for name in ("tasks", "results", "dead-letters"):
+        queue = queues[f"gristmill-{name}"]
+        assert (queue["type"], queue["durable"]) == ("quorum", True)
+    (policy,) = components.manage_rabbitmq("policies/%2f")
+    assert [name for name in sorted(queues) if re.search(policy["pattern"], name)] == [
+        "gristmill-results",
+        "gristmill-tasks",
+    ]
+    assert policy["definition"]["dead-letter-routing-key"] == "gristmill-dead-letters"
+
+
+def test_creating_what_is_there_already_changes_nothing(components: Components):
+    script = FOLDER / "localstack/queues_and_bucket.py"
+    environment = {**components.environment, "AWS_ENDPOINT_URL": components.aws_endpoint}
+    subprocess.run([sys.executable, script], env=environment, check=True, timeout=60)
+
+
+def test_moto_answers_as_sqs(components: Components):
+    sqs = boto3.client("sqs", endpoint_url=components.moto_endpoint, region_name="us-east-1")
+    assert sqs.list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
+
+
+def test_everything_that_was_started_listens_on_loopback_alone(components: Components):
+    """A listener on every address shows as 00000000, or as 32 zeros, in the tables of the kernel."""
+    ports = {f"{port:04X}" for port in components.ports()}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            local, state = line.split()[1], line.split()[3]
+            address, port = local.split(":")
+            if state == "0A" and port in ports:
+                assert set(address) != {"0"}, f"port {int(port, 16)} is open to others"
+                ports.discard(port)
+    assert not ports, f"nothing listens on {[int(port, 16) for port in ports]}"
+
+
+def test_rabbitmq_is_what_debian_ships_or_newer(components: Components):
+    version = components.manage_rabbitmq("overview")["rabbitmq_version"]
+    assert tuple(map(int, version.split(".")[:2])) >= (3, 10)
+    with urllib.request.urlopen(f"{components.aws_endpoint}/_localstack/health", timeout=10) as answer:
+        assert json.load(answer)["services"]["sqs"] in ("running", "available")
