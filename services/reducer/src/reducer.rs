@@ -3,12 +3,16 @@
 mod finish;
 mod receive;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use protocol::{JobResult, JobSpec, JobState, OutputAction, Progress, Record, ResultEvent, milliseconds_since_epoch};
-use queue::{Delivery, Message, Queue, Receive};
+use protocol::{
+    Attempt, AttemptStatus, JobResult, JobSpec, JobState, OutputAction, Progress, Record, ResultEvent,
+    milliseconds_since_epoch,
+};
+use queue::{Delivery, Queue, Receive};
 use storage::JobStore;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout_at};
@@ -18,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::failures::one_line;
 use crate::ledger::{Batch, Committed, Ledger, SEGMENT_BYTES_MAX, Unreadable};
 use crate::reports::Reports;
+use crate::service::dead_letter;
 use crate::tally::Effect;
 use crate::thresholds::{self, Elapsed, Limits, describe};
 use crate::{CrashPoint, Options, Tally};
@@ -372,8 +377,8 @@ impl Reducer {
     async fn put_aside(&mut self, delivery: &Delivery, unreadable: &Unreadable) -> anyhow::Result<()> {
         self.reports.unreadable(unreadable);
         if let Some(dead_letters) = &self.options.dead_letters {
-            let message = Message::new(delivery.body.clone(), &self.spec.job_id);
-            dead_letters.send(vec![message]).await.context("move a message that cannot be read to the dead letters")?;
+            let letter = dead_letter(&unreadable.reason, &self.options.writer, &delivery.body, &**dead_letters);
+            dead_letters.send(vec![letter]).await.context("move a message that cannot be read to the dead letters")?;
         }
         Ok(())
     }
@@ -382,7 +387,8 @@ impl Reducer {
     async fn append(&mut self, mut batch: Batch) -> anyhow::Result<Appended> {
         let has_ended = self.tally.ended_as().is_some();
         loop {
-            self.duplicates += batch.retain(|event| !self.tally.is_known(event));
+            let mut told = HashSet::new();
+            self.duplicates += batch.retain(|event| !self.tally.is_known(event) && !is_repeated(event, &mut told));
             if batch.is_empty() {
                 return Ok(Appended::Known);
             }
@@ -561,6 +567,13 @@ impl Reducer {
     }
 }
 
+/// Whether `told` holds the same attempt: a message may be delivered twice at a time.
+fn is_repeated(event: &ResultEvent, told: &mut HashSet<(u64, u32, u32, AttemptStatus, bool, u64)>) -> bool {
+    let ResultEvent::Attempt(attempt) = event else { return false };
+    let Attempt { mini_batch, try_number, deliveries_lost, status, is_final, total, .. } = **attempt;
+    !told.insert((mini_batch, try_number, deliveries_lost, status, is_final, total))
+}
+
 /// Waits for somebody to fail the job.
 async fn first_cause(failure: &mut watch::Receiver<Option<String>>) -> String {
     loop {
@@ -593,3 +606,5 @@ fn ticks(period: Duration) -> tokio::time::Interval {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod together;

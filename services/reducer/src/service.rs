@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use protocol::{JobState, job_of_message};
+use protocol::{DeadLetter, JobState, job_of_message};
 use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Message, Queue, Refusal, ReturnBy};
 use storage::{JobStore, TargetStore};
 use tokio::sync::mpsc;
@@ -278,8 +278,9 @@ impl Serving {
             bytes = delivery.body.len(),
             "a result message cannot be read and goes to the dead letters: {reason}"
         );
-        let message = Message::new(delivery.body.clone(), "dead-letters");
-        let buried = match self.service.dead_letters.send(vec![message]).await {
+        let letter =
+            dead_letter(reason, &self.service.options.reducer.writer, &delivery.body, &*self.service.dead_letters);
+        let buried = match self.service.dead_letters.send(vec![letter]).await {
             Ok(()) => self.service.results.acknowledge(&[delivery.receipt]).await.map(drop),
             Err(error) => Err(error),
         };
@@ -344,6 +345,12 @@ impl Task {
         }
         Ok(())
     }
+}
+
+/// A result message that cannot be read, for people.
+pub(crate) fn dead_letter(reason: &str, reducer: &str, body: &[u8], dead_letters: &dyn Queue) -> Message {
+    let bytes_max = dead_letters.limits().message_bytes_max;
+    Message::new(DeadLetter::message(reason, reducer, "results", body, bytes_max), "dead-letters")
 }
 
 #[cfg(test)]
