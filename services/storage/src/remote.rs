@@ -2,7 +2,9 @@
 //!
 //! An object is asked for in the version that was planned (`If-Match`), so nobody ever gets a mixture of two.
 
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -31,6 +33,34 @@ impl Stores {
         let name = shown(&url);
         let object = get(&*store, &path, &name, version, Some(range)).await?;
         object.bytes().await.map_err(|error| Error::from_store(&name, error))
+    }
+
+    /// Reads a range of bytes of an object into a file, where they have the same place. Streams.
+    pub async fn read_into(
+        &self,
+        url: &str,
+        version: Option<&FileVersion>,
+        range: Range<u64>,
+        file: &File,
+    ) -> Result<()> {
+        let url = parsed(url)?;
+        let (store, path) = self.open(&url).await?;
+        let name = shown(&url);
+        let mut at = range.start;
+        let mut pieces = get(&*store, &path, &name, version, Some(range)).await?.into_stream();
+        while let Some(piece) = pieces.try_next().await.map_err(|error| Error::from_store(&name, error))? {
+            file.write_all_at(&piece, at).map_err(|error| Error::unavailable("a file for an input", error))?;
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Size of an object.
+    pub async fn size(&self, url: &str) -> Result<u64> {
+        let url = parsed(url)?;
+        let (store, path) = self.open(&url).await?;
+        let found = store.head(&path).await.map_err(|error| Error::from_store(&shown(&url), error))?;
+        Ok(found.size)
     }
 }
 

@@ -24,6 +24,8 @@ pub struct LocalBlock<'a> {
     pub block: &'a Block,
     /// The file itself, or its local copy.
     pub path: &'a Path,
+    /// The copy holds only the beginning of the file, its footer, and what the block needs, each in its place.
+    pub has_holes: bool,
 }
 
 /// What to decode.
@@ -89,7 +91,8 @@ impl Decoder {
 
     fn append_block(&mut self, block: &LocalBlock, options: &TableOptions, table: &mut Table) -> Result<()> {
         let name = block.block.path.display();
-        let file = TextFile::open(block.path, &name, options)?;
+        let mut file = TextFile::open(block.path, &name, options)?;
+        file.has_holes = block.has_holes;
         let has_first_line = match block.block.range {
             BlockRange::Lines { first, last } => {
                 file.read_lines(first, last, &mut self.text)?;

@@ -35,5 +35,5 @@ pub use error::{Error, Result};
 pub use infer::{SchemaInference, WINDOW_ROWS, infer_schema};
 pub use ipc::IpcStream;
 pub use problems::WARNINGS_MAX;
-pub use row_groups::parquet_row_groups;
+pub use row_groups::{parquet_row_groups, row_group_bytes};
 pub use source::LINE_BYTES_MAX;

@@ -32,7 +32,7 @@ impl LineNumbers {
         let key = |offset| (file.name().to_owned(), offset);
         let near = self.checkpoints.range(key(0)..=key(offset)).next_back();
         let (from, mut lines) = near.map_or((0, 0), |((_, from), lines)| (*from, *lines));
-        if offset - from > LINE_COUNT_BYTES_MAX {
+        if offset - from > LINE_COUNT_BYTES_MAX || file.has_holes {
             return None;
         }
         file.scan(from, offset, |piece| lines += memchr::memchr_iter(b'\n', piece).count() as u64).ok()?;

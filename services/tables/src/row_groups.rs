@@ -5,6 +5,7 @@
 //! has an index of its own.
 
 use std::fs::File;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -25,6 +26,20 @@ pub fn parquet_row_groups(path: &Path) -> Result<Vec<u64>> {
     let metadata = guarded(&name, "footer", || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))?;
     let groups = metadata.metadata().row_groups().iter();
     groups.map(|group| u64::try_from(group.num_rows()).map_err(|_| negative(&name))).collect()
+}
+
+/// Where the columns of a row group stand in a Parquet file, which messages call `name`. Only its footer is read.
+pub fn row_group_bytes(path: &Path, name: &str, row_group: u32) -> Result<Range<u64>> {
+    let file = File::open(path).map_err(unreadable(name))?;
+    let range = guarded(name, "footer", || {
+        let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())?;
+        let group = metadata.metadata().row_groups().get(row_group as usize);
+        let columns = group.map(|group| group.columns().iter().map(|column| column.byte_range()));
+        let ends = |(start, length): (u64, u64)| start..start.saturating_add(length);
+        let all = |all: Range<u64>, one: Range<u64>| all.start.min(one.start)..all.end.max(one.end);
+        Ok(columns.map(|columns| columns.map(ends).reduce(all).unwrap_or(0..0)))
+    })?;
+    range.ok_or_else(|| Error::Plan { path: name.to_owned(), message: format!("it has no row group {row_group}") })
 }
 
 fn negative(name: &str) -> Error {

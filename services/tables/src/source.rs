@@ -117,6 +117,8 @@ pub(crate) struct TextFile {
     encoding: &'static Encoding,
     /// Length of the byte order mark.
     mark_bytes: usize,
+    /// Some of the file is missing: nobody can say how many lines there are before the block.
+    pub has_holes: bool,
 }
 
 impl TextFile {
@@ -129,7 +131,8 @@ impl TextFile {
             return Err(unreadable(name)(io::ErrorKind::IsADirectory.into()));
         }
         let bytes = metadata.len();
-        let mut opened = Self { file, name: name.to_owned(), bytes, first_line: 0, encoding, mark_bytes: 0 };
+        let mut opened =
+            Self { file, name: name.to_owned(), bytes, first_line: 0, encoding, mark_bytes: 0, has_holes: false };
         let mut head = [0; 4];
         let head_length = opened.read_at(&mut head, 0)?;
         // A mark says what the file is, whatever the options say.

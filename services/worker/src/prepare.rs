@@ -1,10 +1,11 @@
 //! A descriptor becomes what `run()` gets: a list of local paths, or a table in shared memory.
 //!
-//! This happens before a process asks, beside the runs of other mini-batches. Remote files are downloaded once a node;
-//! tables are read, split and decoded here, so that Python sees a frame and no text.
+//! This happens before a process asks, beside the runs of other mini-batches. Remote files are downloaded, and removed
+//! when the mini-batch is concluded; tables are read, split and decoded here, so that Python sees a frame and no text.
+
+mod remote;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,6 +14,8 @@ use bytes::Bytes;
 use protocol::{
     Block, BlockRange, Descriptor, ErrorReport, ItemPath, JobSpec, Payload, TableOptions, TableSchema, Work,
 };
+pub use remote::Downloads;
+use remote::{Remote, TableFile};
 use storage::JobStore;
 use tables::{DecodeRequest, Decoder, IpcStream, LocalBlock};
 use tokio::sync::{Mutex, OnceCell};
@@ -37,13 +40,10 @@ pub enum Preparation {
 pub struct Preparer {
     spec: Arc<JobSpec>,
     store: JobStore,
-    /// Where remote files are kept.
-    cache: PathBuf,
+    remote: Remote,
     schemas: OnceCell<Vec<Option<TableSchema>>>,
     /// Chunk of the plan that was read last: descriptors that point there come in runs.
     chunk: Mutex<Option<(u64, Bytes)>>,
-    /// One download a file at a time.
-    downloads: Mutex<HashMap<PathBuf, Arc<Mutex<()>>>>,
 }
 
 /// A table as it was read.
@@ -56,32 +56,33 @@ struct Table {
     warnings_total: u64,
 }
 
-/// Memory that preparing a mini-batch is expected to take.
+/// Memory that preparing a mini-batch is expected to take, and room for downloads.
 pub fn expected_bytes(descriptor: &Descriptor) -> u64 {
-    let Work::Rows { blocks, .. } = &descriptor.work else { return 0 };
-    let expected = |block: &Block| match block.range {
-        BlockRange::Lines { first, last } => match std::fs::metadata(block.path.as_path()) {
-            Ok(metadata) => last.min(metadata.len()).saturating_sub(first),
-            Err(_) => 0,
-        },
-        BlockRange::WholeText => std::fs::metadata(block.path.as_path()).map_or(0, |metadata| metadata.len()),
+    match &descriptor.work {
+        Work::Files { versions, .. } => versions.iter().map(|version| version.bytes).sum(),
+        Work::Rows { blocks, .. } => blocks.iter().map(expected_block_bytes).sum(),
+        Work::Rank | Work::Planned { .. } => 0,
+    }
+}
+
+fn expected_block_bytes(block: &Block) -> u64 {
+    let file_bytes = || match &block.version {
+        Some(version) => version.bytes,
+        None => std::fs::metadata(block.path.as_path()).map_or(0, |metadata| metadata.len()),
+    };
+    match block.range {
+        BlockRange::Lines { first, last } => last.min(file_bytes()).saturating_sub(first),
+        BlockRange::WholeText => file_bytes(),
         // Eight columns of eight bytes, for want of anything better before the file is opened.
         BlockRange::RowGroup { rows, .. } => rows * 64,
-    };
-    blocks.iter().map(expected).sum()
+    }
 }
 
 impl Preparer {
     /// For one job on one node.
     pub fn new(spec: Arc<JobSpec>, store: JobStore, cache: PathBuf) -> Self {
-        Self {
-            spec,
-            store,
-            cache,
-            schemas: OnceCell::new(),
-            chunk: Mutex::new(None),
-            downloads: Mutex::new(HashMap::new()),
-        }
+        let remote = Remote::new(store.stores().clone(), cache);
+        Self { spec, store, remote, schemas: OnceCell::new(), chunk: Mutex::new(None) }
     }
 
     /// The mini-batch, if it takes neither time nor memory to prepare it.
@@ -120,11 +121,18 @@ impl Preparer {
                     Preparation::Ready(Box::new(prepared))
                 }
             }),
-            Work::Files { paths, .. } => self.local_all(paths).await.map(|paths| {
-                let total = paths.len() as u64;
-                let payload = Payload::Files { paths };
-                Preparation::Ready(Box::new(prepared(lease, descriptor.clone(), deliveries_lost, payload, total)))
-            }),
+            Work::Files { paths, versions, .. } => {
+                self.remote.files(paths, versions).await.map(|(paths, downloads)| {
+                    let total = paths.len() as u64;
+                    let payload = Payload::Files { paths };
+                    let prepared = Prepared {
+                        downloads: Some(Arc::new(downloads)),
+                        bytes: expected_bytes(&descriptor),
+                        ..prepared(lease, descriptor.clone(), deliveries_lost, payload, total)
+                    };
+                    Preparation::Ready(Box::new(prepared))
+                })
+            }
             Work::Rank => {
                 Ok(Preparation::Ready(Box::new(prepared(lease, descriptor.clone(), deliveries_lost, Payload::Rank, 1))))
             }
@@ -165,33 +173,10 @@ impl Preparer {
             .with_context(|| format!("the job has no input {input}"))?
             .table
             .clone();
-        let names: Vec<ItemPath> = blocks.iter().map(|block| block.path.clone()).collect();
-        let local = self.local_all(&names).await?;
+        let local = self.remote.tables(blocks).await?;
         let blocks = blocks.to_vec();
         let decoded = tokio::task::spawn_blocking(move || decode(&local, &blocks, &options, schema.as_ref()));
         decoded.await.context("reading the table panicked")?
-    }
-
-    async fn local_all(&self, paths: &[ItemPath]) -> Result<Vec<ItemPath>> {
-        let mut local = Vec::with_capacity(paths.len());
-        for path in paths {
-            local.push(if path.is_url() { self.download(path).await?.into() } else { path.clone() });
-        }
-        Ok(local)
-    }
-
-    /// The local copy of a remote file.
-    async fn download(&self, url: &ItemPath) -> Result<PathBuf> {
-        let text = std::str::from_utf8(url.as_bytes()).context("a URL must be text")?;
-        let digest = blake3::hash(url.as_bytes()).to_hex();
-        let name = storage::file_name(text);
-        let copy = self.cache.join(&digest[..16]).join(name);
-        let turn = self.downloads.lock().await.entry(copy.clone()).or_default().clone();
-        let _turn = turn.lock().await;
-        if !copy.exists() {
-            self.store.stores().download(text, None, &copy).await.with_context(|| format!("download {text}"))?;
-        }
-        Ok(copy)
     }
 }
 
@@ -200,9 +185,16 @@ thread_local! {
     static DECODER: RefCell<Decoder> = RefCell::default();
 }
 
-fn decode(local: &[ItemPath], blocks: &[Block], options: &TableOptions, schema: Option<&TableSchema>) -> Result<Table> {
-    let local_blocks = blocks.iter().zip(local).map(|(block, path)| LocalBlock { block, path: path.as_path() });
-    let local_blocks: Vec<LocalBlock> = local_blocks.collect();
+fn decode(
+    local: &[TableFile],
+    blocks: &[Block],
+    options: &TableOptions,
+    schema: Option<&TableSchema>,
+) -> Result<Table> {
+    let paths: Vec<PathBuf> = local.iter().map(TableFile::path).collect();
+    let local_blocks = blocks.iter().zip(local.iter().zip(&paths));
+    let local_blocks: Vec<LocalBlock> =
+        local_blocks.map(|(block, (file, path))| LocalBlock { block, path, has_holes: file.has_holes() }).collect();
     let request = DecodeRequest { blocks: &local_blocks, options, schema };
     let decoded = DECODER.with_borrow_mut(|decoder| decoder.decode(&request))?;
     let stream = IpcStream::new(&decoded.batch)?;
@@ -223,6 +215,7 @@ fn prepared(lease: LeaseId, descriptor: Descriptor, lost: u32, payload: Payload,
         deliveries_lost: lost,
         payload,
         file: None,
+        downloads: None,
         bytes: 0,
         passed: total,
         total,

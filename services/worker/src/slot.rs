@@ -14,6 +14,7 @@ use protocol::{
 };
 
 use crate::lease::LeaseId;
+use crate::prepare::Downloads;
 
 /// Work that a pipe should hold, in seconds.
 const PIPE_SECONDS: f64 = 0.02;
@@ -35,6 +36,9 @@ pub struct Prepared {
     pub payload: Payload,
     /// The table, when there is one.
     pub file: Option<Arc<OwnedFd>>,
+    /// What keeps the files that were downloaded for it.
+    #[expect(dead_code, reason = "its end removes them")]
+    pub downloads: Option<Arc<Downloads>>,
     /// Memory it holds.
     pub bytes: u64,
     /// Items that `run()` gets.
@@ -191,6 +195,7 @@ impl Prepared {
             deliveries_lost,
             payload: Payload::Rank,
             file: None,
+            downloads: None,
             bytes: 0,
             passed: 0,
             total: total.max(1),
@@ -318,6 +323,7 @@ mod tests {
             deliveries_lost: 2,
             payload: Payload::Rank,
             file: None,
+            downloads: None,
             bytes: 0,
             passed: 2,
             total: 2,

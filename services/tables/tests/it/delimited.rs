@@ -131,7 +131,8 @@ fn the_path_adds_the_last_columns_and_blocks_follow_one_another() {
             path_columns: vec![("Store".into(), store.into()), ("Brand".into(), "007".into())],
         })
         .collect();
-    let local: Vec<_> = blocks.iter().zip(&paths).map(|(block, path)| LocalBlock { block, path }).collect();
+    let local: Vec<_> =
+        blocks.iter().zip(&paths).map(|(block, path)| LocalBlock { block, path, has_holes: false }).collect();
     let request = DecodeRequest { blocks: &local, options: &csv(), schema: schema.as_ref() };
     let decoded = tables::decode(&request).expect("readable");
     let fields: Vec<_> = decoded.batch.schema().fields().iter().map(|field| field.name().clone()).collect();

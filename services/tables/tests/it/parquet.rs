@@ -49,7 +49,7 @@ fn decode(path: &Path, row_group: u32, offset: u64, rows: u64) -> Result<Decoded
     let range = BlockRange::RowGroup { row_group, offset, rows };
     let block =
         Block { path: ItemPath::from(path), version: None, range, path_columns: vec![("Store".into(), "007".into())] };
-    let blocks = [LocalBlock { block: &block, path }];
+    let blocks = [LocalBlock { block: &block, path, has_holes: false }];
     tables::decode(&DecodeRequest { blocks: &blocks, options: &options(), schema: None })
 }
 
@@ -108,7 +108,7 @@ fn several_blocks_are_one_table() {
         range: BlockRange::RowGroup { row_group, offset: 0, rows: 5 },
         path_columns: vec![("Store".into(), store.into())],
     });
-    let local = blocks.each_ref().map(|block| LocalBlock { block, path: &path });
+    let local = blocks.each_ref().map(|block| LocalBlock { block, path: &path, has_holes: false });
     let decoded =
         tables::decode(&DecodeRequest { blocks: &local, options: &options(), schema: None }).expect("readable");
     assert_eq!(numbers(&decoded), ["0", "1", "2", "3", "4", "20", "21", "22", "23", "24"]);

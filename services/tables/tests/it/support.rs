@@ -65,7 +65,7 @@ pub fn block(path: &Path, range: BlockRange) -> Block {
 
 pub fn decode(path: &Path, range: BlockRange, options: &TableOptions, schema: Option<&TableSchema>) -> Result<Decoded> {
     let block = block(path, range);
-    tables::decode(&DecodeRequest { blocks: &[LocalBlock { block: &block, path }], options, schema })
+    tables::decode(&DecodeRequest { blocks: &[LocalBlock { block: &block, path, has_holes: false }], options, schema })
 }
 
 pub fn csv() -> TableOptions {

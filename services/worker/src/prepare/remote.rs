@@ -1,0 +1,279 @@
+//! Inputs that lie elsewhere: whole files for `run()`, and of tables only what a mini-batch needs.
+//!
+//! The needed bytes of a table are put where they stand in the file, with holes around them, so reading them is
+//! reading a local file. Nothing is kept for the next mini-batch: every byte of an input is needed once, but for the
+//! beginnings and footers of files, which are remembered.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use protocol::{Block, BlockRange, FileVersion, ItemPath};
+use storage::Stores;
+
+/// Downloads of one mini-batch at a time.
+const DOWNLOADS_AT_ONCE: usize = 4;
+/// The beginning of a text file: byte order mark and header line.
+const HEAD_BYTES: u64 = 4 * 1024;
+/// Read with a block, because its last line usually ends there; and how far a longer line is followed.
+const TAIL_BYTES: u64 = 64 * 1024;
+const LINE_BYTES_MAX: u64 = tables::LINE_BYTES_MAX as u64;
+/// The end of a Parquet file that is read at first: most footers fit.
+const FOOTER_BYTES_GUESS: u64 = 256 * 1024;
+/// The last eight bytes of a Parquet file: length of the footer, and `PAR1`.
+const FOOTER_TAIL_BYTES: u64 = 8;
+/// Beginnings and footers that are remembered.
+const REMEMBERED_BYTES_MAX: usize = 32 << 20;
+
+/// Reads what lies elsewhere.
+#[derive(Debug)]
+pub(super) struct Remote {
+    stores: Stores,
+    /// Where files are put.
+    folder: PathBuf,
+    next: AtomicU64,
+    remembered: Mutex<Remembered>,
+}
+
+#[derive(Debug, Default)]
+struct Remembered {
+    pieces: HashMap<(ItemPath, Option<String>, u64), Bytes>,
+    bytes: usize,
+}
+
+/// Downloaded files, which are removed with this value.
+#[derive(Debug)]
+pub struct Downloads {
+    folder: PathBuf,
+}
+
+/// A table file of this machine.
+#[derive(Debug)]
+pub(super) enum TableFile {
+    /// The input's own.
+    Own(PathBuf),
+    /// What is needed of an object, in its place. The file has no name and ends with this value.
+    Holed(File),
+}
+
+impl Drop for Downloads {
+    fn drop(&mut self) {
+        // What cannot be removed now is removed with the folder of the node.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl TableFile {
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Self::Own(path) => path.clone(),
+            Self::Holed(file) => format!("/proc/self/fd/{}", file.as_raw_fd()).into(),
+        }
+    }
+
+    pub fn has_holes(&self) -> bool {
+        matches!(self, Self::Holed(_))
+    }
+}
+
+impl Remote {
+    /// `folder` is of this node and job alone.
+    pub fn new(stores: Stores, folder: PathBuf) -> Self {
+        Self { stores, folder, next: AtomicU64::new(0), remembered: Mutex::default() }
+    }
+
+    fn unique(&self, kind: &str) -> PathBuf {
+        self.folder.join(format!("{kind}-{}-{}", std::process::id(), self.next.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// Local paths of all files, and what keeps those that had to be downloaded.
+    pub async fn files(&self, paths: &[ItemPath], versions: &[FileVersion]) -> Result<(Vec<ItemPath>, Downloads)> {
+        let downloads = Downloads { folder: self.unique("files") };
+        // A stream of closures' futures is not `Send` to the compiler: collected first, they are.
+        let files =
+            paths.iter().enumerate().map(|(index, path)| self.file(path, versions.get(index), &downloads.folder));
+        let files: Vec<_> = files.collect();
+        let local = stream::iter(files).buffered(DOWNLOADS_AT_ONCE).try_collect().await?;
+        Ok((local, downloads))
+    }
+
+    async fn file(&self, path: &ItemPath, version: Option<&FileVersion>, folder: &Path) -> Result<ItemPath> {
+        if !path.is_url() {
+            return Ok(path.clone());
+        }
+        let url = url(path)?;
+        // Files of different folders may have the same name.
+        let digest = blake3::hash(path.as_bytes()).to_hex();
+        let copy = folder.join(&digest[..16]).join(storage::file_name(url));
+        let downloaded = self.stores.download(url, version, &copy).await;
+        downloaded.map_err(|error| explained(url, version, error))?;
+        Ok(copy.into())
+    }
+
+    /// A file for each block that holds what the block needs.
+    pub async fn tables(&self, blocks: &[Block]) -> Result<Vec<TableFile>> {
+        let files: Vec<_> = blocks.iter().map(|block| self.table(block)).collect();
+        stream::iter(files).buffered(DOWNLOADS_AT_ONCE).try_collect().await
+    }
+
+    async fn table(&self, block: &Block) -> Result<TableFile> {
+        if !block.path.is_url() {
+            return Ok(TableFile::Own(block.path.as_path().to_owned()));
+        }
+        let url = url(&block.path)?;
+        let fetched = self.block(url, block).await;
+        fetched.map(TableFile::Holed).map_err(|error| match error.downcast::<storage::Error>() {
+            Ok(error) => explained(url, block.version.as_ref(), error),
+            Err(error) => error,
+        })
+    }
+
+    async fn block(&self, url: &str, block: &Block) -> Result<File> {
+        let size = match &block.version {
+            Some(version) => version.bytes,
+            None => self.stores.size(url).await?,
+        };
+        let file = self.nameless()?;
+        file.set_len(size).context("make a file for an input")?;
+        let object = Object { remote: self, url, block, size, file: &file };
+        match block.range {
+            BlockRange::WholeText => object.fetch(0..size).await?,
+            BlockRange::Lines { first, last } => object.lines(first, last).await?,
+            BlockRange::RowGroup { row_group, .. } => object.row_group(row_group).await?,
+        }
+        Ok(file)
+    }
+
+    fn nameless(&self) -> Result<File> {
+        let path = self.unique("block");
+        let make = || {
+            std::fs::create_dir_all(&self.folder)?;
+            let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+            std::fs::remove_file(&path)?;
+            Ok::<_, std::io::Error>(file)
+        };
+        make().with_context(|| format!("make a file for an input in {}", self.folder.display()))
+    }
+}
+
+/// An object of which some is fetched into a file.
+struct Object<'a> {
+    remote: &'a Remote,
+    url: &'a str,
+    block: &'a Block,
+    size: u64,
+    file: &'a File,
+}
+
+impl Object<'_> {
+    async fn fetch(&self, range: Range<u64>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        Ok(self.remote.stores.read_into(self.url, self.block.version.as_ref(), range, self.file).await?)
+    }
+
+    /// A piece that other blocks of the file need too.
+    async fn piece(&self, range: Range<u64>) -> Result<Bytes> {
+        let etag = self.block.version.as_ref().and_then(|version| version.etag.clone());
+        let key = (self.block.path.clone(), etag, range.start);
+        let known = self.remote.remembered.lock().expect("nobody panics holding it").pieces.get(&key).cloned();
+        if let Some(known) = known.filter(|known| known.len() as u64 == range.end - range.start) {
+            return Ok(known);
+        }
+        let piece = self.remote.stores.read(self.url, self.block.version.as_ref(), range).await?;
+        let mut remembered = self.remote.remembered.lock().expect("nobody panics holding it");
+        if remembered.bytes + piece.len() > REMEMBERED_BYTES_MAX {
+            *remembered = Remembered::default();
+        }
+        remembered.bytes += piece.len();
+        remembered.pieces.insert(key, piece.clone());
+        Ok(piece)
+    }
+
+    fn put(&self, bytes: &[u8], at: u64) -> Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(self.file, bytes, at).context("keep some of an input")
+    }
+
+    /// The lines that start at a byte from `first` to `last`, the line break in front of them, and the head of the file.
+    async fn lines(&self, first: u64, last: u64) -> Result<()> {
+        let last = last.min(self.size);
+        let from = first.saturating_sub(1).min(last);
+        let mut fetched = (last + TAIL_BYTES).min(self.size);
+        if from > HEAD_BYTES {
+            let head = self.piece(0..HEAD_BYTES.min(self.size)).await?;
+            // Where the first line is farther away than that, the file is best read whole.
+            if head.iter().all(u8::is_ascii_whitespace) {
+                return self.fetch(0..self.size).await;
+            }
+            self.put(&head, 0)?;
+            self.fetch(from..fetched).await?;
+        } else {
+            self.fetch(0..fetched).await?;
+        }
+        let mut searched = last;
+        while fetched < self.size && !self.has_line_break(searched..fetched)? {
+            if fetched - last > LINE_BYTES_MAX {
+                bail!("{}, byte {last}: a line here is longer than {LINE_BYTES_MAX} bytes", self.block.path.display());
+            }
+            searched = fetched;
+            fetched = (fetched + 4 * (fetched - last)).min(self.size);
+            self.fetch(searched..fetched).await?;
+        }
+        Ok(())
+    }
+
+    fn has_line_break(&self, range: Range<u64>) -> Result<bool> {
+        let mut bytes = vec![0; usize::try_from(range.end - range.start)?];
+        std::os::unix::fs::FileExt::read_exact_at(self.file, &mut bytes, range.start).context("read an input again")?;
+        Ok(bytes.contains(&b'\n'))
+    }
+
+    /// The footer, and the columns of one row group, which stand together.
+    async fn row_group(&self, row_group: u32) -> Result<()> {
+        let guess = self.size.saturating_sub(FOOTER_BYTES_GUESS);
+        let end = self.piece(guess..self.size).await?;
+        self.put(&end, guess)?;
+        if end.len() as u64 >= FOOTER_TAIL_BYTES {
+            let tail = end.len() - FOOTER_TAIL_BYTES as usize;
+            let length = u32::from_le_bytes(end[tail..tail + 4].try_into().expect("four bytes"));
+            let start = self.size.saturating_sub(u64::from(length) + FOOTER_TAIL_BYTES);
+            if start < guess {
+                self.put(&self.piece(start..guess).await?, start)?;
+            }
+        }
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let name = self.block.path.display();
+        let range = tables::row_group_bytes(path.as_ref(), &name, row_group)?;
+        self.fetch(range.start..range.end.min(guess.max(range.start))).await
+    }
+}
+
+fn url(path: &ItemPath) -> Result<&str> {
+    std::str::from_utf8(path.as_bytes()).context("a URL must be text")
+}
+
+/// What the user should know of an input that is no longer what it was.
+fn explained(url: &str, version: Option<&FileVersion>, error: storage::Error) -> anyhow::Error {
+    let now = match (&error, version) {
+        (storage::Error::Changed { found, .. }, _) => found.clone(),
+        (storage::Error::NotFound { .. }, Some(_)) => "it does not exist".to_owned(),
+        _ => return error.into(),
+    };
+    let planned = match version {
+        Some(FileVersion { etag: Some(etag), bytes }) => format!("planned as ETag {etag}, {bytes} bytes"),
+        Some(FileVersion { etag: None, bytes }) => format!("planned as {bytes} bytes"),
+        None => "planned".to_owned(),
+    };
+    anyhow::anyhow!(
+        "input changed since the job was planned: {url} ({planned}; now {now}); put it back as it was and retry the \
+         job, or start a new job with the inputs as they are"
+    )
+}
