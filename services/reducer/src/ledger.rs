@@ -4,7 +4,7 @@
 //! reducers may append: whoever finds the next name taken reads what the other has committed, leaves out what it now
 //! knows, and tries the name after that. So all of them read the same ledger, and nothing has to fence one off.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,6 +12,7 @@ use bytes::{Bytes, BytesMut};
 use protocol::{Attempt, Record, ResultEvent, Rows, decode_records, encode_record};
 use storage::{Commit, JobStore};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 /// What one segment holds, but for a single message that is larger.
 pub(crate) const SEGMENT_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -230,13 +231,15 @@ pub(crate) struct Ledger {
     job_id: String,
     /// For how long a store that does not answer is tried.
     patience: Duration,
+    /// Segments that are being read, from the next one on: a long ledger is read sooner so.
+    reading: VecDeque<AbortOnDropHandle<storage::Result<Option<Bytes>>>>,
     pub index: Index,
 }
 
 impl Ledger {
     /// Opens the ledger before its first segment; [`read_next`](Self::read_next) goes through it.
     pub fn new(store: JobStore, job_id: &str, patience: Duration) -> Self {
-        Self { store, job_id: job_id.to_owned(), patience, index: Index::default() }
+        Self { store, job_id: job_id.to_owned(), patience, reading: VecDeque::new(), index: Index::default() }
     }
 
     /// The number of committed segments that are known: the number of the next.
@@ -244,10 +247,18 @@ impl Ledger {
         u32::try_from(self.index.segment_bytes.len()).expect("fewer than 4 thousand million segments")
     }
 
-    /// Reads the next committed segment, or finds that there is none.
-    pub async fn read_next(&mut self) -> anyhow::Result<Option<Vec<Record>>> {
+    /// Reads the next committed segment, or finds that there is none. `ahead`: how many are read at a time.
+    pub async fn read_next(&mut self, ahead: usize) -> anyhow::Result<Option<Vec<Record>>> {
         let segment = self.segments();
-        let Some(bytes) = self.store.segment(u64::from(segment)).await.context("read the ledger")? else {
+        for next in segment + self.reading.len() as u32..segment + ahead.max(1) as u32 {
+            let store = self.store.clone();
+            let read = tokio::spawn(async move { store.segment(u64::from(next)).await });
+            self.reading.push_back(AbortOnDropHandle::new(read));
+        }
+        let read = self.reading.pop_front().expect("one at least").await.context("read the ledger")?;
+        let bytes = read.inspect_err(|_| self.reading.clear()).context("read the ledger")?;
+        let Some(bytes) = bytes else {
+            self.reading.clear();
             return Ok(None);
         };
         let records = decode_records(&bytes).collect::<Result<Vec<_>, _>>();
@@ -298,6 +309,8 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::fixtures::succeeded;
 
@@ -351,9 +364,9 @@ mod tests {
         assert_eq!(&segment[at..at + 4], b"one\n");
 
         let mut again = ledger(&store);
-        let read = again.read_next().await.expect("readable").expect("one segment");
+        let read = again.read_next(1).await.expect("readable").expect("one segment");
         assert_eq!(read, committed);
-        assert_eq!(again.read_next().await.expect("readable"), None);
+        assert_eq!(again.read_next(1).await.expect("readable"), None);
         assert_eq!(again.segments(), 1);
     }
 
@@ -364,7 +377,7 @@ mod tests {
         commit(&mut second, &[message(0, b"second\n")]).await;
         let lost = first.commit(batch(&[message(1, b"first\n")])).await.expect("answers");
         let Committed::Lost(batch) = lost else { panic!("segment 0 was taken: {lost:?}") };
-        assert_eq!(first.read_next().await.expect("readable").expect("of the second").len(), 1);
+        assert_eq!(first.read_next(4).await.expect("readable").expect("of the second").len(), 1);
         let committed = first.commit(batch).await.expect("writable");
         let Committed::Ours(records) = committed else { panic!("segment 1 is free: {committed:?}") };
         let segment = store.segment(1).await.expect("readable").expect("committed");
@@ -372,10 +385,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_long_ledger_is_read_in_order_and_to_its_end() {
+        let (_folder, store) = store();
+        let mut first = ledger(&store);
+        for mini_batch in 0..10 {
+            commit(&mut first, &[message(mini_batch, b"row\n")]).await;
+        }
+        for ahead in [1, 3, 100] {
+            let mut again = ledger(&store);
+            for expected in 0..10 {
+                let records = again.read_next(ahead).await.expect("readable").expect("there are ten");
+                let ResultEvent::Attempt(attempt) = &records[0].event else { panic!("{records:?}") };
+                assert_eq!(attempt.mini_batch, expected);
+            }
+            assert_eq!(again.read_next(ahead).await.expect("readable"), None);
+            commit(&mut first, &[message(99, b"row\n")]).await;
+            assert!(again.read_next(ahead).await.expect("readable").is_some(), "the end is looked for anew");
+            fs::remove_file(store.segment_file(10).expect("local")).expect("there");
+            first = again;
+            first.index.segment_bytes.pop();
+        }
+    }
+
+    #[tokio::test]
     async fn a_damaged_segment_is_named_with_what_to_do() {
         let (_folder, store) = store();
         store.commit_segment(0, Bytes::from_static(b"no records")).await.expect("writable");
-        let error = format!("{:#}", ledger(&store).read_next().await.expect_err("damaged"));
+        let error = format!("{:#}", ledger(&store).read_next(1).await.expect_err("damaged"));
         let file = store.segment_file(0).expect("local");
         assert!(error.starts_with(&format!("{} is damaged", file.display())), "{error}");
         assert!(error.contains("gristmill retry digits"), "{error}");

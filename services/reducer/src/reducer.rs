@@ -31,6 +31,8 @@ use crate::{CrashPoint, Options, Tally};
 const MESSAGES_MAX: usize = 64;
 /// Receives that may wait while a segment is committed.
 const RECEIVES_AHEAD_MAX: usize = 2;
+/// Segments that are read at a time.
+const SEGMENTS_AHEAD_MAX: usize = 16;
 /// Progress is written so often even where nothing changes, so that people see that somebody is there.
 const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -260,8 +262,10 @@ impl Reducer {
     async fn work(&mut self, cancel: &CancellationToken, stop: &CancellationToken) -> anyhow::Result<Rest> {
         let (sender, mut incoming) = mpsc::channel(RECEIVES_AHEAD_MAX);
         let request = self.request(self.options.receive_wait);
+        // Where each call has a price, messages get the time to gather.
+        let pause = if self.options.shared { self.options.commit_interval } else { Duration::ZERO };
         let receiver =
-            AbortOnDropHandle::new(tokio::spawn(receive::receive_all(self.results.clone(), request, sender)));
+            AbortOnDropHandle::new(tokio::spawn(receive::receive_all(self.results.clone(), request, pause, sender)));
         let mut failure = self.failure.subscribe();
         let mut progress = ticks(self.options.progress_interval);
         let mut report = ticks(self.options.report_interval);
@@ -426,12 +430,12 @@ impl Reducer {
 
     /// Reads what others have committed. Returns whether there was anything.
     async fn catch_up(&mut self, is_new: bool) -> anyhow::Result<bool> {
-        let mut any = false;
-        while let Some(records) = self.ledger.read_next().await? {
+        let mut ahead = 1;
+        while let Some(records) = self.ledger.read_next(ahead).await? {
             self.absorb(records, is_new);
-            any = true;
+            ahead = (2 * ahead).min(SEGMENTS_AHEAD_MAX);
         }
-        Ok(any)
+        Ok(ahead > 1)
     }
 
     /// Folds the records of the latest segment into everything that follows from them.

@@ -251,6 +251,49 @@ mod tests {
         Limits::new(&spec, &Options::default())
     }
 
+    fn fleet_limits(node_count: Option<u32>) -> Limits {
+        let mut spec = spec(std::path::Path::new("/out"));
+        spec.node_count = node_count;
+        Limits::new(&spec, &Options::shared())
+    }
+
+    fn on_node(node: &str, stopped: Option<Option<&str>>) -> ResultEvent {
+        match stopped {
+            None => ResultEvent::ProcessStarted { node: node.into(), process: "process000".into(), pid: 1 },
+            Some(cause) => ResultEvent::NodeStopped { node: node.into(), cause: cause.map(str::to_owned) },
+        }
+    }
+
+    #[test]
+    fn on_a_fleet_the_nodes_that_came_decide() {
+        let mut tally = Tally::default();
+        for node in ["a", "b"] {
+            tally.apply(&on_node(node, None));
+        }
+        tally.apply(&on_node("a", Some(Some("init() failed"))));
+        for count in [None, Some(2), Some(10)] {
+            assert_eq!(init_failure(tally.fleet(), &fleet_limits(count), &Elapsed::default()), None, "b still works");
+        }
+        tally.apply(&on_node("b", Some(None)));
+        for count in [None, Some(1), Some(10)] {
+            let cause = init_failure(tally.fleet(), &fleet_limits(count), &Elapsed::default());
+            assert_eq!(cause.as_deref(), Some("Node a stopped: init() failed"), "nobody else is left");
+        }
+    }
+
+    #[test]
+    fn on_a_fleet_a_job_waits_for_workers_as_long_as_it_takes() {
+        let limits = fleet_limits(None);
+        let days = Duration::from_secs(3 * 86_400);
+        let elapsed = Elapsed { since_start: days, since_progress: Some(days), in_init: None };
+        let mut tally = Tally::default();
+        assert_eq!(stalled(&tally, &limits, &elapsed), None, "nobody has come yet");
+        tally.apply(&on_node("a", None));
+        assert!(stalled(&tally, &limits, &elapsed).expect("it hangs").contains("No progress update"));
+        tally.apply(&on_node("a", Some(None)));
+        assert_eq!(stalled(&tally, &limits, &elapsed), None, "all have left");
+    }
+
     #[test]
     fn the_item_threshold_is_strict_and_counts_missing_results() {
         let tally = tally(vec![succeeded(0, 1, 10, 8), failed(1, 3, true, 1)]);

@@ -11,10 +11,12 @@ use tokio::time::sleep;
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
-/// Receives until nobody wants more. A queue that does not answer is asked again, with growing pauses.
+/// Receives until nobody wants more, with a pause after every call that did not find all it asked for. A queue that
+/// does not answer is asked again, with growing pauses.
 pub(super) async fn receive_all(
     results: Arc<dyn Queue>,
     request: Receive,
+    pause_between: Duration,
     sender: mpsc::Sender<anyhow::Result<Vec<Delivery>>>,
 ) {
     let mut pause = BACKOFF_MIN;
@@ -34,8 +36,12 @@ pub(super) async fn receive_all(
             Err(error) => Err(anyhow::Error::from(error).context("receive results")),
         };
         let is_last = received.is_err();
+        let found_all = received.as_ref().is_ok_and(|deliveries| deliveries.len() >= request.messages_max);
         if sender.send(received).await.is_err() || is_last {
             return;
+        }
+        if !found_all && !pause_between.is_zero() {
+            sleep(pause_between).await;
         }
     }
 }
