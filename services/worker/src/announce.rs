@@ -213,6 +213,14 @@ pub async fn give_back(
     Ok(())
 }
 
+/// Tells a job's reducer of something that no agent of the job does.
+pub async fn tell(results: &dyn Queue, job_id: &str, event: &ResultEvent, patience: Duration) -> Result<()> {
+    let mut messages = Messages::new(job_id, results.limits().message_bytes_max);
+    messages.push(event, b"");
+    let messages = messages.finish();
+    persist("announce to the result queue", patience, || results.send(messages.clone())).await
+}
+
 /// The message for a descriptor. One that is too large for the queue points into the plan: the place of a mini-batch
 /// there follows from its number.
 fn task_message(job_id: &str, descriptor: Descriptor, bytes_max: usize) -> Message {

@@ -1,9 +1,11 @@
-//! The worker: one agent a node. It takes mini-batches from the task queue, has them ready before a Python process
-//! asks, supervises the processes that call user code, and announces what came of it.
+//! The worker: an agent takes the mini-batches of one job from the task queue, has them ready before a Python process
+//! asks, supervises the processes that call user code, and announces what came of it. A node of a fleet runs one for
+//! every job that has messages there.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `agent` | the only loop that decides; everything else reports to it |
+//! | `node` | a worker of a fleet: which jobs are here, what they need, when they leave |
+//! | `agent` | one job: the only loop that decides; everything else reports to it |
 //! | `slot` | what one Python process is busy with, and how an attempt ended |
 //! | `python_process` | start, talk to, look at and kill one interpreter |
 //! | `prepare` | a descriptor becomes what `run()` gets: paths, or a table in shared memory |
@@ -21,6 +23,7 @@ mod gpu;
 mod lease;
 mod messages;
 mod monitor;
+mod node;
 mod node_log;
 mod prepare;
 mod python_process;
@@ -30,6 +33,7 @@ mod slot;
 pub use agent::{Agent, Stop, Timing};
 pub use environment::interpreter;
 pub use gpu::{count_by_driver, default_process_count};
+pub use node::{Ended, Node, NodeOptions, SpotNotice};
 
 macro_rules! crash_points {
     ($($(#[$doc:meta])* $name:ident,)*) => {
