@@ -50,7 +50,7 @@ pub(crate) struct Written {
 /// Where the bytes go.
 enum Sink {
     File(LocalFile),
-    Object(Object),
+    Object(Box<Object>),
 }
 
 impl Assembly<'_> {
@@ -82,7 +82,7 @@ impl Assembly<'_> {
             Destination::Url(url) => {
                 let upload = self.runtime.block_on(self.store.stores().upload(&url, self.bytes_expected()))?;
                 let object = Object::new(upload, self.store.clone(), url.clone(), self.runtime.clone());
-                Ok((url.into(), Sink::Object(object)))
+                Ok((url.into(), Sink::Object(Box::new(object))))
             }
         }
     }
