@@ -11,6 +11,7 @@
 //! | backend | for | a killed process loses | leases end |
 //! |---|---|---|---|
 //! | [`SqliteQueue`] | one machine, nothing to install | nothing | by the wall clock |
+//! | [`RabbitQueue`] | several machines, on RabbitMQ | nothing | with their connection |
 //! | [`MemoryQueue`] | tests | everything | by a clock the test may hold |
 //!
 //! What is deliberately absent: topics, priorities, a dead-letter policy (who receives decides what cannot be read),
@@ -21,6 +22,7 @@ pub mod contract;
 mod demultiplexer;
 mod error;
 mod memory;
+mod rabbitmq;
 mod sqlite;
 
 use std::fmt::Debug;
@@ -34,6 +36,7 @@ pub use clock::{Clock, ManualClock};
 pub use demultiplexer::{Arrival, Demultiplexer, DemultiplexerOptions, Refusal, ReturnBy, View};
 pub use error::Error;
 pub use memory::{MemoryOptions, MemoryQueue};
+pub use rabbitmq::{RabbitOptions, RabbitQueue};
 pub use sqlite::{Durability, SqliteOptions, SqliteQueue};
 
 /// A queue of messages, delivered at least once.

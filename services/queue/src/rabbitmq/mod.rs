@@ -1,0 +1,362 @@
+//! RabbitMQ: a quorum queue, whose leases are as long as the connection they were made on.
+//!
+//! [`session`] is one connection, [`leases`] what it holds, [`subscription`] makes the broker send as much as is asked
+//! for; [`failure`] finds the words when something breaks.
+//!
+//! RabbitMQ has no lease that ends by time. A delivery belongs to a channel until it is settled, and comes back when
+//! the channel closes: because its node died, the network was cut, the broker restarted, or the broker's
+//! `consumer_timeout` (30 minutes, if nobody changed it) ran out. Whatever the cause, *all* leases of the connection
+//! are lost, the next call connects again, and receipts of the old connection are reported lost from then on.
+
+mod address;
+mod failure;
+mod leases;
+mod session;
+mod subscription;
+
+use std::fmt::{self, Debug, Formatter};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use backon::{ExponentialBuilder, Retryable};
+use bytes::Bytes;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use self::address::Address;
+use self::failure::{During, explain, no_permission};
+use self::session::{Session, Unsent};
+use crate::clock::deadline;
+use crate::error::check_sizes;
+use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
+
+/// The largest body: the `max_message_size` of RabbitMQ 4 if nobody changed it. RabbitMQ 3 takes 128 MiB.
+const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// How long a delivery may stay unsettled if nobody changed the broker's `consumer_timeout`.
+const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// Returns to the queue before the broker itself takes a message away. The engine gives up much earlier, by its own
+/// count; RabbitMQ 4 would after 20.
+const DELIVERY_LIMIT: u32 = 1000;
+/// A ready message arrives within that time, if it is for us and not for another consumer.
+const ARRIVAL_MAX: Duration = Duration::from_secs(1);
+/// Connections that one call tries to do its work on.
+const TRIES_MAX: usize = 3;
+
+/// Which queue, and where.
+#[derive(Clone)]
+pub struct RabbitOptions {
+    /// `amqp(s)://user:password@host:port/vhost`. Parameters: `heartbeat` (seconds), `cacertfile`.
+    pub url: String,
+    /// The queue's name.
+    pub name: String,
+    /// The queue that gets what the broker gives up on; it is created with the queue.
+    pub dead_letters: Option<String>,
+    /// A file with certificate authorities (PEM) that are trusted besides those of the system; goes before `cacertfile`.
+    pub ca_file: Option<PathBuf>,
+    /// How long a delivery may stay unsettled. If given, it is asked for, as an argument of the queue and of its
+    /// consumers (brokers before 3.12 ignore the one, before 4.3 the other, and need `consumer_timeout` in their
+    /// configuration); `None`: the broker's 30 minutes.
+    pub consumer_timeout: Option<Duration>,
+    /// Returns to the queue before the broker takes a message away, to `dead_letters` if given.
+    pub delivery_limit: u32,
+    /// The largest body.
+    pub message_bytes_max: usize,
+    /// How long a call tries to reconnect before it fails with [`Error::Unavailable`].
+    pub connect_wait_max: Duration,
+    /// How long a call waits for an answer of the broker before it fails with [`Error::Unavailable`].
+    pub answer_wait_max: Duration,
+}
+
+impl RabbitOptions {
+    /// A queue without a dead-letter queue, as the broker is if nobody configured it.
+    pub fn new(url: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            name: name.into(),
+            dead_letters: None,
+            ca_file: None,
+            consumer_timeout: None,
+            delivery_limit: DELIVERY_LIMIT,
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            connect_wait_max: Duration::from_secs(15),
+            answer_wait_max: Duration::from_secs(60),
+        }
+    }
+
+    /// The three queues of a compute target: tasks, results and dead letters.
+    pub fn target(url: &str, prefix: &str) -> [Self; 3] {
+        let dead_letters = format!("{prefix}-dead-letters");
+        let queue = |name: &str| Self {
+            dead_letters: Some(dead_letters.clone()),
+            ..Self::new(url, format!("{prefix}-{name}"))
+        };
+        [queue("tasks"), queue("results"), Self::new(url, dead_letters.clone())]
+    }
+}
+
+impl Debug for RabbitOptions {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("RabbitOptions").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A quorum queue of RabbitMQ, over one connection with a channel for each direction.
+///
+/// - A lease is the connection, and [`Queue::extend`] only says which leases are lost. The `visibility` of a receive
+///   and delays of messages are ignored.
+/// - The broker sends up to what is held and asked for, and what arrives ahead waits here. If nobody asks for five
+///   seconds it is given back, and at once after a receive with `messages_max` 0, which says that nothing more is
+///   wanted. Brokers before 4.3 count that as a delivery.
+/// - Sending returns when the broker has confirmed, which for a quorum queue means on disk on most of its nodes. What
+///   was not confirmed when the connection broke is sent again, and may be there twice.
+/// - AMQP does not confirm acknowledgements: one that was on its way when the connection broke may not count.
+/// - A queue that was deleted is not created again by a queue that was open: what was in it is gone, and somebody
+///   should know.
+///
+/// What the broker cannot tell over AMQP: how many messages others hold. [`Queue::depth`] has those that are ready,
+/// and those that this queue holds.
+///
+/// Run against 3.10. Written after the documentation alone: `x-acquired-count` and its difference to
+/// `x-delivery-count` (4.3), the delivery limit of 20 that 4.0 gives queues declared without one, `x-consumer-timeout`
+/// of queues (3.12) and of consumers (4.3), and that 4.3 cancels a consumer at the timeout instead of closing the
+/// channel.
+pub struct RabbitQueue {
+    options: RabbitOptions,
+    address: Address,
+    current: Mutex<Arc<Session>>,
+    /// Held while connecting: the number of the latest connection.
+    latest: tokio::sync::Mutex<u32>,
+}
+
+impl RabbitQueue {
+    /// Connects, without trying twice, and creates the queue and its dead-letter queue where they are not there.
+    ///
+    /// [`Error::Misconfigured`] is a refused user, a missing virtual host, an untrusted certificate, or a queue of that
+    /// name that was made with other properties; [`Error::Unavailable`] is everything that may pass.
+    pub async fn open(options: RabbitOptions) -> Result<Self, Error> {
+        let address = Address::new(&options)?;
+        let session = connect(&address, &options, 1, true).await?;
+        Ok(Self { options, address, current: Mutex::new(Arc::new(session)), latest: tokio::sync::Mutex::new(1) })
+    }
+
+    /// Deletes the messages that nobody holds.
+    pub async fn purge(&self) -> Result<(), Error> {
+        let session = self.session().await?;
+        self.answer(session.purge(&self.options.name)).await
+    }
+
+    /// Closes the connection in order, so that the broker has every acknowledgement, and ends its leases. A later call
+    /// connects again.
+    pub async fn close(&self) -> Result<(), Error> {
+        match self.living() {
+            Some(session) => self.answer(session.close()).await,
+            None => Ok(()),
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Arc<Session>> {
+        self.current.lock().expect("no holder panics")
+    }
+
+    /// The connection, if it stands.
+    fn living(&self) -> Option<Arc<Session>> {
+        let session = self.current().clone();
+        session.is_alive().then_some(session)
+    }
+
+    /// The connection; if it broke, a new one.
+    async fn session(&self) -> Result<Arc<Session>, Error> {
+        if let Some(session) = self.living() {
+            return Ok(session);
+        }
+        let mut latest = self.latest.lock().await;
+        if let Some(session) = self.living() {
+            return Ok(session);
+        }
+        let pauses = ExponentialBuilder::new()
+            .with_jitter()
+            .with_min_delay(Duration::from_millis(100))
+            .with_max_delay(Duration::from_secs(2))
+            .without_max_times()
+            .with_total_delay(Some(self.options.connect_wait_max));
+        let generation = *latest + 1;
+        let session = (|| connect(&self.address, &self.options, generation, false))
+            .retry(pauses)
+            .when(|error| matches!(error, Error::Unavailable { .. }))
+            .await?;
+        let (old, session) = (self.current().clone(), Arc::new(session));
+        let reason = old.leases.ended().map(|ended| ended.reason).unwrap_or_default();
+        tracing::warn!(queue = %self.address, %reason, "connected again; all leases of the old connection are lost");
+        *latest = generation;
+        *self.current() = session.clone();
+        Ok(session)
+    }
+
+    /// Waits for the broker, but not for ever.
+    async fn answer<T>(&self, answer: impl Future<Output = lapin::Result<T>>) -> Result<T, Error> {
+        match timeout(self.options.answer_wait_max, answer).await {
+            Ok(result) => result.map_err(|error| explain(&self.address, During::Working, &error)),
+            Err(_) => Err(self.no_answer()),
+        }
+    }
+
+    fn no_answer(&self) -> Error {
+        let blocked = self.current().is_blocked();
+        let seconds = self.options.answer_wait_max.as_secs();
+        self.address.unavailable(if blocked {
+            format!("the broker has been short of memory or disk for {seconds} s and takes nothing; see its alarms")
+        } else {
+            format!("no answer for {seconds} s")
+        })
+    }
+
+    /// Receives on one connection; `None` if it ends meanwhile.
+    async fn receive_on(
+        &self,
+        session: &Session,
+        messages_max: usize,
+        until: Instant,
+    ) -> Result<Option<Vec<Delivery>>, Error> {
+        let leases = &session.leases;
+        let _wish = leases.want(messages_max);
+        let patience = until.max(Instant::now()) + self.options.answer_wait_max;
+        let mut arrival_by = None;
+        loop {
+            let mut changed = std::pin::pin!(leases.changed.notified());
+            changed.as_mut().enable();
+            let deliveries = leases.take(messages_max);
+            if !deliveries.is_empty() {
+                return Ok(Some(deliveries));
+            }
+            if !session.is_alive() {
+                return Ok(None);
+            }
+            if !leases.satisfied() {
+                tokio::select! {
+                    () = changed => continue,
+                    () = sleep_until(patience) => return Err(self.no_answer()),
+                }
+            }
+            if Instant::now() < until {
+                tokio::select! { () = changed => {}, () = sleep_until(until) => {} }
+                continue;
+            }
+            // Time is up, but the broker may have sent something that has not come through yet.
+            let Ok(ready) = self.answer(session.subscription.ready()).await else { continue };
+            let deliveries = leases.take(messages_max);
+            let arrival_by = *arrival_by.get_or_insert_with(|| Instant::now() + ARRIVAL_MAX);
+            if !deliveries.is_empty() || ready == 0 || Instant::now() >= arrival_by {
+                return Ok(Some(deliveries));
+            }
+            tokio::select! { () = changed => {}, () = sleep(Duration::from_millis(10)) => {} }
+        }
+    }
+}
+
+#[async_trait]
+impl Queue for RabbitQueue {
+    async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
+        check_sizes(&messages, self.options.message_bytes_max, &self.address.to_string())?;
+        let mut bodies: Vec<Bytes> = messages.into_iter().map(|message| message.body).collect();
+        for tries in 1.. {
+            if bodies.is_empty() {
+                break;
+            }
+            let session = self.session().await?;
+            let sending = session.send(&self.options.name, bodies);
+            match timeout(self.options.answer_wait_max, sending).await {
+                Ok(Ok(())) => break,
+                Ok(Err(Unsent::Broken(unconfirmed, _))) if tries < TRIES_MAX => bodies = unconfirmed,
+                Ok(Err(Unsent::Broken(_, error))) => return Err(explain(&self.address, During::Working, &error)),
+                Ok(Err(Unsent::Refused(reason))) => return Err(self.address.misconfigured(reason)),
+                Ok(Err(Unsent::NotNow)) => {
+                    let reason = "it did not take a message; is most of its cluster running?".to_owned();
+                    return Err(self.address.unavailable(reason));
+                }
+                Err(_) => return Err(self.no_answer()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
+        if request.messages_max == 0 {
+            self.current().leases.want_no_more();
+            return Ok(Vec::new());
+        }
+        let until = deadline(request.wait);
+        let mut ended = None;
+        for _ in 0..TRIES_MAX {
+            let session = self.session().await?;
+            if let Some(deliveries) = self.receive_on(&session, request.messages_max, until).await? {
+                return Ok(deliveries);
+            }
+            ended = session.leases.ended();
+            if let Some(ended) = ended.as_ref().filter(|ended| ended.refused) {
+                return Err(self.address.misconfigured(no_permission(&self.address, &ended.reason)));
+            }
+        }
+        let reason = ended.map_or_else(|| "the connection breaks each time".to_owned(), |ended| ended.reason);
+        Err(self.address.unavailable(reason))
+    }
+
+    async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
+        let receipts = leases.iter().map(|(receipt, _)| receipt);
+        Ok(match self.living() {
+            Some(session) => session.leases.lost(receipts),
+            None => receipts.cloned().collect(),
+        })
+    }
+
+    async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
+        let Some(session) = self.living() else { return Ok(receipts.to_vec()) };
+        match timeout(self.options.answer_wait_max, session.subscription.acknowledge(receipts)).await {
+            Ok(Ok(lost)) => Ok(lost),
+            // The connection broke, and took all leases with it.
+            Ok(Err(_)) => Ok(receipts.to_vec()),
+            Err(_) => Err(self.no_answer()),
+        }
+    }
+
+    async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
+        let Some(session) = self.living() else { return Ok(()) };
+        match timeout(self.options.answer_wait_max, session.subscription.release(receipts)).await {
+            // If the connection broke, all is released.
+            Ok(_) => Ok(()),
+            Err(_) => Err(self.no_answer()),
+        }
+    }
+
+    async fn depth(&self) -> Result<Depth, Error> {
+        let session = self.session().await?;
+        let ready = self.answer(session.ready(&self.options.name)).await?;
+        let (held, arrived) = session.leases.counts();
+        Ok(Depth { visible: ready + arrived as u64, in_flight: held as u64, delayed: 0 })
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            message_bytes_max: self.options.message_bytes_max,
+            lease_max: Some(self.options.consumer_timeout.unwrap_or(CONSUMER_TIMEOUT)),
+            delay_max: Duration::ZERO,
+            timed_lease: false,
+        }
+    }
+}
+
+impl Debug for RabbitQueue {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("RabbitQueue").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+async fn connect(address: &Address, options: &RabbitOptions, generation: u32, declare: bool) -> Result<Session, Error> {
+    match timeout(options.answer_wait_max, Session::connect(address, options, generation, declare)).await {
+        Ok(session) => session,
+        Err(_) => {
+            let seconds = options.answer_wait_max.as_secs();
+            Err(address.unavailable(format!("no answer to a new connection for {seconds} s")))
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! One connection to the broker: a channel that sends, and a channel that receives and holds the leases.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures::future::join_all;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueuePurgeOptions};
+use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionBuilder, ConnectionProperties};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::RabbitOptions;
+use super::address::Address;
+use super::failure::{During, explain, reply};
+use super::leases::Leases;
+use super::subscription::{Frame, Subscription, milliseconds, queued};
+use crate::Error;
+
+/// Written to disk before it is confirmed.
+const PERSISTENT: u8 = 2;
+/// Messages and bytes that are on their way to the broker at a time, copies included.
+const BURST_MESSAGES_MAX: usize = 1024;
+const BURST_BYTES_MAX: usize = 16 << 20;
+
+/// One connection. Dropping it closes it, which ends its leases.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub leases: Arc<Leases>,
+    pub subscription: Arc<Subscription>,
+    publishing: tokio::sync::Mutex<Channel>,
+    /// Held while messages are queued: the broker must see them in the order in which they were numbered.
+    order: Mutex<()>,
+    connection: Connection,
+    _keeper: AbortOnDropHandle<()>,
+}
+
+/// Why messages were not sent.
+pub(super) enum Unsent {
+    /// These were not confirmed before the connection broke, and may have arrived.
+    Broken(Vec<Bytes>, lapin::Error),
+    /// The broker does not take them.
+    Refused(String),
+    /// The broker cannot take them now.
+    NotNow,
+}
+
+impl Session {
+    /// Connects. With `declare` the queue and its dead-letter queue are made, otherwise they must be there.
+    pub async fn connect(
+        address: &Address,
+        options: &RabbitOptions,
+        generation: u32,
+        declare: bool,
+    ) -> Result<Self, Error> {
+        let runtime =
+            lapin::runtime::default_runtime().map_err(|error| explain(address, During::Connecting, &error))?;
+        let name = format!("gristmill {}", options.name);
+        let connection = ConnectionBuilder::new_with_runtime(runtime)
+            .with_uri(address.uri.clone())
+            .with_tls_config(address.tls()?)
+            .with_properties(ConnectionProperties::default().with_connection_name(name.into()))
+            .connect()
+            .await
+            .map_err(|error| explain(address, During::Connecting, &error))?;
+        let during = if declare { During::Declaring } else { During::Looking };
+        let session = Self::open(connection, options, generation, declare).await;
+        session.map_err(|error| explain(address, during, &error))
+    }
+
+    async fn open(
+        connection: Connection,
+        options: &RabbitOptions,
+        generation: u32,
+        declare: bool,
+    ) -> lapin::Result<Self> {
+        let publishing = publishing_channel(&connection).await?;
+        if let Some(dead_letters) = options.dead_letters.as_deref().filter(|_| declare) {
+            declare_queue(&publishing, dead_letters, declare, arguments(options, None)).await?;
+        }
+        let arguments = arguments(options, options.dead_letters.as_deref());
+        declare_queue(&publishing, &options.name, declare, arguments).await?;
+        let leases = Arc::new(Leases::new(generation));
+        let receiving = connection.create_channel().await?;
+        let subscription = Subscription::new(receiving, leases.clone(), options.name.clone(), options.consumer_timeout);
+        let subscription = Arc::new(subscription);
+        let keeper = AbortOnDropHandle::new(tokio::spawn(subscription.clone().keep()));
+        let publishing = tokio::sync::Mutex::new(publishing);
+        Ok(Self { leases, subscription, publishing, order: Mutex::default(), connection, _keeper: keeper })
+    }
+
+    /// Whether leases still hold. When they do not, they never will again.
+    pub fn is_alive(&self) -> bool {
+        if self.leases.ended().is_some() {
+            return false;
+        }
+        let alive = self.connection.status().connected() && self.subscription.channel.status().connected();
+        if !alive {
+            self.leases.end("the connection is closed", false);
+        }
+        alive
+    }
+
+    /// The broker is short of memory or disk and takes nothing.
+    pub fn is_blocked(&self) -> bool {
+        self.connection.status().blocked()
+    }
+
+    /// The channel for everything but messages that are received: it may break without ending a lease.
+    async fn channel(&self) -> lapin::Result<Channel> {
+        let mut channel = self.publishing.lock().await;
+        if !channel.status().connected() {
+            *channel = publishing_channel(&self.connection).await?;
+        }
+        Ok(channel.clone())
+    }
+
+    /// Sends messages, and returns when the broker has confirmed them all.
+    pub async fn send(&self, queue: &str, bodies: Vec<Bytes>) -> Result<(), Unsent> {
+        let channel = match self.channel().await {
+            Ok(channel) => channel,
+            Err(error) => return Err(Unsent::Broken(bodies, error)),
+        };
+        let mut confirms = Vec::with_capacity(bodies.len());
+        for burst in bursts(&bodies) {
+            for result in join_all(self.publish(&channel, queue, burst)).await {
+                match result {
+                    Ok(confirm) => confirms.push(Some(confirm)),
+                    Err(error) => confirms.push(refused_size(&error)?),
+                }
+            }
+        }
+        let (mut unconfirmed, mut broken) = (Vec::new(), None);
+        for (body, confirm) in bodies.into_iter().zip(confirms) {
+            match confirm {
+                None => unconfirmed.push(body),
+                Some(confirm) => match confirm.await {
+                    Ok(Confirmation::Ack(None) | Confirmation::NotRequested) => {}
+                    Ok(Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_))) => {
+                        return Err(Unsent::Refused("it does not exist; start again to create it".to_owned()));
+                    }
+                    Ok(Confirmation::Nack(None)) => return Err(Unsent::NotNow),
+                    Err(error) => {
+                        refused_size(&error)?;
+                        unconfirmed.push(body);
+                        broken = Some(error);
+                    }
+                },
+            }
+        }
+        match (unconfirmed.is_empty(), broken) {
+            (true, _) => Ok(()),
+            (false, error) => {
+                let error = error.unwrap_or_else(|| lapin::ErrorKind::FutureCompleted.into());
+                Err(Unsent::Broken(unconfirmed, error))
+            }
+        }
+    }
+
+    /// Queues messages without anything in between.
+    fn publish<'a>(
+        &self,
+        channel: &'a Channel,
+        queue: &'a str,
+        bodies: &'a [Bytes],
+    ) -> Vec<Frame<'a, lapin::PublisherConfirm>> {
+        let _order = self.order.lock().expect("no holder panics");
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
+        let mut frames: Vec<Frame<'a, _>> = Vec::with_capacity(bodies.len());
+        for body in bodies {
+            let call = channel.basic_publish("".into(), queue.into(), options, body, properties.clone());
+            frames.push(queued(Box::pin(call)));
+        }
+        frames
+    }
+
+    /// How many messages are ready.
+    pub async fn ready(&self, queue: &str) -> lapin::Result<u64> {
+        let channel = self.channel().await?;
+        declare_queue(&channel, queue, false, FieldTable::default()).await
+    }
+
+    /// Deletes the messages that nobody holds.
+    pub async fn purge(&self, queue: &str) -> lapin::Result<()> {
+        self.channel().await?.queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
+        self.subscription.acknowledge_arrived().await
+    }
+
+    /// Says good-bye, after everything that was written before.
+    pub async fn close(&self) -> lapin::Result<()> {
+        self.leases.end("the queue was closed", false);
+        self.connection.close(200, "done".into()).await
+    }
+}
+
+/// The broker closes the channel with this when a message is larger than its `max_message_size`. Otherwise: the
+/// connection broke, and there is no confirmation.
+fn refused_size(error: &lapin::Error) -> Result<Option<lapin::PublisherConfirm>, Unsent> {
+    match reply(error) {
+        Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)) => Err(Unsent::Refused(format!(
+            "the broker takes no message that large; raise its max_message_size ({error})"
+        ))),
+        _ => Ok(None),
+    }
+}
+
+async fn publishing_channel(connection: &Connection) -> lapin::Result<Channel> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    Ok(channel)
+}
+
+/// Makes the queue, or only looks whether it is there. Returns how many messages are ready.
+async fn declare_queue(channel: &Channel, name: &str, declare: bool, arguments: FieldTable) -> lapin::Result<u64> {
+    let options = QueueDeclareOptions { passive: !declare, durable: true, ..QueueDeclareOptions::default() };
+    Ok(channel.queue_declare(name.into(), options, arguments).await?.message_count().into())
+}
+
+fn arguments(options: &RabbitOptions, dead_letters: Option<&str>) -> FieldTable {
+    let mut arguments = FieldTable::default();
+    let text = |text: &str| AMQPValue::LongString(text.into());
+    arguments.insert("x-queue-type".into(), text("quorum"));
+    arguments.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(options.delivery_limit.into()));
+    if let Some(name) = dead_letters {
+        arguments.insert("x-dead-letter-exchange".into(), text(""));
+        arguments.insert("x-dead-letter-routing-key".into(), text(name));
+    }
+    if let Some(timeout) = options.consumer_timeout {
+        arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(milliseconds(timeout)));
+    }
+    arguments
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Consumers keep their channel, and that keeps its connection. The request to close is queued at once.
+        drop(queued(Box::pin(self.connection.close(200, "dropped".into()))));
+    }
+}
+
+/// Cuts what is to be sent so that no more than a burst is in memory twice.
+fn bursts(mut bodies: &[Bytes]) -> impl Iterator<Item = &[Bytes]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fitting = bodies.iter().take(BURST_MESSAGES_MAX).take_while(|body| {
+            bytes += body.len();
+            bytes <= BURST_BYTES_MAX
+        });
+        let (burst, rest) = bodies.split_at(fitting.count().max(1).min(bodies.len()));
+        bodies = rest;
+        (!burst.is_empty()).then_some(burst)
+    })
+}

@@ -1,0 +1,247 @@
+//! Keeps the broker sending as many messages as the queue's callers want to hold, and no more.
+//!
+//! A consumer of a quorum queue has a fixed prefetch, and there is none for a whole channel. So a larger wish adds a
+//! consumer beside the others, and a much smaller one replaces them all; messages of a consumer that is gone stay
+//! leased. All of it happens in one task of the connection, so a receive that is dropped leaves nothing half done.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::join_all;
+use lapin::message::{Delivery, DeliveryResult};
+use lapin::options::{
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, QueueDeclareOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Consumer, ConsumerDelegate};
+use tokio::time::{Instant, sleep_until};
+
+use super::failure::{is_refusal, said};
+use super::leases::{Fit, Leases, Step};
+use crate::Receipt;
+
+/// Messages that nobody asks for go back after that time.
+const IDLE_MAX: Duration = Duration::from_secs(5);
+/// More consumers than that are replaced by one. Until what they hold is settled, the broker sends too many.
+const CONSUMERS_MAX: usize = 16;
+
+/// The channel on which messages arrive and are settled.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    pub channel: Channel,
+    pub leases: Arc<Leases>,
+    queue: String,
+    arguments: FieldTable,
+    /// Held while frames that settle are queued: the broker must see them in the order in which they were planned,
+    /// because one may stand for all before it.
+    order: Mutex<()>,
+}
+
+struct Member {
+    consumer: Consumer,
+    prefetch: u16,
+}
+
+/// What to do with messages.
+#[derive(Clone, Copy)]
+enum Settle {
+    Acknowledge,
+    Release,
+}
+
+impl Subscription {
+    pub fn new(channel: Channel, leases: Arc<Leases>, queue: String, consumer_timeout: Option<Duration>) -> Self {
+        let mut arguments = FieldTable::default();
+        if let Some(timeout) = consumer_timeout {
+            arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(milliseconds(timeout)));
+        }
+        Self { channel, leases, queue, arguments, order: Mutex::default() }
+    }
+
+    /// Keeps the consumers fitting until the connection ends.
+    pub async fn keep(self: Arc<Self>) {
+        if let Err(error) = self.fit().await {
+            end(&self.leases, &error);
+        }
+    }
+
+    async fn fit(&self) -> lapin::Result<()> {
+        let mut members: Vec<Member> = Vec::new();
+        let mut idle_since = None;
+        loop {
+            let fit = self.leases.fit();
+            if fit != Fit::Idle {
+                idle_since = None;
+            }
+            match fit {
+                Fit::Ended => return Ok(()),
+                Fit::Right => self.leases.misfit.notified().await,
+                Fit::Grow(more) if members.len() < CONSUMERS_MAX => self.add(&mut members, more).await?,
+                Fit::Grow(more) => {
+                    let total = more + capacity(&members);
+                    self.cancel(&mut members).await?;
+                    self.add(&mut members, total).await?;
+                }
+                Fit::Shrink(total) => {
+                    self.cancel(&mut members).await?;
+                    self.add(&mut members, total).await?;
+                }
+                Fit::Stop => self.stop(&mut members).await?,
+                Fit::Idle => {
+                    let until = *idle_since.get_or_insert_with(|| Instant::now() + IDLE_MAX);
+                    tokio::select! {
+                        () = self.leases.misfit.notified() => {}
+                        () = sleep_until(until) => self.stop(&mut members).await?,
+                    }
+                }
+            }
+        }
+    }
+
+    async fn add(&self, members: &mut Vec<Member>, messages: usize) -> lapin::Result<()> {
+        let prefetch = u16::try_from(messages).unwrap_or(u16::MAX);
+        self.channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
+        let (queue, arguments) = (self.queue.as_str().into(), self.arguments.clone());
+        let consumer = self.channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), arguments).await?;
+        consumer.set_delegate(Arrivals(self.leases.clone()));
+        members.push(Member { consumer, prefetch });
+        self.leases.set_capacity(capacity(members));
+        Ok(())
+    }
+
+    async fn cancel(&self, members: &mut Vec<Member>) -> lapin::Result<()> {
+        for Member { mut consumer, .. } in members.drain(..) {
+            self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await?;
+            // What came after the request went past the delegate.
+            while let Some(delivery) = consumer.next().await {
+                arrive(&self.leases, delivery?);
+            }
+        }
+        self.leases.set_capacity(0);
+        Ok(())
+    }
+
+    async fn stop(&self, members: &mut Vec<Member>) -> lapin::Result<()> {
+        self.cancel(members).await?;
+        let frames = self.queue_frames(Settle::Release, || (self.leases.settle_arrived(), ())).0;
+        written(frames).await
+    }
+
+    /// Acknowledges; returns the receipts that were lost.
+    pub async fn acknowledge(&self, receipts: &[Receipt]) -> lapin::Result<Vec<Receipt>> {
+        let (frames, lost) = self.queue_frames(Settle::Acknowledge, || self.leases.settle(receipts));
+        written(frames).await.map(|()| lost)
+    }
+
+    /// Acknowledges what has arrived and nobody has.
+    pub async fn acknowledge_arrived(&self) -> lapin::Result<()> {
+        let frames = self.queue_frames(Settle::Acknowledge, || (self.leases.settle_arrived(), ())).0;
+        written(frames).await
+    }
+
+    /// Gives messages back; those whose leases are lost were given back before.
+    pub async fn release(&self, receipts: &[Receipt]) -> lapin::Result<()> {
+        let frames = self.queue_frames(Settle::Release, || self.leases.settle(receipts)).0;
+        written(frames).await
+    }
+
+    /// Plans frames and queues them, without anything in between.
+    fn queue_frames<T>(&self, settle: Settle, plan: impl FnOnce() -> (Vec<Step>, T)) -> (Vec<Frame<'_>>, T) {
+        let _order = self.order.lock().expect("no holder panics");
+        let (steps, rest) = plan();
+        let mut frames: Vec<Frame<'_>> = Vec::with_capacity(steps.len());
+        for (tag, multiple) in steps {
+            frames.push(queued(match settle {
+                Settle::Acknowledge => Box::pin(self.channel.basic_ack(tag, BasicAckOptions { multiple })),
+                Settle::Release => Box::pin(self.channel.basic_nack(tag, BasicNackOptions { multiple, requeue: true })),
+            }));
+        }
+        (frames, rest)
+    }
+
+    /// How many messages are ready in the queue. What the broker has sent here meanwhile has arrived: the second
+    /// question is answered after everything that it had to send when it answered the first.
+    pub async fn ready(&self) -> lapin::Result<usize> {
+        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let mut ready = 0;
+        for _ in 0..2 {
+            let queue = self.channel.queue_declare(self.queue.as_str().into(), options, FieldTable::default()).await?;
+            ready = queue.message_count() as usize;
+        }
+        Ok(ready)
+    }
+}
+
+fn capacity(members: &[Member]) -> usize {
+    members.iter().map(|member| usize::from(member.prefetch)).sum()
+}
+
+/// Whole milliseconds, as the broker counts.
+pub(super) fn milliseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// A frame that is queued; it ends when it is written.
+pub(super) type Frame<'a, T = ()> = Pin<Box<dyn Future<Output = lapin::Result<T>> + Send + 'a>>;
+
+/// Runs a call up to its first wait, which is when its frame is queued.
+pub(super) fn queued<T: Send + 'static>(mut frame: Frame<'_, T>) -> Frame<'_, T> {
+    match frame.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Box::pin(std::future::ready(result)),
+        Poll::Pending => frame,
+    }
+}
+
+async fn written(frames: Vec<Frame<'_>>) -> lapin::Result<()> {
+    join_all(frames).await.into_iter().collect()
+}
+
+/// Puts what a consumer gets where receivers look for it, in the order of arrival.
+struct Arrivals(Arc<Leases>);
+
+impl ConsumerDelegate for Arrivals {
+    fn on_new_delivery(&self, delivery: DeliveryResult) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        match delivery {
+            Ok(Some(delivery)) => arrive(&self.0, delivery),
+            Ok(None) => self.0.end("the broker ended the consumer: a lease was too long, or the queue is gone", false),
+            Err(error) => end(&self.0, &error),
+        }
+        Box::pin(std::future::ready(()))
+    }
+}
+
+fn arrive(leases: &Leases, delivery: Delivery) {
+    let receive_count = receive_count(&delivery);
+    leases.arrive(delivery.delivery_tag, Bytes::from(delivery.data), receive_count);
+}
+
+fn end(leases: &Leases, error: &lapin::Error) {
+    leases.end(said(error), is_refusal(error));
+}
+
+/// This delivery, and those that the broker says there were before. `x-delivery-count` counted every return to the
+/// queue until RabbitMQ 4.2; since 4.3 it counts failures alone, and `x-acquired-count` all deliveries. The larger one
+/// is right everywhere.
+fn receive_count(delivery: &Delivery) -> u32 {
+    let headers = delivery.properties.headers().as_ref();
+    let count = |name: &str| headers.and_then(|headers| headers.inner().get(name)).and_then(number).unwrap_or(0);
+    let before = count("x-delivery-count").max(count("x-acquired-count")).max(u32::from(delivery.redelivered));
+    before.saturating_add(1)
+}
+
+fn number(value: &AMQPValue) -> Option<u32> {
+    match *value {
+        AMQPValue::ShortShortInt(number) => number.try_into().ok(),
+        AMQPValue::ShortShortUInt(number) => Some(number.into()),
+        AMQPValue::ShortInt(number) => number.try_into().ok(),
+        AMQPValue::ShortUInt(number) => Some(number.into()),
+        AMQPValue::LongInt(number) => number.try_into().ok(),
+        AMQPValue::LongUInt(number) => Some(number),
+        AMQPValue::LongLongInt(number) => number.try_into().ok(),
+        _ => None,
+    }
+}

@@ -1,0 +1,54 @@
+//! The contract of every queue, with what RabbitMQ cannot do as flags.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use queue::contract::{Capabilities, Harness, OldReceipt};
+use queue::{Queue, RabbitQueue};
+
+use crate::{Deleted, unused_queue};
+
+struct Rabbit {
+    queue: Arc<RabbitQueue>,
+    _deleted: Deleted,
+}
+
+impl Rabbit {
+    async fn new() -> Self {
+        let (options, deleted) = unused_queue();
+        let queue = Arc::new(RabbitQueue::open(options).await.expect("opens"));
+        Self { queue, _deleted: deleted }
+    }
+}
+
+#[async_trait]
+impl Harness for Rabbit {
+    fn queue(&self) -> Arc<dyn Queue> {
+        self.queue.clone()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            time_unit: Duration::from_millis(20),
+            wait_max: Duration::from_secs(20),
+            timed_lease: false,
+            old_receipt: OldReceipt::Lost,
+            delay: false,
+            exact_counts: false,
+            first_in_first_out: true,
+            dropped_receive_returns: true,
+            message_bytes_max: Some(16 << 20),
+        }
+    }
+
+    async fn pass(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+}
+
+mod rabbit_queue {
+    use super::Rabbit;
+
+    queue::queue_contract!(Rabbit::new().await);
+}

@@ -1,0 +1,129 @@
+//! The broker restarts, the network breaks, a lease takes too long: nothing is lost, and every lease is reported lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use queue::{Error, Message, Queue, RabbitOptions, RabbitQueue};
+
+use crate::broker::Broker;
+use crate::proxy::Proxy;
+use crate::{
+    bodies, lost, numbered, receipts, receive_all, receive_one, request, send, shared_url, unused_queue,
+    wait_until_lost,
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_is_killed_and_started_again_loses_nothing() {
+    let mut broker = Broker::start("");
+    let queue = RabbitQueue::open(RabbitOptions::new(broker.url(), "tasks")).await.expect("opens");
+    send(&queue, numbered(300)).await;
+    let held = queue.receive(request(50, Duration::from_secs(20))).await.expect("receive");
+    let done = queue.receive(request(20, Duration::from_secs(20))).await.expect("receive");
+    assert!(queue.acknowledge(&receipts(&done)).await.expect("acknowledge").is_empty());
+    // The broker answers this after the acknowledgements.
+    assert_eq!(queue.depth().await.expect("depth").in_flight, held.len() as u64);
+    assert!(lost(&queue, &receipts(&held)).await.is_empty());
+    broker.has_noted("tasks").await;
+    broker.kill();
+    wait_until_lost(&queue, &receipts(&held)).await;
+    assert_eq!(queue.acknowledge(&receipts(&held)).await.expect("acknowledge"), receipts(&held));
+    queue.release(&receipts(&held)).await.expect("release");
+    broker.start_again();
+    let again = receive_all(&queue).await;
+    let expected = bodies(&done).into_iter().chain(bodies(&again)).collect::<Vec<_>>();
+    assert_eq!(again.len() + done.len(), 300, "nothing twice");
+    assert_eq!(expected.len(), 300, "nothing lost");
+    for delivery in &again {
+        let before = bodies(&held).contains(std::str::from_utf8(&delivery.body).expect("text"));
+        assert!(delivery.receive_count >= 1 + u32::from(before), "{delivery:?}");
+    }
+    assert_eq!(lost(&queue, &receipts(&held)).await, receipts(&held), "old receipts stay lost");
+    assert!(queue.acknowledge(&receipts(&again)).await.expect("acknowledge").is_empty());
+    assert!(receive_all(&queue).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receive_that_waits_survives_a_restart() {
+    let mut broker = Broker::start("");
+    let queue = Arc::new(RabbitQueue::open(RabbitOptions::new(broker.url(), "tasks")).await.expect("opens"));
+    let receiver = queue.clone();
+    let waiting = tokio::spawn(async move { receive_one(&receiver).await });
+    broker.has_noted("tasks").await;
+    broker.kill();
+    broker.start_again();
+    let other = RabbitQueue::open(RabbitOptions::new(broker.url(), "tasks")).await.expect("opens");
+    send(&other, ["late".to_owned()]).await;
+    assert_eq!(waiting.await.expect("no panic").body, "late");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_sent_while_connections_are_cut_arrives() {
+    let (mut options, _deleted) = unused_queue();
+    let proxy = Proxy::start(broker_port()).await;
+    options.url = through(&proxy);
+    let queue = Arc::new(RabbitQueue::open(options).await.expect("opens"));
+    let sender = queue.clone();
+    let sending = tokio::spawn(async move {
+        for body in numbered(400) {
+            while let Err(error) = sender.send(vec![Message::new(body.clone(), "job")]).await {
+                assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+            }
+        }
+    });
+    let mut held = Vec::new();
+    for _ in 0..5 {
+        held = queue.receive(request(40, Duration::from_secs(20))).await.expect("receive");
+        proxy.cut();
+        wait_until_lost(&queue, &receipts(&held)).await;
+    }
+    sending.await.expect("no panic");
+    let all = receive_all(&queue).await;
+    assert_eq!(bodies(&all).into_iter().collect::<Vec<_>>(), numbered(400));
+    assert!(!held.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_swallows_everything_is_noticed() {
+    let (mut options, _deleted) = unused_queue();
+    let proxy = Proxy::start(broker_port()).await;
+    options.url = format!("{}?heartbeat=1", through(&proxy));
+    options.answer_wait_max = Duration::from_secs(5);
+    options.connect_wait_max = Duration::from_secs(5);
+    let queue = RabbitQueue::open(options).await.expect("opens");
+    send(&queue, numbered(10)).await;
+    let held = queue.receive(request(10, Duration::from_secs(20))).await.expect("receive");
+    proxy.stall();
+    wait_until_lost(&queue, &receipts(&held)).await;
+    let refused = queue.send(vec![Message::new("more", "job")]).await;
+    assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
+    proxy.resume();
+    assert_eq!(receive_all(&queue).await.len(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_longer_than_the_consumer_timeout_is_lost_with_all_others() {
+    let broker = Broker::start("consumer_timeout = 1000");
+    let options =
+        RabbitOptions { consumer_timeout: Some(Duration::from_secs(1)), ..RabbitOptions::new(broker.url(), "tasks") };
+    let queue = RabbitQueue::open(options).await.expect("opens");
+    assert_eq!(queue.limits().lease_max, Some(Duration::from_secs(1)));
+    send(&queue, numbered(20)).await;
+    let held = queue.receive(request(20, Duration::from_secs(20))).await.expect("receive");
+    wait_until_lost(&queue, &receipts(&held)).await;
+    assert_eq!(queue.acknowledge(&receipts(&held)).await.expect("acknowledge"), receipts(&held));
+    let again = queue.receive(request(20, Duration::from_secs(20))).await.expect("receive");
+    assert!(!again.is_empty() && again.iter().all(|delivery| delivery.receive_count == 2), "{again:?}");
+    assert!(queue.acknowledge(&receipts(&again)).await.expect("acknowledge").is_empty());
+}
+
+fn broker_port() -> u16 {
+    url::Url::parse(&shared_url()).expect("a URL").port().unwrap_or(5672)
+}
+
+/// The shared broker, by way of the proxy.
+fn through(proxy: &Proxy) -> String {
+    let mut url = url::Url::parse(&shared_url()).expect("a URL");
+    url.set_host(Some("127.0.0.1")).expect("a host");
+    url.set_port(Some(proxy.port)).expect("a port");
+    url.to_string()
+}
