@@ -74,6 +74,8 @@ pub struct Node {
 pub struct NodeOptions {
     /// What agents wait for, and how long.
     pub timing: Timing,
+    /// Python processes of each job here; `None`: as many as the job asks for.
+    pub process_count: Option<u32>,
     /// The node ends when it has had nothing to do for so long; `None`: never.
     pub idle_exit: Option<Duration>,
     /// A job's processes end when nothing came for it for so long.
@@ -97,6 +99,7 @@ impl Default for NodeOptions {
         let seconds = Duration::from_secs;
         Self {
             timing: Timing { lease_step: seconds(30), grace: seconds(30), patience: seconds(120) },
+            process_count: None,
             idle_exit: None,
             job_idle: seconds(30),
             watch_period: seconds(2),
@@ -149,7 +152,8 @@ impl Node {
         let mut spot = std::pin::pin!(spot);
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        fleet.stop(*stop.borrow_and_update()).await;
+        let first = *stop.borrow_and_update();
+        fleet.stop(first).await;
         loop {
             if fleet.is_stopping() && fleet.servings.is_empty() {
                 break;
@@ -230,7 +234,8 @@ impl Fleet {
 
     /// While nothing is done here, any job's mini-batches are welcome, as many as could be begun at once.
     fn wish(&self, is_free: bool) {
-        let processes = default_process_count(self.shared.node.gpu_count) as usize;
+        let node = &self.shared.node;
+        let processes = node.options.process_count.unwrap_or_else(|| default_process_count(node.gpu_count)) as usize;
         self.shared.demultiplexer.set_idle_wish(if is_free { processes } else { 0 });
     }
 
@@ -354,3 +359,6 @@ fn unspent(delivery: &Delivery) -> Bytes {
         _ => delivery.body.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

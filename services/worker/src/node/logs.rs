@@ -167,6 +167,6 @@ mod tests {
         let read = read(&path).expect("readable");
         assert!(read.starts_with(b"begin") && read.ends_with(b"end") && read.len() < content.len());
         let text = String::from_utf8_lossy(&read);
-        assert!(text.contains("\n[1008 bytes are left out here]\n"));
+        assert!(text.contains("\n[1003 bytes are left out here]\n"));
     }
 }

@@ -337,7 +337,11 @@ impl Serving {
             tasks: view,
             results: node.results.clone(),
             node: node.name.clone(),
-            process_count: spec.process_count_per_node.unwrap_or_else(|| default_process_count(node.gpu_count)),
+            process_count: node
+                .options
+                .process_count
+                .or(spec.process_count_per_node)
+                .unwrap_or_else(|| default_process_count(node.gpu_count)),
             gpu_count: node.gpu_count,
             python,
             package: node.package.clone(),

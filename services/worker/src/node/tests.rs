@@ -1,0 +1,458 @@
+//! Nodes with real Python processes, over queues and a store in memory.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::{
+    Attempt, Counts, DeadLetter, Descriptor, Environment, ErrorThresholds, ItemPath, JobResult, JobSpec, JobState,
+    MiniBatchSize, Output, OutputAction, OutputFormat, ResultEvent, Snapshots, Work, decode_records, job_of_message,
+};
+use queue::{Delivery, Depth, MemoryOptions, MemoryQueue, Message, Queue, Receive};
+use storage::{Commit, JobStore, Source, StoreOptions, TargetStore};
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::*;
+
+/// Far longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs until its file is removed.
+const WAITS: &str = "
+import os, time
+def init():
+    pass
+def run(mini_batch):
+    open(mini_batch[0] + '.began', 'w').close()
+    while os.path.exists(mini_batch[0]):
+        time.sleep(0.01)
+    return mini_batch
+";
+
+/// A target, and what is said there.
+struct Target {
+    folder: TempDir,
+    store: TargetStore,
+    tasks: Arc<MemoryQueue>,
+    results: Arc<MemoryQueue>,
+    dead_letters: Arc<MemoryQueue>,
+}
+
+struct Running {
+    stop: watch::Sender<Stop>,
+    ended: JoinHandle<Result<Ended>>,
+}
+
+impl Running {
+    async fn end(self) -> Ended {
+        tokio::time::timeout(PATIENCE, self.ended)
+            .await
+            .expect("it ends")
+            .expect("it does not panic")
+            .expect("no error")
+    }
+}
+
+impl Target {
+    async fn new() -> Self {
+        let queue = || Arc::new(MemoryQueue::new(MemoryOptions::default()));
+        let store =
+            TargetStore::open("memory:///target", StoreOptions::default()).await.expect("memory is always there");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        Self { folder, store, tasks: queue(), results: queue(), dead_letters: queue() }
+    }
+
+    fn options() -> NodeOptions {
+        let milliseconds = Duration::from_millis;
+        NodeOptions {
+            watch_period: milliseconds(50),
+            job_idle: Duration::from_secs(600),
+            log_period: milliseconds(50),
+            ..NodeOptions::default()
+        }
+    }
+
+    fn start(&self, name: &str, options: NodeOptions) -> Running {
+        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/package");
+        assert!(package.join("gristmill/_native.abi3.so").exists(), "build the Python package first: scripts/build");
+        let node = Node {
+            target: self.store.clone(),
+            tasks: self.tasks.clone(),
+            results: self.results.clone(),
+            dead_letters: self.dead_letters.clone(),
+            name: name.into(),
+            gpu_count: 0,
+            python: std::env::var_os("GRISTMILL_PYTHON").unwrap_or_else(|| "python3".into()).into(),
+            package,
+            work_folder: self.folder.path().join("work"),
+            prefetch_bytes_max: 1 << 20,
+            options,
+            crash: |_| (),
+        };
+        let (stop, stopped) = watch::channel(Stop::No);
+        Running { stop, ended: tokio::spawn(node.run(stopped)) }
+    }
+
+    /// A job whose script is packed, and one mini-batch a name.
+    async fn enqueue(&self, job_id: &str, script: &str, change: impl FnOnce(&mut JobSpec), names: &[&str]) -> JobStore {
+        let (scripts, archive) = (self.folder.path().join(job_id), self.folder.path().join("archive"));
+        std::fs::create_dir_all(&scripts).expect("writable");
+        std::fs::write(scripts.join("entry.py"), script).expect("writable");
+        let snapshot = storage::pack(Source::Data(&scripts), &archive).expect("packs");
+        self.store.put_snapshot(&snapshot.digest, &archive).await.expect("memory is always there");
+        let mut spec = spec(job_id);
+        spec.snapshots.source = Some(snapshot);
+        change(&mut spec);
+        let store = self.store.job(job_id);
+        store.put_spec(&spec).await.expect("memory is always there");
+        self.publish(job_id, names).await;
+        store
+    }
+
+    async fn publish(&self, job_id: &str, names: &[&str]) {
+        let message = |(number, name): (usize, &&str)| {
+            let path = self.item(name);
+            std::fs::write(&path, "").expect("writable");
+            let work = Work::Files { input: 0, paths: vec![path.as_path().into()], versions: vec![], key: vec![] };
+            let mini_batch = number as u64;
+            let descriptor = Descriptor { job_id: job_id.into(), mini_batch, tries_spent: 0, deliveries_lost: 0, work };
+            Message::new(serde_json::to_vec(&descriptor).expect("serialises"), job_id)
+        };
+        let messages = names.iter().enumerate().map(message).collect();
+        self.tasks.send(messages).await.expect("memory is always there");
+    }
+
+    fn item(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The next result events, until `is_last` says of one that it is.
+    async fn events_until(
+        &self,
+        mut is_last: impl FnMut(&str, &ResultEvent) -> bool,
+    ) -> Vec<(String, ResultEvent, Bytes)> {
+        let mut events = Vec::new();
+        loop {
+            let delivery = receive(&self.results).await;
+            self.results.acknowledge(&[delivery.receipt]).await.expect("memory is always there");
+            let job_id = job_of_message(&delivery.body).expect("it names its job");
+            let mut is_over = false;
+            for record in decode_records(&delivery.body).skip(1) {
+                let record = record.expect("readable");
+                is_over |= is_last(&job_id, &record.event);
+                events.push((job_id.clone(), record.event, record.rows));
+            }
+            if is_over {
+                return events;
+            }
+        }
+    }
+
+    /// So many attempts, with their jobs and rows.
+    async fn attempts(&self, count: usize) -> Vec<(String, Attempt, Bytes)> {
+        let mut seen = 0;
+        let events = self.events_until(|_, event| {
+            seen += usize::from(matches!(event, ResultEvent::Attempt(_)));
+            seen == count
+        });
+        let attempts = events.await.into_iter().filter_map(|(job_id, event, rows)| match event {
+            ResultEvent::Attempt(attempt) => Some((job_id, *attempt, rows)),
+            _ => None,
+        });
+        attempts.collect()
+    }
+
+    async fn began(&self, name: &str) {
+        self.until(|| async { self.item(&format!("{name}.began")).exists() }).await;
+    }
+
+    async fn depth(&self) -> Depth {
+        self.tasks.depth().await.expect("memory is always there")
+    }
+
+    async fn until<F: Future<Output = bool>>(&self, condition: impl Fn() -> F) {
+        let met = async {
+            while !condition().await {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, met).await.expect("the condition is met in time");
+    }
+}
+
+async fn receive(queue: &MemoryQueue) -> Delivery {
+    let request = Receive { messages_max: 1, visibility: PATIENCE, wait: PATIENCE };
+    let mut deliveries = queue.receive(request).await.expect("memory is always there");
+    assert!(!deliveries.is_empty(), "nothing came");
+    deliveries.remove(0)
+}
+
+fn spec(job_id: &str) -> JobSpec {
+    JobSpec {
+        job_id: job_id.into(),
+        name: "job".into(),
+        description: String::new(),
+        entry_script: "entry.py".into(),
+        source_directory: "/nowhere".into(),
+        inputs: vec![],
+        side_inputs: Default::default(),
+        mini_batch_size: MiniBatchSize::Files(1),
+        partition_keys: vec![],
+        rank_mini_batch_count: 0,
+        thresholds: ErrorThresholds { error_threshold: -1, allowed_failed_count: -1, allowed_failed_percent: 100.0 },
+        output: Output {
+            action: OutputAction::AppendRow,
+            folder: ItemPath::from(""),
+            file_name: "rows.txt".into(),
+            format: OutputFormat::Text,
+            header: false,
+            to_csv_arguments: Default::default(),
+        },
+        node_count: None,
+        snapshots: Snapshots::default(),
+        process_count_per_node: Some(1),
+        run_invocation_timeout_seconds: 60,
+        task_overhead_timeout_seconds: 30,
+        progress_update_timeout_seconds: 270,
+        first_task_creation_timeout_seconds: 600,
+        run_max_try: 3,
+        lost_delivery_max: 10,
+        logging_level: "INFO".into(),
+        argv: vec![],
+        environment: Environment::Node,
+        environment_variables: Default::default(),
+        resource_monitor_interval_seconds: 0,
+        profiling_module: String::new(),
+        nice: 0,
+        strict_results: false,
+        hide_unassigned_gpus: false,
+        fingerprint: String::new(),
+        snapshot_digest: String::new(),
+        job_file: String::new(),
+        allow_reuse: false,
+    }
+}
+
+fn result(job_id: &str) -> JobResult {
+    JobResult {
+        job_id: job_id.into(),
+        state: JobState::Completed,
+        cause: None,
+        output: None,
+        logs: "logs".into(),
+        mini_batches: Counts::default(),
+        items: Counts::default(),
+        warnings: 0,
+        duplicates_dropped: 0,
+        failed_mini_batches: vec![],
+        elapsed_seconds: 0.0,
+        reused: false,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_with_different_scripts_share_a_node_that_ends_when_there_is_nothing_to_do() {
+    let target = Target::new().await;
+    let reference = target.item("reference.txt");
+    std::fs::write(&reference, "seven").expect("writable");
+    let archive = target.item("reference.archive");
+    let packed = storage::pack(Source::Data(&reference), &archive).expect("packs");
+    target.store.put_snapshot(&packed.digest, &archive).await.expect("memory is always there");
+    std::fs::remove_file(&reference).expect("the node has only the copy");
+
+    let idle_exit = Some(Duration::from_millis(500));
+    let running = target.start("node-1", NodeOptions { idle_exit, ..Target::options() });
+    let upper = "
+def run(mini_batch):
+    print('upper at work')
+    return ['UPPER']
+";
+    let one = target.enqueue("one", upper, |_| (), &["a", "b", "c"]).await;
+    let refer = "
+import sys
+def run(mini_batch):
+    with open(sys.argv[2]) as file:
+        return [file.read()]
+";
+    let with_reference = |spec: &mut JobSpec| {
+        spec.side_inputs.insert("reference".into(), reference.as_path().into());
+        spec.snapshots.side_inputs.insert("reference".into(), packed);
+        spec.argv = vec!["--reference".into(), reference.to_str().expect("text").into()];
+    };
+    target.enqueue("two", refer, with_reference, &["d", "e"]).await;
+
+    let mut attempts: Vec<(String, u64, Bytes)> =
+        target.attempts(5).await.into_iter().map(|(job, attempt, rows)| (job, attempt.mini_batch, rows)).collect();
+    attempts.sort();
+    let expected = [("one", 0), ("one", 1), ("one", 2), ("two", 0), ("two", 1)];
+    assert_eq!(attempts.iter().map(|(job, number, _)| (&**job, *number)).collect::<Vec<_>>(), expected);
+    assert!(attempts.iter().all(|(job, _, rows)| rows[..] == *if job == "one" { &b"UPPER\n"[..] } else { b"seven\n" }));
+    assert_eq!(running.end().await, Ended::Idle);
+    assert_eq!(target.depth().await, Depth::default());
+    let log = one.log("user/stdout/node-1/process000.stdout.txt").await.expect("uploaded");
+    assert!(String::from_utf8_lossy(&log).contains("upper at work"), "{log:?}");
+    assert!(!target.item("work/nodes/node-1").exists(), "working directories are gone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn draining_gives_back_at_once_what_waits_lets_the_rest_finish_and_spends_nothing() {
+    let target = Target::new().await;
+    target.enqueue("job", WAITS, |_| (), &["a", "b", "c"]).await;
+    let running = target.start("node-1", Target::options());
+    target.began("a").await;
+    target.until(|| async { target.depth().await.in_flight >= 2 }).await;
+    running.stop.send_replace(Stop::Drain);
+    target.until(|| async { target.depth().await == Depth { visible: 2, in_flight: 1, delayed: 0 } }).await;
+    assert!(!running.ended.is_finished(), "the one that runs may finish");
+    std::fs::remove_file(target.item("a")).expect("it is there");
+    assert_eq!(running.end().await, Ended::Stopped);
+    let attempts = target.attempts(1).await;
+    assert_eq!((attempts[0].1.mini_batch, attempts[0].1.status.report_word()), (0, "RUN_DONE"));
+    let mut left: Vec<u64> = Vec::new();
+    for _ in 0..2 {
+        let delivery = receive(&target.tasks).await;
+        let descriptor: Descriptor = serde_json::from_slice(&delivery.body).expect("a descriptor");
+        assert_eq!((descriptor.tries_spent, descriptor.deliveries_lost, delivery.receive_count), (0, 0, 1));
+        left.push(descriptor.mini_batch);
+    }
+    left.sort();
+    assert_eq!(left, [1, 2]);
+    assert!(!target.item("b.began").exists() && !target.item("c.began").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_outlasts_the_grace_period_is_given_back_unspent() {
+    let target = Target::new().await;
+    target.enqueue("job", WAITS, |_| (), &["a"]).await;
+    let timing = Timing { grace: Duration::from_millis(300), ..Target::options().timing };
+    let running = target.start("node-1", NodeOptions { timing, ..Target::options() });
+    target.began("a").await;
+    running.stop.send_replace(Stop::Drain);
+    assert_eq!(running.end().await, Ended::Stopped);
+    let delivery = receive(&target.tasks).await;
+    let descriptor: Descriptor = serde_json::from_slice(&delivery.body).expect("a descriptor");
+    assert_eq!((descriptor.tries_spent, descriptor.deliveries_lost, delivery.receive_count), (0, 0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_canceled_job_stops_and_what_is_left_of_it_is_dropped_while_others_go_on() {
+    let target = Target::new().await;
+    let canceled = target.enqueue("canceled", WAITS, |_| (), &["a", "b", "c"]).await;
+    let running = target.start("node-1", Target::options());
+    target.began("a").await;
+    canceled.request_cancel("by the user").await.expect("memory is always there");
+    target.until(|| async { target.depth().await == Depth::default() }).await;
+    target.events_until(|_, event| matches!(event, ResultEvent::NodeStopped { cause: None, .. })).await;
+    assert!(!running.ended.is_finished());
+    target.enqueue("other", "def run(mini_batch): return ['x']", |_| (), &["d"]).await;
+    assert_eq!(target.attempts(1).await[0].0, "other");
+    running.stop.send_replace(Stop::Drain);
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_a_job_that_has_ended_or_never_was_are_dropped() {
+    let target = Target::new().await;
+    let store = target.enqueue("ended", WAITS, |_| (), &["a"]).await;
+    assert_eq!(store.create_result(&result("ended")).await.expect("memory is always there"), Commit::Committed);
+    target.publish("unknown", &["b"]).await;
+    let running = target.start("node-1", Target::options());
+    target.until(|| async { target.depth().await == Depth::default() }).await;
+    running.stop.send_replace(Stop::Drain);
+    running.end().await;
+    assert_eq!(target.results.depth().await.expect("answers"), Depth::default());
+    assert!(!target.item("a.began").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_can_read_becomes_a_dead_letter() {
+    let target = Target::new().await;
+    let newer = r#"{"job_id":"job","mini_batch":1,"work":{"kind":"telepathy"}}"#;
+    let messages = vec![Message::new("hello", "x"), Message::new(newer, "job"), Message::new(vec![0xff, 0xfe], "y")];
+    target.tasks.send(messages).await.expect("memory is always there");
+    let running = target.start("node-1", Target::options());
+    let mut letters: Vec<DeadLetter> = Vec::new();
+    for _ in 0..3 {
+        letters.push(serde_json::from_slice(&receive(&target.dead_letters).await.body).expect("a dead letter"));
+    }
+    target.until(|| async { target.depth().await == Depth::default() }).await;
+    letters.sort_by_key(DeadLetter::body);
+    assert_eq!(
+        letters.iter().map(DeadLetter::body).collect::<Vec<_>>(),
+        [b"hello".to_vec(), newer.into(), vec![0xff, 0xfe]]
+    );
+    assert!(letters[0].reason.starts_with("no mini-batch"), "{}", letters[0].reason);
+    assert!(letters[1].reason.contains("job job, written by a newer version?"), "{}", letters[1].reason);
+    assert!(letters[1].reason.contains("telepathy"), "{}", letters[1].reason);
+    assert!(letters.iter().all(|letter| letter.node == "node-1" && letter.queue == "tasks"));
+    running.stop.send_replace(Stop::Drain);
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_cannot_be_provisioned_is_told_why_and_left_to_others() {
+    let target = Target::new().await;
+    let nowhere = |spec: &mut JobSpec| {
+        spec.environment = Environment::Interpreter { path: "/no/such/python".into() };
+    };
+    target.enqueue("job", WAITS, nowhere, &["a"]).await;
+    let running = target.start("node-1", Target::options());
+    let events = target.events_until(|_, event| matches!(event, ResultEvent::NodeStopped { .. })).await;
+    let [(job_id, ResultEvent::NodeStopped { node, cause: Some(cause) }, _)] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!((&**job_id, &**node), ("job", "node-1"));
+    assert!(cause.contains("/no/such/python"), "{cause}");
+    target.until(|| async { target.depth().await.delayed == 1 }).await;
+    running.stop.send_replace(Stop::Drain);
+    running.end().await;
+    assert_eq!(target.depth().await.total(), 1, "it is there for others");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_nodes_than_the_job_allows_work_on_it() {
+    let target = Target::new().await;
+    let one_node = |spec: &mut JobSpec| spec.node_count = Some(1);
+    target.enqueue("job", WAITS, one_node, &["a", "b", "c", "d"]).await;
+    let first = target.start("node-1", Target::options());
+    target.began("a").await;
+    let second = target.start("node-2", Target::options());
+    // The other node has seen the job when it has given something back for later.
+    target.until(|| async { target.depth().await.delayed > 0 }).await;
+    for name in ["a", "b", "c", "d"] {
+        std::fs::remove_file(target.item(name)).expect("it is there");
+    }
+    let attempts = target.attempts(4).await;
+    assert!(attempts.iter().all(|(_, attempt, _)| attempt.node == "node-1"), "{attempts:?}");
+    assert!(attempts.iter().all(|(_, attempt, _)| attempt.deliveries_lost == 0 && attempt.try_number == 1));
+
+    first.stop.send_replace(Stop::Drain);
+    first.end().await;
+    target.publish("job", &["e"]).await;
+    target.began("e").await;
+    std::fs::remove_file(target.item("e")).expect("it is there");
+    assert_eq!(target.attempts(1).await[0].1.node, "node-2", "the seat was left");
+    second.stop.send_replace(Stop::Drain);
+    second.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_is_idle_here_is_left_and_taken_up_again() {
+    let target = Target::new().await;
+    let script = "
+import os
+def run(mini_batch):
+    return [os.getpid()]
+";
+    target.enqueue("job", script, |_| (), &["a"]).await;
+    let running = target.start("node-1", NodeOptions { job_idle: Duration::from_millis(100), ..Target::options() });
+    let first = target.attempts(1).await[0].2.clone();
+    target.events_until(|_, event| matches!(event, ResultEvent::NodeStopped { cause: None, .. })).await;
+    target.publish("job", &["b"]).await;
+    assert_ne!(target.attempts(1).await[0].2, first, "another process");
+    running.stop.send_replace(Stop::Drain);
+    running.end().await;
+}
