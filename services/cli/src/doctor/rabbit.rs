@@ -1,0 +1,262 @@
+//! RabbitMQ: kind of queue, limits, where dead letters go, and how long a consumer may hold a message.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use url::Url;
+
+use super::management::{Management, QueueFacts, ServerTimeout, consumer_timeout_by_ctl};
+use super::needs::{Needs, shown};
+use super::report::Report;
+use super::traffic;
+use crate::targets::{QueueAddress, Role, Target};
+
+/// What a server enforces that is not told otherwise.
+const CONSUMER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
+/// The release from which a queue can have a consumer timeout of its own.
+const OWN_TIMEOUT_SINCE: (u32, u32) = (3, 12);
+/// The release from which a quorum queue has a delivery limit unless told otherwise.
+const LIMITED_SINCE: u32 = 4;
+const DELIVERY_LIMIT_DEFAULT: u64 = 20;
+
+/// Checks the queues of a target at RabbitMQ.
+pub async fn check(
+    target: &Target,
+    address: &QueueAddress,
+    broker: &Url,
+    create: bool,
+    needs: &Needs,
+    report: &mut Report,
+) {
+    let management = Management::new(broker, target.management.as_deref());
+    let known = match management {
+        Ok(management) => management.version().await.map(|version| (management, version)),
+        Err(reason) => Err(reason),
+    };
+    let known = match known {
+        Ok((management, version)) => {
+            report.ok("broker", format!("RabbitMQ {version}"));
+            Some((management, version))
+        }
+        Err(reason) => {
+            let message = format!(
+                "{reason}; without the management API the kind of the queues and their limits are unknown (key \
+                 `management` of the target names another address)"
+            );
+            report.not_checked("broker", message);
+            None
+        }
+    };
+    let mut tasks = QueueFacts::default();
+    for role in [Role::Tasks, Role::Results, Role::DeadLetters] {
+        let name = address.name(role);
+        let check = format!("queue {name}");
+        let mut facts = None;
+        if let Some((management, version)) = &known {
+            match management.queue(&name).await {
+                Ok(Some(found)) => {
+                    judge(role, address, &found, version, needs, report);
+                    facts = Some(found);
+                }
+                Ok(None) if !create => {
+                    report.failed(check, "it does not exist; `gristmill doctor --create` makes it");
+                    continue;
+                }
+                Ok(None) => {}
+                Err(reason) => report.not_checked(check.clone(), reason),
+            }
+        }
+        if facts.as_ref().is_some_and(|facts| !facts.is_quorum()) {
+            continue;
+        }
+        match target.open_queue(role).await {
+            Ok(queue) => {
+                if let (None, Some((management, version))) = (&facts, &known) {
+                    report.ok(check.clone(), "created");
+                    match management.queue(&name).await {
+                        Ok(Some(found)) => {
+                            judge(role, address, &found, version, needs, report);
+                            facts = Some(found);
+                        }
+                        Ok(None) => report.not_checked(check, "the management API does not know it yet"),
+                        Err(reason) => report.not_checked(check, reason),
+                    }
+                }
+                traffic::check(role, &name, &*queue, report).await;
+            }
+            Err(error) => report.failed(check, format!("{error:#}")),
+        }
+        if role == Role::Tasks {
+            tasks = facts.unwrap_or_default();
+        }
+    }
+    let version = known.map_or_else(String::new, |(_, version)| version);
+    judge_timeout(&tasks, &version, consumer_timeout_by_ctl().await, needs, report);
+}
+
+/// What the queue is.
+fn judge(role: Role, address: &QueueAddress, facts: &QueueFacts, version: &str, needs: &Needs, report: &mut Report) {
+    let name = address.name(role);
+    let check = |what: &str| format!("queue {name}, {what}");
+    if !facts.is_quorum() {
+        let message = format!(
+            "it is a {} queue, which counts no deliveries and loses messages with its server; delete it, and let \
+             `doctor --create` make a quorum queue",
+            facts.kind
+        );
+        return report.failed(check("type"), message);
+    }
+    report.ok(check("type"), "quorum");
+    if role == Role::DeadLetters {
+        return;
+    }
+    let default = (release(version).0 >= LIMITED_SINCE).then_some(DELIVERY_LIMIT_DEFAULT);
+    // A negative limit is none.
+    let limit = facts.setting("delivery-limit").map_or(default, Value::as_u64);
+    let needed = u64::from(needs.deliveries);
+    match limit {
+        Some(limit) if limit < needed => report.failed(
+            check("delivery limit"),
+            format!(
+                "the broker takes a message away after {limit} deliveries, and a job allows {needed}: its mini-batch \
+                 would never end; raise `delivery-limit` above {needed}"
+            ),
+        ),
+        Some(limit) => report.ok(check("delivery limit"), format!("{limit} deliveries; jobs need {needed}")),
+        None => report.ok(check("delivery limit"), "none"),
+    }
+    let dead_letters = address.name(Role::DeadLetters);
+    match facts.setting("dead-letter-routing-key").and_then(Value::as_str) {
+        Some(to) if to == dead_letters => report.ok(check("dead letters"), format!("go to {to}")),
+        Some(to) => {
+            report.warning(check("dead letters"), format!("go to {to}, and {dead_letters} is where they are listed"))
+        }
+        None => report.warning(
+            check("dead letters"),
+            format!(
+                "the broker has nowhere to put what it takes away; set dead-letter-exchange to \"\" and \
+                 dead-letter-routing-key to {dead_letters}"
+            ),
+        ),
+    }
+    match facts.time("message-ttl") {
+        Some(kept) if kept < needs.retention => report.failed(
+            check("retention"),
+            format!(
+                "messages are dropped after {}, and a job may take {}; raise `message-ttl`, or remove it",
+                shown(kept),
+                shown(needs.retention)
+            ),
+        ),
+        Some(kept) => report.ok(check("retention"), shown(kept)),
+        None => report.ok(check("retention"), "unlimited"),
+    }
+    if let Some(length) = facts.setting("max-length").or_else(|| facts.setting("max-length-bytes")) {
+        let message = format!("its length is limited ({length}), and what is too much is dropped; remove the limit");
+        report.failed(check("length"), message);
+    }
+}
+
+/// How long a message may be held before the broker closes the connection.
+fn judge_timeout(facts: &QueueFacts, version: &str, server: Option<ServerTimeout>, needs: &Needs, report: &mut Report) {
+    let check = "consumer timeout";
+    let own = facts.time("consumer-timeout").filter(|_| release(version) >= OWN_TIMEOUT_SINCE);
+    let (timeout, source) = match (own, server) {
+        (Some(own), _) => (own, "of the task queue"),
+        (None, Some(ServerTimeout::Off)) => return report.ok(check, "none, says rabbitmqctl"),
+        (None, Some(ServerTimeout::After(timeout))) => (timeout, "of the server, says rabbitmqctl"),
+        (None, None) => (CONSUMER_TIMEOUT_DEFAULT, "if the server has its default, which cannot be read from here"),
+    };
+    let Some(held) = needs.held else {
+        let message = format!("{} {source}; --job JOB_FILE compares it with the deadlines of a job", shown(timeout));
+        return report.ok(check, message);
+    };
+    if held < timeout {
+        return report
+            .ok(check, format!("{} {source}; the job holds a message for {} at most", shown(timeout), shown(held)));
+    }
+    let milliseconds = held.as_millis();
+    let fix = match release(version) >= OWN_TIMEOUT_SINCE {
+        true => format!("set a policy `consumer-timeout` of {milliseconds} on the task queue"),
+        false => format!("set `consumer_timeout = {milliseconds}` in the server's rabbitmq.conf"),
+    };
+    let message = format!(
+        "{} {source}, and the job may hold a message for {}: the broker would close the connection and deliver \
+         everything again; {fix}",
+        shown(timeout),
+        shown(held)
+    );
+    if own.is_none() && server.is_none() { report.warning(check, message) } else { report.failed(check, message) }
+}
+
+/// Major and minor number; 0.0 where they are unknown.
+fn release(version: &str) -> (u32, u32) {
+    let mut numbers = version.split('.').map_while(|number| number.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::report::State;
+    use super::*;
+
+    fn facts(json: &str) -> QueueFacts {
+        serde_json::from_str(json).expect("valid")
+    }
+
+    fn needs(held_seconds: Option<u64>) -> Needs {
+        Needs { held: held_seconds.map(Duration::from_secs), deliveries: 11, retention: Duration::from_secs(24 * 3600) }
+    }
+
+    fn judged(json: &str, version: &str) -> Vec<(String, State)> {
+        let address = QueueAddress::parse("amqp://host/?prefix=p", Path::new("/")).expect("valid");
+        let mut report = Report::new(true);
+        judge(Role::Tasks, &address, &facts(json), version, &needs(None), &mut report);
+        report.states()
+    }
+
+    fn timeout(json: &str, version: &str, server: Option<ServerTimeout>, held_seconds: u64) -> State {
+        let mut report = Report::new(true);
+        judge_timeout(&facts(json), version, server, &needs(Some(held_seconds)), &mut report);
+        report.states()[0].1
+    }
+
+    fn state(states: &[(String, State)], what: &str) -> State {
+        states.iter().find(|(check, _)| check.ends_with(what)).unwrap_or_else(|| panic!("no {what}: {states:?}")).1
+    }
+
+    #[test]
+    fn kinds_and_limits() {
+        assert_eq!(state(&judged(r#"{"type":"classic"}"#, "3.10.8"), "type"), State::Failed);
+        let plain = judged(r#"{"type":"quorum"}"#, "3.10.8");
+        assert_eq!(state(&plain, "delivery limit"), State::Ok, "no limit");
+        assert_eq!(state(&plain, "dead letters"), State::Warning);
+        let good =
+            r#"{"type":"quorum","arguments":{"x-delivery-limit":50,"x-dead-letter-routing-key":"p-dead-letters"}}"#;
+        assert!(judged(good, "4.1.0").iter().all(|(_, state)| *state == State::Ok));
+        let limited = r#"{"type":"quorum","arguments":{"x-delivery-limit":5,"x-message-ttl":1000,"x-max-length":9}}"#;
+        let limited = judged(limited, "3.10.8");
+        for what in ["delivery limit", "retention", "length"] {
+            assert_eq!(state(&limited, what), State::Failed, "{what}");
+        }
+        // 20 unless told otherwise, which is enough for the 11 of most jobs; a negative limit is none.
+        assert_eq!(state(&judged(r#"{"type":"quorum"}"#, "4.0.2"), "delivery limit"), State::Ok);
+        let off = r#"{"type":"quorum","arguments":{"x-delivery-limit":-1}}"#;
+        assert_eq!(state(&judged(off, "4.0.2"), "delivery limit"), State::Ok);
+    }
+
+    #[test]
+    fn how_long_a_message_may_be_held() {
+        let hour = Some(ServerTimeout::After(Duration::from_secs(3600)));
+        assert_eq!(timeout("{}", "3.10.8", None, 600), State::Ok);
+        assert_eq!(timeout("{}", "3.10.8", None, 3600), State::Warning, "perhaps it is configured");
+        assert_eq!(timeout("{}", "3.10.8", hour, 4000), State::Failed);
+        assert_eq!(timeout("{}", "3.10.8", hour, 3000), State::Ok);
+        assert_eq!(timeout("{}", "3.10.8", Some(ServerTimeout::Off), 400_000), State::Ok);
+        let own = r#"{"type":"quorum","arguments":{"x-consumer-timeout":7200000}}"#;
+        assert_eq!(timeout(own, "3.13.1", hour, 7000), State::Ok, "a queue's own goes first");
+        assert_eq!(timeout(own, "3.10.8", hour, 7000), State::Failed, "an old broker does not know it");
+    }
+}

@@ -1,0 +1,162 @@
+//! SQS: how long messages are kept, how large they may be, and where those go that nobody can receive in peace.
+
+use std::time::Duration;
+
+use queue::{SqsAttributes, SqsOptions, SqsQueue, SqsTarget};
+
+use super::needs::{Needs, shown};
+use super::report::Report;
+use super::traffic;
+use crate::targets::{QueueAddress, Role, Target};
+
+/// SQS ends a lease after that long, however often it is extended.
+const LEASE_MAX: Duration = Duration::from_secs(12 * 3600);
+
+/// Checks the queues of a target at SQS.
+pub async fn check(
+    target: &Target,
+    address: &QueueAddress,
+    prefix: &str,
+    create: bool,
+    needs: &Needs,
+    report: &mut Report,
+) {
+    let endpoint = target.endpoint.as_deref();
+    if create && let Err(error) = SqsTarget::open(prefix, endpoint, true).await {
+        return report.failed("queues", error.to_string());
+    }
+    judge_lease(needs, report);
+    for role in [Role::Tasks, Role::Results, Role::DeadLetters] {
+        let name = address.name(role);
+        let options = SqsOptions { queue: name.clone(), endpoint: target.endpoint.clone(), create: false };
+        let queue = match SqsQueue::open(options).await {
+            Ok(queue) => queue,
+            Err(error) => {
+                report.failed(format!("queue {name}"), format!("{error} (`gristmill doctor --create` makes it)"));
+                continue;
+            }
+        };
+        match queue.attributes().await {
+            Ok(attributes) => judge(role, address, &attributes, needs, report),
+            Err(error) => report.not_checked(format!("queue {name}, attributes"), error.to_string()),
+        }
+        traffic::check(role, &name, &queue, report).await;
+    }
+}
+
+fn judge_lease(needs: &Needs, report: &mut Report) {
+    let check = "lease";
+    match needs.held {
+        Some(held) if held > LEASE_MAX => report.failed(
+            check,
+            format!(
+                "the job may hold a message for {}, and SQS allows {}: lower run_invocation_timeout and make \
+                 mini-batches smaller, or use RabbitMQ",
+                shown(held),
+                shown(LEASE_MAX)
+            ),
+        ),
+        Some(held) => {
+            report.ok(check, format!("{}; the job holds a message for {} at most", shown(LEASE_MAX), shown(held)));
+        }
+        None => {
+            report.ok(check, format!("{}; --job JOB_FILE compares it with the deadlines of a job", shown(LEASE_MAX)))
+        }
+    }
+}
+
+/// What the queue is.
+fn judge(role: Role, address: &QueueAddress, attributes: &SqsAttributes, needs: &Needs, report: &mut Report) {
+    let check = |what: &str| format!("queue {}, {what}", address.name(role));
+    let kept = attributes.retention;
+    if kept < needs.retention {
+        let message = format!(
+            "messages are dropped after {}, and a job may take {}; raise MessageRetentionPeriod (14 days at most)",
+            shown(kept),
+            shown(needs.retention)
+        );
+        report.failed(check("retention"), message);
+    } else {
+        report.ok(check("retention"), shown(kept));
+    }
+    if role == Role::DeadLetters {
+        return;
+    }
+    let dead_letters = address.name(Role::DeadLetters);
+    match &attributes.redrive {
+        None => report.warning(
+            check("redrive policy"),
+            format!(
+                "there is none: a message that nobody can read in peace comes back until it expires; set RedrivePolicy \
+                 to {dead_letters} with a maxReceiveCount above {}",
+                needs.deliveries
+            ),
+        ),
+        Some(redrive) if redrive.receive_count_max < needs.deliveries => report.failed(
+            check("redrive policy"),
+            format!(
+                "SQS takes a message away after {} receives, and a job allows {}: its mini-batch would never end; raise \
+                 maxReceiveCount above {}",
+                redrive.receive_count_max, needs.deliveries, needs.deliveries
+            ),
+        ),
+        Some(redrive) if redrive.dead_letters_arn.rsplit(':').next() != Some(&dead_letters) => report.warning(
+            check("redrive policy"),
+            format!("dead letters go to {}, and {dead_letters} is where they are listed", redrive.dead_letters_arn),
+        ),
+        Some(redrive) => report.ok(
+            check("redrive policy"),
+            format!("to {dead_letters} after {} receives; jobs need {}", redrive.receive_count_max, needs.deliveries),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use queue::Redrive;
+
+    use super::super::report::State;
+    use super::*;
+
+    fn judged(attributes: SqsAttributes) -> Vec<(String, State)> {
+        let address = QueueAddress::parse("sqs://p", Path::new("/")).expect("valid");
+        let mut report = Report::new(true);
+        let needs = Needs { held: None, deliveries: 11, retention: Duration::from_secs(24 * 3600) };
+        judge(Role::Tasks, &address, &attributes, &needs, &mut report);
+        report.states()
+    }
+
+    fn attributes(retention_hours: u64, redrive: Option<(&str, u32)>) -> SqsAttributes {
+        SqsAttributes {
+            arn: "arn:aws:sqs:us-east-1:0:p-tasks".into(),
+            retention: Duration::from_secs(retention_hours * 3600),
+            visibility: Duration::from_secs(30),
+            message_bytes_max: 256 * 1024,
+            redrive: redrive.map(|(queue, receive_count_max)| Redrive {
+                dead_letters_arn: format!("arn:aws:sqs:us-east-1:0:{queue}"),
+                receive_count_max,
+            }),
+        }
+    }
+
+    #[test]
+    fn how_long_and_where_to() {
+        let states = |attributes| judged(attributes).into_iter().map(|(_, state)| state).collect::<Vec<_>>();
+        assert_eq!(states(attributes(96, Some(("p-dead-letters", 100)))), [State::Ok, State::Ok]);
+        assert_eq!(states(attributes(1, None)), [State::Failed, State::Warning]);
+        assert_eq!(states(attributes(96, Some(("p-dead-letters", 5)))), [State::Ok, State::Failed]);
+        assert_eq!(states(attributes(96, Some(("elsewhere", 100)))), [State::Ok, State::Warning]);
+    }
+
+    #[test]
+    fn twelve_hours_are_the_limit() {
+        for (hours, state) in [(11, State::Ok), (13, State::Failed)] {
+            let mut report = Report::new(true);
+            let held = Some(Duration::from_secs(hours * 3600));
+            judge_lease(&Needs { held, deliveries: 11, retention: Duration::ZERO }, &mut report);
+            assert_eq!(report.states()[0].1, state);
+        }
+    }
+}
