@@ -41,7 +41,8 @@ pub struct DemultiplexerOptions {
     pub lease: Duration,
     /// The longest wait of one call to the shared queue.
     pub poll_wait: Duration,
-    /// Messages to receive while no view asks for any, so that new groups are noticed.
+    /// Messages to receive while there are no views, so that groups are noticed. Where there are some, others come with
+    /// what their readers ask for.
     pub idle_wish: usize,
     /// How long a delivery waits for the reader of its view before it is given back; `None`: for ever.
     pub hold_max: Option<Duration>,

@@ -209,6 +209,7 @@ impl Shared {
             state.groups.remove(name);
         }
         drop(state);
+        self.asked.notify_one();
         if !is_empty {
             self.tell_again(name);
         }
@@ -291,7 +292,10 @@ impl Shared {
         let asked: usize = asks().fold(0, |sum, ask| sum.saturating_add(ask.messages_max));
         // What others wait for keeps nobody from receiving, unless it is too much.
         let asked = if for_nobody < UNVIEWED_MAX { asked.saturating_sub(for_readers) } else { 0 };
-        let messages_max = asked.max(state.idle_wish.saturating_sub(for_readers + for_nobody));
+        // Readers that pause between two asks mean to find more at once then.
+        let has_views = state.groups.values().any(|group| group.has_view);
+        let idle_wish = if has_views { 0 } else { state.idle_wish.saturating_sub(for_nobody) };
+        let messages_max = asked.max(idle_wish);
         if messages_max == 0 {
             // Who asks and gets nothing now waits no longer than it wanted.
             state.asks.values_mut().for_each(|ask| ask.was_polled = true);
