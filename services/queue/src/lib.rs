@@ -12,6 +12,7 @@
 //! |---|---|---|---|
 //! | [`SqliteQueue`] | one machine, nothing to install | nothing | by the wall clock |
 //! | [`RabbitQueue`] | several machines, on RabbitMQ | nothing | with their connection |
+//! | [`SqsQueue`] | several machines, on AWS | nothing | by the clock of the service, after 12 hours at most |
 //! | [`MemoryQueue`] | tests | everything | by a clock the test may hold |
 //!
 //! What is deliberately absent: topics, priorities, a dead-letter policy (who receives decides what cannot be read),
@@ -24,6 +25,7 @@ mod error;
 mod memory;
 mod rabbitmq;
 mod sqlite;
+mod sqs;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -38,6 +40,7 @@ pub use error::Error;
 pub use memory::{MemoryOptions, MemoryQueue};
 pub use rabbitmq::{RabbitOptions, RabbitQueue};
 pub use sqlite::{Durability, SqliteOptions, SqliteQueue};
+pub use sqs::{Redrive, SqsAttributes, SqsOptions, SqsQueue, SqsTarget};
 
 /// A queue of messages, delivered at least once.
 ///
@@ -139,13 +142,24 @@ enum Name {
     /// A message and one of its deliveries, or a delivery tag and the connection it is valid on.
     Numbered { message: i64, delivery: u32 },
     /// What a service calls it.
-    #[expect(dead_code)]
     Handle(Arc<str>),
 }
 
 impl Receipt {
     fn numbered(message: i64, delivery: u32) -> Self {
         Self(Name::Numbered { message, delivery })
+    }
+
+    fn named(handle: Arc<str>) -> Self {
+        Self(Name::Handle(handle))
+    }
+
+    /// What the service calls it, if it is the receipt of a service.
+    fn handle(&self) -> Option<&str> {
+        match &self.0 {
+            Name::Handle(handle) => Some(handle),
+            Name::Numbered { .. } => None,
+        }
     }
 
     /// Message and delivery. A receipt of a queue of another kind gives numbers that name nothing.

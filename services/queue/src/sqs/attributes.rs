@@ -1,0 +1,201 @@
+//! Queues before anything is sent: found or created, and what the service knows about them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use aws_sdk_sqs::Client;
+use aws_sdk_sqs::types::QueueAttributeName;
+
+use super::failure::Failure;
+use super::leases::Leases;
+use super::service::{REQUEST_TIME, Retries, answer, connect, persist};
+use super::{Inner, SqsQueue, region};
+use crate::{Depth, Error};
+
+/// The longest that SQS keeps a message: a job may wait for its fleet.
+const RETENTION: Duration = Duration::from_secs(14 * 24 * 3600);
+/// For who receives without saying how long; everybody here says it.
+const VISIBILITY: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(20);
+/// Receives after which SQS itself moves a message to the dead letters. The engine limits lost deliveries much
+/// earlier and by its own count, so this is only for messages that it does not even get to read.
+const RECEIVES_MAX: u32 = 100;
+/// If the service does not say what it carries.
+const MESSAGE_BYTES_DEFAULT: usize = 256 << 10;
+
+/// What the service knows about a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SqsAttributes {
+    /// Its full name.
+    pub arn: String,
+    /// How long a message is kept that nobody acknowledges.
+    pub retention: Duration,
+    /// How long a lease is if who receives does not say.
+    pub visibility: Duration,
+    /// What an encoded body may measure.
+    pub message_bytes_max: usize,
+    /// Where messages go that are received too often.
+    pub redrive: Option<Redrive>,
+}
+
+/// Where messages go that are received too often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redrive {
+    /// The full name of the queue that gets them.
+    pub dead_letters_arn: String,
+    /// After how many receives.
+    pub receive_count_max: u32,
+}
+
+/// The three queues of a target.
+#[derive(Clone, Debug)]
+pub struct SqsTarget {
+    /// `<prefix>-tasks`
+    pub tasks: SqsQueue,
+    /// `<prefix>-results`
+    pub results: SqsQueue,
+    /// `<prefix>-dead-letters`
+    pub dead_letters: SqsQueue,
+}
+
+impl SqsTarget {
+    /// Opens the queues, over one client. With `create`, those that do not exist are created: tasks and results with
+    /// dead letters as theirs; queues that exist are left as they are.
+    pub async fn open(prefix: &str, endpoint: Option<&str>, create: bool) -> Result<Self, Error> {
+        let client = connect(endpoint).await;
+        let name = |role| format!("{prefix}-{role}");
+        let open = |name: String, redrive| {
+            let client = client.clone();
+            async move { SqsQueue::open_with(client, &name, create.then_some(redrive)).await }
+        };
+        let dead_letters = open(name("dead-letters"), None).await?;
+        let redrive = match create {
+            true => Some(Redrive {
+                dead_letters_arn: dead_letters.attributes().await?.arn,
+                receive_count_max: RECEIVES_MAX,
+            }),
+            false => None,
+        };
+        let tasks = open(name("tasks"), redrive.clone()).await?;
+        let results = open(name("results"), redrive).await?;
+        Ok(Self { tasks, results, dead_letters })
+    }
+}
+
+impl SqsQueue {
+    /// Opens a queue, and creates it with that redrive policy if it does not exist.
+    pub(super) async fn open_with(client: Client, queue: &str, create: Option<Option<Redrive>>) -> Result<Self, Error> {
+        let name = queue.rsplit('/').next().unwrap_or(queue).to_owned();
+        let explained = |failure: Failure| failure.explain(&name, region(&client));
+        if client.config().region().is_none() {
+            let reason = "there is no AWS region; set AWS_REGION, or a region in the AWS profile".to_owned();
+            return Err(Error::Misconfigured { queue: name, reason });
+        }
+        if name.ends_with(".fifo") {
+            let reason = "it is a FIFO queue, which holds back the messages of a job; use a standard queue".to_owned();
+            return Err(Error::Misconfigured { queue: name, reason });
+        }
+        let found = if is_url(queue) {
+            look(&client, queue).await.map(|_| queue.to_owned())
+        } else {
+            find(&client, queue).await
+        };
+        let (url, created) = match (found, create) {
+            (Err(Failure::NoQueue), Some(redrive)) => {
+                (self::create(&client, &name, redrive.as_ref()).await.map_err(&explained)?, true)
+            }
+            (found, _) => (found.map_err(&explained)?, false),
+        };
+        let mut retries = Retries::new();
+        let attributes = loop {
+            match look(&client, &url).await {
+                Ok((attributes, _)) => break attributes,
+                // It takes a moment until a new queue is known everywhere.
+                Err(Failure::NoQueue) if created => {
+                    let unknown = Failure::Passing("it was created, but is not there yet".to_owned());
+                    retries.pause(unknown).await.map_err(&explained)?;
+                }
+                Err(failure) => return Err(explained(failure)),
+            }
+        };
+        let message_bytes_max = attributes.message_bytes_max;
+        let leases = Mutex::new(Leases::default());
+        Ok(Self { inner: Arc::new(Inner { client, name, url, message_bytes_max, leases }) })
+    }
+}
+
+fn is_url(queue: &str) -> bool {
+    queue.starts_with("https://") || queue.starts_with("http://")
+}
+
+async fn find(client: &Client, name: &str) -> Result<String, Failure> {
+    let request = || answer("GetQueueUrl", REQUEST_TIME, client.get_queue_url().queue_name(name).send());
+    let found = persist(request).await?;
+    found.queue_url.ok_or_else(|| Failure::Lasting("GetQueueUrl was answered without one".to_owned()))
+}
+
+async fn create(client: &Client, name: &str, redrive: Option<&Redrive>) -> Result<String, Failure> {
+    let seconds = |duration: Duration| duration.as_secs().to_string();
+    let mut attributes = HashMap::from([
+        (QueueAttributeName::MessageRetentionPeriod, seconds(RETENTION)),
+        (QueueAttributeName::VisibilityTimeout, seconds(VISIBILITY)),
+        (QueueAttributeName::ReceiveMessageWaitTimeSeconds, seconds(WAIT)),
+    ]);
+    if let Some(Redrive { dead_letters_arn, receive_count_max }) = redrive {
+        let policy = serde_json::json!({
+            "deadLetterTargetArn": dead_letters_arn,
+            "maxReceiveCount": receive_count_max.to_string(),
+        });
+        attributes.insert(QueueAttributeName::RedrivePolicy, policy.to_string());
+    }
+    let request = || {
+        let request = client.create_queue().queue_name(name).set_attributes(Some(attributes.clone()));
+        answer("CreateQueue", REQUEST_TIME, request.send())
+    };
+    match persist(request).await {
+        Ok(created) => {
+            created.queue_url.ok_or_else(|| Failure::Lasting("CreateQueue was answered without a URL".to_owned()))
+        }
+        // Somebody else may have created it meanwhile, with other attributes.
+        Err(failure) => find(client, name).await.map_err(|_| failure),
+    }
+}
+
+/// Asks for everything that is known about a queue.
+pub(super) async fn look(client: &Client, url: &str) -> Result<(SqsAttributes, Depth), Failure> {
+    use QueueAttributeName as Name;
+    let request = || {
+        let request = client.get_queue_attributes().queue_url(url).attribute_names(Name::All);
+        answer("GetQueueAttributes", REQUEST_TIME, request.send())
+    };
+    let values = persist(request).await?.attributes.unwrap_or_default();
+    let text = |name: Name| values.get(&name).cloned().unwrap_or_default();
+    let number = |name: Name| text(name).parse::<u64>().ok();
+    let seconds = |name: Name| Duration::from_secs(number(name).unwrap_or_default());
+    let message_bytes_max = number(Name::MaximumMessageSize).and_then(|bytes| usize::try_from(bytes).ok());
+    let attributes = SqsAttributes {
+        arn: text(Name::QueueArn),
+        retention: seconds(Name::MessageRetentionPeriod),
+        visibility: seconds(Name::VisibilityTimeout),
+        message_bytes_max: message_bytes_max.unwrap_or(MESSAGE_BYTES_DEFAULT),
+        redrive: redrive(&text(Name::RedrivePolicy)),
+    };
+    let depth = Depth {
+        visible: number(Name::ApproximateNumberOfMessages).unwrap_or_default(),
+        in_flight: number(Name::ApproximateNumberOfMessagesNotVisible).unwrap_or_default(),
+        delayed: number(Name::ApproximateNumberOfMessagesDelayed).unwrap_or_default(),
+    };
+    Ok((attributes, depth))
+}
+
+/// Reads a redrive policy. Services write the count as a number or as text.
+fn redrive(policy: &str) -> Option<Redrive> {
+    let policy: serde_json::Value = serde_json::from_str(policy).ok()?;
+    let count = policy.get("maxReceiveCount")?;
+    let count = count.as_u64().or_else(|| count.as_str()?.parse().ok())?;
+    Some(Redrive {
+        dead_letters_arn: policy.get("deadLetterTargetArn")?.as_str()?.to_owned(),
+        receive_count_max: count.try_into().ok()?,
+    })
+}

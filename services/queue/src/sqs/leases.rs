@@ -1,0 +1,137 @@
+//! Which deliveries are leased from here, by our own clock.
+//!
+//! The services are lax with old receipts: some extend a lease that has lapsed, even one that somebody else has now.
+//! So the queue remembers how long it holds what, and neither extends nor releases what it does not hold.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// SQS ends every lease this long after the message was received, however often it was extended, and refuses an
+/// extension that goes beyond it.
+pub(super) const LEASE_MAX: Duration = Duration::from_secs(12 * 3600);
+/// The clocks differ, and a request takes its time to arrive.
+const MARGIN: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    held: HashMap<Arc<str>, Lease>,
+    /// How many there may be before those that lapsed are looked for.
+    swept_at: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    lapses: Instant,
+    /// When the service ends it.
+    ends: Instant,
+}
+
+impl Leases {
+    /// A delivery that was `requested` and has arrived now, with what it was leased for.
+    pub fn took(&mut self, receipt: Arc<str>, requested: Instant, visibility: Duration, now: Instant) {
+        if self.held.len() >= self.swept_at {
+            self.held.retain(|_, lease| lease.lapses > now);
+            self.swept_at = (2 * self.held.len()).max(1000);
+        }
+        self.held.insert(receipt, Lease { lapses: now + visibility, ends: requested + LEASE_MAX });
+    }
+
+    /// The seconds for which the lease can be extended, at most those `asked` for; `None`: it is lost.
+    pub fn extension(&mut self, receipt: &str, asked: Duration, now: Instant) -> Option<i32> {
+        let lease = self.held.get(receipt)?;
+        let left = (lease.ends - MARGIN).saturating_duration_since(now).as_secs();
+        if lease.lapses <= now || left == 0 {
+            self.held.remove(receipt);
+            return None;
+        }
+        Some(seconds(asked).min(i32::try_from(left).expect("12 hours fit")))
+    }
+
+    /// The lease was extended for so many seconds from `now` on, or ended with 0.
+    pub fn extended(&mut self, receipt: &str, seconds: i32, now: Instant) {
+        if seconds == 0 {
+            self.held.remove(receipt);
+        } else if let Some(lease) = self.held.get_mut(receipt) {
+            lease.lapses = now + Duration::from_secs(seconds.unsigned_abs().into());
+        }
+    }
+
+    pub fn holds(&self, receipt: &str, now: Instant) -> bool {
+        self.held.get(receipt).is_some_and(|lease| lease.lapses > now)
+    }
+
+    pub fn lost(&mut self, receipt: &str) {
+        self.held.remove(receipt);
+    }
+}
+
+/// Whole seconds, as SQS counts, rounded up so that nothing ends early; at most what it takes.
+pub(super) fn seconds(duration: Duration) -> i32 {
+    let whole = duration.min(LEASE_MAX).as_millis().div_ceil(1000);
+    i32::try_from(whole).expect("12 hours fit")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn took(visibility: Duration) -> (Leases, Instant) {
+        let (mut leases, start) = (Leases::default(), Instant::now());
+        leases.took("a".into(), start, visibility, start);
+        (leases, start)
+    }
+
+    #[test]
+    fn seconds_are_rounded_up() {
+        let cases = [(0, 0), (1, 1), (1000, 1), (1001, 2), (43_200_000, 43_200), (u64::MAX, 43_200)];
+        for (milliseconds, expected) in cases {
+            assert_eq!(seconds(Duration::from_millis(milliseconds)), expected);
+        }
+        assert_eq!(seconds(Duration::from_nanos(1_000_001)), 1);
+    }
+
+    #[test]
+    fn a_lease_lapses_by_our_clock() {
+        let (mut leases, start) = took(10 * SECOND);
+        assert_eq!(leases.extension("a", 30 * SECOND, start + 9 * SECOND), Some(30));
+        leases.extended("a", 30, start + 9 * SECOND);
+        assert!(leases.holds("a", start + 38 * SECOND));
+        assert!(!leases.holds("a", start + 39 * SECOND));
+        assert_eq!(leases.extension("a", SECOND, start + 39 * SECOND), None);
+        assert_eq!(leases.extension("a", SECOND, start + 9 * SECOND), None, "lost once, lost for good");
+        assert_eq!(leases.extension("b", SECOND, start), None);
+    }
+
+    #[test]
+    fn a_lease_that_was_ended_is_not_held() {
+        let (mut leases, start) = took(10 * SECOND);
+        leases.extended("a", 0, start);
+        assert!(!leases.holds("a", start));
+    }
+
+    #[test]
+    fn no_extension_goes_beyond_twelve_hours_from_receiving() {
+        let (mut leases, start) = took(12 * HOUR);
+        assert_eq!(leases.extension("a", 13 * HOUR, start), Some(43_195));
+        assert_eq!(leases.extension("a", HOUR, start + 11 * HOUR), Some(3595));
+        assert_eq!(leases.extension("a", 60 * SECOND, start + 11 * HOUR), Some(60));
+        assert_eq!(leases.extension("a", 60 * SECOND, start + 12 * HOUR - 7 * SECOND), Some(2));
+        assert_eq!(leases.extension("a", 60 * SECOND, start + 12 * HOUR - 5 * SECOND), None);
+    }
+
+    #[test]
+    fn those_that_lapsed_are_forgotten() {
+        let (mut leases, start) = took(10 * SECOND);
+        for number in 0..100_000 {
+            let now = start + number * Duration::from_millis(10);
+            leases.took(number.to_string().into(), now, 10 * SECOND, now);
+        }
+        assert!(leases.held.len() <= 2002, "{}", leases.held.len());
+    }
+}

@@ -1,0 +1,101 @@
+//! The SQS queue against real components that speak its protocol: LocalStack at `GRISTMILL_TEST_AWS_ENDPOINT`, and for
+//! a second opinion moto's server at `GRISTMILL_TEST_MOTO_ENDPOINT`.
+
+mod contract;
+mod faults;
+mod limits;
+mod proxy;
+mod refusals;
+mod target;
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use queue::{Delivery, Message, Queue, Receipt, Receive, SqsOptions, SqsQueue};
+
+fn localstack() -> String {
+    endpoint("GRISTMILL_TEST_AWS_ENDPOINT", "LocalStack")
+}
+
+fn moto() -> String {
+    endpoint("GRISTMILL_TEST_MOTO_ENDPOINT", "moto server")
+}
+
+fn endpoint(variable: &str, component: &str) -> String {
+    for name in [variable, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"] {
+        assert!(
+            std::env::var_os(name).is_some(),
+            "{name} is not set, so there is no {component}: start it with scripts/up"
+        );
+    }
+    std::env::var(variable).expect("UTF-8")
+}
+
+/// A queue name that nobody else uses.
+fn unused_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_micros();
+    format!("test-{}-{now}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A queue of its own, deleted when dropped.
+async fn unused_queue(endpoint: &str) -> Deleted {
+    open(endpoint, &unused_name(), true)
+        .await
+        .map(Deleted)
+        .expect("opens; is the component up? start it with scripts/up")
+}
+
+async fn open(endpoint: &str, name: &str, create: bool) -> Result<SqsQueue, queue::Error> {
+    SqsQueue::open(SqsOptions { queue: name.to_owned(), endpoint: Some(endpoint.to_owned()), create }).await
+}
+
+/// Deletes the queue when dropped.
+struct Deleted(SqsQueue);
+
+impl Deref for Deleted {
+    type Target = SqsQueue;
+
+    fn deref(&self) -> &SqsQueue {
+        &self.0
+    }
+}
+
+impl Drop for Deleted {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(self.0.delete()));
+    }
+}
+
+fn messages(count: usize) -> Vec<Message> {
+    (0..count).map(|number| Message::new(format!("{number:05}"), "job")).collect()
+}
+
+fn request(messages_max: usize) -> Receive {
+    Receive { messages_max, visibility: Duration::from_secs(60), wait: Duration::ZERO }
+}
+
+/// Receives until there is nothing more.
+async fn receive_all(queue: &SqsQueue) -> Vec<Delivery> {
+    let mut deliveries = Vec::new();
+    loop {
+        let more = queue.receive(request(1000)).await.expect("receives");
+        if more.is_empty() {
+            return deliveries;
+        }
+        deliveries.extend(more);
+    }
+}
+
+fn receipts(deliveries: &[Delivery]) -> Vec<Receipt> {
+    deliveries.iter().map(|delivery| delivery.receipt.clone()).collect()
+}
+
+fn sorted_bodies(deliveries: &[Delivery]) -> Vec<String> {
+    let mut bodies: Vec<String> =
+        deliveries.iter().map(|delivery| String::from_utf8_lossy(&delivery.body).into_owned()).collect();
+    bodies.sort();
+    bodies
+}

@@ -1,0 +1,159 @@
+//! What lasts is told once, in one line: what, which queue, what to do.
+
+use std::process::Command;
+use std::time::Duration;
+
+use queue::{Error, Message, Queue};
+
+use crate::proxy::{Fate, Proxy, Request};
+use crate::{Deleted, localstack, messages, moto, open, receipts, request, unused_name, unused_queue};
+
+/// Says who the child of a test is, and what it opens.
+const CHILD: &str = "GRISTMILL_TEST_SQS_CHILD";
+
+fn assert_told<T>(result: Result<T, Error>, expected: &[&str]) {
+    let error = result.err().expect("fails");
+    assert!(matches!(error, Error::Misconfigured { .. }), "{error:?}");
+    let told = error.to_string();
+    assert_eq!(told.lines().count(), 1, "{told}");
+    expected.iter().for_each(|words| assert!(told.contains(words), "{words:?} is missing in: {told}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_is_not_there() {
+    for endpoint in [localstack(), moto()] {
+        let name = unused_name();
+        let expected = [&name[..], "does not exist in region us-east-1", "create it"];
+        assert_told(open(&endpoint, &name, false).await, &expected);
+        assert_told(open(&endpoint, &format!("{endpoint}/000000000000/{name}"), false).await, &expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_vanishes() {
+    for endpoint in [localstack(), moto()] {
+        let name = unused_name();
+        let queue = open(&endpoint, &name, true).await.expect("creates");
+        queue.send(messages(2)).await.expect("sends");
+        let receipts = receipts(&queue.receive(request(2)).await.expect("receives"));
+        queue.delete().await.expect("deletes");
+        let expected = [&name[..], "does not exist", "create it"];
+        assert_told(queue.send(messages(1)).await, &expected);
+        assert_told(queue.receive(request(20)).await, &expected);
+        assert_told(queue.extend(&[(receipts[0].clone(), Duration::from_secs(30))]).await, &expected);
+        assert_told(queue.release(&receipts).await, &expected);
+        assert_told(queue.acknowledge(&receipts).await, &expected);
+        assert_told(queue.depth().await, &expected);
+        assert_told(queue.attributes().await, &expected);
+        assert_told(queue.purge().await, &expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_receive_whose_queue_vanishes_ends() {
+    let name = unused_name();
+    let queue = open(&localstack(), &name, true).await.expect("creates");
+    let waiting = queue::Receive { wait: Duration::from_secs(20), ..request(1) };
+    let (received, ()) = tokio::join!(queue.receive(waiting), async {
+        queue.depth().await.expect("exists");
+        queue.delete().await.expect("deletes");
+    });
+    // The service may end the wait with nothing; the next call meets what has happened.
+    assert!(received.is_err() || received.is_ok_and(|deliveries| deliveries.is_empty()));
+    assert_told(queue.receive(request(1)).await, &[&name, "does not exist"]);
+}
+
+/// What AWS answers to who may not, or is not who it says; the emulators let everybody do everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_is_told_so() {
+    const DENIED: &str = r#"{"__type":"com.amazon.coral.service#AccessDeniedException","message":"User: arn:aws:iam::1:user/ann is not authorized to perform: sqs:sendmessage on resource: arn:aws:sqs:us-east-1:1:q because no identity-based policy allows the sqs:sendmessage action"}"#;
+    const UNKNOWN: &str = r#"{"__type":"com.amazon.coral.service#InvalidClientTokenId","message":"The security token included in the request is invalid."}"#;
+    const UNSIGNED: &str = r#"{"__type":"com.amazon.coral.service#SignatureDoesNotMatch","message":"Canonical: x-amz-security-token:abc123"}"#;
+    const EXPIRED: &str = r#"{"__type":"com.amazon.coral.service#ExpiredTokenException","message":"The security token included in the request is expired"}"#;
+    let answers = |request: &Request| match request.action.as_str() {
+        "SendMessageBatch" => Fate::Fail(Some((403, DENIED))),
+        "ReceiveMessage" => Fate::Fail(Some((403, UNKNOWN))),
+        "DeleteMessageBatch" => Fate::Fail(Some((403, UNSIGNED))),
+        "PurgeQueue" => Fate::Fail(Some((403, EXPIRED))),
+        _ => Fate::Pass,
+    };
+    let name = unused_name();
+    let direct = Deleted(open(&localstack(), &name, true).await.expect("creates"));
+    direct.send(messages(1)).await.expect("sends");
+    let receipts = receipts(&direct.receive(request(1)).await.expect("receives"));
+    let proxy = Proxy::start(&localstack(), answers).await;
+    let queue = open(&proxy.endpoint, &name, false).await.expect("opens");
+    assert_told(queue.send(messages(1)).await, &[&name, "access denied", "sqs:SendMessage", "user/ann"]);
+    assert_told(queue.receive(request(1)).await, &[&name, "does not accept the credentials", "AWS_PROFILE"]);
+    assert_told(queue.acknowledge(&receipts).await, &[&name, "SignatureDoesNotMatch"]);
+    assert!(!queue.acknowledge(&receipts).await.expect_err("fails").to_string().contains("abc123"));
+    assert_told(queue.purge().await, &[&name, "expired", "sign in again"]);
+    assert_eq!(proxy.count("SendMessageBatch"), 1, "what lasts is not tried again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_keeps_an_order_is_refused() {
+    assert_told(open(&localstack(), "some.fifo", true).await, &["some.fifo", "standard queue"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_the_service_refuses_is_told_and_the_others_are_sent() {
+    let queue = unused_queue(&localstack()).await;
+    let name = queue.attributes().await.expect("exists").arn.rsplit(':').next().expect("a name").to_owned();
+    let service = aws_sdk_sqs::Client::new(
+        &aws_config::defaults(aws_config::BehaviorVersion::latest()).endpoint_url(localstack()).load().await,
+    );
+    let url = service.get_queue_url().queue_name(&name).send().await.expect("exists").queue_url.expect("a URL");
+    // Somebody lowers the limit while the queue is open.
+    let size = aws_sdk_sqs::types::QueueAttributeName::MaximumMessageSize;
+    service.set_queue_attributes().queue_url(&url).attributes(size, "1024").send().await.expect("sets");
+    let sizes = [10, 2000, 10];
+    let sent = queue.send(sizes.map(|size| Message::new("x".repeat(size), "job")).to_vec()).await;
+    assert_told(sent, &[&name, "SendMessage is refused"]);
+    assert_eq!(queue.depth().await.expect("depth").visible, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_is_not_there_is_unavailable() {
+    let nobody = open("http://127.0.0.1:9", "some-queue", false).await.expect_err("nobody listens");
+    assert!(matches!(nobody, Error::Unavailable { .. }), "{nobody:?}");
+    let told = nobody.to_string();
+    assert!(told.contains("some-queue") && told.contains("no connection") && told.lines().count() == 1, "{told}");
+}
+
+/// Opens a queue in a process without AWS settings, but for those given, and returns what that is told.
+fn told_to_a_child(test: &str, settings: &[(&str, &str)]) -> String {
+    let mut child = Command::new(std::env::current_exe().expect("a test binary"));
+    child.args(["--exact", test, "--nocapture"]).env_clear().env(CHILD, localstack());
+    child.env("AWS_EC2_METADATA_DISABLED", "true").envs(settings.iter().copied());
+    child.env("AWS_CONFIG_FILE", "/dev/null").env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null");
+    let output = child.output().expect("starts");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// What a child does: it prints what it is told.
+async fn is_child() -> bool {
+    let Ok(endpoint) = std::env::var(CHILD) else { return false };
+    println!("told: {}", open(&endpoint, "some-queue", false).await.expect_err("fails"));
+    true
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_no_credentials_is_told_so() {
+    if is_child().await {
+        return;
+    }
+    let told = told_to_a_child("refusals::who_has_no_credentials_is_told_so", &[("AWS_REGION", "us-east-1")]);
+    assert!(told.contains("queue some-queue cannot be used: there are no AWS credentials; set AWS_PROFILE"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_no_region_is_told_so() {
+    if is_child().await {
+        return;
+    }
+    let keys = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")];
+    let told = told_to_a_child("refusals::who_has_no_region_is_told_so", &keys);
+    assert!(told.contains("queue some-queue cannot be used: there is no AWS region; set AWS_REGION"), "{told}");
+}

@@ -1,0 +1,89 @@
+//! The three queues of a target.
+
+use std::time::Duration;
+
+use queue::{Error, Message, Queue, Redrive, SqsTarget};
+
+use crate::{Deleted, localstack, moto, open, receipts, request, unused_name};
+
+struct Target {
+    tasks: Deleted,
+    results: Deleted,
+    dead_letters: Deleted,
+}
+
+async fn target(prefix: &str, endpoint: &str, create: bool) -> Result<Target, Error> {
+    let SqsTarget { tasks, results, dead_letters } = SqsTarget::open(prefix, Some(endpoint), create).await?;
+    Ok(Target { tasks: Deleted(tasks), results: Deleted(results), dead_letters: Deleted(dead_letters) })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_has_three_queues_with_their_policies() {
+    for endpoint in [localstack(), moto()] {
+        let prefix = unused_name();
+        let missing = target(&prefix, &endpoint, false).await.err();
+        assert!(matches!(missing, Some(Error::Misconfigured { .. })), "{missing:?}");
+        let made = target(&prefix, &endpoint, true).await.expect("creates");
+        let dead_letters = made.dead_letters.attributes().await.expect("exists");
+        assert!(dead_letters.arn.ends_with(&format!(":{prefix}-dead-letters")), "{dead_letters:?}");
+        assert_eq!((dead_letters.redrive, dead_letters.retention), (None, Duration::from_secs(14 * 24 * 3600)));
+        let redrive = Redrive { dead_letters_arn: dead_letters.arn, receive_count_max: 100 };
+        for (queue, role) in [(&made.tasks, "tasks"), (&made.results, "results")] {
+            let attributes = queue.attributes().await.expect("exists");
+            assert!(attributes.arn.ends_with(&format!(":{prefix}-{role}")), "{attributes:?}");
+            assert_eq!(attributes.redrive, Some(redrive.clone()));
+            assert_eq!(attributes.retention, Duration::from_secs(14 * 24 * 3600));
+        }
+        // Again, and twice at once: they are there, and stay as they are.
+        made.tasks.send(vec![Message::new("a", "job")]).await.expect("sends");
+        let (one, other) = tokio::join!(
+            SqsTarget::open(&prefix, Some(&endpoint), true),
+            SqsTarget::open(&prefix, Some(&endpoint), false)
+        );
+        let (one, other) = (one.expect("opens"), other.expect("opens"));
+        let deliveries = one.tasks.receive(request(10)).await.expect("receives");
+        assert_eq!(deliveries.len(), 1);
+        assert_eq!(other.tasks.depth().await.expect("depth").in_flight, 1);
+        assert_eq!(made.results.depth().await.expect("depth").total(), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_created_by_many_at_once_are_created_once() {
+    let prefix = unused_name();
+    let endpoint = localstack();
+    let opened = futures::future::join_all((0..4).map(|_| SqsTarget::open(&prefix, Some(&endpoint), true))).await;
+    let mut opened: Vec<SqsTarget> = opened.into_iter().map(|target| target.expect("opens")).collect();
+    let SqsTarget { tasks, results, dead_letters } = opened.remove(0);
+    let kept = [Deleted(tasks), Deleted(results), Deleted(dead_letters)];
+    opened[0].results.send(vec![Message::new("a", "job")]).await.expect("sends");
+    assert_eq!(kept[1].depth().await.expect("depth").total(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_gets_to_acknowledge_goes_to_the_dead_letters() {
+    let made = target(&unused_name(), &localstack(), true).await.expect("creates");
+    made.tasks.send(vec![Message::new("a", "job")]).await.expect("sends");
+    for count in 1..=100 {
+        let deliveries = made.tasks.receive(request(1)).await.expect("receives");
+        assert_eq!(deliveries[0].receive_count, count);
+        made.tasks.release(&receipts(&deliveries)).await.expect("releases");
+    }
+    assert!(made.tasks.receive(request(1)).await.expect("receives").is_empty());
+    let dead = made.dead_letters.receive(request(10)).await.expect("receives");
+    assert_eq!(dead.iter().map(|delivery| &delivery.body[..]).collect::<Vec<_>>(), [b"a"]);
+    assert_eq!(made.results.depth().await.expect("depth").total(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_opened_by_its_url_too() {
+    for endpoint in [localstack(), moto()] {
+        let name = unused_name();
+        let queue = Deleted(open(&endpoint, &name, true).await.expect("creates"));
+        queue.send(vec![Message::new("a", "job")]).await.expect("sends");
+        let arn = queue.attributes().await.expect("exists").arn;
+        let account = arn.split(':').nth(4).expect("an account");
+        let by_url = open(&endpoint, &format!("{endpoint}/{account}/{name}"), false).await.expect("opens");
+        assert_eq!(by_url.receive(request(10)).await.expect("receives").len(), 1);
+    }
+}
