@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result};
 use protocol::{Descriptor, JobSpec};
 
+use crate::cost::{self, CostArguments};
 use crate::run::{INVALID, load};
 use crate::settings::Settings;
 
@@ -27,6 +28,8 @@ pub struct PlanArguments {
     /// Print every mini-batch as one JSON object a line, and the totals last.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    cost: CostArguments,
 }
 
 /// Shows what the mini-batches would be.
@@ -39,6 +42,7 @@ pub fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<ExitCode> 
     // A closed pipe (`| head`) ends the command, and is no error.
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut shown = 0;
+    let mut descriptor_bytes = 0;
     for descriptor in &mut plan {
         let descriptor = match descriptor {
             Ok(descriptor) => descriptor,
@@ -48,7 +52,10 @@ pub fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<ExitCode> 
                 return Ok(ExitCode::from(INVALID));
             }
         };
-        let written = if arguments.json {
+        let written = if arguments.cost.cost {
+            descriptor_bytes += serde_json::to_vec(&descriptor).map_or(0, |text| text.len() as u64);
+            Ok(())
+        } else if arguments.json {
             serde_json::to_writer(&mut out, &descriptor).map_err(Into::into).and_then(|()| out.write_all(b"\n"))
         } else if arguments.all || shown < SHOWN {
             shown += 1;
@@ -61,15 +68,25 @@ pub fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<ExitCode> 
         }
     }
     let totals = plan.totals();
+    let work = arguments.cost.workload(&parsed.spec, totals.mini_batches, descriptor_bytes);
+    if arguments.cost.cost && arguments.json {
+        let _ = writeln!(out, "{}", cost::json(&work)).and_then(|()| out.flush());
+        return Ok(ExitCode::SUCCESS);
+    }
     let _ = if arguments.json {
         writeln!(out, "{}", serde_json::to_string(&totals).expect("totals always serialise"))
     } else {
-        if totals.mini_batches > shown {
+        if totals.mini_batches > shown && !arguments.cost.cost {
             let _ = writeln!(out, "          … and {} more (--all shows them)", totals.mini_batches - shown);
         }
         let items = totals.items.map_or(String::new(), |items| format!(", {items} items"));
         writeln!(out, "{} mini-batches of {} files{items}", totals.mini_batches, totals.files)
     };
+    if arguments.cost.cost {
+        for line in cost::lines(&work) {
+            let _ = writeln!(out, "{line}");
+        }
+    }
     let _ = out.flush();
     Ok(ExitCode::SUCCESS)
 }
