@@ -30,13 +30,11 @@ const CHARACTERS_MAX: usize = 100;
 pub async fn dead_letters(target: &Target, json: bool) -> Result<ExitCode> {
     let queue = target.open_queue(Role::DeadLetters).await?;
     let (deliveries, failure) = look(&*queue).await;
-    for delivery in &deliveries {
-        let letter = Letter::of(&delivery.body);
-        if json {
-            say!(out, "{}", serde_json::to_string(&letter).expect("plain data always serialises"));
-        } else {
-            say!(out, "{letter}");
-        }
+    let letters: Vec<Letter> = deliveries.iter().map(|delivery| Letter::of(&delivery.body)).collect();
+    if json {
+        say!(out, "{}", serde_json::to_string(&letters).expect("plain data always serialises"));
+    } else {
+        letters.iter().for_each(|letter| say!(out, "{letter}"));
     }
     let receipts: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
     queue.release(&receipts).await.context("give the messages back")?;

@@ -15,12 +15,13 @@ use queue::{Message, Queue};
 use reducer::Reducer;
 use storage::{JobStore, PlanComplete, Source, TargetStore};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::execute::make_output_folder;
-use crate::follow::follow;
+use crate::follow::{LOOK_EVERY, follow, stop_following};
 use crate::job_file::{self, Parsed};
 use crate::jobs::{FoundJob, Jobs, new_job_id};
-use crate::run::{FAILED, RetryArguments, load, report};
+use crate::run::{CANCELED, FAILED, RetryArguments, load, report};
 use crate::settings::Settings;
 use crate::targets::{QueueAddress, Queues, Target, TargetFlags};
 use crate::unfinished::Unfinished;
@@ -68,16 +69,12 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
         Err(status) => return Ok(status),
     };
     let target = arguments.target.require(parsed.compute_target.as_deref(), settings)?;
-    let queues = target.open_queues().await?;
+    let (stopped, _signals) = watch_for_stop();
+    let queues = target.open_queues(false).await?;
     let enqueued = describe(parsed, &target, queues).await?;
-    let job_id = &enqueued.spec.job_id;
-    match (arguments.wait, arguments.json) {
-        (true, _) => say!(err, "job {job_id}"),
-        (false, true) => say!(out, "{}", serde_json::json!({ "job_id": job_id, "target": target.name })),
-        (false, false) => say!(out, "{job_id}"),
-    }
-    let published = publish(&enqueued, Unfinished::all(), &target).await;
-    end(published, &enqueued, &target, arguments.wait, arguments.json).await
+    let show = Show { wait: arguments.wait, json: arguments.json, stopped };
+    show.job_id(&enqueued, &target);
+    show.to_the_end(&enqueued, Unfinished::all(), &target).await
 }
 
 /// Continues a job of a compute target: what is neither done nor failed for good is published to the target's queue,
@@ -93,11 +90,12 @@ pub async fn retry(arguments: RetryArguments, target: &Target) -> Result<ExitCod
         say!(err, "job {job_id} is completed, and no mini-batch failed: nothing to do");
         return Ok(report(result, arguments.json, &jobs.flag()));
     }
-    let queues = target.open_queues().await?;
+    let queues = target.open_queues(false).await?;
     let mut reducer = Reducer::open(job.clone(), queues.results.clone(), reducer::Options::shared()).await?;
     let mini_batches = reducer.tally().mini_batches();
-    // A request to cancel that no reducer has seen yet is taken back too.
-    let reopened = result.is_some() || job.cancel_requested().await?.is_some();
+    // A request to cancel that no reducer has seen yet is taken back too, and an end that has no result yet.
+    let has_ended = result.is_some() || reducer.tally().ended_as().is_some();
+    let reopened = has_ended || job.cancel_requested().await?.is_some();
     if reopened {
         reducer.reopen().await?;
     }
@@ -105,50 +103,71 @@ pub async fn retry(arguments: RetryArguments, target: &Target) -> Result<ExitCod
     say!(err, "{}", unfinished.explain(&spec, mini_batches.succeeded, 0, mini_batches.failed, reopened));
     store.mark_open(&job_id).await?;
     let enqueued = Enqueued { store, job, spec, queues };
-    if !arguments.wait {
-        match arguments.json {
-            true => say!(out, "{}", serde_json::json!({ "job_id": job_id, "target": target.name })),
-            false => say!(out, "{job_id}"),
-        }
-    }
-    let published = publish(&enqueued, unfinished, target).await;
-    end(published, &enqueued, target, arguments.wait, arguments.json).await
+    let (stopped, _signals) = watch_for_stop();
+    let show = Show { wait: arguments.wait, json: arguments.json, stopped };
+    show.job_id(&enqueued, target);
+    show.to_the_end(&enqueued, unfinished, target).await
 }
 
-/// What people get to see of a published job; with `wait` until it has ended.
-pub async fn end(
-    published: Result<Published>,
-    enqueued: &Enqueued,
-    target: &Target,
+/// Ctrl-C and SIGTERM end this command, and never the job.
+fn watch_for_stop() -> (CancellationToken, AbortOnDropHandle<()>) {
+    let stopped = CancellationToken::new();
+    let watching = AbortOnDropHandle::new(tokio::spawn(stop_following(stopped.clone())));
+    (stopped, watching)
+}
+
+/// What people want to see of a job.
+struct Show {
     wait: bool,
     json: bool,
-) -> Result<ExitCode> {
-    match published? {
-        Published::All(plan) if !wait => {
-            say!(err, "{} mini-batches of {} files are planned", plan.mini_batches, plan.files);
-            return Ok(ExitCode::SUCCESS);
+    stopped: CancellationToken,
+}
+
+impl Show {
+    fn job_id(&self, enqueued: &Enqueued, target: &Target) {
+        let job_id = &enqueued.spec.job_id;
+        match (self.wait, self.json) {
+            (true, _) => say!(err, "job {job_id}"),
+            (false, true) => say!(out, "{}", serde_json::json!({ "job_id": job_id, "target": target.name })),
+            (false, false) => say!(out, "{job_id}"),
         }
-        Published::Never(cause) if !wait => {
-            say!(err, "job {} fails: {cause}", enqueued.spec.job_id);
-            return Ok(ExitCode::from(FAILED));
-        }
-        // The reducer says the same.
-        Published::All(_) | Published::Never(_) => {}
     }
-    let stopped = CancellationToken::new();
-    let signals = tokio::spawn(crate::follow::stop_following(stopped.clone()));
-    let jobs = Jobs::There { target: target.name.clone(), store: enqueued.store.clone() };
-    let result = follow(&jobs, &enqueued.spec.job_id, &stopped).await;
-    signals.abort();
-    match result? {
-        Some(result) => Ok(report(&result, json, &jobs.flag())),
-        None => {
-            let (id, flag) = (&enqueued.spec.job_id, jobs.flag());
-            say!(
-                err,
-                "job {id} goes on; `gristmill status {id}{flag}` shows how it stands, `gristmill cancel` stops it"
-            );
-            Ok(ExitCode::from(crate::run::CANCELED))
+
+    /// Publishes a job, and follows it if that is wanted.
+    async fn to_the_end(&self, enqueued: &Enqueued, unfinished: Unfinished, target: &Target) -> Result<ExitCode> {
+        let job_id = &enqueued.spec.job_id;
+        let jobs = Jobs::There { target: target.name.clone(), store: enqueued.store.clone() };
+        let flag = jobs.flag();
+        let published = tokio::select! {
+            published = publish(enqueued, unfinished, target) => published?,
+            () = self.stopped.cancelled() => {
+                say!(err, "job {job_id} is published in part; `gristmill retry {job_id}{flag}` goes on");
+                return Ok(ExitCode::from(CANCELED));
+            }
+        };
+        enqueued.queues.close().await;
+        match published {
+            Published::All(plan) if !self.wait => {
+                say!(err, "{} mini-batches of {} files are planned", plan.mini_batches, plan.files);
+                return Ok(ExitCode::SUCCESS);
+            }
+            Published::Never(cause) if !self.wait => {
+                say!(err, "job {job_id} fails: {cause}");
+                return Ok(ExitCode::from(FAILED));
+            }
+            // The reducer says the same.
+            Published::All(_) | Published::Never(_) => {}
+        }
+        match follow(&jobs, job_id, LOOK_EVERY, &self.stopped).await? {
+            Some(result) => Ok(report(&result, self.json, &flag)),
+            None => {
+                say!(
+                    err,
+                    "job {job_id} goes on; `gristmill status {job_id}{flag}` shows how it stands, `gristmill cancel` \
+                     stops it"
+                );
+                Ok(ExitCode::from(CANCELED))
+            }
         }
     }
 }

@@ -13,27 +13,39 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::jobs::{Jobs, Standing};
 use crate::progress;
 
-/// Between two looks at the job.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Between two looks at the job from afar, where every look has a price.
+pub const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Between two looks at its progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// A store that does not answer for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// A job that stands still for so long may be waiting for somebody to be started.
 const HINT_AFTER: Duration = Duration::from_secs(15);
 
-/// Shows progress until the job has ended. `None`: it goes on, and `stopped` was cancelled.
-pub async fn follow(jobs: &Jobs, job_id: &str, stopped: &CancellationToken) -> Result<Option<JobResult>> {
+/// Shows progress until the job has ended, looking at it every `period`. `None`: it goes on, and `stopped` was cancelled.
+pub async fn follow(
+    jobs: &Jobs,
+    job_id: &str,
+    period: Duration,
+    stopped: &CancellationToken,
+) -> Result<Option<JobResult>> {
     let began = Instant::now();
     let mut answered = Instant::now();
     let mut shown: Option<(watch::Sender<_>, AbortOnDropHandle<()>)> = None;
     let mut hinted = false;
+    let mut looked_at_progress: Option<Instant> = None;
     let Some(mut job) = jobs.job(job_id).await? else { bail!("job {job_id} is gone") };
     loop {
-        match look(&job.store).await {
+        let is_due = looked_at_progress.is_none_or(|at| at.elapsed() >= PROGRESS_EVERY);
+        if is_due {
+            looked_at_progress = Some(Instant::now());
+        }
+        match look(&job.store, is_due).await {
             Ok((Some(result), _)) => return Ok(Some(result)),
             Ok((None, progress)) => {
                 answered = Instant::now();
                 job.result = None;
-                if !hinted && began.elapsed() > HINT_AFTER {
+                if !hinted && is_due && began.elapsed() > HINT_AFTER {
                     hinted = true;
                     if let Ok(Standing { hint: Some(hint), .. }) = jobs.standing(&job, progress.as_ref()).await {
                         say!(err, "{hint}");
@@ -52,14 +64,15 @@ pub async fn follow(jobs: &Jobs, job_id: &str, stopped: &CancellationToken) -> R
             Err(error) => tracing::debug!("cannot look at the job, trying again: {error}"),
         }
         tokio::select! {
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(period) => {}
             () = stopped.cancelled() => return Ok(None),
         }
     }
 }
 
-async fn look(store: &JobStore) -> storage::Result<(Option<JobResult>, Option<Progress>)> {
-    Ok((store.result().await?, store.progress().await?))
+async fn look(store: &JobStore, progress: bool) -> storage::Result<(Option<JobResult>, Option<Progress>)> {
+    let progress = if progress { store.progress().await? } else { None };
+    Ok((store.result().await?, progress))
 }
 
 /// Ctrl-C and SIGTERM end the following, and never the job.

@@ -33,6 +33,11 @@ impl Home {
         self.folder.join("environments")
     }
 
+    /// Where nodes of compute targets keep what they share, and their working directories.
+    pub fn fleet(&self) -> PathBuf {
+        self.folder.join("fleet")
+    }
+
     /// A job's folder.
     pub fn job_folder(&self, job_id: &str) -> PathBuf {
         self.folder.join("jobs").join(job_id)

@@ -8,8 +8,10 @@ macro_rules! say {
     (err, $($text:tt)*) => {{ let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{}\n", format_args!($($text)*))); }};
 }
 
+mod cost;
 mod crash;
 mod dead_letters;
+mod doctor;
 mod enqueue;
 mod execute;
 mod fleet;
@@ -49,6 +51,10 @@ enum Command {
     Run(run::RunArguments),
     /// Plan a job and publish it to a compute target, whose workers and reducers do the rest.
     Enqueue(enqueue::EnqueueArguments),
+    /// Work on the jobs of a compute target: one node. Start as many as you like, anywhere, at any time.
+    Worker(fleet::WorkerArguments),
+    /// Commit the results of all open jobs of a compute target, and write their outputs.
+    Reducer(fleet::ReducerArguments),
     /// Show what the mini-batches of a job would be, without running it.
     Plan(plan::PlanArguments),
     /// Check a job file and its entry script. Shows every problem at once.
@@ -95,9 +101,11 @@ enum Command {
     },
     /// Continue a job that was interrupted, canceled or failed. Nothing that succeeded runs again.
     Retry(run::RetryArguments),
+    /// Check that a compute target can run jobs, before the first message: each line is ok, or the one thing to fix.
+    Doctor(doctor::DoctorArguments),
     /// List the messages of a compute target that nobody can read, and why.
     DeadLetters {
-        /// Print one JSON object a line.
+        /// Print one JSON list.
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -108,21 +116,26 @@ enum Command {
     CrashPoints,
 }
 
+/// Libraries that repeat what the engine says in its own words, or that would print credentials at the finest levels.
+const QUIET: &str = "lapin=off,amq_protocol=off,async_rs=off,aws_config=off,aws_credential_types=off,aws_runtime=off,\
+                     aws_sigv4=off,aws_smithy_runtime=off,aws_smithy_runtime_api=off,aws_sdk_sqs=off,aws_sdk_s3=off";
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let settings = Settings::from_environment();
     crash::plan(settings.crash_at.clone());
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
-        .with_env_filter(tracing_subscriber::EnvFilter::new(&settings.log_filter))
+        .with_env_filter(tracing_subscriber::EnvFilter::new(format!("{},{QUIET}", settings.log_filter)))
         .without_time()
         .with_target(false)
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let status = runtime.map_err(Into::into).and_then(|runtime| {
         let status = runtime.block_on(command(arguments.command, &settings));
-        // What still blocks (a read from a dead disk, say) does not keep the command from ending.
-        runtime.shutdown_background();
+        // What still blocks (a read from a dead disk, say) does not keep the command from ending, and what still runs
+        // has nothing to say about its end.
+        std::mem::forget(runtime);
         status
     });
     match status {
@@ -142,6 +155,8 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Plan(arguments) => plan::plan(&arguments, settings),
         Command::Validate { job_file, set } => plan::validate(&job_file, &set, settings),
         Command::Enqueue(arguments) => enqueue::enqueue(arguments, settings).await,
+        Command::Worker(arguments) => fleet::worker(arguments, &home, settings).await,
+        Command::Reducer(arguments) => fleet::reducer(arguments, settings).await,
         Command::Jobs { target } => show::jobs(&jobs_of(&target, home, settings).await?).await,
         Command::Status { job, json, watch, target } => {
             show::status(&jobs_of(&target, home, settings).await?, &job, json, watch).await
@@ -150,6 +165,7 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
             show::logs(&jobs_of(&target, home, settings).await?, &job, path.as_deref()).await
         }
         Command::Cancel { job, target } => show::cancel(&jobs_of(&target, home, settings).await?, &job).await,
+        Command::Doctor(arguments) => doctor::doctor(arguments, settings).await,
         Command::DeadLetters { json, target } => {
             dead_letters::dead_letters(&target.require(None, settings)?, json).await
         }

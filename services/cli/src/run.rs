@@ -118,7 +118,7 @@ pub async fn run(arguments: RunArguments, home: &Home, settings: &Settings) -> R
         None => error,
     });
     match target {
-        Ok(Some(target)) => return fleet::run(parsed, &target, arguments.json).await,
+        Ok(Some(target)) => return fleet::run(parsed, &target, arguments.json, home, settings).await,
         Ok(None) => {}
         Err(error) => return Ok(invalid(&[format!("{error:#}")])),
     }

@@ -10,6 +10,7 @@ mod open;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use protocol::ItemPath;
@@ -53,10 +54,12 @@ pub struct Target {
     store: Option<String>,
     /// Where requests to AWS go instead.
     pub endpoint: Option<String>,
-    /// Region, instead of the one that the AWS chain finds.
-    pub region: Option<String>,
+    /// Management API of its broker, if not where brokers have it.
+    pub management: Option<String>,
     /// Interpreter of its nodes, for jobs that name none.
     pub python: Option<PathBuf>,
+    /// How long its broker lets a delivery be held, if not as long as brokers do by default.
+    pub lease: Option<Duration>,
 }
 
 impl fmt::Debug for Target {
@@ -90,8 +93,9 @@ impl TargetFlags {
                 queue: None,
                 store: None,
                 endpoint: None,
-                region: None,
+                management: None,
                 python: None,
+                lease: None,
             },
         };
         if let Some(queue) = queue {
@@ -138,8 +142,9 @@ fn from_file(name: &str, file: &TargetsFile) -> Result<Target> {
         queue: queue.transpose()?,
         store: entry.store.as_ref().map(|(text, _)| store_url(text, folder)),
         endpoint: entry.endpoint.clone(),
-        region: entry.region.clone(),
+        management: entry.management.clone(),
         python: entry.python.as_ref().map(|python| folder.join(python)),
+        lease: entry.lease_seconds.map(Duration::from_secs),
     })
 }
 

@@ -12,7 +12,7 @@ use crate::job_file::nearest;
 
 /// Name of the file, beside the job or above it.
 pub const FILE_NAME: &str = "gristmill.toml";
-const KEYS: &[&str] = &["queue", "store", "endpoint", "region", "python"];
+const KEYS: &[&str] = &["queue", "store", "endpoint", "python", "lease_seconds", "management"];
 
 /// `[targets.NAME]`, as it is written: variables replaced, nothing else looked at.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -23,10 +23,12 @@ pub struct Entry {
     pub store: Option<(String, usize)>,
     /// `endpoint`.
     pub endpoint: Option<String>,
-    /// `region`.
-    pub region: Option<String>,
+    /// `management`.
+    pub management: Option<String>,
     /// `python`.
     pub python: Option<String>,
+    /// `lease_seconds`.
+    pub lease_seconds: Option<u64>,
 }
 
 /// A file of targets.
@@ -86,6 +88,12 @@ fn read_target<'a>(
         if !KEYS.contains(&name) {
             return Err(unknown(&at(key.span()), name, KEYS));
         }
+        if name == "lease_seconds" {
+            let seconds = value.get_ref().as_integer().and_then(|digits| digits.as_str().parse().ok());
+            let fault = || line.error(format!("{field}.{name}: found no number of seconds; allowed: 60 and more"));
+            entry.lease_seconds = Some(seconds.filter(|seconds| *seconds >= 60).ok_or_else(fault)?);
+            continue;
+        }
         let DeValue::String(text) = value.get_ref() else {
             return Err(line.error(format!("{field}.{name}: found no text; allowed: a text in quotes")));
         };
@@ -94,7 +102,7 @@ fn read_target<'a>(
             "queue" => entry.queue = Some((text, line.number)),
             "store" => entry.store = Some((text, line.number)),
             "endpoint" => entry.endpoint = Some(text),
-            "region" => entry.region = Some(text),
+            "management" => entry.management = Some(text),
             _ => entry.python = Some(text),
         }
     }
@@ -192,6 +200,7 @@ mod tests {
             ),
             ("[targets.a\n", "/gristmill.toml:1: it is not TOML"),
             ("[targets.local]\n", "this name stands for this machine"),
+            ("[targets.a]\nlease_seconds = '1h'\n", ":2: targets.a.lease_seconds: found no number of seconds"),
             ("targets = 1\n", ":1: targets: found no table"),
         ] {
             let message = read_text(text).err().expect(text).to_string();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use queue::{Queue, SqliteOptions, SqliteQueue};
+use queue::{Queue, RabbitOptions, RabbitQueue, SqliteOptions, SqliteQueue, SqsOptions, SqsQueue, SqsTarget};
 use storage::{StoreOptions, TargetStore};
 
 use super::{QueueAddress, Role, Target};
@@ -12,6 +12,7 @@ use crate::settings::Settings;
 /// What jobs are published to and told through.
 #[derive(Clone, Debug)]
 pub struct Queues {
+    connections: Vec<Arc<RabbitQueue>>,
     /// Descriptors.
     pub tasks: Arc<dyn Queue>,
     /// Outcomes.
@@ -20,40 +21,115 @@ pub struct Queues {
     pub dead_letters: Arc<dyn Queue>,
 }
 
+impl Queues {
+    /// Ends connections in order, so that what was acknowledged stays acknowledged.
+    pub async fn close(&self) {
+        for connection in &self.connections {
+            if let Err(error) = connection.close().await {
+                tracing::debug!("a connection did not end in order: {error}");
+            }
+        }
+    }
+}
+
+/// A queue, and whether it is a connection.
+enum Opened {
+    Rabbit(Arc<RabbitQueue>),
+    Other(Arc<dyn Queue>),
+}
+
+impl Opened {
+    fn connection(&self) -> Option<Arc<RabbitQueue>> {
+        match self {
+            Self::Rabbit(queue) => Some(queue.clone()),
+            Self::Other(_) => None,
+        }
+    }
+
+    fn other(queue: impl Queue + 'static) -> Self {
+        Self::Other(Arc::new(queue))
+    }
+
+    fn queue(self) -> Arc<dyn Queue> {
+        match self {
+            Self::Rabbit(queue) => queue,
+            Self::Other(queue) => queue,
+        }
+    }
+}
+
 impl Target {
     /// Opens its store. What is wrong with address, bucket or credentials is told here.
     pub async fn open_store(&self) -> Result<TargetStore> {
-        let options = StoreOptions { endpoint: self.endpoint.clone(), region: self.region.clone() };
-        let store = TargetStore::open(self.store()?, options).await;
+        let store = TargetStore::open(self.store()?, self.store_options()).await;
         store.with_context(|| format!("the store of target {} cannot be used", self.name))
     }
 
-    /// Opens its three queues.
-    pub async fn open_queues(&self) -> Result<Queues> {
-        let (tasks, results, dead_letters) = tokio::try_join!(
-            self.open_queue(Role::Tasks),
-            self.open_queue(Role::Results),
-            self.open_queue(Role::DeadLetters)
-        )?;
-        Ok(Queues { tasks, results, dead_letters })
+    /// How its store is reached.
+    pub fn store_options(&self) -> StoreOptions {
+        StoreOptions { endpoint: self.endpoint.clone(), ..StoreOptions::default() }
+    }
+
+    /// Opens its three queues. Those of SQS that are missing are made with `create`; all others always are.
+    pub async fn open_queues(&self, create: bool) -> Result<Queues> {
+        let open = async {
+            let (tasks, results, dead_letters) = match self.queue()? {
+                QueueAddress::Sqs { prefix } => {
+                    let SqsTarget { tasks, results, dead_letters } =
+                        SqsTarget::open(prefix, self.endpoint.as_deref(), create).await?;
+                    (Opened::other(tasks), Opened::other(results), Opened::other(dead_letters))
+                }
+                _ => tokio::try_join!(self.open(Role::Tasks), self.open(Role::Results), self.open(Role::DeadLetters))?,
+            };
+            let connections = [&tasks, &results, &dead_letters].into_iter().filter_map(Opened::connection).collect();
+            let [tasks, results, dead_letters] = [tasks, results, dead_letters].map(Opened::queue);
+            Ok(Queues { connections, tasks, results, dead_letters })
+        };
+        open.await.map_err(|error| self.explain(error))
     }
 
     /// Opens one of its queues.
     pub async fn open_queue(&self, role: Role) -> Result<Arc<dyn Queue>> {
+        let opened = self.open(role).await.map_err(|error| self.explain(error))?;
+        Ok(opened.queue())
+    }
+
+    async fn open(&self, role: Role) -> Result<Opened> {
         let address = self.queue()?;
-        let opened = match address {
+        match address {
             QueueAddress::Sqlite { folder } => {
                 std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-                SqliteQueue::open(address.name(role), SqliteOptions::default()).map(|queue| Arc::new(queue) as _)
+                Ok(Opened::other(SqliteQueue::open(address.name(role), SqliteOptions::default())?))
             }
-            QueueAddress::Sqs { .. } | QueueAddress::Rabbit { .. } => anyhow::bail!("{address}: no such queues yet"),
+            QueueAddress::Rabbit { url, prefix } => {
+                let [tasks, results, dead_letters] = RabbitOptions::target(url.as_str(), prefix);
+                let options = match role {
+                    Role::Tasks => tasks,
+                    Role::Results => results,
+                    Role::DeadLetters => dead_letters,
+                };
+                let options = RabbitOptions { consumer_timeout: self.lease, ..options };
+                Ok(Opened::Rabbit(Arc::new(RabbitQueue::open(options).await?)))
+            }
+            QueueAddress::Sqs { .. } => {
+                let queue = address.name(role);
+                let options = SqsOptions { queue, endpoint: self.endpoint.clone(), create: false };
+                Ok(Opened::other(SqsQueue::open(options).await?))
+            }
+        }
+    }
+
+    fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        let mend = match (&self.queue, error.downcast_ref(), &self.endpoint) {
+            (Some(QueueAddress::Sqs { .. }), Some(queue::Error::Misconfigured { .. }), _) => {
+                format!("; `gristmill doctor --create --target {}` makes queues that are missing", self.name)
+            }
+            (Some(QueueAddress::Sqs { .. }), Some(queue::Error::Unavailable { .. }), Some(endpoint)) => {
+                format!("; the endpoint of this target is {endpoint}")
+            }
+            _ => String::new(),
         };
-        opened.with_context(|| {
-            format!(
-                "target {}: its queues cannot be used (`gristmill doctor --create` makes those that are missing)",
-                self.name
-            )
-        })
+        anyhow::anyhow!("target {}: {error:#}{mend}", self.name)
     }
 
     /// Whether its queues are on this machine, so that its nodes most likely are too.
