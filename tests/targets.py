@@ -1,0 +1,150 @@
+"""Compute targets of the tests: queues and a store that nobody else uses, and the roles that work on them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import urllib.parse
+import uuid
+from pathlib import Path
+from typing import Any
+
+from components import Components
+from harness import Ended, Job, Running, Workplace, wait_until
+
+KINDS = ["sqlite", "sqs", "rabbitmq"]
+
+
+class Target:
+    """`[targets.NAME]` in the gristmill.toml of a workplace. Its name is its kind."""
+
+    def __init__(self, kind: str, workplace: Workplace, components: Components) -> None:
+        self.name = self.kind = kind
+        self.workplace = workplace
+        self.components = components
+        self.prefix = f"test-{uuid.uuid4().hex[:12]}"
+        self.folder = workplace.folder / self.prefix
+        broker = components.amqp_url.partition("?")[0]
+        self.settings = {
+            "sqlite": {"queue": f"sqlite:{self.prefix}/queues", "store": f"{self.prefix}/store"},
+            "sqs": {"queue": f"sqs://{self.prefix}", "store": f"s3://{self.prefix}/jobs"},
+            "rabbitmq": {"queue": f"{broker}?prefix={self.prefix}", "store": f"s3://{self.prefix}/jobs"},
+        }[kind]
+        if kind != "sqlite":
+            self.settings["endpoint"] = components.aws_endpoint
+        self.write()
+        workplace.environment.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_REGION="us-east-1")
+        if kind != "sqlite":
+            # The bucket too: this is an emulator.
+            checked = self.command("doctor", "--create")
+            assert checked.exit_status == 0, str(checked)
+
+    def write(self, **settings: str) -> None:
+        """Writes gristmill.toml; `settings` replace those of the target."""
+        keys = {**self.settings, **settings}.items()
+        lines = [f"[targets.{self.name}]", *(f"{key} = {json.dumps(value)}" for key, value in keys)]
+        (self.workplace.folder / "gristmill.toml").write_text("\n".join(lines) + "\n")
+
+    def command(self, name: str, *arguments: object, expect: int | None = None, **environment: str) -> Ended:
+        """Runs `gristmill NAME … --target` to its end."""
+        ended = self.workplace.command(name, *arguments, "--target", self.name, **environment)
+        assert expect is None or ended.exit_status == expect, str(ended)
+        return ended
+
+    def start(self, name: str, *arguments: object, **environment: str) -> Running:
+        return self.workplace.start(name, *arguments, "--target", self.name, **environment)
+
+    def role(self, name: str, *arguments: object, **environment: str) -> Running:
+        """Starts a worker or a reducer, and waits until it says that it is ready."""
+        running = self.start(name, *arguments, **environment)
+        line = running.process.stdout.readline().decode()
+        assert "ready" in line, f"{line}{running.wait()}"
+        return running
+
+    def worker(self, *arguments: object, **environment: str) -> Running:
+        return self.role("worker", *arguments, **environment)
+
+    def reducer(self, *arguments: object, **environment: str) -> Running:
+        return self.role("reducer", *arguments, **environment)
+
+    def run(self, job: Job, *arguments: object, expect: int = 0, **environment: str) -> Ended:
+        """`gristmill run --target`, to the expected end."""
+        running = self.start("run", job.file, "--json", *arguments, **environment)
+        running.job = job
+        ended = running.wait()
+        assert ended.exit_status == expect, str(ended)
+        return ended
+
+    def enqueue(self, job: Job, *arguments: object) -> str:
+        """Publishes a job; returns its id."""
+        return self.command("enqueue", job.file, *arguments, expect=0).stdout.strip()
+
+    def status(self, job_id: str) -> dict[str, Any]:
+        return json.loads(self.command("status", job_id, "--json", expect=0).stdout)
+
+    def wait_for_end(self, job_id: str, state: str = "Completed") -> dict[str, Any]:
+        """Waits until the job has ended, as it should; returns its result."""
+        result = wait_until(lambda: self.status(job_id)["result"], f"the end of {job_id}")
+        assert result["state"] == state, result
+        return result
+
+    def output(self, result: dict[str, Any]) -> bytes:
+        return Path(result["output"]).read_bytes()
+
+    def send(self, queue: str, body: str) -> None:
+        """Puts any text into one of the queues."""
+        if self.kind == "sqs":
+            sqs = self.components.client("sqs")
+            url = sqs.get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"]
+            sqs.send_message(QueueUrl=url, MessageBody=body)
+        elif self.kind == "rabbitmq":
+            publish = {"properties": {}, "routing_key": f"{self.prefix}-{queue}", "payload": body}
+            publish["payload_encoding"] = "string"
+            answer = self.components.manage_rabbitmq("exchanges/%2f/amq.default/publish", "POST", publish)
+            assert answer["routed"], answer
+
+    def purge(self, queue: str) -> None:
+        """Removes every message of a queue that nobody holds."""
+        if self.kind == "sqs":
+            sqs = self.components.client("sqs")
+            sqs.purge_queue(QueueUrl=sqs.get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"])
+        elif self.kind == "rabbitmq":
+            self.components.manage_rabbitmq(f"queues/%2f/{self.prefix}-{queue}/contents", "DELETE")
+        else:
+            with sqlite3.connect(self.folder / "queues" / f"{queue}.db", timeout=30) as database:
+                (table,) = database.execute("select name from sqlite_master where type = 'table'").fetchone()
+                database.execute(f"delete from {table}")
+            database.close()
+
+    def objects(self, prefix: str = "") -> dict[str, bytes]:
+        """Every object of the store whose name begins so, by name."""
+        if self.kind == "sqlite":
+            store = self.folder / "store"
+            files = [path for path in store.rglob("*") if path.is_file()]
+            names = {str(path.relative_to(store)): path for path in files}
+            return {name: path.read_bytes() for name, path in names.items() if name.startswith(prefix)}
+        s3 = self.components.client("s3")
+        listed = s3.list_objects_v2(Bucket=self.prefix, Prefix=f"jobs/{prefix}").get("Contents", [])
+        read = lambda key: s3.get_object(Bucket=self.prefix, Key=key)["Body"].read()  # noqa: E731
+        return {item["Key"].removeprefix("jobs/"): read(item["Key"]) for item in listed}
+
+    def remove(self) -> None:
+        """Leaves nothing behind."""
+        if self.kind == "sqlite":
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return
+        s3 = self.components.client("s3")
+        while listed := s3.list_objects_v2(Bucket=self.prefix).get("Contents"):
+            keys = [{"Key": item["Key"]} for item in listed]
+            s3.delete_objects(Bucket=self.prefix, Delete={"Objects": keys, "Quiet": True})
+        s3.delete_bucket(Bucket=self.prefix)
+        if self.kind == "sqs":
+            sqs = self.components.client("sqs")
+            for url in sqs.list_queues(QueueNamePrefix=self.prefix).get("QueueUrls", []):
+                sqs.delete_queue(QueueUrl=url)
+        else:
+            for queue in self.components.manage_rabbitmq("queues/%2f?columns=name"):
+                if queue["name"].startswith(self.prefix):
+                    name = urllib.parse.quote(queue["name"], safe="")
+                    self.components.manage_rabbitmq(f"queues/%2f/{name}", "DELETE")

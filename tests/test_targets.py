@@ -1,0 +1,491 @@
+"""The same job through queues and stores: SQLite and a folder, SQS and S3 (LocalStack), RabbitMQ and S3."""
+
+import http.server
+import json
+import re
+import signal
+import threading
+
+import pytest
+
+from harness import CANCELED, FAILED, INVALID, wait_until
+from targets import KINDS, Target
+
+FILES = 40
+ROWS = """
+    import os
+    from recorder import record
+    def run(files, context):
+        name = os.path.basename(files[0])
+        record("run", file=name, node=context.node_id, job=os.path.basename(os.path.dirname(__file__)))
+        # Most rows travel in messages, some become parts.
+        return [f"{name} {'x' * (300_000 if name.endswith('7.txt') else 5)}"]
+"""
+HOLDS = """
+    import os
+    from recorder import record, recorded, wait_for
+    def run(files, context):
+        name = os.path.basename(files[0])
+        record("begun", file=name, node=context.node_id)
+        print(name)
+        wait_for(lambda: recorded("go"))
+        record("run", file=name, node=context.node_id)
+        return [name]
+"""
+
+
+@pytest.fixture(params=KINDS)
+def target(request, workplace, components):
+    """Each kind of target in turn."""
+    yield from targets(request.param, workplace, components)
+
+
+@pytest.fixture
+def sqlite(workplace, components):
+    yield from targets("sqlite", workplace, components)
+
+
+@pytest.fixture
+def sqs(workplace, components):
+    yield from targets("sqs", workplace, components)
+
+
+@pytest.fixture
+def rabbitmq(workplace, components):
+    yield from targets("rabbitmq", workplace, components)
+
+
+def targets(kind, workplace, components):
+    target = Target(kind, workplace, components)
+    yield target
+    workplace.kill_what_still_runs()
+    target.remove()
+
+
+def go(workplace):
+    """Lets scripts that hold go on."""
+    with workplace.record_file.open("a") as file:
+        file.write(json.dumps({"event": "go"}) + "\n")
+
+
+def names(count=FILES):
+    return [f"{number:03}.txt" for number in range(count)]
+
+
+def test_every_target_gives_the_bytes_of_a_local_run(workplace, target):
+    workplace.data(FILES)
+    job = workplace.job(ROWS, process_count_per_node=2)
+    local = job.run()
+    (workplace.folder / "output/rows.txt").unlink()
+    through = target.run(job)
+    assert through.output == local.output
+    assert through.mini_batches == (FILES, FILES, 0)
+    assert target.objects("open") == {}, "an ended job is not open"
+    assert not any(name.startswith(f"jobs/{through.job_id}/parts") for name in target.objects("jobs"))
+
+
+def test_workers_before_the_job_and_the_reducer_after_everything(workplace, target):
+    workplace.data(FILES)
+    workers = [target.worker("--process-count", 1) for _ in range(2)]
+    job_id = target.enqueue(workplace.job(ROWS))
+    wait_until(lambda: len(workplace.recorded("run")) >= FILES, "every run")
+    status = target.status(job_id)
+    assert status["result"] is None and "reducer" in status["hint"]
+    target.reducer("--idle-exit", 1)
+    result = target.wait_for_end(job_id)
+    assert [line.split()[0].decode() for line in target.output(result).splitlines()] == names()
+    for worker in workers:
+        worker.send(signal.SIGTERM)
+        ended = worker.wait()
+        assert ended.exit_status == 0, str(ended)
+
+
+def test_enqueue_prints_the_job_id_and_wait_follows_the_job(workplace, sqlite):
+    workplace.data(3)
+    job = workplace.job(ROWS)
+    shown = sqlite.command("enqueue", job.file, "--json", expect=0)
+    assert json.loads(shown.stdout)["job_id"].startswith("test-")
+    sqlite.worker()
+    sqlite.reducer()
+    waited = sqlite.command("enqueue", job.file, "--wait", "--json", expect=0)
+    assert waited.result["mini_batches"] == {"total": 3, "succeeded": 3, "failed": 0}
+    failing = workplace.job("def run(files): raise ValueError('no')", error_threshold=0, run_max_try=1)
+    failed = sqlite.command("enqueue", failing.file, "--wait", "--json", expect=FAILED)
+    assert failed.result["state"] == "Failed"
+
+
+def test_the_compute_target_of_the_job_file_is_where_it_runs(workplace, sqlite):
+    workplace.data(3)
+    job = workplace.job(ROWS, compute_target="sqlite")
+    ended = job.run()
+    assert workplace.job_ids() == [], "this machine has no such job"
+    assert json.loads(sqlite.objects(f"jobs/{ended.job_id}/spec.json")[f"jobs/{ended.job_id}/spec.json"])
+    here = workplace.command("run", job.file, "--json", "--target", "local")
+    assert here.exit_status == 0 and workplace.job_ids() == [here.job_id]
+
+
+def test_two_jobs_at_once_share_two_workers(workplace, target):
+    """Different scripts, timeouts and environments; the source of each travels."""
+    workplace.data(12)
+    workplace.write({"requirements.txt": "# nothing\n", "side/model.txt": "forty-two"})
+    first = workplace.job(
+        """
+        import os, sys
+        from recorder import record
+        def run(files, context):
+            record("first", node=context.node_id, prefix=sys.prefix, base=sys.base_prefix, file=__file__)
+            return [os.path.basename(file) for file in files]
+        """,
+        name="first",
+        file="first.yaml",
+        entry_script="first.py",
+        output="first",
+        source_directory="code",
+        environment="requirements.txt",
+    )
+    second = workplace.job(
+        """
+        import argparse, os, sys, time
+        from recorder import record
+        parser = argparse.ArgumentParser(allow_abbrev=False)
+        parser.add_argument("--model")
+        model = open(parser.parse_known_args()[0].model).read()
+        def run(files, context):
+            name = os.path.basename(files[0])
+            record("second", node=context.node_id, prefix=sys.prefix, base=sys.base_prefix, file=__file__)
+            if name == "003.txt":
+                time.sleep(1000)
+            return [f"{name} {model}"]
+        """,
+        name="second",
+        file="second.yaml",
+        entry_script="second.py",
+        output="second",
+        side_inputs={"model": "side/model.txt"},
+        arguments=["--model", "${{side_inputs.model}}", "--task_overhead_timeout", "5"],
+        run_invocation_timeout=2,
+    )
+    ids = [target.enqueue(job) for job in (first, second)]
+    # What travelled is what runs: this comes too late.
+    workplace.write({"code/first.py": "raise ValueError", "code/second.py": "raise ValueError"})
+    target.reducer()
+    for _ in range(2):
+        target.worker("--process-count", 1)
+    results = [target.wait_for_end(job_id) for job_id in ids]
+    assert target.output(results[0]).decode().splitlines() == names(12)
+    rows = target.output(results[1]).decode().splitlines()
+    assert rows == [f"{name} forty-two" for name in names(12) if name != "003.txt"]
+    assert results[1]["mini_batches"] == {"total": 12, "succeeded": 11, "failed": 1}
+    ran_first, ran_second = workplace.recorded("first"), workplace.recorded("second")
+    assert {fact["prefix"] == fact["base"] for fact in ran_first} == {False}, "a virtual environment"
+    assert len({fact["prefix"] for fact in ran_first}) == 1, "made once"
+    assert {fact["prefix"] for fact in ran_first}.isdisjoint({fact["prefix"] for fact in ran_second})
+    assert not any(fact["file"].startswith(str(workplace.folder / "code")) for fact in ran_first + ran_second)
+
+
+def test_cancel_status_logs_and_retry(workplace, target):
+    workplace.data(10)
+    job = workplace.job(HOLDS)
+    job_id = target.enqueue(job)
+    queued = target.status(job_id)
+    assert (queued["state"], "reducer" in queued["hint"]) == ("Queued", True)
+    worker = target.worker("--process-count", 2)
+    target.reducer()
+    worker.wait_for_record("begun", 2)
+    wait_until(lambda: target.status(job_id)["state"] == "Running", "a node that the reducer knows of")
+    listed = target.command("jobs", expect=0).stdout
+    assert re.search(rf"{job_id} +Running", listed), listed
+    canceled = target.command("cancel", job_id, expect=0)
+    assert "canceled" in canceled.stdout and f"retry {job_id} --target {target.name}" in canceled.stdout
+    assert target.wait_for_end(job_id, "Canceled")
+    assert not workplace.recorded("run"), "nothing had ended"
+
+    go(workplace)
+    retried = target.command("retry", job_id, "--wait", "--json", expect=0)
+    assert retried.result["state"] == "Completed"
+    assert target.output(retried.result).decode().splitlines() == names(10)
+    again = target.command("retry", job_id, expect=0)
+    assert "nothing to do" in again.stderr
+    printed = "process000.stdout.txt"
+    wait_until(lambda: printed in target.command("logs", job_id, expect=0).stdout, "logs of the node")
+    listing = target.command("logs", job_id, expect=0).stdout
+    assert "job_result.txt" in listing, listing
+    overview = target.command("logs", job_id, "job_result.txt", expect=0).stdout
+    assert job_id in overview
+    missing = target.command("logs", job_id, "no/such.txt")
+    assert missing.exit_status == 1 and "there is no" in missing.stderr
+
+
+def test_retry_runs_what_failed_and_nothing_else(workplace, sqs):
+    workplace.data(10)
+    job = workplace.job(
+        """
+        import os
+        from recorder import record, recorded
+        def run(files):
+            name = os.path.basename(files[0])
+            record("run", file=name)
+            if name == "004.txt" and not recorded("go"):
+                raise ValueError("not yet")
+            return [name]
+        """
+    )
+    job_id = sqs.enqueue(job)
+    sqs.worker()
+    sqs.reducer()
+    result = sqs.wait_for_end(job_id)
+    assert result["mini_batches"]["failed"] == 1
+    go(workplace)
+    retried = sqs.command("retry", job_id, "--wait", "--json", expect=0).result
+    assert sqs.output(retried).decode().splitlines() == names(10)
+    runs = [fact["file"] for fact in workplace.recorded("run")]
+    assert sorted(runs) == sorted([*names(10), "004.txt"])
+
+
+def test_retry_after_the_queue_was_purged(workplace, target):
+    workplace.data(20)
+    job_id = target.enqueue(workplace.job(ROWS))
+    target.purge("tasks")
+    if target.kind != "rabbitmq":
+        target.purge("results")
+    target.worker("--process-count", 2)
+    target.reducer()
+    retried = target.command("retry", job_id, "--wait", "--json", expect=0).result
+    assert len(target.output(retried).splitlines()) == 20
+
+
+def test_retry_on_another_target_with_the_same_store(workplace, sqs, components):
+    workplace.data(10)
+    job_id = sqs.enqueue(workplace.job(ROWS))
+    broker = components.amqp_url.partition("?")[0]
+    elsewhere = ["--queue", f"{broker}?prefix={sqs.prefix}"]
+    try:
+        sqs.worker(*elsewhere)
+        sqs.reducer(*elsewhere)
+        retried = sqs.command("retry", job_id, *elsewhere, "--wait", "--json", expect=0).result
+        assert len(sqs.output(retried).splitlines()) == 10
+    finally:
+        workplace.kill_what_still_runs()
+        for queue in ("tasks", "results", "dead-letters"):
+            components.manage_rabbitmq(f"queues/%2f/{sqs.prefix}-{queue}", "DELETE")
+
+
+@pytest.mark.parametrize("kind", ["sqs", "rabbitmq"])
+def test_what_nobody_can_read_goes_to_the_dead_letters(workplace, components, kind):
+    for target in targets(kind, workplace, components):
+        workplace.data(3)
+        newer = {"job_id": "a-20261121-100203-ab12", "mini_batch": 0, "work": {"kind": "video", "frames": 3}}
+        target.send("tasks", "hello, world")
+        target.send("tasks", json.dumps(newer))
+        target.send("results", "hello, reducer")
+        target.worker()
+        target.reducer()
+        job_id = target.enqueue(workplace.job(ROWS))
+        target.wait_for_end(job_id)
+
+        def letters(target=target):
+            listed = json.loads(target.command("dead-letters", "--json", expect=0).stdout)
+            return listed if len(listed) == 3 else None
+
+        listed = wait_until(letters, "three dead letters")
+        by_body = {letter["body"][:12]: letter for letter in listed}
+        assert by_body["hello, world"]["moved"]["queue"] == "tasks"
+        assert by_body["hello, reduc"]["moved"]["queue"] == "results"
+        (unknown,) = (letter for letter in listed if letter["job_id"])
+        assert unknown["job_id"] == newer["job_id"] and "video" in unknown["reason"]
+        assert len(target.command("dead-letters", expect=0).stdout.splitlines()) == 6, "looking changes nothing"
+
+
+def test_a_queue_that_is_not_there_is_told_with_what_to_do(workplace, sqs):
+    workplace.data(1)
+    job = workplace.job(ROWS)
+    sqs.write(queue=f"sqs://{sqs.prefix}-typo")
+    for command in (["enqueue", job.file], ["worker"], ["reducer"]):
+        refused = sqs.command(*command)
+        assert refused.exit_status == 1, str(refused)
+        assert one_line(refused.stderr, f"{sqs.prefix}-typo-", "doctor --create"), str(refused)
+
+
+def one_line(text, *parts):
+    lines = [line for line in text.splitlines() if not line.startswith("warning")]
+    return len(lines) == 1 and all(part in lines[0] for part in parts)
+
+
+def test_what_cannot_be_reached_is_told_in_one_line(workplace, sqs):
+    workplace.data(1)
+    job = workplace.job(ROWS)
+    for settings, parts in [
+        ({"store": "s3://no-such-bucket-of-ours/jobs"}, ["NoSuchBucket", "no-such-bucket-of-ours"]),
+        ({"queue": "amqp://guest:guest@127.0.0.1:1/%2f"}, ["127.0.0.1:1"]),
+        ({"endpoint": "http://127.0.0.1:1"}, ["127.0.0.1:1"]),
+    ]:
+        sqs.write(**settings)
+        refused = sqs.command("enqueue", job.file)
+        assert refused.exit_status == 1, str(refused)
+        assert one_line(refused.stderr, *parts), str(refused)
+
+
+def test_wrong_credentials_are_told_and_secrets_are_not(workplace, rabbitmq, components):
+    workplace.data(1)
+    job = workplace.job(ROWS)
+    address = rabbitmq.settings["queue"]
+    wrong = re.sub(r"//[^@]*@", "//guest:${BROKER_PASSWORD}@", address)
+    rabbitmq.write(queue=wrong)
+    refused = rabbitmq.command("enqueue", job.file, BROKER_PASSWORD="s3cr3t/@word")
+    assert refused.exit_status == 1 and one_line(refused.stderr, "guest"), str(refused)
+    unset = rabbitmq.command("enqueue", job.file)
+    assert one_line(unset.stderr, "gristmill.toml:2: targets.rabbitmq.queue", "BROKER_PASSWORD is not set"), str(unset)
+    right = rabbitmq.command("run", job.file, "--json", BROKER_PASSWORD="guest", GRISTMILL_LOG="debug")
+    assert right.exit_status == 0, str(right)
+    kept = b"".join(rabbitmq.objects("").values()).decode(errors="replace")
+    for text in (refused.stdout + refused.stderr, kept):
+        assert "s3cr3t" not in text and "guest:guest" not in text
+    assert "guest:guest" not in right.stdout + right.stderr
+
+
+def test_a_mistake_in_the_targets_is_told_with_file_and_line(workplace):
+    workplace.data(1)
+    job = workplace.job(ROWS)
+    workplace.write({"gristmill.toml": "[targets.lab]\nqueue = 'sqlite:queues'\nstroe = 'store'\n"})
+    refused = workplace.command("run", job.file, "--target", "lab")
+    assert refused.exit_status == INVALID
+    assert one_line(refused.stderr, 'gristmill.toml:3: unknown key "stroe", did you mean "store"?'), str(refused)
+    workplace.write({"gristmill.toml": "[targets.lab]\nqueue = 'sqlite:queues'\n"})
+    unknown = workplace.command("run", job.file, "--target", "lap")
+    assert one_line(unknown.stderr, 'did you mean "lab"?'), str(unknown)
+    lacking = workplace.command("run", job.file, "--target", "lab")
+    assert one_line(lacking.stderr, "target lab has no store"), str(lacking)
+
+
+def test_timeouts_that_a_queue_cannot_hold_are_refused(workplace, sqs, components):
+    workplace.data(1)
+    job = workplace.job(ROWS, run_invocation_timeout=43_190)
+    refused = sqs.command("enqueue", job.file)
+    assert refused.exit_status == 1 and one_line(refused.stderr, "43220 s", "43200 s at most"), str(refused)
+    assert sqs.objects("jobs") == {}, "nothing was written"
+
+
+def test_paths_of_this_machine_are_warned_about(workplace, components):
+    workplace.data(1)
+    job = workplace.job(ROWS)
+    workplace.write(
+        {"gristmill.toml": "[targets.far]\nqueue = 'amqp://broker.invalid/'\nstore = 'store'\nendpoint = 'http://far'\n"}
+    )
+    refused = workplace.command("enqueue", job.file, "--target", "far")
+    assert refused.exit_status == 1 and "broker.invalid" in refused.stderr
+
+
+def test_nodes_and_reducers_go_when_there_is_nothing_to_do(workplace, target):
+    workplace.data(5)
+    job_id = target.enqueue(workplace.job(ROWS))
+    roles = [target.worker("--idle-exit", 1), target.reducer("--idle-exit", 1)]
+    for role in roles:
+        ended = role.wait()
+        assert ended.exit_status == 0 and "1 s" in ended.stdout, str(ended)
+    # The reducer may have gone before the worker had started; what it left is in the queue.
+    if not target.status(job_id)["result"]:
+        target.reducer("--idle-exit", 1)
+    target.wait_for_end(job_id)
+
+
+def test_node_count_caps_the_nodes_of_a_job(workplace, sqs):
+    workplace.data(30)
+    job_id = sqs.enqueue(workplace.job(HOLDS, node_count=1))
+    workers = [sqs.worker("--process-count", 1) for _ in range(3)]
+    sqs.reducer()
+    workers[0].wait_for_record("begun")
+    go(workplace)
+    result = sqs.wait_for_end(job_id)
+    assert len(sqs.output(result).splitlines()) == 30
+    assert len({fact["node"] for fact in workplace.recorded("begun")}) == 1
+
+
+def test_a_node_drains_on_sigterm_and_costs_no_try(workplace, target):
+    """What waits is given back at once, what runs may end, and the next node does the rest."""
+    workplace.data(10)
+    job_id = target.enqueue(workplace.job(HOLDS))
+    target.reducer()
+    leaving = target.worker("--process-count", 1, "--node", "leaving")
+    leaving.wait_for_record("begun")
+    leaving.send(signal.SIGTERM)
+    staying = target.worker("--process-count", 1, "--node", "staying")
+    wait_until(lambda: {fact["node"] for fact in workplace.recorded("begun")} >= {"staying"}, "work elsewhere")
+    go(workplace)
+    ended = leaving.wait()
+    assert ended.exit_status == 0, str(ended)
+    result = target.wait_for_end(job_id)
+    assert target.output(result).decode().splitlines() == names(10)
+    begun = workplace.recorded("begun")
+    assert len(begun) == 10, "nothing ran twice"
+    assert sum(fact["node"] == "leaving" for fact in begun) == 1
+    staying.send(signal.SIGTERM)
+    assert staying.wait().exit_status == 0
+
+
+class Metadata(http.server.BaseHTTPRequestHandler):
+    """The address of the instance metadata service: a token, and in time a spot notice."""
+
+    def do_PUT(self):
+        self.answer(200, b"token", **{"x-aws-ec2-metadata-token-ttl-seconds": "600"})
+
+    def do_GET(self):
+        known = self.headers.get("X-aws-ec2-metadata-token") == "token"
+        if not known:
+            return self.answer(401, b"")
+        notice = json.dumps({"action": "terminate", "time": "2026-11-21T08:22:00Z"}).encode()
+        is_due = self.path.endswith("/spot/instance-action") and self.server.noticed.is_set()
+        return self.answer(200, notice) if is_due else self.answer(404, b"")
+
+    def answer(self, status, body, **headers):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_a_spot_notice_drains_the_node(workplace, sqlite):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+    server.noticed = threading.Event()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    workplace.data(6)
+    job_id = sqlite.enqueue(workplace.job(HOLDS))
+    sqlite.reducer()
+    worker = sqlite.worker("--process-count", 1, f"--spot-notice=http://127.0.0.1:{server.server_port}")
+    worker.wait_for_record("begun")
+    server.noticed.set()
+    told = worker.process.stderr.readline().decode()
+    assert "will be taken away" in told and "terminate" in told
+    go(workplace)
+    ended = worker.wait()
+    assert ended.exit_status == 0 and "spot notice" in ended.stdout, str(ended)
+    server.shutdown()
+    assert len(workplace.recorded("begun")) == 1
+    sqlite.worker()
+    result = sqlite.wait_for_end(job_id)
+    assert sqlite.output(result).decode().splitlines() == names(6)
+
+
+def test_ctrl_c_cancels_a_run_and_leaves_a_followed_job_alone(workplace, sqlite):
+    workplace.data(4)
+    job = workplace.job(HOLDS)
+    followed = sqlite.start("enqueue", job.file, "--wait")
+    wait_until(lambda: sqlite.objects("open"), "an open job")
+    followed.send(signal.SIGINT)
+    ended = followed.wait()
+    assert ended.exit_status == CANCELED and "goes on" in ended.stderr, str(ended)
+    (job_id,) = [name.removeprefix("open/") for name in sqlite.objects("open")]
+    sqlite.command("cancel", job_id)
+    sqlite.reducer("--idle-exit", 1)
+    sqlite.wait_for_end(job_id, "Canceled")
+
+    running = sqlite.start("run", job.file, "--json")
+    running.wait_for_record("begun")
+    running.send(signal.SIGINT)
+    go(workplace)
+    ended = running.wait()
+    assert ended.exit_status == CANCELED and ended.result["state"] == "Canceled", str(ended)
