@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{Delivery, Error, Message, Queue, Receipt};
+use crate::{Delivery, Error, Message, Queue, Receipt, Receive};
 use state::{Poll, Shared};
 pub use view::View;
 
@@ -155,6 +155,9 @@ impl Demultiplexer {
         if let Some(polling) = self.polling.lock().await.take() {
             polling.abort();
             let _ = polling.await;
+            // What a backend has fetched ahead goes back too.
+            let (visibility, wait) = (self.shared.options.lease, Duration::ZERO);
+            self.shared.queue.receive(Receive { messages_max: 0, visibility, wait }).await?;
         }
         self.shared.stop();
         for (group, deliveries) in self.shared.take_all() {

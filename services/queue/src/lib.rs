@@ -114,7 +114,8 @@ impl Message {
 /// What to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// The most messages to return; with 0 the call returns at once.
+    /// The most messages to return. With 0 the call returns none; a backend that fetches ahead gives back what nobody
+    /// has, and fetches no more until it is asked again.
     pub messages_max: usize,
     /// How long each delivery is leased.
     pub visibility: Duration,

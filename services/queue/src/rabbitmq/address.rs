@@ -136,26 +136,26 @@ mod tests {
 
     #[test]
     fn parts_of_a_url() {
-        let all =
-            address("amqps://us%40er:p%2Fw@broker:1234/a%2fb?prefix=demo&cacertfile=/etc/ca.pem&heartbeat=5").unwrap();
+        let all = address("amqps://us%40er:p%2Fw@broker:1234/a%2fb?prefix=demo&cacertfile=/etc/ca.pem&heartbeat=5")
+            .expect("a URL");
         assert_eq!((all.user(), &*all.uri.authority.userinfo.password), ("us@er", "p/w"));
         assert_eq!((&*all.uri.authority.host, all.uri.authority.port, &*all.uri.vhost), ("broker", 1234, "a/b"));
         assert_eq!((all.uri.query.heartbeat, all.encrypted()), (Some(5), true));
         assert_eq!(all.ca_file, Some(PathBuf::from("/etc/ca.pem")));
-        let least = address("amqp://[::1]").unwrap();
+        let least = address("amqp://[::1]").expect("a URL");
         assert_eq!((&*least.uri.authority.host, least.uri.authority.port, &*least.uri.vhost), ("::1", 5672, "/"));
         assert_eq!((least.user(), least.uri.query.heartbeat), ("guest", Some(HEARTBEAT_SECONDS)));
-        assert_eq!(address("amqps://broker/%2f").unwrap().uri.authority.port, 5671);
+        assert_eq!(address("amqps://broker/%2f").expect("a URL").uri.authority.port, 5671);
     }
 
     #[test]
     fn a_password_is_never_shown() {
-        let address = address("amqp://user:sesame@broker/jobs").unwrap();
+        let address = address("amqp://user:sesame@broker/jobs").expect("a URL");
         let shown = format!("{address} {address:?} {}", address.unavailable("gone".to_owned()));
         assert!(!shown.contains("sesame"), "{shown}");
         assert!(shown.starts_with("demo-tasks at amqp://broker:5672/jobs "), "{shown}");
         for wrong in ["http://user:sesame@broker", "amqp://user:sesame@", "amqp://user:sesame@host:port", "sesame"] {
-            let error = Address::new(&RabbitOptions::new(wrong, "demo-tasks")).unwrap_err();
+            let error = Address::new(&RabbitOptions::new(wrong, "demo-tasks")).expect_err("not a URL");
             assert!(matches!(error, Error::Misconfigured { .. }) && !error.to_string().contains("sesame"), "{error}");
         }
     }

@@ -184,6 +184,22 @@ impl Leases {
         state.settled.settle(&tags)
     }
 
+    /// Takes what has arrived and nobody has: tags, bodies and counts. The tags are to be settled.
+    pub fn take_arrived(&self) -> Vec<(u64, Bytes, u32)> {
+        let arrived = std::mem::take(&mut self.state().arrived);
+        arrived.into_iter().map(|(tag, Arrived { body, receive_count })| (tag, body, receive_count)).collect()
+    }
+
+    /// The frames that settle these tags.
+    pub fn settle_tags(&self, tags: &BTreeSet<u64>) -> Vec<Step> {
+        self.state().settled.settle(tags)
+    }
+
+    /// Whether the broker still sends, although nothing more is wanted.
+    pub fn is_stopping(&self) -> bool {
+        matches!(self.fit(), Fit::Stop)
+    }
+
     /// The broker sends as many as the receives in progress ask for.
     pub fn satisfied(&self) -> bool {
         let state = self.state();

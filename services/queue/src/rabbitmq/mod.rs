@@ -22,7 +22,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use self::address::Address;
 use self::failure::{During, explain, no_permission};
@@ -55,14 +55,14 @@ pub struct RabbitOptions {
     /// A file with certificate authorities (PEM) that are trusted besides those of the system; goes before `cacertfile`.
     pub ca_file: Option<PathBuf>,
     /// How long a delivery may stay unsettled. If given, it is asked for, as an argument of the queue and of its
-    /// consumers (brokers before 3.12 ignore the one, before 4.3 the other, and need `consumer_timeout` in their
-    /// configuration); `None`: the broker's 30 minutes.
+    /// consumers, and all who open the queue must give the same. Brokers before 3.12 ignore the one, before 4.3 the
+    /// other, and need `consumer_timeout` in their configuration. `None`: the broker's 30 minutes.
     pub consumer_timeout: Option<Duration>,
     /// Returns to the queue before the broker takes a message away, to `dead_letters` if given.
     pub delivery_limit: u32,
     /// The largest body.
     pub message_bytes_max: usize,
-    /// How long a call tries to reconnect before it fails with [`Error::Unavailable`].
+    /// How long a call tries to connect before it fails with [`Error::Unavailable`].
     pub connect_wait_max: Duration,
     /// How long a call waits for an answer of the broker before it fails with [`Error::Unavailable`].
     pub answer_wait_max: Duration,
@@ -114,6 +114,8 @@ impl Debug for RabbitOptions {
 /// - A queue that was deleted is not created again by a queue that was open: what was in it is gone, and somebody
 ///   should know.
 ///
+/// - A single broker that is killed within seconds after a queue was made forgets that queue (3.10).
+///
 /// What the broker cannot tell over AMQP: how many messages others hold. [`Queue::depth`] has those that are ready,
 /// and those that this queue holds.
 ///
@@ -125,8 +127,16 @@ pub struct RabbitQueue {
     options: RabbitOptions,
     address: Address,
     current: Mutex<Arc<Session>>,
-    /// Held while connecting: the number of the latest connection.
-    latest: tokio::sync::Mutex<u32>,
+    /// Held while connecting.
+    connecting: tokio::sync::Mutex<Connecting>,
+}
+
+#[derive(Default)]
+struct Connecting {
+    /// How often a connection broke.
+    breaks: u32,
+    /// When connecting failed last, and why.
+    failed: Option<(Instant, Error)>,
 }
 
 impl RabbitQueue {
@@ -136,8 +146,10 @@ impl RabbitQueue {
     /// name that was made with other properties; [`Error::Unavailable`] is everything that may pass.
     pub async fn open(options: RabbitOptions) -> Result<Self, Error> {
         let address = Address::new(&options)?;
-        let session = connect(&address, &options, 1, true).await?;
-        Ok(Self { options, address, current: Mutex::new(Arc::new(session)), latest: tokio::sync::Mutex::new(1) })
+        let until = Instant::now() + options.connect_wait_max;
+        let session = connect(&address, &options, 0, true, until).await?;
+        let (current, connecting) = (Mutex::new(Arc::new(session)), tokio::sync::Mutex::default());
+        Ok(Self { options, address, current, connecting })
     }
 
     /// Deletes the messages that nobody holds.
@@ -170,26 +182,30 @@ impl RabbitQueue {
         if let Some(session) = self.living() {
             return Ok(session);
         }
-        let mut latest = self.latest.lock().await;
+        let called = Instant::now();
+        let mut connecting = self.connecting.lock().await;
         if let Some(session) = self.living() {
             return Ok(session);
+        }
+        if let Some((_, error)) = connecting.failed.as_ref().filter(|(when, _)| *when > called) {
+            return Err(error.clone());
         }
         let pauses = ExponentialBuilder::new()
             .with_jitter()
             .with_min_delay(Duration::from_millis(100))
             .with_max_delay(Duration::from_secs(2))
-            .without_max_times()
-            .with_total_delay(Some(self.options.connect_wait_max));
-        let generation = *latest + 1;
-        let session = (|| connect(&self.address, &self.options, generation, false))
+            .without_max_times();
+        let (generation, until) = (connecting.breaks + 1, Instant::now() + self.options.connect_wait_max);
+        let session = (|| connect(&self.address, &self.options, generation, false, until))
             .retry(pauses)
-            .when(|error| matches!(error, Error::Unavailable { .. }))
-            .await?;
-        let (old, session) = (self.current().clone(), Arc::new(session));
+            .when(|error| matches!(error, Error::Unavailable { .. }) && Instant::now() < until)
+            .await
+            .inspect_err(|error| connecting.failed = Some((Instant::now(), error.clone())))?;
+        let session = Arc::new(session);
+        let old = std::mem::replace(&mut *self.current(), session.clone());
+        connecting.breaks = generation;
         let reason = old.leases.ended().map(|ended| ended.reason).unwrap_or_default();
         tracing::warn!(queue = %self.address, %reason, "connected again; all leases of the old connection are lost");
-        *latest = generation;
-        *self.current() = session.clone();
         Ok(session)
     }
 
@@ -282,7 +298,9 @@ impl Queue for RabbitQueue {
 
     async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
         if request.messages_max == 0 {
-            self.current().leases.want_no_more();
+            let session = self.current().clone();
+            session.leases.want_no_more();
+            let _ = timeout(self.options.answer_wait_max, session.subscription.stopped()).await;
             return Ok(Vec::new());
         }
         let until = deadline(request.wait);
@@ -351,12 +369,15 @@ impl Debug for RabbitQueue {
     }
 }
 
-async fn connect(address: &Address, options: &RabbitOptions, generation: u32, declare: bool) -> Result<Session, Error> {
-    match timeout(options.answer_wait_max, Session::connect(address, options, generation, declare)).await {
-        Ok(session) => session,
-        Err(_) => {
-            let seconds = options.answer_wait_max.as_secs();
-            Err(address.unavailable(format!("no answer to a new connection for {seconds} s")))
-        }
-    }
+/// Connects by then, or not at all.
+async fn connect(
+    address: &Address,
+    options: &RabbitOptions,
+    generation: u32,
+    declare: bool,
+    until: Instant,
+) -> Result<Session, Error> {
+    let session = Session::connect(address, options, generation, declare);
+    let silent = || address.unavailable("it does not answer to a new connection; is it the right port?".to_owned());
+    timeout_at(until, session).await.unwrap_or_else(|_| Err(silent()))
 }

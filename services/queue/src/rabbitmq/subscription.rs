@@ -4,6 +4,7 @@
 //! consumer beside the others, and a much smaller one replaces them all; messages of a consumer that is gone stay
 //! leased. All of it happens in one task of the connection, so a receive that is dropped leaves nothing half done.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -14,11 +15,12 @@ use futures::StreamExt;
 use futures::future::join_all;
 use lapin::message::{Delivery, DeliveryResult};
 use lapin::options::{
-    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, QueueDeclareOptions,
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions, QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Consumer, ConsumerDelegate};
-use tokio::time::{Instant, sleep_until};
+use lapin::{BasicProperties, Channel, Confirmation, Consumer, ConsumerDelegate};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::failure::{is_refusal, said};
 use super::leases::{Fit, Leases, Step};
@@ -28,6 +30,15 @@ use crate::Receipt;
 const IDLE_MAX: Duration = Duration::from_secs(5);
 /// More consumers than that are replaced by one. Until what they hold is settled, the broker sends too many.
 const CONSUMERS_MAX: usize = 16;
+
+/// How long the broker may take to send what there is room for.
+const SETTLE_MAX: Duration = Duration::from_millis(500);
+/// How long the broker may take to confirm what is sent back.
+const CONFIRM_MAX: Duration = Duration::from_secs(5);
+/// Deliveries of a message before it was sent back as a new one.
+const DELIVERIES_BEFORE: &str = "x-gristmill-deliveries";
+/// Written to disk before it is confirmed.
+const PERSISTENT: u8 = 2;
 
 /// The channel on which messages arrive and are settled.
 #[derive(Debug)]
@@ -39,6 +50,8 @@ pub(super) struct Subscription {
     /// Held while frames that settle are queued: the broker must see them in the order in which they were planned,
     /// because one may stand for all before it.
     order: Mutex<()>,
+    /// Held while consumers end and what has arrived goes back.
+    stopping: tokio::sync::Mutex<()>,
 }
 
 struct Member {
@@ -59,7 +72,7 @@ impl Subscription {
         if let Some(timeout) = consumer_timeout {
             arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(milliseconds(timeout)));
         }
-        Self { channel, leases, queue, arguments, order: Mutex::default() }
+        Self { channel, leases, queue, arguments, order: Mutex::default(), stopping: Default::default() }
     }
 
     /// Keeps the consumers fitting until the connection ends.
@@ -126,9 +139,79 @@ impl Subscription {
     }
 
     async fn stop(&self, members: &mut Vec<Member>) -> lapin::Result<()> {
+        let _stopping = self.stopping.lock().await;
+        self.settle_down(members).await?;
         self.cancel(members).await?;
-        let frames = self.queue_frames(Settle::Release, || (self.leases.settle_arrived(), ())).0;
+        self.send_back().await
+    }
+
+    /// Waits until the broker has nothing to send: the consumers are full, or there is nothing. A message that met the end
+    /// of its consumer on the way here would be returned by the broker itself, and counted.
+    async fn settle_down(&self, members: &[Member]) -> lapin::Result<()> {
+        let until = Instant::now() + SETTLE_MAX;
+        while self.ready().await? > 0 && Instant::now() < until {
+            let (handed_out, arrived) = self.leases.counts();
+            if handed_out + arrived >= capacity(members) {
+                break;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is sent here that nobody wants, and everything that was has gone back.
+    pub async fn stopped(&self) {
+        loop {
+            let mut changed = std::pin::pin!(self.leases.changed.notified());
+            changed.as_mut().enable();
+            if !self.leases.is_stopping() {
+                break;
+            }
+            changed.await;
+        }
+        let _stopping = self.stopping.lock().await;
+    }
+
+    /// What has arrived and nobody has goes back as new messages. Were it returned, the broker would count a delivery
+    /// that nobody ever had; so its count travels with it instead.
+    async fn send_back(&self) -> lapin::Result<()> {
+        let arrived = self.leases.take_arrived();
+        if arrived.is_empty() {
+            return Ok(());
+        }
+        let (mut sent, mut unsent) = (BTreeSet::new(), BTreeSet::new());
+        for ((tag, ..), is_sent) in arrived.iter().zip(self.sent_back(&arrived).await) {
+            let tags = if is_sent { &mut sent } else { &mut unsent };
+            tags.insert(*tag);
+        }
+        let frames = self.queue_frames(Settle::Acknowledge, || (self.leases.settle_tags(&sent), ())).0;
+        written(frames).await?;
+        let frames = self.queue_frames(Settle::Release, || (self.leases.settle_tags(&unsent), ())).0;
         written(frames).await
+    }
+
+    /// Sends copies; says of each whether the broker has it.
+    async fn sent_back(&self, arrived: &[(u64, Bytes, u32)]) -> Vec<bool> {
+        let confirmed = async {
+            self.channel.confirm_select(ConfirmSelectOptions::default()).await?;
+            let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+            let mut confirms = Vec::with_capacity(arrived.len());
+            for (_, body, receive_count) in arrived {
+                let mut headers = FieldTable::default();
+                let before = receive_count.saturating_sub(1);
+                headers.insert(DELIVERIES_BEFORE.into(), AMQPValue::LongLongInt(before.into()));
+                let properties = BasicProperties::default().with_delivery_mode(PERSISTENT).with_headers(headers);
+                let queue = self.queue.as_str().into();
+                confirms.push(self.channel.basic_publish("".into(), queue, options, body, properties).await?);
+            }
+            let mut confirmed = Vec::with_capacity(confirms.len());
+            for confirm in confirms {
+                confirmed.push(matches!(confirm.await?, Confirmation::Ack(None)));
+            }
+            Ok::<_, lapin::Error>(confirmed)
+        };
+        // Whatever has come of it: what is not known to be there as a copy is returned.
+        timeout(CONFIRM_MAX, confirmed).await.ok().and_then(Result::ok).unwrap_or_else(|| vec![false; arrived.len()])
     }
 
     /// Acknowledges; returns the receipts that were lost.
@@ -230,7 +313,7 @@ fn receive_count(delivery: &Delivery) -> u32 {
     let headers = delivery.properties.headers().as_ref();
     let count = |name: &str| headers.and_then(|headers| headers.inner().get(name)).and_then(number).unwrap_or(0);
     let before = count("x-delivery-count").max(count("x-acquired-count")).max(u32::from(delivery.redelivered));
-    before.saturating_add(1)
+    before.saturating_add(count(DELIVERIES_BEFORE)).saturating_add(1)
 }
 
 fn number(value: &AMQPValue) -> Option<u32> {

@@ -35,7 +35,7 @@ async fn a_broker_that_is_killed_and_started_again_loses_nothing() {
     assert_eq!(expected.len(), 300, "nothing lost");
     for delivery in &again {
         let before = bodies(&held).contains(std::str::from_utf8(&delivery.body).expect("text"));
-        assert!(delivery.receive_count >= 1 + u32::from(before), "{delivery:?}");
+        assert!(delivery.receive_count > u32::from(before), "{delivery:?}");
     }
     assert_eq!(lost(&queue, &receipts(&held)).await, receipts(&held), "old receipts stay lost");
     assert!(queue.acknowledge(&receipts(&again)).await.expect("acknowledge").is_empty());

@@ -115,6 +115,32 @@ async fn a_message_that_only_the_broker_finds_too_large() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_without_a_permission() {
+    let user = |name: &str| format!(r#"{{"name": "{name}", "password": "sesame", "tags": ""}}"#);
+    let may = |name: &str, configure: &str, read: &str| {
+        format!(r#"{{"user": "{name}", "vhost": "/", "configure": "{configure}", "write": ".*", "read": "{read}"}}"#)
+    };
+    let definitions = format!(
+        r#"{{"vhosts": [{{"name": "/"}}], "users": [{}, {}], "permissions": [{}, {}]}}"#,
+        user("deaf"),
+        user("guest"),
+        may("deaf", ".*", ""),
+        may("guest", "", ".*"),
+    );
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), definitions).expect("written");
+    let broker = Broker::start(&format!("load_definitions = {}", file.path().display()));
+    let options = |user: &str| RabbitOptions::new(format!("amqp://{user}:sesame@127.0.0.1:{}/", broker.port), "tasks");
+    let error = misconfigured(options("guest")).await;
+    assert!(error.contains("user guest may not use it") && !error.contains("sesame"), "{error}");
+    let queue = RabbitQueue::open(options("deaf")).await.expect("it may create");
+    send(&queue, ["a".to_owned()]).await;
+    let error = queue.receive(request(1, Duration::from_secs(20))).await.expect_err("it may not receive");
+    assert!(matches!(error, Error::Misconfigured { .. }), "{error}");
+    assert!(error.to_string().contains("user deaf may not use it") && !error.to_string().contains("sesame"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_is_checked() {
     let certificates = Certificates::new();
     let listener = format!(

@@ -42,6 +42,7 @@ async fn room_that_becomes_free_is_filled_until_nothing_more_is_wanted() {
     while rest.len() < 20 {
         rest.extend(other.receive(request(20 - rest.len(), PATIENCE)).await.expect("all 20 come here in the end"));
     }
+    assert!(rest.iter().all(|delivery| delivery.receive_count == 1), "nobody had them before: {rest:?}");
     assert!(lost(&one, &receipts(&held[5..])).await.is_empty(), "what was handed out stays leased");
     one.release(&receipts(&held[5..])).await.expect("release");
     let again = receive_one(&one).await;
