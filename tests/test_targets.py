@@ -318,6 +318,7 @@ def test_what_cannot_be_reached_is_told_in_one_line(workplace, sqs):
         ({"store": "s3://no-such-bucket-of-ours/jobs"}, ["NoSuchBucket", "no-such-bucket-of-ours"]),
         ({"queue": "amqp://guest:guest@127.0.0.1:1/%2f"}, ["127.0.0.1:1"]),
         ({"endpoint": "http://127.0.0.1:1"}, ["127.0.0.1:1"]),
+        ({"queue": "sqlite:queues", "endpoint": "http://127.0.0.1:1"}, ["127.0.0.1:1"]),
     ]:
         sqs.write(**settings)
         refused = sqs.command("enqueue", job.file)
@@ -365,14 +366,36 @@ def test_timeouts_that_a_queue_cannot_hold_are_refused(workplace, sqs, component
     assert sqs.objects("jobs") == {}, "nothing was written"
 
 
-def test_paths_of_this_machine_are_warned_about(workplace, components):
+def test_paths_of_this_machine_are_warned_about(workplace, rabbitmq):
+    """By an address that leads here, and does not look like it."""
     workplace.data(1)
     job = workplace.job(ROWS)
-    workplace.write(
-        {"gristmill.toml": "[targets.far]\nqueue = 'amqp://broker.invalid/'\nstore = 'store'\nendpoint = 'http://far'\n"}
+    near = rabbitmq.command("enqueue", job.file, expect=0)
+    assert "warning" not in near.stderr
+    far = rabbitmq.settings["queue"].replace("127.0.0.1", "0.0.0.0")
+    warned = rabbitmq.command("enqueue", job.file, "--queue", far, expect=0)
+    assert f"warning: {workplace.folder}/data, {workplace.folder}/output are paths of this machine" in warned.stderr
+    assert "guest:guest" not in warned.stderr
+
+
+def test_inputs_and_output_in_a_store(workplace, sqs, components):
+    s3 = components.client("s3")
+    for number in range(FILES):
+        s3.put_object(Bucket=sqs.prefix, Key=f"data/{number:03}.txt", Body=f"{number:03}".encode())
+    script = """
+        def run(files):
+            return [open(file).read() for file in files]
+    """
+    job = workplace.job(
+        script,
+        inputs=[{"name": "data", "type": "file", "path": f"s3://{sqs.prefix}/data/"}],
+        output=f"s3://{sqs.prefix}/output",
+        mini_batch_size=3,
     )
-    refused = workplace.command("enqueue", job.file, "--target", "far")
-    assert refused.exit_status == 1 and "broker.invalid" in refused.stderr
+    ended = sqs.run(job)
+    assert ended.result["output"] == f"s3://{sqs.prefix}/output/rows.txt"
+    rows = s3.get_object(Bucket=sqs.prefix, Key="output/rows.txt")["Body"].read()
+    assert rows.decode().splitlines() == [f"{number:03}" for number in range(FILES)]
 
 
 def test_nodes_and_reducers_go_when_there_is_nothing_to_do(workplace, target):
@@ -479,7 +502,8 @@ def test_ctrl_c_cancels_a_run_and_leaves_a_followed_job_alone(workplace, sqlite)
     ended = followed.wait()
     assert ended.exit_status == CANCELED and "goes on" in ended.stderr, str(ended)
     (job_id,) = [name.removeprefix("open/") for name in sqlite.objects("open")]
-    sqlite.command("cancel", job_id)
+    asked = sqlite.command("cancel", job_id, expect=0)
+    assert "no reducer has looked at it yet" in asked.stdout
     sqlite.reducer("--idle-exit", 1)
     sqlite.wait_for_end(job_id, "Canceled")
 

@@ -147,23 +147,27 @@ impl Jobs {
                     });
                 }
                 if job.store.cancel_requested().await?.is_some() {
-                    return Ok(Standing { word: "Canceling", hint: self.silence(progress) });
+                    return Ok(Standing { word: "Canceling", hint: self.lacks_reducer(progress) });
                 }
                 let started = progress.is_some_and(|progress| progress.nodes > 0);
-                Ok(Standing { word: if started { "Running" } else { "Queued" }, hint: self.silence(progress) })
+                Ok(Standing {
+                    word: if started { "Running" } else { "Queued" },
+                    hint: self.lacks_reducer(progress).or_else(|| self.lacks_worker(progress)),
+                })
             }
         }
     }
 
-    /// Nobody seems to look after the job. By the clocks of two machines, so it is no more than a hint.
-    fn silence(&self, progress: Option<&Progress>) -> Option<String> {
+    /// No reducer seems to look after the job. By the clocks of two machines, so it is no more than a hint.
+    pub fn lacks_reducer(&self, progress: Option<&Progress>) -> Option<String> {
         let start = format!("start one with: gristmill reducer{}", self.flag());
         let Some(progress) = progress else { return Some(format!("no reducer has looked at it yet; {start}")) };
         let silent = protocol::milliseconds_since_epoch().saturating_sub(progress.at) / 1000;
-        if silent > SILENCE_SECONDS {
-            return Some(format!("no reducer has reported for {silent} s; {start}"));
-        }
-        let lonely = progress.nodes == 0;
+        (silent > SILENCE_SECONDS).then(|| format!("no reducer has reported for {silent} s; {start}"))
+    }
+
+    fn lacks_worker(&self, progress: Option<&Progress>) -> Option<String> {
+        let lonely = progress.is_some_and(|progress| progress.nodes == 0);
         lonely.then(|| format!("no worker has begun; start one with: gristmill worker{}", self.flag()))
     }
 }

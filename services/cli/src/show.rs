@@ -185,6 +185,13 @@ pub async fn cancel(jobs: &Jobs, wanted: &str) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     job.store.request_cancel("canceled by the user").await?;
+    if let Jobs::There { .. } = jobs
+        && let Some(hint) = jobs.lacks_reducer(job.store.progress().await?.as_ref())
+    {
+        say!(out, "job {id} has been asked to stop, and ends when a reducer looks at it");
+        say!(out, "  {hint}");
+        return Ok(ExitCode::SUCCESS);
+    }
     say!(err, "asked job {id} to stop; waiting for what runs, {} s at most", CANCEL_TIME.as_secs());
     let asked = Instant::now();
     while asked.elapsed() < CANCEL_TIME {

@@ -1,10 +1,12 @@
 //! Connects to what a target names.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use queue::{Queue, RabbitOptions, RabbitQueue, SqliteOptions, SqliteQueue, SqsOptions, SqsQueue, SqsTarget};
 use storage::{StoreOptions, TargetStore};
+use url::Url;
 
 use super::{QueueAddress, Role, Target};
 use crate::settings::Settings;
@@ -62,7 +64,12 @@ impl Target {
     /// Opens its store. What is wrong with address, bucket or credentials is told here.
     pub async fn open_store(&self) -> Result<TargetStore> {
         let store = TargetStore::open(self.store()?, self.store_options()).await;
-        store.with_context(|| format!("the store of target {} cannot be used", self.name))
+        store.map_err(|error| {
+            let endpoint = self.endpoint.as_ref().filter(|_| matches!(error, storage::Error::Unavailable { .. }));
+            let endpoint =
+                endpoint.map_or(String::new(), |endpoint| format!("; the endpoint of this target is {endpoint}"));
+            anyhow::anyhow!("target {}: its store cannot be used: {error}{endpoint}", self.name)
+        })
     }
 
     /// How its store is reached.
@@ -134,18 +141,18 @@ impl Target {
 
     /// Whether its queues are on this machine, so that its nodes most likely are too.
     pub fn is_on_this_machine(&self) -> Result<bool> {
-        let is_loopback = |url: &url::Url| match url.host() {
-            Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-            Some(url::Host::Ipv4(address)) => address.is_loopback(),
-            Some(url::Host::Ipv6(address)) => address.is_loopback(),
-            None => false,
+        // Only addresses of the web are taken apart by the parser.
+        let is_loopback = |url: &Url| {
+            let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+            let is_address = host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+            is_address || host == "localhost" || host.ends_with(".localhost")
         };
         Ok(match self.queue()? {
             QueueAddress::Sqlite { .. } => true,
             QueueAddress::Rabbit { url, .. } => is_loopback(url),
             QueueAddress::Sqs { .. } => {
                 let endpoint = self.endpoint.clone().or_else(Settings::sqs_endpoint);
-                endpoint.and_then(|endpoint| url::Url::parse(&endpoint).ok()).is_some_and(|url| is_loopback(&url))
+                endpoint.and_then(|endpoint| Url::parse(&endpoint).ok()).is_some_and(|url| is_loopback(&url))
             }
         })
     }
