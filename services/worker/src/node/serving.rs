@@ -9,7 +9,7 @@ use protocol::{Descriptor, JobSpec, ResultEvent};
 use queue::{Queue, Receipt, Refusal, View};
 use storage::JobStore;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Shared;
@@ -28,6 +28,10 @@ const TURNED_AWAY_HOLD: Duration = Duration::from_secs(2);
 const PROVISIONING_HOLD: Duration = Duration::from_secs(10);
 /// Looks for a request to cancel, for each look whether a busy job has ended.
 const LOOKS_PER_RESULT: u32 = 5;
+/// Messages to receive at once, for a moment, when there are some of a job that is over: usually there are many.
+const DROP_WISH: usize = 256;
+/// How long the end of a job here waits for a store that does not answer.
+const STORE_WAIT_MAX: Duration = Duration::from_secs(15);
 /// Failures to fetch a job's folders, in a row, after which they count as the job's own.
 const FETCH_FAILURES_MAX: u32 = 3;
 
@@ -108,45 +112,60 @@ impl Serving {
     }
 
     async fn serve(&self, memory: &mut Memory, stop: &mut watch::Receiver<Stop>) {
-        let looked_at = Instant::now();
-        let spec = match self.look_up().await {
-            Ok(Found::Open(spec)) => *spec,
-            Ok(Found::Over(why)) => {
-                tracing::info!(job.id = self.job_id, "messages of the job are dropped: {why}");
-                return self.drop_waiting(looked_at).await;
-            }
-            Err(error) => {
-                tracing::warn!(job.id = self.job_id, "cannot look the job up: {error}");
-                return self.turn_away(stop).await;
-            }
-        };
-        if memory.rests_until.is_some_and(|until| until > Instant::now()) {
-            return self.turn_away(stop).await;
-        }
-        let node = &self.shared.node;
         let mut seat = None;
-        if let Some(seats) = spec.node_count {
-            match memory.observed.take(&self.store, seats, &node.name, node.options.seat_lapse).await {
-                Ok(Some(taken)) => seat = Some(taken),
-                Ok(None) => return self.turn_away(stop).await,
-                Err(error) => {
-                    tracing::warn!(job.id = self.job_id, "cannot take a seat: {error}");
-                    return self.turn_away(stop).await;
-                }
-            }
-        }
+        let spec = tokio::select! {
+            spec = self.admit(memory, &mut seat) => spec,
+            // What waits here is given back by the node itself.
+            _ = stop.changed() => None,
+        };
+        let Some(spec) = spec else { return };
         self.is_busy_with(Activity::Provisioning);
         if let Some(provisioned) = self.provision(spec, memory, stop, &mut seat).await {
             self.work(provisioned, memory, stop, &mut seat).await;
         }
         self.is_busy_with(Activity::Leaving);
         if let Some(seat) = seat {
-            seat.leave(&self.store).await;
+            let _ = timeout(STORE_WAIT_MAX, seat.leave(&self.store)).await;
         }
     }
 
     fn is_busy_with(&self, activity: Activity) {
         *self.activity.lock().expect("no holder panics") = activity;
+    }
+
+    /// Finds the job, and a seat where it has any. `None`: it is not for this node, and what waits here is dropped or
+    /// left to others.
+    async fn admit(&self, memory: &mut Memory, seat: &mut Option<Seat>) -> Option<JobSpec> {
+        let looked_at = Instant::now();
+        let spec = match self.look_up().await {
+            Ok(Found::Open(spec)) => *spec,
+            Ok(Found::Over(why)) => {
+                tracing::info!(job.id = self.job_id, "messages of the job are dropped: {why}");
+                self.drop_waiting(looked_at).await;
+                return None;
+            }
+            Err(error) => {
+                tracing::warn!(job.id = self.job_id, "cannot look the job up: {error}");
+                self.turn_away().await;
+                return None;
+            }
+        };
+        let is_resting = memory.rests_until.is_some_and(|until| until > Instant::now());
+        if is_resting || !self.take_seat(&spec, memory, seat).await {
+            self.turn_away().await;
+            return None;
+        }
+        Some(spec)
+    }
+
+    async fn take_seat(&self, spec: &JobSpec, memory: &mut Memory, seat: &mut Option<Seat>) -> bool {
+        let Some(seats) = spec.node_count else { return true };
+        let node = &self.shared.node;
+        match memory.observed.take(&self.store, seats, &node.name, node.options.seat_lapse).await {
+            Ok(taken) => *seat = taken,
+            Err(error) => tracing::warn!(job.id = self.job_id, "cannot take a seat: {error}"),
+        }
+        seat.is_some()
     }
 
     // ---- the job ---------------------------------------------------------------------------------------------
@@ -172,6 +191,7 @@ impl Serving {
     /// What waits here for a job that is over is of no use. What came after it was looked up is looked up again: the
     /// job may have been opened again meanwhile.
     async fn drop_waiting(&self, looked_at: Instant) {
+        self.shared.demultiplexer.set_idle_wish(DROP_WISH);
         let refusal = Refusal::Drop { received_before: looked_at };
         if let Err(error) = self.shared.demultiplexer.refuse(&self.job_id, refusal).await {
             tracing::warn!(job.id = self.job_id, "cannot drop messages: {error}");
@@ -179,14 +199,11 @@ impl Serving {
     }
 
     /// Leaves to others what waits here, and does not ask for it again at once.
-    async fn turn_away(&self, stop: &mut watch::Receiver<Stop>) {
+    async fn turn_away(&self) {
         let (demultiplexer, node) = (&self.shared.demultiplexer, &self.shared.node);
         let delay = node.tasks.limits().delay_max.min(TURNED_AWAY_DELAY);
         if delay.is_zero() {
-            tokio::select! {
-                () = sleep(TURNED_AWAY_HOLD) => {}
-                _ = stop.changed() => {}
-            }
+            sleep(TURNED_AWAY_HOLD).await;
         }
         if let Err(error) = demultiplexer.refuse(&self.job_id, Refusal::GiveBack { delay }).await {
             tracing::warn!(job.id = self.job_id, "cannot give messages back: {error}");
@@ -236,16 +253,24 @@ impl Serving {
         memory.fetch_failures += 1;
         let may_pass = matches!(error.downcast_ref(), Some(storage::Error::Unavailable { .. }));
         if !may_pass || memory.fetch_failures >= FETCH_FAILURES_MAX {
-            let node = &self.shared.node;
-            let cause = format!("the job cannot start on node {}: {error:#}", node.name);
-            let event = ResultEvent::NodeStopped { node: node.name.clone(), cause: Some(cause) };
-            if let Err(error) = tell(&*node.results, &self.job_id, &event, node.options.timing.patience).await {
-                tracing::warn!(job.id = self.job_id, "nobody is told: {error:#}");
-            }
-            memory.rests_until = Some(Instant::now() + node.options.rest);
+            self.give_up(memory, &error).await;
         }
-        self.turn_away(stop).await;
+        tokio::select! {
+            () = self.turn_away() => {}
+            _ = stop.changed() => {}
+        }
         None
+    }
+
+    /// Tells the job that it cannot be worked on here, and leaves it to others for a while.
+    async fn give_up(&self, memory: &mut Memory, error: &anyhow::Error) {
+        let node = &self.shared.node;
+        let cause = format!("the job cannot be worked on at node {}: {error:#}", node.name);
+        let event = ResultEvent::NodeStopped { node: node.name.clone(), cause: Some(cause) };
+        if let Err(error) = tell(&*node.results, &self.job_id, &event, node.options.timing.patience).await {
+            tracing::warn!(job.id = self.job_id, "nobody is told: {error:#}");
+        }
+        memory.rests_until = Some(Instant::now() + node.options.rest);
     }
 
     // ---- the work --------------------------------------------------------------------------------------------
@@ -316,7 +341,7 @@ impl Serving {
             }
         }
         if let Some(logs) = &mut logs {
-            logs.finish().await;
+            let _ = timeout(2 * STORE_WAIT_MAX, logs.finish()).await;
             let _ = std::fs::remove_dir_all(folder.join("logs"));
         }
         for cache in ["inputs", "scratch"] {
@@ -367,7 +392,7 @@ impl Serving {
     /// What an agent held when it was stopped is given back, or dropped where it is of no use to anybody.
     async fn let_go(&self, held: Vec<(Receipt, Descriptor)>, view: &View) -> Result<()> {
         // All of it came before this look, so nothing is dropped that was published when the job was opened again.
-        if !held.is_empty() && matches!(self.is_over().await, Ok(Some(_))) {
+        if !held.is_empty() && matches!(timeout(STORE_WAIT_MAX, self.is_over()).await, Ok(Ok(Some(_)))) {
             let receipts: Vec<Receipt> = held.into_iter().map(|(receipt, _)| receipt).collect();
             return view.acknowledge(&receipts).await.map(drop).context("drop messages");
         }
