@@ -106,8 +106,9 @@ impl Debug for RabbitOptions {
 /// - A lease is the connection, and [`Queue::extend`] only says which leases are lost. The `visibility` of a receive
 ///   and delays of messages are ignored.
 /// - The broker sends up to what is held and asked for, and what arrives ahead waits here. If nobody asks for five
-///   seconds it is given back, and at once after a receive with `messages_max` 0, which says that nothing more is
-///   wanted. Brokers before 4.3 count that as a delivery.
+///   seconds it is sent back, and at once by a receive with `messages_max` 0, which says that nothing more is wanted.
+///   It goes back as new messages that bring their count along, because the broker would count a delivery that nobody
+///   had; so it comes after the others.
 /// - Sending returns when the broker has confirmed, which for a quorum queue means on disk on most of its nodes. What
 ///   was not confirmed when the connection broke is sent again, and may be there twice.
 /// - AMQP does not confirm acknowledgements: one that was on its way when the connection broke may not count.

@@ -145,8 +145,8 @@ impl Subscription {
         self.send_back().await
     }
 
-    /// Waits until the broker has nothing to send: the consumers are full, or there is nothing. A message that met the end
-    /// of its consumer on the way here would be returned by the broker itself, and counted.
+    /// Waits until the broker has nothing to send: the consumers are full, or there is nothing. A message that met the
+    /// end of its consumer on the way here would be returned by the broker itself, and counted.
     async fn settle_down(&self, members: &[Member]) -> lapin::Result<()> {
         let until = Instant::now() + SETTLE_MAX;
         while self.ready().await? > 0 && Instant::now() < until {
