@@ -22,6 +22,8 @@ use crate::default_process_count;
 
 /// For how long nobody receives what this node may not work on, where the queue can do that.
 const TURNED_AWAY_DELAY: Duration = Duration::from_secs(5);
+/// For how much longer an idle node then asks for nothing, so that those who may work on it find it first.
+const TURNED_AWAY_PAUSE: Duration = Duration::from_secs(3);
 /// For how long it is held instead, where the queue cannot.
 const TURNED_AWAY_HOLD: Duration = Duration::from_secs(2);
 /// While a job is provisioned, what came for it is given back this often: others may be ready for it.
@@ -208,7 +210,10 @@ impl Serving {
         if let Err(error) = demultiplexer.refuse(&self.job_id, Refusal::GiveBack { delay }).await {
             tracing::warn!(job.id = self.job_id, "cannot give messages back: {error}");
         }
-        if delay.is_zero() {
+        if demultiplexer.quiet_since().is_some() {
+            // A node with nothing else to do would be the first to ask when they are visible again.
+            demultiplexer.pause(delay + TURNED_AWAY_PAUSE);
+        } else if delay.is_zero() {
             demultiplexer.pause(TURNED_AWAY_HOLD / 4);
         }
     }
