@@ -124,6 +124,24 @@ def test_the_compute_target_of_the_job_file_is_where_it_runs(workplace, sqlite):
     assert here.exit_status == 0 and workplace.job_ids() == [here.job_id]
 
 
+def test_a_target_without_a_file(workplace, sqlite):
+    """Flags or variables say everything; to look at jobs the store is enough."""
+    workplace.data(3)
+    job = workplace.job(ROWS)
+    (workplace.folder / "gristmill.toml").unlink()
+    store = ["--store", sqlite.settings["store"]]
+    ended = workplace.command("run", job.file, "--json", "--queue", sqlite.settings["queue"], *store)
+    assert ended.exit_status == 0, str(ended)
+    variables = {"GRISTMILL_STORE": sqlite.settings["store"]}
+    assert ended.job_id in workplace.command("jobs", **variables).stdout
+    watched = workplace.command("status", "test", "--watch", *store)
+    assert watched.exit_status == 0 and "completed" in watched.stdout
+    refused = workplace.command("enqueue", job.file, *store)
+    assert refused.exit_status == 1 and one_line(refused.stderr, "has no queue"), str(refused)
+    nowhere = workplace.command("worker")
+    assert nowhere.exit_status == 1 and one_line(nowhere.stderr, "--target NAME"), str(nowhere)
+
+
 def test_two_jobs_at_once_share_two_workers(workplace, target):
     """Different scripts, timeouts and environments; the source of each travels."""
     workplace.data(12)

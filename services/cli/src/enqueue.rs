@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::execute::make_output_folder;
 use crate::follow::{LOOK_EVERY, follow, stop_following};
 use crate::job_file::{self, Parsed};
-use crate::jobs::{FoundJob, Jobs, new_job_id};
+use crate::jobs::{FoundJob, new_job_id};
 use crate::run::{CANCELED, FAILED, RetryArguments, load, report};
 use crate::settings::Settings;
 use crate::targets::{QueueAddress, Queues, Target, TargetFlags};
@@ -81,7 +81,7 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
 /// and with a job that has ended also what failed. Whatever still is in a queue does no harm.
 pub async fn retry(arguments: RetryArguments, target: &Target) -> Result<ExitCode> {
     let store = target.open_store().await?;
-    let jobs = Jobs::There { target: target.name.clone(), store: store.clone() };
+    let jobs = target.jobs(store.clone());
     let FoundJob { store: job, spec, result } = jobs.find(&arguments.job).await?;
     let job_id = spec.job_id.clone();
     if let Some(result) = result.as_ref().filter(|result| result.state == JobState::Completed)
@@ -136,7 +136,7 @@ impl Show {
     /// Publishes a job, and follows it if that is wanted.
     async fn to_the_end(&self, enqueued: &Enqueued, unfinished: Unfinished, target: &Target) -> Result<ExitCode> {
         let job_id = &enqueued.spec.job_id;
-        let jobs = Jobs::There { target: target.name.clone(), store: enqueued.store.clone() };
+        let jobs = target.jobs(enqueued.store.clone());
         let flag = jobs.flag();
         let published = tokio::select! {
             published = publish(enqueued, unfinished, target) => published?,
@@ -302,10 +302,8 @@ pub async fn publish(enqueued: &Enqueued, unfinished: Unfinished, target: &Targe
         Err(error) => error,
     };
     let Some(cause) = error.downcast_ref::<partitioner::Error>().map(ToString::to_string) else {
-        let (id, name) = (&spec.job_id, &target.name);
-        return Err(
-            error.context(format!("job {id} is not published; go on with `gristmill retry {id} --target {name}`"))
-        );
+        let (id, flag) = (&spec.job_id, target.flag());
+        return Err(error.context(format!("job {id} is not published; go on with `gristmill retry {id}{flag}`")));
     };
     tell_reducer(&results, &spec.job_id, &cause).await.context("tell the reducers that the job cannot be planned")?;
     Ok(Published::Never(cause))

@@ -20,7 +20,6 @@ use crate::enqueue::{describe, publish};
 use crate::follow::follow;
 use crate::home::Home;
 use crate::job_file::Parsed;
-use crate::jobs::Jobs;
 use crate::progress::watch_signals;
 use crate::run::{CANCELED, report};
 use crate::settings::Settings;
@@ -111,7 +110,7 @@ pub async fn run(parsed: Parsed, target: &Target, json: bool, home: &Home, setti
     say!(err, "job {job_id}");
     let (cancel, kill) = (CancellationToken::new(), CancellationToken::new());
     let _signals = AbortOnDropHandle::new(tokio::spawn(watch_signals(cancel.clone(), kill.clone())));
-    let jobs = Jobs::There { target: target.name.clone(), store: enqueued.store.clone() };
+    let jobs = target.jobs(enqueued.store.clone());
 
     let name = new_name();
     let stop_reducer = CancellationToken::new();

@@ -16,8 +16,8 @@ pub enum Jobs {
     Here(Home),
     /// Those of a compute target.
     There {
-        /// Name of the target, for messages.
-        target: String,
+        /// What a command needs in order to mean it: ` --target NAME`.
+        flag: String,
         /// Its store.
         store: TargetStore,
     },
@@ -108,7 +108,7 @@ impl Jobs {
     pub fn place(&self) -> String {
         match self {
             Self::Here(home) => home.job_folder("").display().to_string(),
-            Self::There { target, store } => format!("{} (target {target})", store.url()),
+            Self::There { store, .. } => store.url().to_owned(),
         }
     }
 
@@ -116,7 +116,7 @@ impl Jobs {
     pub fn flag(&self) -> String {
         match self {
             Self::Here(_) => String::new(),
-            Self::There { target, .. } => format!(" --target {target}"),
+            Self::There { flag, .. } => flag.clone(),
         }
     }
 

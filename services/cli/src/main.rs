@@ -181,7 +181,7 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
 /// The jobs of a target, or of this machine. Opens no queue.
 async fn jobs_of(target: &TargetFlags, home: Home, settings: &Settings) -> anyhow::Result<Jobs> {
     Ok(match target.find(None, settings)? {
-        Some(target) => Jobs::There { target: target.name.clone(), store: target.open_store().await? },
+        Some(target) => target.jobs(target.open_store().await?),
         None => Jobs::Here(home),
     })
 }

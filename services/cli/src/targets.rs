@@ -14,11 +14,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use protocol::ItemPath;
+use storage::TargetStore;
 
 pub use address::{QueueAddress, Role};
 pub use open::Queues;
 
 use crate::job_file::nearest;
+use crate::jobs::Jobs;
 use crate::settings::Settings;
 use file::TargetsFile;
 
@@ -170,6 +172,21 @@ fn store_url(text: &str, folder: &Path) -> String {
 }
 
 impl Target {
+    /// What a command that is told to people needs in order to mean this target: ` --target NAME`.
+    pub fn flag(&self) -> String {
+        if self.name != NO_NAME {
+            return format!(" --target {}", self.name);
+        }
+        let queue = self.queue.as_ref().map_or(String::new(), |queue| format!(" --queue '{queue}'"));
+        let store = self.store.as_ref().map_or(String::new(), |store| format!(" --store {store}"));
+        queue + &store
+    }
+
+    /// Its jobs.
+    pub fn jobs(&self, store: TargetStore) -> Jobs {
+        Jobs::There { flag: self.flag(), store }
+    }
+
     /// Where its queues are.
     pub fn queue(&self) -> Result<&QueueAddress> {
         self.queue.as_ref().with_context(|| self.lacks("queue"))

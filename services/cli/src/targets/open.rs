@@ -129,7 +129,7 @@ impl Target {
     fn explain(&self, error: anyhow::Error) -> anyhow::Error {
         let mend = match (&self.queue, error.downcast_ref(), &self.endpoint) {
             (Some(QueueAddress::Sqs { .. }), Some(queue::Error::Misconfigured { .. }), _) => {
-                format!("; `gristmill doctor --create --target {}` makes queues that are missing", self.name)
+                format!("; `gristmill doctor --create{}` makes queues that are missing", self.flag())
             }
             (Some(QueueAddress::Sqs { .. }), Some(queue::Error::Unavailable { .. }), Some(endpoint)) => {
                 format!("; the endpoint of this target is {endpoint}")
