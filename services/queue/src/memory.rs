@@ -63,6 +63,9 @@ const VISIBLE_NOW: i64 = 0;
 /// How soon a waiting receiver notices that a manual clock was moved.
 const TICK: Duration = Duration::from_millis(10);
 
+/// As long as anybody waits.
+const LOOK_MAX: Duration = Duration::from_secs(3600);
+
 impl MemoryQueue {
     /// An empty queue.
     pub fn new(options: MemoryOptions) -> Self {
@@ -78,6 +81,18 @@ impl MemoryQueue {
     /// leased.
     pub fn duplicate_next(&self, deliveries: usize) {
         self.state().duplicates_left = deliveries;
+    }
+
+    /// When a message may have become visible without anybody saying so.
+    fn next_look(&self, now: i64) -> Instant {
+        let wait = match self.options.clock {
+            Clock::Manual(_) => TICK,
+            Clock::System | Clock::Tokio(_) => {
+                let next = self.state().order.range((now + 1, i64::MIN)..).next().map_or(i64::MAX, |(at, _)| *at);
+                Duration::from_millis((next - now).unsigned_abs()).min(LOOK_MAX)
+            }
+        };
+        Instant::now() + wait
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -131,7 +146,7 @@ impl Queue for MemoryQueue {
             }
             tokio::select! {
                 () = became_visible => {}
-                () = sleep_until(deadline.min(Instant::now() + TICK)) => {}
+                () = sleep_until(deadline.min(self.next_look(now))) => {}
             }
         }
     }
@@ -147,6 +162,8 @@ impl Queue for MemoryQueue {
                 lost.push(receipt.clone());
             }
         }
+        drop(state);
+        self.became_visible.notify_waiters();
         Ok(lost)
     }
 

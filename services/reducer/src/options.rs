@@ -35,6 +35,8 @@ pub struct Options {
     pub receive_wait: Duration,
     /// Where messages go that cannot be read to their end; `None`: only into the logs.
     pub dead_letters: Option<Arc<dyn Queue>>,
+    /// Whether reports are written for people.
+    pub reports: bool,
     /// Called at every step of the write path.
     pub crash: Arc<dyn Fn(CrashPoint) + Send + Sync>,
 }
@@ -55,6 +57,7 @@ impl Default for Options {
             visibility: Duration::from_secs(60),
             receive_wait: Duration::from_secs(1),
             dead_letters: None,
+            reports: true,
             crash: Arc::new(|_| {}),
         }
     }

@@ -35,6 +35,14 @@ pub use environment::interpreter;
 pub use gpu::{count_by_driver, default_process_count};
 pub use node::{Ended, Node, NodeOptions, SpotNotice};
 
+/// What a node decides, without the Python processes it decides about: a simulation of the protocol makes its nodes of
+/// these.
+pub mod decisions {
+    pub use crate::announce::{Announcement, Announcements, Announcer, Outcome, RowsRoom};
+    pub use crate::lease::{LeaseId, Leases};
+    pub use crate::slot::{Ending, InPipe, Prepared, Worker, conclude, deliveries_lost, lost_too_often};
+}
+
 macro_rules! crash_points {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Steps of the write path, in order. A job killed at any of them is finished by the next run.

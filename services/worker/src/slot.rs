@@ -37,7 +37,6 @@ pub struct Prepared {
     /// The table, when there is one.
     pub file: Option<Arc<OwnedFd>>,
     /// What keeps the files that were downloaded for it.
-    #[expect(dead_code, reason = "its end removes them")]
     pub downloads: Option<Arc<Downloads>>,
     /// Memory it holds.
     pub bytes: u64,

@@ -57,6 +57,9 @@ struct Files {
 impl Reports {
     /// Starts the reports of a job.
     pub async fn new(store: &JobStore, options: &Options) -> Self {
+        if !options.reports {
+            return Self { files: None, upload: None };
+        }
         if let Some(folder) = store.folder().filter(|_| !options.shared) {
             return Self { files: Some(Files::new(&folder.join("logs"), &options.writer)), upload: None };
         }

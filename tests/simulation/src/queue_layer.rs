@@ -1,0 +1,212 @@
+//! A queue as one process sees it: calls fail, take long, come twice; and mistakes can be planted in front of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use protocol::{AttemptStatus, Descriptor, ResultEvent, decode_records, encode_record};
+use queue::{Delivery, Depth, Error, Limits, MemoryQueue, Message, Queue, Receipt, Receive};
+
+use crate::actor::{Actor, Fate};
+use crate::weather::Bug;
+use crate::witness::{Witness, events};
+
+/// Whose queue it is, and which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    PartitionerTasks,
+    NodeTasks,
+    Results,
+    ReducerResults,
+}
+
+/// One process's view of a queue.
+#[derive(Debug)]
+pub(crate) struct QueueLayer {
+    pub inner: Arc<MemoryQueue>,
+    pub actor: Actor,
+    pub witness: Arc<Witness>,
+    pub side: Side,
+    pub bug: Option<Bug>,
+    /// The node's task queue, for mistakes about the order of the two.
+    pub tasks: Option<Arc<QueueLayer>>,
+    /// What the node holds.
+    pub held: std::sync::Mutex<Vec<Receipt>>,
+}
+
+impl QueueLayer {
+    fn failed(&self) -> Error {
+        Error::Unavailable { queue: format!("{:?}", self.side), reason: "bad weather".into() }
+    }
+
+    async fn call<T>(&self, work: impl AsyncFnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        let fate = self.actor.call().await;
+        if fate == Fate::Fails {
+            return Err(self.failed());
+        }
+        let done = work().await;
+        self.actor.answer().await;
+        if fate == Fate::AnswerLost { Err(self.failed()) } else { done }
+    }
+
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    async fn acknowledge_as_is(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
+        self.call(async || {
+            match self.side {
+                Side::NodeTasks => self.witness.acknowledged_tasks(receipts),
+                _ => self.witness.acknowledged_results(receipts),
+            }
+            self.inner.acknowledge(receipts).await
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl Queue for QueueLayer {
+    async fn send(&self, mut messages: Vec<Message>) -> Result<(), Error> {
+        if self.has(Bug::ForgetsTries) && self.side == Side::NodeTasks {
+            messages.iter_mut().for_each(forget_tries);
+        }
+        if self.has(Bug::AcknowledgesBeforeAnnouncing)
+            && let Some(tasks) = &self.tasks
+        {
+            let held = std::mem::take(&mut *tasks.held.lock().expect("nobody panics holding it"));
+            let _ = tasks.acknowledge_as_is(&held).await;
+        }
+        self.call(async || {
+            match self.side {
+                Side::PartitionerTasks => self.witness.published_by_partitioner(&messages),
+                Side::NodeTasks => self.witness.published_by_node(&messages),
+                Side::Results => self.witness.announced(&messages),
+                Side::ReducerResults => {}
+            }
+            for message in &mut messages {
+                if self.actor.happens(|weather| weather.reorder) {
+                    message.delay = self.actor.dice().time(Duration::from_secs(30));
+                }
+            }
+            // Without processes that are known to be up, nobody would expect progress.
+            let may_vanish = |message: &Message| self.side != Side::Results || has_attempts(&message.body);
+            messages.retain(|message| !may_vanish(message) || !self.actor.happens(|weather| weather.vanish));
+            self.inner.send(messages.clone()).await
+        })
+        .await
+    }
+
+    async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
+        let fate = self.actor.call().await;
+        if fate == Fate::Fails {
+            return Err(self.failed());
+        }
+        if self.actor.happens(|weather| weather.duplicate) {
+            self.inner.duplicate_next(1);
+        }
+        let mut deliveries = self.inner.receive(request).await?;
+        self.actor.dice().shuffle(&mut deliveries);
+        match self.side {
+            Side::NodeTasks => {
+                self.witness.delivered(&deliveries);
+                self.held
+                    .lock()
+                    .expect("nobody panics holding it")
+                    .extend(deliveries.iter().map(|delivery| delivery.receipt.clone()));
+            }
+            _ => self.witness.delivered_results(&deliveries),
+        }
+        self.actor.answer().await;
+        if fate == Fate::AnswerLost {
+            return Err(self.failed());
+        }
+        if self.has(Bug::ForgetsLostDeliveries) && self.side == Side::NodeTasks {
+            deliveries.iter_mut().for_each(|delivery| delivery.receive_count = 1);
+        }
+        if self.side == Side::ReducerResults {
+            if self.has(Bug::AcknowledgesBeforeCommitting) {
+                let receipts: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
+                let _ = self.acknowledge_as_is(&receipts).await;
+            }
+            let distort = match self.bug {
+                Some(Bug::CountsDuplicates) => Some(renumber as fn(&Witness, &Delivery) -> Bytes),
+                Some(Bug::FailureBeatsSuccess) => Some(drop_late_successes as _),
+                _ => None,
+            };
+            if let Some(distort) = distort {
+                deliveries.iter_mut().for_each(|delivery| delivery.body = distort(&self.witness, delivery));
+            }
+        }
+        Ok(deliveries)
+    }
+
+    async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
+        let lost = self.call(async || self.inner.extend(leases).await).await?;
+        if self.side == Side::NodeTasks {
+            self.witness.told_lost(&lost);
+        }
+        Ok(if self.has(Bug::IgnoresLostLeases) { vec![] } else { lost })
+    }
+
+    async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
+        self.acknowledge_as_is(receipts).await
+    }
+
+    async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
+        self.call(async || self.inner.release(receipts).await).await
+    }
+
+    async fn depth(&self) -> Result<Depth, Error> {
+        self.call(async || self.inner.depth().await).await
+    }
+
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+}
+
+fn has_attempts(body: &[u8]) -> bool {
+    events(body).iter().any(|event| matches!(event, ResultEvent::Attempt(_)))
+}
+
+fn forget_tries(message: &mut Message) {
+    let mut descriptor: Descriptor = serde_json::from_slice(&message.body).expect("only descriptors are sent");
+    descriptor.tries_spent = 0;
+    message.body = serde_json::to_vec(&descriptor).expect("descriptors always serialise").into();
+}
+
+/// Rewrites the events of a message; `None` leaves one out.
+fn rewrite(body: &Bytes, change: impl Fn(ResultEvent) -> Option<ResultEvent>) -> Bytes {
+    let mut rewritten = Vec::new();
+    for record in decode_records(body) {
+        let record = record.expect("only records are sent");
+        if let Some(event) = change(record.event) {
+            encode_record(&event, &record.rows, &mut rewritten);
+        }
+    }
+    rewritten.into()
+}
+
+fn renumber(witness: &Witness, delivery: &Delivery) -> Bytes {
+    let count = u64::from(delivery.receive_count - 1) * witness.job.mini_batches;
+    rewrite(&delivery.body, |event| match event {
+        ResultEvent::Attempt(mut attempt) => {
+            attempt.mini_batch += count;
+            Some(ResultEvent::Attempt(attempt))
+        }
+        event => Some(event),
+    })
+}
+
+fn drop_late_successes(witness: &Witness, delivery: &Delivery) -> Bytes {
+    rewrite(&delivery.body, |event| match event {
+        ResultEvent::Attempt(attempt)
+            if attempt.status == AttemptStatus::Succeeded && witness.has_failed(attempt.mini_batch) =>
+        {
+            None
+        }
+        event => Some(event),
+    })
+}

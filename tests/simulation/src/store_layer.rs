@@ -1,0 +1,129 @@
+//! A store as one process sees it: requests fail, take long, lose their answers; and mistakes can be planted in front.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+use protocol::JobResult;
+
+use crate::actor::{Actor, Fate};
+use crate::weather::Bug;
+use crate::witness::Witness;
+
+/// How long a mistaken write takes that nobody waits for.
+const LATE: Duration = Duration::from_secs(5);
+
+/// One process's view of the store.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreLayer {
+    pub inner: Arc<InMemory>,
+    pub actor: Actor,
+    pub witness: Arc<Witness>,
+    pub bug: Option<Bug>,
+    /// Time stands still while another thread works, so only this one can be made to wait.
+    pub thread: ThreadId,
+}
+
+impl fmt::Display for StoreLayer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "the store as {} sees it", self.actor.name())
+    }
+}
+
+fn failed() -> object_store::Error {
+    object_store::Error::Generic { store: "simulated", source: "bad weather".into() }
+}
+
+impl StoreLayer {
+    async fn call<T>(&self, work: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
+        if std::thread::current().id() != self.thread {
+            return work().await;
+        }
+        let fate = self.actor.call().await;
+        if fate == Fate::Fails {
+            return Err(failed());
+        }
+        let done = work().await;
+        self.actor.answer().await;
+        if fate == Fate::AnswerLost { Err(failed()) } else { done }
+    }
+
+    async fn write(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        let bytes = Bytes::from(payload.clone());
+        let written = self.inner.put_opts(location, payload, options).await?;
+        self.witness.written(location.as_ref(), &bytes);
+        Ok(written)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for StoreLayer {
+    async fn put_opts(&self, location: &Path, mut payload: PutPayload, mut options: PutOptions) -> Result<PutResult> {
+        let path = location.as_ref();
+        let is_late = match self.bug {
+            Some(Bug::AnnouncesBeforeWriting) => path.starts_with("parts/"),
+            Some(Bug::PublishesBeforePlanning) => path.starts_with("plan/0"),
+            _ => false,
+        };
+        if is_late {
+            let (layer, location) = (self.clone(), location.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(LATE).await;
+                layer.actor.alive().await;
+                layer.write(&location, payload, options).await
+            });
+            return Ok(PutResult { e_tag: None, version: None, extensions: Default::default() });
+        }
+        if self.bug == Some(Bug::CommitsUnconditionally) && path.starts_with("ledger/") {
+            options.mode = PutMode::Overwrite;
+        }
+        if self.bug == Some(Bug::SwallowsCauses) && path == "result.json" {
+            payload = without_cause(payload);
+        }
+        self.call(async || self.write(location, payload, options).await).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(location, options).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.call(async || self.inner.get_opts(location, options).await).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.call(async || self.inner.list_with_delimiter(prefix).await).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.call(async || self.inner.copy_opts(from, to, options).await).await
+    }
+}
+
+fn without_cause(payload: PutPayload) -> PutPayload {
+    let bytes = Bytes::from(payload);
+    let result: JobResult = serde_json::from_slice(&bytes).expect("a result");
+    serde_json::to_vec(&JobResult { cause: None, ..result }).expect("results always serialise").into()
+}
