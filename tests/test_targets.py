@@ -416,6 +416,15 @@ def test_inputs_and_output_in_a_store(workplace, sqs, components):
     assert rows.decode().splitlines() == [f"{number:03}" for number in range(FILES)]
 
 
+def test_a_job_that_cannot_be_planned_fails_with_the_cause(workplace, sqs):
+    job = workplace.job(ROWS, inputs=[{"name": "data", "type": "file", "path": f"s3://{sqs.prefix}/nothing/"}])
+    told = sqs.command("enqueue", job.file)
+    assert told.exit_status == FAILED and "nothing" in told.stderr, str(told)
+    sqs.reducer()
+    result = sqs.wait_for_end(told.stdout.strip(), "Failed")
+    assert "input 'data'" in result["cause"] and "nothing" in result["cause"]
+
+
 def test_nodes_and_reducers_go_when_there_is_nothing_to_do(workplace, target):
     workplace.data(5)
     job_id = target.enqueue(workplace.job(ROWS))

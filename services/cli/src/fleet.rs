@@ -27,7 +27,7 @@ use crate::targets::{Queues, Target, TargetFlags};
 use crate::unfinished::Unfinished;
 
 /// Between two looks at a job whose roles are here.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// As often as AWS advises.
 const SPOT_NOTICE_EVERY: Duration = Duration::from_secs(5);
 /// Names of nodes are names of folders, and parts of more.
