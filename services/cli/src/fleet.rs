@@ -247,6 +247,8 @@ fn node(
     settings: &Settings,
 ) -> Result<Node> {
     let python = target.python.clone().or_else(|| settings.python.clone());
+    let mut options = NodeOptions::default();
+    options.timing.lease_step = settings.lease_step.unwrap_or(options.timing.lease_step);
     Ok(Node {
         target: store.clone(),
         tasks: queues.tasks.clone(),
@@ -258,7 +260,7 @@ fn node(
         package: settings.package(&private.folder)?,
         work_folder: private.shared.clone(),
         prefetch_bytes_max: settings.prefetch_bytes_max,
-        options: NodeOptions::default(),
+        options,
         crash: |point| crate::crash::at(point),
     })
 }

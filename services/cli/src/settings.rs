@@ -6,6 +6,7 @@
 //! | `GRISTMILL_PYTHON` | interpreter for jobs that name no environment |
 //! | `GRISTMILL_PYTHON_PACKAGE` | folder that holds the Python packages `gristmill` and `azureml_user` |
 //! | `GRISTMILL_PREFETCH_BYTES` | memory for tables that are ready before they are asked for; 67108864 |
+//! | `GRISTMILL_LEASE_SECONDS` | how long a mini-batch stays with a worker of a compute target that gives no sign of life; 30 |
 //! | `GRISTMILL_TARGET` | compute target of commands that name none |
 //! | `GRISTMILL_QUEUE`, `GRISTMILL_STORE` | queue and store, instead of those of the target |
 //! | `GRISTMILL_CONFIG` | the `gristmill.toml` to read, instead of the one found from the working folder upwards |
@@ -19,6 +20,7 @@
 
 use std::env::{var, var_os};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -33,6 +35,8 @@ pub struct Settings {
     pub python: Option<PathBuf>,
     /// Tables that may be ready at once, in bytes.
     pub prefetch_bytes_max: u64,
+    /// How long a mini-batch stays with a worker that gives no sign of life.
+    pub lease_step: Option<Duration>,
     /// Number of GPUs, if it is given.
     pub gpu_count: Option<u32>,
     /// Name of the compute target.
@@ -50,6 +54,8 @@ pub struct Settings {
     package: Option<PathBuf>,
 }
 
+/// A lease is extended three times as often, and services count whole seconds.
+const LEASE_SECONDS_MIN: u64 = 3;
 const PREFETCH_BYTES: u64 = 64 * 1024 * 1024;
 
 impl Settings {
@@ -64,6 +70,8 @@ impl Settings {
             user_folder,
             python: path("GRISTMILL_PYTHON").or_else(beside_executable).or_else(on_path),
             prefetch_bytes_max: number("GRISTMILL_PREFETCH_BYTES").unwrap_or(PREFETCH_BYTES),
+            lease_step: number("GRISTMILL_LEASE_SECONDS")
+                .map(|seconds| Duration::from_secs(seconds.max(LEASE_SECONDS_MIN))),
             gpu_count: number("AZ_BATCHAI_GPU_COUNT_FOUND").and_then(|count| u32::try_from(count).ok()),
             target: text("GRISTMILL_TARGET"),
             queue: text("GRISTMILL_QUEUE"),
