@@ -98,6 +98,20 @@ def figures(workload: Workload, seconds: float) -> str:
 
 
 def report(table: str, options: argparse.Namespace) -> str:
+    return f"""# How fast
+
+Written by `scripts/bench`. Each workload runs {options.rounds} times on each side, alternating; the figures are medians
+from command to exit, of release builds. *Ratio* is the time of `multiprocessing.Pool` by the time of gristmill: above
+1, gristmill is faster. Both sides use as many processes as there are cores, and produce the same rows. Memory is that
+of the gristmill process alone, without its Python processes.
+
+{table}
+
+{machine(options.scale)}"""
+
+
+def machine(scale: float) -> str:
+    """What the figures were taken on, as a table."""
     import pandas
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -113,20 +127,11 @@ def report(table: str, options: argparse.Namespace) -> str:
     commit = subprocess.run(
         ["git", "-C", str(HERE), "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    return f"""# How fast
-
-Written by `scripts/bench`. Each workload runs {options.rounds} times on each side, alternating; the figures are medians
-from command to exit, of release builds. *Ratio* is the time of `multiprocessing.Pool` by the time of gristmill: above
-1, gristmill is faster. Both sides use as many processes as there are cores, and produce the same rows. Memory is that
-of the gristmill process alone, without its Python processes.
-
-{table}
-
-| | |
+    return f"""| | |
 |---|---|
 | date | {datetime.date.today()} |
 | commit | {commit} |
-| scale | {options.scale:g} |
+| scale | {scale:g} |
 | processor | {processor}, {os.cpu_count()} cores |
 | memory | {memory:.0f} GiB |
 | kernel | Linux {platform.release()} |

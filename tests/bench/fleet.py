@@ -1,0 +1,293 @@
+"""Measures jobs that go through a queue: throughput beside what people use there, and how soon a fleet reacts.
+
+Throughput: the whole of `gristmill run --target` (start, planning, publishing, running, one ordered file) beside Celery
+on the same RabbitMQ, whose worker is already up, and beside a boto3 loop on the same SQS that receives and deletes
+messages which are already there. Sides alternate; figures are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bench import machine
+from workloads import RETURN_INPUT, small_files
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from proxy import AwsProxy, Request  # noqa: E402
+
+PROCESSES = 2
+WAIT_SECONDS = 300
+
+RECORD_START = """import os, time
+
+def run(files):
+    for file in files:
+        with open(os.environ["RECORD"], "a") as record:
+            record.write(f"{file} {os.getpid()} {os.getppid()} {time.time()}\\n")
+    time.sleep(float(os.environ["RUN_SECONDS"]))
+    return files
+"""
+
+
+class Target:
+    """A fresh target: queues and a prefix in the store that nobody else uses."""
+
+    def __init__(self, kind: str, folder: Path, endpoint: str, amqp: str) -> None:
+        self.kind = kind
+        self.folder = folder
+        prefix = f"bench-{uuid.uuid4().hex[:12]}"
+        queue = f"sqs://{prefix}" if kind == "SQS" else f"{amqp}?prefix={prefix}"
+        self.config = folder / "gristmill.toml"
+        self.config.write_text(
+            f'[targets.bench]\nqueue = "{queue}"\nstore = "s3://{prefix}"\nendpoint = "{endpoint}"\n'
+        )
+        self.environment = {
+            **os.environ,
+            "GRISTMILL_CONFIG": str(self.config),
+            "GRISTMILL_TARGET": "bench",
+            "GRISTMILL_HOME": str(folder / "home"),
+            "RECORD": str(folder / "record"),
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+        }
+        self.run("doctor", "--create")
+
+    def command(self, *arguments: str) -> list[str]:
+        return [os.environ["GRISTMILL"], *arguments]
+
+    def run(self, *arguments: str) -> str:
+        """Runs one command to its end; returns what it printed. A failure ends the benchmark."""
+        ended = subprocess.run(self.command(*arguments), env=self.environment, capture_output=True, text=True)
+        if ended.returncode != 0:
+            sys.exit(
+                f"gristmill {' '.join(arguments)}: {ended.returncode}\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
+            )
+        return ended.stdout
+
+    @contextlib.contextmanager
+    def roles(self, workers: int) -> Iterator[list[subprocess.Popen]]:
+        """Workers and a reducer, killed at the end."""
+        with (self.folder / "roles.txt").open("wb") as log:
+            start = lambda *arguments: subprocess.Popen(  # noqa: E731
+                self.command(*arguments), env=self.environment, stdout=log, stderr=log
+            )
+            reducer = start("reducer")
+            nodes = [start("worker") for _ in range(workers)]
+            try:
+                yield nodes
+            finally:
+                for process in [*nodes, reducer]:
+                    process.kill()
+                    process.wait()
+
+    def write_job(self, data: Path, script: str, run_seconds: float = 0, **settings: object) -> Path:
+        """Writes job file and script; returns the job file."""
+        code = self.folder / "code"
+        code.mkdir(exist_ok=True)
+        (code / "entry.py").write_text(script)
+        job = {
+            "name": "bench-fleet",
+            "entry_script": "entry.py",
+            "source_directory": "code",
+            "inputs": [{"name": "data", "type": "file", "path": str(data)}],
+            "mini_batch_size": 1,
+            "output": str(self.folder / "output"),
+            "output_action": "append_row",
+            "append_row_file_name": "rows.txt",
+            "error_threshold": 0,
+            "process_count_per_node": PROCESSES,
+            "environment_variables": {"RECORD": str(self.folder / "record"), "RUN_SECONDS": str(run_seconds)},
+            **settings,
+        }
+        file = self.folder / "job.yaml"
+        file.write_text(json.dumps(job, indent=2))
+        return file
+
+    def records(self) -> list[tuple[str, int, int, float]]:
+        """Every start of `run`: file, process, node, time."""
+        record = self.folder / "record"
+        lines = record.read_text().splitlines() if record.exists() else []
+        fields = (line.split() for line in lines)
+        return [(file, int(process), int(node), float(at)) for file, process, node, at in fields]
+
+
+def wait_until(condition: Callable[[], object], what: str) -> object:
+    end = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        time.sleep(0.01)
+    sys.exit(f"waited {WAIT_SECONDS} s in vain: {what}")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def throughput(new_target: Callable[[], Target], data: Path, count: int, rounds: int, other: list[str]) -> list[float]:
+    """Seconds of our side and of the other, medians."""
+    ours, theirs = [], []
+
+    def our_side() -> float:
+        target = new_target()
+        job = target.write_job(data, RETURN_INPUT)
+        started = time.perf_counter()
+        target.run("run", str(job))
+        seconds = time.perf_counter() - started
+        with (target.folder / "output" / "rows.txt").open() as rows:
+            assert sum(1 for _ in rows) == count, "rows are missing or doubled"
+        return seconds
+
+    def other_side() -> float:
+        printed = subprocess.run([os.environ["BENCH_PEERS_PYTHON"], *other], check=True, capture_output=True, text=True)
+        return float(printed.stdout.splitlines()[0])
+
+    for number in range(rounds):
+        sides = [(ours, our_side), (theirs, other_side)]
+        for seconds, side in sides if number % 2 == 0 else sides[::-1]:
+            seconds.append(side())
+            print(f"{side.__name__}: {seconds[-1]:.1f} s", file=sys.stderr, flush=True)
+    return [statistics.median(ours), statistics.median(theirs)]
+
+
+def takeover(target: Target, data: Path) -> float:
+    """Seconds from SIGKILL of one of two workers until what it ran runs on the other."""
+    job = target.write_job(data, RECORD_START, run_seconds=1)
+    with target.roles(workers=2) as nodes:
+        target.run("enqueue", str(job))
+        wait_until(lambda: len({node for _, _, node, _ in target.records()}) == 2, "both workers work")
+        killed = nodes[0].pid
+        at_kill = time.time()
+        os.kill(killed, signal.SIGKILL)
+        held = {file for file, _, node, at in target.records() if node == killed and at > at_kill - 1}
+
+        def taken_over() -> float | None:
+            again = {file: at for file, _, node, at in target.records() if node != killed and at > at_kill}
+            return max(again[file] for file in held) if held and held <= again.keys() else None
+
+        return float(wait_until(taken_over, "the other worker runs them")) - at_kill
+
+
+def cancellation(target: Target, data: Path) -> float:
+    """Seconds from the command `cancel` until no process of the job is left on three workers."""
+    job = target.write_job(data, RECORD_START, run_seconds=60)
+    with target.roles(workers=3):
+        job_id = target.run("enqueue", str(job)).split()[0]
+        wait_until(lambda: len({node for _, _, node, _ in target.records()}) == 3, "three workers work")
+        started = time.perf_counter()
+        target.run("cancel", job_id)
+        processes = {process for _, process, _, _ in target.records()}
+        wait_until(lambda: not any(map(is_alive, processes)), "all processes end")
+        return time.perf_counter() - started
+
+
+def requests(target_through: Callable[[str], Target], endpoint: str, data: Path, count: int) -> dict[str, float]:
+    """Requests to SQS and S3 for each 1 000 mini-batches, by kind."""
+    counts: Counter[str] = Counter()
+
+    def take_note(_: AwsProxy, request: Request) -> None:
+        is_list = request.method == "GET" and "list-type=2" in request.path
+        counts["S3 LIST" if is_list else request.target.replace("AmazonSQS.", "SQS ") or f"S3 {request.method}"] += 1
+
+    proxy = AwsProxy(urlsplit(endpoint).port or 80, take_note)
+    try:
+        target = target_through(f"http://127.0.0.1:{proxy.port}")
+        counts.clear()
+        target.run("run", str(target.write_job(data, RETURN_INPUT)))
+    finally:
+        proxy.close()
+    return {kind: number * 1000 / count for kind, number in sorted(counts.items())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder for data, kept for the next run")
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--keep-results", action="store_true", help="print only, leave FLEET.md as it is")
+    options = parser.parse_args()
+    endpoint, amqp = os.environ["GRISTMILL_TEST_AWS_ENDPOINT"], os.environ["GRISTMILL_TEST_AMQP_URL"]
+    count = max(100, round(20_000 * options.scale))
+    data, few = small_files(options.data, count), small_files(options.data, 200)
+    work = options.data / "fleet"
+    shutil.rmtree(work, ignore_errors=True)
+
+    def new_target(kind: str, endpoint: str = endpoint) -> Target:
+        folder = work / uuid.uuid4().hex
+        folder.mkdir(parents=True)
+        return Target(kind, folder, endpoint, amqp)
+
+    lines = ["| workload | gristmill | beside it | ratio |", "|---|---|---|---|"]
+    others = {
+        "RabbitMQ": (
+            "Celery",
+            [str(HERE / "celery_side.py"), amqp, str(data), str(work / "celery.rows"), str(PROCESSES)],
+        ),
+        "SQS": ("boto3 loop", [str(HERE / "boto_side.py"), endpoint, str(count)]),
+    }
+    work.mkdir(parents=True, exist_ok=True)
+    for kind, (name, command) in others.items():
+        ours, theirs = throughput(lambda kind=kind: new_target(kind), data, count, options.rounds, command)
+        rates = [f"{seconds:.1f} s ({count / seconds:,.0f}/s)" for seconds in (ours, theirs)]
+        title = f"{count:,} mini-batches through {kind}, {PROCESSES} processes"
+        lines.append(f"| {title} | {rates[0]} | {name}: {rates[1]} | {theirs / ours:.1f} |")
+        print(lines[-1], flush=True)
+
+    lines += ["", "| reaction | RabbitMQ | SQS |", "|---|---|---|"]
+    for title, measure in (
+        ("SIGKILL of a worker until what it ran runs elsewhere", takeover),
+        ("`gristmill cancel` until three workers have stopped", cancellation),
+    ):
+        seconds = [
+            statistics.median(measure(new_target(kind), few) for _ in range(options.rounds))
+            for kind in ("RabbitMQ", "SQS")
+        ]
+        lines.append(f"| {title} | {seconds[0]:.1f} s | {seconds[1]:.1f} s |")
+        print(lines[-1], flush=True)
+
+    lines += ["", "| requests for each 1 000 mini-batches of one file (SQS and S3) | |", "|---|---|"]
+    counted = requests(lambda url: new_target("SQS", url), endpoint, data, count)
+    lines += [f"| {kind} | {number:.1f} |" for kind, number in counted.items()]
+    shutil.rmtree(work, ignore_errors=True)
+
+    table = "\n".join(lines)
+    print(f"\n{table}")
+    if not options.keep_results:
+        (HERE / "FLEET.md").write_text(report(table, options))
+
+
+def report(table: str, options: argparse.Namespace) -> str:
+    return f"""# How fast through a queue
+
+Written by `scripts/bench fleet`. Both brokers, the store and all roles share one small machine, so these are ratios,
+not what a fleet does. RabbitMQ is Debian's, with quorum queues; SQS and S3 are LocalStack. Each figure is the median of
+{options.rounds} rounds of release builds. Our side is the whole command, from its start to the one ordered file. Celery
+acknowledges late and returns results, its worker is up before its clock starts; the boto3 loop only receives and
+deletes messages that are already there. *Ratio*: above 1, gristmill is faster.
+
+{table}
+
+{machine(options.scale)}"""
+
+
+if __name__ == "__main__":
+    main()
