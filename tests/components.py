@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -19,6 +20,15 @@ import boto3
 ROOT = Path(__file__).resolve().parent.parent
 HOW = "start them with `scripts/up localstack rabbitmq moto`, then `. ~/.cache/gristmill/components/environment`"
 PORTS = {"localstack": [4566], "moto": [5566], "rabbitmq": [5672, 14369, 15672, 25672]}
+
+
+def shifted(shift: int, name: str) -> list[int]:
+    return [port + shift for port in PORTS[name]]
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 class Components:
@@ -41,14 +51,16 @@ class Components:
     def from_environment(cls) -> Components:
         return cls(dict(os.environ))
 
-    @classmethod
-    def start(cls, names: list[str], folder: Path, port_shift: int) -> Components:
-        """Starts a set of its own, for a test that stops or restarts one."""
-        settings = {**os.environ, "GRISTMILL_COMPONENTS": str(folder), "GRISTMILL_PORT_SHIFT": str(port_shift)}
-        subprocess.run([ROOT / "scripts/up", *names], env=settings, check=True, stdout=subprocess.DEVNULL)
-        show = f". '{folder}/environment' && env -0"
-        shown = subprocess.run(["bash", "-c", show], env=settings, check=True, capture_output=True, text=True).stdout
-        return cls(dict(line.split("=", 1) for line in shown.split("\0") if line))
+    def with_own_rabbitmq(self, folder: Path) -> Components:
+        """The same, but for a RabbitMQ that nobody else uses and that may be restarted."""
+        shift = next(shift for shift in range(2000, 9000, 10) if all(map(is_free, shifted(shift, "rabbitmq"))))
+        settings = {**self.environment, "GRISTMILL_COMPONENTS": str(folder), "GRISTMILL_PORT_SHIFT": str(shift)}
+        amqp, management = shifted(shift, "rabbitmq")[0], shifted(shift, "rabbitmq")[2]
+        settings["GRISTMILL_TEST_AMQP_URL"] = f"amqp://guest:guest@127.0.0.1:{amqp}/%2f"
+        settings["GRISTMILL_TEST_AMQP_MANAGEMENT"] = f"http://guest:guest@127.0.0.1:{management}"
+        components = Components(settings)
+        components.up("rabbitmq")
+        return components
 
     def up(self, *names: str) -> None:
         """Starts these again."""
@@ -61,7 +73,11 @@ class Components:
     def ports(self) -> list[int]:
         """Everything that they listen on."""
         shift = int(self.environment["GRISTMILL_PORT_SHIFT"])
-        return [port + shift for ports in PORTS.values() for port in ports]
+        return [port for name in PORTS for port in shifted(shift, name)]
+
+    def process(self, name: str) -> int:
+        """The id of a component's process."""
+        return int((Path(self.environment["GRISTMILL_COMPONENTS"]) / f"{name}.pid").read_text().split()[0])
 
     def client(self, service: str) -> Any:
         """A boto3 client of LocalStack."""

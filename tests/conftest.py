@@ -50,3 +50,11 @@ def crash_points() -> list[str]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "crash_point" in metafunc.fixturenames:
         metafunc.parametrize("crash_point", crash_points())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the tests of faults did, and what came of it."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    told = [(report.nodeid.partition("::")[2], dict(report.user_properties).get("faults")) for report in reports]
+    for test, faults in sorted(line for line in told if line[1]):
+        terminalreporter.write_line(f"{test}: {faults}")
