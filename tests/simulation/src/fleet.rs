@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use object_store::memory::InMemory;
 use partitioner::{Partitioner, Pending};
-use protocol::{JobResult, JobSpec, JobState};
+use protocol::{JobResult, JobSpec};
 use queue::{Clock, MemoryOptions, MemoryQueue};
 use reducer::{CrashPoint, MiniBatchState, Options, Reducer, Tally};
 use storage::JobStore;
@@ -26,9 +26,9 @@ use crate::weather::{Bug, Scenario, Weather};
 use crate::witness::{Violation, Witness};
 
 /// No job takes longer, whatever the weather.
-const PATIENCE: Duration = Duration::from_secs(6 * 3600);
+const PATIENCE: Duration = Duration::from_secs(2 * 3600);
 /// Longer than in production: looking around is most of what there is to simulate.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
 const VISIBILITY: Duration = Duration::from_secs(60);
 
 /// What a seed came to.
@@ -87,7 +87,7 @@ fn queue(weather: &Weather) -> Arc<MemoryQueue> {
     Arc::new(MemoryQueue::new(MemoryOptions {
         clock: Clock::tokio(),
         old_receipt_deletes: weather.old_receipt_deletes,
-        message_bytes_max: 256 * 1024,
+        message_bytes_max: 32 * 1024,
     }))
 }
 
@@ -210,7 +210,7 @@ impl World {
             }
             living.abort_all();
             while living.join_next().await.is_some() {}
-            sleep(actor.dice().between(Duration::from_secs(1), Duration::from_secs(60))).await;
+            sleep(actor.dice().between(Duration::from_secs(1), Duration::from_secs(20))).await;
         }
     }
 
@@ -263,7 +263,7 @@ impl World {
         loop {
             // What is published again does no harm; after a retry, what has ended is left out.
             let pending = self.pending(actor).await;
-            if partitioner.resume(|mini_batch| pending(mini_batch), |_| ()).await.is_ok() {
+            if partitioner.resume(&pending, |_| ()).await.is_ok() {
                 return;
             }
             sleep(Duration::from_secs(1)).await;

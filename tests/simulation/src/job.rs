@@ -25,7 +25,7 @@ pub(crate) struct Job {
     pub poison: Option<u64>,
     /// Ends one way or the other, at random.
     pub flaky: Option<u64>,
-    /// Its rows are too large for a message.
+    /// Its rows are too large for a message of 32 KiB.
     large: Option<u64>,
     pub lost_delivery_max: u32,
 }
@@ -122,7 +122,7 @@ impl Job {
     /// What `run` returns.
     pub fn rows(&self, mini_batch: u64) -> Bytes {
         let row = format!("row of mini-batch {mini_batch}\n");
-        if self.large == Some(mini_batch) { row.repeat(4000).into() } else { row.into() }
+        if self.large == Some(mini_batch) { row.repeat(400).into() } else { row.into() }
     }
 
     /// Whether the weather has no say in what becomes of the job.
@@ -138,9 +138,8 @@ impl Job {
 
     /// The final file, if these have succeeded.
     pub fn output(&self, succeeded: impl Fn(u64) -> bool) -> Vec<u8> {
-        (0..self.mini_batches)
-            .filter(|&mini_batch| succeeded(mini_batch))
-            .flat_map(|mini_batch| self.rows(mini_batch))
-            .collect()
+        let rows: Vec<Bytes> =
+            (0..self.mini_batches).filter(|&mini_batch| succeeded(mini_batch)).map(|id| self.rows(id)).collect();
+        rows.concat()
     }
 }

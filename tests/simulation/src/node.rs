@@ -28,7 +28,7 @@ const PROCESSES: usize = 2;
 const HELD_MAX: usize = 4;
 const TRIES_MAX: u32 = 3;
 /// Of loading, running and reporting.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(35);
 /// The queue is the second line.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -177,7 +177,7 @@ impl Living {
             };
             let time = match status {
                 AttemptStatus::RunTimedOut => LIMIT,
-                _ => Duration::from_millis(10) + dice.time(Duration::from_secs(60)),
+                _ => Duration::from_millis(10) + dice.time(Duration::from_secs(30)),
             };
             let dies = (job.poison == Some(mini_batch)).then(|| actor.clone());
             let lease = held.lease;

@@ -119,17 +119,17 @@ impl Weather {
         Self {
             fail: maybe(0.6, 0.3),
             delay: maybe(0.7, 0.5),
-            delay_max: seconds([1, 5, 40, 90][dice.below(4) as usize]),
+            delay_max: seconds([1, 5, 20, 60][dice.below(4) as usize]),
             duplicate: maybe(0.5, 0.5),
             reorder: maybe(0.5, 0.5),
             vanish: if dice.happens(0.1) { 0.05 } else { 0.0 },
-            crash_every: if dice.happens(0.6) { seconds(10 + dice.below(120)) } else { Duration::ZERO },
+            crash_every: if dice.happens(0.6) { seconds(5 + dice.below(60)) } else { Duration::ZERO },
             freeze: maybe(0.5, 0.8),
-            freeze_max: seconds(120),
+            freeze_max: seconds(90),
             nodes: 1 + dice.below(3),
             reducers: 1 + dice.below(2),
             old_receipt_deletes: dice.happens(0.5),
-            ends: seconds(30 + dice.below(400)),
+            ends: seconds(20 + dice.below(180)),
         }
     }
 
