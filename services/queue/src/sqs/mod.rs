@@ -267,8 +267,11 @@ impl Queue for SqsQueue {
         self.inner.send(messages).await
     }
 
-    /// The requests go on when this is dropped, since the service would lease messages to who has left; what they
-    /// bring then is released.
+    /// A receive that does not wait asks only some of the service's machines, and may find nothing in a queue that has
+    /// little in it.
+    ///
+    /// The request goes on when this is dropped, since the service would lease messages to who has left; what it brings
+    /// then is released.
     async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
         if request.messages_max == 0 {
             return Ok(Vec::new());

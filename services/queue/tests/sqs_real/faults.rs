@@ -1,11 +1,12 @@
 //! Requests that fail, in whole and in part.
 
 use std::collections::HashSet;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use queue::{Error, Queue, Receive, SqsQueue};
+use tokio::sync::Notify;
 
 use crate::proxy::{Fate, Proxy, Request};
 use crate::{Deleted, localstack, messages, open, receipts, receive_all, request, sorted_bodies, unused_name};
@@ -152,6 +153,23 @@ async fn a_service_that_stays_throttled_is_unavailable_in_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_hangs_is_made_again() {
+    let seen: Mutex<HashSet<String>> = Mutex::default();
+    let decide = move |request: &Request| match request.action.as_str() {
+        action @ ("SendMessageBatch" | "ReceiveMessage")
+            if seen.lock().expect("no holder panics").insert(action.to_owned()) =>
+        {
+            Fate::Stall
+        }
+        _ => Fate::Pass,
+    };
+    let (_direct, queue, proxy) = behind(decide).await;
+    queue.send(messages(1)).await.expect("sends");
+    assert_eq!(sorted_bodies(&queue.receive(request(1)).await.expect("receives")), expected(1));
+    assert_eq!((proxy.count("SendMessageBatch"), proxy.count("ReceiveMessage")), (2, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_was_lost_may_send_twice_and_never_loses() {
     // The first answer to each action is lost: what it did is done, and the queue cannot know.
     let seen: Mutex<HashSet<String>> = Mutex::default();
@@ -197,4 +215,32 @@ async fn one_failed_request_does_not_take_the_others_messages() {
         deliveries.extend(queue.receive(request(100)).await.expect("receives"));
     }
     assert_eq!(sorted_bodies(&deliveries), expected(300), "none is lost, none comes twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dropped_receive_was_given_is_released() {
+    let (polled, released) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let decide = {
+        let (polled, released) = (polled.clone(), released.clone());
+        move |request: &Request| {
+            match request.action.as_str() {
+                "ReceiveMessage" => polled.notify_one(),
+                "ChangeMessageVisibilityBatch" => released.notify_one(),
+                _ => {}
+            }
+            Fate::Pass
+        }
+    };
+    let (direct, queue, proxy) = behind(decide).await;
+    let hour = Duration::from_secs(3600);
+    let waiting = queue.receive(Receive { visibility: hour, wait: hour, ..request(10) });
+    tokio::select! {
+        received = waiting => panic!("the queue is empty: {received:?}"),
+        () = polled.notified() => {}
+    }
+    direct.send(messages(1)).await.expect("sends");
+    released.notified().await;
+    let again = direct.receive(Receive { wait: Duration::from_secs(20), ..request(1) }).await.expect("receives");
+    assert_eq!((sorted_bodies(&again), again[0].receive_count), (expected(1), 2));
+    assert_eq!(proxy.count("ReceiveMessage"), 1, "nobody waits any more");
 }

@@ -14,6 +14,8 @@ pub enum Fate {
     Pass,
     /// It does not arrive. It is answered with this status and this body, or with silence and a closed connection.
     Fail(Option<(u16, &'static str)>),
+    /// It does not arrive, and nobody says so.
+    Stall,
     /// It arrives, and its answer is lost on the way back.
     LoseAnswer,
     /// It arrives without these entries of its batch, which are reported as failed with this code.
@@ -151,6 +153,7 @@ async fn serve(stream: TcpStream, upstream: &str, seen: &Mutex<Vec<Request>>, de
         let mut loses_answer = false;
         let held_back = match decide(&request) {
             Fate::Pass => None,
+            Fate::Stall => return std::future::pending().await,
             Fate::LoseAnswer => {
                 loses_answer = true;
                 None

@@ -3,12 +3,12 @@
 use std::process::Command;
 use std::time::Duration;
 
-use queue::{Error, Message, Queue};
+use queue::{Error, Message, Queue, SqsOptions, SqsQueue};
 
 use crate::proxy::{Fate, Proxy, Request};
 use crate::{Deleted, localstack, messages, moto, open, receipts, request, unused_name, unused_queue};
 
-/// Says who the child of a test is, and what it opens.
+/// Says who is the child of a test.
 const CHILD: &str = "GRISTMILL_TEST_SQS_CHILD";
 
 fn assert_told<T>(result: Result<T, Error>, expected: &[&str]) {
@@ -124,9 +124,9 @@ async fn a_service_that_is_not_there_is_unavailable() {
 /// Opens a queue in a process without AWS settings, but for those given, and returns what that is told.
 fn told_to_a_child(test: &str, settings: &[(&str, &str)]) -> String {
     let mut child = Command::new(std::env::current_exe().expect("a test binary"));
-    child.args(["--exact", test, "--nocapture"]).env_clear().env(CHILD, localstack());
-    child.env("AWS_EC2_METADATA_DISABLED", "true").envs(settings.iter().copied());
+    child.args(["--exact", test, "--nocapture"]).env_clear().env(CHILD, "1");
     child.env("AWS_CONFIG_FILE", "/dev/null").env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null");
+    child.env("AWS_EC2_METADATA_DISABLED", "true").envs(settings.iter().copied());
     let output = child.output().expect("starts");
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).expect("UTF-8")
@@ -134,9 +134,12 @@ fn told_to_a_child(test: &str, settings: &[(&str, &str)]) -> String {
 
 /// What a child does: it prints what it is told.
 async fn is_child() -> bool {
-    let Ok(endpoint) = std::env::var(CHILD) else { return false };
-    println!("told: {}", open(&endpoint, "some-queue", false).await.expect_err("fails"));
-    true
+    let is_child = std::env::var_os(CHILD).is_some();
+    if is_child {
+        let options = SqsOptions { queue: "some-queue".to_owned(), endpoint: None, create: false };
+        println!("told: {}", SqsQueue::open(options).await.expect_err("fails"));
+    }
+    is_child
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,7 +147,9 @@ async fn who_has_no_credentials_is_told_so() {
     if is_child().await {
         return;
     }
-    let told = told_to_a_child("refusals::who_has_no_credentials_is_told_so", &[("AWS_REGION", "us-east-1")]);
+    let endpoint = localstack();
+    let settings = [("AWS_REGION", "us-east-1"), ("AWS_ENDPOINT_URL", &endpoint[..])];
+    let told = told_to_a_child("refusals::who_has_no_credentials_is_told_so", &settings);
     assert!(told.contains("queue some-queue cannot be used: there are no AWS credentials; set AWS_PROFILE"), "{told}");
 }
 
@@ -156,4 +161,18 @@ async fn who_has_no_region_is_told_so() {
     let keys = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")];
     let told = told_to_a_child("refusals::who_has_no_region_is_told_so", &keys);
     assert!(told.contains("queue some-queue cannot be used: there is no AWS region; set AWS_REGION"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_come_from_a_profile_too() {
+    if is_child().await {
+        return;
+    }
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let profile = "[profile fleet]\nregion = eu-west-3\naws_access_key_id = test\naws_secret_access_key = test\n";
+    std::fs::write(&file, format!("{profile}endpoint_url = {}\n", localstack())).expect("writes");
+    let path = file.path().to_str().expect("UTF-8");
+    let settings = [("AWS_CONFIG_FILE", path), ("AWS_PROFILE", "fleet")];
+    let told = told_to_a_child("refusals::settings_come_from_a_profile_too", &settings);
+    assert!(told.contains("queue some-queue cannot be used: it does not exist in region eu-west-3"), "{told}");
 }
