@@ -139,5 +139,12 @@ def test_a_job_of_ten_thousand_mini_batches_stays_within_its_requests(workplace,
         proxy.close()
     assert result["mini_batches"] == {"total": MINI_BATCHES, "succeeded": MINI_BATCHES, "failed": 0}
     print(f"\nrequests of {MINI_BATCHES} mini-batches: {json.dumps(sums)}; in detail: {json.dumps(counts)}")
+    estimate = workplace.command("plan", job.file, "--cost", "--run-seconds", 0.001, "--row-bytes", 40, "--json")
+    estimated = json.loads(estimate.stdout)["requests"]
+    print(f"estimated by `gristmill plan --cost`: {json.dumps(estimated)}")
+    queue = sum(estimated[f"queue_{kind}"] for kind in ("sends", "receives", "deletes", "extensions"))
+    assert queue / 2 <= sums["queue"] <= queue * 2, (queue, sums)
+    # How many of these there are depends on how long the job takes, and so on the machine.
+    assert sums["PUT"] <= 5 * estimated["puts"] and sums["GET"] <= 5 * estimated["gets"], (estimated, sums)
     over = {kind: (count, BOUNDS[kind]) for kind, count in sums.items() if count > BOUNDS[kind]}
     assert not over, f"more requests than they may be: {over}; in detail: {counts}"

@@ -156,7 +156,7 @@ impl Requests {
         let chunks = (mini_batches / CHUNK_MINI_BATCHES).ceil();
         let sends = (mini_batches / BATCH).ceil() + chunks;
         let asked = (processes * depth / 4.0).clamp(1.0, RECEIVE_MAX).min(mini_batches.max(1.0));
-        let receives = (mini_batches / asked).ceil() * (asked / BATCH).ceil() + nodes * (seconds / POLL_SECONDS).ceil();
+        let receives = (mini_batches / asked * (asked / BATCH).max(1.0)).ceil() + nodes * (seconds / POLL_SECONDS).ceil();
 
         // A node's outcomes of one round.
         let round = (processes / work.run_seconds * ROUND_SECONDS).clamp(1.0, (mini_batches / nodes).max(1.0));
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn quick_runs_travel_in_tens_and_slow_ones_alone() {
         let quick = Requests::of(&workload(10_000, 0.001, 2));
-        assert!((3_000..5_000).contains(&quick.queue_calls()), "{quick:?}");
+        assert!((3_000..4_000).contains(&quick.queue_calls()), "{quick:?}");
         assert!(quick.puts < 600 && quick.gets < 1_500 && quick.lists < 100, "{quick:?}");
         let slow = Requests::of(&workload(10_000, 10.0, 2));
         // Received, announced and deleted one by one; everything of the results too.
