@@ -91,7 +91,7 @@ pub async fn check(
         }
     }
     let version = known.map_or_else(String::new, |(_, version)| version);
-    judge_timeout(&tasks, &version, consumer_timeout_by_ctl().await, needs, report);
+    judge_timeout(&tasks, &version, consumer_timeout_by_ctl().await, target.lease, needs, report);
 }
 
 /// What the queue is.
@@ -158,15 +158,33 @@ fn judge(role: Role, address: &QueueAddress, facts: &QueueFacts, version: &str, 
 }
 
 /// How long a message may be held before the broker closes the connection.
-fn judge_timeout(facts: &QueueFacts, version: &str, server: Option<ServerTimeout>, needs: &Needs, report: &mut Report) {
+fn judge_timeout(
+    facts: &QueueFacts,
+    version: &str,
+    server: Option<ServerTimeout>,
+    lease: Option<Duration>,
+    needs: &Needs,
+    report: &mut Report,
+) {
     let check = "consumer timeout";
     let own = facts.time("consumer-timeout").filter(|_| release(version) >= OWN_TIMEOUT_SINCE);
-    let (timeout, source) = match (own, server) {
-        (Some(own), _) => (own, "of the task queue"),
-        (None, Some(ServerTimeout::Off)) => return report.ok(check, "none, says rabbitmqctl"),
-        (None, Some(ServerTimeout::After(timeout))) => (timeout, "of the server, says rabbitmqctl"),
-        (None, None) => (CONSUMER_TIMEOUT_DEFAULT, "if the server has its default, which cannot be read from here"),
+    let (timeout, source) = match (own, server, lease) {
+        (Some(own), _, _) => (own, "of the task queue"),
+        (None, Some(ServerTimeout::Off), _) => return report.ok(check, "none, says rabbitmqctl"),
+        (None, Some(ServerTimeout::After(timeout)), _) => (timeout, "of the server, says rabbitmqctl"),
+        (None, None, Some(lease)) => (lease, "says lease_seconds of the target; it cannot be read from here"),
+        (None, None, None) => {
+            (CONSUMER_TIMEOUT_DEFAULT, "if the server has its default, which cannot be read from here")
+        }
     };
+    if let Some(lease) = lease.filter(|lease| *lease > timeout) {
+        let message = format!(
+            "{} {source}, and lease_seconds of the target is {}: lower that one, or raise the timeout",
+            shown(timeout),
+            lease.as_secs()
+        );
+        return report.failed(check, message);
+    }
     let Some(held) = needs.held else {
         let message = format!("{} {source}; --job JOB_FILE compares it with the deadlines of a job", shown(timeout));
         return report.ok(check, message);
@@ -219,7 +237,7 @@ mod tests {
 
     fn timeout(json: &str, version: &str, server: Option<ServerTimeout>, held_seconds: u64) -> State {
         let mut report = Report::new(true);
-        judge_timeout(&facts(json), version, server, &needs(Some(held_seconds)), &mut report);
+        judge_timeout(&facts(json), version, server, None, &needs(Some(held_seconds)), &mut report);
         report.states()[0].1
     }
 
@@ -255,6 +273,11 @@ mod tests {
         assert_eq!(timeout("{}", "3.10.8", hour, 4000), State::Failed);
         assert_eq!(timeout("{}", "3.10.8", hour, 3000), State::Ok);
         assert_eq!(timeout("{}", "3.10.8", Some(ServerTimeout::Off), 400_000), State::Ok);
+        for (lease_hours, state) in [(1, State::Ok), (2, State::Failed)] {
+            let (mut report, lease) = (Report::new(true), Some(Duration::from_secs(lease_hours * 3600)));
+            judge_timeout(&facts("{}"), "3.10.8", hour, lease, &needs(None), &mut report);
+            assert_eq!(report.states()[0].1, state, "a lease of {lease_hours} hours");
+        }
         let own = r#"{"type":"quorum","arguments":{"x-consumer-timeout":7200000}}"#;
         assert_eq!(timeout(own, "3.13.1", hour, 7000), State::Ok, "a queue's own goes first");
         assert_eq!(timeout(own, "3.10.8", hour, 7000), State::Failed, "an old broker does not know it");
