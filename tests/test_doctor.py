@@ -61,6 +61,11 @@ class Target:
         sqs = self.components.client("sqs")
         for url in sqs.list_queues(QueueNamePrefix=self.prefix).get("QueueUrls", []):
             sqs.delete_queue(QueueUrl=url)
+        s3 = self.components.client("s3")
+        if self.prefix in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]:
+            for listed in s3.list_objects_v2(Bucket=self.prefix).get("Contents", []):
+                s3.delete_object(Bucket=self.prefix, Key=listed["Key"])
+            s3.delete_bucket(Bucket=self.prefix)
         for queue in self.components.manage_rabbitmq("queues"):
             if queue["name"].startswith(self.prefix):
                 self.components.manage_rabbitmq(f"queues/%2f/{queue['name']}", "DELETE")
