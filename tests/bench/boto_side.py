@@ -13,7 +13,7 @@ import boto3
 
 
 def main(endpoint: str, messages: int) -> None:
-    sqs = boto3.client("sqs", endpoint_url=endpoint)
+    sqs = boto3.client("sqs", endpoint_url=endpoint, region_name="us-east-1")
     queue = sqs.create_queue(QueueName=f"boto-side-{uuid.uuid4().hex}")["QueueUrl"]
     try:
         for start in range(0, messages, 10):

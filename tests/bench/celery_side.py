@@ -45,6 +45,7 @@ def main(broker: str, folder: str, output: str, processes: str) -> None:
         [*command, "--loglevel", "ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat"],
         cwd=Path(__file__).resolve().parent,
         env=environment,
+        stdout=subprocess.DEVNULL,
     )
     try:
         run.delay([]).get(timeout=60)
