@@ -93,6 +93,17 @@ impl Stores {
         builder.build().map(|store| Box::new(store) as _)
     }
 
+    /// What S3 answers when asked whether there is a bucket; `None`: it is no bucket of S3, or nobody answers.
+    pub(crate) async fn bucket_status(&self, url: &Url) -> Option<u16> {
+        if !matches!(url.scheme(), "s3" | "s3a") {
+            return None;
+        }
+        match self.aws().await.s3().head_bucket().bucket(url.host_str()?).send().await {
+            Ok(_) => Some(200),
+            Err(error) => error.raw_response().map(|response| response.status().as_u16()),
+        }
+    }
+
     pub(crate) async fn aws(&self) -> &Aws {
         self.0.aws.get_or_init(|| Aws::load(&self.0.options)).await
     }

@@ -15,6 +15,7 @@ use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
 use url::Url;
 
+use crate::error::said;
 use crate::stores::shown;
 use crate::{Error, JobStore, Result, StoreOptions, Stores, Upload};
 
@@ -52,12 +53,20 @@ impl TargetStore {
         let look = target.store.list(Some(&target.path("open"))).try_next().await;
         match look {
             Ok(_) => Ok(target),
-            // An empty listing is no error, so what is missing is the bucket.
-            Err(object_store::Error::NotFound { .. }) => {
-                let message = "there is no such bucket; create it, or mend `store` of the compute target";
-                Err(Error::unavailable(&target.url, message))
-            }
-            Err(error) => Err(Error::from_store(&target.url, error)),
+            Err(error) => Err(target.explained(&parsed, error).await),
+        }
+    }
+
+    /// A listing that fails does not say why: S3 is asked for the bucket itself.
+    async fn explained(&self, url: &Url, error: object_store::Error) -> Error {
+        let no_bucket = || {
+            let message = "there is no such bucket; create it, or mend `store` of the compute target";
+            Error::unavailable(&self.url, message)
+        };
+        match (self.stores.bucket_status(url).await, error) {
+            (Some(404), _) | (None, object_store::Error::NotFound { .. }) => no_bucket(),
+            (Some(401 | 403), error) => Error::Denied { object: self.url.clone(), message: said(&error) },
+            (_, error) => Error::from_store(&self.url, error),
         }
     }
 

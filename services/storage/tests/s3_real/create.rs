@@ -1,0 +1,94 @@
+//! Creating an object if it is absent.
+
+use bytes::Bytes;
+use futures::future::join_all;
+use storage::check::{NotConditional, conditional_create_works};
+use storage::{Commit, Error};
+
+use crate::support::{Bucket, Fate, Proxy, Request, endpoint};
+use crate::target;
+
+fn is_create(request: &Request) -> bool {
+    request.method == "PUT" && request.header("if-none-match") == Some("*")
+}
+
+/// Commits through a proxy that does this to the first create.
+async fn commit_through(bucket: &Bucket, fate: fn() -> Fate) -> (Result<Commit, Error>, usize) {
+    let first = std::sync::atomic::AtomicBool::new(true);
+    let proxy = Proxy::start(move |request, _| {
+        let is_first = is_create(request) && first.swap(false, std::sync::atomic::Ordering::Relaxed);
+        if is_first { fate() } else { Fate::Pass }
+    });
+    let job = target(bucket, &proxy.endpoint).await.job("one");
+    let commit = job.commit_segment(0, Bytes::from_static(b"ours")).await;
+    (commit, proxy.count(is_create))
+}
+
+#[tokio::test]
+async fn of_sixteen_writers_one_wins() {
+    let bucket = Bucket::new();
+    let job = target(&bucket, &endpoint()).await.job("one");
+    let commits = (0..16).map(|writer| job.commit_segment(7, Bytes::from(format!("writer {writer}"))));
+    let commits = join_all(commits).await.into_iter().map(|commit| commit.expect("answered")).collect::<Vec<_>>();
+    let winners: Vec<_> = (0..16).filter(|&writer| commits[writer] == Commit::Committed).collect();
+    assert_eq!(winners.len(), 1, "{commits:?}");
+    let segment = job.segment(7).await.expect("readable").expect("committed");
+    assert_eq!(segment, format!("writer {}", winners[0]));
+}
+
+#[tokio::test]
+async fn a_store_that_creates_conditionally_is_fit_for_jobs() {
+    let bucket = Bucket::new();
+    let target = target(&bucket, &endpoint()).await;
+    assert_eq!(conditional_create_works(&target).await.expect("answered"), Ok(()));
+    assert_eq!(bucket.keys(), Vec::<String>::new(), "nothing is left behind");
+}
+
+#[tokio::test]
+async fn a_store_that_ignores_the_condition_is_recognised() {
+    let bucket = Bucket::new();
+    let proxy = Proxy::start(|_, _| Fate::Strip("if-none-match"));
+    let target = target(&bucket, &proxy.endpoint).await;
+    let refused = conditional_create_works(&target).await.expect("answered").expect_err("all of them were told yes");
+    assert!(matches!(refused, NotConditional::Ignored { deceived: 15 }), "{refused}");
+}
+
+#[tokio::test]
+async fn another_create_under_way_that_comes_to_nothing_is_waited_for() {
+    let bucket = Bucket::new();
+    let fate = || Fate::Fail(409, "<Error><Code>ConditionalRequestConflict</Code></Error>");
+    let (commit, creates) = commit_through(&bucket, fate).await;
+    assert_eq!((commit.expect("tried again"), creates), (Commit::Committed, 2));
+    assert_eq!(bucket.get("some/prefix/jobs/one/ledger/0000000000").as_deref(), Some(&b"ours"[..]));
+}
+
+#[tokio::test]
+async fn another_create_under_way_that_succeeds_is_lost_to() {
+    let bucket = Bucket::new();
+    bucket.put("some/prefix/jobs/one/ledger/0000000000", b"theirs");
+    let (commit, _) = commit_through(&bucket, || Fate::Fail(409, "")).await;
+    assert_eq!(commit.expect("answered"), Commit::Lost);
+}
+
+#[tokio::test]
+async fn a_create_whose_answer_is_lost_knows_its_own_object() {
+    let bucket = Bucket::new();
+    let (commit, creates) = commit_through(&bucket, || Fate::LoseAnswer).await;
+    assert_eq!((commit.expect("found out"), creates), (Commit::Committed, 2));
+}
+
+#[tokio::test]
+async fn a_store_that_is_busy_is_asked_again() {
+    let bucket = Bucket::new();
+    let (commit, creates) = commit_through(&bucket, || Fate::Fail(503, "<Error><Code>SlowDown</Code></Error>")).await;
+    assert_eq!((commit.expect("tried again"), creates), (Commit::Committed, 2));
+}
+
+#[tokio::test]
+async fn two_nodes_of_one_name_do_not_share_a_seat() {
+    let bucket = Bucket::new();
+    let job = target(&bucket, &endpoint()).await.job("one");
+    let claims = join_all((0..8).map(|_| job.claim_seat(0, 1, "node"))).await;
+    let won = claims.into_iter().filter(|claim| matches!(claim, Ok(Commit::Committed))).count();
+    assert_eq!(won, 1);
+}

@@ -1,0 +1,31 @@
+//! Stores against a real component that speaks S3: LocalStack at `GRISTMILL_TEST_AWS_ENDPOINT`.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod chain;
+mod create;
+mod objects;
+mod upload;
+mod versions;
+
+use storage::{StoreOptions, Stores, TargetStore};
+use support::{Bucket, Proxy};
+
+fn options(endpoint: &str) -> StoreOptions {
+    StoreOptions { endpoint: Some(endpoint.to_owned()), region: None }
+}
+
+fn stores(endpoint: &str) -> Stores {
+    Stores::new(options(endpoint))
+}
+
+async fn target(bucket: &Bucket, endpoint: &str) -> TargetStore {
+    TargetStore::open(&bucket.url("some/prefix"), options(endpoint)).await.expect("the bucket is there")
+}
+
+/// The same, where every request is counted.
+async fn counted(bucket: &Bucket) -> (TargetStore, Proxy) {
+    let proxy = Proxy::counting();
+    (target(bucket, &proxy.endpoint).await, proxy)
+}

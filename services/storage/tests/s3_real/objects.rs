@@ -1,0 +1,122 @@
+//! The objects of a compute target and of its jobs.
+
+use std::fs;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use storage::{Commit, Error, Seat, TargetStore};
+
+use crate::support::{Bucket, Fate, Proxy, endpoint};
+use crate::{counted, options, target};
+
+#[tokio::test]
+async fn a_bucket_that_is_not_there_is_told_at_once() {
+    let error = TargetStore::open("s3://no-such-bucket-anywhere/x", options(&endpoint())).await.expect_err("no bucket");
+    let said = error.to_string();
+    assert!(said.starts_with("s3://no-such-bucket-anywhere/x: there is no such bucket; create it"), "{said}");
+}
+
+#[tokio::test]
+async fn refused_credentials_are_told_in_one_line() {
+    let bucket = Bucket::new();
+    let answer =
+        "<Error><Code>InvalidAccessKeyId</Code>\n<Message>It does not exist\nin our records.</Message></Error>";
+    assert!(answer.contains('\n'));
+    let proxy = Proxy::start(move |_, _| Fate::Fail(403, answer));
+    let error = TargetStore::open(&bucket.url("x"), options(&proxy.endpoint)).await.expect_err("refused");
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+    let said = error.to_string();
+    assert!(said.contains("access denied: It does not exist in our records. (InvalidAccessKeyId)"), "{said}");
+    assert!(!said.contains('\n'));
+}
+
+#[tokio::test]
+async fn nobody_at_the_address_is_told() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
+    let url = "s3://bucket/x";
+    let opened = TargetStore::open(url, options(&format!("http://{free}")));
+    let error = opened.await.expect_err("nobody listens");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(error.to_string().starts_with("s3://bucket/x: "), "{error}");
+}
+
+#[tokio::test]
+async fn open_jobs_are_those_that_have_not_ended() {
+    let bucket = Bucket::new();
+    let target = target(&bucket, &endpoint()).await;
+    for job in ["b", "a", "c"] {
+        target.job(job).create_plan_chunk(0, Bytes::from_static(b"{}\n")).await.expect("writable");
+        target.mark_open(job).await.expect("writable");
+    }
+    target.mark_ended("b").await.expect("deletable");
+    target.mark_ended("b").await.expect("ended already");
+    assert_eq!(target.open_jobs().await.expect("listable"), ["a", "c"]);
+    assert_eq!(target.job_ids().await.expect("listable"), ["a", "b", "c"]);
+}
+
+#[tokio::test]
+async fn a_snapshot_travels_once() {
+    let bucket = Bucket::new();
+    let (target, proxy) = counted(&bucket).await;
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let content: Vec<u8> = (0..20_000_000u32).map(|byte| (byte % 251) as u8).collect();
+    let file = folder.path().join("packed");
+    fs::write(&file, &content).expect("writable");
+    assert!(target.put_snapshot("d1", &file).await.expect("uploaded"));
+    let before = proxy.requests().len();
+    assert!(!target.put_snapshot("d1", &file).await.expect("there already"));
+    assert_eq!(proxy.requests().len(), before + 1, "one look is enough");
+    let copy = folder.path().join("copy");
+    target.snapshot("d1", &copy).await.expect("downloaded");
+    assert!(fs::read(&copy).expect("there") == content);
+    assert!(matches!(target.snapshot("d2", &copy).await, Err(Error::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn logs_are_listed_by_path() {
+    let bucket = Bucket::new();
+    let job = target(&bucket, &endpoint()).await.job("one");
+    for path in ["user/b.txt", "sys/node/0/a.txt", "overview.txt"] {
+        job.put_log(path, Bytes::from(format!("{path}\n"))).await.expect("writable");
+    }
+    let logs = job.logs().await.expect("listable");
+    let found: Vec<_> = logs.iter().map(|log| (log.path.as_str(), log.bytes)).collect();
+    assert_eq!(found, [("overview.txt", 13), ("sys/node/0/a.txt", 17), ("user/b.txt", 11)]);
+    assert_eq!(job.log("user/b.txt").await.expect("readable"), "user/b.txt\n");
+}
+
+#[tokio::test]
+async fn a_seat_has_one_holder_an_epoch() {
+    let bucket = Bucket::new();
+    let (target, proxy) = counted(&bucket).await;
+    let job = target.job("one");
+    assert_eq!(job.seat(3, 0).await.expect("listable"), None);
+    for epoch in 0..12 {
+        assert_eq!(job.claim_seat(3, epoch, "a").await.expect("writable"), Commit::Committed);
+    }
+    assert_eq!(job.claim_seat(3, 11, "b").await.expect("writable"), Commit::Lost);
+    assert_eq!(job.claim_seat(3, 12, "b").await.expect("writable"), Commit::Committed);
+    let seat = Some(Seat { epoch: 12, node: "b".into() });
+    assert_eq!(job.seat(3, 0).await.expect("listable"), seat);
+    assert_eq!(job.seat(3, 12).await.expect("listable"), seat);
+    let last = proxy.requests().into_iter().rfind(|request| request.is_list()).expect("listed");
+    assert!(last.path.contains("start-after="), "what is known is not listed again: {}", last.path);
+    assert_eq!(job.seat(4, 0).await.expect("listable"), None, "another seat");
+}
+
+#[tokio::test]
+async fn parts_are_deleted_a_thousand_at_a_time() {
+    let bucket = Bucket::new();
+    let (target, proxy) = counted(&bucket).await;
+    let job = target.job("one");
+    let puts = (0..1100).map(|part| {
+        let job = job.clone();
+        async move { job.put_part(&format!("{part}-1"), Bytes::from_static(b"rows")).await.expect("writable") }
+    });
+    futures::stream::iter(puts).buffer_unordered(8).collect::<Vec<()>>().await;
+    let before = proxy.requests().len();
+    job.delete_parts().await.expect("deletable");
+    assert!(proxy.requests().len() - before <= 4, "two listings, two deletions");
+    assert!(matches!(job.part("7-1").await, Err(Error::NotFound { .. })));
+    job.delete_parts().await.expect("deletable when there are none");
+}

@@ -1,0 +1,119 @@
+//! Objects of any size, written in parts.
+
+use bytes::Bytes;
+use storage::Error;
+
+use crate::support::{Bucket, Request, endpoint};
+use crate::{counted, stores, target};
+
+const MIB: usize = 1 << 20;
+
+fn is_copy(request: &Request) -> bool {
+    request.header("x-amz-copy-source").is_some()
+}
+
+fn is_part(request: &Request) -> bool {
+    request.method == "PUT" && request.path.contains("partNumber=")
+}
+
+/// Bytes that differ from place to place.
+fn pattern(seed: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|at| ((at + seed) % 251) as u8 ^ (at >> 16) as u8).collect()
+}
+
+#[tokio::test]
+async fn what_is_small_is_one_request() {
+    let bucket = Bucket::new();
+    let (target, proxy) = counted(&bucket).await;
+    let before = proxy.requests().len();
+    let mut upload = target.stores().upload(&bucket.url("out/a%20b.txt"), 4).await.expect("opened");
+    upload.write(Bytes::from_static(b"on")).await.expect("collected");
+    upload.write(Bytes::from_static(b"e\n")).await.expect("collected");
+    upload.finish().await.expect("written");
+    assert_eq!(bucket.get("out/a%20b.txt").as_deref(), Some(&b"one\n"[..]));
+    assert_eq!(proxy.requests().len() - before, 1);
+    target.stores().upload(&bucket.url("empty"), 0).await.expect("opened").finish().await.expect("written");
+    assert_eq!(bucket.get("empty").as_deref(), Some(&b""[..]));
+}
+
+#[tokio::test]
+async fn large_parts_are_copied_by_the_store_and_small_ones_travel_together() {
+    let bucket = Bucket::new();
+    let (target, proxy) = counted(&bucket).await;
+    let job = target.job("one");
+    // Alone too small, together enough; large enough at once; large enough with its beginning fetched; just enough;
+    // too small behind something; large at the end.
+    let sizes = [MIB, 3 * MIB, 2 * MIB, 6 * MIB, 100, 11 * MIB, 5 * MIB + 1, MIB + 7, 5 * MIB, 12 * MIB + 13];
+    let mut expected = b"the header\n".to_vec();
+    for (index, &size) in sizes.iter().enumerate() {
+        let rows = pattern(index, size);
+        expected.extend(&rows);
+        job.put_part(&index.to_string(), rows.into()).await.expect("writable");
+    }
+    let before = proxy.requests().len();
+    let mut upload = target.stores().upload(&bucket.url("out.txt"), expected.len() as u64).await.expect("opened");
+    upload.write(Bytes::from_static(b"the header\n")).await.expect("collected");
+    for (index, &size) in sizes.iter().enumerate() {
+        upload.write_part(&job, &index.to_string(), size as u64).await.expect("appended");
+    }
+    assert_eq!(bucket.get("out.txt"), None, "nothing is seen of it before it is whole");
+    upload.finish().await.expect("written");
+    assert!(bucket.get("out.txt").expect("there") == expected, "other bytes than were written");
+    assert_eq!(bucket.uploads(), Vec::<String>::new());
+
+    let requests = proxy.requests().split_off(before);
+    let copies = requests.iter().filter(|request| is_copy(request)).count();
+    assert_eq!(copies, 4, "of 6, of 11, of 5 and of 12 MiB");
+    let travelled: usize = requests.iter().map(|request| request.body_bytes + request.answer_bytes).sum();
+    assert!(travelled < 48 * MIB, "{travelled} bytes travelled for {} that were written", expected.len());
+    let uploaded: Vec<_> = requests
+        .iter()
+        .filter(|request| is_part(request) && !is_copy(request))
+        .map(|request| request.body_bytes)
+        .collect();
+    assert!(uploaded.iter().all(|&bytes| bytes >= 5 * MIB), "S3 takes no smaller parts: {uploaded:?}");
+}
+
+#[tokio::test]
+async fn what_is_aborted_leaves_nothing() {
+    let bucket = Bucket::new();
+    let mut upload = stores(&endpoint()).upload(&bucket.url("a"), 0).await.expect("opened");
+    upload.write(pattern(0, 9 * MIB).into()).await.expect("sent");
+    assert_eq!(bucket.uploads().len(), 1);
+    upload.abort().await;
+    assert_eq!((bucket.uploads(), bucket.keys()), (vec![], vec![]));
+}
+
+#[tokio::test]
+async fn whoever_finishes_removes_what_others_have_of_it() {
+    let bucket = Bucket::new();
+    let stores = stores(&endpoint());
+    let content = Bytes::from(pattern(0, 9 * MIB));
+    let mut uploads = Vec::new();
+    for key in ["a", "a", "a", "ab"] {
+        let mut upload = stores.upload(&bucket.url(key), 0).await.expect("opened");
+        upload.write(content.clone()).await.expect("sent");
+        uploads.push(upload);
+    }
+    let [dead, slow, quick, other] = <[_; 4]>::try_from(uploads).expect("four");
+    drop(dead);
+    quick.finish().await.expect("written");
+    assert_eq!(bucket.uploads().len(), 1, "that of another object");
+    let error = slow.finish().await.expect_err("its upload is gone");
+    assert!(matches!(error, Error::Superseded { .. }), "{error}");
+    other.finish().await.expect("written");
+    assert_eq!(bucket.keys(), ["a", "ab"]);
+}
+
+#[tokio::test]
+async fn a_part_that_is_not_what_was_announced_is_named() {
+    let bucket = Bucket::new();
+    let target = target(&bucket, &endpoint()).await;
+    let job = target.job("one");
+    job.put_part("0-1", Bytes::from_static(b"who")).await.expect("writable");
+    let mut upload = target.stores().upload(&bucket.url("a"), 0).await.expect("opened");
+    let error = upload.write_part(&job, "0-1", 6).await.expect_err("three bytes are missing");
+    assert_eq!(error.to_string(), "part 0-1 is damaged: it has 3 bytes instead of 6");
+    let error = upload.write_part(&job, "1-1", 6).await.expect_err("it is not there");
+    assert!(matches!(error, Error::NotFound { .. }), "{error}");
+}
