@@ -120,7 +120,7 @@ impl Agent {
         }
         let logs = self.logs();
         let (events, mut reports) = mpsc::unbounded_channel();
-        let leases = Leases::new(self.timing.lease_step);
+        let leases = Leases::new(self.timing.lease_step, self.tasks.limits().timed_lease);
         let lost = events.clone();
         let _heartbeat = leases.keep(self.tasks.clone(), move |lease| {
             let _ = lost.send(Event::LeaseLost(lease));
@@ -176,7 +176,7 @@ impl Agent {
 
 /// What happens beside the loop.
 enum Event {
-    Received(Result<Vec<Delivery>, queue::Error>),
+    Received { asked: tokio::time::Instant, deliveries: Result<Vec<Delivery>, queue::Error> },
     Prepared(LeaseId, prepare::Preparation),
     Process { slot: usize, generation: u64, report: Report },
     LeaseLost(LeaseId),
@@ -263,7 +263,7 @@ impl Dispatcher {
 
     async fn handle(&mut self, event: Event) -> Result<()> {
         match event {
-            Event::Received(deliveries) => self.received(deliveries).await,
+            Event::Received { asked, deliveries } => self.received(asked, deliveries).await,
             Event::Prepared(lease, preparation) => self.prepared(lease, preparation).await,
             Event::Process { slot, generation, report } => self.process_reported(slot, generation, report).await,
             Event::LeaseLost(lease) => {

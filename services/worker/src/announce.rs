@@ -135,6 +135,10 @@ impl Announcer {
                     let Some(receipt) = self.leases.receipt(outcome.lease) else { continue };
                     let Outcome { lease, mut attempt, rows, next_try, room } = *outcome;
                     let rows = self.write(&mut attempt, rows).await?;
+                    // Writing may take long.
+                    if self.leases.receipt(lease).is_none() {
+                        continue;
+                    }
                     messages.push(&ResultEvent::Attempt(Box::new(attempt)), &rows);
                     rooms.push(room);
                     next_tries.extend(next_try.map(|next_try| task_message(&self.job_id, next_try, task_bytes_max)));
@@ -269,7 +273,7 @@ mod tests {
     fn node(message_bytes_max: usize) -> Node {
         let tasks = Arc::new(MemoryQueue::new(MemoryOptions { message_bytes_max, ..MemoryOptions::default() }));
         let results = Arc::new(MemoryQueue::new(MemoryOptions::default()));
-        let leases = Leases::new(Duration::from_secs(30));
+        let leases = Leases::new(Duration::from_secs(30), true);
         let store = JobStore::new(Arc::new(object_store::memory::InMemory::new()), "jobs/job".into());
         let announcer = Announcer {
             job_id: "job".into(),
@@ -303,7 +307,8 @@ mod tests {
         /// Holds a delivery of some message.
         async fn hold(&self) -> LeaseId {
             self.tasks.send(vec![Message::new("first", "job")]).await.expect("memory is always there");
-            self.leases.hold(receive(&self.tasks).await.receipt)
+            let delivery = receive(&self.tasks).await;
+            self.leases.hold(delivery.receipt, tokio::time::Instant::now())
         }
     }
 

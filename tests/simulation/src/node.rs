@@ -18,6 +18,7 @@ use worker::decisions::{
 
 use crate::actor::Actor;
 use crate::queue_layer::QueueLayer;
+use crate::weather::Bug;
 use crate::witness::Witness;
 
 const LEASE_STEP: Duration = Duration::from_secs(30);
@@ -65,7 +66,8 @@ struct Living {
 impl Node {
     /// Works until it dies.
     pub async fn live(self) {
-        let leases = Leases::new(LEASE_STEP);
+        // Who ignores what the queue says of leases does not watch the clock either.
+        let leases = Leases::new(LEASE_STEP, self.tasks.bug != Some(Bug::IgnoresLostLeases));
         let (lost_sender, mut lost) = mpsc::unbounded_channel();
         let _heartbeat = leases.keep(self.tasks.clone(), move |lease| {
             let _ = lost_sender.send(lease);
@@ -101,11 +103,12 @@ impl Node {
                 receiving = Some(AbortOnDropHandle::new(tokio::spawn(async move {
                     let request =
                         Receive { messages_max: wanted, visibility: LEASE_STEP, wait: Duration::from_secs(20) };
+                    let asked = Instant::now();
                     let deliveries = tasks.receive(request).await;
                     if deliveries.is_err() {
                         sleep(Duration::from_secs(1)).await;
                     }
-                    drop(sender.send(deliveries.unwrap_or_default()));
+                    drop(sender.send((asked, deliveries.unwrap_or_default())));
                 })));
             }
             living.begin_what_fits();
@@ -127,10 +130,10 @@ impl Node {
                 }
                 // Others end leases too.
                 () = sleep(TICK) => {}
-                Some(deliveries) = received.recv() => {
+                Some((asked, deliveries)) = received.recv() => {
                     receiving = None;
                     for delivery in deliveries {
-                        living.received(delivery).await;
+                        living.received(delivery, asked).await;
                     }
                 }
             }
@@ -150,10 +153,10 @@ impl Living {
         }
     }
 
-    async fn received(&mut self, delivery: Delivery) {
+    async fn received(&mut self, delivery: Delivery, asked: Instant) {
         let descriptor: Descriptor = serde_json::from_slice(&delivery.body).expect("only descriptors are sent");
         let lost = deliveries_lost(&descriptor, delivery.receive_count);
-        let lease = self.leases.hold(delivery.receipt.clone());
+        let lease = self.leases.hold(delivery.receipt.clone(), asked);
         let held = Held { lease, receipt: delivery.receipt, descriptor, lost };
         let limit = self.node.witness.job.lost_delivery_max;
         match lost_too_often(&held.descriptor, lost, limit, self.node.actor.name()) {

@@ -37,18 +37,23 @@ impl Dispatcher {
         let (tasks, events, visibility) = (self.agent.tasks.clone(), self.events.clone(), self.agent.timing.lease_step);
         self.receiving = Some(AbortOnDropHandle::new(tokio::spawn(async move {
             let request = Receive { messages_max: wanted, visibility, wait: RECEIVE_WAIT };
-            let received = tasks.receive(request).await;
-            if matches!(received, Err(queue::Error::Unavailable { .. })) {
+            let asked = tokio::time::Instant::now();
+            let deliveries = tasks.receive(request).await;
+            if matches!(deliveries, Err(queue::Error::Unavailable { .. })) {
                 // The one place that paces a queue which is away.
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
-            let _ = events.send(Event::Received(received));
+            let _ = events.send(Event::Received { asked, deliveries });
         })));
     }
 
-    pub(super) async fn received(&mut self, received: Result<Vec<Delivery>, queue::Error>) -> Result<()> {
+    pub(super) async fn received(
+        &mut self,
+        asked: tokio::time::Instant,
+        deliveries: Result<Vec<Delivery>, queue::Error>,
+    ) -> Result<()> {
         self.receiving = None;
-        let deliveries = match received {
+        let deliveries = match deliveries {
             Ok(deliveries) => deliveries,
             Err(error @ queue::Error::Unavailable { .. }) => {
                 tracing::warn!("cannot receive from the task queue, trying again: {error}");
@@ -69,7 +74,7 @@ impl Dispatcher {
                 }
             };
             let deliveries_lost = deliveries_lost(&descriptor, delivery.receive_count);
-            let waiting = Waiting { lease: self.leases.hold(delivery.receipt), descriptor, deliveries_lost };
+            let waiting = Waiting { lease: self.leases.hold(delivery.receipt, asked), descriptor, deliveries_lost };
             let limit = self.agent.spec.lost_delivery_max;
             match lost_too_often(&waiting.descriptor, deliveries_lost, limit, &self.agent.node) {
                 Some(error) => self.fail_unrun(waiting, AttemptStatus::LostTooOften, error).await?,
