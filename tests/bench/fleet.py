@@ -1,8 +1,7 @@
 """Measures jobs that go through a queue: throughput beside what people use there, and how soon a fleet reacts.
 
-Throughput: the whole of `gristmill run --target` (start, planning, publishing, running, one ordered file) beside Celery
-on the same RabbitMQ, whose worker is already up, and beside a boto3 loop on the same SQS that receives and deletes
-messages which are already there. Sides alternate; figures are medians.
+Throughput: beside Celery on the same RabbitMQ, whose worker is already up, and beside a boto3 loop on the same SQS that
+receives and deletes messages which are already there. Sides alternate; figures are medians.
 """
 
 from __future__ import annotations
@@ -143,30 +142,49 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def throughput(new_target: Callable[[], Target], data: Path, count: int, rounds: int, other: list[str]) -> list[float]:
-    """Seconds of our side and of the other, medians."""
-    ours, theirs = [], []
+def check_rows(target: Target, count: int) -> None:
+    with (target.folder / "output" / "rows.txt").open() as rows:
+        if (found := sum(1 for _ in rows)) != count:
+            sys.exit(f"{count} rows were due, and there are {found}")
 
-    def our_side() -> float:
-        target = new_target()
-        job = target.write_job(data, RETURN_INPUT)
-        started = time.perf_counter()
-        target.run("run", str(job))
+
+def whole_run(target: Target, data: Path, count: int) -> float:
+    """Seconds of one command that starts, plans, publishes, runs and writes the output."""
+    job = target.write_job(data, RETURN_INPUT)
+    started = time.perf_counter()
+    target.run("run", str(job))
+    seconds = time.perf_counter() - started
+    check_rows(target, count)
+    return seconds
+
+
+def work_off(target: Target, data: Path, count: int) -> float:
+    """Seconds from the start of a worker and a reducer until the output of a published job stands."""
+    target.run("enqueue", str(target.write_job(data, RETURN_INPUT)))
+    started = time.perf_counter()
+    with target.roles(workers=1):
+        wait_until((target.folder / "output" / "rows.txt").exists, "the output")
         seconds = time.perf_counter() - started
-        with (target.folder / "output" / "rows.txt").open() as rows:
-            assert sum(1 for _ in rows) == count, "rows are missing or doubled"
-        return seconds
+    check_rows(target, count)
+    return seconds
 
-    def other_side() -> float:
-        printed = subprocess.run([os.environ["BENCH_PEERS_PYTHON"], *other], check=True, capture_output=True, text=True)
-        return float(printed.stdout.splitlines()[0])
 
+def peer(*command: str) -> float:
+    """Seconds that the other side has measured itself."""
+    command = (os.environ["BENCH_PEERS_PYTHON"], *command)
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return float(printed.stdout.splitlines()[0])
+
+
+def alternate(rounds: int, *sides: Callable[[], float]) -> list[float]:
+    """Medians of all sides, which take turns."""
+    seconds: list[list[float]] = [[] for _ in sides]
     for number in range(rounds):
-        sides = [(ours, our_side), (theirs, other_side)]
-        for seconds, side in sides if number % 2 == 0 else sides[::-1]:
-            seconds.append(side())
-            print(f"{side.__name__}: {seconds[-1]:.1f} s", file=sys.stderr, flush=True)
-    return [statistics.median(ours), statistics.median(theirs)]
+        turns = list(zip(seconds, sides, strict=True))
+        for times, side in turns if number % 2 == 0 else turns[::-1]:
+            times.append(side())
+            print(f"round {number + 1}: {times[-1]:.1f} s", file=sys.stderr, flush=True)
+    return [statistics.median(times) for times in seconds]
 
 
 def takeover(target: Target, data: Path) -> float:
@@ -236,21 +254,31 @@ def main() -> None:
         folder.mkdir(parents=True)
         return Target(kind, folder, endpoint, amqp)
 
-    lines = ["| workload | gristmill | beside it | ratio |", "|---|---|---|---|"]
-    others = {
-        "RabbitMQ": (
-            "Celery",
-            [str(HERE / "celery_side.py"), amqp, str(data), str(work / "celery.rows"), str(PROCESSES)],
-        ),
-        "SQS": ("boto3 loop", [str(HERE / "boto_side.py"), endpoint, str(count)]),
-    }
     work.mkdir(parents=True, exist_ok=True)
-    for kind, (name, command) in others.items():
-        ours, theirs = throughput(lambda kind=kind: new_target(kind), data, count, options.rounds, command)
-        rates = [f"{seconds:.1f} s ({count / seconds:,.0f}/s)" for seconds in (ours, theirs)]
-        title = f"{count:,} mini-batches through {kind}, {PROCESSES} processes"
-        lines.append(f"| {title} | {rates[0]} | {name}: {rates[1]} | {theirs / ours:.1f} |")
+    lines = ["| workload | gristmill | beside it | ratio |", "|---|---|---|---|"]
+
+    def rate(seconds: float) -> str:
+        return f"{seconds:.1f} s ({count / seconds:,.0f}/s)"
+
+    def compare(title: str, ours: float, name: str, theirs: float) -> None:
+        lines.append(f"| {title} | {rate(ours)} | {name}: {rate(theirs)} | {theirs / ours:.1f} |")
         print(lines[-1], flush=True)
+
+    title = f"{count:,} mini-batches through"
+    rabbit, celery = alternate(
+        options.rounds,
+        lambda: whole_run(new_target("RabbitMQ"), data, count),
+        lambda: peer(str(HERE / "celery_side.py"), amqp, str(data), str(work / "celery.rows"), str(PROCESSES)),
+    )
+    compare(f"{title} RabbitMQ, the whole command", rabbit, "Celery", celery)
+    whole, worked_off, boto = alternate(
+        options.rounds,
+        lambda: whole_run(new_target("SQS"), data, count),
+        lambda: work_off(new_target("SQS"), data, count),
+        lambda: peer(str(HERE / "boto_side.py"), endpoint, str(count)),
+    )
+    compare(f"{title} SQS, once they are published", worked_off, "boto3 loop", boto)
+    compare(f"{title} SQS, the whole command", whole, "boto3 loop", boto)
 
     lines += ["", "| reaction | RabbitMQ | SQS |", "|---|---|---|"]
     for title, measure in (
@@ -280,9 +308,11 @@ def report(table: str, options: argparse.Namespace) -> str:
 
 Written by `scripts/bench fleet`. Both brokers, the store and all roles share one small machine, so these are ratios,
 not what a fleet does. RabbitMQ is Debian's, with quorum queues; SQS and S3 are LocalStack. Each figure is the median of
-{options.rounds} rounds of release builds. Our side is the whole command, from its start to the one ordered file. Celery
-acknowledges late and returns results, its worker is up before its clock starts; the boto3 loop only receives and
-deletes messages that are already there. *Ratio*: above 1, gristmill is faster.
+{options.rounds} rounds of release builds, with {PROCESSES} Python processes. *The whole command* starts, plans,
+publishes, runs and writes the one ordered file; *once they are published* is from the start of a worker and a reducer to
+that file.
+Celery acknowledges late and returns results, and its worker is up before its clock starts; the boto3 loop only receives
+and deletes messages that are already there. *Ratio*: above 1, gristmill is faster.
 
 {table}
 
