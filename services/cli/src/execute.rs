@@ -102,7 +102,13 @@ impl Execution<'_> {
                 let _ = told.send(line.to_owned());
             })
         });
-        // All agents are alike but for their id and their folder; the interpreter is known when it is made.
+        let (stores, side_inputs) = (self.store.stores().clone(), self.home.side_inputs());
+        let mut local_spec = self.spec.clone();
+        let provisioning = async move {
+            worker::fetch_side_inputs(&mut local_spec, &stores, &side_inputs).await?;
+            anyhow::Ok((Arc::new(local_spec), interpreter.await.context("make the environment")??))
+        };
+        // All agents are alike but for id and folder. Interpreter and reference data come later.
         let agent = Agent {
             spec: spec.clone(),
             store: self.store.clone(),
@@ -118,19 +124,20 @@ impl Execution<'_> {
             timing: worker::Timing::default(),
             crash: |point| crate::crash::at(point),
         };
-        tokio::pin!(interpreter);
+        tokio::pin!(provisioning);
         let mut starting = true;
         let mut canceled = false;
         let result = loop {
             tokio::select! {
                 Some(line) = telling.recv() => tell(&line),
-                made = &mut interpreter, if starting => {
+                provisioned = &mut provisioning, if starting => {
                     starting = false;
-                    match made.context("make the environment")? {
-                        Ok(python) => {
+                    match provisioned {
+                        Ok((local_spec, python)) => {
                             for node in (0..spec.node_count.unwrap_or(1)).map(|node| node.to_string()) {
                                 let work_folder = agent.work_folder.join(&node);
-                                let agent = Agent { node, work_folder, python: python.clone(), ..agent.clone() };
+                                let (spec, python) = (local_spec.clone(), python.clone());
+                                let agent = Agent { spec, node, work_folder, python, ..agent.clone() };
                                 agents.spawn(agent.run(stopped.clone()));
                             }
                         }

@@ -33,6 +33,11 @@ impl Home {
         self.folder.join("environments")
     }
 
+    /// Where side inputs that are URLs are kept.
+    pub fn side_inputs(&self) -> PathBuf {
+        self.folder.join("side-inputs")
+    }
+
     /// Where nodes of compute targets keep what they share, and their working directories.
     pub fn fleet(&self) -> PathBuf {
         self.folder.join("fleet")

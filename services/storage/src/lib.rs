@@ -31,6 +31,7 @@ mod seats;
 pub mod snapshot;
 mod stores;
 mod target;
+mod tree;
 mod upload;
 
 pub use create::Commit;
@@ -44,6 +45,7 @@ pub use seats::Seat;
 pub use snapshot::{Limit, Source, pack, unpack};
 pub use stores::{StoreOptions, Stores};
 pub use target::TargetStore;
+pub use tree::Tree;
 pub use upload::Upload;
 
 /// What every call gives.

@@ -97,7 +97,7 @@ pub fn file_name(url: &str) -> String {
     path.and_then(|path| path.filename().map(str::to_owned)).unwrap_or_else(|| "object".to_owned())
 }
 
-fn parsed(url: &str) -> Result<Url> {
+pub(crate) fn parsed(url: &str) -> Result<Url> {
     Url::parse(url).map_err(|error| Error::unavailable(url, error))
 }
 

@@ -28,12 +28,14 @@ mod node_log;
 mod prepare;
 mod python_process;
 mod scratch;
+mod side_inputs;
 mod slot;
 
 pub use agent::{Agent, Stop, Timing};
 pub use environment::interpreter;
 pub use gpu::{count_by_driver, default_process_count};
 pub use node::{Ended, Node, NodeOptions, SpotNotice};
+pub use side_inputs::fetch_side_inputs;
 
 /// What a node decides, without the Python processes it decides about: a simulation of the protocol makes its nodes of
 /// these.

@@ -361,4 +361,4 @@ fn unspent(delivery: &Delivery) -> Bytes {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

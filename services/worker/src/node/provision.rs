@@ -1,22 +1,18 @@
 //! What a job needs on this node before its script can start: its folders, its reference data, its interpreter.
 //!
-//! Everything comes from the job's snapshots, and is kept by its digest: a second job, or another node of this machine,
+//! Everything comes from the job's snapshots and the URLs of its side inputs, and is kept by its digest: a second job, or another node of this machine,
 //! finds it there. Jobs that need the same thing at the same time wait for the one that makes it.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use protocol::{Environment, ItemPath, JobSpec, Snapshot};
+use protocol::{Environment, JobSpec, Snapshot};
 use storage::{Limit, TargetStore};
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::oneshot;
 
 use super::Node;
 use crate::environment::interpreter;
-
-/// Options of the script that the engine sets, and whose values no snapshot replaces.
-const OUTPUT_OPTION: &str = "--output";
+use crate::side_inputs::{self, Turns};
 
 /// Makes jobs ready.
 #[derive(Debug)]
@@ -26,7 +22,7 @@ pub(super) struct Provisioner {
     node: String,
     python: PathBuf,
     /// One download a snapshot at a time.
-    turns: Mutex<HashMap<String, Arc<Mutex<()>>>>,
+    turns: Turns,
 }
 
 /// A job that can start here.
@@ -45,7 +41,7 @@ impl Provisioner {
             cache: node.work_folder.clone(),
             node: node.name.clone(),
             python: node.python.clone(),
-            turns: Mutex::default(),
+            turns: Turns::default(),
         }
     }
 
@@ -69,29 +65,17 @@ impl Provisioner {
         Ok(Provisioned { spec, python })
     }
 
-    /// Every mention of a packed side input becomes the path of its copy here.
+    /// Packed side inputs, and those that are URLs, become paths of this node.
     async fn place_side_inputs(&self, spec: &mut JobSpec) -> Result<()> {
-        let mut moved: Vec<(String, String)> = Vec::new();
+        let mut copies = Vec::new();
         for (name, snapshot) in &spec.snapshots.side_inputs {
             let copy =
                 self.unpacked(snapshot, Limit::DATA).await.with_context(|| format!("fetch side input {name}"))?;
-            let copy = ItemPath::from(placed(copy, snapshot));
-            if let Some(original) = spec.side_inputs.insert(name.clone(), copy.clone()) {
-                moved.push((lossless(&original)?, lossless(&copy)?));
-            }
+            copies.push((name.clone(), placed(copy, snapshot).into()));
         }
-        // Longest first: one may lie in another.
-        moved.sort_by_key(|(original, _)| std::cmp::Reverse(original.len()));
-        let mut is_output = false;
-        for argument in &mut spec.argv {
-            if !std::mem::replace(&mut is_output, argument == OUTPUT_OPTION) {
-                *argument = replace_paths(argument, &moved);
-            }
-        }
-        for value in spec.environment_variables.values_mut() {
-            *value = replace_paths(value, &moved);
-        }
-        Ok(())
+        side_inputs::place(spec, copies)?;
+        let cache = self.cache.join("side-inputs");
+        side_inputs::fetch(spec, self.target.stores(), &cache, &self.turns, &self.node).await
     }
 
     async fn environment(&self, spec: &JobSpec) -> Result<Environment> {
@@ -139,7 +123,7 @@ impl Provisioner {
         }
         let snapshots = self.cache.join("snapshots");
         let folder = snapshots.join(&snapshot.digest);
-        let turn = self.turns.lock().await.entry(snapshot.digest.clone()).or_default().clone();
+        let turn = self.turns.of(&snapshot.digest).await;
         let _turn = turn.lock().await;
         if folder.is_dir() {
             return Ok(folder);
@@ -161,59 +145,5 @@ fn placed(folder: PathBuf, snapshot: &Snapshot) -> PathBuf {
         // A plain name: whoever wrote the job does not choose where it leads.
         Some(name) => folder.join(Path::new(name).file_name().unwrap_or_default()),
         None => folder,
-    }
-}
-
-fn lossless(path: &ItemPath) -> Result<String> {
-    String::from_utf8(path.as_bytes().to_vec()).map_err(|_| anyhow!("{} is not valid UTF-8", path.display()))
-}
-
-/// Replaces whole paths, and paths of what lies in them.
-fn replace_paths(text: &str, moved: &[(String, String)]) -> String {
-    let mut replaced = String::new();
-    let mut rest = text;
-    'text: while !rest.is_empty() {
-        let is_start = replaced.is_empty() || !text[..text.len() - rest.len()].ends_with(is_path_character);
-        for (original, copy) in moved.iter().filter(|(original, _)| is_start && !original.is_empty()) {
-            let Some(behind) = rest.strip_prefix(original.as_str()) else { continue };
-            if behind.is_empty() || behind.starts_with('/') || !behind.starts_with(is_path_character) {
-                replaced.push_str(copy);
-                rest = behind;
-                continue 'text;
-            }
-        }
-        let length = rest.chars().next().map_or(0, char::len_utf8);
-        replaced.push_str(&rest[..length]);
-        rest = &rest[length..];
-    }
-    replaced
-}
-
-/// Whether a character beside a path makes it another path.
-fn is_path_character(character: char) -> bool {
-    character.is_alphanumeric() || matches!(character, '_' | '-' | '.' | '/' | '~')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whole_paths_are_replaced_and_nothing_that_only_looks_alike() {
-        let moved = [("/data/ref/model", "/cache/b"), ("/data/ref", "/cache/a")];
-        let moved: Vec<_> = moved.iter().map(|(from, to)| (from.to_string(), to.to_string())).collect();
-        for (text, expected) in [
-            ("/data/ref", "/cache/a"),
-            ("/data/ref/model", "/cache/b"),
-            ("/data/ref/models", "/cache/a/models"),
-            ("--dir=/data/ref/x:/data/ref", "--dir=/cache/a/x:/cache/a"),
-            ("/data/reference", "/data/reference"),
-            ("/data/ref.bak", "/data/ref.bak"),
-            ("/old/data/ref", "/old/data/ref"),
-            ("größe=/data/ref ü", "größe=/cache/a ü"),
-            ("", ""),
-        ] {
-            assert_eq!(replace_paths(text, &moved), expected, "{text}");
-        }
     }
 }

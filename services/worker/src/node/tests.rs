@@ -190,7 +190,7 @@ async fn receive(queue: &MemoryQueue) -> Delivery {
     deliveries.remove(0)
 }
 
-fn spec(job_id: &str) -> JobSpec {
+pub(crate) fn spec(job_id: &str) -> JobSpec {
     JobSpec {
         job_id: job_id.into(),
         name: "job".into(),

@@ -1,0 +1,204 @@
+//! What stands behind a URL as a whole: one object, or a folder of them. Reference data is fetched like this.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use protocol::FileVersion;
+
+use crate::remote::{download, file_name, parsed};
+use crate::stores::shown;
+use crate::{Error, Result, Stores};
+
+/// Objects that are fetched at a time.
+const DOWNLOADS_AT_ONCE: usize = 8;
+
+/// One object or a folder, in the versions that were there when it was looked at.
+#[derive(Debug)]
+pub struct Tree {
+    store: Arc<dyn ObjectStore>,
+    /// The URL for people.
+    url: String,
+    /// What the object or folder is called.
+    name: String,
+    objects: Vec<Object>,
+    digest: String,
+}
+
+#[derive(Debug)]
+struct Object {
+    location: ObjectPath,
+    /// Below the folder; nothing for one object.
+    relative: PathBuf,
+    version: FileVersion,
+}
+
+impl Stores {
+    /// Looks what is behind a URL: the object of that name, or else everything below it.
+    pub async fn tree(&self, url: &str) -> Result<Tree> {
+        let parsed = parsed(url)?;
+        let (store, path) = self.open(&parsed).await?;
+        let url = shown(&parsed);
+        let metas = look(&*store, &path, &url).await?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(url.as_bytes());
+        // Objects that some tools put in the place of folders.
+        let folders: BTreeSet<ObjectPath> = metas.iter().flat_map(|meta| folders_of(&meta.location)).collect();
+        let mut objects = Vec::new();
+        for meta in metas {
+            if meta.size == 0 && folders.contains(&meta.location) {
+                continue;
+            }
+            let relative = relative(&meta.location, &path, &url)?;
+            // Where a store has no ETags, the time has to do.
+            let version = meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.to_rfc3339());
+            for text in [meta.location.as_ref(), &version, &meta.size.to_string()] {
+                hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+            }
+            let version = FileVersion { bytes: meta.size, etag: meta.e_tag };
+            objects.push(Object { location: meta.location, relative, version });
+        }
+        let digest = hasher.finalize().to_hex().to_string();
+        Ok(Tree { store, url, name: file_name(parsed.as_str()), objects, digest })
+    }
+}
+
+impl Tree {
+    /// Names the URL, and the versions of all objects behind it.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// What the object or folder is called: a plain file name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes of all objects.
+    pub fn bytes(&self) -> u64 {
+        self.objects.iter().map(|object| object.version.bytes).sum()
+    }
+
+    /// Fetches everything. `to` becomes the file, or the folder.
+    pub async fn download(&self, to: &Path) -> Result<()> {
+        let downloads: Vec<_> = self.objects.iter().map(|object| self.fetch(object, to)).collect();
+        stream::iter(downloads).buffer_unordered(DOWNLOADS_AT_ONCE).try_collect().await
+    }
+
+    async fn fetch(&self, object: &Object, to: &Path) -> Result<()> {
+        let to = if object.relative.as_os_str().is_empty() { to.to_owned() } else { to.join(&object.relative) };
+        let name = match object.relative.as_os_str().is_empty() {
+            true => self.url.clone(),
+            false => format!("{}/{}", self.url.trim_end_matches('/'), object.relative.display()),
+        };
+        download(&*self.store, &object.location, &name, Some(&object.version), &to).await
+    }
+}
+
+/// The object, or those below it by name.
+async fn look(store: &dyn ObjectStore, path: &ObjectPath, url: &str) -> Result<Vec<ObjectMeta>> {
+    if !url.ends_with('/') && !path.as_ref().is_empty() {
+        match store.head(path).await {
+            Ok(meta) => return Ok(vec![meta]),
+            // A plain web server has no folders.
+            Err(object_store::Error::NotFound { .. }) if !url.starts_with("http") => {}
+            Err(error) => return Err(Error::from_store(url, error)),
+        }
+    }
+    let listed = store.list(Some(path)).try_collect().await;
+    let mut metas: Vec<ObjectMeta> = listed.map_err(|error| match error {
+        error if url.starts_with("http") => Error::unavailable(
+            url,
+            format_args!("folders of this server cannot be listed, name one file: {}", crate::error::said(&error)),
+        ),
+        error => Error::from_store(url, error),
+    })?;
+    if metas.is_empty() {
+        return Err(Error::NotFound { object: url.to_owned() });
+    }
+    metas.sort_by(|left, right| left.location.cmp(&right.location));
+    Ok(metas)
+}
+
+/// Every folder that an object lies in.
+fn folders_of(location: &ObjectPath) -> impl Iterator<Item = ObjectPath> {
+    let parts: Vec<_> = location.parts().map(|part| part.as_ref().to_owned()).collect();
+    (1..parts.len()).map(move |count| parts[..count].join("/").into())
+}
+
+/// Where an object goes. It never leads out of the folder.
+fn relative(location: &ObjectPath, below: &ObjectPath, url: &str) -> Result<PathBuf> {
+    let outside = || Error::unavailable(url, format_args!("{location} cannot be the name of a file"));
+    let parts = location.prefix_match(below).ok_or_else(outside)?;
+    let mut relative = PathBuf::new();
+    for part in parts {
+        if ["", ".", ".."].contains(&part.as_ref()) || part.as_ref().contains(['/', '\0']) {
+            return Err(outside());
+        }
+        relative.push(part.as_ref());
+    }
+    Ok(relative)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::read_to_string;
+
+    use object_store::memory::InMemory;
+    use url::Url;
+
+    use super::*;
+
+    async fn stores(objects: &[(&str, &str)]) -> (Stores, Arc<InMemory>) {
+        let memory = Arc::new(InMemory::new());
+        for (name, content) in objects {
+            put(&memory, name, content).await;
+        }
+        let stores = Stores::default();
+        stores.stand_in(&Url::parse("s3://bucket").expect("a URL"), memory.clone());
+        (stores, memory)
+    }
+
+    async fn put(memory: &InMemory, name: &str, content: &str) {
+        let put = memory.put(&ObjectPath::from(name), content.to_owned().into()).await;
+        put.expect("memory is always there");
+    }
+
+    #[tokio::test]
+    async fn an_object_is_a_file_and_a_prefix_is_a_folder() {
+        let objects = [("ref/a.txt", "a"), ("ref/sub/b.txt", "b"), ("ref/sub", ""), ("reference/c.txt", "c")];
+        let (stores, _) = stores(&objects).await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = stores.tree("s3://bucket/ref/a.txt").await.expect("it is there");
+        assert_eq!((file.name(), file.bytes()), ("a.txt", 1));
+        file.download(&folder.path().join("file")).await.expect("downloads");
+        assert_eq!(read_to_string(folder.path().join("file")).expect("a file"), "a");
+        for (url, to) in [("s3://bucket/ref", "one"), ("s3://bucket/ref/", "two")] {
+            let tree = stores.tree(url).await.expect("it is there");
+            assert_eq!((tree.name(), tree.bytes()), ("ref", 2), "{url}");
+            let to = folder.path().join(to);
+            tree.download(&to).await.expect("downloads");
+            assert_eq!(read_to_string(to.join("sub/b.txt")).expect("a file"), "b");
+            assert_eq!(std::fs::read_dir(&to).expect("a folder").count(), 2);
+        }
+        let missing = stores.tree("s3://bucket/nothing").await.expect_err("it is not there");
+        assert_eq!(missing.to_string(), "s3://bucket/nothing does not exist");
+    }
+
+    #[tokio::test]
+    async fn what_changes_has_another_digest_and_is_never_mixed() {
+        let (stores, memory) = stores(&[("ref/a", "1"), ("ref/b", "1")]).await;
+        let digest = async || stores.tree("s3://bucket/ref").await.expect("it is there").digest().to_owned();
+        let before = digest().await;
+        assert_eq!(before, digest().await);
+        let tree = stores.tree("s3://bucket/ref").await.expect("it is there");
+        put(&memory, "ref/b", "2").await;
+        assert_ne!(before, digest().await);
+        let folder = tempfile::tempdir().expect("a folder");
+        let error = tree.download(&folder.path().join("ref")).await.expect_err("it is another one now");
+        assert!(matches!(error, Error::Changed { .. }), "{error}");
+    }
+}
