@@ -107,7 +107,9 @@ impl Drop for Bucket {
             if keys.is_empty() {
                 break;
             }
-            keys.iter().for_each(|key| self.delete(&key.replace(' ', "%20")));
+            let objects = keys.iter().map(|key| format!("<Object><Key>{key}</Key></Object>"));
+            let request = format!("<Delete><Quiet>true</Quiet>{}</Delete>", objects.collect::<String>());
+            http(&self.endpoint, "POST", &format!("/{}?delete", self.name), &[], request.as_bytes());
         }
         http(&self.endpoint, "DELETE", &format!("/{}", self.name), &[], b"");
     }

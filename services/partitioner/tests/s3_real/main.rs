@@ -1,0 +1,91 @@
+//! Inputs on a real component that speaks S3: LocalStack at `GRISTMILL_TEST_AWS_ENDPOINT`.
+
+#[path = "../plans/fixtures.rs"]
+#[allow(dead_code)]
+mod fixtures;
+#[path = "../../../storage/tests/support/mod.rs"]
+mod support;
+
+use std::path::Path;
+
+use protocol::{BlockRange, FileVersion, MiniBatchSize, TableFormat, Work};
+use storage::StoreOptions;
+
+use fixtures::{file_job, table_job};
+use support::{Bucket, Proxy, http};
+
+/// Objects that are listed: `GRISTMILL_TEST_LISTING_KEYS`, or as many as are made in some seconds.
+fn key_count() -> usize {
+    let asked = std::env::var("GRISTMILL_TEST_LISTING_KEYS").ok();
+    asked.map_or(2500, |asked| asked.parse().expect("GRISTMILL_TEST_LISTING_KEYS is a number"))
+}
+
+fn options(endpoint: &str) -> StoreOptions {
+    StoreOptions { endpoint: Some(endpoint.to_owned()), region: None }
+}
+
+/// What a listing tells of one object.
+fn version(bucket: &Bucket, key: &str) -> FileVersion {
+    let path = format!("/{}?list-type=2&prefix={key}", bucket.name);
+    let (_, listing) = http(&support::endpoint(), "GET", &path, &[], b"");
+    let listing = String::from_utf8(listing).expect("XML");
+    let element = |name: &str| {
+        let (_, rest) = listing.split_once(&format!("<{name}>")).expect("listed");
+        rest.split_once('<').expect("closed").0.replace("&quot;", "\"")
+    };
+    FileVersion { bytes: element("Size").parse().expect("a number"), etag: Some(element("ETag")) }
+}
+
+#[test]
+fn many_objects_are_listed_page_by_page_as_they_are_planned() {
+    let (bucket, proxy, count) = (Bucket::new(), Proxy::counting(), key_count());
+    std::thread::scope(|scope| {
+        for first in 0..8 {
+            let bucket = &bucket;
+            scope.spawn(move || (first..count).step_by(8).for_each(|key| bucket.put(&format!("d/{key:06}.txt"), b"x")));
+        }
+    });
+    let pages = || proxy.count(|request| request.is_list());
+    let mut plan = partitioner::plan_with(&file_job(10, &[Path::new(&bucket.url("d/"))]), &options(&proxy.endpoint));
+    let first = plan.next().expect("some are there").expect("listable");
+    // A listing asks for one page ahead of those that are used.
+    assert!(pages() <= 3, "{} pages of {count} objects were asked for before they were needed", pages());
+    let Work::Files { paths, versions, .. } = first.work else { panic!("files") };
+    assert_eq!(paths[1].display(), bucket.url("d/000001.txt"));
+    assert_eq!(versions[1], version(&bucket, "d/000001.txt"));
+    assert_eq!(plan.by_ref().map(|planned| planned.expect("listable")).count() + 1, count.div_ceil(10));
+    assert_eq!(plan.totals().files, count as u64);
+    assert!(pages() >= count.div_ceil(1000));
+    assert_eq!(proxy.count(|request| !request.is_list()), 0, "the listing says all there is to know");
+}
+
+#[test]
+fn blocks_of_tables_say_which_version_they_were_cut_from() {
+    let bucket = Bucket::new();
+    bucket.put("t/a.csv", "id,text\n1,one\n2,two\n3,three\n".as_bytes());
+    let job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(16), &[Path::new(&bucket.url("t/"))]);
+    let planned = partitioner::plan_with(&job, &options(&support::endpoint()));
+    let works: Vec<_> = planned.map(|planned| planned.expect("listable").work).collect();
+    assert_eq!(works.len(), 2);
+    for work in works {
+        let Work::Rows { blocks, .. } = work else { panic!("rows") };
+        assert!(matches!(blocks[0].range, BlockRange::Lines { .. }));
+        assert_eq!(blocks[0].version.as_ref(), Some(&version(&bucket, "t/a.csv")));
+    }
+}
+
+#[test]
+fn another_content_is_another_digest() {
+    let bucket = Bucket::new();
+    let job = file_job(1, &[Path::new(&bucket.url("d/"))]);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let digest = || {
+        let options = options(&support::endpoint());
+        runtime.block_on(partitioner::inputs_digest_with(&job, &options)).expect("listable")
+    };
+    bucket.put("d/a", b"one");
+    let before = digest();
+    assert_eq!(digest(), before);
+    bucket.put("d/a", b"two");
+    assert_ne!(digest(), before);
+}
