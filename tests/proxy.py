@@ -46,17 +46,19 @@ class Proxy:
         self._is_cut = False
 
     def close(self) -> None:
-        self._server.close()
+        self._loop.call_soon_threadsafe(self._server.close)
         self._call(self._break()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
     async def _break(self) -> None:
+        self.faults["connections broken"] += len(self._writers) // 2
         for writer in list(self._writers):
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._is_cut:
+            self.faults["connections refused"] += 1
             writer.transport.abort()
             return
         self._writers.add(writer)
