@@ -416,6 +416,44 @@ def test_inputs_and_output_in_a_store(workplace, sqs, components):
     assert rows.decode().splitlines() == [f"{number:03}" for number in range(FILES)]
 
 
+def test_side_inputs_in_a_store_are_local_paths_for_the_script(workplace, sqs, components):
+    """On a node, and on this machine, where what has changed is fetched again."""
+    workplace.data(3)
+    s3 = components.client("s3")
+
+    def put(words):
+        s3.put_object(Bucket=sqs.prefix, Key="reference/words.txt", Body=words.encode())
+
+    put("zero one two")
+    script = """
+        import os, sys
+        def init():
+            global words
+            options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+            words = open(os.path.join(options["--folder"], "words.txt")).read().split()
+            assert open(options["--file"]).read().split() == words == open(os.environ["WORDS"]).read().split()
+        def run(files):
+            return [words[int(open(file).read())] for file in files]
+    """
+    folder = f"s3://{sqs.prefix}/reference/"
+    settings = {
+        "side_inputs": {"folder": folder, "file": f"{folder}words.txt"},
+        "arguments": ["--folder", "${{side_inputs.folder}}", "--file", "${{side_inputs.file}}"],
+        "environment_variables": {"WORDS": "${{side_inputs.file}}"},
+    }
+    job = workplace.job(script, **settings)
+    there = sqs.run(job)
+    assert sqs.output(there.result).decode().split() == ["zero", "one", "two"]
+    here = {"AWS_ENDPOINT_URL_S3": components.aws_endpoint}
+    assert job.run("--target", "local", "--fresh", **here).lines == ["zero", "one", "two"]
+    put("null eins zwei")
+    assert job.run("--target", "local", "--fresh", **here).lines == ["null", "eins", "zwei"]
+
+    settings["side_inputs"]["file"] = f"{folder}nothing.txt"
+    failed = workplace.job(script, **settings).run("--target", "local", expect=FAILED, **here)
+    assert f"side input file cannot be downloaded: {folder}nothing.txt does not exist" in str(failed)
+
+
 def test_a_job_that_cannot_be_planned_fails_with_the_cause(workplace, sqs):
     job = workplace.job(ROWS, inputs=[{"name": "data", "type": "file", "path": f"s3://{sqs.prefix}/nothing/"}])
     told = sqs.command("enqueue", job.file)
