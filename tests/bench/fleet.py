@@ -309,10 +309,9 @@ def report(table: str, options: argparse.Namespace) -> str:
 Written by `scripts/bench fleet`. Both brokers, the store and all roles share one small machine, so these are ratios,
 not what a fleet does. RabbitMQ is Debian's, with quorum queues; SQS and S3 are LocalStack. Each figure is the median of
 {options.rounds} rounds of release builds, with {PROCESSES} Python processes. *The whole command* starts, plans,
-publishes, runs and writes the one ordered file; *once they are published* is from the start of a worker and a reducer to
-that file.
-Celery acknowledges late and returns results, and its worker is up before its clock starts; the boto3 loop only receives
-and deletes messages that are already there. *Ratio*: above 1, gristmill is faster.
+publishes, runs and writes the one ordered file; *once they are published* is from the start of a worker and a reducer
+to that file. Celery acknowledges late and returns results, and its worker is up before its clock starts; the boto3 loop
+only receives and deletes messages that are already there. *Ratio*: above 1, gristmill is faster.
 
 {table}
 
