@@ -9,6 +9,7 @@
 //! | `slot` | what one Python process is busy with, and how an attempt ended |
 //! | `python_process` | start, talk to, look at and kill one interpreter |
 //! | `prepare` | a descriptor becomes what `run()` gets: paths, or a table in shared memory |
+//! | `side_inputs` | reference data by URL becomes paths of this machine |
 //! | `announce` | write, announce, acknowledge, in that order |
 //! | `lease` | what is held is extended; what is lost stops |
 //! | `monitor` | samples of processor, memory, disk and network |
