@@ -114,7 +114,7 @@ impl RowGroupReader {
         }
         let metadata = guarded(name, "footer", || {
             let found = ArrowReaderMetadata::load(file, ArrowReaderOptions::new())?;
-            let options = ArrowReaderOptions::new().with_schema(plain_schema(found.schema()));
+            let options = ArrowReaderOptions::new().with_schema(readable_schema(found.schema()));
             ArrowReaderMetadata::try_new(Arc::clone(found.metadata()), options)
         })?;
         self.last = Some((identity, metadata.clone()));
@@ -142,8 +142,17 @@ pub(crate) fn joined(schema: &SchemaRef, batches: Vec<RecordBatch>, name: &str) 
 
 /// The schema without metadata, dictionaries and kinds of text.
 fn plain_schema(schema: &Schema) -> SchemaRef {
-    let fields = schema.fields().iter().map(|field| Field::new(field.name(), plain_type(field.data_type()), true));
-    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+    retyped(schema, |_| true)
+}
+
+/// The same as the reader takes it: a column that is never missing in the file must be called so.
+fn readable_schema(schema: &Schema) -> SchemaRef {
+    retyped(schema, Field::is_nullable)
+}
+
+fn retyped(schema: &Schema, is_nullable: impl Fn(&Field) -> bool) -> SchemaRef {
+    let plain = |field: &Arc<Field>| Field::new(field.name(), plain_type(field.data_type()), is_nullable(field));
+    Arc::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()))
 }
 
 fn plain_type(data_type: &DataType) -> DataType {

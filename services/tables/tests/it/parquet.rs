@@ -58,6 +58,23 @@ fn numbers(decoded: &Decoded) -> Vec<String> {
 }
 
 #[test]
+fn columns_that_are_never_missing_are_read_as_others() {
+    let folder = Folder::new();
+    let path = folder.file("required.parquet", "");
+    let numbers_of_file: ArrayRef = Arc::new(Int64Array::from_iter_values(0..4));
+    let texts: ArrayRef = Arc::new(StringArray::from_iter_values(["a", "b", "c", "d"]));
+    let fields = vec![Field::new("number", DataType::Int64, false), Field::new("text", DataType::Utf8, false)];
+    let schema = Arc::new(Schema::new(fields));
+    let batch = RecordBatch::try_new(Arc::clone(&schema), vec![numbers_of_file, texts]).expect("columns match");
+    let mut writer = ArrowWriter::try_new(File::create(&path).expect("writable"), schema, None).expect("writable");
+    writer.write(&batch).expect("writable");
+    writer.close().expect("writable");
+    let decoded = decode(&path, 0, 1, 2).expect("readable");
+    assert_eq!(numbers(&decoded), ["1", "2"]);
+    assert_eq!(values(decoded.batch.column(1)), ["b", "c"]);
+}
+
+#[test]
 fn row_groups_and_rows_of_them() {
     let folder = Folder::new();
     let path = write(&folder);
