@@ -277,3 +277,6 @@ fn explained(url: &str, version: Option<&FileVersion>, error: storage::Error) ->
          job, or start a new job with the inputs as they are"
     )
 }
+
+#[cfg(test)]
+mod tests;
