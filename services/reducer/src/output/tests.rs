@@ -327,3 +327,88 @@ async fn parquet_without_rows_is_an_empty_table() {
     let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
     assert_eq!(reader.metadata().file_metadata().num_rows(), 0);
 }
+
+#[path = "../../../storage/tests/support/mod.rs"]
+mod support;
+
+impl Job {
+    /// On S3, which is `GRISTMILL_TEST_AWS_ENDPOINT`; so is the output.
+    async fn on_s3(bucket: &support::Bucket, endpoint: &str) -> Self {
+        let options = storage::StoreOptions { endpoint: Some(endpoint.to_owned()), region: None };
+        let target = storage::TargetStore::open(&bucket.url("store"), options).await.expect("the bucket is there");
+        let mut job = Self::new();
+        job.store = target.job("one");
+        job.ledger = Ledger::new(job.store.clone(), "job", Duration::ZERO);
+        job.output.folder = bucket.url("out/").as_str().into();
+        job
+    }
+}
+
+/// Rows of two mini-batches, the second large.
+async fn commit_large(job: &mut Job) -> Vec<u8> {
+    let large: Vec<u8> = (0..14_000_000u32).map(|at| b'a' + (at % 26) as u8).collect();
+    job.commit(vec![(1, Outcome::Part(large.clone()), None), (2, inline("two\n"), None)]).await;
+    job.commit(vec![(0, inline("zero\n"), None), (3, part("three\n"), None)]).await;
+    [b"zero\n".to_vec(), large, b"two\nthree\n".to_vec()].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn real_the_final_object_is_assembled_by_the_store_and_by_two_at_once() {
+    let (bucket, proxy) = (support::Bucket::new(), support::Proxy::counting());
+    let mut job = Job::on_s3(&bucket, &proxy.endpoint).await;
+    let expected = commit_large(&mut job).await;
+    let before = proxy.requests().len();
+    let written = job.write_as("1", |_| {}).await.expect("written");
+    assert_eq!(written.path.to_str(), Some(bucket.url("out/parallel_run_step.txt").as_str()));
+    assert!(bucket.get("out/parallel_run_step.txt").expect("there") == expected, "other rows than were committed");
+    let requests = proxy.requests().split_off(before);
+    let travelled: usize = requests.iter().map(|request| request.body_bytes + request.answer_bytes).sum();
+    assert!(travelled < 12_000_000, "{travelled} bytes travelled: only the beginning of the large part should");
+    assert!(requests.iter().any(|request| request.header("x-amz-copy-source").is_some()));
+    assert!(requests.len() <= 12, "{} requests", requests.len());
+
+    bucket.delete("out/parallel_run_step.txt");
+    let (one, other) = tokio::join!(job.write_as("1", |_| {}), job.write_as("2", |_| {}));
+    one.expect("written");
+    other.expect("written, or by the other one");
+    assert!(bucket.get("out/parallel_run_step.txt").expect("there") == expected);
+    assert_eq!(bucket.uploads(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn real_an_object_that_cannot_be_finished_is_not_there_at_all() {
+    let bucket = support::Bucket::new();
+    let proxy =
+        support::Proxy::start(|request, _| match request.method == "POST" && request.path.contains("uploadId=") {
+            true => support::Fate::Fail(403, "<Error><Code>AccessDenied</Code><Message>Not you</Message></Error>"),
+            false => support::Fate::Pass,
+        });
+    let mut job = Job::on_s3(&bucket, &proxy.endpoint).await;
+    commit_large(&mut job).await;
+    let error = format!("{:#}", job.write().await.expect_err("the last request is refused"));
+    assert!(error.contains("finish the upload: Not you (AccessDenied)"), "{error}");
+    assert_eq!(bucket.get("out/parallel_run_step.txt"), None);
+    assert_eq!(bucket.uploads(), Vec::<String>::new(), "what was sent of it is removed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn real_parquet_goes_to_a_store_and_rows_of_a_store_into_a_folder() {
+    let bucket = support::Bucket::new();
+    let mut job = Job::on_s3(&bucket, &support::endpoint()).await;
+    let expected = commit_large(&mut job).await;
+    let local = tempfile::tempdir().expect("temporary folder");
+    job.output.folder = local.path().into();
+    let written = job.write().await.expect("written");
+    assert!(fs::read(written.path).expect("there") == expected);
+
+    let bucket = support::Bucket::new();
+    let mut job = Job::on_s3(&bucket, &support::endpoint()).await;
+    job.output.format = OutputFormat::Parquet;
+    job.output.file_name = "rows.parquet".into();
+    let results = (10..12).map(|id| (id, Outcome::Part(stream(vec![("a", integers(vec![id as i64]))])), None));
+    job.commit(results.collect()).await;
+    job.write().await.expect("written");
+    let copy = local.path().join("copy.parquet");
+    fs::write(&copy, bucket.get("out/rows.parquet").expect("there")).expect("writable");
+    assert_eq!(read_parquet(&copy).columns(), [integers(vec![10, 11])]);
+}
