@@ -156,7 +156,8 @@ impl Requests {
         let chunks = (mini_batches / CHUNK_MINI_BATCHES).ceil();
         let sends = (mini_batches / BATCH).ceil() + chunks;
         let asked = (processes * depth / 4.0).clamp(1.0, RECEIVE_MAX).min(mini_batches.max(1.0));
-        let receives = (mini_batches / asked * (asked / BATCH).max(1.0)).ceil() + nodes * (seconds / POLL_SECONDS).ceil();
+        let receives =
+            (mini_batches / asked * (asked / BATCH).max(1.0)).ceil() + nodes * (seconds / POLL_SECONDS).ceil();
 
         // A node's outcomes of one round.
         let round = (processes / work.run_seconds * ROUND_SECONDS).clamp(1.0, (mini_batches / nodes).max(1.0));

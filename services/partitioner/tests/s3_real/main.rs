@@ -53,7 +53,8 @@ fn many_objects_are_listed_page_by_page_as_they_are_planned() {
     let Work::Files { paths, versions, .. } = first.work else { panic!("files") };
     assert_eq!(paths[1].display(), bucket.url("d/000001.txt"));
     assert_eq!(versions[1], version(&bucket, "d/000001.txt"));
-    assert_eq!(plan.by_ref().map(|planned| planned.expect("listable")).count() + 1, count.div_ceil(10));
+    let planned = plan.by_ref().fold(1, |planned, next| next.map(|_| planned + 1).expect("listable"));
+    assert_eq!(planned, count.div_ceil(10));
     assert_eq!(plan.totals().files, count as u64);
     assert!(pages() >= count.div_ceil(1000));
     assert_eq!(proxy.count(|request| !request.is_list()), 0, "the listing says all there is to know");
