@@ -66,7 +66,7 @@ class CountingProxy:
                 self.end_headers()
                 self.wfile.write(content)
 
-            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any  # noqa: N815
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any
 
             def log_message(self, *_: object) -> None:
                 pass
