@@ -22,16 +22,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench import machine
-from workloads import RETURN_INPUT, small_files
+from data import small_files
+from report import machine_table
 
 HERE = Path(__file__).resolve().parent
+PEERS = HERE / "peers"
 sys.path.insert(0, str(HERE.parent))
 from proxy import AwsProxy, Request  # noqa: E402
 
 PROCESSES = 2
 WAIT_SECONDS = 300
 
+RETURN_INPUT = (HERE / "user" / "return_input.py").read_text()
 RECORD_START = """import os, time
 
 def run(files):
@@ -171,8 +173,7 @@ def work_off(target: Target, data: Path, count: int) -> float:
 
 def peer(*command: str) -> float:
     """Seconds that the other side has measured itself."""
-    command = (os.environ["BENCH_PEERS_PYTHON"], *command)
-    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    printed = subprocess.run((sys.executable, *command), check=True, stdout=subprocess.PIPE, text=True)
     return float(printed.stdout.splitlines()[0])
 
 
@@ -268,14 +269,14 @@ def main() -> None:
     rabbit, celery = alternate(
         options.rounds,
         lambda: whole_run(new_target("RabbitMQ"), data, count),
-        lambda: peer(str(HERE / "celery_side.py"), amqp, str(data), str(work / "celery.rows"), str(PROCESSES)),
+        lambda: peer(str(PEERS / "celery_side.py"), amqp, str(data), str(work / "celery.rows"), str(PROCESSES)),
     )
     compare(f"{title} RabbitMQ, the whole command", rabbit, "Celery", celery)
     whole, worked_off, boto = alternate(
         options.rounds,
         lambda: whole_run(new_target("SQS"), data, count),
         lambda: work_off(new_target("SQS"), data, count),
-        lambda: peer(str(HERE / "boto_side.py"), endpoint, str(count)),
+        lambda: peer(str(PEERS / "boto_side.py"), endpoint, str(count)),
     )
     compare(f"{title} SQS, once they are published", worked_off, "boto3 loop", boto)
     compare(f"{title} SQS, the whole command", whole, "boto3 loop", boto)
@@ -315,7 +316,7 @@ only receives and deletes messages that are already there. *Ratio*: above 1, gri
 
 {table}
 
-{machine(options.scale)}"""
+{machine_table(options.scale)}"""
 
 
 if __name__ == "__main__":

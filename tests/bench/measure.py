@@ -1,47 +1,162 @@
-"""Runs one command and measures it: wall-clock time, and the peak memory of that process without its children."""
+"""Runs one command and measures it: wall-clock time, CPU time of the whole tree of processes, peak memory."""
 
+from __future__ import annotations
+
+import ctypes
 import os
+import resource
+import select
+import signal
 import subprocess
 import sys
+import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+USER = Path(__file__).resolve().parent / "user"
+sys.path.insert(0, str(USER))
+from timed import total_seconds  # noqa: E402
+
+TIMEOUT_SECONDS = 900
+SAMPLE_MILLISECONDS = 20
+TREE_SAMPLE_SECONDS = 0.25
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass
+class Side:
+    """How one side does the work; what it has to prepare has been done."""
+
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+    # The command measures itself, and prints its seconds first.
+    prints_seconds: bool = False
+    # The command has done its work when a file of this name is there (a glob below a folder); it is stopped then.
+    until: tuple[Path, str] | None = None
+
+    def is_done(self) -> bool:
+        return self.until is not None and any(self.until[0].glob(self.until[1]))
 
 
 @dataclass
 class Measured:
-    """One run of one side."""
+    """One run of one side. Memory is that of the process itself; `tree_mib` that of all of its tree."""
 
     seconds: float
+    cpu_seconds: float
     peak_mib: float
+    tree_mib: float | None
+    # CPU time of the user's function, where that counts itself.
+    user_seconds: float | None
 
 
-def measure(command: list[str], environment: dict[str, str], stdout: Path) -> Measured:
-    """Runs the command to its end; its output goes to a file. A failure ends the benchmark."""
-    with stdout.open("wb") as file:
+class TimedOutError(Exception):
+    pass
+
+
+def measure(side: Side, output: Path, with_tree: bool = False) -> Measured:
+    """Runs the side to its end; what it prints goes to `output`. A failure ends the benchmark."""
+    # What outlives its parent becomes a child of this process, so that it is counted, and ended.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # What the side before has written is not written to disk at the expense of this one.
+    os.sync()
+    with tempfile.TemporaryDirectory() as user_seconds, output.open("wb") as file:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(USER),
+            "BENCH_USER_SECONDS": user_seconds,
+            **side.environment,
+        }
+        cpu_before = cpu_seconds_of_children()
+        shared_before = shared_kib()
         started = time.perf_counter()
-        process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=file, stderr=subprocess.STDOUT)
-        peak = 0
+        process = subprocess.Popen(side.command, env=environment, stdout=file, stderr=subprocess.STDOUT)
+        peak, tree_peak, tree_due = 0, 0, started
+        end = select.poll()
+        end.register(os.pidfd_open(process.pid), select.POLLIN)
         while True:
-            # The kernel keeps the peak itself, so the last sample before the end is all that matters.
-            peak = max(peak, peak_kib(process.pid))
-            try:
-                process.wait(timeout=0.02)
+            # The kernel keeps the peak of a process itself, so the last sample before its end is all that matters.
+            peak = max(peak, status_kib(process.pid))
+            if with_tree and time.perf_counter() >= tree_due:
+                tree_peak = max(tree_peak, tree_kib(process.pid) + shared_kib() - shared_before)
+                tree_due = time.perf_counter() + TREE_SAMPLE_SECONDS
+            if end.poll(SAMPLE_MILLISECONDS):
                 break
-            except subprocess.TimeoutExpired:
-                continue
+            if side.is_done() or time.perf_counter() - started > TIMEOUT_SECONDS:
+                process.terminate()
+                break
         seconds = time.perf_counter() - started
+        end_tree(process)
+        counted = total_seconds(Path(user_seconds))
+    if seconds > TIMEOUT_SECONDS:
+        raise TimedOutError
+    printed = output.read_text(errors="replace") if side.prints_seconds or process.returncode != 0 else ""
     if process.returncode != 0:
-        sys.exit(f"{' '.join(command)} ended with status {process.returncode}:\n{stdout.read_text()[-4000:]}")
-    return Measured(seconds, peak / 1024)
+        sys.exit(f"{' '.join(side.command)} ended with status {process.returncode}:\n{printed[-4000:]}")
+    return Measured(
+        seconds=float(printed.splitlines()[0]) if side.prints_seconds else seconds,
+        cpu_seconds=cpu_seconds_of_children() - cpu_before,
+        peak_mib=peak / 1024,
+        tree_mib=tree_peak / 1024 if with_tree else None,
+        user_seconds=counted or None,
+    )
 
 
-def peak_kib(pid: int) -> int:
+def end_tree(process: subprocess.Popen) -> None:
+    """Waits for a process and for what it has left behind, which has ten seconds to end by itself."""
+    patience = time.monotonic() + 10
+    while children(os.getpid()):
+        if time.monotonic() > patience:
+            for pid in tree(os.getpid())[1:]:
+                os.kill(pid, signal.SIGKILL)
+        if process.poll() is not None:
+            try:
+                os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+        time.sleep(0.005)
+    process.wait()
+
+
+def cpu_seconds_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, task.read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all below it."""
+    return [pid, *(below for child in children(pid) for below in tree(child))]
+
+
+def status_kib(pid: int) -> int:
+    """The peak of the resident memory of one process."""
+    return kib_of(f"/proc/{pid}/status", "VmHWM:")
+
+
+def tree_kib(pid: int) -> int:
+    """Memory of a tree, what its processes share counted once, without memory files."""
+    return sum(kib_of(f"/proc/{member}/smaps_rollup", "Pss_Anon:", "Pss_File:") for member in tree(pid))
+
+
+def shared_kib() -> int:
+    """Memory files of the whole machine, mapped or not."""
+    return kib_of("/proc/meminfo", "Shmem:")
+
+
+def kib_of(file: str, *keys: str) -> int:
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        lines = Path(file).read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    for line in status.splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1])
-    return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(keys))

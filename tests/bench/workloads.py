@@ -1,165 +1,329 @@
-"""The four workloads: their data, the job of our side, and the check that both sides did the same."""
+"""The workloads: the data of each, how every side does it, and the check that all have done the same."""
 
 from __future__ import annotations
 
 import filecmp
 import json
 import os
-import shutil
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+from data import csv_tables, need_space, parquet_tables, repeated, small_files
+from measure import USER, Side
 
-RETURN_INPUT = "def run(files):\n    return files\n"
-ADD_TOTAL = """def run(frame):
-    frame["total"] = frame["price"] * frame["quantity"]
-    return frame
-"""
+HERE = Path(__file__).resolve().parent
+TABLE_ROWS = 6_400_000
+# What suits each best, tried with 1, 4 and 10 MB; that of Pool stands in pool_side.py.
+TABLE_MINI_BATCH = "10MB"
+PART_BYTES = 1_000_000
+# Nobody is told that a peer runs, its servers listen on this machine alone, and nothing draws progress bars.
+PEER_ENVIRONMENT = {
+    "DAFT_ANALYTICS_ENABLED": "0",
+    "DAFT_PROGRESS_BAR": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+}
+
+# Whether the output of a side is that of gristmill: side, our output, its output.
+Same = Callable[[str, Path, Path], bool]
 
 
 @dataclass
 class Workload:
-    """One workload with its data in place."""
+    """One line of the results. Each side gets a folder of its own and leaves its rows there, as `rows`."""
 
     name: str
     title: str
-    data: Path
-    units: int
+    amount: float
     unit: str
-    job: dict
-    script: str
-    command: tuple[str, ...] = ("run",)
+    # Everything a side needs is made when it is called here, before the clock starts.
+    sides: dict[str, Callable[[Path], Side]]
+    same: Same
+    # Sides take turns in going first, unless one needs what another leaves behind.
+    alternates: bool = True
+    with_tree: bool = False
+    rounds_max: int | None = None
 
-    def write_job(self, folder: Path) -> Path:
-        """Writes job file and script; returns the job file."""
-        (folder / "code").mkdir(parents=True, exist_ok=True)
-        (folder / "code" / "entry.py").write_text(self.script)
-        job = {
-            "name": f"bench-{self.name}",
-            "entry_script": "entry.py",
-            "source_directory": "code",
-            "output": "output",
-            "output_action": "append_row",
-            "append_row_file_name": "rows.txt",
-            "error_threshold": 0,
-            "process_count_per_node": os.cpu_count(),
-            "allow_reuse": False,
-            **self.job,
-        }
-        file = folder / "job.yaml"
-        file.write_text(json.dumps(job, indent=2))
-        return file
 
-    def check(self, ours: Path, our_output: Path, their_output: Path) -> None:
-        """Both sides must have produced the same rows, or, for planning, as many mini-batches."""
-        if self.name == "plan":
-            # The last line on our side holds the totals.
-            counts = [count_lines(ours) - 1, count_lines(their_output)]
-            if counts[0] != counts[1]:
-                sys.exit(f"{self.name}: {counts[0]} mini-batches here, {counts[1]} there.")
-        elif not filecmp.cmp(our_output, their_output, shallow=False):
-            sys.exit(f"{self.name}: the rows in {our_output} are not those in {their_output}.")
+def write_job(folder: Path, script: str, inputs: dict | None, **settings: object) -> Path:
+    job = {
+        "name": "bench",
+        "entry_script": f"{script}.py",
+        "source_directory": str(USER),
+        "inputs": [inputs] if inputs else [],
+        "output": str(folder),
+        "output_action": "append_row",
+        "append_row_file_name": "rows",
+        "error_threshold": 0,
+        "process_count_per_node": os.cpu_count(),
+        "allow_reuse": False,
+        **settings,
+    }
+    file = folder / "job.yaml"
+    file.write_text(json.dumps(job, indent=2))
+    return file
+
+
+def files_at(path: Path) -> dict:
+    return {"name": "data", "type": "file", "path": str(path)}
+
+
+def tables_at(path: Path, table_format: str) -> dict:
+    return {"name": "data", "type": "tabular", "format": table_format, "path": str(path)}
+
+
+def gristmill(script: str, inputs: dict, command: tuple[str, ...] = ("run",), **settings: object) -> Callable:
+    def side(folder: Path) -> Side:
+        job = write_job(folder, script, inputs, **settings)
+        return Side([os.environ["GRISTMILL"], *command, str(job)], {"GRISTMILL_HOME": str(folder / "home")})
+
+    return side
+
+
+def peers(names: str, workload: str, data: Path) -> dict[str, Callable]:
+    def side_of(name: str) -> Callable:
+        script = str(HERE / "peers" / f"{name}_side.py")
+        return lambda folder: Side(
+            [sys.executable, script, workload, str(data), str(folder / "rows")], PEER_ENVIRONMENT
+        )
+
+    return {name: side_of(name) for name in names.split()}
+
+
+def same_bytes(_: str, ours: Path, theirs: Path) -> bool:
+    return filecmp.cmp(ours, theirs, shallow=False)
+
+
+def same_lines(side: str, ours: Path, theirs: Path) -> bool:
+    """The same lines in any order, in one file or many; Ray writes a header and quotes."""
+
+    def lines(path: Path) -> list[bytes]:
+        found = [line.strip(b'"') for file in files_of(path) for line in file.read_bytes().splitlines()]
+        return sorted(line for line in found if line != b"row")
+
+    return lines(ours) == lines(theirs)
+
+
+def same_scores(side: str, ours: Path, theirs: Path) -> bool:
+    """Pool writes what we write; the others leave several files, in an order of their own, with headers."""
+    if side == "pool":
+        return same_bytes(side, ours, theirs)
+    names = ["id", "score", "flag"]
+    read, parse = pa.csv.ReadOptions(column_names=names), pa.csv.ParseOptions(delimiter=" ")
+    expected = pa.csv.read_csv(ours, read_options=read, parse_options=parse)
+    found = pa.concat_tables(pa.csv.read_csv(file) for file in files_of(theirs)).select(names)
+    return found.sort_by("id").equals(expected.sort_by("id"))
+
+
+def as_many_lines(more_here: int) -> Same:
+    """As many lines on both sides, when ours are printed and have so many more."""
+    return lambda _, ours, theirs: count_lines(ours.with_name("printed")) - more_here == count_lines(theirs)
+
+
+def not_compared(_: str, ours: Path, theirs: Path) -> bool:
+    return True
+
+
+def files_of(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
 def count_lines(path: Path) -> int:
     with path.open("rb") as file:
-        return sum(1 for _ in file)
+        return sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
 
 
-def files_job(path: Path, mini_batch_size: int) -> dict:
-    inputs = [{"name": "data", "type": "file", "path": str(path)}]
-    return {"inputs": inputs, "mini_batch_size": mini_batch_size}
+def megabytes(folder: Path) -> float:
+    return sum(file.stat().st_size for file in folder.iterdir()) / 1e6
 
 
-def no_operation(cache: Path, scale: float) -> Workload:
-    count = max(1, round(50_000 * scale))
-    folder = small_files(cache, count)
+def scaled(number: int, scale: float) -> int:
+    return max(1, round(number * scale))
+
+
+def no_operation(cache: Path, scale: float) -> Iterator[Workload]:
+    count = scaled(50_000, scale)
+    files = small_files(cache, count)
+    sides = {"gristmill": gristmill("return_input", files_at(files), mini_batch_size=1)}
+    sides |= peers("pool ray dask", "noop", files)
     title = f"{count:,} mini-batches of one file, `run` returns its input"
-    return Workload("noop", title, folder, count, "mini-batches", files_job(folder, 1), RETURN_INPUT)
+    yield Workload("noop", title, count, "mini-batches", sides, same_bytes)
 
 
-def one(cache: Path, scale: float) -> Workload:
-    folder = small_files(cache, 1)
-    job = {**files_job(folder, 1), "process_count_per_node": 1}
-    return Workload("one", "one tiny mini-batch, command to exit", folder, 1, "mini-batches", job, RETURN_INPUT)
+def csv(cache: Path, scale: float) -> Iterator[Workload]:
+    rows = scaled(TABLE_ROWS, scale)
+    tables = csv_tables(cache, rows)
+    # What every side writes, and our own copy of the rows before they are one file.
+    need_space(cache, 250 * rows, "what is made of CSV")
+    title = f"{megabytes(tables):,.0f} MB of CSV ({rows:,} rows, 8 columns) scored into 3 columns with pandas"
+    yield Workload("csv", title, megabytes(tables), "MB", csv_sides(tables, "daft pool ray dask"), same_scores)
 
 
-def csv(cache: Path, scale: float) -> Workload:
-    size = max(2_000_000, round(1_000_000_000 * scale))
-    path = table(cache, size)
-    inputs = [{"name": "data", "type": "tabular", "format": "csv", "path": str(path)}]
-    title = f"{size / 1e6:,.0f} MB of CSV through a DataFrame script, 1 MB pieces"
-    job = {"inputs": inputs, "mini_batch_size": "1MB"}
-    return Workload("csv", title, path, round(path.stat().st_size / 1e6), "MB", job, ADD_TOTAL)
+def csv_sides(tables: Path, names: str) -> dict[str, Callable]:
+    ours = gristmill("score", tables_at(tables, "csv"), mini_batch_size=TABLE_MINI_BATCH)
+    return {"gristmill": ours} | peers(names, "csv", tables)
 
 
-def plan(cache: Path, scale: float) -> Workload:
-    count = max(1, round(1_000_000 * scale))
-    folder = small_files(cache, count)
-    title = f"{count:,} small files, planned in mini-batches of ten"
-    return Workload(
-        "plan", title, folder, count, "files", files_job(folder, 10), RETURN_INPUT, command=("plan", "--json")
+def parquet(cache: Path, scale: float) -> Iterator[Workload]:
+    rows = scaled(TABLE_ROWS, scale)
+    tables = parquet_tables(cache, rows)
+    sides = {"gristmill": gristmill("score", tables_at(tables, "parquet"))} | peers("daft pool ray", "parquet", tables)
+    title = f"the same {rows:,} rows from Parquet ({megabytes(tables):,.0f} MB)"
+    yield Workload("parquet", title, rows / 1e6, "million rows", sides, same_scores)
+
+
+def many_files(cache: Path, scale: float) -> Iterator[Workload]:
+    count = scaled(100_000, scale)
+    files = small_files(cache, count, 4096)
+    sides = {"gristmill": gristmill("length", files_at(files), mini_batch_size=10)} | peers("pool ray", "files", files)
+    yield Workload(
+        "files", f"{count:,} files of 4 KB opened and counted, ten at a time", count, "files", sides, same_lines
     )
 
 
-WORKLOADS = {"noop": no_operation, "one": one, "csv": csv, "plan": plan}
+def plan(cache: Path, scale: float) -> Iterator[Workload]:
+    count = scaled(1_000_000, scale)
+    files = small_files(cache, count)
+    planned = gristmill("return_input", files_at(files), ("plan", "--json"), mini_batch_size=10)
+    title = f"{count:,} files listed and planned in mini-batches of ten"
+    # The last line on our side holds the totals.
+    sides = {"gristmill": planned} | peers("pool", "plan", files)
+    yield Workload("plan", title, count, "files", sides, as_many_lines(1))
+
+    def published(folder: Path) -> Side:
+        job = write_job(folder, "return_input", files_at(files), mini_batch_size=10)
+        return Side([os.environ["GRISTMILL"], "enqueue", str(job)], own_target(folder))
+
+    sides = {"gristmill": published} | peers("pool", "plan", files)
+    title = f"{count:,} files planned, written and published (beside it: listed only)"
+    yield Workload("publish", title, count, "files", sides, as_many_published)
 
 
-def need_space(cache: Path, needed_bytes: int, what: str) -> None:
-    free = shutil.disk_usage(cache).free
-    if free < needed_bytes:
-        sys.exit(f"{what} needs {needed_bytes / 1e9:.1f} GB in {cache}, where {free / 1e9:.1f} GB are free.")
+def as_many_published(_: str, ours: Path, theirs: Path) -> bool:
+    (complete,) = ours.parent.glob("store/jobs/*/plan/complete.json")
+    return json.loads(complete.read_text())["mini_batches"] == count_lines(theirs)
 
 
-def small_files(cache: Path, count: int) -> Path:
-    """A folder of so many files of a few bytes, a thousand in each subfolder; kept for the next run."""
-    folder = cache / f"files_{count}"
-    if (folder / ".complete").exists():
-        return folder / "files"
-    need_space(cache, count * 4096 + 10_000_000, f"{count:,} small files")
-    print(f"writing {count:,} small files", file=sys.stderr)
-    for number in range(count):
-        subfolder = folder / "files" / f"{number // 1000:04}"
-        if number % 1000 == 0:
-            subfolder.mkdir(parents=True, exist_ok=True)
-        (subfolder / f"{number:07}.txt").write_text(f"{number}\n")
-    (folder / ".complete").touch()
-    return folder / "files"
+def own_target(folder: Path) -> dict[str, str]:
+    """The environment of a target that lives in a folder."""
+    return {
+        "GRISTMILL_HOME": str(folder / "home"),
+        "GRISTMILL_QUEUE": f"sqlite:{folder / 'queues'}",
+        "GRISTMILL_STORE": f"file://{folder / 'store'}",
+    }
 
 
-def table(cache: Path, size: int) -> Path:
-    """A CSV file of about that size: order lines with numbers and text; kept for the next run."""
-    path = cache / f"orders_{size}.csv"
-    if path.exists():
-        return path
-    # The outputs of both sides, and the engine's own copy of the rows, need as much again.
-    need_space(cache, 5 * size, f"a table of {size / 1e6:,.0f} MB and what is made of it")
-    print(f"writing a table of {size / 1e6:,.0f} MB", file=sys.stderr)
-    random = np.random.default_rng(1)
-    words = np.array(["amber", "basalt", "cedar", "delta", "ember", "fjord", "granite", "iris"])
-    unfinished = path.with_suffix(".new")
-    with unfinished.open("w") as file:
-        rows, first = 100_000, 0
-        while file.tell() < size:
-            frame = pd.DataFrame(
-                {
-                    "order": np.arange(first, first + rows),
-                    "customer": random.integers(1, 2_000_000, rows),
-                    "price": random.integers(1, 1_000_000, rows) / 100,
-                    "quantity": random.integers(1, 50, rows),
-                    "weight": np.round(random.gamma(2.0, 3.0, rows), 5),
-                    "latitude": np.round(random.uniform(-90, 90, rows), 6),
-                    "longitude": np.round(random.uniform(-180, 180, rows), 6),
-                    "product": np.char.add(random.choice(words, rows), "-1"),
-                    "comment": np.char.add(
-                        np.char.add(random.choice(words, rows), " and "), random.choice(words, rows)
-                    ),
-                }
+def reduce(cache: Path, scale: float) -> Iterator[Workload]:
+    rows, parts = scaled(1_000_000, scale), scaled(10_000, scale)
+    title = f"{rows:,} outcomes of one row committed and written as one file (beside it: the same bytes by `cat`)"
+    yield reduced("reduce-rows", title, rows, "outcomes", "return_input", small_files(cache, rows), "jobs/*/ledger/*")
+    # The parts, the output, and the copy by `cat`; the third is removed before the next round.
+    need_space(cache, 3 * parts * PART_BYTES + 1_000_000_000, f"{parts:,} parts of a megabyte")
+    title = f"{parts:,} parts of 1 MB assembled to one file (beside it: the same bytes by `cat`)"
+    yield reduced("reduce-parts", title, parts * PART_BYTES / 1e6, "MB", "megabyte", small_files(cache, parts), None)
+
+
+def reduced(name: str, title: str, amount: float, unit: str, script: str, files: Path, also: str | None) -> Workload:
+    """Every mini-batch has run when the clock starts; only the reducer is measured."""
+
+    def reducer(folder: Path) -> Side:
+        job = write_job(folder, script, files_at(files), mini_batch_size=1)
+        target = own_target(folder)
+        for command in (["enqueue", str(job)], ["worker", "--idle-exit", "2"]):
+            subprocess.run(
+                [os.environ["GRISTMILL"], *command], env=os.environ | target, check=True, capture_output=True
             )
-            frame.to_csv(file, header=first == 0, index=False)
-            first += rows
-    unfinished.rename(path)
-    return path
+        return Side([os.environ["GRISTMILL"], "reducer"], target, until=(folder, "store/jobs/*/result.json"))
+
+    def cat(folder: Path) -> Side:
+        ours = folder.with_name("gristmill")
+        if also:
+            files = f"{ours}/rows {ours}/store/{also}"
+        else:
+            files = f"{ours}/store/jobs/*/parts/*"
+        return Side(["bash", "-c", f"ls -f {files} | xargs cat > {folder}/rows && sync {folder}/rows"])
+
+    sides = {"gristmill": reducer, "cat": cat}
+    return Workload(name, title, amount, unit, sides, not_compared, alternates=False)
+
+
+def memory(cache: Path, scale: float) -> Iterator[Workload]:
+    rows = scaled(TABLE_ROWS, scale)
+    tables = csv_tables(cache, rows)
+    need_space(cache, 800 * rows, "what is made of ten times the CSV")
+    for copies in (1, 10):
+        several = tables if copies == 1 else repeated(tables, copies)
+        sides = csv_sides(several, "daft pool ray" if copies == 1 else "")
+        title = f"{megabytes(several):,.0f} MB of CSV, as above"
+        yield Workload(
+            f"memory-{copies}", title, megabytes(several), "MB", sides, same_scores, with_tree=True, rounds_max=1
+        )
+    idle = peers("ray", "idle", tables)
+    yield Workload("memory-idle", "Ray with nothing to do", 1, "", idle, not_compared, with_tree=True, rounds_max=1)
+
+
+def one(cache: Path, scale: float) -> Iterator[Workload]:
+    files = small_files(cache, 1)
+    sides = {"gristmill": gristmill("return_input", files_at(files), mini_batch_size=1, process_count_per_node=1)}
+    sides |= {"imports": imports("return_input")} | peers("pool daft ray", "one", files)
+    yield Workload("one", "a job of one small file, command to exit", 1, "", sides, same_if_rows)
+    table = csv_tables(cache, 1)
+    sides = {"gristmill": gristmill("score", tables_at(table, "csv"), process_count_per_node=1)}
+    sides |= {"imports": imports("score")} | peers("pool daft ray", "csv", table)
+    yield Workload("one-row", "a job of one CSV row with pandas, command to exit", 1, "", sides, same_if_rows)
+
+
+def imports(script: str) -> Callable:
+    """Python that imports what the script imports, and nothing more."""
+    return lambda folder: Side([sys.executable, "-c", f"import {script}"])
+
+
+def same_if_rows(side: str, ours: Path, theirs: Path) -> bool:
+    if side == "imports":
+        return True
+    return (
+        same_scores(side, ours, theirs)
+        if theirs.is_dir() or b" " in theirs.read_bytes()
+        else same_bytes(side, ours, theirs)
+    )
+
+
+def scaling(cache: Path, scale: float) -> Iterator[Workload]:
+    """The same three on a tenth, once and ten times; for the largest table, links to the same files."""
+    for step in (0.1, 1, 10):
+        count = scaled(50_000, scale * step)
+        sides = {"gristmill": gristmill("return_input", files_at(small_files(cache, count)), mini_batch_size=1)}
+        yield Workload(f"scaling-noop-{step:g}", f"{count:,}", count, "mini-batches", sides, not_compared)
+    for step in (0.1, 1, 10):
+        tables = csv_tables(cache, scaled(TABLE_ROWS, scale * min(step, 1)))
+        tables = tables if step <= 1 else repeated(tables, round(step))
+        size = megabytes(tables)
+        yield Workload(f"scaling-csv-{step:g}", f"{size:,.0f} MB", size, "MB", csv_sides(tables, ""), not_compared)
+    for step in (0.01, 0.1, 1):
+        count = scaled(1_000_000, scale * step)
+        sides = {
+            "gristmill": gristmill(
+                "return_input", files_at(small_files(cache, count)), ("plan", "--json"), mini_batch_size=10
+            )
+        }
+        yield Workload(f"scaling-plan-{step:g}", f"{count:,} files", count, "files", sides, not_compared)
+
+
+WORKLOADS: dict[str, Callable[[Path, float], Iterator[Workload]]] = {
+    "noop": no_operation,
+    "csv": csv,
+    "parquet": parquet,
+    "files": many_files,
+    "plan": plan,
+    "reduce": reduce,
+    "memory": memory,
+    "one": one,
+    "scaling": scaling,
+}

@@ -1,0 +1,103 @@
+"""The data of the workloads, made once for each size and kept for the next run."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+TABLE_FILES = 8
+ROW_BYTES = 72
+# A column of nothing but 0 and 1 would be one of truth values.
+FIRST_ID = 1000
+WORDS = ["amber", "basalt", "cedar", "delta", "ember", "fjord", "granite", "iris"]
+ROW_GROUP_ROWS = 100_000
+
+
+def need_space(folder: Path, needed_bytes: int, what: str) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed_bytes:
+        sys.exit(f"{what}: {needed_bytes / 1e9:.1f} GB are needed in {folder}, where {free / 1e9:.1f} GB are free.")
+
+
+def once(folder: Path, needed_bytes: int, what: str, make: Callable[[Path], None]) -> Path:
+    """Makes the folder unless a former run has; half of one is never left under its name."""
+    if folder.exists():
+        return folder
+    need_space(folder.parent, needed_bytes, what)
+    print(f"writing {what}", file=sys.stderr, flush=True)
+    unfinished = folder.with_name(folder.name + ".new")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    make(unfinished)
+    unfinished.rename(folder)
+    return folder
+
+
+def small_files(cache: Path, count: int, size: int = 8) -> Path:
+    """A folder of so many files of so many bytes, a thousand in each subfolder."""
+
+    def make(folder: Path) -> None:
+        for number in range(count):
+            subfolder = f"{folder}/files/{number // 1000:04}"
+            if number % 1000 == 0:
+                os.makedirs(subfolder)
+            with open(f"{subfolder}/{number:07}.txt", "wb", buffering=0) as file:
+                file.write(f"{number:07}\n".encode().ljust(size, b"."))
+
+    name = f"files_{count}" if size == 8 else f"files_{count}_{size}"
+    occupied = count * (4096 * -(-size // 4096) + 512)
+    return once(cache / name, occupied, f"{count:,} files of {size} bytes", make) / "files"
+
+
+def csv_tables(cache: Path, rows: int) -> Path:
+    """Eight CSV files with together so many rows of about 72 bytes."""
+    options = pyarrow.csv.WriteOptions(quoting_header="none")
+
+    def make(folder: Path) -> None:
+        for name, table in tables(rows):
+            pyarrow.csv.write_csv(table, folder / f"{name}.csv", options)
+
+    return once(cache / f"csv_{rows}", rows * ROW_BYTES, f"{rows:,} rows of CSV", make)
+
+
+def parquet_tables(cache: Path, rows: int) -> Path:
+    """The same rows as eight Parquet files."""
+
+    def make(folder: Path) -> None:
+        for name, table in tables(rows):
+            pyarrow.parquet.write_table(table, folder / f"{name}.parquet", row_group_size=ROW_GROUP_ROWS)
+
+    return once(cache / f"parquet_{rows}", rows * ROW_BYTES, f"{rows:,} rows of Parquet", make)
+
+
+def repeated(tables: Path, copies: int) -> Path:
+    """The files of a folder, so many times under names of their own; they are links, so that they take no space."""
+
+    def make(folder: Path) -> None:
+        for copy in range(copies):
+            for file in sorted(tables.iterdir()):
+                os.link(file, folder / f"copy{copy:02}_{file.name}")
+
+    return once(tables.with_name(f"{tables.name}_times_{copies}"), 0, f"{copies} links to {tables.name}", make)
+
+
+def tables(rows: int):
+    """The rows, a file at a time: an id, six floats, and a text that needs quotes."""
+    notes = pa.array([f"{one}, {other} {number}" for one in WORDS for other in WORDS for number in range(100)])
+    bounds = np.linspace(0, rows, min(TABLE_FILES, rows) + 1).astype(int)
+    for number, (first, end) in enumerate(itertools.pairwise(bounds)):
+        random = np.random.default_rng(number)
+        columns = {"id": np.arange(first, end) + FIRST_ID}
+        for place, (deviation, decimals) in enumerate([(1, 4), (2, 4), (2, 4), (1, 5), (2, 4), (0.5, 4)]):
+            columns[f"f{place}"] = np.round(random.normal(0, deviation, end - first), decimals)
+        columns["note"] = notes.take(pa.array(random.integers(0, len(notes), end - first)))
+        yield f"part{number}", pa.table(columns)
