@@ -93,6 +93,62 @@ pub struct JobSpec {
     pub allow_reuse: bool,
 }
 
+impl JobSpec {
+    /// A job to be changed by tests and examples: `JobSpec { rank_mini_batch_count: 3, ..JobSpec::example() }`.
+    ///
+    /// It has no inputs, a file a mini-batch, three tries and no thresholds; all rows go into one file. These are not
+    /// the defaults of a job file, and no job of a user is made from here.
+    pub fn example() -> Self {
+        Self {
+            job_id: "example-20260101-000000-0000".to_owned(),
+            name: "example".to_owned(),
+            description: String::new(),
+            entry_script: "entry.py".to_owned(),
+            source_directory: "/src".into(),
+            inputs: Vec::new(),
+            side_inputs: BTreeMap::new(),
+            mini_batch_size: MiniBatchSize::Files(1),
+            partition_keys: Vec::new(),
+            rank_mini_batch_count: 0,
+            thresholds: ErrorThresholds {
+                error_threshold: -1,
+                allowed_failed_count: -1,
+                allowed_failed_percent: 100.0,
+            },
+            snapshots: Snapshots::default(),
+            output: Output {
+                action: OutputAction::AppendRow,
+                folder: "/output".into(),
+                file_name: "parallel_run_step.txt".to_owned(),
+                format: OutputFormat::Text,
+                header: false,
+                to_csv_arguments: serde_json::Map::new(),
+            },
+            node_count: None,
+            process_count_per_node: Some(1),
+            run_invocation_timeout_seconds: 60,
+            task_overhead_timeout_seconds: 30,
+            progress_update_timeout_seconds: 270,
+            first_task_creation_timeout_seconds: 600,
+            run_max_try: 3,
+            lost_delivery_max: 10,
+            logging_level: "INFO".to_owned(),
+            argv: Vec::new(),
+            environment: Environment::Node,
+            environment_variables: BTreeMap::new(),
+            resource_monitor_interval_seconds: 0,
+            profiling_module: String::new(),
+            nice: 0,
+            strict_results: false,
+            hide_unassigned_gpus: false,
+            fingerprint: String::new(),
+            snapshot_digest: String::new(),
+            job_file: String::new(),
+            allow_reuse: false,
+        }
+    }
+}
+
 /// Folders and files that travel with a job, content-addressed in the target's store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

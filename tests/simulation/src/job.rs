@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
-use protocol::{
-    AttemptStatus, Environment, ErrorThresholds, JobSpec, MiniBatchSize, Output, OutputAction, OutputFormat,
-};
+use protocol::{AttemptStatus, JobSpec, Output};
 
 use crate::weather::{Bug, Dice};
 
@@ -61,53 +59,19 @@ impl Job {
     }
 
     pub fn spec(&self, folder: &Path, bug: Option<Bug>) -> JobSpec {
+        let example = JobSpec::example();
         JobSpec {
             job_id: format!("simulated-{}", self.number),
             name: "simulated".into(),
-            description: String::new(),
-            entry_script: "script.py".into(),
-            source_directory: "/script".into(),
-            inputs: vec![],
-            side_inputs: Default::default(),
-            mini_batch_size: MiniBatchSize::Files(1),
-            partition_keys: vec![],
             rank_mini_batch_count: self.mini_batches,
-            thresholds: ErrorThresholds {
-                error_threshold: -1,
-                allowed_failed_count: -1,
-                allowed_failed_percent: 100.0,
-            },
-            output: Output {
-                action: OutputAction::AppendRow,
-                folder: folder.into(),
-                file_name: "rows.txt".into(),
-                format: OutputFormat::Text,
-                header: false,
-                to_csv_arguments: Default::default(),
-            },
-            node_count: None,
-            snapshots: Default::default(),
+            output: Output { folder: folder.into(), ..example.output },
             process_count_per_node: Some(2),
-            run_invocation_timeout_seconds: 60,
-            task_overhead_timeout_seconds: 30,
             // Longer than any weather: whoever stands still for so long would do so for ever.
             progress_update_timeout_seconds: if bug == Some(Bug::WaitsForEver) { u64::from(u32::MAX) } else { 1800 },
             first_task_creation_timeout_seconds: 1800,
             run_max_try: TRIES_MAX,
             lost_delivery_max: self.lost_delivery_max,
-            logging_level: "INFO".into(),
-            argv: vec![],
-            environment: Environment::Node,
-            environment_variables: Default::default(),
-            resource_monitor_interval_seconds: 0,
-            profiling_module: String::new(),
-            nice: 0,
-            strict_results: false,
-            hide_unassigned_gpus: false,
-            fingerprint: String::new(),
-            snapshot_digest: String::new(),
-            job_file: String::new(),
-            allow_reuse: false,
+            ..example
         }
     }
 

@@ -1,15 +1,11 @@
 //! Jobs over folders that a test makes.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use protocol::{
-    Descriptor, Environment, ErrorThresholds, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, Output, OutputAction,
-    OutputFormat, TableFormat, TableOptions, Work,
-};
+use protocol::{Descriptor, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, TableFormat, TableOptions, Work};
 use tempfile::TempDir;
 
 /// An empty folder.
@@ -26,49 +22,7 @@ pub fn write(root: &Path, name: impl AsRef<OsStr>, content: impl AsRef<[u8]>) {
 
 /// A job without inputs.
 pub fn job(mini_batch_size: MiniBatchSize) -> JobSpec {
-    JobSpec {
-        job_id: "job-20260101-000000-0000".to_owned(),
-        name: "job".to_owned(),
-        description: String::new(),
-        entry_script: "entry.py".to_owned(),
-        source_directory: ItemPath::from("/src"),
-        inputs: Vec::new(),
-        side_inputs: BTreeMap::new(),
-        mini_batch_size,
-        partition_keys: Vec::new(),
-        rank_mini_batch_count: 0,
-        thresholds: ErrorThresholds { error_threshold: -1, allowed_failed_count: -1, allowed_failed_percent: 100.0 },
-        output: Output {
-            action: OutputAction::SummaryOnly,
-            folder: ItemPath::from("/output"),
-            file_name: "parallel_run_step.txt".to_owned(),
-            format: OutputFormat::Text,
-            header: false,
-            to_csv_arguments: serde_json::Map::new(),
-        },
-        node_count: None,
-        snapshots: Default::default(),
-        process_count_per_node: None,
-        run_invocation_timeout_seconds: 60,
-        task_overhead_timeout_seconds: 30,
-        progress_update_timeout_seconds: 270,
-        first_task_creation_timeout_seconds: 600,
-        run_max_try: 3,
-        lost_delivery_max: 3,
-        logging_level: "INFO".to_owned(),
-        argv: Vec::new(),
-        environment: Environment::Interpreter { path: ItemPath::from("/usr/bin/python3") },
-        environment_variables: BTreeMap::new(),
-        resource_monitor_interval_seconds: 0,
-        profiling_module: String::new(),
-        nice: 0,
-        strict_results: false,
-        hide_unassigned_gpus: false,
-        fingerprint: String::new(),
-        snapshot_digest: String::new(),
-        job_file: String::new(),
-        allow_reuse: true,
-    }
+    JobSpec { mini_batch_size, ..JobSpec::example() }
 }
 
 /// A job over files.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, Counts, DeadLetter, Descriptor, Environment, ErrorThresholds, ItemPath, JobResult, JobSpec, JobState,
-    MiniBatchSize, Output, OutputAction, OutputFormat, ResultEvent, Snapshots, Work, decode_records, job_of_message,
+    Attempt, Counts, DeadLetter, Descriptor, Environment, JobResult, JobSpec, JobState, ResultEvent, Work,
+    decode_records, job_of_message,
 };
 use queue::{Delivery, Depth, MemoryOptions, MemoryQueue, Message, Queue, Receive};
 use storage::{Commit, JobStore, Source, StoreOptions, TargetStore};
@@ -191,49 +191,7 @@ async fn receive(queue: &MemoryQueue) -> Delivery {
 }
 
 pub(crate) fn spec(job_id: &str) -> JobSpec {
-    JobSpec {
-        job_id: job_id.into(),
-        name: "job".into(),
-        description: String::new(),
-        entry_script: "entry.py".into(),
-        source_directory: "/nowhere".into(),
-        inputs: vec![],
-        side_inputs: Default::default(),
-        mini_batch_size: MiniBatchSize::Files(1),
-        partition_keys: vec![],
-        rank_mini_batch_count: 0,
-        thresholds: ErrorThresholds { error_threshold: -1, allowed_failed_count: -1, allowed_failed_percent: 100.0 },
-        output: Output {
-            action: OutputAction::AppendRow,
-            folder: ItemPath::from(""),
-            file_name: "rows.txt".into(),
-            format: OutputFormat::Text,
-            header: false,
-            to_csv_arguments: Default::default(),
-        },
-        node_count: None,
-        snapshots: Snapshots::default(),
-        process_count_per_node: Some(1),
-        run_invocation_timeout_seconds: 60,
-        task_overhead_timeout_seconds: 30,
-        progress_update_timeout_seconds: 270,
-        first_task_creation_timeout_seconds: 600,
-        run_max_try: 3,
-        lost_delivery_max: 10,
-        logging_level: "INFO".into(),
-        argv: vec![],
-        environment: Environment::Node,
-        environment_variables: Default::default(),
-        resource_monitor_interval_seconds: 0,
-        profiling_module: String::new(),
-        nice: 0,
-        strict_results: false,
-        hide_unassigned_gpus: false,
-        fingerprint: String::new(),
-        snapshot_digest: String::new(),
-        job_file: String::new(),
-        allow_reuse: false,
-    }
+    JobSpec { job_id: job_id.into(), ..JobSpec::example() }
 }
 
 fn result(job_id: &str) -> JobResult {
