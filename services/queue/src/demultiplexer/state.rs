@@ -204,15 +204,7 @@ impl Shared {
         let Some(group) = state.groups.get_mut(name) else { return };
         group.has_view = false;
         group.handed.clear();
-        let is_empty = group.waiting.is_empty();
-        if is_empty {
-            state.groups.remove(name);
-        }
-        drop(state);
-        self.asked.notify_one();
-        if !is_empty {
-            self.tell_again(name);
-        }
+        self.without_view(name, state);
     }
 
     pub(super) fn take_unviewed(&self, name: &str, received_before: Option<Instant>) -> Vec<Delivery> {
@@ -222,8 +214,14 @@ impl Shared {
         let is_meant = |arrived: &Arrived| received_before.is_none_or(|moment| arrived.received_at < moment);
         let (taken, left): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut group.waiting).into_iter().partition(is_meant);
-        let is_empty = left.is_empty();
         group.waiting = left;
+        self.without_view(name, state);
+        taken.into_iter().map(|arrived| arrived.delivery).collect()
+    }
+
+    /// A group that nobody views is forgotten once nothing waits for it; until then its owner hears of it.
+    fn without_view(&self, name: &str, mut state: MutexGuard<'_, State>) {
+        let is_empty = state.groups.get(name).is_none_or(|group| group.waiting.is_empty());
         if is_empty {
             state.groups.remove(name);
         }
@@ -232,7 +230,6 @@ impl Shared {
         if !is_empty {
             self.tell_again(name);
         }
-        taken.into_iter().map(|arrived| arrived.delivery).collect()
     }
 
     /// Tells the owner of a group it has dealt with before.
