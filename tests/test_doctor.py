@@ -148,6 +148,18 @@ def test_without_credentials(target: Target):
     assert "credentials" in checks["queue tasks"][1], checks
 
 
+def test_an_endpoint_that_is_set_to_nothing_is_not_set(target: Target):
+    """What comes next counts: the endpoint for all services, and then the profile's."""
+    endpoint = target.settings.pop("endpoint")
+    nothing = {"AWS_ENDPOINT_URL_SQS": "", "AWS_ENDPOINT_URL_S3": ""}
+    target.environment |= {**nothing, "AWS_ENDPOINT_URL": endpoint}
+    target.doctor("--create", expect=0)
+    target.workplace.write({"aws.ini": f"[default]\nendpoint_url = {endpoint}\n"})
+    profile = target.workplace.folder / "aws.ini"
+    target.environment |= {"AWS_ENDPOINT_URL": "", "AWS_CONFIG_FILE": str(profile)}
+    target.doctor(expect=0)
+
+
 def test_a_wrong_password_is_told_and_not_shown(target: Target):
     target.rabbitmq(password="s3cr3t")
     checks = target.doctor(expect=1)

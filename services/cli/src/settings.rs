@@ -16,9 +16,10 @@
 //! | `VIRTUAL_ENV`, `PATH`, `HOME` | as usual |
 //!
 //! Values in `gristmill.toml` may name any other as `${NAME}`. Stores and queues behind URLs read the variables of their
-//! vendors.
+//! vendors, of which an endpoint (`AWS_ENDPOINT_URL…`) that is set to nothing is not set.
 
-use std::env::{var, var_os};
+use std::env::{remove_var, var, var_os, vars_os};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -80,6 +81,20 @@ impl Settings {
             log_filter: var("GRISTMILL_LOG").unwrap_or_else(|_| "warn".to_owned()),
             crash_at: var("GRISTMILL_CRASH_AT").ok(),
             package: path("GRISTMILL_PYTHON_PACKAGE"),
+        }
+    }
+
+    /// Removes endpoints of AWS that are set to nothing: its SDK takes them for addresses, and panics.
+    ///
+    /// # Safety
+    ///
+    /// No other thread may run yet.
+    pub unsafe fn forget_empty_endpoints() {
+        let is_endpoint = |name: &OsString| name.as_encoded_bytes().starts_with(b"AWS_ENDPOINT_URL");
+        let empty = vars_os().filter(|(name, value)| is_endpoint(name) && value.is_empty());
+        for (name, _) in empty.collect::<Vec<_>>() {
+            // SAFETY: the caller's.
+            unsafe { remove_var(name) };
         }
     }
 
