@@ -12,7 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parent.parent / "package"
+PACKAGE = Path(os.environ["GRISTMILL"]).resolve().parent / "python"
+"""With the extension of the build that is tested; ``scripts/build`` puts it beside the executable."""
 BOOTSTRAP = PACKAGE / "gristmill" / "bootstrap.py"
 PREFIX = struct.Struct("<II")
 WAIT_SECONDS = 60

@@ -1,6 +1,5 @@
 //! Nodes with real Python processes, over queues and a store in memory.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,7 +75,8 @@ impl Target {
     }
 
     fn start(&self, name: &str, options: NodeOptions) -> Running {
-        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/package");
+        let test = std::env::current_exe().expect("this test has a path");
+        let package = test.ancestors().nth(2).expect("it lies in deps/ of the build").join("python");
         assert!(package.join("gristmill/_native.abi3.so").exists(), "build the Python package first: scripts/build");
         let node = Node {
             target: self.store.clone(),
