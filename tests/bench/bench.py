@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from measure import Measured, TimedOutError, measure
+from measure import TIMEOUT_SECONDS, Measured, TimedOutError, measure
 from report import circumstances, lines_of, write_report
 from workloads import WORKLOADS, Workload
 
@@ -31,13 +33,18 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder for data, kept for the next run")
     parser.add_argument("--keep-results", action="store_true", help="print only, leave the results as they are")
     options = parser.parse_args()
-    if unknown := set(options.workloads) - set(WORKLOADS):
+    if unknown := set(options.workloads) - {*WORKLOADS, "report"}:
         parser.error(f"there is no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
+    if options.workloads == ["report"]:
+        return write_report(json.loads(FIGURES.read_text()))
     peers = None if options.peers is None else set(filter(None, options.peers.split(",")))
 
     options.data.mkdir(parents=True, exist_ok=True)
     work = options.data / "work"
     for name in options.workloads or WORKLOADS:
+        if name == "rabbitmq" and "GRISTMILL_TEST_AMQP_URL" not in os.environ:
+            run_beside_components(name, options)
+            continue
         for workload in WORKLOADS[name](options.data, options.scale):
             if peers is not None:
                 workload.sides = {side: make for side, make in workload.sides.items() if side in {"gristmill", *peers}}
@@ -53,10 +60,18 @@ def main() -> None:
         write_report(json.loads(FIGURES.read_text()))
 
 
+def run_beside_components(name: str, options: argparse.Namespace) -> None:
+    """One workload in a process of its own, so that its components do not run beside the others."""
+    command = [str(HERE.parent.parent / "scripts" / "with-components"), sys.executable, __file__, name]
+    command += ["--data", str(options.data), "--scale", str(options.scale), "--rounds", str(options.rounds)]
+    ended = subprocess.run([*command, *(["--keep-results"] if options.keep_results else [])])
+    if ended.returncode != 0:
+        sys.exit(f"{name} ended with status {ended.returncode}.")
+
+
 def compare(workload: Workload, work: Path, rounds: int) -> dict:
     """Runs all sides, round by round; returns the figures of each."""
     figures: dict[str, list[Measured]] = {side: [] for side in workload.sides}
-    timed_out = set()
     for number in range(min(rounds, workload.rounds_max or rounds)):
         shutil.rmtree(work, ignore_errors=True)
         turn = [side for side in workload.sides if number == 0 or not is_slow(side, figures[side])]
@@ -67,7 +82,7 @@ def compare(workload: Workload, work: Path, rounds: int) -> dict:
             try:
                 measured = measure(workload.sides[side](folder), folder / "printed", workload.with_tree)
             except TimedOutError:
-                timed_out.add(side)
+                print(f"{workload.name}, round {number + 1}, {side}: given up", file=sys.stderr, flush=True)
                 continue
             figures[side].append(measured)
             ran.append(side)
@@ -79,7 +94,7 @@ def compare(workload: Workload, work: Path, rounds: int) -> dict:
         shutil.rmtree(work)
     sides = {side: [asdict(measured) for measured in measurements] for side, measurements in figures.items()}
     about = {"title": workload.title, "amount": workload.amount, "unit": workload.unit}
-    return about | {"sides": sides, "timed_out": sorted(timed_out)}
+    return about | {"sides": sides, "limit_seconds": TIMEOUT_SECONDS}
 
 
 def is_slow(side: str, measurements: list[Measured]) -> bool:

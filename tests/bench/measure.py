@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import select
 import signal
@@ -30,7 +31,7 @@ class Side:
 
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
-    # The command measures itself, and prints its seconds first.
+    # The command measures itself, and prints its seconds as a line of their own.
     prints_seconds: bool = False
     # The command has done its work when a file of this name is there (a glob below a folder); it is stopped then.
     until: tuple[Path, str] | None = None
@@ -57,8 +58,7 @@ class TimedOutError(Exception):
 
 def measure(side: Side, output: Path, with_tree: bool = False) -> Measured:
     """Runs the side to its end; what it prints goes to `output`. A failure ends the benchmark."""
-    # What outlives its parent becomes a child of this process, so that it is counted, and ended.
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans(True)
     # What the side before has written is not written to disk at the expense of this one.
     os.sync()
     with tempfile.TemporaryDirectory() as user_seconds, output.open("wb") as file:
@@ -88,6 +88,7 @@ def measure(side: Side, output: Path, with_tree: bool = False) -> Measured:
                 break
         seconds = time.perf_counter() - started
         end_tree(process)
+        adopt_orphans(False)
         counted = total_seconds(Path(user_seconds))
     if seconds > TIMEOUT_SECONDS:
         raise TimedOutError
@@ -95,12 +96,21 @@ def measure(side: Side, output: Path, with_tree: bool = False) -> Measured:
     if process.returncode != 0:
         sys.exit(f"{' '.join(side.command)} ended with status {process.returncode}:\n{printed[-4000:]}")
     return Measured(
-        seconds=float(printed.splitlines()[0]) if side.prints_seconds else seconds,
+        seconds=printed_seconds(printed) if side.prints_seconds else seconds,
         cpu_seconds=cpu_seconds_of_children() - cpu_before,
         peak_mib=peak / 1024,
         tree_mib=tree_peak / 1024 if with_tree else None,
         user_seconds=counted or None,
     )
+
+
+def printed_seconds(printed: str) -> float:
+    return next(float(line) for line in printed.splitlines() if re.fullmatch(r"[0-9]+\.[0-9]+", line))
+
+
+def adopt_orphans(adopt: bool) -> None:
+    """Whether what outlives its parent becomes a child of this process, so that it is counted, and ended."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
 def end_tree(process: subprocess.Popen) -> None:

@@ -89,10 +89,8 @@ def gristmill(script: str, inputs: dict, command: tuple[str, ...] = ("run",), **
 
 def peers(names: str, workload: str, data: Path) -> dict[str, Callable]:
     def side_of(name: str) -> Callable:
-        script = str(HERE / "peers" / f"{name}_side.py")
-        return lambda folder: Side(
-            [sys.executable, script, workload, str(data), str(folder / "rows")], PEER_ENVIRONMENT
-        )
+        command = [sys.executable, str(HERE / "peers" / f"{name}_side.py"), workload, str(data)]
+        return lambda folder: Side([*command, str(folder / "rows")], PEER_ENVIRONMENT)
 
     return {name: side_of(name) for name in names.split()}
 
@@ -157,6 +155,27 @@ def no_operation(cache: Path, scale: float) -> Iterator[Workload]:
     yield Workload("noop", title, count, "mini-batches", sides, same_bytes)
 
 
+def rabbitmq(cache: Path, scale: float) -> Iterator[Workload]:
+    """Through a broker that is already there, as for `fleet.py`; Celery's worker is up before its clock starts."""
+    from fleet import RETURN_INPUT, Target
+
+    endpoint, amqp = os.environ["GRISTMILL_TEST_AWS_ENDPOINT"], os.environ["GRISTMILL_TEST_AMQP_URL"]
+    count = scaled(20_000, scale)
+    files = small_files(cache, count)
+
+    def run(folder: Path) -> Side:
+        target = Target("RabbitMQ", folder, endpoint, amqp)
+        job = target.write_job(files, RETURN_INPUT, output=str(folder), append_row_file_name="rows")
+        return Side(target.command("run", str(job)), target.environment)
+
+    def celery(folder: Path) -> Side:
+        command = [sys.executable, str(HERE / "peers" / "celery_side.py"), amqp, str(files), str(folder / "rows")]
+        return Side([*command, str(os.cpu_count())], prints_seconds=True)
+
+    title = f"{count:,} mini-batches of one file through RabbitMQ"
+    yield Workload("rabbitmq", title, count, "mini-batches", {"gristmill": run, "celery": celery}, same_bytes)
+
+
 def csv(cache: Path, scale: float) -> Iterator[Workload]:
     rows = scaled(TABLE_ROWS, scale)
     tables = csv_tables(cache, rows)
@@ -183,9 +202,8 @@ def many_files(cache: Path, scale: float) -> Iterator[Workload]:
     count = scaled(100_000, scale)
     files = small_files(cache, count, 4096)
     sides = {"gristmill": gristmill("length", files_at(files), mini_batch_size=10)} | peers("pool ray", "files", files)
-    yield Workload(
-        "files", f"{count:,} files of 4 KB opened and counted, ten at a time", count, "files", sides, same_lines
-    )
+    title = f"{count:,} files of 4 KB opened and counted, ten at a time"
+    yield Workload("files", title, count, "files", sides, same_lines)
 
 
 def plan(cache: Path, scale: float) -> Iterator[Workload]:
@@ -202,7 +220,7 @@ def plan(cache: Path, scale: float) -> Iterator[Workload]:
         return Side([os.environ["GRISTMILL"], "enqueue", str(job)], own_target(folder))
 
     sides = {"gristmill": published} | peers("pool", "plan", files)
-    title = f"{count:,} files planned, written and published (beside it: listed only)"
+    title = f"{count:,} files planned, written and published"
     yield Workload("publish", title, count, "files", sides, as_many_published)
 
 
@@ -222,16 +240,18 @@ def own_target(folder: Path) -> dict[str, str]:
 
 def reduce(cache: Path, scale: float) -> Iterator[Workload]:
     rows, parts = scaled(1_000_000, scale), scaled(10_000, scale)
-    title = f"{rows:,} outcomes of one row committed and written as one file (beside it: the same bytes by `cat`)"
-    yield reduced("reduce-rows", title, rows, "outcomes", "return_input", small_files(cache, rows), "jobs/*/ledger/*")
-    # The parts, the output, and the copy by `cat`; the third is removed before the next round.
-    need_space(cache, 3 * parts * PART_BYTES + 1_000_000_000, f"{parts:,} parts of a megabyte")
-    title = f"{parts:,} parts of 1 MB assembled to one file (beside it: the same bytes by `cat`)"
-    yield reduced("reduce-parts", title, parts * PART_BYTES / 1e6, "MB", "megabyte", small_files(cache, parts), None)
+    title = f"{rows:,} outcomes of one row committed and written as one file"
+    sides = reducer_and_cat("return_input", small_files(cache, rows))
+    yield Workload("reduce-rows", title, rows, "outcomes", sides, not_compared, alternates=False)
+    # The parts and the output, then the output and its copy.
+    need_space(cache, 2 * parts * PART_BYTES + 1_000_000_000, f"{parts:,} parts of a megabyte")
+    title = f"{parts:,} parts of 1 MB committed and written as one file"
+    sides = reducer_and_cat("megabyte", small_files(cache, parts))
+    yield Workload("reduce-parts", title, parts * PART_BYTES / 1e6, "MB", sides, not_compared, alternates=False)
 
 
-def reduced(name: str, title: str, amount: float, unit: str, script: str, files: Path, also: str | None) -> Workload:
-    """Every mini-batch has run when the clock starts; only the reducer is measured."""
+def reducer_and_cat(script: str, files: Path) -> dict[str, Callable]:
+    """Every mini-batch has run when the clock starts: the reducer alone, and `cat` of all that it has written."""
 
     def reducer(folder: Path) -> Side:
         job = write_job(folder, script, files_at(files), mini_batch_size=1)
@@ -243,15 +263,10 @@ def reduced(name: str, title: str, amount: float, unit: str, script: str, files:
         return Side([os.environ["GRISTMILL"], "reducer"], target, until=(folder, "store/jobs/*/result.json"))
 
     def cat(folder: Path) -> Side:
-        ours = folder.with_name("gristmill")
-        if also:
-            files = f"{ours}/rows {ours}/store/{also}"
-        else:
-            files = f"{ours}/store/jobs/*/parts/*"
-        return Side(["bash", "-c", f"ls -f {files} | xargs cat > {folder}/rows && sync {folder}/rows"])
+        ours, rows = folder.with_name("gristmill"), folder / "rows"
+        return Side(["bash", "-c", f"cat {ours}/store/jobs/*/ledger/* {ours}/rows > {rows} && sync {rows}"])
 
-    sides = {"gristmill": reducer, "cat": cat}
-    return Workload(name, title, amount, unit, sides, not_compared, alternates=False)
+    return {"gristmill": reducer, "cat": cat}
 
 
 def memory(cache: Path, scale: float) -> Iterator[Workload]:
@@ -273,11 +288,11 @@ def one(cache: Path, scale: float) -> Iterator[Workload]:
     files = small_files(cache, 1)
     sides = {"gristmill": gristmill("return_input", files_at(files), mini_batch_size=1, process_count_per_node=1)}
     sides |= {"imports": imports("return_input")} | peers("pool daft ray", "one", files)
-    yield Workload("one", "a job of one small file, command to exit", 1, "", sides, same_if_rows)
+    yield Workload("one", "a job of one small file, command to exit", 1, "", sides, same_if_any)
     table = csv_tables(cache, 1)
     sides = {"gristmill": gristmill("score", tables_at(table, "csv"), process_count_per_node=1)}
     sides |= {"imports": imports("score")} | peers("pool daft ray", "csv", table)
-    yield Workload("one-row", "a job of one CSV row with pandas, command to exit", 1, "", sides, same_if_rows)
+    yield Workload("one-row", "a job of one CSV row with pandas, command to exit", 1, "", sides, same_score_if_any)
 
 
 def imports(script: str) -> Callable:
@@ -285,14 +300,12 @@ def imports(script: str) -> Callable:
     return lambda folder: Side([sys.executable, "-c", f"import {script}"])
 
 
-def same_if_rows(side: str, ours: Path, theirs: Path) -> bool:
-    if side == "imports":
-        return True
-    return (
-        same_scores(side, ours, theirs)
-        if theirs.is_dir() or b" " in theirs.read_bytes()
-        else same_bytes(side, ours, theirs)
-    )
+def same_if_any(side: str, ours: Path, theirs: Path) -> bool:
+    return side == "imports" or same_bytes(side, ours, theirs)
+
+
+def same_score_if_any(side: str, ours: Path, theirs: Path) -> bool:
+    return side == "imports" or same_scores(side, ours, theirs)
 
 
 def scaling(cache: Path, scale: float) -> Iterator[Workload]:
@@ -318,6 +331,7 @@ def scaling(cache: Path, scale: float) -> Iterator[Workload]:
 
 WORKLOADS: dict[str, Callable[[Path, float], Iterator[Workload]]] = {
     "noop": no_operation,
+    "rabbitmq": rabbitmq,
     "csv": csv,
     "parquet": parquet,
     "files": many_files,

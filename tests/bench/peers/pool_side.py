@@ -41,18 +41,19 @@ def lengths(pool, folder, rows):
         rows.writelines(f"{element}\n" for element in result)
 
 
-def line_ranges(path):
-    """Byte ranges of about four megabytes that end at line ends, the header excluded."""
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        header = file.readline()
-        start = file.tell()
-        while start < size:
-            file.seek(min(start + BLOCK_BYTES, size))
-            file.readline()
-            end = file.tell()
-            yield path, header, start, end
-            start = end
+def line_ranges(folder):
+    """Byte ranges of about four megabytes that end at line ends, the headers excluded."""
+    for path in files_of(folder):
+        size = os.path.getsize(path)
+        with open(path, "rb") as file:
+            header = file.readline()
+            start = file.tell()
+            while start < size:
+                file.seek(min(start + BLOCK_BYTES, size))
+                file.readline()
+                end = file.tell()
+                yield path, header, start, end
+                start = end
 
 
 def score_range(piece):
@@ -76,10 +77,12 @@ def score_row_group(piece):
     return score.run(frame).to_csv(sep=" ", header=False, index=False)
 
 
-def row_groups(path):
+def row_groups(folder):
     import pyarrow.parquet
 
-    return ((path, number) for number in range(pyarrow.parquet.ParquetFile(path).num_row_groups))
+    for path in files_of(folder):
+        for number in range(pyarrow.parquet.ParquetFile(path).num_row_groups):
+            yield path, number
 
 
 def tables(pool, score_piece, pieces, rows):
@@ -109,11 +112,9 @@ def main(workload, folder, output):
                 case "files":
                     lengths(pool, folder, rows)
                 case "csv":
-                    tables(pool, score_range, (piece for path in files_of(folder) for piece in line_ranges(path)), rows)
+                    tables(pool, score_range, line_ranges(folder), rows)
                 case "parquet":
-                    tables(
-                        pool, score_row_group, (piece for path in files_of(folder) for piece in row_groups(path)), rows
-                    )
+                    tables(pool, score_row_group, row_groups(folder), rows)
 
 
 if __name__ == "__main__":
