@@ -54,10 +54,10 @@ def main() -> None:
             print("\n".join(lines_of(entry)), flush=True)
             if not options.keep_results:
                 figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-                FIGURES.write_text(json.dumps(figures | {workload.name: entry}, indent=1) + "\n")
+                figures[workload.name] = entry
+                FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
+                write_report(figures)
     shutil.rmtree(work, ignore_errors=True)
-    if not options.keep_results:
-        write_report(json.loads(FIGURES.read_text()))
 
 
 def run_beside_components(name: str, options: argparse.Namespace) -> None:
