@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use partitioner::Partitioner;
-use protocol::{Descriptor, JobResult, JobSpec, JobState, Progress};
+use protocol::{Descriptor, Durability, JobResult, JobSpec, JobState, Progress};
 use queue::{SqliteOptions, SqliteQueue};
 use reducer::{FailJob, Reducer};
-use storage::JobStore;
+use storage::{JobStore, disk};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -56,8 +56,9 @@ impl Execution<'_> {
         kill: CancellationToken,
     ) -> Result<JobResult> {
         let folder = self.store.folder().context("a local job has a folder")?.to_owned();
-        let tasks = open_queue(folder.join("tasks.db"))?;
-        let results = open_queue(folder.join("results.db"))?;
+        self.store = self.store.with_durability(self.spec.durability)?;
+        let tasks = open_queue(folder.join("tasks.db"), self.spec.durability)?;
+        let results = open_queue(folder.join("results.db"), self.spec.durability)?;
         // The job is locked, so whoever held a message is gone.
         results.release_all().await.context("take over the result queue")?;
 
@@ -230,11 +231,19 @@ pub fn make_output_folder(spec: &JobSpec) -> Result<()> {
     if folder.as_bytes().is_empty() || folder.is_url() {
         return Ok(());
     }
-    std::fs::create_dir_all(folder.as_path()).with_context(|| format!("make the output folder {}", folder.display()))
+    let made = match spec.durability {
+        Durability::Process => std::fs::create_dir_all(folder.as_path()),
+        Durability::Full => disk::create_folder(folder.as_path()),
+    };
+    made.with_context(|| format!("make the output folder {}", folder.display()))
 }
 
-fn open_queue(path: PathBuf) -> Result<Arc<SqliteQueue>> {
-    Ok(Arc::new(SqliteQueue::open(path, SqliteOptions::default())?))
+fn open_queue(path: PathBuf, durability: Durability) -> Result<Arc<SqliteQueue>> {
+    let durability = match durability {
+        Durability::Process => queue::Durability::Normal,
+        Durability::Full => queue::Durability::Full,
+    };
+    Ok(Arc::new(SqliteQueue::open(path, SqliteOptions { durability, ..SqliteOptions::default() })?))
 }
 
 /// A completed job needs no queues.

@@ -8,7 +8,8 @@ use std::fs::{File, TryLockError};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use storage::JobStore;
+use protocol::Durability;
+use storage::{JobStore, disk};
 
 /// The folder of all local jobs.
 #[derive(Clone, Debug)]
@@ -59,10 +60,14 @@ impl Home {
     }
 
     /// Makes the folder of a new job.
-    pub fn create_job(&self, job_id: &str) -> Result<JobStore> {
+    pub fn create_job(&self, job_id: &str, durability: Durability) -> Result<JobStore> {
         let folder = self.job_folder(job_id);
-        std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-        Ok(JobStore::local(&folder)?)
+        let made = match durability {
+            Durability::Process => std::fs::create_dir_all(&folder),
+            Durability::Full => disk::create_folder(&folder),
+        };
+        made.with_context(|| format!("make {}", folder.display()))?;
+        Ok(JobStore::local(&folder)?.with_durability(durability)?)
     }
 
     /// Takes a job. `None`: another process has it.
@@ -102,7 +107,7 @@ mod tests {
     fn a_job_is_locked_by_one_process() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let home = Home::new(folder.path().join("home"));
-        home.create_job("a-20261121-100203-ab12").expect("writable");
+        home.create_job("a-20261121-100203-ab12", Durability::Process).expect("writable");
         let lock = home.try_lock_job("a-20261121-100203-ab12").expect("writable").expect("free");
         assert!(home.is_running("a-20261121-100203-ab12").expect("readable"));
         drop(lock);

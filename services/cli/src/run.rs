@@ -234,7 +234,7 @@ async fn choose(mut spec: JobSpec, fresh: bool, home: &Home) -> Result<Choice> {
         }
     }
     spec.job_id = new_job_id(&spec.name);
-    let store = home.create_job(&spec.job_id)?;
+    let store = home.create_job(&spec.job_id, spec.durability)?;
     if spec.output.folder.as_bytes().is_empty() {
         // summary_only without an output folder: the script's own files have a place all the same.
         spec.output.folder = home.job_folder(&spec.job_id).join("output").into();

@@ -91,6 +91,9 @@ pub struct JobSpec {
     pub job_file: String,
     /// Whether a finished job of the same fingerprint and inputs may stand in for this one.
     pub allow_reuse: bool,
+    /// What a committed outcome survives, on a disk of this machine.
+    #[serde(default)]
+    pub durability: Durability,
 }
 
 impl JobSpec {
@@ -145,6 +148,7 @@ impl JobSpec {
             snapshot_digest: String::new(),
             job_file: String::new(),
             allow_reuse: false,
+            durability: Durability::Process,
         }
     }
 }
@@ -368,6 +372,17 @@ pub enum Environment {
 pub enum JobState {
     /// Not ended yet.
     Running,
+/// What an outcome survives once it is acknowledged. The death of every process: always.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// Not the death of the machine: what was written in its last seconds may be lost, and is done again.
+    #[default]
+    Process,
+    /// The death of the machine too: whatever is acknowledged has been forced to disk.
+    Full,
+}
+
     /// All mini-batches processed, within the thresholds, output written.
     Completed,
     /// A threshold was exceeded, or nothing could go on.

@@ -1,5 +1,7 @@
 //! One job's objects.
 
+use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,17 +12,20 @@ use futures::stream::BoxStream;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
-use protocol::{JobResult, JobSpec, Progress, TableSchema};
+use protocol::{Durability, JobResult, JobSpec, Progress, TableSchema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::create::{Commit, create};
-use crate::{Error, PlanComplete, Result, Stores};
+use crate::{Error, PlanComplete, Result, Stores, disk};
 
 /// The objects of one job.
 #[derive(Clone, Debug)]
 pub struct JobStore {
     pub(crate) store: Arc<dyn ObjectStore>,
+    /// The same one for commits: what it has written is as durable as the job wants it.
+    pub(crate) commits: Arc<dyn ObjectStore>,
+    pub(crate) durability: Durability,
     /// Prefix of every object in `store`; empty for a local job, whose store is rooted in its folder.
     pub(crate) prefix: ObjectPath,
     /// The folder, where there is one.
@@ -41,10 +46,11 @@ pub struct PartStream {
 impl JobStore {
     /// A job in a local folder, which must exist.
     pub fn local(folder: &Path) -> Result<Self> {
-        let store = LocalFileSystem::new_with_prefix(folder)
-            .map_err(|error| Error::from_store(&folder.display().to_string(), error))?;
+        let store: Arc<dyn ObjectStore> = Arc::new(open_folder(folder)?);
         Ok(Self {
-            store: Arc::new(store),
+            commits: Arc::clone(&store),
+            store,
+            durability: Durability::Process,
             prefix: ObjectPath::default(),
             folder: Some(folder.to_owned()),
             url: String::new(),
@@ -54,7 +60,19 @@ impl JobStore {
 
     /// A job below `prefix` of any store.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: ObjectPath) -> Self {
-        Self { store, prefix, folder: None, url: String::new(), stores: Stores::default() }
+        let commits = Arc::clone(&store);
+        let (url, stores) = (String::new(), Stores::default());
+        Self { store, commits, durability: Durability::Process, prefix, folder: None, url, stores }
+    }
+
+    /// The same local job, with commits that survive what it wants them to survive: each file is forced to disk before
+    /// it gets its name, and its folder after that.
+    pub fn with_durability(mut self, durability: Durability) -> Result<Self> {
+        if let Some(folder) = &self.folder {
+            self.commits = Arc::new(open_folder(folder)?.with_fsync(durability == Durability::Full));
+            self.durability = durability;
+        }
+        Ok(self)
     }
 
     /// The job's folder, on a disk of this machine or one that it shares with others; `None` in any other store.
@@ -77,7 +95,7 @@ impl JobStore {
 
     /// Writes `spec.json`.
     pub async fn put_spec(&self, spec: &JobSpec) -> Result<()> {
-        self.put_json("spec.json", spec).await
+        self.commit_json("spec.json", spec).await
     }
 
     /// Reads `spec.json`.
@@ -97,7 +115,7 @@ impl JobStore {
 
     /// Writes the schemas: one entry an input, `None` for files and for tables that carry their own (Parquet).
     pub async fn put_schemas(&self, schemas: &[Option<TableSchema>]) -> Result<()> {
-        self.put_json("plan/schemas.json", schemas).await
+        self.commit_json("plan/schemas.json", schemas).await
     }
 
     /// Reads the schemas.
@@ -107,7 +125,7 @@ impl JobStore {
 
     /// Says that the plan is whole.
     pub async fn put_plan_complete(&self, complete: &PlanComplete) -> Result<()> {
-        self.put_json("plan/complete.json", complete).await
+        self.commit_json("plan/complete.json", complete).await
     }
 
     /// The plan's totals, once it is whole.
@@ -135,9 +153,21 @@ impl JobStore {
         self.folder.as_ref().map(|folder| folder.join(ledger_segment(sequence)))
     }
 
-    /// Writes a part. Names are unique to an attempt, so nothing is overwritten.
+    /// Writes a part. Names are unique to an attempt, so nothing is overwritten. Before parts are announced,
+    /// [`commit_parts`](Self::commit_parts) is called once for all of them.
     pub async fn put_part(&self, name: &str, rows: Bytes) -> Result<()> {
         self.put(&part(name), rows).await
+    }
+
+    /// Makes all parts that were written as durable as the job wants them: one call for many, which forces everything
+    /// to disk that the file system of the job's folder still holds in memory.
+    pub async fn commit_parts(&self) -> Result<()> {
+        let Some(folder) = self.folder.as_ref().filter(|_| self.durability == Durability::Full) else { return Ok(()) };
+        let parts = folder.join("parts");
+        let object = parts.display().to_string();
+        let forced = tokio::task::spawn_blocking(move || rustix::fs::syncfs(File::open(parts)?).map_err(io::Error::from));
+        let forced = forced.await.expect("it does not panic");
+        forced.map_err(|error| Error::unavailable(&object, error))
     }
 
     /// Reads a part.
@@ -157,16 +187,24 @@ impl JobStore {
         self.folder.as_ref().map(|folder| folder.join(part(name)))
     }
 
-    /// Removes every part: they are no longer needed once the final file stands.
+    /// Removes every part: they are no longer needed once the final file and the result stand. The result is forced to
+    /// disk first, else a power cut could leave neither.
     pub async fn delete_parts(&self) -> Result<()> {
         if let Some(folder) = &self.folder {
             let parts = folder.join("parts");
-            return match std::fs::remove_dir_all(&parts) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    Err(Error::Unavailable { object: parts.display().to_string(), message: error.to_string() })
+            let found = |done: io::Result<()>, path: &Path| match done {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(Error::unavailable(&path.display().to_string(), error))
                 }
                 _ => Ok(()),
             };
+            if !parts.exists() {
+                return Ok(());
+            }
+            for path in [&folder.join("result.json"), folder] {
+                found(disk::sync(path), path)?;
+            }
+            return found(std::fs::remove_dir_all(&parts), &parts);
         }
         let parts = self.store.list(Some(&self.path("parts"))).map_ok(|meta| meta.location);
         let deleted = self.store.delete_stream(Box::pin(parts)).try_for_each(|_| async { Ok(()) }).await;
@@ -190,7 +228,7 @@ impl JobStore {
 
     /// Writes `progress.json`.
     pub async fn put_progress(&self, progress: &Progress) -> Result<()> {
-        self.put_json("progress.json", progress).await
+        self.put("progress.json", json(progress)).await
     }
 
     /// Reads `progress.json`.
@@ -200,8 +238,7 @@ impl JobStore {
 
     /// Ends the job. `Lost`: it had ended already.
     pub async fn create_result(&self, result: &JobResult) -> Result<Commit> {
-        let json = serde_json::to_vec_pretty(result).expect("results always serialise");
-        self.create("result.json", json.into()).await
+        self.create("result.json", json(result)).await
     }
 
     /// How the job ended, if it has.
@@ -224,9 +261,14 @@ impl JobStore {
         self.prefix.parts().chain(ObjectPath::from(name).parts()).collect()
     }
 
-    async fn put_json<T: Serialize + ?Sized>(&self, name: &str, value: &T) -> Result<()> {
-        let json = serde_json::to_vec_pretty(value).expect("plain data always serialises");
-        self.put(name, json.into()).await
+    async fn commit_json<T: Serialize + ?Sized>(&self, name: &str, value: &T) -> Result<()> {
+        self.commit(name, json(value)).await
+    }
+
+    /// Writes or replaces an object that others rely on.
+    async fn commit(&self, name: &str, bytes: Bytes) -> Result<()> {
+        let put = self.commits.put(&self.path(name), bytes.into()).await;
+        put.map(drop).map_err(|error| Error::from_store(&self.name(name), error))
     }
 
     pub(crate) async fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
@@ -251,7 +293,7 @@ impl JobStore {
     }
 
     pub(crate) async fn create(&self, name: &str, bytes: Bytes) -> Result<Commit> {
-        create(&*self.store, &self.path(name), &self.name(name), bytes).await
+        create(&*self.commits, &self.path(name), &self.name(name), bytes).await
     }
 
     /// An object, for messages.
@@ -270,6 +312,15 @@ impl PartStream {
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         self.pieces.try_next().await.map_err(|error| Error::from_store(&self.object, error))
     }
+}
+
+fn open_folder(folder: &Path) -> Result<LocalFileSystem> {
+    LocalFileSystem::new_with_prefix(folder)
+        .map_err(|error| Error::from_store(&folder.display().to_string(), error))
+}
+
+fn json<T: Serialize + ?Sized>(value: &T) -> Bytes {
+    serde_json::to_vec_pretty(value).expect("plain data always serialises").into()
 }
 
 fn optional<T>(result: Result<T>) -> Result<Option<T>> {

@@ -21,6 +21,7 @@
 mod aws;
 pub mod check;
 mod create;
+pub mod disk;
 mod error;
 mod job_store;
 mod logs;

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
+use protocol::Durability;
 use url::Url;
 
 use crate::error::said;
@@ -94,6 +95,8 @@ impl TargetStore {
     pub fn job(&self, job_id: &str) -> JobStore {
         JobStore {
             store: Arc::clone(&self.store),
+            commits: Arc::clone(&self.store),
+            durability: Durability::Process,
             prefix: self.path("jobs").join(job_id),
             folder: self.folder.as_ref().map(|folder| folder.join("jobs").join(job_id)),
             url: format!("{}/jobs/{job_id}/", self.url),

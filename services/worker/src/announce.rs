@@ -1,6 +1,7 @@
 //! Write, announce, acknowledge: the one place where an outcome leaves the node, in the one order that loses nothing.
 //!
-//! 1. *Write*: rows too large for a message become a part in storage.
+//! 1. *Write*: rows too large for a message become a part in storage. Where a job wants it, all parts of a round are
+//!    forced to disk at once.
 //! 2. *Announce*: the attempt goes to the result queue; a try that is followed by another is published again.
 //! 3. *Acknowledge*: only now the task queue forgets the delivery.
 //!
@@ -127,6 +128,7 @@ impl Announcer {
         let mut next_tries = Vec::new();
         let mut announced = Vec::new();
         let mut rooms = Vec::new();
+        let mut has_parts = false;
         for announcement in round {
             match announcement {
                 Announcement::Event(event) => messages.push(&event, b""),
@@ -135,6 +137,7 @@ impl Announcer {
                     let Some(receipt) = self.leases.receipt(outcome.lease) else { continue };
                     let Outcome { lease, mut attempt, rows, next_try, room } = *outcome;
                     let rows = self.write(&mut attempt, rows).await?;
+                    has_parts |= matches!(attempt.rows, Rows::Part { .. });
                     // Writing may take long.
                     if self.leases.receipt(lease).is_none() {
                         continue;
@@ -150,6 +153,9 @@ impl Announcer {
                     announced.push((lease, receipt));
                 }
             }
+        }
+        if has_parts {
+            self.store.commit_parts().await.context("write rows to disk")?;
         }
         let messages = messages.finish();
         if !messages.is_empty() {

@@ -5,7 +5,7 @@
 //! decides how fast, how many at once, or how loudly: see [`without_operation`]. A field that a later version adds
 //! to the specification counts until it is listed there, which at worst runs a job that could have been reused.
 
-use protocol::JobSpec;
+use protocol::{Durability, JobSpec};
 use serde::Serialize;
 
 /// Everything the fingerprint is made of.
@@ -46,6 +46,7 @@ fn without_operation(spec: &JobSpec) -> JobSpec {
         profiling_module: String::new(),
         nice: 0,
         allow_reuse: true,
+        durability: Durability::Process,
         ..spec.clone()
     }
 }

@@ -35,6 +35,7 @@ pub const TOP: &[&str] = &[
     "allow_reuse",
     "strict_results",
     "hide_unassigned_gpus",
+    "durability",
 ];
 
 /// Keys of one input.

@@ -30,7 +30,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use protocol::{Environment, Input, ItemPath, JobSpec};
+use protocol::{Durability, Environment, Input, ItemPath, JobSpec};
 
 use arguments::{Placeholders, Token};
 use paths::Paths;
@@ -227,6 +227,9 @@ fn read_keys(top: &Section<'_>, paths: &Paths, context: &Context, elsewhere: boo
         thresholds: given.thresholds,
         output,
         node_count,
+    let durability = top.value("durability", problems, |node| {
+        choice(node, &[("process", Durability::Process), ("full", Durability::Full)])
+    });
         snapshots: Default::default(),
         process_count_per_node: process_count_per_node.map(|count| count as u32),
         run_invocation_timeout_seconds,
@@ -273,6 +276,7 @@ fn name(node: &Node) -> Result<String, Fault> {
         && name.chars().all(legal)
         && name.starts_with(|first: char| first.is_ascii_lowercase())
         && !name.ends_with('-')
+        durability: durability.unwrap_or_default(),
     {
         true => Ok(name),
         false => Err(Fault::new(node, NAME_ALLOWED)),

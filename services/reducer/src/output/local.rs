@@ -9,6 +9,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use storage::disk;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -51,6 +52,8 @@ impl LocalFile {
         let path = self.folder.join(&self.file_name);
         match fs::rename(&self.temporary, &path) {
             Ok(()) => {
+                // Parts are removed next, perhaps on another disk.
+                disk::sync(&self.folder).context("flush the output folder to disk")?;
                 // What is left costs space, no more.
                 let _ = remove_temporary(&self.folder, &temporary_prefix(&self.file_name, &self.job_id), |_| true);
                 Ok(())

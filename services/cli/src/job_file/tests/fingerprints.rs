@@ -51,6 +51,7 @@ fn settings_of_operation_do_not() {
         "logging_level: DEBUG",
         "compute_target: prod",
         "allow_reuse: false",
+        "durability: full",
         "mini_batch_size: 10",
     ] {
         assert_eq!(workplace.spec(changes).fingerprint, first, "{changes}");

@@ -180,6 +180,7 @@ const REFUSED: &[(&str, &str, &[&str])] = &[
     ("allow_reuse: yes", "allow_reuse", &["found \"yes\"", "true or false"]),
     ("strict_results: 1", "strict_results", &["true or false"]),
     ("hide_unassigned_gpus: maybe", "hide_unassigned_gpus", &["true or false"]),
+    ("durability: disk", "durability", &["process, full"]),
     ("description: [a]", "description", &["found a list"]),
 ];
 

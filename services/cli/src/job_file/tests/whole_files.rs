@@ -1,7 +1,7 @@
 //! Whole job files and what becomes of them.
 
 use protocol::{
-    Environment, ErrorThresholds, HeaderMode, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, MismatchPolicy,
+    Durability, Environment, ErrorThresholds, HeaderMode, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, MismatchPolicy,
     Output, OutputAction, OutputFormat, TableFormat, TableOptions,
 };
 
@@ -35,6 +35,7 @@ node_count: 2
 logging_level: debug
 environment_variables: {LABELS: "${{side_inputs.labels}}"}
 compute_target: local
+durability: full
 "#;
 
 #[test]
@@ -135,6 +136,7 @@ fn a_job_on_files() {
         snapshot_digest: parsed.spec.snapshot_digest.clone(),
         job_file: parsed.spec.job_file.clone(),
         allow_reuse: true,
+        durability: Durability::Full,
     };
     assert_eq!(parsed.spec, expected);
     assert_eq!(parsed.compute_target.as_deref(), Some("local"));
