@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"{', '.join(WORKLOADS)} (default: all)")
     parser.add_argument("--scale", type=float, default=1.0, help="size of the data; that of the results is 1")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peers", help="only these, for example daft,pool (default: all; none: '')")
+    parser.add_argument("--peers", help="only these, for example daft,pool; implies --keep-results")
     parser.add_argument("--data", type=Path, required=True, help="folder for data, kept for the next run")
     parser.add_argument("--keep-results", action="store_true", help="print only, leave the results as they are")
     options = parser.parse_args()
@@ -38,6 +38,8 @@ def main() -> None:
     if options.workloads == ["report"]:
         return write_report(json.loads(FIGURES.read_text()))
     peers = None if options.peers is None else set(filter(None, options.peers.split(",")))
+    # The page compares with all of them.
+    options.keep_results |= peers is not None
 
     options.data.mkdir(parents=True, exist_ok=True)
     work = options.data / "work"
@@ -47,7 +49,9 @@ def main() -> None:
             continue
         for workload in WORKLOADS[name](options.data, options.scale):
             if peers is not None:
-                workload.sides = {side: make for side, make in workload.sides.items() if side in {"gristmill", *peers}}
+                workload.sides = {
+                    side: make for side, make in workload.sides.items() if side in {"gristmill", "imports", *peers}
+                }
             if not workload.sides:
                 continue
             entry = circumstances(options.scale) | compare(workload, work, options.rounds)

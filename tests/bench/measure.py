@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -61,11 +62,15 @@ def measure(side: Side, output: Path, with_tree: bool = False) -> Measured:
     adopt_orphans(True)
     # What the side before has written is not written to disk at the expense of this one.
     os.sync()
-    with tempfile.TemporaryDirectory() as user_seconds, output.open("wb") as file:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, output.open("wb") as file:
+        user_seconds = Path(scratch) / "user_seconds"
+        user_seconds.mkdir()
         environment = {
             **os.environ,
             "PYTHONPATH": str(USER),
-            "BENCH_USER_SECONDS": user_seconds,
+            "BENCH_USER_SECONDS": str(user_seconds),
+            # Ray and Dask leave things there.
+            "TMPDIR": scratch,
             **side.environment,
         }
         cpu_before = cpu_seconds_of_children()
@@ -73,8 +78,8 @@ def measure(side: Side, output: Path, with_tree: bool = False) -> Measured:
         started = time.perf_counter()
         process = subprocess.Popen(side.command, env=environment, stdout=file, stderr=subprocess.STDOUT)
         peak, tree_peak, tree_due = 0, 0, started
-        end = select.poll()
-        end.register(os.pidfd_open(process.pid), select.POLLIN)
+        end, ended = select.poll(), os.pidfd_open(process.pid)
+        end.register(ended, select.POLLIN)
         while True:
             # The kernel keeps the peak of a process itself, so the last sample before its end is all that matters.
             peak = max(peak, status_kib(process.pid))
@@ -87,9 +92,10 @@ def measure(side: Side, output: Path, with_tree: bool = False) -> Measured:
                 process.terminate()
                 break
         seconds = time.perf_counter() - started
+        os.close(ended)
         end_tree(process)
         adopt_orphans(False)
-        counted = total_seconds(Path(user_seconds))
+        counted = total_seconds(user_seconds)
     if seconds > TIMEOUT_SECONDS:
         raise TimedOutError
     printed = output.read_text(errors="replace") if side.prints_seconds or process.returncode != 0 else ""
@@ -119,7 +125,8 @@ def end_tree(process: subprocess.Popen) -> None:
     while children(os.getpid()):
         if time.monotonic() > patience:
             for pid in tree(os.getpid())[1:]:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         if process.poll() is not None:
             try:
                 os.waitpid(-1, os.WNOHANG)

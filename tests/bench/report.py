@@ -9,7 +9,7 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import chart
@@ -39,7 +39,28 @@ pandas.
   and reports. CSV is cut in mini-batches of 10 MB, Parquet at its row groups.
 - **`cat`** writes once more what the reducer has written, its ledger and the one file, and syncs it as the reducer
   does.
+
+![Time by that of gristmill](results.svg)
 """
+
+SUMMARY_HEADS = ("workload", "gristmill", "beside it (ratio)")
+ONE_ITEM_HEADS = ("job", "gristmill", "the imports alone", "gristmill over these", "Pool", "Daft", "Ray")
+MEMORY_NOTE = """\
+*Process* is the command itself: of gristmill the engine with its agent and reducer, of the others the script that drives
+them. *Tree* is everything that the command started, shared pages once, memory files included, sampled four times a
+second. Daft is one process."""
+MEMORY_HEADS = ("input", "", "process", "tree")
+SCALING_NOTE = """\
+*Growth* is the exponent from one size to the next: at 1 time grows as the data does, below 1 slower.
+
+![Time as the size grows](scaling.svg)"""
+SCALING_HEADS = ("workload", "size", "time", "rate", "growth", "peak memory of the engine")
+DETAIL_NOTE = """\
+*CPU* is that of all processes of a side, user and system. *In run* is how much of it the user's function took, measured
+inside it in the same way everywhere. A peer that takes over a minute runs once. Memory is that of the first process,
+without its children."""
+DETAIL_HEADS = ("workload", "", "median", "spread", "rounds", "CPU", "in run", "peak memory")
+WHEN_HEADS = ("figures", "date", "commit", "scale")
 
 
 def circumstances(scale: float) -> dict:
@@ -72,14 +93,13 @@ def machine() -> dict[str, str]:
 def machine_table(scale: float) -> str:
     """What the figures were taken on."""
     facts = {"date": datetime.date.today(), "commit": commit(), "scale": f"{scale:g}", **machine()}
-    return "\n".join(table("", "", ((name, value) for name, value in facts.items()))) + "\n"
+    return table(("", ""), facts.items())
 
 
-def table(*parts: object) -> list[str]:
-    """A Markdown table: the heads, then an iterable of rows."""
-    *heads, rows = parts
+def table(heads: tuple[str, ...], rows: Iterable) -> str:
+    """In Markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
-    return ["", *(f"| {' | '.join(map(str, line))} |" for line in lines)]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
 def values(entry: dict, side: str, key: str = "seconds") -> list[float]:
@@ -176,7 +196,7 @@ def steps(figures: dict[str, dict], name: str) -> list[dict]:
 
 
 def scaling_rows(figures: dict[str, dict]) -> Iterator[list[str]]:
-    """Growth is the slope between two sizes in a plot with two logarithmic axes: 1 is linear, less is better."""
+    """Growth is the slope between two sizes in a plot with two logarithmic axes."""
     for name, title in SCALING.items():
         before = None
         for entry in steps(figures, name):
@@ -206,47 +226,36 @@ def when_rows(figures: dict[str, dict]) -> Iterator[list[str]]:
 
 
 def write_report(figures: dict[str, dict]) -> None:
-    chosen = [figures[name] for name in SIDE_BY_SIDE if name in figures]
+    pairs = [figures[name] for name in SIDE_BY_SIDE if name in figures]
     ones = [figures[name] for name in ONE_ITEM if name in figures]
-    lines = [INTRODUCTION.rstrip()]
-    lines += table("workload", "gristmill", "beside it (ratio)", map(summary_row, chosen))
-    if ones:
-        lines += ["", "## Start to finish of a job with one item"]
-        heads = ("job", "gristmill", "the imports alone", "gristmill over these", "Pool", "Daft", "Ray")
-        lines += table(*heads, map(one_item_row, ones))
-    if any(name.startswith("memory-") for name in figures):
-        lines += ["", "## Peak memory", ""]
-        lines += [
-            "*Process* is the command itself: of gristmill the engine with its agent and reducer, of the others the",
-            "script that drives them. *Tree* is everything that the command started, shared pages once, memory files",
-            "included, sampled four times a second. Daft is one process.",
-        ]
-        lines += table("input", "", "process", "tree", memory_rows(figures))
-    if any(name.startswith("scaling-") for name in figures):
-        lines += ["", "## How it grows", ""]
-        lines += [
-            "*Growth* is the exponent from one size to the next: at 1 time grows as the data does, below 1 slower.",
-        ]
-        lines += table("workload", "size", "time", "rate", "growth", "peak memory of the engine", scaling_rows(figures))
-    lines += ["", "## Every side", ""]
-    lines += [
-        "*CPU* is that of all processes of a side, user and system. *In run* is how much of it the user's function",
-        "took, measured inside it in the same way everywhere. A peer that takes over a minute runs once. Memory is",
-        "that of the first process, without its children.",
+    sections = [
+        INTRODUCTION,
+        section("", "", SUMMARY_HEADS, map(summary_row, pairs)),
+        section("Start to finish of a job with one item", "", ONE_ITEM_HEADS, map(one_item_row, ones)),
+        section("Peak memory", MEMORY_NOTE, MEMORY_HEADS, memory_rows(figures)),
+        section("How it grows", SCALING_NOTE, SCALING_HEADS, scaling_rows(figures)),
+        section(
+            "Every side", DETAIL_NOTE, DETAIL_HEADS, (row for entry in [*pairs, *ones] for row in detail_rows(entry))
+        ),
+        section("When and where", "", WHEN_HEADS, when_rows(figures)),
+        *(table(("", ""), facts) for facts in {tuple(entry["machine"].items()): None for entry in figures.values()}),
     ]
-    heads = ("workload", "", "median", "spread", "rounds", "CPU", "in run", "peak memory")
-    lines += table(*heads, (row for entry in [*chosen, *ones] for row in detail_rows(entry)))
-    lines += ["", "## When and where"]
-    lines += table("figures", "date", "commit", "scale", when_rows(figures))
-    machines = {tuple(entry["machine"].items()): None for entry in figures.values()}
-    for facts in machines:
-        lines += table("", "", facts)
-    (HERE / "RESULTS.md").write_text("\n".join(lines) + "\n")
+    (HERE / "RESULTS.md").write_text("\n".join(filter(None, sections)))
+    write_charts([*pairs, *ones], figures)
 
-    bars = [
-        chart.Group(entry["title"].replace("`", ""), bars_of(entry)) for entry in [*chosen, *ones] if peers_of(entry)
-    ]
-    (HERE / "results.svg").write_text(chart.bars("Time by that of gristmill (logarithmic, shorter is better)", bars))
+
+def section(title: str, note: str, heads: tuple[str, ...], rows: Iterable) -> str:
+    """Nothing where nothing has been measured."""
+    rows = list(rows)
+    parts = [title and f"## {title}\n", note and f"{note}\n", table(heads, rows)]
+    return "\n".join(filter(None, parts)) if rows else ""
+
+
+def write_charts(entries: list[dict], figures: dict[str, dict]) -> None:
+    groups = [chart.Group(entry["title"].replace("`", ""), bars_of(entry)) for entry in entries if peers_of(entry)]
+    if groups:
+        title = "Time by that of gristmill (logarithmic, shorter is better)"
+        (HERE / "results.svg").write_text(chart.bars(title, groups))
     curves = []
     for name, title in SCALING.items():
         points = [(entry["amount"], median(entry, "gristmill"), entry["title"]) for entry in steps(figures, name)]

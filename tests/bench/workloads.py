@@ -276,7 +276,7 @@ def memory(cache: Path, scale: float) -> Iterator[Workload]:
     for copies in (1, 10):
         several = tables if copies == 1 else repeated(tables, copies)
         sides = csv_sides(several, "daft pool ray" if copies == 1 else "")
-        title = f"{megabytes(several):,.0f} MB of CSV, as above"
+        title = f"{megabytes(several):,.0f} MB of CSV"
         yield Workload(
             f"memory-{copies}", title, megabytes(several), "MB", sides, same_scores, with_tree=True, rounds_max=1
         )
