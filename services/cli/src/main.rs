@@ -121,6 +121,7 @@ const QUIET: &str = "lapin=off,amq_protocol=off,async_rs=off,aws_config=off,aws_
                      aws_sigv4=off,aws_smithy_runtime=off,aws_smithy_runtime_api=off,aws_sdk_sqs=off,aws_sdk_s3=off";
 
 fn main() -> ExitCode {
+    worker::keep_freed_memory();
     // SAFETY: nothing has run that could have started a thread.
     unsafe { Settings::forget_empty_endpoints() };
     let arguments = Arguments::parse();

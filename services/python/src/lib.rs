@@ -11,6 +11,7 @@ mod cells;
 mod delimited;
 mod instant;
 mod json_lines;
+mod memory;
 mod number;
 mod status_page;
 mod table_in;
@@ -33,7 +34,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FRAME_LENGTH_MAX", protocol::FRAME_LENGTH_MAX)?;
     module.add_class::<status_page::StatusPage>()?;
     module.add_function(wrap_pyfunction!(watch::watch, module)?)?;
-    module.add_function(wrap_pyfunction!(table_in::read_table, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::keep_freed_memory, module)?)?;
+    module.add_class::<table_in::TableReader>()?;
     module.add_function(wrap_pyfunction!(table_out::write_table, module)?)?;
     module.add_function(wrap_pyfunction!(delimited::format_delimited, module)?)?;
     module.add_function(wrap_pyfunction!(json_lines::format_json_lines, module)?)?;

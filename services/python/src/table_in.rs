@@ -5,6 +5,7 @@
 //! boolean makes it `object`, instants are `datetime64[ns]`.
 
 use std::fs::File;
+use std::hash::BuildHasher;
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, RawFd};
 use std::ptr::NonNull;
@@ -19,6 +20,7 @@ use numpy::{Element, PyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
+use rustc_hash::FxBuildHasher;
 
 /// A column: its name, what to make of the array, the array.
 ///
@@ -26,25 +28,42 @@ use pyo3::types::{PyBool, PyString};
 /// is missing), or `foreign`: the array is then the name of a type that only `pyarrow` can convert.
 type Column = (String, &'static str, Py<PyAny>);
 
-/// Reads the Arrow IPC stream of `length` bytes behind `fd`, which stays the caller's.
-#[pyfunction]
-pub fn read_table(py: Python<'_>, fd: RawFd, length: usize) -> PyResult<(usize, Vec<Column>)> {
-    let batch = py.detach(|| decode(fd, length)).map_err(PyValueError::new_err)?;
-    let schema = batch.schema();
-    let mut columns = Vec::with_capacity(batch.num_columns());
-    for (field, array) in schema.fields().iter().zip(batch.columns()) {
-        let (kind, data) = convert(py, array)?;
-        columns.push((field.name().clone(), kind, data));
+/// Reads tables, one after the other, and remembers the texts that were in each column.
+#[pyclass]
+#[derive(Default)]
+pub struct TableReader {
+    memories: Vec<TextMemory>,
+}
+
+#[pymethods]
+impl TableReader {
+    #[new]
+    fn new() -> Self {
+        Self::default()
     }
-    Ok((batch.num_rows(), columns))
+
+    /// Reads the Arrow IPC stream of `length` bytes behind `fd`, which stays the caller's. Nothing of what is returned
+    /// refers to it.
+    fn read(&mut self, py: Python<'_>, fd: RawFd, length: usize) -> PyResult<(usize, Vec<Column>)> {
+        let batch = py.detach(|| decode(fd, length)).map_err(PyValueError::new_err)?;
+        let schema = batch.schema();
+        self.memories.resize_with(batch.num_columns().max(self.memories.len()), TextMemory::default);
+        let mut columns = Vec::with_capacity(batch.num_columns());
+        for ((field, array), memory) in schema.fields().iter().zip(batch.columns()).zip(&mut self.memories) {
+            let (kind, data) = convert(py, array, memory)?;
+            columns.push((field.name().clone(), kind, data));
+        }
+        Ok((batch.num_rows(), columns))
+    }
 }
 
 fn decode(fd: RawFd, length: usize) -> Result<RecordBatch, String> {
     let damaged = |error: &dyn std::fmt::Display| format!("the table handed over cannot be read: {error}");
     // SAFETY: the file is only borrowed; `ManuallyDrop` leaves it open.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
-    // SAFETY: the agent seals the memory file before it hands it over: nobody can change or shrink it.
-    let map = unsafe { memmap2::MmapOptions::new().len(length).map(&*file) }.map_err(|error| damaged(&error))?;
+    // SAFETY: the agent leaves the memory file as it is until this mini-batch is answered, and never shrinks one.
+    let map =
+        unsafe { memmap2::MmapOptions::new().len(length).populate().map(&*file) }.map_err(|error| damaged(&error))?;
     let start = NonNull::new(map.as_ptr().cast_mut()).ok_or_else(|| damaged(&"it is empty"))?;
     // SAFETY: the buffer owns the map, which does not move.
     let mut buffer = unsafe { Buffer::from_custom_allocation(start, length, Arc::new(map)) };
@@ -57,7 +76,7 @@ fn decode(fd: RawFd, length: usize) -> Result<RecordBatch, String> {
     decoder.schema().map(RecordBatch::new_empty).ok_or_else(|| damaged(&"it holds no record batch"))
 }
 
-fn convert(py: Python<'_>, array: &ArrayRef) -> PyResult<(&'static str, Py<PyAny>)> {
+fn convert(py: Python<'_>, array: &ArrayRef, memory: &mut TextMemory) -> PyResult<(&'static str, Py<PyAny>)> {
     match array.data_type() {
         DataType::Int8 => Ok(integers::<types::Int8Type>(py, array)),
         DataType::Int16 => Ok(integers::<types::Int16Type>(py, array)),
@@ -70,9 +89,9 @@ fn convert(py: Python<'_>, array: &ArrayRef) -> PyResult<(&'static str, Py<PyAny
         DataType::Float32 => Ok(floats(py, array.as_primitive::<types::Float32Type>(), f32::NAN)),
         DataType::Float64 => Ok(floats(py, array.as_primitive::<types::Float64Type>(), f64::NAN)),
         DataType::Boolean => Ok(booleans(py, array)),
-        DataType::Utf8 => texts(py, array.as_string::<i32>()),
-        DataType::LargeUtf8 => texts(py, array.as_string::<i64>()),
-        DataType::Utf8View => texts(py, array.as_string_view()),
+        DataType::Utf8 => texts(py, array.as_string::<i32>(), memory),
+        DataType::LargeUtf8 => texts(py, array.as_string::<i64>(), memory),
+        DataType::Utf8View => texts(py, array.as_string_view(), memory),
         DataType::Null => Ok(("plain", objects(py, (0..array.len()).map(|_| py.None()).collect()))),
         DataType::Date32 => {
             let days = array.as_primitive::<types::Date32Type>();
@@ -164,59 +183,82 @@ fn instants(py: Python<'_>, array: &ArrayRef, unit: TimeUnit) -> (&'static str, 
     }
 }
 
-/// Longest text worth remembering, bytes.
-const REMEMBERED_BYTES_MAX: usize = 32;
-/// Slots of the memory of texts; a power of two.
-const REMEMBERED_SLOTS: usize = 1024;
-
-fn texts<'a, S>(py: Python<'_>, array: S) -> PyResult<(&'static str, Py<PyAny>)>
+fn texts<'a, S>(py: Python<'_>, array: S, memory: &mut TextMemory) -> PyResult<(&'static str, Py<PyAny>)>
 where
     S: ArrayAccessor<Item = &'a str>,
 {
-    let mut memory = TextMemory::new();
+    memory.begin();
     let mut cells = Vec::with_capacity(array.len());
     for row in 0..array.len() {
         cells.push(if array.is_null(row) { py.None() } else { memory.object(py, array.value(row)) });
     }
+    memory.end();
     Ok(("plain", objects(py, cells)))
 }
 
-/// Columns often repeat a few values: the same text becomes the same Python object.
+/// Longest text worth remembering, bytes.
+const REMEMBERED_BYTES_MAX: usize = 32;
+/// Slots of the memory of texts; a power of two.
+const REMEMBERED_SLOTS: usize = 8192;
+/// Texts that are looked up before the memory of a column is judged, when it is new.
+const TRIAL: usize = 4 * REMEMBERED_SLOTS;
+/// The same in a column whose memory was of no use the last time.
+const RETRIAL: usize = 1024;
+
+/// Columns often repeat a few values, from one mini-batch to the next too: the same text becomes the same Python
+/// object, which is quicker found than made. A column of ever new values stops asking.
+#[derive(Default)]
 struct TextMemory {
-    slots: Vec<Option<Py<PyAny>>>,
-    asked: u32,
-    found: u32,
+    slots: Vec<Option<Py<PyString>>>,
+    /// Texts that may still be looked up before the next judgement.
+    trial: usize,
+    asked: usize,
+    found: usize,
+    is_useless: bool,
 }
 
 impl TextMemory {
-    fn new() -> Self {
-        Self { slots: (0..REMEMBERED_SLOTS).map(|_| None).collect(), asked: 0, found: 0 }
+    /// A new column of texts begins.
+    fn begin(&mut self) {
+        self.trial = if self.is_useless { RETRIAL } else { TRIAL };
+        (self.asked, self.found) = (0, 0);
     }
 
     fn object(&mut self, py: Python<'_>, text: &str) -> Py<PyAny> {
-        let create = || PyString::new(py, text).into_any().unbind();
-        // A column of ever new values gains nothing: stop asking.
-        let hopeless = self.asked > 4 * REMEMBERED_SLOTS as u32 && self.found < self.asked / 4;
-        if text.len() > REMEMBERED_BYTES_MAX || hopeless {
-            return create();
+        if text.len() > REMEMBERED_BYTES_MAX || self.trial == 0 {
+            return PyString::new(py, text).into_any().unbind();
         }
         self.asked += 1;
-        let slot = &mut self.slots[slot_of(text.as_bytes())];
+        self.trial -= 1;
+        if self.trial == 0 && self.judge() {
+            self.trial = TRIAL;
+        }
+        if self.slots.is_empty() {
+            self.slots.resize_with(REMEMBERED_SLOTS, || None);
+        }
+        let slot = &mut self.slots[FxBuildHasher.hash_one(text.as_bytes()) as usize % REMEMBERED_SLOTS];
         if let Some(known) = slot
-            && known.bind(py).cast::<PyString>().is_ok_and(|known| known.to_str().is_ok_and(|known| known == text))
+            && known.bind(py).to_str().is_ok_and(|known| known == text)
         {
             self.found += 1;
-            return known.clone_ref(py);
+            return known.clone_ref(py).into_any();
         }
-        let object = create();
+        let object = PyString::new(py, text).unbind();
         *slot = Some(object.clone_ref(py));
-        object
+        object.into_any()
     }
-}
 
-fn slot_of(text: &[u8]) -> usize {
-    let hash = text
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    (hash >> 32) as usize % REMEMBERED_SLOTS
+    /// Whether looking up is worth it: one in four must be found.
+    fn judge(&mut self) -> bool {
+        self.is_useless = self.found < self.asked / 4;
+        (self.asked, self.found) = (0, 0);
+        !self.is_useless
+    }
+
+    /// The column has ended.
+    fn end(&mut self) {
+        if self.asked >= RETRIAL {
+            self.judge();
+        }
+    }
 }

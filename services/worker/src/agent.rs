@@ -238,7 +238,7 @@ impl Dispatcher {
         let log = NodeLog::open(&logs, &agent.node);
         let cache = agent.work_folder.join("inputs");
         Self {
-            preparer: Arc::new(Preparer::new(agent.spec.clone(), agent.store.clone(), cache)),
+            preparer: Arc::new(Preparer::new(agent.spec.clone(), agent.store.clone(), cache, agent.prefetch_bytes_max)),
             slots: (0..agent.process_count).map(|_| Slot::default()).collect(),
             gpus: GpuIndices::new(agent.gpu_count),
             next_process: log.first_process_number(),

@@ -17,11 +17,13 @@
 //! It knows the queue and the storage, and neither the partitioner nor the reducer.
 
 mod agent;
+mod allocator;
 mod announce;
 mod capped_log;
 mod environment;
 mod gpu;
 mod lease;
+mod memory_files;
 mod messages;
 mod monitor;
 mod node;
@@ -33,6 +35,7 @@ mod side_inputs;
 mod slot;
 
 pub use agent::{Agent, Stop, Timing};
+pub use allocator::keep_freed_memory;
 pub use environment::interpreter;
 pub use gpu::{count_by_driver, default_process_count};
 pub use node::{Ended, Node, NodeOptions, SpotNotice};

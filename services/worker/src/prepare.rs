@@ -21,8 +21,11 @@ use tables::{DecodeRequest, Decoder, IpcStream, LocalBlock};
 use tokio::sync::{Mutex, OnceCell};
 
 use crate::lease::LeaseId;
-use crate::python_process::memory_file;
+use crate::memory_files::{MemoryFile, MemoryFiles};
 use crate::slot::Prepared;
+
+/// Part of the memory for tables that memory files may keep while they are free.
+const FREE_FILES_SHARE: u64 = 4;
 
 /// What becomes of a descriptor.
 #[derive(Debug)]
@@ -44,11 +47,12 @@ pub struct Preparer {
     schemas: OnceCell<Vec<Option<TableSchema>>>,
     /// Chunk of the plan that was read last: descriptors that point there come in runs.
     chunk: Mutex<Option<(u64, Bytes)>>,
+    files: Arc<MemoryFiles>,
 }
 
 /// A table as it was read.
 struct Table {
-    file: std::os::fd::OwnedFd,
+    file: MemoryFile,
     bytes: u64,
     rows: u64,
     failed_records: u64,
@@ -79,10 +83,16 @@ fn expected_block_bytes(block: &Block) -> u64 {
 }
 
 impl Preparer {
-    /// For one job on one node.
-    pub fn new(spec: Arc<JobSpec>, store: JobStore, cache: PathBuf) -> Self {
+    /// For one job on one node, where tables may occupy `prefetch_bytes_max`.
+    pub fn new(spec: Arc<JobSpec>, store: JobStore, cache: PathBuf, prefetch_bytes_max: u64) -> Self {
         let remote = Remote::new(store.stores().clone(), cache);
-        Self { spec, store, remote, schemas: OnceCell::new(), chunk: Mutex::new(None) }
+        let files = Arc::new(MemoryFiles::new(prefetch_bytes_max / FREE_FILES_SHARE));
+        Self { spec, store, remote, schemas: OnceCell::new(), chunk: Mutex::new(None), files }
+    }
+
+    /// Takes back the table of a mini-batch that a process has answered.
+    pub fn give_back(&self, file: MemoryFile) {
+        self.files.give_back(file);
     }
 
     /// The mini-batch, if it takes neither time nor memory to prepare it.
@@ -108,7 +118,7 @@ impl Preparer {
                 let total = table.rows + table.failed_records;
                 let payload = Payload::Table { rows: table.rows, total, bytes: table.bytes };
                 let prepared = Prepared {
-                    file: Some(Arc::new(table.file)),
+                    file: Some(table.file),
                     bytes: table.bytes,
                     passed: table.rows,
                     warnings: table.warnings,
@@ -174,8 +184,8 @@ impl Preparer {
             .table
             .clone();
         let local = self.remote.tables(blocks).await?;
-        let blocks = blocks.to_vec();
-        let decoded = tokio::task::spawn_blocking(move || decode(&local, &blocks, &options, schema.as_ref()));
+        let (blocks, files) = (blocks.to_vec(), self.files.clone());
+        let decoded = tokio::task::spawn_blocking(move || decode(&local, &blocks, &options, schema.as_ref(), &files));
         decoded.await.context("reading the table panicked")?
     }
 }
@@ -190,6 +200,7 @@ fn decode(
     blocks: &[Block],
     options: &TableOptions,
     schema: Option<&TableSchema>,
+    files: &MemoryFiles,
 ) -> Result<Table> {
     let paths: Vec<PathBuf> = local.iter().map(TableFile::path).collect();
     let local_blocks = blocks.iter().zip(local.iter().zip(&paths));
@@ -199,7 +210,7 @@ fn decode(
     let decoded = DECODER.with_borrow_mut(|decoder| decoder.decode(&request))?;
     let stream = IpcStream::new(&decoded.batch)?;
     Ok(Table {
-        file: memory_file(stream.pieces())?,
+        file: files.fill(stream.pieces())?,
         bytes: stream.bytes(),
         rows: decoded.rows,
         failed_records: decoded.failed_records,

@@ -363,19 +363,6 @@ impl Drop for StatusPage {
     }
 }
 
-/// A memory file that holds `pieces`, one after the other.
-pub fn memory_file<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<OwnedFd> {
-    let file = rustix::fs::memfd_create("gristmill-table", MemfdFlags::CLOEXEC).context("make a memory file")?;
-    for piece in pieces {
-        let mut rest = piece;
-        while !rest.is_empty() {
-            let written = rustix::io::write(&file, rest).context("fill a memory file")?;
-            rest = &rest[written..];
-        }
-    }
-    Ok(file)
-}
-
 /// The bootstrap script of a Python package folder.
 pub fn bootstrap_script(package: &Path) -> PathBuf {
     package.join("gristmill").join("bootstrap.py")

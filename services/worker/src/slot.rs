@@ -4,7 +4,6 @@
 //! from how long its runs take: enough that it never waits, few enough that nothing waits behind a slow one.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use protocol::{
 };
 
 use crate::lease::LeaseId;
+use crate::memory_files::MemoryFile;
 use crate::prepare::Downloads;
 
 /// Work that a pipe should hold, in seconds.
@@ -35,7 +35,7 @@ pub struct Prepared {
     /// What `run()` gets.
     pub payload: Payload,
     /// The table, when there is one.
-    pub file: Option<Arc<OwnedFd>>,
+    pub file: Option<MemoryFile>,
     /// What keeps the files that were downloaded for it.
     pub downloads: Option<Arc<Downloads>>,
     /// Memory it holds.

@@ -31,6 +31,7 @@ def main():
     os.close(contract.STATUS_FD)
     channel = Channel(contract.AGENT_FD)
     _native.watch(contract.AGENT_FD)
+    _native.keep_freed_memory()
 
     def leave_to_parent():
         channel.abandon()

@@ -1,8 +1,13 @@
 """A table from the agent as the DataFrame that ``run`` gets."""
 
-import mmap
+import os
 
-from gristmill._native import read_table
+from gristmill._native import TableReader
+
+BLOCKS_MAX = 100
+"""pandas warns of frames in more pieces than this."""
+
+_reader = TableReader()
 
 
 class LoadError(Exception):
@@ -14,20 +19,24 @@ def read_frame(fd, length):
     import numpy
     import pandas
 
-    rows, columns = read_table(fd, length)
+    rows, columns = _reader.read(fd, length)
     data = {}
+    foreign = None
     for position, (name, kind, array) in enumerate(columns):
         if kind == "foreign":
-            array = _foreign_column(fd, length, position, name, array)
+            if foreign is None:
+                foreign = _arrow_table(fd, length, name, array)
+            array = _foreign_column(foreign, position, name, array)
         elif kind == "date":
             array = array.view("datetime64[D]").astype(object)
         elif kind != "plain":
             array = _instants(pandas, array.view(kind))
         if getattr(array, "dtype", None) == numpy.dtype(object):
             # Said explicitly, or newer releases of pandas make a column of text something else.
-            array = pandas.Series(array, dtype=object)
+            array = pandas.Series(array, dtype=object, copy=False)
         data[position] = array
-    frame = pandas.DataFrame(data, index=pandas.RangeIndex(rows))
+    # The arrays are this frame's own.
+    frame = pandas.DataFrame(data, index=pandas.RangeIndex(rows), copy=len(data) > BLOCKS_MAX)
     frame.columns = pandas.Index([name for name, _, _ in columns], dtype=object)
     return frame
 
@@ -40,7 +49,8 @@ def _instants(pandas, array):
         return array.astype(object)
 
 
-def _foreign_column(fd, length, position, name, arrow_type):
+def _arrow_table(fd, length, name, arrow_type):
+    """The table as ``pyarrow`` reads it, out of memory of its own: the file is used again."""
     try:
         import pyarrow
     except ImportError:
@@ -48,10 +58,15 @@ def _foreign_column(fd, length, position, name, arrow_type):
             f"column '{name}' has the type {arrow_type}, which only pyarrow can turn into pandas: "
             "add pyarrow to the environment of the script"
         ) from None
-    # Arrow may refer to the map as long as it likes: the last reference closes it.
-    memory = mmap.mmap(fd, length, prot=mmap.PROT_READ)
+    with open(os.dup(fd), "rb") as file:
+        file.seek(0)
+        return pyarrow.ipc.open_stream(file.read(length)).read_all()
+
+
+def _foreign_column(table, position, name, arrow_type):
+    import pyarrow
+
     try:
-        table = pyarrow.ipc.open_stream(pyarrow.py_buffer(memory)).read_all()
         return table.column(position).to_pandas()
     except pyarrow.ArrowException as error:
         raise LoadError(f"column '{name}' of the type {arrow_type} cannot be turned into pandas: {error}") from None

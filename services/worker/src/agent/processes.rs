@@ -230,7 +230,7 @@ impl Dispatcher {
                 if self.leases.receipt(prepared.lease).is_none() {
                     continue;
                 }
-                files.extend(prepared.file.clone());
+                files.extend(prepared.file.as_ref().map(|table| table.file.clone()));
                 frames.push(running.pipe.hand_over(prepared));
             }
             if frames.is_empty() {
@@ -353,7 +353,7 @@ impl Dispatcher {
                 (sequence, Ending { run_seconds, process_seconds, ..Ending::failed(status, error) })
             }
         };
-        let Some(handed) = running.pipe.answered(sequence, ending.run_seconds.max(ending.process_seconds)) else {
+        let Some(mut handed) = running.pipe.answered(sequence, ending.run_seconds.max(ending.process_seconds)) else {
             // Answers come in order. One that does not is not to be trusted, nor is its process.
             self.log.main("ERROR", &format!("{process} answered hand-over {sequence} out of turn, killing it"));
             running.process.kill();
@@ -362,6 +362,9 @@ impl Dispatcher {
         running.noticed = None;
         self.idle_deaths = 0;
         begin(&self.leases, running.pipe.front(), limit);
+        if let Some(table) = handed.prepared.file.take() {
+            self.preparer.give_back(table);
+        }
         (self.agent.crash)(CrashPoint::AfterRun);
         self.conclude(Some(slot), handed, ending, rows).await
     }
