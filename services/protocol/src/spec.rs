@@ -367,11 +367,6 @@ pub enum Environment {
     },
 }
 
-/// How a job ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum JobState {
-    /// Not ended yet.
-    Running,
 /// What an outcome survives once it is acknowledged. The death of every process: always.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -383,6 +378,11 @@ pub enum Durability {
     Full,
 }
 
+/// How a job ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobState {
+    /// Not ended yet.
+    Running,
     /// All mini-batches processed, within the thresholds, output written.
     Completed,
     /// A threshold was exceeded, or nothing could go on.

@@ -208,6 +208,9 @@ fn read_keys(top: &Section<'_>, paths: &Paths, context: &Context, elsewhere: boo
         read_switch("strict_results", false),
         read_switch("hide_unassigned_gpus", false),
     );
+    let durability = top.value("durability", problems, |node| {
+        choice(node, &[("process", Durability::Process), ("full", Durability::Full)])
+    });
     if let Some(script) = &script {
         output.header = flags.append_row_dataframe_header.unwrap_or(false);
         output.to_csv_arguments = output::read_to_csv_arguments(&script.source_directory, problems);
@@ -227,9 +230,6 @@ fn read_keys(top: &Section<'_>, paths: &Paths, context: &Context, elsewhere: boo
         thresholds: given.thresholds,
         output,
         node_count,
-    let durability = top.value("durability", problems, |node| {
-        choice(node, &[("process", Durability::Process), ("full", Durability::Full)])
-    });
         snapshots: Default::default(),
         process_count_per_node: process_count_per_node.map(|count| count as u32),
         run_invocation_timeout_seconds,
@@ -257,6 +257,7 @@ fn read_keys(top: &Section<'_>, paths: &Paths, context: &Context, elsewhere: boo
         snapshot_digest: String::new(),
         job_file: String::new(),
         allow_reuse,
+        durability: durability.unwrap_or_default(),
     });
     Draft {
         spec,
@@ -276,7 +277,6 @@ fn name(node: &Node) -> Result<String, Fault> {
         && name.chars().all(legal)
         && name.starts_with(|first: char| first.is_ascii_lowercase())
         && !name.ends_with('-')
-        durability: durability.unwrap_or_default(),
     {
         true => Ok(name),
         false => Err(Fault::new(node, NAME_ALLOWED)),
