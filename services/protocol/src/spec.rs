@@ -235,6 +235,10 @@ pub struct TableOptions {
     pub empty_as_string: bool,
     /// What to do with a value that does not fit its column's type.
     pub on_type_mismatch: MismatchPolicy,
+    /// The file's own columns that are read, in this order; empty: all, as they stand in the file. Left out of the
+    /// JSON where it is empty, so that a job without it keeps its fingerprint.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<String>,
 }
 
 impl Default for TableOptions {
@@ -248,6 +252,7 @@ impl Default for TableOptions {
             support_multi_line: false,
             empty_as_string: false,
             on_type_mismatch: MismatchPolicy::Warn,
+            columns: Vec::new(),
         }
     }
 }
@@ -394,7 +399,7 @@ pub enum JobState {
 /// Column names and types of one input, found once when the job is planned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TableSchema {
-    /// In file order; columns taken from the path come last.
+    /// All of them in file order, whichever are read; columns taken from the path come last.
     pub columns: Vec<TableColumn>,
 }
 

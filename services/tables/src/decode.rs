@@ -1,5 +1,6 @@
 //! Blocks of a mini-batch into one record batch.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub struct DecodeRequest<'a> {
     pub blocks: &'a [LocalBlock<'a>],
     /// How to read the files.
     pub options: &'a TableOptions,
-    /// Columns of text tables, those from the path last. Not looked at for Parquet.
+    /// All columns of text tables, those from the path last. Not looked at for Parquet.
     pub schema: Option<&'a TableSchema>,
 }
 
@@ -74,9 +75,14 @@ impl Decoder {
         let path_columns = request.blocks.first().map_or(0, |block| block.block.path_columns.len());
         let own = &schema.columns[..schema.columns.len().saturating_sub(path_columns)];
         let empty_as_string = request.options.empty_as_string;
+        let names: Vec<String> = own.iter().map(|column| column.name.clone()).collect();
+        let selected = selection(&names, &request.options.columns)?;
+        let new_column = |&index: &usize| Column::new(own[index].column_type, empty_as_string);
         let mut table = Table {
-            names: own.iter().map(|column| column.name.clone()).collect(),
-            columns: own.iter().map(|column| Column::new(column.column_type, empty_as_string)).collect(),
+            columns: selected.iter().map(new_column).collect(),
+            names,
+            selected,
+            is_selection: !request.options.columns.is_empty(),
             rows: 0,
             problems: Problems::new(request.options.on_type_mismatch),
         };
@@ -115,7 +121,11 @@ impl Decoder {
             let (header, next) = first_row(splitter, place.text.as_slice());
             from = next;
             let header = column_names(header);
-            if header != table.names {
+            let differs = match table.is_selection {
+                false => header != table.names,
+                true => table.selected.iter().any(|&index| header.get(index) != Some(&table.names[index])),
+            };
+            if differs {
                 table.problems.warn(|| {
                     format!("{name}: its header differs from that of the first file, whose column names are used")
                 });
@@ -133,7 +143,7 @@ impl Decoder {
             let BlockRange::RowGroup { row_group, offset, rows } = block.block.range else {
                 return Err(wrong_range(&name, "a Parquet file has no lines"));
             };
-            let batch = self.row_groups.read(block.path, &name, row_group, offset, rows)?;
+            let batch = self.row_groups.read(block.path, &name, (row_group, offset, rows), &request.options.columns)?;
             rows_of_blocks.push(batch.num_rows());
             batches.push(batch);
         }
@@ -148,6 +158,21 @@ impl Decoder {
     }
 }
 
+/// Where the columns of `listed` stand among `names`, in the order of the list; all of them where nothing is listed, and
+/// none in a table that has none at all.
+fn selection(names: &[String], listed: &[String]) -> Result<Vec<usize>> {
+    if listed.is_empty() || names.is_empty() {
+        return Ok((0..names.len()).collect());
+    }
+    let positions: HashMap<&str, usize> =
+        names.iter().enumerate().map(|(index, name)| (name.as_str(), index)).collect();
+    let position = |name: &String| {
+        let missing = || Error::Options(format!("the files have no column \"{name}\", which `columns` lists"));
+        positions.get(name.as_str()).copied().ok_or_else(missing)
+    };
+    listed.iter().map(position).collect()
+}
+
 /// Decodes one mini-batch. Who decodes several keeps a [`Decoder`].
 pub fn decode(request: &DecodeRequest) -> Result<Decoded> {
     Decoder::default().decode(request)
@@ -158,7 +183,8 @@ fn wrong_range(name: &str, message: &str) -> Error {
 }
 
 fn finish(table: Table, blocks: &[LocalBlock], rows_of_blocks: &[usize]) -> Result<Decoded> {
-    let Table { names, columns, rows, mut problems } = table;
+    let Table { names, selected, columns, rows, mut problems, .. } = table;
+    let names: Vec<String> = selected.iter().map(|&index| names[index].clone()).collect();
     let failed = problems.failed_rows(rows);
     let mut arrays = Vec::with_capacity(columns.len());
     for (name, column) in names.iter().zip(columns) {

@@ -8,7 +8,11 @@ use crate::split::{Rows, Splitter, unquote};
 pub(crate) struct Table {
     /// Names of the file's own columns.
     pub names: Vec<String>,
-    /// The columns, in the order of `names`.
+    /// Which of `names` are read, in the order of the table.
+    pub selected: Vec<usize>,
+    /// Whether the job lists them: what else the files hold is of no interest then.
+    pub is_selection: bool,
+    /// The columns that are read, in the order of `selected`.
     pub columns: Vec<Column>,
     /// Rows in each of them.
     pub rows: usize,
@@ -32,7 +36,7 @@ impl Table {
                 self.reserve(rows, share);
                 is_sized = true;
             }
-            for (index, column) in self.columns.iter_mut().enumerate() {
+            for (&index, column) in self.selected.iter().zip(&mut self.columns) {
                 let mut cells = Cells { text, rows, index, first_row: self.rows, place, problems: &mut self.problems };
                 let name = &self.names[index];
                 match column {
@@ -59,7 +63,7 @@ impl Table {
 
     fn reserve(&mut self, rows: &Rows, share: f64) {
         let more = |seen: usize| (seen as f64 * share) as usize;
-        for (index, column) in self.columns.iter_mut().enumerate() {
+        for (&index, column) in self.selected.iter().zip(&mut self.columns) {
             let bytes = match column {
                 Column::Text(_) => rows.cells(index).map(|(start, end)| end.saturating_sub(start)).sum(),
                 _ => 0,

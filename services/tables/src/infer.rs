@@ -87,6 +87,16 @@ impl SchemaInference {
         self.window >= WINDOW_ROWS || !self.options.format.is_text()
     }
 
+    /// Names of the columns so far.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.columns.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Whether further files add no column.
+    pub fn knows_names(&self) -> bool {
+        self.has_columns || self.is_complete()
+    }
+
     /// Looks at the next file of the input, which messages call `name`. Reads no more of it than is needed.
     pub fn add_file(&mut self, path: &Path, name: &str) -> Result<()> {
         if self.is_complete() {
@@ -182,7 +192,7 @@ impl SchemaInference {
             self.window += 1;
             let mut row = Vec::new();
             // A line that cannot be read says nothing about types.
-            if members(line, |key, value| row.push((key, value))).is_err() {
+            if members(line, Some, |key, value| row.push((key, value))).is_err() {
                 continue;
             }
             for (key, value) in row {

@@ -43,8 +43,13 @@ pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// Calls `each` with the members of the object that `line` holds.
-pub(crate) fn members<'a>(line: &'a [u8], mut each: impl FnMut(Cow<'a, str>, Value<'a>)) -> Result<(), &'static str> {
+/// Calls `each` with those members of the object that `line` holds whose key `find` knows, and with what it knows of
+/// them. Of the others only the end is found.
+pub(crate) fn members<'a, K>(
+    line: &'a [u8],
+    mut find: impl FnMut(Cow<'a, str>) -> Option<K>,
+    mut each: impl FnMut(K, Value<'a>),
+) -> Result<(), &'static str> {
     let mut cursor = Cursor { line, at: 0 };
     cursor.skip_space();
     cursor.expect(b'{', "the line is no JSON object")?;
@@ -58,7 +63,10 @@ pub(crate) fn members<'a>(line: &'a [u8], mut each: impl FnMut(Cow<'a, str>, Val
             cursor.skip_space();
             cursor.expect(b':', "a colon is missing in the JSON object")?;
             cursor.skip_space();
-            each(key, cursor.value()?);
+            match find(key) {
+                Some(known) => each(known, cursor.value()?),
+                None => cursor.skip_value()?,
+            }
             cursor.skip_space();
             match cursor.peek() {
                 Some(b',') => cursor.at += 1,
@@ -73,6 +81,8 @@ pub(crate) fn members<'a>(line: &'a [u8], mut each: impl FnMut(Cow<'a, str>, Val
     cursor.skip_space();
     if cursor.at == line.len() { Ok(()) } else { Err("something follows the JSON object") }
 }
+
+const NO_VALUE: &str = "a value in the JSON object is none";
 
 struct Cursor<'a> {
     line: &'a [u8],
@@ -98,17 +108,16 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    fn string(&mut self) -> Result<Cow<'a, str>, &'static str> {
+    /// Goes behind a string, and says whether there are escapes in it.
+    fn skip_string(&mut self) -> Result<bool, &'static str> {
         const UNENDED: &str = "a string in the JSON object does not end";
-        const NO_TEXT: &str = "a string in the JSON object is no text";
-        let opening = self.at;
         self.expect(b'"', "a string is missing in the JSON object")?;
         let mut has_escape = false;
         loop {
             let length = memchr::memchr2(b'"', b'\\', &self.line[self.at..]).ok_or(UNENDED)?;
             self.at += length + 1;
             if self.line[self.at - 1] == b'"' {
-                break;
+                return Ok(has_escape);
             }
             has_escape = true;
             self.at += 1;
@@ -116,30 +125,54 @@ impl<'a> Cursor<'a> {
                 return Err(UNENDED);
             }
         }
-        if has_escape {
+    }
+
+    fn string(&mut self) -> Result<Cow<'a, str>, &'static str> {
+        const NO_TEXT: &str = "a string in the JSON object is no text";
+        let opening = self.at;
+        if self.skip_string()? {
             let text = serde_json::from_slice(&self.line[opening..self.at]);
             return text.map(Cow::Owned).map_err(|_| "an escape in the JSON object is none");
         }
         std::str::from_utf8(&self.line[opening + 1..self.at - 1]).map(Cow::Borrowed).map_err(|_| NO_TEXT)
     }
 
-    fn value(&mut self) -> Result<Value<'a>, &'static str> {
-        const NO_VALUE: &str = "a value in the JSON object is none";
+    /// An object or an array.
+    fn nested(&mut self) -> Result<&'a [u8], &'static str> {
         let rest = &self.line[self.at..];
-        match rest.first() {
-            Some(b'"') => return self.string().map(Value::Text),
-            Some(b'{' | b'[') => {
-                let mut values = serde_json::Deserializer::from_slice(rest).into_iter::<IgnoredAny>();
-                let Some(Ok(_)) = values.next() else { return Err(NO_VALUE) };
-                let length = values.byte_offset();
-                self.at += length;
-                return Ok(Value::Nested(&rest[..length]));
-            }
-            _ => {}
-        }
+        let mut values = serde_json::Deserializer::from_slice(rest).into_iter::<IgnoredAny>();
+        let Some(Ok(_)) = values.next() else { return Err(NO_VALUE) };
+        let length = values.byte_offset();
+        self.at += length;
+        Ok(&rest[..length])
+    }
+
+    /// What is neither a string nor holds other values.
+    fn word(&mut self) -> &'a [u8] {
         let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\r' | b'\n');
+        let rest = &self.line[self.at..];
         let word = &rest[..rest.iter().position(ends).unwrap_or(rest.len())];
         self.at += word.len();
+        word
+    }
+
+    /// Goes behind a value. Whether it is a legal one is only seen where it has to be read to find its end.
+    fn skip_value(&mut self) -> Result<(), &'static str> {
+        match self.peek() {
+            Some(b'"') => self.skip_string().map(drop),
+            Some(b'{' | b'[') => self.nested().map(drop),
+            _ if self.word().is_empty() => Err(NO_VALUE),
+            _ => Ok(()),
+        }
+    }
+
+    fn value(&mut self) -> Result<Value<'a>, &'static str> {
+        match self.peek() {
+            Some(b'"') => return self.string().map(Value::Text),
+            Some(b'{' | b'[') => return self.nested().map(Value::Nested),
+            _ => {}
+        }
+        let word = self.word();
         match word {
             b"null" => Ok(Value::Missing),
             b"true" => Ok(Value::Boolean(true)),
@@ -203,32 +236,42 @@ impl Table {
         let names = std::mem::take(&mut self.names);
         let indexes: HashMap<&str, usize> =
             names.iter().enumerate().map(|(index, name)| (name.as_str(), index)).collect();
-        let mut cells = vec![Value::Missing; names.len()];
+        // Where a member goes by the position of its name; behind the last column goes what has none.
+        let mut columns = vec![None; names.len()];
+        for (column, &index) in self.selected.iter().enumerate() {
+            columns[index] = Some(column);
+        }
+        let dropped = self.selected.len();
+        let mut cells = vec![Value::Missing; dropped + 1];
         let mut scratch = Vec::new();
         for (position, line) in lines(text) {
             cells.fill(Value::Missing);
             let mut unknown: Option<String> = None;
             // Members mostly come in the order of the columns.
             let mut next = 0;
-            let parsed = members(line, |key, value| {
+            let find = |key: Cow<str>| {
                 let index = match names.get(next) {
                     Some(name) if *name == key => Some(next),
                     _ => indexes.get(key.as_ref()).copied(),
                 };
                 match index {
                     Some(index) => {
-                        cells[index] = value;
                         next = index + 1;
+                        columns[index]
                     }
-                    None if unknown.is_none() => unknown = Some(key.into_owned()),
-                    None => {}
+                    None if self.is_selection => None,
+                    None => {
+                        unknown.get_or_insert_with(|| key.into_owned());
+                        Some(dropped)
+                    }
                 }
-            });
+            };
+            let parsed = members(line, find, |column, value| cells[column] = value);
             if let Err(reason) = parsed {
                 self.problems.unreadable_record(place, position, reason);
                 continue;
             }
-            for (index, cell) in cells.iter().enumerate() {
+            for ((&index, column), cell) in self.selected.iter().zip(&mut self.columns).zip(&cells) {
                 let written = match cell {
                     Value::Missing => &b""[..],
                     Value::Boolean(true) => b"true",
@@ -237,7 +280,7 @@ impl Table {
                     Value::Text(text) => text.as_bytes(),
                     Value::Nested(json) => compact(json, &mut scratch),
                 };
-                if let Err(misfit) = take(&mut self.columns[index], cell, written) {
+                if let Err(misfit) = take(column, cell, written) {
                     self.problems.misfit(place, position, self.rows, &names[index], written, misfit);
                 } else if place.text.replaced && written.windows(3).any(|bytes| bytes == "\u{FFFD}".as_bytes()) {
                     self.problems.replaced(place, position, &names[index], written);
@@ -278,7 +321,7 @@ mod tests {
 
     fn parsed(line: &str) -> Result<Vec<(String, String)>, &'static str> {
         let mut found = Vec::new();
-        members(line.as_bytes(), |key, value| found.push((key.into_owned(), format!("{value:?}"))))?;
+        members(line.as_bytes(), Some, |key, value| found.push((key.into_owned(), format!("{value:?}"))))?;
         Ok(found)
     }
 
@@ -286,7 +329,7 @@ mod tests {
     fn values_of_every_kind() {
         let line = r#" {"a": 1, "b":-1.5e3 ,"c":true,"d":null,"e":"x\n\"y","f":[1, {"g": "a b"}],"h":NaN} "#;
         let mut found = Vec::new();
-        members(line.as_bytes(), |key, value| found.push((key.into_owned(), value))).expect("valid");
+        members(line.as_bytes(), Some, |key, value| found.push((key.into_owned(), value))).expect("valid");
         assert_eq!(found[0], ("a".to_owned(), Value::Number(b"1")));
         assert_eq!(found[1], ("b".to_owned(), Value::Number(b"-1.5e3")));
         assert_eq!(found[2], ("c".to_owned(), Value::Boolean(true)));

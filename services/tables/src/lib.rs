@@ -7,6 +7,9 @@
 //! The columns of a decoded batch are `Int64`, `Float64`, `Boolean`, `Timestamp(ns)` without a zone, `LargeUtf8` and
 //! `Null`; those of a Parquet file are as they are there, text being `LargeUtf8` too.
 //!
+//! Where the options list columns, a batch has these and no others; the rest of a file is passed over: cells are found
+//! and not parsed, JSON values are skipped, column chunks of Parquet stay unread. Then no warning is about it either.
+//!
 //! - `Int64` has no missing values. A block in which one is missing has the column as `Float64`.
 //! - `Float64` has no null bitmap: a missing value is NaN.
 //! - `Timestamp` has `i64::MIN` where its bitmap says null.
@@ -35,5 +38,5 @@ pub use error::{Error, Result};
 pub use infer::{SchemaInference, WINDOW_ROWS, infer_schema};
 pub use ipc::IpcStream;
 pub use problems::WARNINGS_MAX;
-pub use row_groups::{parquet_row_groups, row_group_bytes};
+pub use row_groups::{parquet_columns, parquet_row_groups, row_group_bytes};
 pub use source::LINE_BYTES_MAX;

@@ -4,6 +4,7 @@
 //! as everywhere else in this crate. What a library stored in the file about its own index is left out: a mini-batch
 //! has an index of its own.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +15,7 @@ use std::time::SystemTime;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::errors::ParquetError;
 
@@ -26,6 +28,14 @@ pub fn parquet_row_groups(path: &Path) -> Result<Vec<u64>> {
     let metadata = guarded(&name, "footer", || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))?;
     let groups = metadata.metadata().row_groups().iter();
     groups.map(|group| u64::try_from(group.num_rows()).map_err(|_| negative(&name))).collect()
+}
+
+/// Names of the columns of a Parquet file; of nested ones, that of the whole.
+pub fn parquet_columns(path: &Path) -> Result<Vec<String>> {
+    let name = display(path);
+    let file = File::open(path).map_err(unreadable(&name))?;
+    let metadata = guarded(&name, "footer", || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))?;
+    Ok(metadata.schema().fields().iter().map(|field| field.name().clone()).collect())
 }
 
 /// Where the columns of a row group stand in a Parquet file, which messages call `name`. Only its footer is read.
@@ -73,11 +83,23 @@ struct Identity {
 }
 
 impl RowGroupReader {
-    /// Rows `offset .. offset + rows` of row group `row_group` of `path`, which messages call `name`.
-    pub fn read(&mut self, path: &Path, name: &str, row_group: u32, offset: u64, rows: u64) -> Result<RecordBatch> {
+    /// Rows `offset .. offset + rows` of row group `row_group` of `path`, which messages call `name`: the columns that
+    /// `listed` names, in its order, or, where it names none, all.
+    pub fn read(
+        &mut self,
+        path: &Path,
+        name: &str,
+        (row_group, offset, rows): (u32, u64, u64),
+        listed: &[String],
+    ) -> Result<RecordBatch> {
         let file = File::open(path).map_err(unreadable(name))?;
         let metadata = self.metadata(&file, path, name)?;
         let schema = plain_schema(metadata.schema());
+        let selection = Selection::new(&schema, listed, name)?;
+        let schema = match &selection {
+            None => schema,
+            Some(selection) => Arc::new(schema.project(&selection.columns)?),
+        };
         let row_group = row_group as usize;
         let available = metadata.metadata().row_groups().get(row_group).map(|group| group.num_rows().max(0) as u64);
         if available.is_none_or(|available| offset.checked_add(rows).is_none_or(|end| end > available)) {
@@ -88,7 +110,12 @@ impl RowGroupReader {
         let rows = usize::try_from(rows).expect("a mini-batch fits into memory");
         let offset = usize::try_from(offset).expect("a row group fits into memory");
         let batches = guarded(name, &format!("row group {row_group}"), || {
-            let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata)
+            let mut reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata);
+            if let Some(selection) = &selection {
+                let mask = ProjectionMask::roots(reader.parquet_schema(), selection.columns.iter().copied());
+                reader = reader.with_projection(mask);
+            }
+            let reader = reader
                 .with_row_groups(vec![row_group])
                 .with_offset(offset)
                 .with_limit(rows)
@@ -101,7 +128,10 @@ impl RowGroupReader {
             let message = format!("holds {} rows where its footer promises {rows}", batch.num_rows());
             return Err(Error::Malformed { path: name.to_owned(), place: format!("row group {row_group}"), message });
         }
-        Ok(batch)
+        match selection {
+            None => Ok(batch),
+            Some(selection) => Ok(batch.project(&selection.order)?),
+        }
     }
 
     fn metadata(&mut self, file: &File, path: &Path, name: &str) -> Result<ArrowReaderMetadata> {
@@ -119,6 +149,35 @@ impl RowGroupReader {
         })?;
         self.last = Some((identity, metadata.clone()));
         Ok(metadata)
+    }
+}
+
+/// Columns of a file that are read; the others stay where they are.
+struct Selection {
+    /// Their positions in the file, ascending, which is the order they are read in.
+    columns: Vec<usize>,
+    /// The order they are wanted in, by position in `columns`.
+    order: Vec<usize>,
+}
+
+impl Selection {
+    /// `None` where nothing is listed, so that everything is read.
+    fn new(schema: &Schema, listed: &[String], name: &str) -> Result<Option<Self>> {
+        if listed.is_empty() {
+            return Ok(None);
+        }
+        let positions: HashMap<&str, usize> =
+            schema.fields().iter().enumerate().rev().map(|(index, field)| (field.name().as_str(), index)).collect();
+        let position = |column: &String| {
+            positions.get(column.as_str()).copied().ok_or_else(|| Error::Plan {
+                path: name.to_owned(),
+                message: format!("it has no column \"{column}\", which `columns` lists"),
+            })
+        };
+        let wanted: Vec<usize> = listed.iter().map(position).collect::<Result<_>>()?;
+        let columns: Vec<usize> = BTreeSet::from_iter(wanted.iter().copied()).into_iter().collect();
+        let order = wanted.iter().map(|column| columns.partition_point(|read| read < column)).collect();
+        Ok(Some(Self { columns, order }))
     }
 }
 

@@ -222,6 +222,7 @@ fn read_table(
         on_type_mismatch: section
             .value("on_type_mismatch", problems, |node| choice(node, &policies))
             .unwrap_or(defaults.on_type_mismatch),
+        columns: defaults.columns,
     }
 }
 
