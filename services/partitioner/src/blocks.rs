@@ -111,7 +111,7 @@ impl Cutter {
 }
 
 /// Errors about a copy name the copy, which means nothing to the user.
-fn table_error(input: &str, path: &ItemPath, error: &tables::Error) -> Error {
+pub(crate) fn table_error(input: &str, path: &ItemPath, error: &tables::Error) -> Error {
     if path.is_url() { Error::bad_path(input, path, format_args!("({error})")) } else { Error::bad_input(input, error) }
 }
 

@@ -43,6 +43,7 @@ pub use error::{Error, Result};
 pub use partition_format::PartitionFormat;
 pub use plan::{Plan, inputs_digest, inputs_digest_with, plan, plan_with};
 pub use publish::Partitioner;
+pub use schema::MissingColumn;
 
 /// What a mini-batch that still has to be done has already spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::listing::{Listed, Listing, Tally};
 use crate::partition_format::PartitionFormat;
 use crate::remote::Remote;
-use crate::schema;
+use crate::schema::{self, MissingColumn};
 
 /// The descriptors of a job in order, made while its inputs are listed. Memory does not grow with the number of files,
 /// save for one folder's names, and with partition keys, which bring together what is far apart in the listing.
@@ -92,7 +92,13 @@ impl Plan {
             if let Some(Err(_)) = listing.peek() {
                 listing.next().transpose()?;
             }
-            if input.kind == InputKind::File || !input.table.format.is_text() {
+            if input.kind == InputKind::File {
+                return Ok(None);
+            }
+            if !input.table.format.is_text() {
+                if !input.table.columns.is_empty() {
+                    schema::check_columns(input, &schema::columns(input, listing, &self.remote)?)?;
+                }
                 return Ok(None);
             }
             let path_columns = format.map_or_else(Vec::new, |format| path_columns(&self.spec, &format));
@@ -102,6 +108,28 @@ impl Plan {
             return Ok(vec![None; self.spec.inputs.len()]);
         }
         schemas.collect()
+    }
+
+    /// What inputs list in `columns` and their files do not have. An input that cannot be listed or read is passed over:
+    /// planning it says why.
+    pub fn missing_columns(&self) -> Vec<MissingColumn> {
+        let mut found = Vec::new();
+        for (index, input) in self.spec.inputs.iter().enumerate() {
+            if input.table.columns.is_empty() || self.spec.rank_mini_batch_count > 0 {
+                continue;
+            }
+            let listing = Listing::new(input, Arc::clone(&self.remote), Arc::default());
+            let Ok(there) = schema::columns(input, listing, &self.remote) else { continue };
+            let format = partition_format(&self.spec, input).ok().flatten();
+            let from_path = format.map_or_else(Vec::new, |format| path_columns(&self.spec, &format));
+            found.extend(schema::missing(input, &there).map(|(position, name)| MissingColumn {
+                input: index,
+                position,
+                there: there.clone(),
+                is_from_path: from_path.contains(name),
+            }));
+        }
+        found
     }
 
     /// Files listed so far.

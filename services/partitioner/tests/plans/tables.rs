@@ -8,6 +8,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
+use partitioner::MissingColumn;
 use protocol::{BlockRange, ColumnType, MiniBatchSize, TableFormat, Work};
 
 use crate::fixtures::{descriptors, folder, refusal, table_job, write};
@@ -185,6 +186,58 @@ fn columns_from_the_path_come_last() {
     let expected = "input 'sales': the column 'id' stands in the files and in partition_format; give it another name in \
                     partition_format";
     assert_eq!(refused, expected);
+}
+
+#[test]
+fn listed_columns_that_no_file_has() {
+    let root = folder();
+    write(root.path(), "north/a.csv", "");
+    write(root.path(), "north/b.csv", "id,price\n1,2\n");
+    write(root.path(), "north/c.csv", "other\n");
+    write(root.path(), "d.jsonl", "{\"id\":1}\n{\"price\":2}\n");
+    write_parquet(&root.path().join("e.parquet"), &[2]);
+    let missing_of = |format, path: &str, listed: &[&str]| {
+        let mut job = table_job(format, MiniBatchSize::Bytes(100), &[&root.path().join(path)]);
+        job.inputs[0].table.columns = listed.iter().map(|&name| name.to_owned()).collect();
+        job.inputs[0].partition_format = (path == "north").then(|| "{region}/{file_name}.csv".to_owned());
+        let plan = partitioner::plan(&job);
+        (plan.missing_columns(), plan.schemas().map_err(|error| error.to_string()))
+    };
+    let there = ["id", "price"].map(str::to_owned).to_vec();
+    let missing = |position, is_from_path| MissingColumn { input: 0, position, there: there.clone(), is_from_path };
+    for (format, path) in [(TableFormat::Csv, "north"), (TableFormat::Jsonl, "d.jsonl")] {
+        let (found, planned) = missing_of(format, path, &["price", "id"]);
+        assert!(found.is_empty() && planned.is_ok(), "{path}: {found:?} {planned:?}");
+        let (found, planned) = missing_of(format, path, &["prise", "id", "region"]);
+        assert_eq!(found, [missing(0, false), missing(2, path == "north")]);
+        let expected = "input 'sales': the files have no column 'prise', which `columns` lists; they have id, price";
+        assert_eq!(planned.expect_err("refused"), expected);
+    }
+    let (found, planned) = missing_of(TableFormat::Parquet, "e.parquet", &["id", "m"]);
+    assert_eq!(found, [MissingColumn { input: 0, position: 1, there: vec!["id".to_owned()], is_from_path: false }]);
+    assert!(planned.expect_err("refused").contains("no column 'm'"));
+    assert_eq!(missing_of(TableFormat::Parquet, "e.parquet", &["id"]), (vec![], Ok(vec![None])));
+
+    // Planning says what is wrong with these.
+    for (format, path) in [(TableFormat::Csv, "nowhere"), (TableFormat::Parquet, "d.jsonl")] {
+        let (found, planned) = missing_of(format, path, &["n"]);
+        assert!(found.is_empty() && planned.is_err(), "{path}: {found:?} {planned:?}");
+    }
+    let (found, planned) = missing_of(TableFormat::Csv, "north/a.csv", &["n"]);
+    assert!(found.is_empty() && planned.is_ok(), "a table without rows needs no columns");
+}
+
+#[test]
+fn a_column_that_is_not_read_may_be_called_like_one_of_the_path() {
+    let root = folder();
+    write(root.path(), "7.csv", "id,n\n1,2\n");
+    let mut job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(100), &[root.path()]);
+    job.inputs[0].partition_format = Some("{id}.csv".to_owned());
+    job.inputs[0].table.columns = vec!["n".to_owned()];
+    assert!(partitioner::plan(&job).schemas().is_ok());
+    job.inputs[0].table.columns.push("id".to_owned());
+    let refused = partitioner::plan(&job).schemas().expect_err("twice").to_string();
+    assert!(refused.contains("the column 'id' stands in the files and in partition_format"), "{refused}");
 }
 
 #[test]
