@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import json
 import os
 import re
 import threading
@@ -331,6 +332,92 @@ def test_headers_delimiters_encodings(workplace):
     for inputs, text, expected in cases:
         workplace.write({"t": text})
         assert workplace.job(script, inputs=inputs, mini_batch_size="1MB").run().lines == expected
+
+
+SALES = pd.DataFrame(
+    {
+        "id": range(500),
+        "note": [f"line {row}, \"quoted\"" for row in range(500)],
+        "price": [row * 0.25 for row in range(500)],
+        "day": pd.date_range("2020-01-31", periods=500, freq="D"),
+        "kind": ["even", "odd"] * 250,
+    }
+)
+LISTED = ["kind", "price", "id"]
+ROWS_AS_JSON = """
+    import json
+    def run(frame):
+        return [json.dumps([list(frame.columns), *row]) for row in frame.itertuples(index=False)]
+"""
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
+def test_only_the_listed_columns_are_read(workplace, format):
+    """The frame has them in the order of the list, then those of the path; a column without a place there is not read."""
+    file = workplace.folder / "data" / "north" / f"sales.{format}"
+    file.parent.mkdir(parents=True)
+    match format:
+        case "csv":
+            SALES.to_csv(file, index=False)
+            expected = pd.read_csv(file, usecols=LISTED)[LISTED]
+        case "jsonl":
+            SALES.to_json(file, orient="records", lines=True, date_format="iso")
+            expected = pd.read_json(file, lines=True)[LISTED]
+        case "parquet":
+            pq.write_table(pa.Table.from_pandas(SALES.astype({"kind": "category"})), file, row_group_size=200)
+            expected = pd.read_parquet(file, columns=LISTED)[LISTED]
+    inputs = table(format=format, columns=LISTED, partition_format=f"{{region}}/{{file_name}}.{format}")
+    settings = {"inputs": inputs, "mini_batch_size": "150 rows", "process_count_per_node": 2}
+    ended = workplace.job(ROWS_AS_JSON, **settings).run()
+    names = [*LISTED, "region", "file_name"]
+    assert [json.loads(line) for line in ended.lines] == [
+        [names, kind, price, number, "north", "sales"] for kind, price, number in expected.itertuples(index=False)
+    ]
+    assert ended.items == (500, 500, 0)
+    assert ended.result["warnings"] == 0
+
+
+def test_columns_that_are_not_listed_say_nothing(workplace):
+    """Values that do not fit fail their row where they are read; rows that are too short fail in any case."""
+    typed = "".join(f"{row},{row},x\n" for row in range(200))
+    workplace.write({"data/t.csv": f"a,b,c\n{typed}200,oops,x\n201,201\n202,202,\xff\n".encode("latin-1")})
+    for columns, items in (["c", "a"], (203, 202, 1)), (["b"], (203, 201, 2)):
+        inputs = table(columns=columns, on_type_mismatch="error")
+        ended = workplace.job("def run(frame): return frame", inputs=inputs).run()
+        assert ended.items == items, columns
+
+
+def test_listed_columns_that_the_files_do_not_have(workplace):
+    """Refused before anything starts, by every command that would plan the job, with the line of the job file."""
+    workplace.write({"data/t.csv": "id,unit_price\n1,2\n", "data/u.csv": "id\n"})
+    job = workplace.job("def run(frame): return frame", inputs=table(columns=["id", "unit_prize"]))
+    line = 1 + job.file.read_text().splitlines().index('        "unit_prize"')
+    expected = (
+        f"{job.file}:{line}: inputs[0].columns: the files have no such column; did you mean \"unit_price\"? "
+        '(found "unit_prize"; allowed: id, unit_price)\n'
+    )
+    target = f"[targets.here]\nqueue = \"sqlite:{workplace.folder}/queue\"\nstore = \"file://{workplace.folder}/store\"\n"
+    workplace.write({"gristmill.toml": target})
+    for command in ["run"], ["plan"], ["enqueue", "--target", "here"], ["run", "--target", "here"]:
+        ended = workplace.command(*command, job.file)
+        assert (ended.exit_status, ended.stderr) == (2, expected), f"{command}: {ended}"
+    assert workplace.job_ids() == []
+    assert not (workplace.folder / "store").exists()
+
+
+def test_a_list_of_columns_makes_another_job(workplace):
+    workplace.write({"data/t.csv": "id,n\n5,6\n"})
+    script = "def run(frame): return frame"
+
+    def ran(columns):
+        return workplace.job(script, inputs=table(columns=columns), allow_reuse=True).run()
+
+    first = ran(["n", "id"])
+    assert (first.lines, first.result["reused"]) == (["6 5"], False)
+    again = ran(["n", "id"])
+    assert (again.job_id, again.result["reused"]) == (first.job_id, True)
+    other = ran(["id", "n"])
+    assert (other.lines, other.result["reused"]) == (["5 6"], False)
 
 
 def test_mini_batches_without_input(workplace):

@@ -21,7 +21,7 @@ use crate::execute::make_output_folder;
 use crate::follow::{LOOK_EVERY, follow, stop_following};
 use crate::job_file::{self, Parsed};
 use crate::jobs::{FoundJob, new_job_id};
-use crate::run::{CANCELED, FAILED, RetryArguments, load, report};
+use crate::run::{CANCELED, FAILED, RetryArguments, check_columns, load, report};
 use crate::settings::Settings;
 use crate::targets::{QueueAddress, Queues, Target, TargetFlags};
 use crate::unfinished::Unfinished;
@@ -69,6 +69,9 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
         Err(status) => return Ok(status),
     };
     let target = arguments.target.require(parsed.compute_target.as_deref(), settings)?;
+    if let Err(status) = check_columns(&parsed, &target.store_options()) {
+        return Ok(status);
+    }
     let (stopped, _signals) = watch_for_stop();
     let queues = target.open_queues(false).await?;
     let enqueued = describe(parsed, &target, queues).await?;

@@ -6,9 +6,10 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 use protocol::{Descriptor, JobSpec};
+use storage::StoreOptions;
 
 use crate::cost::{self, CostArguments};
-use crate::run::{INVALID, load};
+use crate::run::{INVALID, check_columns, load};
 use crate::settings::Settings;
 
 /// Mini-batches shown unless all are asked for.
@@ -38,6 +39,9 @@ pub fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<ExitCode> 
         Ok(parsed) => parsed,
         Err(status) => return Ok(status),
     };
+    if let Err(status) = check_columns(&parsed, &StoreOptions::default()) {
+        return Ok(status);
+    }
     let mut plan = partitioner::plan(&parsed.spec);
     // A closed pipe (`| head`) ends the command, and is no error.
     let mut out = BufWriter::new(std::io::stdout().lock());

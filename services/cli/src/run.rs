@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use protocol::{Counts, Environment, JobResult, JobSpec, JobState, OutputAction};
+use storage::StoreOptions;
 use tokio_util::sync::CancellationToken;
 
 use crate::execute::{Execution, watch_for_cancel};
@@ -98,6 +99,17 @@ pub fn load(
     }
 }
 
+/// Whether the inputs have the columns that the job lists; `options` are those they are opened with. Looks at no input
+/// that lists none. Problems are printed, all of them, and the exit status is returned in `Err`.
+pub fn check_columns(parsed: &Parsed, options: &StoreOptions) -> std::result::Result<(), ExitCode> {
+    let missing = partitioner::plan_with(&parsed.spec, options).missing_columns();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let lines: Vec<String> = parsed.refuse_columns(&missing).iter().map(ToString::to_string).collect();
+    Err(invalid(&lines))
+}
+
 fn invalid(problems: &[String]) -> ExitCode {
     for problem in problems {
         say!(err, "{problem}");
@@ -118,7 +130,12 @@ pub async fn run(arguments: RunArguments, home: &Home, settings: &Settings) -> R
         None => error,
     });
     match target {
-        Ok(Some(target)) => return fleet::run(parsed, &target, arguments.json, home, settings).await,
+        Ok(Some(target)) => {
+            return match check_columns(&parsed, &target.store_options()) {
+                Ok(()) => fleet::run(parsed, &target, arguments.json, home, settings).await,
+                Err(status) => Ok(status),
+            };
+        }
         Ok(None) => {}
         Err(error) => return Ok(invalid(&[format!("{error:#}")])),
     }
@@ -130,6 +147,9 @@ pub async fn run(arguments: RunArguments, home: &Home, settings: &Settings) -> R
             arguments.job_file.display(),
             path.display()
         )]));
+    }
+    if let Err(status) = check_columns(&parsed, &StoreOptions::default()) {
+        return Ok(status);
     }
     let choice = {
         let _turn = home.lock()?;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use partitioner::PartitionFormat;
+use partitioner::{MissingColumn, PartitionFormat};
 use protocol::{HeaderMode, Input, InputKind, ItemPath, MismatchPolicy, TableFormat, TableOptions};
 
 use super::keys;
 use super::paths::{Paths, glob_folder};
-use super::problem::{Fault, Problems};
+use super::problem::{Fault, Place, Problems, nearest};
 use super::section::{Given, Section, boolean, choice, list, mapping, text, word};
 use super::yaml::{Entry, Node, Value};
 
@@ -18,17 +18,9 @@ const INPUTS_ALLOWED: &str =
 /// Reads `inputs`. Those with a fault are left out, so that what depends on all of them is judged by the others.
 pub fn read_inputs(top: &Section<'_>, paths: &Paths, problems: &mut Problems) -> Vec<Input> {
     let Some(node) = top.get("inputs") else { return Vec::new() };
-    let listed: Vec<(String, Option<&Entry>, &Node)> = match &node.value {
-        Value::List(items) => {
-            items.iter().enumerate().map(|(position, item)| (format!("inputs[{position}]"), None, item)).collect()
-        }
-        Value::Mapping(entries) => {
-            entries.iter().map(|entry| (format!("inputs.{}", entry.key), Some(entry), &entry.node)).collect()
-        }
-        Value::Scalar(_) => {
-            problems.add(node.place, "inputs", Fault::new(node, INPUTS_ALLOWED));
-            return Vec::new();
-        }
+    let Some(listed) = listed_inputs(node) else {
+        problems.add(node.place, "inputs", Fault::new(node, INPUTS_ALLOWED));
+        return Vec::new();
     };
     let mut inputs: Vec<Given<Input>> = Vec::new();
     for (position, (path, entry, item)) in listed.into_iter().enumerate() {
@@ -46,6 +38,20 @@ pub fn read_inputs(top: &Section<'_>, paths: &Paths, problems: &mut Problems) ->
         inputs.push(input);
     }
     inputs.into_iter().map(|input| input.value).collect()
+}
+
+/// The inputs as they are written: path of each, its entry where its name is a key, and itself.
+fn listed_inputs(node: &Node) -> Option<Vec<(String, Option<&Entry>, &Node)>> {
+    match &node.value {
+        Value::List(items) => {
+            let named = |(position, item)| (format!("inputs[{position}]"), None, item);
+            Some(items.iter().enumerate().map(named).collect())
+        }
+        Value::Mapping(entries) => {
+            Some(entries.iter().map(|entry| (format!("inputs.{}", entry.key), Some(entry), &entry.node)).collect())
+        }
+        Value::Scalar(_) => None,
+    }
 }
 
 fn kind_name(kind: InputKind) -> &'static str {
@@ -222,7 +228,77 @@ fn read_table(
         on_type_mismatch: section
             .value("on_type_mismatch", problems, |node| choice(node, &policies))
             .unwrap_or(defaults.on_type_mismatch),
-        columns: defaults.columns,
+        columns: read_columns(section, kind, problems),
+    }
+}
+
+/// Reads `columns`. Whether the files have them is seen when these are looked at: [`ColumnList`].
+fn read_columns(section: &Section<'_>, kind: Option<InputKind>, problems: &mut Problems) -> Vec<String> {
+    const ALLOWED: &str = "a list of column names, each once: [store, price]";
+    let Some(node) = section.get("columns") else { return Vec::new() };
+    let path = section.path("columns");
+    if kind == Some(InputKind::File) {
+        let fault = Fault::of("columns of an input of type file", "columns of an input of type tabular");
+        problems.add(section.place_of("columns"), &path, fault);
+        return Vec::new();
+    }
+    let items = match list(node, ALLOWED) {
+        Ok(items) if !items.is_empty() => items,
+        _ => {
+            problems.add(node.place, &path, Fault::new(node, ALLOWED));
+            return Vec::new();
+        }
+    };
+    let mut names: Vec<String> = Vec::new();
+    for item in items {
+        match item.scalar().filter(|scalar| !scalar.is_null() && !scalar.text.is_empty()) {
+            None => problems.add(item.place, &path, Fault::new(item, ALLOWED)),
+            Some(scalar) if names.contains(&scalar.text) => {
+                problems.add(item.place, &path, Fault::of(format!("{:?} a second time", scalar.text), ALLOWED));
+            }
+            Some(scalar) => names.push(scalar.text.clone()),
+        }
+    }
+    names
+}
+
+/// Where the names in `columns` of one input stand, for what the files say about them.
+#[derive(Clone, Debug)]
+pub struct ColumnList {
+    path: String,
+    places: Vec<Place>,
+}
+
+impl ColumnList {
+    /// One for each input of a job file without mistakes; empty where nothing is listed.
+    pub fn of_inputs(top: &Section<'_>) -> Vec<Self> {
+        let listed = top.get("inputs").and_then(listed_inputs).unwrap_or_default();
+        let lists = listed.into_iter().map(|(path, _, node)| {
+            let section = Section::nested(&path, node.place, mapping(node, "").unwrap_or_default());
+            let items = section.get("columns").and_then(|node| list(node, "").ok()).unwrap_or_default();
+            Self { path: section.path("columns"), places: items.iter().map(|item| item.place).collect() }
+        });
+        lists.collect()
+    }
+
+    /// Says that one of the names is no column of the files.
+    pub fn refuse(&self, name: &str, missing: &MissingColumn, problems: &mut Problems) {
+        /// More than a person reads, and fewer than some files have.
+        const SHOWN_MAX: usize = 50;
+        let there = &missing.there;
+        let mut allowed = there[..there.len().min(SHOWN_MAX)].join(", ");
+        if there.len() > SHOWN_MAX {
+            allowed += &format!(", … and {} more", there.len() - SHOWN_MAX);
+        }
+        let message = match nearest(name, there.iter().map(String::as_str)) {
+            _ if missing.is_from_path => {
+                "it comes from the path, so every frame has it; list columns of the files".to_owned()
+            }
+            Some(nearest) => format!("the files have no such column; did you mean {nearest:?}?"),
+            None => "the files have no such column".to_owned(),
+        };
+        let fault = Fault::of(format!("{name:?}"), allowed).saying(message);
+        problems.add(self.places[missing.position], &self.path, fault);
     }
 }
 

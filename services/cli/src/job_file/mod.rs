@@ -33,6 +33,8 @@ use std::path::{Path, PathBuf};
 use protocol::{Durability, Environment, Input, ItemPath, JobSpec};
 
 use arguments::{Placeholders, Token};
+use inputs::ColumnList;
+use partitioner::MissingColumn;
 use paths::Paths;
 use problem::{Fault, Place, Problems};
 use section::{Section, boolean, choice, integer, text, word};
@@ -76,6 +78,22 @@ pub struct Parsed {
     pub warnings: Vec<String>,
     /// Name of the compute target, if the file names one.
     pub compute_target: Option<String>,
+    /// The file, as the user named it.
+    file: String,
+    /// Of each input.
+    column_lists: Vec<ColumnList>,
+}
+
+impl Parsed {
+    /// What is wrong with listed columns that the files do not have; only whoever has looked at the files can tell.
+    pub fn refuse_columns(&self, missing: &[MissingColumn]) -> Vec<Problem> {
+        let mut problems = Problems::new(self.file.clone());
+        for missing in missing {
+            let name = &self.spec.inputs[missing.input].table.columns[missing.position];
+            self.column_lists[missing.input].refuse(name, missing, &mut problems);
+        }
+        problems.finish().err().unwrap_or_default()
+    }
 }
 
 /// Reads the job file `path` with the content `text`. `overrides` are the `--set key=value` of the command line.
@@ -85,11 +103,12 @@ pub fn load(
     overrides: &[(String, String)],
     context: &Context,
 ) -> Result<Parsed, Vec<Problem>> {
-    let mut problems = Problems::new(path.display().to_string());
+    let file = path.display().to_string();
+    let mut problems = Problems::new(file.clone());
     let parsed = read(path, text, overrides, context, &mut problems);
     let warnings = problems.finish()?;
-    let (spec, compute_target) = parsed.expect("without a value there is a problem");
-    Ok(Parsed { spec, warnings, compute_target })
+    let (spec, compute_target, column_lists) = parsed.expect("without a value there is a problem");
+    Ok(Parsed { spec, warnings, compute_target, file, column_lists })
 }
 
 fn read(
@@ -98,7 +117,7 @@ fn read(
     overrides: &[(String, String)],
     context: &Context,
     problems: &mut Problems,
-) -> Option<(JobSpec, Option<String>)> {
+) -> Option<(JobSpec, Option<String>, Vec<ColumnList>)> {
     let job_file = paths::clean(&context.working_directory.join(path));
     let folder = job_file.parent().unwrap_or(Path::new("/")).to_owned();
     if folder.to_str().is_none() {
@@ -137,7 +156,7 @@ fn read(
         }
     };
     spec.job_file = job_file.display().to_string();
-    Some((spec, compute_target))
+    Some((spec, compute_target, ColumnList::of_inputs(&top)))
 }
 
 /// Whether the script of a job, or anything it can import, is no longer what it was when the job was made.

@@ -157,10 +157,11 @@ fn describe(node: &Node) -> String {
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     /// Below this share of equal letters a guess confuses more than it helps.
     const SIMILARITY_MIN: f64 = 0.6;
-    let word = word.to_lowercase().replace(['-', ' '], "_");
+    let plain = |name: &str| name.to_lowercase().replace(['-', ' '], "_");
+    let word = plain(word);
     candidates
         .into_iter()
-        .map(|candidate| (strsim::normalized_damerau_levenshtein(&word, candidate), candidate))
+        .map(|candidate| (strsim::normalized_damerau_levenshtein(&word, &plain(candidate)), candidate))
         .filter(|(similarity, _)| *similarity >= SIMILARITY_MIN)
         .max_by(|(left, _), (right, _)| left.total_cmp(right))
         .map(|(_, candidate)| candidate)

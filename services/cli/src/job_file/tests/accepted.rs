@@ -140,6 +140,19 @@ fn table_options() {
 }
 
 #[test]
+fn columns_are_read_as_they_are_written() {
+    let workplace = Workplace::new();
+    let columns = |changes: &str| workplace.spec(changes).inputs[0].table.columns.clone();
+    assert_eq!(columns(TABLE), Vec::<String>::new());
+    assert_eq!(columns("inputs: [{type: tabular, path: tables, columns: }]"), Vec::<String>::new());
+    let listed = columns("inputs: [{type: tabular, path: tables, columns: [' b', 2020, 'a,b', true, Ä]}]");
+    assert_eq!(listed, [" b", "2020", "a,b", "true", "Ä"]);
+    let parquet = columns("inputs: [{type: tabular, path: tables, format: parquet, columns: [z, a]}]");
+    assert_eq!(parquet, ["z", "a"]);
+    assert!(workplace.parsed("inputs: [{type: tabular, path: tables, columns: [id]}]").warnings.is_empty());
+}
+
+#[test]
 fn format_and_delimiter_defaults() {
     let workplace = Workplace::new();
     for name in ["a.tsv", "a.jsonl", "a.ndjson", "a.parquet", "b.parquet", "a.csv"] {

@@ -41,6 +41,25 @@ fn settings_that_change_the_output_change_the_fingerprint() {
 }
 
 #[test]
+fn the_columns_and_their_order_count() {
+    let workplace = Workplace::new();
+    let fingerprint =
+        |rest: &str| workplace.spec(&format!("inputs: [{{type: tabular, path: tables{rest}}}]")).fingerprint;
+    let seen = ["", ", columns: [a]", ", columns: [a, b]", ", columns: [b, a]"].map(fingerprint);
+    for (index, one) in seen.iter().enumerate() {
+        assert!(!seen[..index].contains(one), "{index}");
+    }
+    assert_eq!(fingerprint(", columns: "), seen[0], "a key without a value is none");
+}
+
+/// A job file of an earlier version names the same job.
+#[test]
+fn no_columns_are_no_part_of_the_job() {
+    let table = serde_json::to_value(protocol::TableOptions::default()).expect("plain data");
+    assert!(table.get("columns").is_none(), "{table}");
+}
+
+#[test]
 fn settings_of_operation_do_not() {
     let workplace = Workplace::new();
     let first = workplace.spec("").fingerprint;

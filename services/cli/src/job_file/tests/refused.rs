@@ -1,5 +1,7 @@
 //! Every rule, broken: the message names the field, what was found, and what is allowed.
 
+use partitioner::MissingColumn;
+
 use super::super::keys;
 use super::{Workplace, lines};
 
@@ -74,6 +76,25 @@ const REFUSED: &[(&str, &str, &[&str])] = &[
     ),
     ("inputs: [{type: tabular, path: tables, empty_as_string: ''}]", "inputs[0].empty_as_string", &["true or false"]),
     ("inputs: [{type: tabular, path: tables, on_type_mismatch: skip}]", "inputs[0].on_type_mismatch", &["warn, error"]),
+    (
+        "inputs: [{type: file, path: data, columns: [id]}]",
+        "inputs[0].columns",
+        &["columns of an input of type tabular"],
+    ),
+    (
+        "inputs: [{type: tabular, path: tables, columns: id}]",
+        "inputs[0].columns",
+        &["found \"id\"", "a list of column"],
+    ),
+    ("inputs: [{type: tabular, path: tables, columns: []}]", "inputs[0].columns", &["found an empty list"]),
+    ("inputs: [{type: tabular, path: tables, columns: [id, ~]}]", "inputs[0].columns", &["found nothing"]),
+    ("inputs: [{type: tabular, path: tables, columns: [id, '']}]", "inputs[0].columns", &["found \"\""]),
+    ("inputs: [{type: tabular, path: tables, columns: [[id]]}]", "inputs[0].columns", &["found a list"]),
+    (
+        "inputs: {t: {type: tabular, path: tables, columns: [a, b, a]}}",
+        "inputs.t.columns",
+        &["found \"a\" a second time"],
+    ),
     // mini_batch_size
     ("mini_batch_size: 0", "mini_batch_size", &["found \"0\"", "at least 1"]),
     ("mini_batch_size: -1", "mini_batch_size", &["at least 1"]),
@@ -236,6 +257,7 @@ fn unknown_keys_come_with_the_right_name() {
         ("compute", "did you mean compute_target"),
         ("program_arguments", "did you mean arguments"),
         ("task", "its keys are entry_script"),
+        ("keep_columns", "did you mean columns"),
         ("is_deterministic", "did you mean allow_reuse"),
         ("conda_file", "did you mean environment"),
         ("environment_name", "did you mean environment"),
@@ -354,6 +376,31 @@ fn a_job_folder_that_is_no_text_is_refused() {
     let folder = workplace.path("x").with_file_name(std::ffi::OsStr::from_bytes(b"\xff"));
     let problems = super::load(&folder.join("job.yaml"), super::BASE, &[], &workplace.context());
     assert!(lines(&problems.expect_err("arguments are text")).contains("valid UTF-8"));
+}
+
+/// What only the files can tell is said as everything else is.
+#[test]
+fn columns_that_the_files_do_not_have() {
+    let workplace = Workplace::new();
+    let inputs = |columns: &str| format!("inputs:\n  t:\n    type: tabular\n    path: tables\n    columns:\n{columns}");
+    let parsed = workplace.parsed(&inputs("      - id\n      - Unit Price\n      - Store\n      - zzz"));
+    let there = ["id", "unit_price", "date"].map(str::to_owned).to_vec();
+    let missing = |position, is_from_path| MissingColumn { input: 0, position, there: there.clone(), is_from_path };
+    let said = lines(&parsed.refuse_columns(&[missing(1, false), missing(2, true), missing(3, false)]));
+    let expected = "\
+job.yaml:12: inputs.t.columns: the files have no such column; did you mean \"unit_price\"? (found \"Unit Price\"; \
+allowed: id, unit_price, date)
+job.yaml:13: inputs.t.columns: it comes from the path, so every frame has it; list columns of the files (found \
+\"Store\"; allowed: id, unit_price, date)
+job.yaml:14: inputs.t.columns: the files have no such column (found \"zzz\"; allowed: id, unit_price, date)
+";
+    assert_eq!(said, expected);
+
+    let parsed = workplace.parsed("inputs: [{type: tabular, path: tables, columns: [id]}]");
+    let many: Vec<String> = (0..60).map(|number| format!("c{number}")).collect();
+    let missing = MissingColumn { input: 0, position: 0, there: many, is_from_path: false };
+    let said = lines(&parsed.refuse_columns(&[missing]));
+    assert!(said.contains("inputs[0].columns: ") && said.ends_with("c48, c49, … and 10 more)\n"), "{said}");
 }
 
 /// The reference for users has a row for every key.
