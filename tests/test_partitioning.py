@@ -337,7 +337,7 @@ def test_headers_delimiters_encodings(workplace):
 SALES = pd.DataFrame(
     {
         "id": range(500),
-        "note": [f"line {row}, \"quoted\"" for row in range(500)],
+        "note": [f'line {row}, "quoted"' for row in range(500)],
         "price": [row * 0.25 for row in range(500)],
         "day": pd.date_range("2020-01-31", periods=500, freq="D"),
         "kind": ["even", "odd"] * 250,
@@ -353,7 +353,7 @@ ROWS_AS_JSON = """
 
 @pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
 def test_only_the_listed_columns_are_read(workplace, format):
-    """The frame has them in the order of the list, then those of the path; a column without a place there is not read."""
+    """The frame has them in the order of the list, and behind them those of the path."""
     file = workplace.folder / "data" / "north" / f"sales.{format}"
     file.parent.mkdir(parents=True)
     match format:
@@ -393,10 +393,10 @@ def test_listed_columns_that_the_files_do_not_have(workplace):
     job = workplace.job("def run(frame): return frame", inputs=table(columns=["id", "unit_prize"]))
     line = 1 + job.file.read_text().splitlines().index('        "unit_prize"')
     expected = (
-        f"{job.file}:{line}: inputs[0].columns: the files have no such column; did you mean \"unit_price\"? "
+        f'{job.file}:{line}: inputs[0].columns: the files have no such column; did you mean "unit_price"? '
         '(found "unit_prize"; allowed: id, unit_price)\n'
     )
-    target = f"[targets.here]\nqueue = \"sqlite:{workplace.folder}/queue\"\nstore = \"file://{workplace.folder}/store\"\n"
+    target = f'[targets.here]\nqueue = "sqlite:{workplace.folder}/queue"\nstore = "file://{workplace.folder}/store"\n'
     workplace.write({"gristmill.toml": target})
     for command in ["run"], ["plan"], ["enqueue", "--target", "here"], ["run", "--target", "here"]:
         ended = workplace.command(*command, job.file)
@@ -489,3 +489,21 @@ def test_inputs_by_url(workplace, web_server):
     missing = workplace.job(script, inputs=inputs).start().wait()
     assert missing.exit_status in (2, 42), str(missing)
     assert "missing.txt" in missing.stdout + missing.stderr
+
+
+def test_listed_columns_of_inputs_by_url(workplace, web_server):
+    """The head of a text, or the footer of a Parquet file, tells the columns, and a mini-batch has those listed."""
+    workplace.write({"web/t.csv": csv_of(200)})
+    frame = pd.DataFrame({"id": range(300), "text": ["x" * 100] * 300, "n": range(300)})
+    pq.write_table(pa.Table.from_pandas(frame), workplace.folder / "web/t.parquet", row_group_size=100)
+    for format, columns, rows in ("csv", ["val", "id"], 200), ("parquet", ["n", "id"], 300):
+        inputs = table(f"{web_server}/t.{format}", format=format, columns=columns)
+        ended = workplace.job(ROWS_AS_JSON, inputs=inputs, mini_batch_size=4096).run()
+        found = [json.loads(line) for line in ended.lines]
+        assert [names for names, *_ in found] == [columns] * rows
+        assert [number for *_, number in found] == list(range(rows))
+
+        inputs = table(f"{web_server}/t.{format}", format=format, columns=["Id"])
+        refused = workplace.job(ROWS_AS_JSON, inputs=inputs).start().wait()
+        assert refused.exit_status == 2, str(refused)
+        assert 'did you mean "id"?' in refused.stderr
