@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use partitioner::Partitioner;
-use protocol::{Environment, ItemPath, JobSpec, JobState, ResultEvent, Snapshot, begin_message, encode_record};
+use protocol::{
+    Durability, Environment, ItemPath, JobSpec, JobState, ResultEvent, Snapshot, begin_message, encode_record,
+};
 use queue::{Message, Queue};
 use reducer::Reducer;
 use storage::{JobStore, PlanComplete, Source, TargetStore};
@@ -182,6 +184,7 @@ pub async fn describe(parsed: Parsed, target: &Target, queues: Queues) -> Result
     let address = target.queue()?;
     if !target.is_on_this_machine()? {
         warn_of_local_paths(&spec, address);
+    check_durability(&spec, target)?;
     }
     let store = target.open_store().await?;
     spec.job_id = loop {
@@ -222,6 +225,23 @@ fn warn_of_local_paths(spec: &JobSpec, address: &QueueAddress) {
     let inputs = spec.inputs.iter().flat_map(|input| &input.paths);
     let local: Vec<String> = inputs
         .chain([&spec.output.folder])
+/// What is shared by jobs is written as most of them want it.
+fn check_durability(spec: &JobSpec, target: &Target) -> Result<()> {
+    let is_folder = target.store()?.starts_with("file:");
+    let kept = match (target.queue()?, is_folder) {
+        _ if spec.durability == Durability::Process => return Ok(()),
+        (QueueAddress::Sqlite { .. }, true) => "its queue in SQLite and its objects in a folder",
+        (QueueAddress::Sqlite { .. }, false) => "its queue in SQLite",
+        (_, true) => "its objects in a folder",
+        (_, false) => return Ok(()),
+    };
+    bail!(
+        "durability: full is not possible on target {}: it keeps {kept}, without forcing them to disk; leave the key \
+         out, run the job without a target, or use one with RabbitMQ or SQS and an object store",
+        target.name
+    )
+}
+
         .filter(|path| !path.is_url() && !path.as_bytes().is_empty())
         .map(ItemPath::display)
         .collect();

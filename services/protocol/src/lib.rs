@@ -25,7 +25,7 @@ pub use outcome::{
 pub use record::{Record, RecordError, begin_message, decode_records, encode_record, job_of_message};
 pub use report::{Counts, FailedMiniBatch, JobResult, Progress};
 pub use spec::{
-    ColumnType, Durability, Environment, ErrorThresholds, HeaderMode, Input, InputKind, JobSpec, JobState, MiniBatchSize,
-    MismatchPolicy, Output, OutputAction, OutputFormat, Snapshot, Snapshots, TableColumn, TableFormat, TableOptions,
-    TableSchema, milliseconds_since_epoch,
+    ColumnType, Durability, Environment, ErrorThresholds, HeaderMode, Input, InputKind, JobSpec, JobState,
+    MiniBatchSize, MismatchPolicy, Output, OutputAction, OutputFormat, Snapshot, Snapshots, TableColumn, TableFormat,
+    TableOptions, TableSchema, milliseconds_since_epoch,
 };

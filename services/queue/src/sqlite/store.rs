@@ -322,6 +322,17 @@ mod tests {
     }
 
     #[test]
+    fn full_durability_waits_for_the_disk_at_every_commit() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (durability, expected) in [(Durability::Normal, 1), (Durability::Full, 2)] {
+            let options = SqliteOptions { durability, ..SqliteOptions::default() };
+            let store = Store::open(&folder.path().join("queue.db"), options).expect("opens");
+            let synchronous = store.connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i32>(0));
+            assert_eq!(synchronous.expect("is known"), expected);
+        }
+    }
+
+    #[test]
     fn claiming_and_extending_leave_large_bodies_where_they_are() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = open(&folder);

@@ -1,8 +1,8 @@
 //! Whole job files and what becomes of them.
 
 use protocol::{
-    Durability, Environment, ErrorThresholds, HeaderMode, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, MismatchPolicy,
-    Output, OutputAction, OutputFormat, TableFormat, TableOptions,
+    Durability, Environment, ErrorThresholds, HeaderMode, Input, InputKind, ItemPath, JobSpec, MiniBatchSize,
+    MismatchPolicy, Output, OutputAction, OutputFormat, TableFormat, TableOptions,
 };
 
 use super::Workplace;
