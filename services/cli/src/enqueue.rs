@@ -26,7 +26,7 @@ use crate::jobs::{FoundJob, new_job_id};
 use crate::run::{CANCELED, FAILED, RetryArguments, check_columns, load, report};
 use crate::settings::Settings;
 use crate::targets::{QueueAddress, Queues, Target, TargetFlags};
-use crate::unfinished::Unfinished;
+use crate::unfinished::{self, Unfinished};
 
 /// A node's own deadline lies before that of its lease.
 const LEASE_MARGIN: Duration = Duration::from_secs(5);
@@ -97,6 +97,10 @@ pub async fn retry(arguments: RetryArguments, target: &Target) -> Result<ExitCod
     }
     let queues = target.open_queues(false).await?;
     let mut reducer = Reducer::open(job.clone(), queues.results.clone(), reducer::Options::shared()).await?;
+    let lost = reducer.forget_lost_rows().await?;
+    if let Some(warning) = unfinished::lost_rows(&lost) {
+        say!(err, "{warning}");
+    }
     let mini_batches = reducer.tally().mini_batches();
     // A request to cancel that no reducer has seen yet is taken back too, and an end that has no result yet.
     let has_ended = result.is_some() || reducer.tally().ended_as().is_some();
@@ -180,11 +184,11 @@ impl Show {
 /// Checks what only the target can tell, uploads what travels, and describes the job in the store.
 pub async fn describe(parsed: Parsed, target: &Target, queues: Queues) -> Result<Enqueued> {
     let mut spec = parsed.spec;
+    check_durability(&spec, target)?;
     check_lease(&spec, &*queues.tasks)?;
     let address = target.queue()?;
     if !target.is_on_this_machine()? {
         warn_of_local_paths(&spec, address);
-    check_durability(&spec, target)?;
     }
     let store = target.open_store().await?;
     spec.job_id = loop {
@@ -221,10 +225,6 @@ fn check_lease(spec: &JobSpec, tasks: &dyn Queue) -> Result<()> {
     }
 }
 
-fn warn_of_local_paths(spec: &JobSpec, address: &QueueAddress) {
-    let inputs = spec.inputs.iter().flat_map(|input| &input.paths);
-    let local: Vec<String> = inputs
-        .chain([&spec.output.folder])
 /// What is shared by jobs is written as most of them want it.
 fn check_durability(spec: &JobSpec, target: &Target) -> Result<()> {
     let is_folder = target.store()?.starts_with("file:");
@@ -242,6 +242,10 @@ fn check_durability(spec: &JobSpec, target: &Target) -> Result<()> {
     )
 }
 
+fn warn_of_local_paths(spec: &JobSpec, address: &QueueAddress) {
+    let inputs = spec.inputs.iter().flat_map(|input| &input.paths);
+    let local: Vec<String> = inputs
+        .chain([&spec.output.folder])
         .filter(|path| !path.is_url() && !path.as_bytes().is_empty())
         .map(ItemPath::display)
         .collect();

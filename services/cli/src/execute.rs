@@ -24,7 +24,7 @@ use crate::home::Home;
 use crate::job_file;
 use crate::jobs::FoundJob;
 use crate::settings::Settings;
-use crate::unfinished::Unfinished;
+use crate::unfinished::{self, Unfinished};
 
 /// A job that this process has locked and is about to run.
 #[derive(Debug)]
@@ -57,6 +57,9 @@ impl Execution<'_> {
     ) -> Result<JobResult> {
         let folder = self.store.folder().context("a local job has a folder")?.to_owned();
         self.store = self.store.with_durability(self.spec.durability)?;
+        if self.resumed && self.store.remove_damaged_result().await? {
+            tell("warning: result.json cannot be read and is removed: how the job ended is found out again");
+        }
         let tasks = open_queue(folder.join("tasks.db"), self.spec.durability)?;
         let results = open_queue(folder.join("results.db"), self.spec.durability)?;
         // The job is locked, so whoever held a message is gone.
@@ -200,8 +203,20 @@ impl Execution<'_> {
     async fn take_over(&self, tasks: &SqliteQueue, reducer: &mut Reducer, tell: &dyn Fn(&str)) -> Result<Unfinished> {
         let committed_before = reducer.tally().mini_batches().succeeded;
         reducer.drain().await.context("commit what was announced")?;
+        let announced = reducer.tally().mini_batches().succeeded - committed_before;
+        if reducer.segments_mended() > 0 {
+            tell(&format!(
+                "warning: {} segments of the ledger are empty or cut short, as a power cut leaves them; what only they \
+                 held runs again",
+                reducer.segments_mended()
+            ));
+        }
+        let lost = reducer.forget_lost_rows().await.context("look for the rows of what is committed")?;
+        if let Some(warning) = unfinished::lost_rows(&lost) {
+            tell(&warning);
+        }
         let tally = reducer.tally();
-        let announced = tally.mini_batches().succeeded - committed_before;
+        let committed = tally.mini_batches().succeeded.saturating_sub(announced);
         let failed = tally.mini_batches().failed;
         if self.reopened {
             reducer.reopen().await?;
@@ -214,7 +229,7 @@ impl Execution<'_> {
         }
         tasks.purge().await.context("clear the task queue")?;
         let unfinished = Unfinished::new(reducer.tally(), interrupted);
-        tell(&unfinished.explain(&self.spec, committed_before, announced, failed, self.reopened));
+        tell(&unfinished.explain(&self.spec, committed, announced, failed, self.reopened));
         Ok(unfinished)
     }
 }

@@ -45,13 +45,17 @@ pub struct Standing {
 
 impl FoundJob {
     /// Reads a job. `None`: it was cut off before it was described, and holds nothing.
-    pub async fn read(store: JobStore, job_id: &str) -> Result<Option<Self>> {
+    /// `is_mended`: whoever continues it does without a result that cannot be read.
+    async fn read(store: JobStore, job_id: &str, is_mended: bool) -> Result<Option<Self>> {
         let spec = match store.spec().await {
             Ok(spec) => spec,
             Err(storage::Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("read job {job_id}")),
         };
-        let result = store.result().await.with_context(|| format!("read job {job_id}"))?;
+        let result = match store.result().await {
+            Err(storage::Error::Damaged { .. }) if is_mended => None,
+            result => result.with_context(|| format!("read job {job_id}"))?,
+        };
         Ok(Some(Self { store, spec, result }))
     }
 
@@ -75,11 +79,10 @@ impl Jobs {
 
     /// Reads a job. `None`: it was cut off before it was described, and holds nothing.
     pub async fn job(&self, job_id: &str) -> Result<Option<FoundJob>> {
-        let store = match self {
-            Self::Here(home) => JobStore::local(&home.job_folder(job_id))?,
-            Self::There { store, .. } => store.job(job_id),
-        };
-        FoundJob::read(store, job_id).await
+        match self {
+            Self::Here(home) => FoundJob::read(JobStore::local(&home.job_folder(job_id))?, job_id, true).await,
+            Self::There { store, .. } => FoundJob::read(store.job(job_id), job_id, false).await,
+        }
     }
 
     /// The job a person means: its id, the beginning of one, or a job name, for which the newest is taken.

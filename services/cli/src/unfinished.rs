@@ -75,3 +75,14 @@ impl Unfinished {
         lines.join("\n")
     }
 }
+
+/// What to tell about successes that were taken back.
+pub fn lost_rows(mini_batches: &[u64]) -> Option<String> {
+    let first = mini_batches.first()?;
+    Some(format!(
+        "warning: the rows of {} mini-batches that had succeeded (the first is mini-batch {first}) are not there any more, \
+         or not whole: a power cut takes what was not on the disk yet, and a completed job keeps only its output; these \
+         mini-batches run again",
+        mini_batches.len()
+    ))
+}

@@ -14,13 +14,14 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use backon::{ExponentialBuilder, Retryable};
+use bytes::Bytes;
 use protocol::{Descriptor, JobSpec, Planned, ResultEvent, TableSchema, Work, begin_message, encode_record};
 use queue::{Message, Queue};
 use storage::{Commit, JobStore, PLAN_CHUNK_MINI_BATCHES, PlanComplete};
 use tokio::sync::mpsc;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::chunk::Chunk;
 use crate::error::{Error, Result};
@@ -74,12 +75,17 @@ impl Partitioner {
         pending: impl Fn(u64) -> Option<Pending>,
         progress: impl Fn(PlanProgress),
     ) -> anyhow::Result<PlanComplete> {
-        let complete = match self.store.plan_complete().await.context("read the plan")? {
-            Some(complete) => {
-                self.publish_stored(&complete, &pending, &progress).await?;
-                complete
+        let stored = self.stored_plan().await.context("read the plan")?;
+        let (published_to, whole) = match &stored {
+            Some(complete) => self.publish_stored(complete, &pending, &progress).await?,
+            None => (0, false),
+        };
+        let complete = match stored {
+            Some(complete) if whole => complete,
+            _ => {
+                let pending = |mini_batch| if mini_batch < published_to { None } else { pending(mini_batch) };
+                self.plan(&pending, &progress).await?
             }
-            None => self.plan(&pending, &progress).await?,
         };
         let planned = Planned { mini_batches: complete.mini_batches, items: complete.items };
         let mut body = begin_message(&self.spec.job_id);
@@ -88,6 +94,25 @@ impl Partitioner {
         send(&*self.results, vec![message]).await.context("announce that the plan is complete")?;
         info!(job.id = self.spec.job_id, mini_batches = complete.mini_batches, files = complete.files, "planned");
         Ok(complete)
+    }
+
+    /// The totals of a plan that is whole. A machine that stopped may have left some of it empty or cut short: then it
+    /// is made again.
+    async fn stored_plan(&self) -> storage::Result<Option<PlanComplete>> {
+        let stored = async {
+            let complete = self.store.plan_complete().await?;
+            if complete.is_some() {
+                self.store.schemas().await?;
+            }
+            Ok(complete)
+        };
+        match stored.await {
+            Err(error @ (storage::Error::Damaged { .. } | storage::Error::NotFound { .. })) => {
+                warn!(job.id = self.spec.job_id, %error, "the plan is not whole and is made again");
+                Ok(None)
+            }
+            other => other,
+        }
     }
 
     async fn plan(
@@ -115,33 +140,40 @@ impl Partitioner {
         Ok(complete)
     }
 
+    /// Publishes from the stored plan. Returns how far it came, in mini-batches, and whether that is all: a chunk that is
+    /// cut short ends it.
     async fn publish_stored(
         &self,
         complete: &PlanComplete,
         pending: &impl Fn(u64) -> Option<Pending>,
         progress: &impl Fn(PlanProgress),
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<(u64, bool)> {
         let mut published = 0;
         for number in 0..complete.chunks() {
             let first = number * PLAN_CHUNK_MINI_BATCHES;
             let end = complete.mini_batches.min(first + PLAN_CHUNK_MINI_BATCHES);
             if (first..end).any(|mini_batch| pending(mini_batch).is_some()) {
-                let lines = self.store.plan_chunk(number).await.context("read the plan")?;
-                let chunk = Chunk::stored(number, lines);
+                let chunk = match self.store.plan_chunk(number).await {
+                    Ok(lines) => Chunk::stored(number, lines),
+                    Err(storage::Error::NotFound { .. }) => Chunk::stored(number, Bytes::new()),
+                    Err(error) => return Err(error).context("read the plan"),
+                };
                 if chunk.len() != end - first {
-                    bail!("plan chunk {number} holds {} mini-batches, not {}: it is damaged", chunk.len(), end - first);
+                    let (job, held, planned) = (&self.spec.job_id, chunk.len(), end - first);
+                    warn!(job.id = job, chunk = number, held, planned, "the plan is cut short and is made again");
+                    return Ok((first, false));
                 }
                 published += self.publish(&chunk, pending).await?;
             }
             progress(PlanProgress { files: complete.files, mini_batches: end, published });
         }
-        Ok(())
+        Ok((complete.mini_batches, true))
     }
 
     async fn write_schemas(&self, schemas: &[Option<TableSchema>]) -> anyhow::Result<()> {
         let stored = match self.store.schemas().await {
             Ok(stored) => stored,
-            Err(storage::Error::NotFound { .. }) => {
+            Err(storage::Error::NotFound { .. } | storage::Error::Damaged { .. }) => {
                 return self.store.put_schemas(schemas).await.context("write the column types");
             }
             Err(error) => return Err(error).context("read the column types"),
@@ -171,6 +203,14 @@ impl Partitioner {
             }
             Commit::Lost => {
                 let stored = self.store.plan_chunk(chunk.number).await.context("read the plan")?;
+                if chunk.lines.starts_with(&stored) {
+                    // The machine stopped before all of it was on the disk.
+                    return self
+                        .store
+                        .replace_plan_chunk(chunk.number, chunk.lines.clone())
+                        .await
+                        .context("mend the plan");
+                }
                 Err(self.difference(&Chunk::stored(chunk.number, stored), Some(chunk)).into())
             }
         }

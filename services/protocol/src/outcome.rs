@@ -81,6 +81,15 @@ pub enum ResultEvent {
         /// Why, in one line; `None` when completed.
         cause: Option<String>,
     },
+    /// The rows of these mini-batches are gone, although they had succeeded: the machine stopped before their parts were
+    /// on its disk. They are pending again.
+    RowsLost {
+        /// Those of them that nobody has done again since.
+        mini_batches: Vec<u64>,
+    },
+    /// The machine stopped before this segment of the ledger was on its disk. What stands before this is what could be
+    /// read of it.
+    CutShort,
     /// Attempts that were delivered once more although they were committed. A reducer notes only how many.
     Duplicates {
         /// Since the last such note.

@@ -79,6 +79,8 @@ impl Fleet {
             | ResultEvent::PlanFailed { .. }
             | ResultEvent::Reopened { .. }
             | ResultEvent::Ended { .. }
+            | ResultEvent::RowsLost { .. }
+            | ResultEvent::CutShort
             | ResultEvent::Duplicates { .. } => {}
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bytes::{Bytes, BytesMut};
-use protocol::{Attempt, Record, ResultEvent, Rows, decode_records, encode_record};
+use protocol::{Attempt, Record, RecordError, ResultEvent, Rows, decode_records, encode_record};
 use storage::{Commit, JobStore};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -82,6 +82,13 @@ impl Index {
             self.entries.resize(index + 1, Entry::default());
         }
         self.entries[index] = Entry { place, columns };
+    }
+
+    /// Forgets where the rows of a mini-batch are.
+    pub fn remove(&mut self, mini_batch: u64) {
+        if let Some(entry) = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index)) {
+            *entry = Entry::default();
+        }
     }
 
     fn columns_position(&mut self, columns: &Vec<String>) -> u32 {
@@ -233,13 +240,24 @@ pub(crate) struct Ledger {
     patience: Duration,
     /// Segments that are being read, from the next one on: a long ledger is read sooner so.
     reading: VecDeque<AbortOnDropHandle<storage::Result<Option<Bytes>>>>,
+    /// A segment that is cut short is replaced by what can be read of it: nobody else serves the job.
+    mends: bool,
+    /// Segments that were.
+    pub mended: u32,
     pub index: Index,
 }
 
 impl Ledger {
     /// Opens the ledger before its first segment; [`read_next`](Self::read_next) goes through it.
     pub fn new(store: JobStore, job_id: &str, patience: Duration) -> Self {
-        Self { store, job_id: job_id.to_owned(), patience, reading: VecDeque::new(), index: Index::default() }
+        let (reading, index) = (VecDeque::new(), Index::default());
+        Self { store, job_id: job_id.to_owned(), patience, reading, mends: false, mended: 0, index }
+    }
+
+    /// The same one for a job that nobody else serves. A machine that stops may leave its last segments empty or cut
+    /// short. What only they held has to be done again, and the rest stands.
+    pub fn mending(self) -> Self {
+        Self { mends: true, ..self }
     }
 
     /// The number of committed segments that are known: the number of the next.
@@ -261,7 +279,13 @@ impl Ledger {
             self.reading.clear();
             return Ok(None);
         };
-        let records = decode_records(&bytes).collect::<Result<Vec<_>, _>>();
+        let (bytes, records) = match decode_segment(&bytes) {
+            Err(Unusable { readable, cut_short: true, .. }) if self.mends => {
+                self.mend(segment, &bytes[..readable]).await?
+            }
+            Err(Unusable { error, .. }) => (bytes, Err(error)),
+            Ok(records) => (bytes, Ok(records)),
+        };
         let records = records.with_context(|| {
             let object = match self.store.segment_file(u64::from(segment)) {
                 Some(file) => file.display().to_string(),
@@ -275,6 +299,16 @@ impl Ledger {
         })?;
         self.index.segment_bytes.push(bytes.len() as u64);
         Ok(Some(records))
+    }
+
+    async fn mend(&mut self, segment: u32, readable: &[u8]) -> anyhow::Result<(Bytes, anyhow::Result<Vec<Record>>)> {
+        let mut bytes = readable.to_vec();
+        encode_record(&ResultEvent::CutShort, b"", &mut bytes);
+        let bytes = Bytes::from(bytes);
+        self.store.replace_segment(u64::from(segment), bytes.clone()).await.context("mend the ledger")?;
+        self.mended += 1;
+        let records = decode_segment(&bytes).map_err(|unusable| unusable.error);
+        Ok((bytes, records))
     }
 
     /// Commits a batch as the next segment, unless another reducer has made that.
@@ -305,6 +339,41 @@ impl Ledger {
             }
         }
     }
+}
+
+/// A segment that cannot be read to its end.
+struct Unusable {
+    error: anyhow::Error,
+    /// Bytes of the records before that.
+    readable: usize,
+    /// It ends too early, as files do that were not on the disk yet when the machine stopped.
+    cut_short: bool,
+}
+
+fn decode_segment(bytes: &Bytes) -> Result<Vec<Record>, Unusable> {
+    if bytes.is_empty() {
+        return Err(Unusable { error: anyhow::anyhow!("it is empty"), readable: 0, cut_short: true });
+    }
+    let mut records: Vec<Record> = Vec::new();
+    for record in decode_records(bytes) {
+        match record {
+            Ok(record) => records.push(record),
+            Err(error) => {
+                let readable = records.last().map_or(0, |last| last.rows_offset + last.rows.len());
+                let cut_short = matches!(error, RecordError::Truncated { .. }) || is_blank(&bytes[readable..]);
+                return Err(Unusable { error: error.into(), readable, cut_short });
+            }
+        }
+    }
+    Ok(records)
+}
+
+/// Whether a record, and all that follows it, was never written from somewhere within its header on: some file systems
+/// show zeros there.
+fn is_blank(record: &[u8]) -> bool {
+    let written = record.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    let header_bytes = record.first_chunk().map_or(0, |&bytes| u32::from_le_bytes(bytes) as usize);
+    written < 8 + header_bytes
 }
 
 #[cfg(test)]
@@ -415,6 +484,44 @@ mod tests {
         let file = store.segment_file(0).expect("local");
         assert!(error.starts_with(&format!("{} is damaged", file.display())), "{error}");
         assert!(error.contains("gristmill retry digits"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_empty_segment_is_none() {
+        let (_folder, store) = store();
+        store.commit_segment(0, Bytes::new()).await.expect("writable");
+        let error = format!("{:#}", ledger(&store).read_next(1).await.expect_err("damaged"));
+        assert!(error.ends_with("it is empty"), "{error}");
+    }
+
+    /// Wherever a segment ends: its whole records stand, a later reader finds the same, and others go on after it.
+    #[tokio::test]
+    async fn a_segment_that_is_cut_short_is_mended_by_who_serves_the_job_alone() {
+        let mut whole = message(0, b"zero\n");
+        let first = whole.len();
+        whole.extend(message(1, b"one\n"));
+        let blank_from = |end: usize| {
+            let mut bytes = whole.clone();
+            bytes[end..].fill(0);
+            bytes
+        };
+        let header_ends = whole.len() - b"one\n".len();
+        let cut = (0..whole.len()).filter(|&end| end != first).map(|end| whole[..end].to_vec());
+        let blank = (0..first - b"zero\n".len()).chain(first..header_ends).map(blank_from);
+        for (bytes, intact) in cut.chain(blank).map(|bytes| (bytes.clone(), bytes.starts_with(&whole[..first]))) {
+            let (_folder, store) = store();
+            store.commit_segment(0, bytes.into()).await.expect("writable");
+            ledger(&store).read_next(1).await.expect_err("others may serve the job");
+            let mut mending = ledger(&store).mending();
+            let records = mending.read_next(1).await.expect("mended").expect("one segment");
+            assert_eq!(records.len(), 1 + usize::from(intact));
+            assert_eq!(records.last().expect("counted").event, ResultEvent::CutShort);
+            assert_eq!(mending.mended, 1);
+            let mut again = ledger(&store).mending();
+            assert_eq!(again.read_next(1).await.expect("readable"), Some(records));
+            assert_eq!((again.mended, again.segments()), (0, 1));
+            commit(&mut again, &[message(1, b"one\n")]).await;
+        }
     }
 
     #[test]

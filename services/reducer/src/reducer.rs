@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::failures::one_line;
-use crate::ledger::{Batch, Committed, Ledger, SEGMENT_BYTES_MAX, Unreadable};
+use crate::ledger::{Batch, Committed, Ledger, Place, SEGMENT_BYTES_MAX, Unreadable};
 use crate::reports::Reports;
 use crate::service::dead_letter;
 use crate::tally::Effect;
@@ -130,8 +130,9 @@ impl Reducer {
         let limits = Limits::new(&spec, &options);
         let reports = Reports::new(&store, &options).await;
         let progress = Self::no_progress();
+        let ledger = Ledger::new(store.clone(), &spec.job_id, options.store_patience);
         let mut reducer = Self {
-            ledger: Ledger::new(store.clone(), &spec.job_id, options.store_patience),
+            ledger: if options.shared { ledger } else { ledger.mending() },
             store,
             results,
             spec,
@@ -207,6 +208,30 @@ impl Reducer {
             messages += deliveries.len();
             self.commit(deliveries).await?;
         }
+    }
+
+    /// Segments of the ledger that were found empty or cut short, because the machine had stopped, and were mended: what
+    /// only they held is not known any more.
+    pub fn segments_mended(&self) -> u32 {
+        self.ledger.mended
+    }
+
+    /// Takes back the successes whose parts are gone or not whole: a machine stopped before they were on its disk, or the
+    /// job has completed once. Their mini-batches are pending again, and are returned.
+    pub async fn forget_lost_rows(&mut self) -> anyhow::Result<Vec<u64>> {
+        let index = &self.ledger.index;
+        let parts = index.places().filter_map(|(mini_batch, place)| match place {
+            Place::Part(position) => Some((mini_batch, index.part(position))),
+            Place::None | Place::Inline { .. } => None,
+        });
+        let parts = parts.map(|(mini_batch, part)| (mini_batch, &*part.name, part.bytes));
+        let lost = self.store.lost_parts(parts).await.context("look for the rows of what is committed")?;
+        if lost.is_empty()
+            || self.append_event(&ResultEvent::RowsLost { mini_batches: lost.clone() }).await? == Appended::TooLate
+        {
+            return Ok(Vec::new());
+        }
+        Ok(lost)
     }
 
     /// Opens an ended job again: its failed mini-batches are pending, with all their tries; `result.json` and a
@@ -457,6 +482,9 @@ impl Reducer {
                 if effect == Effect::Won {
                     self.ledger.index.place(attempt, segment, record.rows_offset, record.rows.len());
                 }
+            }
+            if let ResultEvent::RowsLost { mini_batches } = &record.event {
+                mini_batches.iter().for_each(|&mini_batch| self.ledger.index.remove(mini_batch));
             }
             if is_new {
                 announce(&record.event);

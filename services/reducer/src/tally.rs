@@ -93,6 +93,10 @@ impl Tally {
                 self.reopen();
                 Effect::Counted
             }
+            ResultEvent::RowsLost { mini_batches } => {
+                mini_batches.iter().for_each(|&mini_batch| self.lose(mini_batch));
+                Effect::Counted
+            }
             ResultEvent::Ended { state, cause } => {
                 let effect = if self.ended_as.is_some() { Effect::Nothing } else { Effect::Counted };
                 self.ended_as.get_or_insert_with(|| (*state, cause.clone()));
@@ -230,6 +234,16 @@ impl Tally {
         self.items_failed += u64::from(total);
         self.failures.given_up(attempt);
         Effect::Counted
+    }
+
+    /// A success has to be had again. What was spent on the mini-batch stays spent.
+    fn lose(&mut self, mini_batch: u64) {
+        let entry = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index));
+        let Some(entry) = entry.filter(|entry| entry.state == MiniBatchState::Succeeded) else { return };
+        self.succeeded -= 1;
+        self.items_succeeded -= u64::from(entry.succeeded);
+        self.items_failed -= u64::from(entry.total - entry.succeeded);
+        *entry = Entry { state: MiniBatchState::Pending, total: 0, succeeded: 0, ..*entry };
     }
 
     fn reopen(&mut self) {
@@ -524,6 +538,19 @@ mod tests {
             let mut tally = Tally::default();
             let won = events.iter().filter(|event| tally.apply(event) == Effect::Won).count() as u64;
             prop_assert_eq!(won, tally.mini_batches().succeeded);
+        }
+
+        #[test]
+        fn what_is_lost_can_be_had_again(events in attempts()) {
+            let mut tally = fold(&events);
+            let (before, won) = (standing(&tally), tally.mini_batches().succeeded);
+            let lost: Vec<u64> = (0..12).filter(|&id| tally.state(id) == MiniBatchState::Succeeded).collect();
+            tally.apply(&ResultEvent::RowsLost { mini_batches: (0..12).collect() });
+            prop_assert_eq!(tally.mini_batches().succeeded, 0);
+            prop_assert_eq!(tally.items().succeeded, 0);
+            prop_assert!(lost.iter().all(|&id| tally.state(id) == MiniBatchState::Pending));
+            let again = events.iter().filter(|event| tally.apply(event) == Effect::Won).count() as u64;
+            prop_assert_eq!((again, standing(&tally)), (won, before));
         }
 
         #[test]

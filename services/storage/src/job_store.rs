@@ -1,5 +1,6 @@
 //! One job's objects.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -108,6 +109,11 @@ impl JobStore {
         self.create(&plan_chunk(chunk), lines).await
     }
 
+    /// Replaces a chunk of the plan that is cut short.
+    pub async fn replace_plan_chunk(&self, chunk: u64, lines: Bytes) -> Result<()> {
+        self.commit(&plan_chunk(chunk), lines).await
+    }
+
     /// Reads a chunk of the plan.
     pub async fn plan_chunk(&self, chunk: u64) -> Result<Bytes> {
         self.get(&plan_chunk(chunk)).await
@@ -138,6 +144,11 @@ impl JobStore {
         self.create(&ledger_segment(sequence), records).await
     }
 
+    /// Replaces a ledger segment by what can be read of it. Only where nobody else serves the job.
+    pub async fn replace_segment(&self, sequence: u64, records: Bytes) -> Result<()> {
+        self.commit(&ledger_segment(sequence), records).await
+    }
+
     /// Reads a whole ledger segment; `None`: it was never committed, so the ledger ends before it.
     pub async fn segment(&self, sequence: u64) -> Result<Option<Bytes>> {
         optional(self.get(&ledger_segment(sequence)).await)
@@ -165,7 +176,8 @@ impl JobStore {
         let Some(folder) = self.folder.as_ref().filter(|_| self.durability == Durability::Full) else { return Ok(()) };
         let parts = folder.join("parts");
         let object = parts.display().to_string();
-        let forced = tokio::task::spawn_blocking(move || rustix::fs::syncfs(File::open(parts)?).map_err(io::Error::from));
+        let forced =
+            tokio::task::spawn_blocking(move || rustix::fs::syncfs(File::open(parts)?).map_err(io::Error::from));
         let forced = forced.await.expect("it does not panic");
         forced.map_err(|error| Error::unavailable(&object, error))
     }
@@ -180,6 +192,24 @@ impl JobStore {
         let (object, path) = (self.name(&part(name)), self.path(&part(name)));
         let read = self.store.get(&path).await.map_err(|error| Error::from_store(&object, error))?;
         Ok(PartStream { bytes: read.meta.size, object, pieces: read.into_stream() })
+    }
+
+    /// Which of these parts are gone, or not whole. Each is named by a number, a name and its bytes; returns the numbers.
+    pub async fn lost_parts<'a>(&self, parts: impl Iterator<Item = (u64, &'a str, u64)>) -> Result<Vec<u64>> {
+        let mut parts = parts.peekable();
+        let numbers = |lost: &mut dyn Iterator<Item = (u64, &'a str, u64)>| lost.map(|(number, ..)| number).collect();
+        if parts.peek().is_none() {
+            return Ok(Vec::new());
+        }
+        if let Some(folder) = &self.folder {
+            let is_lost =
+                |name: &str, bytes: u64| folder.join(part(name)).metadata().map_or(true, |found| found.len() != bytes);
+            return Ok(numbers(&mut parts.filter(|(_, name, bytes)| is_lost(name, *bytes))));
+        }
+        let listed = self.store.list(Some(&self.path("parts"))).map_ok(|meta| (meta.location, meta.size));
+        let listed: HashMap<ObjectPath, u64> =
+            listed.try_collect().await.map_err(|error| Error::from_store(&self.name("parts"), error))?;
+        Ok(numbers(&mut parts.filter(|(_, name, bytes)| listed.get(&self.path(&part(name))) != Some(bytes))))
     }
 
     /// The file of a part, for local jobs.
@@ -244,6 +274,17 @@ impl JobStore {
     /// How the job ended, if it has.
     pub async fn result(&self) -> Result<Option<JobResult>> {
         optional(self.json("result.json").await)
+    }
+
+    /// Removes a `result.json` that cannot be read: the machine stopped before it was on the disk. Says whether there
+    /// was one.
+    pub async fn remove_damaged_result(&self) -> Result<bool> {
+        match self.result().await {
+            Err(Error::Damaged { .. }) => {}
+            other => return other.map(|_| false),
+        }
+        let removed = self.commits.delete(&self.path("result.json")).await;
+        removed.map(|()| true).map_err(|error| Error::from_store(&self.name("result.json"), error))
     }
 
     /// Opens an ended or canceled job again.
@@ -315,8 +356,7 @@ impl PartStream {
 }
 
 fn open_folder(folder: &Path) -> Result<LocalFileSystem> {
-    LocalFileSystem::new_with_prefix(folder)
-        .map_err(|error| Error::from_store(&folder.display().to_string(), error))
+    LocalFileSystem::new_with_prefix(folder).map_err(|error| Error::from_store(&folder.display().to_string(), error))
 }
 
 fn json<T: Serialize + ?Sized>(value: &T) -> Bytes {

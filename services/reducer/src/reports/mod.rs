@@ -227,9 +227,14 @@ impl Files {
             }
             ResultEvent::PlanFailed { cause } => self.overview_line(&format!("Scheduling failed: {cause}")),
             ResultEvent::Reopened { .. } => self.overview_line("The job was opened again."),
+            ResultEvent::RowsLost { mini_batches } => {
+                let count = mini_batches.len();
+                self.overview_line(&format!("The rows of {count} mini batches are gone; they run again."));
+            }
             ResultEvent::Job { .. }
             | ResultEvent::Attempt(_)
             | ResultEvent::Ended { .. }
+            | ResultEvent::CutShort
             | ResultEvent::Duplicates { .. } => {}
         }
     }
