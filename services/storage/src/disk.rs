@@ -10,6 +10,12 @@ pub fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
+/// Forces everything to disk that the file system of a folder holds in memory: one call for many files. What is kept for
+/// later and believed because it is there is forced so before it gets its name.
+pub fn sync_file_system(folder: &Path) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(File::open(folder)?)?)
+}
+
 /// Makes a folder and those above it. What was made is on the disk when this returns.
 pub fn create_folder(path: &Path) -> io::Result<()> {
     let missing = path.ancestors().take_while(|folder| !folder.exists()).count();

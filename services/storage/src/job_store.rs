@@ -1,7 +1,6 @@
 //! One job's objects.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -176,8 +175,7 @@ impl JobStore {
         let Some(folder) = self.folder.as_ref().filter(|_| self.durability == Durability::Full) else { return Ok(()) };
         let parts = folder.join("parts");
         let object = parts.display().to_string();
-        let forced =
-            tokio::task::spawn_blocking(move || rustix::fs::syncfs(File::open(parts)?).map_err(io::Error::from));
+        let forced = tokio::task::spawn_blocking(move || disk::sync_file_system(&parts));
         let forced = forced.await.expect("it does not panic");
         forced.map_err(|error| Error::unavailable(&object, error))
     }

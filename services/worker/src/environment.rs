@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use protocol::Environment;
+use storage::disk;
 
 /// Lines of the installer's output that an error carries.
 const INSTALLER_LINES: usize = 15;
@@ -55,6 +56,8 @@ fn virtual_environment(file: &Path, base: &Path, cache: &Path, tell: impl Fn(&st
         install.arg("--requirement").arg(file);
     }
     run(&mut install).with_context(|| format!("install the packages of {}", file.display()))?;
+    // Once it is complete it is believed, after a power cut too.
+    disk::sync_file_system(&folder).with_context(|| format!("write {} to disk", folder.display()))?;
     File::create(&complete)?;
     Ok(python)
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use protocol::{ItemPath, JobSpec};
-use storage::Stores;
+use storage::{Stores, disk};
 use tokio::sync::Mutex;
 
 /// Options of the script that the engine sets, and whose values nothing replaces.
@@ -64,7 +64,7 @@ async fn copy_of(url: &str, stores: &Stores, cache: &Path, turns: &Turns, by: &s
     let _ = std::fs::remove_dir_all(&partial);
     tracing::info!("downloading {url}: {} bytes", tree.bytes());
     let fetched = match tree.download(&partial.join(tree.name())).await {
-        Ok(()) => std::fs::rename(&partial, &folder).with_context(|| format!("make {}", folder.display())),
+        Ok(()) => keep(partial.clone(), folder.clone()).await,
         Err(error) => Err(error.into()),
     };
     if fetched.is_err() {
@@ -75,6 +75,15 @@ async fn copy_of(url: &str, stores: &Stores, cache: &Path, turns: &Turns, by: &s
         Err(_) if folder.is_dir() => Ok(copy),
         fetched => fetched.map(|()| copy),
     }
+}
+
+/// Once it is there it is believed, after a power cut too.
+async fn keep(partial: PathBuf, folder: PathBuf) -> Result<()> {
+    let kept = tokio::task::spawn_blocking(move || {
+        disk::sync_file_system(&partial).with_context(|| format!("write {} to disk", partial.display()))?;
+        std::fs::rename(&partial, &folder).with_context(|| format!("make {}", folder.display()))
+    });
+    kept.await.context("keep a side input")?
 }
 
 /// Every mention of a side input becomes the path of its copy here.

@@ -15,7 +15,7 @@ use blake3::Hasher;
 use protocol::Snapshot;
 
 use super::{Limit, failed, mode};
-use crate::{Error, Result};
+use crate::{Error, Result, disk};
 
 /// What describes one file: its header, long name and padding.
 const DESCRIPTION_BYTES_MAX: u64 = 64 * 1024;
@@ -43,6 +43,8 @@ pub fn unpack(archive: &Path, snapshot: &Snapshot, limit: Limit, into: &Path) ->
     clear(&partial).map_err(failed(&partial))?;
     std::fs::create_dir(&partial).map_err(failed(&partial))?;
     let unpacked = extract(archive, snapshot, limit, &partial);
+    // Once it is there it is believed, after a power cut too.
+    let unpacked = unpacked.and_then(|()| disk::sync_file_system(&partial).map_err(failed(&partial)));
     let renamed = unpacked.and_then(|()| std::fs::rename(&partial, into).map_err(failed(into)));
     if renamed.is_err() {
         // The next one clears what cannot be cleared now.
