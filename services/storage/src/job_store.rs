@@ -259,9 +259,12 @@ impl JobStore {
         self.put("progress.json", json(progress)).await
     }
 
-    /// Reads `progress.json`.
+    /// Reads `progress.json`. One that a power cut has spoiled is none: it is for people, and soon written again.
     pub async fn progress(&self) -> Result<Option<Progress>> {
-        optional(self.json("progress.json").await)
+        match self.json("progress.json").await {
+            Err(Error::Damaged { .. }) => Ok(None),
+            read => optional(read),
+        }
     }
 
     /// Ends the job. `Lost`: it had ended already.
@@ -418,6 +421,36 @@ mod tests {
             store.delete_parts().await.expect("deletable when there are none");
             assert!(matches!(store.part("0-1").await, Err(Error::NotFound { .. })));
         }
+    }
+
+    #[tokio::test]
+    async fn parts_that_are_gone_or_not_whole_are_lost() {
+        let (_folder, stores) = stores();
+        for store in stores {
+            let lost = |parts: [(u64, &'static str, u64); 3]| store.lost_parts(parts.into_iter());
+            store.put_part("0-1", Bytes::from_static(b"rows")).await.expect("writable");
+            store.put_part("1-1", Bytes::new()).await.expect("writable");
+            store.commit_parts().await.expect("writable");
+            let parts = [(0, "0-1", 4), (1, "1-1", 4), (2, "2-1", 4)];
+            assert_eq!(lost(parts).await.expect("readable"), [1, 2]);
+            assert!(store.lost_parts([].into_iter()).await.expect("readable").is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_spoiled_is_never_read_as_whole() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let store = JobStore::local(folder.path()).expect("folder exists");
+        let store = store.with_durability(Durability::Full).expect("folder exists");
+        assert!(!store.remove_damaged_result().await.expect("there is none"));
+        for name in ["result.json", "progress.json", "spec.json"] {
+            std::fs::write(folder.path().join(name), "").expect("writable");
+        }
+        assert_eq!(store.progress().await.expect("none"), None);
+        assert!(matches!(store.spec().await, Err(Error::Damaged { .. })));
+        assert!(matches!(store.result().await, Err(Error::Damaged { .. })));
+        assert!(store.remove_damaged_result().await.expect("removable"));
+        assert_eq!(store.result().await.expect("none"), None);
     }
 
     #[tokio::test]
