@@ -11,7 +11,7 @@ use std::os::fd::{FromRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayAccessor, ArrayRef, AsArray, PrimitiveArray};
+use arrow::array::{Array, ArrayAccessor, ArrayRef, AsArray, DictionaryArray, PrimitiveArray};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{self as types, ArrowPrimitiveType, DataType, TimeUnit};
 use arrow::ipc::reader::StreamDecoder;
@@ -92,6 +92,9 @@ fn convert(py: Python<'_>, array: &ArrayRef, memory: &mut TextMemory) -> PyResul
         DataType::Utf8 => texts(py, array.as_string::<i32>(), memory),
         DataType::LargeUtf8 => texts(py, array.as_string::<i64>(), memory),
         DataType::Utf8View => texts(py, array.as_string_view(), memory),
+        DataType::Dictionary(keys, values) if **keys == DataType::Int32 && **values == DataType::Utf8 => {
+            texts_of_dictionary(py, array.as_dictionary::<types::Int32Type>())
+        }
         DataType::Null => Ok(("plain", objects(py, (0..array.len()).map(|_| py.None()).collect()))),
         DataType::Date32 => {
             let days = array.as_primitive::<types::Date32Type>();
@@ -194,6 +197,19 @@ where
     }
     memory.end();
     Ok(("plain", objects(py, cells)))
+}
+
+/// Equal texts become the same Python object.
+fn texts_of_dictionary(
+    py: Python<'_>,
+    array: &DictionaryArray<types::Int32Type>,
+) -> PyResult<(&'static str, Py<PyAny>)> {
+    let text = |text: &str| PyString::new(py, text).into_any().unbind();
+    let texts: Vec<Py<PyAny>> =
+        array.values().as_string::<i32>().iter().map(|value| value.map_or_else(|| py.None(), text)).collect();
+    let known =
+        |key: Option<usize>| key.and_then(|key| texts.get(key)).map_or_else(|| py.None(), |known| known.clone_ref(py));
+    Ok(("plain", objects(py, array.keys_iter().map(known).collect())))
 }
 
 /// Longest text worth remembering, bytes.

@@ -38,6 +38,7 @@ def test_column_types(start):
         text=pa.array(["é", None]),
         large=pa.array(["", "x" * 100], pa.large_string()),
         view=pa.array(["view", None], pa.string_view()),
+        dictionary=pa.array(["same", None]).dictionary_encode(),
         blank=pa.array([None, None], pa.null()),
     )
     assert shown(agent, table) == [
@@ -52,6 +53,7 @@ def test_column_types(start):
         "text|object|['é', None]",
         f"large|object|['', '{'x' * 100}']",
         "view|object|['view', None]",
+        "dictionary|object|['same', None]",
         "blank|object|[None, None]",
     ]
     table = batch(
@@ -76,7 +78,7 @@ def test_types_that_need_pyarrow(start):
         zoned=pa.array([0, None], pa.timestamp("us", tz="Europe/Berlin")),
         raw=pa.array([b"\xff", None], pa.binary()),
         nested=pa.array([[1], None], pa.list_(pa.int64())),
-        kind=pa.array(["a", None]).dictionary_encode(),
+        kind=pa.array(["a", None]).cast(pa.dictionary(pa.int8(), pa.string())),
         plain=pa.array([1, 2]),
     )
     lines = shown(agent, table)
@@ -186,3 +188,33 @@ def test_repeated_and_unique_texts(start, rows):
     )
     event = agent.run_table(table)
     assert event["rows"].decode() == "".join(f"x u{n}\n" for n in range(rows))
+
+
+def test_a_frame_stays_as_it_is_when_others_come_after_it(start):
+    agent = start(
+        """
+        kept = []
+
+        def run(frame):
+            kept.append(frame)
+            return [f"{one.iloc[0, 0]} {one.iloc[0, 1]} {len(one)}" for one in kept]
+        """
+    )
+    for round, (number, text, rows) in enumerate([(1, "a", 3), (2, "b", 1), (3, "a", 2)]):
+        table = batch(number=pa.array([number] * rows), text=pa.array([text] * rows))
+        assert shown(agent, table)[: round + 1] == ["1 a 3", "2 b 1", "3 a 2"][: round + 1]
+
+
+def test_texts_that_come_back_and_texts_that_never_do(start):
+    """More values than are remembered, in one column again and again, in the other always new ones."""
+    agent = start(
+        """
+        def run(frame):
+            return [f"{again} {new}" for again, new in zip(frame["again"], frame["new"])]
+        """
+    )
+    for round in range(3):
+        again = [f"value {row * 7 % 20_000}" for row in range(50_000)]
+        new = [f"{round} {row}" for row in range(50_000)]
+        table = batch(again=pa.array(again), new=pa.array(new))
+        assert shown(agent, table) == [f"{one} {other}" for one, other in zip(again, new, strict=True)]

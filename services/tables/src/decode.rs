@@ -143,7 +143,8 @@ impl Decoder {
             let BlockRange::RowGroup { row_group, offset, rows } = block.block.range else {
                 return Err(wrong_range(&name, "a Parquet file has no lines"));
             };
-            let batch = self.row_groups.read(block.path, &name, (row_group, offset, rows), &request.options.columns)?;
+            let (piece, listed) = ((row_group, offset, rows), &request.options.columns);
+            let batch = self.row_groups.read(block.path, &name, piece, listed, request.blocks.len() == 1)?;
             rows_of_blocks.push(batch.num_rows());
             batches.push(batch);
         }

@@ -1,7 +1,8 @@
 //! Parquet: one row group, or rows of one, as they stand in the file.
 //!
-//! Column types are those of the file, but for two: dictionaries are read as their values, and text has 64-bit offsets
-//! as everywhere else in this crate. What a library stored in the file about its own index is left out: a mini-batch
+//! Column types are those of the file, but for text: it has 64-bit offsets as everywhere else in this crate, unless the
+//! file keeps it as a dictionary. Then that is handed on, because what is equal need not be made twice. Dictionaries of
+//! anything else are read as their values. What a library stored in the file about its own index is left out: a mini-batch
 //! has an index of its own.
 
 use std::collections::{BTreeSet, HashMap};
@@ -17,7 +18,9 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use parquet::basic::Encoding;
 use parquet::errors::ParquetError;
+use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 
 use crate::error::{Error, Result, display, unreadable};
 
@@ -84,17 +87,28 @@ struct Identity {
 
 impl RowGroupReader {
     /// Rows `offset .. offset + rows` of row group `row_group` of `path`, which messages call `name`: the columns that
-    /// `listed` names, in its order, or, where it names none, all.
+    /// `listed` names, in its order, or, where it names none, all. Text of a whole row group may come as
+    /// dictionaries if `with_dictionaries`: those of several do not go together.
     pub fn read(
         &mut self,
         path: &Path,
         name: &str,
         (row_group, offset, rows): (u32, u64, u64),
         listed: &[String],
+        with_dictionaries: bool,
     ) -> Result<RecordBatch> {
         let file = File::open(path).map_err(unreadable(name))?;
-        let metadata = self.metadata(&file, path, name)?;
-        let schema = plain_schema(metadata.schema());
+        let mut metadata = self.metadata(&file, path, name)?;
+        let group = metadata.metadata().row_groups().get(row_group as usize);
+        let is_whole = group.is_some_and(|group| offset == 0 && rows == group.num_rows().max(0) as u64);
+        if let Some(group) = group.filter(|_| with_dictionaries && is_whole)
+            && let Some(schema) = dictionary_schema(&metadata, group)
+        {
+            let options = ArrowReaderOptions::new().with_schema(schema);
+            let footer = Arc::clone(metadata.metadata());
+            metadata = guarded(name, "footer", || ArrowReaderMetadata::try_new(footer, options))?;
+        }
+        let schema = bare_schema(metadata.schema());
         let selection = Selection::new(&schema, listed, name)?;
         let schema = match &selection {
             None => schema,
@@ -185,7 +199,7 @@ impl Selection {
 pub(crate) fn joined(schema: &SchemaRef, batches: Vec<RecordBatch>, name: &str) -> Result<RecordBatch> {
     let batches = batches.into_iter().map(|batch| {
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        let found = plain_schema(&batch.schema());
+        let found = bare_schema(&batch.schema());
         if found != *schema {
             let message = "its columns are not those of the other files of the mini-batch".to_owned();
             return Err(Error::Plan { path: name.to_owned(), message });
@@ -199,19 +213,39 @@ pub(crate) fn joined(schema: &SchemaRef, batches: Vec<RecordBatch>, name: &str) 
     }
 }
 
-/// The schema without metadata, dictionaries and kinds of text.
-fn plain_schema(schema: &Schema) -> SchemaRef {
-    retyped(schema, |_| true)
+/// The schema without metadata.
+fn bare_schema(schema: &Schema) -> SchemaRef {
+    let bare = |field: &Arc<Field>| Field::new(field.name(), field.data_type().clone(), true);
+    Arc::new(Schema::new(schema.fields().iter().map(bare).collect::<Vec<_>>()))
 }
 
-/// The same as the reader takes it: a column that is never missing in the file must be called so.
+/// The schema without metadata, dictionaries and kinds of text. For the reader, which wants a column that is never
+/// missing in the file to be called so.
 fn readable_schema(schema: &Schema) -> SchemaRef {
-    retyped(schema, Field::is_nullable)
+    let plain = |field: &Arc<Field>| Field::new(field.name(), plain_type(field.data_type()), field.is_nullable());
+    Arc::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()))
 }
 
-fn retyped(schema: &Schema, is_nullable: impl Fn(&Field) -> bool) -> SchemaRef {
-    let plain = |field: &Arc<Field>| Field::new(field.name(), plain_type(field.data_type()), is_nullable(field));
-    Arc::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()))
+/// The same, with dictionaries where all text of a column stands in one in this row group; `None` if it nowhere does.
+fn dictionary_schema(metadata: &ArrowReaderMetadata, group: &RowGroupMetaData) -> Option<SchemaRef> {
+    let mut fields: Vec<Arc<Field>> = metadata.schema().fields().iter().map(Arc::clone).collect();
+    let mut has_dictionaries = false;
+    for (leaf, chunk) in group.columns().iter().enumerate() {
+        let field = &mut fields[metadata.parquet_schema().get_column_root_idx(leaf)];
+        if *field.data_type() == DataType::LargeUtf8 && is_dictionary(chunk) {
+            let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+            *field = Arc::new(field.as_ref().clone().with_data_type(dictionary));
+            has_dictionaries = true;
+        }
+    }
+    has_dictionaries.then(|| Arc::new(Schema::new(fields)))
+}
+
+/// Whether every value of the chunk stands in its dictionary. Writers that do not say so are not asked twice.
+fn is_dictionary(chunk: &ColumnChunkMetaData) -> bool {
+    let is_only = |encoding| chunk.page_encoding_stats_mask().is_some_and(|mask| mask.is_only(encoding));
+    chunk.dictionary_page_offset().is_some()
+        && (is_only(Encoding::RLE_DICTIONARY) || is_only(Encoding::PLAIN_DICTIONARY))
 }
 
 fn plain_type(data_type: &DataType) -> DataType {

@@ -116,6 +116,37 @@ fn types_are_those_of_the_file() {
 }
 
 #[test]
+fn text_of_a_whole_row_group_stays_the_dictionary_it_is_in_the_file() {
+    let folder = Folder::new();
+    let path = write(&folder);
+    let whole = decode(&path, 0, 0, 10).expect("readable");
+    let text = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+    assert_eq!([whole.batch.column(1).data_type(), whole.batch.column(2).data_type()], [&text, &text]);
+    let piece = decode(&path, 0, 0, 9).expect("readable");
+    assert_eq!(*piece.batch.column(1).data_type(), DataType::LargeUtf8, "a piece would bring all of the dictionary");
+    for column in [1, 2] {
+        assert_eq!(values(whole.batch.column(column))[..9], values(piece.batch.column(column)));
+    }
+    assert_eq!(values(whole.batch.column(1))[2..5], ["t2", "-", "t4"]);
+}
+
+#[test]
+fn text_that_is_in_no_dictionary_is_read_as_it_stands() {
+    let folder = Folder::new();
+    let path = folder.file("plain.parquet", "");
+    let texts: ArrayRef = Arc::new(StringArray::from_iter_values(["a", "b", "a"]));
+    let batch = RecordBatch::try_from_iter([("text", texts)]).expect("one column");
+    let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
+    let file = File::create(&path).expect("writable");
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).expect("writable");
+    writer.write(&batch).expect("writable");
+    writer.close().expect("writable");
+    let decoded = decode(&path, 0, 0, 3).expect("readable");
+    assert_eq!(*decoded.batch.column(0).data_type(), DataType::LargeUtf8);
+    assert_eq!(values(decoded.batch.column(0)), ["a", "b", "a"]);
+}
+
+#[test]
 fn several_blocks_are_one_table() {
     let folder = Folder::new();
     let path = write(&folder);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::datatypes::{DataType, Float64Type, Int64Type, TimestampNanosecondType};
+use arrow::datatypes::{DataType, Float64Type, Int32Type, Int64Type, TimestampNanosecondType};
 use protocol::{Block, BlockRange, ItemPath, TableFormat, TableOptions, TableSchema};
 use tables::{DecodeRequest, Decoded, LocalBlock, Result};
 use tempfile::TempDir;
@@ -92,6 +92,11 @@ pub fn values(array: &ArrayRef) -> Vec<String> {
             DataType::Timestamp(_, _) => {
                 let date = array.as_primitive::<TimestampNanosecondType>().value_as_datetime(row);
                 date.expect("within the calendar").to_string()
+            }
+            DataType::Dictionary(_, _) => {
+                let array = array.as_dictionary::<Int32Type>();
+                let key = array.key(row).expect("it is not missing");
+                array.values().as_string::<i32>().value(key).to_owned()
             }
             DataType::Null => "-".to_owned(),
             other => panic!("{other} is no type of a text table"),
