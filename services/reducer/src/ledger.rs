@@ -166,6 +166,12 @@ impl Batch {
         None
     }
 
+    /// Adds the records of another batch behind its own.
+    pub fn append(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.records.extend(other.records);
+    }
+
     /// Adds an event of the reducer's own.
     pub fn add_event(&mut self, event: &ResultEvent) {
         let mut body = Vec::new();

@@ -26,6 +26,7 @@ use crate::service::dead_letter;
 use crate::tally::Effect;
 use crate::thresholds::{self, Elapsed, Limits, describe};
 use crate::{CrashPoint, Options, Tally};
+use receive::Received;
 
 /// Messages of one receive. Workers put many outcomes into a message, so this bounds memory more than it costs speed.
 const MESSAGES_MAX: usize = 64;
@@ -206,7 +207,7 @@ impl Reducer {
                 return Ok(messages);
             }
             messages += deliveries.len();
-            self.commit(deliveries).await?;
+            self.commit(deliveries.into_iter().map(Received::read).collect()).await?;
         }
     }
 
@@ -315,16 +316,16 @@ impl Reducer {
                     }
                 }
                 received = incoming.recv() => {
-                    let deliveries = received.context("receiving results stopped")??;
-                    self.commit_with_waiting(deliveries, &mut incoming).await?;
+                    let messages = received.context("receiving results stopped")??;
+                    self.commit_with_waiting(messages, &mut incoming).await?;
                 }
             }
         };
         drop(receiver);
         incoming.close();
         let mut left = Vec::new();
-        while let Some(Ok(deliveries)) = incoming.recv().await {
-            left.extend(deliveries);
+        while let Some(Ok(messages)) = incoming.recv().await {
+            left.extend(messages);
         }
         match rest {
             Rest::Ends(End::Canceled(reason)) if self.tally.ended_as().is_none() => {
@@ -335,7 +336,9 @@ impl Reducer {
             }
             Rest::Stopped => self.commit(left).await?,
             // They tell nothing that matters now, but if the job is opened again they do.
-            Rest::Ends(_) | Rest::EndedElsewhere(_) => self.release(left).await,
+            Rest::Ends(_) | Rest::EndedElsewhere(_) => {
+                self.release(left.into_iter().map(|message| message.delivery).collect()).await
+            }
         }
         Ok(rest)
     }
@@ -355,39 +358,42 @@ impl Reducer {
     /// mini-batches a short wait makes one segment of what would have been many.
     async fn commit_with_waiting(
         &mut self,
-        mut deliveries: Vec<Delivery>,
-        incoming: &mut mpsc::Receiver<anyhow::Result<Vec<Delivery>>>,
+        mut messages: Vec<Received>,
+        incoming: &mut mpsc::Receiver<anyhow::Result<Vec<Received>>>,
     ) -> anyhow::Result<()> {
         let due = self.committed.map_or_else(Instant::now, |committed| committed + self.options.commit_interval);
-        let mut bytes: usize = deliveries.iter().map(|delivery| delivery.body.len()).sum();
+        let bytes_of =
+            |messages: &[Received]| messages.iter().map(|message| message.delivery.body.len()).sum::<usize>();
+        let mut bytes = bytes_of(&messages);
         while bytes < SEGMENT_BYTES_MAX
             && let Ok(Some(more)) = timeout_at(due, incoming.recv()).await
         {
             let more = more?;
-            bytes += more.iter().map(|delivery| delivery.body.len()).sum::<usize>();
-            deliveries.extend(more);
+            bytes += bytes_of(&more);
+            messages.extend(more);
         }
-        self.commit(deliveries).await?;
+        self.commit(messages).await?;
         self.committed = Some(Instant::now());
         Ok(())
     }
 
     /// Commits messages in segments of bounded size, and only then acknowledges them.
-    async fn commit(&mut self, deliveries: Vec<Delivery>) -> anyhow::Result<()> {
-        let mut deliveries = deliveries.into_iter().peekable();
-        while deliveries.peek().is_some() {
+    async fn commit(&mut self, messages: Vec<Received>) -> anyhow::Result<()> {
+        let mut messages = messages.into_iter().peekable();
+        while messages.peek().is_some() {
             let mut batch = Batch::default();
             let mut held = Vec::new();
             while !batch.is_full()
-                && let Some(delivery) = deliveries.next()
+                && let Some(Received { delivery, records, unreadable }) = messages.next()
             {
-                if let Some(unreadable) = batch.add(&delivery.body) {
+                batch.append(records);
+                if let Some(unreadable) = unreadable {
                     self.put_aside(&delivery, &unreadable).await?;
                 }
                 held.push(delivery);
             }
             if self.append(batch).await? == Appended::TooLate {
-                held.extend(deliveries);
+                held.extend(messages.map(|message| message.delivery));
                 self.release(held).await;
                 break;
             }

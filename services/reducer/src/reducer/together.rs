@@ -124,14 +124,15 @@ async fn run(steps: &[Step]) {
     let job = Job::new().await;
     let mut reducers = Vec::new();
     for _ in 0..REDUCERS {
-        reducers.push((job.open().await, Vec::<Delivery>::new()));
+        reducers.push((job.open().await, Vec::<Received>::new()));
     }
     for step in steps {
         match *step {
             Step::Receive(which, messages_max) => {
                 let (reducer, held) = &mut reducers[which];
                 let request = Receive { messages_max, ..reducer.request(Duration::ZERO) };
-                held.extend(reducer.results.receive(request).await.expect("received"));
+                let deliveries = reducer.results.receive(request).await.expect("received");
+                held.extend(deliveries.into_iter().map(Received::read));
             }
             Step::Commit(which) => {
                 let (reducer, held) = &mut reducers[which];
@@ -140,7 +141,7 @@ async fn run(steps: &[Step]) {
             Step::CommitAndDie(which) => {
                 let (reducer, held) = &mut reducers[which];
                 let mut batch = Batch::default();
-                held.iter().for_each(|delivery| assert!(batch.add(&delivery.body).is_none()));
+                held.iter().for_each(|held| assert!(batch.add(&held.delivery.body).is_none()));
                 reducer.append(batch).await.expect("committed");
                 reducers[which] = (job.open().await, Vec::new());
             }
