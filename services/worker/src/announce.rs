@@ -9,7 +9,8 @@
 //! acknowledged. So it costs neither a try nor a lost delivery, whatever the queue counts.
 //!
 //! A crash between two steps repeats work, and the reducer counts the repeated announcement once. What accumulates
-//! while one round is under way travels together in the next, so rounds grow with the load and no timer is needed.
+//! while one round is under way travels together in the next, so rounds grow with the load. Small ones do not follow
+//! each other at once, or a quick queue would get one outcome at a time and take the processor from the processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,11 +22,16 @@ use protocol::{Attempt, Descriptor, ResultEvent, Rows, Work};
 use queue::{Message, Queue};
 use storage::{JobStore, PLAN_CHUNK_MINI_BATCHES};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, sleep_until};
 
 use crate::lease::{LeaseId, Leases};
 use crate::messages::{Messages, inline_rows_bytes_max};
 use crate::{Crash, CrashPoint};
 
+/// From a small round to the next, at least.
+const ROUND_PERIOD: Duration = Duration::from_millis(10);
+/// Outcomes that make a round worth its calls, however soon after the last.
+const ROUND_ENOUGH: usize = 64;
 /// Outcomes in one round.
 const ROUND_MAX: usize = 4096;
 /// Outcomes that may wait for a round, before those who produce them wait too.
@@ -117,12 +123,19 @@ impl Announcer {
     async fn run(self, mut receiver: mpsc::Receiver<Announcement>) -> Result<()> {
         let mut round = Vec::new();
         while receiver.recv_many(&mut round, ROUND_MAX).await > 0 {
-            self.announce(round.drain(..)).await?;
+            let next = Instant::now() + ROUND_PERIOD;
+            let is_small = round.len() < ROUND_ENOUGH;
+            let has_parts = self.announce(round.drain(..)).await?;
+            // Large rows wait in memory, so they do not wait for others.
+            if is_small && !has_parts {
+                sleep_until(next).await;
+            }
         }
         Ok(())
     }
 
-    async fn announce(&self, round: impl Iterator<Item = Announcement>) -> Result<()> {
+    /// Returns whether there was a part to write.
+    async fn announce(&self, round: impl Iterator<Item = Announcement>) -> Result<bool> {
         let mut messages = Messages::new(&self.job_id, self.results.limits().message_bytes_max);
         let task_bytes_max = self.tasks.limits().message_bytes_max;
         let mut next_tries = Vec::new();
@@ -177,7 +190,7 @@ impl Announcer {
         for lease in leases {
             self.leases.end(lease);
         }
-        Ok(())
+        Ok(has_parts)
     }
 
     /// Decides where rows go, and returns those that stay inline.

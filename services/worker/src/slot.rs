@@ -83,6 +83,11 @@ impl Pipe {
         if self.handed.len() * 2 > depth { 0 } else { depth - self.handed.len() }
     }
 
+    /// How many mini-batches it holds.
+    pub fn len(&self) -> usize {
+        self.handed.len()
+    }
+
     /// Whether the process has nothing to do.
     pub fn is_empty(&self) -> bool {
         self.handed.is_empty()

@@ -83,6 +83,11 @@ impl Slot {
         self.running.as_ref().map_or(1, |running| running.pipe.depth())
     }
 
+    /// Mini-batches that are in its pipe.
+    pub(super) fn handed(&self) -> usize {
+        self.running.as_ref().map_or(0, |running| running.pipe.len())
+    }
+
     /// Empties the pipe.
     pub(super) fn take_back(&mut self) -> Vec<Prepared> {
         let pipe = self.running.as_mut().map(|running| &mut running.pipe);

@@ -29,7 +29,7 @@ impl Dispatcher {
             return;
         }
         let depth: usize = self.slots.iter().map(Slot::depth).sum();
-        let wanted = (2 * depth).saturating_sub(self.leases.count()).min(RECEIVE_MAX);
+        let wanted = (2 * depth).saturating_sub(self.unanswered()).min(RECEIVE_MAX);
         // Few at a time are not worth a call.
         if wanted == 0 || wanted * 4 < depth.min(RECEIVE_MAX) {
             return;
@@ -45,6 +45,12 @@ impl Dispatcher {
             }
             let _ = events.send(Event::Received { asked, deliveries });
         })));
+    }
+
+    /// Mini-batches that are held and that no process has answered.
+    fn unanswered(&self) -> usize {
+        let in_pipes: usize = self.slots.iter().map(Slot::handed).sum();
+        self.to_prepare.len() + self.preparing.len() + self.ready.len() + in_pipes
     }
 
     pub(super) async fn received(
