@@ -1,9 +1,10 @@
 """Scripts, inputs and outputs that change behind a job's back: nothing old is passed off as new."""
 
+import json
 import signal
 import subprocess
 
-from harness import COMPLETED
+from harness import COMPLETED, wait_until
 
 SAYS = """
     import os
@@ -18,12 +19,18 @@ SAYS = """
 
 
 def interrupt(workplace, job):
-    """Kills the engine while the sixth of 10 mini-batches runs; returns the job's id."""
+    """Kills the engine while the sixth of 10 mini-batches runs and the others are done; returns the job's id."""
     running = job.start(HOLD="005.txt")
     running.wait_for_record("held")
+    (job_id,) = workplace.job_ids()
+
+    def succeeded():
+        status = json.loads(workplace.command("status", job_id, "--json").stdout)
+        return status["progress"] and status["progress"]["mini_batches"]["succeeded"] >= 5
+
+    wait_until(succeeded, "five mini-batches are committed")
     running.send(signal.SIGKILL)
     running.wait()
-    (job_id,) = workplace.job_ids()
     return job_id
 
 
