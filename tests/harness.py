@@ -191,10 +191,11 @@ class Workplace:
         return Job(self, script, settings)
 
     def recorded(self, event: str) -> list[dict[str, Any]]:
-        """What scripts have recorded so far."""
+        """What scripts have recorded so far. A line that is still being written counts once it is whole."""
         if not self.record_file.exists():
             return []
-        facts = map(json.loads, self.record_file.read_text().splitlines())
+        whole, _, _ = self.record_file.read_text().rpartition("\n")
+        facts = map(json.loads, whole.splitlines())
         return [fact for fact in facts if fact["event"] == event]
 
     def job_ids(self) -> list[str]:

@@ -43,6 +43,19 @@ def test_the_targets_are_what_the_containers_publish():
     assert named == published
 
 
+def test_localstack_loses_nothing_to_late_deletes():
+    """Half the messages are deleted by receipts that have lapsed, while others receive; all the rest must arrive."""
+    requirements = FOLDER / "localstack" / "requirements.txt"
+    environment = subprocess.run(
+        [ROOT / "scripts" / "python-environment", requirements], capture_output=True, text=True, check=True
+    )
+    script = ROOT / "tests" / "late_deletes.py"
+    raced = subprocess.run(
+        [environment.stdout.split()[-1], script, FOLDER / "localstack"], capture_output=True, text=True
+    )
+    assert raced.returncode == 0, raced.stdout + raced.stderr
+
+
 def test_both_brokers_start_with_the_queues_of_a_target_and_a_redrive_policy(components: Components):
     attributes = {}
     sqs = components.client("sqs")

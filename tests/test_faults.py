@@ -147,8 +147,8 @@ class Fleet:
         """Opens the gate, waits for the end, and compares."""
         self.gate.touch()
         end = time.monotonic() + END_SECONDS
-        while not (result := self.target.status(self.job_id)["result"]):
-            assert time.monotonic() < end, f"{self.job_id} does not end\n{self.logs()}"
+        while not (result := (status := self.target.status(self.job_id))["result"]):
+            assert time.monotonic() < end, f"{self.job_id} does not end: {status}\n{self.logs()}"
             time.sleep(0.5)
         assert result["state"] == "Completed", f"{result}\n{self.logs()}"
         everything = {"total": COUNT, "succeeded": COUNT, "failed": 0}

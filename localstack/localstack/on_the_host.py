@@ -1,0 +1,41 @@
+"""Starts LocalStack on the host, with two faults of LocalStack 4.13 mended.
+
+It takes only the port from an IPv4 address in GATEWAY_LISTEN and then listens on every address of the machine. In a
+container that is right, as the container decides what is published; here it listens on 127.0.0.1 alone.
+
+A message that is deleted by an old receipt, after its lease has lapsed, is taken from the heap of visible messages
+without the lock that receivers hold. A receiver meanwhile fails within the heap, and what it had taken off is lost.
+Amazon SQS loses nothing, so this is mended here; a container of LocalStack still has it.
+"""
+
+import functools
+import heapq
+
+from localstack.services.sqs.models import StandardQueue
+from twisted.internet import endpoints
+
+
+def listen_on_loopback() -> None:
+    """Must come before LocalStack's runtime is imported."""
+    endpoints.TCP4ServerEndpoint = functools.partial(endpoints.TCP4ServerEndpoint, interface="127.0.0.1")
+
+
+def delete_under_the_lock() -> None:
+    def on_remove_message(self, message):
+        if message in self.inflight:
+            del self.inflight[message]
+            return
+        with self.visible.mutex:
+            if message in self.visible.queue:
+                self.visible.queue.remove(message)
+                heapq.heapify(self.visible.queue)
+
+    StandardQueue._on_remove_message = on_remove_message
+
+
+if __name__ == "__main__":
+    listen_on_loopback()
+    delete_under_the_lock()
+    from localstack.runtime.main import main
+
+    main()
