@@ -19,6 +19,7 @@ mod follow;
 mod home;
 mod job_file;
 mod jobs;
+mod manual;
 mod plan;
 mod progress;
 mod run;
@@ -115,6 +116,11 @@ enum Command {
     #[command(hide = true)]
     CrashPoints,
 }
+    /// Print what a shell reads to complete this command: gristmill completions bash > FILE.
+    Completions(manual::CompletionsArguments),
+    /// Write the manual pages of this command and its subcommands into a folder.
+    #[command(hide = true)]
+    ManPages(manual::ManPagesArguments),
 
 /// Libraries that repeat what the engine says in its own words, or that would print credentials at the finest levels.
 const QUIET: &str = "lapin=off,amq_protocol=off,async_rs=off,aws_config=off,aws_credential_types=off,aws_runtime=off,\
@@ -177,6 +183,8 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
                 say!(out, "{point}");
             }
             Ok(ExitCode::SUCCESS)
+        Command::Completions(arguments) => Ok(manual::completions(&arguments)),
+        Command::ManPages(arguments) => manual::man_pages(&arguments),
         }
     }
 }
