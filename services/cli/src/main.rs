@@ -112,15 +112,15 @@ enum Command {
         #[command(flatten)]
         target: TargetFlags,
     },
-    /// List the steps at which GRISTMILL_CRASH_AT can kill the process.
-    #[command(hide = true)]
-    CrashPoints,
-}
     /// Print what a shell reads to complete this command: gristmill completions bash > FILE.
     Completions(manual::CompletionsArguments),
     /// Write the manual pages of this command and its subcommands into a folder.
     #[command(hide = true)]
     ManPages(manual::ManPagesArguments),
+    /// List the steps at which GRISTMILL_CRASH_AT can kill the process.
+    #[command(hide = true)]
+    CrashPoints,
+}
 
 /// Libraries that repeat what the engine says in its own words, or that would print credentials at the finest levels.
 const QUIET: &str = "lapin=off,amq_protocol=off,async_rs=off,aws_config=off,aws_credential_types=off,aws_runtime=off,\
@@ -178,13 +178,13 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::DeadLetters { json, target } => {
             dead_letters::dead_letters(&target.require(None, settings)?, json).await
         }
+        Command::Completions(arguments) => Ok(manual::completions(&arguments)),
+        Command::ManPages(arguments) => manual::man_pages(&arguments),
         Command::CrashPoints => {
             for point in crash::points() {
                 say!(out, "{point}");
             }
             Ok(ExitCode::SUCCESS)
-        Command::Completions(arguments) => Ok(manual::completions(&arguments)),
-        Command::ManPages(arguments) => manual::man_pages(&arguments),
         }
     }
 }
