@@ -1,0 +1,9 @@
+output "policy_arns" {
+  description = "The policy of each role: worker, reducer, enqueuer, operator."
+  value       = { for role, policy in aws_iam_policy.role : role => policy.arn }
+}
+
+output "policies" {
+  description = "The same as JSON."
+  value       = { for role, policy in aws_iam_policy.role : role => policy.policy }
+}
