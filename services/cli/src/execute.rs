@@ -126,6 +126,7 @@ impl Execution<'_> {
             work_folder: folder.join("nodes"),
             prefetch_bytes_max: self.settings.prefetch_bytes_max / u64::from(spec.node_count.unwrap_or(1)),
             timing: worker::Timing::default(),
+            health: telemetry::Health::default(),
             crash: |point| crate::crash::at(point),
         };
         tokio::pin!(provisioning);

@@ -20,6 +20,7 @@ use crate::enqueue::{describe, publish};
 use crate::follow::follow;
 use crate::home::Home;
 use crate::job_file::Parsed;
+use crate::observe::{ListenFlag, Watched, life};
 use crate::progress::watch_signals;
 use crate::run::{CANCELED, report};
 use crate::settings::Settings;
@@ -40,22 +41,29 @@ pub struct ReducerArguments {
     #[arg(long, value_name = "SECONDS")]
     idle_exit: Option<u64>,
     #[command(flatten)]
+    listen: ListenFlag,
+    #[command(flatten)]
     target: TargetFlags,
 }
 
 /// Serves every open job of a target until it is told to stop.
 pub async fn reducer(arguments: ReducerArguments, settings: &Settings) -> Result<ExitCode> {
     let target = arguments.target.require(None, settings)?;
-    let (store, queues) = tokio::try_join!(target.open_store(), target.open_queues(false))?;
+    let watched = Watched::start(&arguments.listen, settings)?;
+    let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues(false))?;
+    watched.ready(&mut queues);
     let name = new_name();
     let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
     let _signals = AbortOnDropHandle::new(tokio::spawn(watch_signals(stop.clone(), kill.clone())));
-    say!(out, "reducer {name} is ready: it serves the open jobs of target {} ({})", target.name, store.url());
-    let service = service(&name, store, &queues, arguments.idle_exit);
+    life!("reducer {name} is ready: it serves the open jobs of target {} ({})", target.name, store.url());
+    watched.tell_where();
+    let mut service = service(&name, store, &queues, arguments.idle_exit);
+    service.options.health = watched.health.clone();
+    let _ending = watched.until_ending(stop.clone());
     let served = tokio::select! {
         served = service.run(stop.clone()) => served,
         () = kill.cancelled() => {
-            say!(out, "reducer {name} ends: it was stopped twice; messages that it held come again");
+            life!("reducer {name} ends: it was stopped twice; messages that it held come again");
             return Ok(ExitCode::from(CANCELED));
         }
     };
@@ -63,8 +71,8 @@ pub async fn reducer(arguments: ReducerArguments, settings: &Settings) -> Result
     served.with_context(|| format!("reducer {name} ends"))?;
     let idle = arguments.idle_exit.unwrap_or_default();
     match stop.is_cancelled() {
-        true => say!(out, "reducer {name} ends: it was told to stop"),
-        false => say!(out, "reducer {name} ends: no job has been open for {idle} s"),
+        true => life!("reducer {name} ends: it was told to stop"),
+        false => life!("reducer {name} ends: no job has been open for {idle} s"),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -190,6 +198,8 @@ pub struct WorkerArguments {
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true)]
     spot_notice: Option<Option<String>>,
     #[command(flatten)]
+    listen: ListenFlag,
+    #[command(flatten)]
     target: TargetFlags,
 }
 
@@ -201,12 +211,15 @@ pub async fn worker(arguments: WorkerArguments, home: &Home, settings: &Settings
     {
         bail!("--node {name:?}: a name has 1 to {NAME_LENGTH_MAX} letters, digits, `-`, `_` and `.`");
     }
-    let (store, queues) = tokio::try_join!(target.open_store(), target.open_queues(false))?;
+    let watched = Watched::start(&arguments.listen, settings)?;
+    let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues(false))?;
+    watched.ready(&mut queues);
     let name = arguments.node.unwrap_or_else(new_name);
     let private = Private::new(home, &name);
     let mut node = node(name.clone(), &target, &store, &queues, &private, settings)?;
     node.options.idle_exit = arguments.idle_exit.map(Duration::from_secs);
     node.options.process_count = arguments.process_count;
+    node.options.health = watched.health.clone();
     if let Some(seconds) = arguments.grace {
         node.options.timing.grace = Duration::from_secs(seconds);
     }
@@ -214,8 +227,9 @@ pub async fn worker(arguments: WorkerArguments, home: &Home, settings: &Settings
         node.options.spot_notice = Some(SpotNotice::new(address.as_deref(), SPOT_NOTICE_EVERY)?);
     }
     let (stop, stopped) = watch::channel(Stop::No);
+    let (drain, kill) = (CancellationToken::new(), CancellationToken::new());
+    let _ending = watched.until_ending(drain.clone());
     let _signals = AbortOnDropHandle::new(tokio::spawn(async move {
-        let (drain, kill) = (CancellationToken::new(), CancellationToken::new());
         let _watching = AbortOnDropHandle::new(tokio::spawn(watch_signals(drain.clone(), kill.clone())));
         drain.cancelled().await;
         stop.send_replace(Stop::Drain);
@@ -224,16 +238,17 @@ pub async fn worker(arguments: WorkerArguments, home: &Home, settings: &Settings
         // The node takes a lost sender for the end of everything.
         std::future::pending::<()>().await;
     }));
-    say!(out, "worker {name} is ready: it works on the jobs of target {} ({})", target.name, target.queue()?);
+    life!("worker {name} is ready: it works on the jobs of target {} ({})", target.name, target.queue()?);
+    watched.tell_where();
     let ended = node.run(stopped).await;
     queues.close().await;
     match ended.with_context(|| format!("worker {name} ends"))? {
         Ended::Idle => {
             let idle = arguments.idle_exit.unwrap_or_default();
-            say!(out, "worker {name} ends: there has been nothing to do for {idle} s");
+            life!("worker {name} ends: there has been nothing to do for {idle} s");
         }
-        Ended::Stopped => say!(out, "worker {name} ends: it was told to stop"),
-        Ended::SpotNotice => say!(out, "worker {name} ends: there was a spot notice for this machine"),
+        Ended::Stopped => life!("worker {name} ends: it was told to stop"),
+        Ended::SpotNotice => life!("worker {name} ends: there was a spot notice for this machine"),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -20,6 +20,7 @@ mod home;
 mod job_file;
 mod jobs;
 mod manual;
+mod observe;
 mod plan;
 mod progress;
 mod run;
@@ -35,6 +36,7 @@ use clap::{Parser, Subcommand};
 
 use home::Home;
 use jobs::Jobs;
+use observe::{ListenFlag, LogFormat};
 use settings::Settings;
 use targets::TargetFlags;
 
@@ -42,6 +44,9 @@ use targets::TargetFlags;
 #[derive(Debug, Parser)]
 #[command(name = "gristmill", version, max_term_width = 100)]
 struct Arguments {
+    /// Form of what the engine says on stderr [default: text].
+    #[arg(long, global = true, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
     #[command(subcommand)]
     command: Command,
 }
@@ -56,6 +61,11 @@ enum Command {
     Worker(fleet::WorkerArguments),
     /// Commit the results of all open jobs of a compute target, and write their outputs.
     Reducer(fleet::ReducerArguments),
+    /// Ask the worker or the reducer of this machine whether it makes progress. Exit status 0: it does.
+    Health {
+        #[command(flatten)]
+        listen: ListenFlag,
+    },
     /// Show what the mini-batches of a job would be, without running it.
     Plan(plan::PlanArguments),
     /// Check a job file and its entry script. Shows every problem at once.
@@ -122,10 +132,6 @@ enum Command {
     CrashPoints,
 }
 
-/// Libraries that repeat what the engine says in its own words, or that would print credentials at the finest levels.
-const QUIET: &str = "lapin=off,amq_protocol=off,async_rs=off,aws_config=off,aws_credential_types=off,aws_runtime=off,\
-                     aws_sigv4=off,aws_smithy_runtime=off,aws_smithy_runtime_api=off,aws_sdk_sqs=off,aws_sdk_s3=off";
-
 fn main() -> ExitCode {
     worker::keep_freed_memory();
     // SAFETY: nothing has run that could have started a thread.
@@ -133,12 +139,10 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let settings = Settings::from_environment();
     crash::plan(settings.crash_at.clone());
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(tracing_subscriber::EnvFilter::new(format!("{},{QUIET}", settings.log_filter)))
-        .without_time()
-        .with_target(false)
-        .init();
+    if let Err(error) = observe::start_logging(arguments.log_format, &settings) {
+        say!(err, "gristmill: {error:#}");
+        return ExitCode::FAILURE;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let status = runtime.map_err(Into::into).and_then(|runtime| {
         let status = runtime.block_on(command(arguments.command, &settings));
@@ -150,7 +154,7 @@ fn main() -> ExitCode {
     match status {
         Ok(status) => status,
         Err(error) => {
-            say!(err, "gristmill: {error:#}");
+            observe::tell_failure(&error);
             ExitCode::FAILURE
         }
     }
@@ -166,6 +170,7 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Enqueue(arguments) => enqueue::enqueue(arguments, settings).await,
         Command::Worker(arguments) => fleet::worker(arguments, &home, settings).await,
         Command::Reducer(arguments) => fleet::reducer(arguments, settings).await,
+        Command::Health { listen } => Ok(observe::ask(listen.address(settings)?).await),
         Command::Jobs { target } => show::jobs(&jobs_of(&target, home, settings).await?).await,
         Command::Status { job, json, watch, target } => {
             show::status(&jobs_of(&target, home, settings).await?, &job, json, watch).await

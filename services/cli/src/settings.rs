@@ -11,6 +11,9 @@
 //! | `GRISTMILL_QUEUE`, `GRISTMILL_STORE` | queue and store, instead of those of the target |
 //! | `GRISTMILL_CONFIG` | the `gristmill.toml` to read, instead of the one found from the working folder upwards |
 //! | `GRISTMILL_LOG` | filter for what the engine says on stderr; `warn` |
+//! | `GRISTMILL_LOG_FORMAT` | `text` (the default) or `json`: one object a line |
+//! | `GRISTMILL_LISTEN` | address and port of the HTTP endpoints of worker and reducer; none |
+//! | `GRISTMILL_STALL_SECONDS` | how long a role may stand still before it says that it is ill; 180 |
 //! | `GRISTMILL_CRASH_AT` | for crash tests |
 //! | `AZ_BATCHAI_GPU_COUNT_FOUND` | number of GPUs, instead of asking the driver |
 //! | `VIRTUAL_ENV`, `PATH`, `HOME` | as usual |
@@ -50,6 +53,12 @@ pub struct Settings {
     pub config: Option<PathBuf>,
     /// What the engine says on stderr.
     pub log_filter: String,
+    /// In which form.
+    pub log_format: Option<String>,
+    /// Where a role answers HTTP requests.
+    pub listen: Option<String>,
+    /// How long a role may stand still before it counts as ill.
+    pub stall_max: Duration,
     /// A step of the write path.
     pub crash_at: Option<String>,
     package: Option<PathBuf>,
@@ -58,6 +67,8 @@ pub struct Settings {
 /// A lease is extended three times as often, and services count whole seconds.
 const LEASE_SECONDS_MIN: u64 = 3;
 const PREFETCH_BYTES: u64 = 64 * 1024 * 1024;
+/// Longer than a queue that does not answer is waited for (two minutes).
+const STALL_SECONDS: u64 = 180;
 
 impl Settings {
     /// Reads the environment.
@@ -79,6 +90,9 @@ impl Settings {
             store: text("GRISTMILL_STORE"),
             config: path("GRISTMILL_CONFIG"),
             log_filter: var("GRISTMILL_LOG").unwrap_or_else(|_| "warn".to_owned()),
+            log_format: text("GRISTMILL_LOG_FORMAT"),
+            listen: text("GRISTMILL_LISTEN"),
+            stall_max: Duration::from_secs(number("GRISTMILL_STALL_SECONDS").unwrap_or(STALL_SECONDS)),
             crash_at: var("GRISTMILL_CRASH_AT").ok(),
             package: path("GRISTMILL_PYTHON_PACKAGE"),
         }

@@ -13,6 +13,7 @@ use anyhow::Context;
 use protocol::{DeadLetter, JobState, job_of_message};
 use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Message, Queue, Refusal, ReturnBy};
 use storage::{JobStore, TargetStore};
+use telemetry::{Duty, Health};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
@@ -41,6 +42,8 @@ pub struct ServiceOptions {
     pub trouble_interval: Duration,
     /// Return when no job has been open for so long; `None`: never.
     pub idle_exit: Option<Duration>,
+    /// Where it shows that it makes progress.
+    pub health: Health,
 }
 
 impl Default for ServiceOptions {
@@ -50,6 +53,7 @@ impl Default for ServiceOptions {
             look_interval: Duration::from_secs(5),
             trouble_interval: Duration::from_secs(20),
             idle_exit: None,
+            health: Health::default(),
         }
     }
 }
@@ -86,7 +90,9 @@ impl Service {
             hold_max: None,
         };
         let (demultiplexer, arrivals) = Demultiplexer::start(self.results.clone(), options);
+        let health = self.options.health.clone();
         let mut serving = Serving {
+            store_answers: health.answering("the store"),
             demultiplexer: Arc::new(demultiplexer),
             jobs: HashMap::new(),
             told: HashSet::new(),
@@ -95,7 +101,8 @@ impl Service {
             quiet_since: Instant::now(),
             service: self,
         };
-        let worked = serving.work(arrivals, &stop).await;
+        let alive = health.coming_round("the loop of the service");
+        let worked = serving.work(arrivals, &stop, &alive).await;
         serving.leave().await;
         worked
     }
@@ -134,13 +141,20 @@ struct Serving {
     stop: CancellationToken,
     /// Since when no job has been open.
     quiet_since: Instant,
+    store_answers: Duty,
 }
 
 impl Serving {
-    async fn work(&mut self, mut arrivals: mpsc::Receiver<Arrival>, stop: &CancellationToken) -> anyhow::Result<()> {
+    async fn work(
+        &mut self,
+        mut arrivals: mpsc::Receiver<Arrival>,
+        stop: &CancellationToken,
+        alive: &Duty,
+    ) -> anyhow::Result<()> {
         let mut look = interval(self.service.options.look_interval);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            alive.beat();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
@@ -170,10 +184,12 @@ impl Serving {
 
     /// Looks for open jobs.
     async fn look(&mut self) {
+        self.store_answers.asked(Duration::ZERO);
         let open = match self.service.target.open_jobs().await {
             Ok(open) => open,
             Err(error) => return tracing::warn!("cannot look for open jobs, trying again: {error}"),
         };
+        self.store_answers.answered();
         for job_id in open {
             self.start(job_id);
         }

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use protocol::{Descriptor, JobSpec, ResultEvent};
 use queue::{Delivery, Queue};
 use storage::JobStore;
+use telemetry::Health;
 use tokio::sync::{mpsc, watch as channel};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -95,6 +96,8 @@ pub struct Agent {
     pub prefetch_bytes_max: u64,
     /// What takes how long.
     pub timing: Timing,
+    /// Where it shows that it makes progress.
+    pub health: Health,
     /// Crash tests.
     pub crash: Crash,
 }
@@ -138,12 +141,14 @@ impl Agent {
         }
         .start();
         let mut announcer = announcer;
+        let alive = self.health.coming_round(format!("the agent of job {}", self.spec.job_id));
         let mut dispatcher = Dispatcher::new(self, logs, leases, events, announcements);
         dispatcher.start_processes().await?;
 
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while !dispatcher.is_over() {
+            alive.beat();
             tokio::select! {
                 event = reports.recv() => {
                     dispatcher.handle(event.expect("the dispatcher itself holds a sender")).await?;

@@ -26,6 +26,7 @@ use bytes::Bytes;
 use protocol::{DeadLetter, Descriptor};
 use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Message, Queue, ReturnBy};
 use storage::TargetStore;
+use telemetry::Health;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -92,6 +93,8 @@ pub struct NodeOptions {
     pub rest: Duration,
     /// Where notices of the end of this machine are announced.
     pub spot_notice: Option<SpotNotice>,
+    /// Where it shows that it makes progress.
+    pub health: Health,
 }
 
 impl Default for NodeOptions {
@@ -108,6 +111,7 @@ impl Default for NodeOptions {
             log_period: seconds(5),
             rest: seconds(60),
             spot_notice: None,
+            health: Health::default(),
         }
     }
 }
@@ -154,7 +158,9 @@ impl Node {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let first = *stop.borrow_and_update();
         fleet.stop(first).await;
+        let alive = fleet.shared.node.options.health.coming_round("the loop of the node");
         loop {
+            alive.beat();
             if fleet.is_stopping() && fleet.servings.is_empty() {
                 break;
             }

@@ -378,6 +378,7 @@ impl Serving {
             work_folder: self.shared.job_folder(&self.job_id),
             prefetch_bytes_max: node.prefetch_bytes_max,
             timing: node.options.timing,
+            health: node.options.health.clone(),
             crash: node.crash,
             spec: Arc::new(spec),
         }

@@ -1,0 +1,77 @@
+//! `gristmill health`: what a role of this machine answers, as an exit status. This is the health check of containers.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long the role may take to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(4);
+/// An answer is one line.
+const ANSWER_BYTES_MAX: u64 = 8 * 1024;
+
+/// Asks the role that listens at `address` whether it makes progress.
+pub async fn ask(address: SocketAddr) -> ExitCode {
+    let address = SocketAddr::new(reachable(address.ip()), address.port());
+    let answered = timeout(ANSWER_TIME, healthz(address)).await;
+    let answered = answered.unwrap_or_else(|_| bail!("no answer within {} s", ANSWER_TIME.as_secs()));
+    match answered {
+        Ok((200, line)) => {
+            say!(out, "{line}");
+            ExitCode::SUCCESS
+        }
+        Ok((_, line)) => {
+            say!(err, "{line}");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            say!(err, "the role at http://{address}/healthz does not answer: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Who listens at every address is asked at this machine's own.
+fn reachable(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    }
+}
+
+/// Status and first line.
+async fn healthz(address: SocketAddr) -> Result<(u16, String)> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream
+        .write_all(format!("GET /healthz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").as_bytes())
+        .await?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;
+    let mut headers = [httparse::EMPTY_HEADER; 16];
+    let mut response = httparse::Response::new(&mut headers);
+    let httparse::Status::Complete(head) = response.parse(&answer).context("it answers something else than HTTP")?
+    else {
+        bail!("its answer ends too early");
+    };
+    let body = String::from_utf8_lossy(&answer[head..]);
+    Ok((response.code.unwrap_or_default(), body.lines().next().unwrap_or_default().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_listens_everywhere_is_asked_here() {
+        for (listens, asked) in
+            [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("127.0.0.2", "127.0.0.2"), ("10.1.2.3", "10.1.2.3")]
+        {
+            assert_eq!(reachable(listens.parse().expect("an address")), asked.parse::<IpAddr>().expect("an address"));
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The HTTP endpoints of a role: `/healthz`, `/readyz`, `/metrics`.
+//!
+//! They have a thread of their own, so that they still answer when the role does not come round. What they serve is a
+//! few lines of text to a scraper or a probe: one request a connection, its head only, within bounds.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use telemetry::Health;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// The longest head of a request.
+const HEAD_BYTES_MAX: usize = 8 * 1024;
+/// The most headers of a request.
+const HEADERS_MAX: usize = 64;
+/// How long one exchange may take.
+const EXCHANGE_TIME: Duration = Duration::from_secs(5);
+/// Exchanges at a time; more wait.
+const EXCHANGES_MAX: usize = 16;
+/// After an error of the listener: out of file descriptors, say.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The endpoints of a role, for as long as the process lives.
+#[derive(Debug)]
+pub struct Server {
+    /// Where they are.
+    pub address: SocketAddr,
+}
+
+/// What is answered.
+struct Answer {
+    status: &'static str,
+    body: String,
+}
+
+impl Server {
+    /// Begins to answer.
+    pub fn start(address: SocketAddr, health: Health) -> Result<Self> {
+        let listener = std::net::TcpListener::bind(address)
+            .with_context(|| format!("cannot listen at {address}: choose another with --listen or GRISTMILL_LISTEN"))?;
+        listener.set_nonblocking(true).context("listen without blocking")?;
+        let address = listener.local_addr().context("see where this listens")?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("start the runtime of the endpoints")?;
+        let thread = std::thread::Builder::new().name("endpoints".to_owned());
+        let serving = move || {
+            runtime.block_on(async {
+                let listener = TcpListener::from_std(listener).expect("a listener that does not block");
+                serve(listener, health).await;
+            });
+        };
+        thread.spawn(serving).context("start the thread of the endpoints")?;
+        Ok(Self { address })
+    }
+}
+
+async fn serve(listener: TcpListener, health: Health) {
+    let exchanges = std::sync::Arc::new(Semaphore::new(EXCHANGES_MAX));
+    loop {
+        let permit = exchanges.clone().acquire_owned().await.expect("never closed");
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let health = health.clone();
+                tokio::spawn(async move {
+                    // Who asks slowly, or does not listen, goes away without an answer.
+                    let _ = timeout(EXCHANGE_TIME, exchange(stream, &health)).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a request could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn exchange(mut stream: TcpStream, health: &Health) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    let answer = loop {
+        if stream.read_buf(&mut head).await? == 0 {
+            return Ok(());
+        }
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        match request.parse(&head) {
+            Ok(httparse::Status::Complete(_)) => {
+                break answer(request.method.unwrap_or_default(), request.path.unwrap_or_default(), health);
+            }
+            Ok(httparse::Status::Partial) if head.len() < HEAD_BYTES_MAX => {}
+            Ok(httparse::Status::Partial) => break Answer::new("431 Request Header Fields Too Large", "too large"),
+            Err(error) => break Answer::new("400 Bad Request", error),
+        }
+    };
+    stream.write_all(answer.bytes().as_bytes()).await?;
+    stream.shutdown().await
+}
+
+fn answer(method: &str, target: &str, health: &Health) -> Answer {
+    let path = target.split('?').next().unwrap_or_default();
+    if method != "GET" {
+        return Answer::new("405 Method Not Allowed", "only GET is answered");
+    }
+    match path {
+        "/healthz" => Answer::of(health.check()),
+        "/readyz" => Answer::of(health.check_ready()),
+        _ => Answer::new("404 Not Found", "there are /healthz, /readyz and /metrics"),
+    }
+}
+
+impl Answer {
+    fn new(status: &'static str, line: impl std::fmt::Display) -> Self {
+        Self { status, body: format!("{line}\n") }
+    }
+
+    fn of(verdict: Result<(), impl std::fmt::Display>) -> Self {
+        match verdict {
+            Ok(()) => Self::new("200 OK", "ok"),
+            Err(why) => Self::new("503 Service Unavailable", why),
+        }
+    }
+
+    fn bytes(&self) -> String {
+        let Self { status, body } = self;
+        let length = body.len();
+        format!(
+            "HTTP/1.1 {status}\r\ncontent-type: text/plain; version=0.0.4; charset=utf-8\r\n\
+             content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn ask(server: &Server, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(server.address).await.expect("it listens");
+        stream.write_all(request).await.expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("it answers");
+        answer
+    }
+
+    #[tokio::test]
+    async fn a_role_says_how_it_is() {
+        let health = Health::new(Duration::ZERO);
+        let server = Server::start("127.0.0.1:0".parse().expect("an address"), health.clone()).expect("a free port");
+        let get = async |path: &str| ask(&server, format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await;
+        let ends = |answer: String, status: &str, body: &str| {
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")) && answer.ends_with(body), "{answer}");
+        };
+        ends(get("/healthz").await, "200 OK", "\r\n\r\nok\n");
+        ends(get("/readyz").await, "503 ", "it is starting\n");
+        health.ready();
+        ends(get("/readyz?verbose").await, "200 OK", "ok\n");
+        let _stuck = health.coming_round("the loop of the node");
+        while health.check().is_ok() {
+            std::hint::spin_loop();
+        }
+        ends(get("/healthz").await, "503 ", "no sign of life of the loop of the node for 0 s\n");
+        ends(get("/").await, "404 ", "/metrics\n");
+        ends(ask(&server, b"POST /healthz HTTP/1.1\r\n\r\n").await, "405 ", "GET is answered\n");
+        ends(ask(&server, b"\0\0\0\0\r\n\r\n").await, "400 ", "\n");
+        let endless = [b"GET / HTTP/1.1\r\nx: ".as_slice(), &[b'x'; HEAD_BYTES_MAX]].concat();
+        ends(ask(&server, &endless).await, "431 ", "too large\n");
+    }
+}
