@@ -22,7 +22,7 @@ SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Me
 class Proxy:
     """Listens on a port of its own and passes on what comes, in a thread of its own."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
         self.upstream = port
         self.faults: Counter[str] = Counter()
         self._is_cut = False
@@ -30,7 +30,7 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._server = self._call(asyncio.start_server(self._serve, "127.0.0.1", 0, limit=HEAD_BYTES_MAX)).result()
+        self._server = self._call(asyncio.start_server(self._serve, address, 0, limit=HEAD_BYTES_MAX)).result()
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def _call(self, work: Awaitable[Any]) -> Future[Any]:
