@@ -5,10 +5,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import urllib.parse
 import zipfile
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from containers import ROOT, Container, Engine, Fleet
 from harness import Job, wait_until
@@ -171,6 +174,21 @@ def test_docker_stop_drains_a_worker_and_orphans_are_reaped(workplace, target, f
     assert len(workplace.recorded("begun")) == 10, "nothing ran twice"
 
 
+def test_the_fleet_of_the_compose_file_joins_that_of_the_components():
+    """Docker Compose reads both files as one."""
+    files = [ROOT / "localstack/compose.yaml", ROOT / "infra/images/compose.yaml"]
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", *files]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+    around, fleet = (YAML(typ="safe").load(file) for file in files)
+    assert around["name"] == fleet["name"]
+    assert not around["services"].keys() & fleet["services"].keys()
+    for service in fleet["services"].values():
+        assert service["depends_on"].keys() == around["services"].keys()
+        host = urllib.parse.urlsplit(service["environment"]["AWS_ENDPOINT_URL"]).hostname
+        assert host in around["services"]
+
+
 @pytest.mark.parametrize("role", ["gristmill", "gristmill-worker"])
 def test_what_an_image_says_of_itself(engine, role):
     image = engine.inspect("image", f"{role}:{engine.tag}")["Config"]
@@ -193,10 +211,12 @@ def test_what_an_image_says_of_itself(engine, role):
 
 
 @pytest.mark.parametrize("role", ["gristmill", "gristmill-worker"])
-def test_the_bill_of_materials_is_that_of_the_lock_file(engine, role, tmp_path):
+def test_an_image_holds_its_bill_of_materials_and_all_licences(engine, role, tmp_path):
     container = engine.docker("create", f"{role}:{engine.tag}").splitlines()[-1]
     engine.docker("cp", f"{container}:/usr/share/doc/gristmill/.", tmp_path)
     engine.docker("rm", "--volumes", container)
+    licences = {path.name for path in tmp_path.iterdir()} - {"gristmill.cdx.json"}
+    assert licences == {"LICENSE-MIT", "LICENSE-APACHE", "THIRD-PARTY-NOTICES"}
     bill = json.loads((tmp_path / "gristmill.cdx.json").read_text())
     assert bill["bomFormat"] == "CycloneDX" and bill["metadata"]["component"]["name"] == "gristmill"
     listed = {(component["name"], component["version"]) for component in bill["components"]}
