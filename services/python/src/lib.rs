@@ -23,6 +23,7 @@ use pyo3::prelude::*;
 /// Private to the package `gristmill`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add("PHASE_STARTING", protocol::SlotPhase::Starting as u8)?;
     module.add("PHASE_INIT", protocol::SlotPhase::Init as u8)?;
     module.add("PHASE_IDLE", protocol::SlotPhase::Idle as u8)?;

@@ -1,12 +1,15 @@
 """What user code can do to its process, and what the agent sees of it."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
 from agent import BOOTSTRAP, STACK_DUMP_SIGNAL
+
+import gristmill
 
 
 def test_print_logging_and_children_land_in_their_files(start):
@@ -328,16 +331,29 @@ def test_started_by_hand_it_says_so():
     assert ended.stderr.startswith("gristmill: ") and ended.stderr.count("\n") == 1
 
 
-def test_an_extension_that_cannot_be_loaded_is_one_line(tmp_path):
-    import shutil
-
-    shutil.copytree(BOOTSTRAP.parent, tmp_path / "gristmill", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    (tmp_path / "gristmill" / "_native.abi3.so").write_text("no library")
+def start_without_agent(package):
     with open(os.devnull, "r+b") as null:
-        ended = subprocess.run(
-            [sys.executable, str(tmp_path / "gristmill" / "bootstrap.py")],
+        return subprocess.run(
+            [sys.executable, str(package / "bootstrap.py")],
             capture_output=True, text=True, pass_fds=(3, 4),
             preexec_fn=lambda: (os.dup2(null.fileno(), 3), os.dup2(null.fileno(), 4)),
         )  # fmt: skip
+
+
+def test_an_extension_that_cannot_be_loaded_is_one_line(tmp_path):
+    package = tmp_path / "gristmill"
+    shutil.copytree(BOOTSTRAP.parent, package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    (package / "_native.abi3.so").write_text("no library")
+    ended = start_without_agent(package)
     assert ended.returncode == 72
     assert "cannot load the worker package" in ended.stderr and ended.stderr.count("\n") == 1
+
+
+def test_an_extension_of_another_version_is_one_line(tmp_path):
+    package = tmp_path / "gristmill"
+    shutil.copytree(BOOTSTRAP.parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "__init__.py").write_text('__version__ = "99.0.0"\n')
+    ended = start_without_agent(package)
+    assert ended.returncode == 72
+    assert f"extension is of version {gristmill.__version__} and its Python files are of 99.0.0" in ended.stderr
+    assert ended.stderr.count("\n") == 1

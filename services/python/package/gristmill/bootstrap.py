@@ -59,6 +59,14 @@ def main():
     except OSError as error:
         fail("%s is started by an agent, not by hand: %s" % (os.path.basename(__file__), error))
     try:
+        from gristmill import __version__, _native
+
+        built = getattr(_native, "VERSION", "older")
+        if built != __version__:
+            raise ImportError(
+                "its extension is of version %s and its Python files are of %s: install both from one wheel or package"
+                % (built, __version__)
+            )
         from gristmill import runner
     except ImportError as error:
         fail("%s cannot load the worker package in %s: %s" % (sys.executable, HERE, error))
