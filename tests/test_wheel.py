@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import venv
 import zipfile
@@ -30,6 +31,36 @@ def test_tags_and_content():
     for expected in ("gristmill/bootstrap.py", "gristmill/_native.abi3.so", "azureml_user/parallel_run/__init__.py"):
         assert expected in names
     assert not [name for name in names if "__pycache__" in name]
+
+
+def test_the_tag_is_true_of_every_program_in_it():
+    wheel, auditwheel = os.environ["GRISTMILL_WHEEL"], os.environ["GRISTMILL_AUDITWHEEL"]
+    told = subprocess.run(
+        [auditwheel, "-m", "auditwheel", "show", wheel], capture_output=True, text=True, check=True
+    ).stdout.replace("\n", " ")
+    assert (tag := re.search(r'is consistent with the following platform tag: "(\S+)"', told)), told
+    assert wheel.endswith(f"-{tag[1]}.whl")
+    # The command needs libm, and the extension does not: both were looked at.
+    assert "libm.so.6" in told
+
+
+def test_it_says_its_version_and_its_licences(installed):
+    program = (
+        "import gristmill, gristmill._native, importlib.metadata as metadata\n"
+        "wheel = metadata.distribution('gristmill')\n"
+        "print(wheel.version, gristmill.__version__, gristmill._native.VERSION, wheel.metadata['License-Expression'])\n"
+        "for name in wheel.metadata.get_all('License-File'):\n"
+        "    print(name, len(wheel.read_text('licenses/' + name)) > 1000)\n"
+    )
+    told = subprocess.run([installed / "python", "-c", program], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run([installed / "gristmill", "--version"], capture_output=True, text=True, check=True)
+    (number,) = version.stdout.split()[1:]
+    assert told.splitlines() == [
+        f"{number} {number} {number} MIT OR Apache-2.0",
+        "LICENSE-MIT True",
+        "LICENSE-APACHE True",
+        "THIRD-PARTY-NOTICES True",
+    ]
 
 
 def test_the_command_runs_a_job_with_the_interpreter_beside_it(installed, tmp_path):

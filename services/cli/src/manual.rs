@@ -33,10 +33,15 @@ pub fn completions(arguments: &CompletionsArguments) -> ExitCode {
 pub struct ManPagesArguments {
     /// Folder to write them to.
     folder: PathBuf,
+    /// Day they are from: YYYY-MM-DD.
+    date: String,
 }
 
-/// Sections of the main page that no definition of an argument holds: title, then entries of a term and its text.
-const SECTIONS: &[(&str, &[(&str, &str)])] = &[
+/// Title, then entries of a term and its text.
+type Section = (&'static str, &'static [(&'static str, &'static str)]);
+
+/// What no definition of an argument holds, for the page of the command itself.
+const SECTIONS: &[Section] = &[
     (
         "EXIT STATUS",
         &[
@@ -59,28 +64,18 @@ const SECTIONS: &[(&str, &[(&str, &str)])] = &[
 
 /// Writes one page for the command, and one for each of its subcommands.
 pub fn man_pages(arguments: &ManPagesArguments) -> Result<ExitCode> {
-    let folder = &arguments.folder;
+    let ManPagesArguments { folder, date } = arguments;
     std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     let mut command = Arguments::command().disable_help_subcommand(true);
     command.build();
-    write_page(&command, "gristmill", SECTIONS, folder)?;
-    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
-        write_pages(subcommand, "gristmill", folder)?;
-    }
+    write_pages(&command, "gristmill", SECTIONS, date, folder)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The page of a subcommand, and those of its own subcommands.
-fn write_pages(command: &Command, parent: &str, folder: &Path) -> Result<()> {
-    let name = format!("{parent}-{}", command.get_name());
-    write_page(command, &name, &[], folder)?;
-    command.get_subcommands().try_for_each(|subcommand| write_pages(subcommand, &name, folder))
-}
-
-fn write_page(command: &Command, name: &str, sections: &[(&str, &[(&str, &str)])], folder: &Path) -> Result<()> {
+fn write_pages(command: &Command, name: &str, sections: &[Section], date: &str, folder: &Path) -> Result<()> {
     let mut page = Vec::new();
     let source = concat!("gristmill ", env!("CARGO_PKG_VERSION"));
-    let man = Man::new(command.clone()).title(name).source(source).manual("Gristmill");
+    let man = Man::new(command.clone()).title(name).date(date).source(source).manual("Gristmill");
     man.render(&mut page).context("render a manual page")?;
     let mut more = Roff::new();
     for (title, entries) in sections {
@@ -91,5 +86,10 @@ fn write_page(command: &Command, name: &str, sections: &[(&str, &[(&str, &str)])
     }
     more.to_writer(&mut page).context("render a manual page")?;
     let path = folder.join(format!("{name}.1"));
-    std::fs::write(&path, page).with_context(|| format!("write {}", path.display()))
+    std::fs::write(&path, page).with_context(|| format!("write {}", path.display()))?;
+    let subcommands = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
+    for subcommand in subcommands {
+        write_pages(subcommand, &format!("{name}-{}", subcommand.get_name()), &[], date, folder)?;
+    }
+    Ok(())
 }
