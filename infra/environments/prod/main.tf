@@ -108,7 +108,8 @@ module "cluster" {
   kms_key_arn         = aws_kms_key.this.arn
   scraper_cidr_blocks = var.scraper_cidr_blocks
   on_demand_floor     = var.on_demand_floor
-  gpu                 = local.has_gpus ? merge(var.gpu, { subnet_ids = var.subnet_ids }) : null
+  gpu                 = var.gpu
+  gpu_subnet_ids      = var.subnet_ids
 }
 
 module "access" {

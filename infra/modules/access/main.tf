@@ -3,18 +3,16 @@
 # s3:ListBucket is for the whole bucket: only who may list a bucket is told that an object is absent, and not that it is
 # forbidden, and roles live on asking for what is not there yet (a result, a request to cancel).
 
-data "aws_partition" "current" {}
-
 locals {
-  bucket_arn = "arn:${data.aws_partition.current.partition}:s3:::${var.bucket}"
+  bucket_arn = "arn:${var.partition}:s3:::${var.bucket}"
   target_arn = "${local.bucket_arn}/${var.prefix}"
   job_arn    = "${local.target_arn}/jobs/*"
 
   # BUCKET or BUCKET/PREFIX.
-  input_bucket_arns  = distinct([for place in var.inputs : "arn:${data.aws_partition.current.partition}:s3:::${split("/", place)[0]}"])
-  input_object_arns  = [for place in var.inputs : "arn:${data.aws_partition.current.partition}:s3:::${trimsuffix(place, "/")}/*"]
-  output_bucket_arns = distinct([for place in var.outputs : "arn:${data.aws_partition.current.partition}:s3:::${split("/", place)[0]}"])
-  output_object_arns = [for place in var.outputs : "arn:${data.aws_partition.current.partition}:s3:::${trimsuffix(place, "/")}/*"]
+  input_bucket_arns  = distinct([for place in var.inputs : "arn:${var.partition}:s3:::${split("/", place)[0]}"])
+  input_object_arns  = [for place in var.inputs : "arn:${var.partition}:s3:::${trimsuffix(place, "/")}/*"]
+  output_bucket_arns = distinct([for place in var.outputs : "arn:${var.partition}:s3:::${split("/", place)[0]}"])
+  output_object_arns = [for place in var.outputs : "arn:${var.partition}:s3:::${trimsuffix(place, "/")}/*"]
 
   has_queues     = var.queue_arns != null
   all_queue_arns = local.has_queues ? [var.queue_arns.tasks, var.queue_arns.results, var.queue_arns.dead_letters] : []
@@ -91,8 +89,8 @@ data "aws_iam_policy_document" "worker" {
 
     content {
       sid       = "ProtectOwnTask"
-      actions   = ["ecs:GetTaskProtection", "ecs:UpdateTaskProtection"]
-      resources = ["arn:${data.aws_partition.current.partition}:ecs:*:*:task/${statement.value}/*"]
+      actions   = ["ecs:UpdateTaskProtection"]
+      resources = ["arn:${var.partition}:ecs:*:*:task/${statement.value}/*"]
     }
   }
 

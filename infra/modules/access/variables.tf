@@ -61,3 +61,14 @@ variable "kms_key_arns" {
   type        = list(string)
   default     = []
 }
+
+variable "partition" {
+  description = "Part of AWS, as ARNs name it: aws, aws-cn or aws-us-gov."
+  type        = string
+  default     = "aws"
+
+  validation {
+    condition     = contains(["aws", "aws-cn", "aws-us-gov"], var.partition)
+    error_message = "aws, aws-cn or aws-us-gov."
+  }
+}

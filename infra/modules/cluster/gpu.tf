@@ -109,7 +109,7 @@ resource "aws_autoscaling_group" "gpu" {
   name                  = "${var.name}-gpu"
   min_size              = 0
   max_size              = var.gpu.instances_max
-  vpc_zone_identifier   = var.gpu.subnet_ids
+  vpc_zone_identifier   = var.gpu_subnet_ids
   protect_from_scale_in = true
   capacity_rebalance    = true
 

@@ -5,6 +5,7 @@ locals {
 }
 
 resource "aws_ecs_cluster" "this" {
+  # checkov:skip=CKV_AWS_65: on by default; off where a fleet is only tried (environments/dev), because they cost.
   name = var.name
 
   setting {
@@ -51,6 +52,7 @@ resource "aws_ecr_lifecycle_policy" "image" {
 }
 
 resource "aws_cloudwatch_log_group" "this" {
+  # checkov:skip=CKV_AWS_338: a year by default; two weeks where a fleet is only tried (environments/dev).
   name              = "/gristmill/${var.name}"
   retention_in_days = var.log_days
   kms_key_id        = var.kms_key_arn

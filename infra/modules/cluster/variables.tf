@@ -87,17 +87,27 @@ variable "on_demand_percent" {
 }
 
 variable "gpu" {
-  description = "Instances with GPUs; null: none. `instance_types`: alternatives, all with as many GPUs; `subnet_ids`: private, with a way to AWS."
+  description = "Instances with GPUs; null: none. `instance_types`: alternatives, all with as many GPUs."
   type = object({
     instance_types = list(string)
     instances_max  = optional(number, 4)
     disk_gib       = optional(number, 100)
-    subnet_ids     = list(string)
   })
   default = null
 
   validation {
-    condition     = var.gpu == null || try(length(var.gpu.instance_types) > 0 && length(var.gpu.subnet_ids) > 0, false)
-    error_message = "Name at least one instance type and one subnet."
+    condition     = var.gpu == null || try(length(var.gpu.instance_types) > 0, false)
+    error_message = "Name at least one instance type."
+  }
+}
+
+variable "gpu_subnet_ids" {
+  description = "Private subnets of the instances with GPUs, with a way to AWS."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = var.gpu == null || length(var.gpu_subnet_ids) > 0
+    error_message = "Instances with GPUs need at least one subnet."
   }
 }

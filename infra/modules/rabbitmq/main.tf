@@ -13,7 +13,6 @@ resource "aws_mq_configuration" "this" {
   data = "consumer_timeout = ${var.lease_seconds * 1000}"
 }
 
-# checkov:skip=CKV_AWS_209: encrypted with the key that AWS owns, unless `kms_key_arn` names another.
 resource "aws_mq_broker" "this" {
   broker_name                = var.name
   engine_type                = "RabbitMQ"
@@ -80,8 +79,8 @@ locals {
 }
 
 # What tasks are given as GRISTMILL_QUEUE. The value is written and never read back: it is not in the state.
-# checkov:skip=CKV2_AWS_57: the broker's password does not turn by itself either; change `password` and `password_version`.
 resource "aws_secretsmanager_secret" "queue" {
+  # checkov:skip=CKV2_AWS_57: the password of the broker does not change by itself either (`password_version`).
   name                    = "${var.name}-queue"
   description             = "Address of the queues of ${var.name}, with the broker's password"
   kms_key_id              = var.kms_key_arn

@@ -5,10 +5,11 @@
 #   PREFIX/snapshots/DIGEST   scripts and reference data, named by their content
 #   PREFIX/doctor/…           what `gristmill doctor` tries
 
-# checkov:skip=CKV2_AWS_62: nobody waits for events; roles look into the bucket, and workers get their work by queue.
-# checkov:skip=CKV_AWS_144: the store holds what is needed while jobs run; outputs are copied elsewhere by who keeps them.
-# checkov:skip=CKV_AWS_18: who reads and writes is in CloudTrail's data events, which belong to the account and not here.
 resource "aws_s3_bucket" "store" {
+  # checkov:skip=CKV2_AWS_62: nobody waits for events: roles look into the bucket, and workers get their work by queue.
+  # checkov:skip=CKV_AWS_144: the store holds what jobs need while they run; outputs are copied by who keeps them.
+  # checkov:skip=CKV_AWS_18: who reads and writes is in CloudTrail's data events, which belong to the account.
+  # checkov:skip=CKV_AWS_21: commit points are created once and never replaced: see the versioning below.
   bucket        = var.bucket
   force_destroy = var.force_destroy
 }
@@ -46,7 +47,6 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "store" {
 # Off, and off for good. A commit point (a ledger segment, a result, a seat) is created if it is absent, and is never
 # written again: there is no older version of it to go back to. What is replaced or deleted (progress, parts, markers of
 # open jobs) would only be paid for once more, and a deleted part would stay as a version that no rule of a job removes.
-# checkov:skip=CKV_AWS_21: see above.
 resource "aws_s3_bucket_versioning" "store" {
   bucket = aws_s3_bucket.store.id
 
