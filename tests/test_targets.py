@@ -536,21 +536,23 @@ class Metadata(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_a_spot_notice_drains_the_node(workplace, sqlite):
+@pytest.mark.parametrize(("arguments", "exit_status"), [([], 0), (["--spot-exit-status", 75], 75)])
+def test_a_spot_notice_drains_the_node(workplace, sqlite, arguments, exit_status):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
     server.noticed = threading.Event()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     workplace.data(6)
     job_id = sqlite.enqueue(workplace.job(HOLDS))
     sqlite.reducer()
-    worker = sqlite.worker("--process-count", 1, f"--spot-notice=http://127.0.0.1:{server.server_port}")
+    notices = f"--spot-notice=http://127.0.0.1:{server.server_port}"
+    worker = sqlite.worker("--process-count", 1, notices, *arguments)
     worker.wait_for_record("begun")
     server.noticed.set()
     told = worker.process.stderr.readline().decode()
     assert "will be taken away" in told and "terminate" in told
     go(workplace)
     ended = worker.wait()
-    assert ended.exit_status == 0 and "spot notice" in ended.stdout, str(ended)
+    assert ended.exit_status == exit_status and "spot notice" in ended.stdout, str(ended)
     server.shutdown()
     assert len(workplace.recorded("begun")) == 1
     sqlite.worker()

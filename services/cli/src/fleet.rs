@@ -197,6 +197,9 @@ pub struct WorkerArguments {
     /// Stop in time when this spot instance will be taken away. The address is that of the instance's metadata.
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true)]
     spot_notice: Option<Option<String>>,
+    /// Exit status after a spot notice, for those who start again by it what has not ended with 0.
+    #[arg(long, value_name = "STATUS", default_value_t = 0, requires = "spot_notice")]
+    spot_exit_status: u8,
     #[command(flatten)]
     listen: ListenFlag,
     #[command(flatten)]
@@ -248,7 +251,10 @@ pub async fn worker(arguments: WorkerArguments, home: &Home, settings: &Settings
             life!("worker {name} ends: there has been nothing to do for {idle} s");
         }
         Ended::Stopped => life!("worker {name} ends: it was told to stop"),
-        Ended::SpotNotice => life!("worker {name} ends: there was a spot notice for this machine"),
+        Ended::SpotNotice => {
+            life!("worker {name} ends: there was a spot notice for this machine");
+            return Ok(ExitCode::from(arguments.spot_exit_status));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

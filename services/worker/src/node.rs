@@ -152,8 +152,10 @@ impl Node {
         let mut ended = None;
         let mut failure = None;
         let spot = fleet.shared.node.options.spot_notice.clone();
+        let patience = spot.as_ref().map_or(Duration::ZERO, |spot| spot.patience);
         let spot = async { if let Some(spot) = spot { spot.given().await } else { std::future::pending().await } };
         let mut spot = std::pin::pin!(spot);
+        let mut machine_goes = None;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let first = *stop.borrow_and_update();
@@ -177,10 +179,14 @@ impl Node {
                         ended = Some(Ended::Idle);
                         fleet.stop(Stop::Finish).await;
                     }
+                    if machine_goes.is_some_and(|at| at <= Instant::now()) {
+                        fleet.stop(Stop::Kill).await;
+                    }
                 }
                 notice = &mut spot, if !fleet.is_stopping() => {
                     tracing::warn!("this machine will be taken away ({notice}): draining");
                     ended = Some(Ended::SpotNotice);
+                    machine_goes = Some(Instant::now() + patience);
                     fleet.stop(Stop::Drain).await;
                 }
                 changed = stop.changed() => {

@@ -1,5 +1,9 @@
 //! Notices that this machine will be taken away: a spot instance of EC2 learns of it two minutes before, from the
 //! metadata address of the instance.
+//!
+//! Deliberately absent: the recommendation to rebalance, which may come earlier, and does not say that the machine will
+//! go. A node that ended for it would be started again on the very same machine, and find the recommendation again. Two
+//! minutes are enough to give everything back.
 
 use std::time::Duration;
 
@@ -10,11 +14,16 @@ use aws_config::imds::client::error::ImdsError;
 /// What is there once the instance is going to be stopped or terminated, and missing before.
 const INSTANCE_ACTION: &str = "/latest/meta-data/spot/instance-action";
 
+/// What a node has left of the two minutes when it has seen the notice, and wants to be gone before they are over.
+const PATIENCE: Duration = Duration::from_secs(100);
+
 /// Where notices are announced.
 #[derive(Clone, Debug)]
 pub struct SpotNotice {
     client: Client,
     period: Duration,
+    /// How long after a notice anything may still run, whatever else it would be allowed.
+    pub(super) patience: Duration,
 }
 
 impl SpotNotice {
@@ -26,7 +35,7 @@ impl SpotNotice {
             let invalid = |error| anyhow!("the address of the instance metadata, {address:?}, is none: {error}");
             builder = builder.endpoint(address).map_err(invalid)?;
         }
-        Ok(Self { client: builder.build(), period })
+        Ok(Self { client: builder.build(), period, patience: PATIENCE })
     }
 
     /// Waits for a notice, and returns what it says.
@@ -39,7 +48,10 @@ impl SpotNotice {
                 Err(ImdsError::ErrorResponse(_)) => {}
                 Err(error) if !has_complained => {
                     has_complained = true;
-                    tracing::warn!("spot notices cannot be seen, the instance metadata does not answer: {error}");
+                    tracing::warn!(
+                        "spot notices cannot be seen, the instance metadata does not answer (in a container with a \
+                         network of its own it does with a hop limit of 2): {error}"
+                    );
                 }
                 Err(_) => {}
             }
@@ -49,7 +61,7 @@ impl SpotNotice {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -59,7 +71,7 @@ mod tests {
     use super::*;
 
     /// Stands in for the metadata address: wants a token, and has a notice once it is given.
-    async fn metadata(is_given: Arc<AtomicBool>, asked: Arc<AtomicUsize>) -> String {
+    pub(in crate::node) async fn metadata(is_given: Arc<AtomicBool>, asked: Arc<AtomicUsize>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = format!("http://{}", listener.local_addr().expect("bound"));
         tokio::spawn(async move {

@@ -1,6 +1,7 @@
 //! Nodes with real Python processes, over queues and a store in memory.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -290,6 +291,25 @@ async fn what_outlasts_the_grace_period_is_given_back_unspent() {
     target.began("a").await;
     running.stop.send_replace(Stop::Drain);
     assert_eq!(running.end().await, Ended::Stopped);
+    let delivery = receive(&target.tasks).await;
+    let descriptor: Descriptor = serde_json::from_slice(&delivery.body).expect("a descriptor");
+    assert_eq!((descriptor.tries_spent, descriptor.deliveries_lost, delivery.receive_count), (0, 0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_outlasts_a_spot_notice_is_given_back_unspent_before_the_machine_goes() {
+    let target = Target::new().await;
+    target.enqueue("job", WAITS, |_| (), &["a"]).await;
+    let is_given = Arc::new(AtomicBool::new(false));
+    let address = spot::tests::metadata(is_given.clone(), Arc::default()).await;
+    let mut notice = SpotNotice::new(Some(&address), Duration::from_millis(10)).expect("an address");
+    notice.patience = Duration::from_millis(300);
+    // What runs would be allowed much longer by anybody else who stops the node.
+    let timing = Timing { grace: 10 * PATIENCE, ..Target::options().timing };
+    let running = target.start("node-1", NodeOptions { timing, spot_notice: Some(notice), ..Target::options() });
+    target.began("a").await;
+    is_given.store(true, Ordering::SeqCst);
+    assert_eq!(running.end().await, Ended::SpotNotice);
     let delivery = receive(&target.tasks).await;
     let descriptor: Descriptor = serde_json::from_slice(&delivery.body).expect("a descriptor");
     assert_eq!((descriptor.tries_spent, descriptor.deliveries_lost, delivery.receive_count), (0, 0, 1));
