@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use protocol::JobState;
 use reducer::{Service, ServiceOptions};
 use storage::TargetStore;
+use telemetry::Role;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -49,7 +50,7 @@ pub struct ReducerArguments {
 /// Serves every open job of a target until it is told to stop.
 pub async fn reducer(arguments: ReducerArguments, settings: &Settings) -> Result<ExitCode> {
     let target = arguments.target.require(None, settings)?;
-    let watched = Watched::start(&arguments.listen, settings)?;
+    let mut watched = Watched::start(Role::Reducer, &target, &arguments.listen, settings)?;
     let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues(false))?;
     watched.ready(&mut queues);
     let name = new_name();
@@ -214,7 +215,7 @@ pub async fn worker(arguments: WorkerArguments, home: &Home, settings: &Settings
     {
         bail!("--node {name:?}: a name has 1 to {NAME_LENGTH_MAX} letters, digits, `-`, `_` and `.`");
     }
-    let watched = Watched::start(&arguments.listen, settings)?;
+    let mut watched = Watched::start(Role::Worker, &target, &arguments.listen, settings)?;
     let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues(false))?;
     watched.ready(&mut queues);
     let name = arguments.node.unwrap_or_else(new_name);

@@ -7,20 +7,26 @@ mod server;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use queue::Observed;
-use telemetry::Health;
+use queue::{Observed, Queue};
+use telemetry::metrics::{DEAD_LETTERS, DESTINATION, RESULTS, STATE, TASKS};
+use telemetry::{Health, Role, Scrape, metrics};
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::settings::Settings;
-use crate::targets::Queues;
+use crate::targets::{Queues, Target};
 
 pub use ask::ask;
 pub(crate) use logs::life;
 pub use logs::{LIFE, LogFormat, is_json, start_logging, tell_failure};
-use server::Server;
+use server::{Asked, Server};
+
+/// How often a reducer looks how much is in the queues: three requests each time.
+const DEPTH_PERIOD: Duration = Duration::from_secs(15);
 
 /// Where a role answers HTTP requests.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -54,28 +60,37 @@ impl ListenFlag {
 pub struct Watched {
     /// How it is.
     pub health: Health,
+    role: Role,
     server: Option<Server>,
+    /// Looks how much is in the queues.
+    looking: Option<AbortOnDropHandle<()>>,
 }
 
 impl Watched {
     /// Before the role connects to anything.
-    pub fn start(listen: &ListenFlag, settings: &Settings) -> Result<Self> {
+    pub fn start(role: Role, target: &Target, listen: &ListenFlag, settings: &Settings) -> Result<Self> {
         let health = Health::new(settings.stall_max);
-        let address = listen.find(settings)?;
-        let server = address.map(|address| Server::start(address, health.clone())).transpose()?;
-        Ok(Self { health, server })
+        let Some(address) = listen.find(settings)? else {
+            return Ok(Self { health, role, server: None, looking: None });
+        };
+        let asked = Asked { health: health.clone(), scrape: Scrape::of(role, target.queue()?.messaging_system()) };
+        Ok(Self { health, role, server: Some(Server::start(address, asked)?), looking: None })
     }
 
     /// Queue and store have answered. From now on the queues tell how they are used.
-    pub fn ready(&self, queues: &mut Queues) {
+    pub fn ready(&mut self, queues: &mut Queues) {
         self.health.ready();
         if self.server.is_none() {
             return;
         }
         let observe = |queue, name| Arc::new(Observed::new(queue, name, &self.health));
-        queues.tasks = observe(queues.tasks.clone(), "tasks");
-        queues.results = observe(queues.results.clone(), "results");
-        queues.dead_letters = observe(queues.dead_letters.clone(), "dead-letters");
+        queues.tasks = observe(queues.tasks.clone(), TASKS);
+        queues.results = observe(queues.results.clone(), RESULTS);
+        queues.dead_letters = observe(queues.dead_letters.clone(), DEAD_LETTERS);
+        // One role is enough, and there is one reducer at least.
+        if self.role == Role::Reducer {
+            self.looking = Some(AbortOnDropHandle::new(tokio::spawn(look_into(queues.clone()))));
+        }
     }
 
     /// Says where the endpoints are.
@@ -92,5 +107,37 @@ impl Watched {
             stop.cancelled().await;
             health.ending();
         }))
+    }
+}
+
+/// Keeps showing how much is in the queues, where they tell.
+async fn look_into(queues: Queues) {
+    let queues = [(TASKS, queues.tasks), (RESULTS, queues.results), (DEAD_LETTERS, queues.dead_letters)];
+    let mut tick = interval(DEPTH_PERIOD);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        for (name, queue) in &queues {
+            show_depth(name, &**queue).await;
+        }
+    }
+}
+
+async fn show_depth(name: &'static str, queue: &dyn Queue) {
+    let messages = &metrics().queue_messages;
+    let states = ["visible", "in_flight", "delayed"];
+    match queue.depth().await {
+        Ok(depth) => {
+            for (state, count) in states.into_iter().zip([depth.visible, depth.in_flight, depth.delayed]) {
+                messages.get_or_create(&[(DESTINATION, name), (STATE, state)]).set(count as i64);
+            }
+        }
+        Err(error) => {
+            // An old number would be taken for a new one.
+            for state in states {
+                messages.remove(&[(DESTINATION, name), (STATE, state)]);
+            }
+            tracing::debug!(queue.name = name, %error, "nobody can see how much is in the queue");
+        }
     }
 }

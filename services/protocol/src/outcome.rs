@@ -188,6 +188,20 @@ pub enum AttemptStatus {
 }
 
 impl AttemptStatus {
+    /// As it is written in messages, and for machines everywhere.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::RunRaised => "run_raised",
+            Self::IllegalResult => "illegal_result",
+            Self::RunTimedOut => "run_timed_out",
+            Self::LoadFailed => "load_failed",
+            Self::LoadTimedOut => "load_timed_out",
+            Self::ProcessDied => "process_died",
+            Self::LostTooOften => "lost_too_often",
+        }
+    }
+
     /// The word in `processed_mini-batches.csv`, as readers of the original know it.
     pub fn report_word(self) -> &'static str {
         match self {
@@ -291,6 +305,19 @@ pub const SLOT_PHASES: [SlotPhase; 7] = [
 ];
 
 impl SlotPhase {
+    /// A word for machines.
+    pub fn metric_word(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Init => "init",
+            Self::Idle => "idle",
+            Self::Load => "load",
+            Self::Run => "run",
+            Self::Report => "report",
+            Self::Shutdown => "shutdown",
+        }
+    }
+
     /// A word for people.
     pub fn word(self) -> &'static str {
         match self {

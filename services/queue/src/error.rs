@@ -31,6 +31,17 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Which error it is, in a word for machines.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Unavailable { .. } => "unavailable",
+            Self::Misconfigured { .. } => "misconfigured",
+            Self::TooLarge { .. } => "too_large",
+        }
+    }
+}
+
 /// Fails if a body is larger than `bytes_max`.
 pub(crate) fn check_sizes(messages: &[crate::Message], bytes_max: usize, queue: &str) -> Result<(), Error> {
     match messages.iter().map(|message| message.body.len()).max() {

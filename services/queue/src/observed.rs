@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use telemetry::{Duty, Health};
+use telemetry::metrics::{DESTINATION, ERROR, OPERATION};
+use telemetry::{Duty, Health, metrics};
+use tokio::time::Instant;
 
 use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 
@@ -15,6 +17,7 @@ use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 #[derive(Debug)]
 pub struct Observed {
     queue: Arc<dyn Queue>,
+    name: &'static str,
     /// That it answers whoever receives: a role that does not receive has nothing to do.
     answers: Duty,
 }
@@ -30,15 +33,23 @@ impl Drop for Asked<'_> {
 
 impl Observed {
     /// `name`: which queue of the target it is (`tasks`, `results`, `dead-letters`).
-    pub fn new(queue: Arc<dyn Queue>, name: &str, health: &Health) -> Self {
-        Self { queue, answers: health.answering(format!("the queue of {name}")) }
+    pub fn new(queue: Arc<dyn Queue>, name: &'static str, health: &Health) -> Self {
+        Self { queue, name, answers: health.answering(format!("the queue of {name}")) }
     }
 
-    async fn observe<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    async fn observe<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let began = Instant::now();
         let answer = call.await;
         if answer.is_ok() {
             self.answers.answered();
         }
+        let error = answer.as_ref().err().map_or("", Error::kind);
+        let labels = [(DESTINATION, self.name), (OPERATION, operation), (ERROR, error)];
+        metrics().queue_calls.get_or_create(&labels).observe(began.elapsed().as_secs_f64());
         answer
     }
 }
@@ -46,32 +57,38 @@ impl Observed {
 #[async_trait]
 impl Queue for Observed {
     async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
-        self.observe(self.queue.send(messages)).await
+        let count = messages.len() as u64;
+        self.observe("send", self.queue.send(messages)).await?;
+        metrics().messages_sent.get_or_create(&[(DESTINATION, self.name), (OPERATION, "send")]).inc_by(count);
+        Ok(())
     }
 
     async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
         self.answers.asked(request.wait);
         let asked = Asked(&self.answers);
-        let answer = self.observe(self.queue.receive(request)).await;
+        let answer = self.observe("receive", self.queue.receive(request)).await;
         // What failed is asked again, and is not answered before that succeeds.
         std::mem::forget(asked);
-        answer
+        let deliveries = answer?;
+        let labels = [(DESTINATION, self.name), (OPERATION, "receive")];
+        metrics().messages_consumed.get_or_create(&labels).inc_by(deliveries.len() as u64);
+        Ok(deliveries)
     }
 
     async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
-        self.observe(self.queue.extend(leases)).await
+        self.observe("extend", self.queue.extend(leases)).await
     }
 
     async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
-        self.observe(self.queue.acknowledge(receipts)).await
+        self.observe("acknowledge", self.queue.acknowledge(receipts)).await
     }
 
     async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
-        self.observe(self.queue.release(receipts)).await
+        self.observe("release", self.queue.release(receipts)).await
     }
 
     async fn depth(&self) -> Result<Depth, Error> {
-        self.observe(self.queue.depth()).await
+        self.observe("depth", self.queue.depth()).await
     }
 
     fn limits(&self) -> Limits {

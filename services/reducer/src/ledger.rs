@@ -11,6 +11,8 @@ use anyhow::Context;
 use bytes::{Bytes, BytesMut};
 use protocol::{Attempt, Record, RecordError, ResultEvent, Rows, decode_records, encode_record};
 use storage::{Commit, JobStore};
+use telemetry::metrics;
+use telemetry::metrics::OUTCOME;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -322,8 +324,15 @@ impl Ledger {
         let sequence = self.segments();
         let segment = batch.segment();
         let bytes = segment.len() as u64;
-        match self.commit_patiently(u64::from(sequence), segment).await.context("commit results to the ledger")? {
+        let began = Instant::now();
+        let commit =
+            self.commit_patiently(u64::from(sequence), segment).await.context("commit results to the ledger")?;
+        let outcome = if commit == Commit::Committed { "committed" } else { "lost" };
+        let seconds = began.elapsed().as_secs_f64();
+        metrics().commit_seconds.get_or_create(&[(OUTCOME, outcome)]).observe(seconds);
+        match commit {
             Commit::Committed => {
+                metrics().ledger_bytes.inc_by(bytes);
                 self.index.segment_bytes.push(bytes);
                 Ok(Committed::Ours(batch.into_records()))
             }

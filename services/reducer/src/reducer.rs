@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use protocol::{
-    Attempt, AttemptStatus, JobResult, JobSpec, JobState, OutputAction, Progress, Record, ResultEvent,
+    Attempt, AttemptStatus, Counts, JobResult, JobSpec, JobState, OutputAction, Progress, Record, ResultEvent,
     milliseconds_since_epoch,
 };
 use queue::{Delivery, Queue, Receive};
 use storage::JobStore;
+use telemetry::metrics;
+use telemetry::metrics::OUTCOME;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -423,7 +425,9 @@ impl Reducer {
         let has_ended = self.tally.ended_as().is_some();
         loop {
             let mut told = HashSet::new();
-            self.duplicates += batch.retain(|event| !self.tally.is_known(event) && !is_repeated(event, &mut told));
+            let known = batch.retain(|event| !self.tally.is_known(event) && !is_repeated(event, &mut told));
+            self.duplicates += known;
+            metrics().duplicates_dropped.inc_by(known);
             if batch.is_empty() {
                 return Ok(Appended::Known);
             }
@@ -435,7 +439,9 @@ impl Reducer {
                 Committed::Ours(records) => {
                     (self.options.crash)(CrashPoint::AfterSegmentCommit);
                     self.duplicates = 0;
+                    let before = self.tally.mini_batches();
                     self.absorb(records, true);
+                    tell_ended(before, self.tally.mini_batches());
                     return Ok(Appended::Committed);
                 }
                 Committed::Lost(lost) => {
@@ -603,6 +609,17 @@ impl Reducer {
             Err(error) => tracing::warn!(%error, "progress cannot be written, the job goes on without it"),
         }
     }
+}
+
+/// Adds what a commit of this reducer has ended to its metrics.
+fn tell_ended(before: Counts, now: Counts) {
+    let metrics = metrics();
+    for (outcome, before, now) in
+        [("succeeded", before.succeeded, now.succeeded), ("failed", before.failed, now.failed)]
+    {
+        metrics.mini_batches.get_or_create(&[(OUTCOME, outcome)]).inc_by(now.saturating_sub(before));
+    }
+    metrics.progressed();
 }
 
 /// Whether `told` holds the same attempt: a message may be delivered twice at a time.

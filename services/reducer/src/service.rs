@@ -13,7 +13,8 @@ use anyhow::Context;
 use protocol::{DeadLetter, JobState, job_of_message};
 use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Message, Queue, Refusal, ReturnBy};
 use storage::{JobStore, TargetStore};
-use telemetry::{Duty, Health};
+use telemetry::metrics::STATE;
+use telemetry::{Duty, Health, metrics};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
@@ -155,6 +156,7 @@ impl Serving {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             alive.beat();
+            metrics().jobs_open.set(self.tasks.len() as i64);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
@@ -233,6 +235,12 @@ impl Serving {
         match outcome {
             Ok(Outcome::Ended(state)) => {
                 tracing::info!(job.id = job_id, "the job has ended: {state:?}");
+                let state = match state {
+                    JobState::Completed => "completed",
+                    JobState::Failed => "failed",
+                    JobState::Canceled => "canceled",
+                };
+                metrics().jobs_ended.get_or_create(&[(STATE, state)]).inc();
                 self.jobs.remove(&job_id);
                 self.told.remove(&job_id);
                 self.demultiplexer.close(&job_id);

@@ -4,5 +4,7 @@
 //! Who looks at it, and whether anybody does, is decided by the executable.
 
 mod health;
+pub mod metrics;
 
 pub use health::{Duty, Health};
+pub use metrics::{Role, Scrape, Share, metrics};

@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use protocol::{Descriptor, JobSpec, ResultEvent};
+use protocol::{Descriptor, JobSpec, ResultEvent, SLOT_PHASES};
 use queue::{Delivery, Queue};
 use storage::JobStore;
-use telemetry::Health;
+use telemetry::metrics::STATE;
+use telemetry::{Health, Share, metrics};
 use tokio::sync::{mpsc, watch as channel};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -230,6 +231,10 @@ struct Dispatcher {
     to_prepare: VecDeque<Waiting>,
     preparing: HashMap<LeaseId, Preparing>,
     ready: VecDeque<Prepared>,
+    /// What this job adds to the leases of the node.
+    leases_held: Share,
+    /// What it adds to the node's processes, by phase.
+    processes: [Share; SLOT_PHASES.len()],
 }
 
 impl Dispatcher {
@@ -257,6 +262,9 @@ impl Dispatcher {
             to_prepare: VecDeque::new(),
             preparing: HashMap::new(),
             ready: VecDeque::new(),
+            leases_held: Share::of(&metrics().leases_held),
+            processes: SLOT_PHASES
+                .map(|phase| Share::of(&metrics().processes.get_or_create(&[(STATE, phase.metric_word())]))),
             agent,
             leases,
             events,
@@ -276,6 +284,16 @@ impl Dispatcher {
                 Ok(())
             }
         }
+    }
+
+    /// Shows what this job holds here.
+    fn show(&mut self) {
+        self.leases_held.set(self.leases.count());
+        let mut phases = [0; SLOT_PHASES.len()];
+        for running in self.slots.iter().filter_map(|slot| slot.running.as_ref()) {
+            phases[running.process.status().0 as usize] += 1;
+        }
+        self.processes.iter_mut().zip(phases).for_each(|(share, count)| share.set(count));
     }
 
     // ---- announce --------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ use storage::{JobStore, PLAN_CHUNK_MINI_BATCHES};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
 
+use crate::counts::Counts;
 use crate::lease::{LeaseId, Leases};
 use crate::messages::{Messages, inline_rows_bytes_max};
 use crate::{Crash, CrashPoint};
@@ -142,6 +143,7 @@ impl Announcer {
         let mut announced = Vec::new();
         let mut rooms = Vec::new();
         let mut has_parts = false;
+        let mut counts = Counts::default();
         for announcement in round {
             match announcement {
                 Announcement::Event(event) => messages.push(&event, b""),
@@ -155,6 +157,7 @@ impl Announcer {
                     if self.leases.receipt(lease).is_none() {
                         continue;
                     }
+                    counts.add(&attempt, rows.len() as u64);
                     messages.push(&ResultEvent::Attempt(Box::new(attempt)), &rows);
                     rooms.push(room);
                     next_tries.extend(next_try.map(|next_try| task_message(&self.job_id, next_try, task_bytes_max)));
@@ -174,6 +177,7 @@ impl Announcer {
         if !messages.is_empty() {
             persist("announce to the result queue", self.patience, || self.results.send(messages.clone())).await?;
             (self.crash)(CrashPoint::AfterAnnounce);
+            counts.tell();
         }
         drop(rooms);
         if !next_tries.is_empty() {

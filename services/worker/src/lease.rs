@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use queue::{Queue, Receipt};
+use telemetry::metrics;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
@@ -128,6 +129,7 @@ impl Leases {
                 let (extended, ended) = leases.extend(&*tasks).await;
                 // Leases end while a queue that is away is waited for: it is asked more often.
                 next = Instant::now() + if extended { heartbeat } else { heartbeat / HEARTBEATS_PER_STEP };
+                metrics().leases_lost.inc_by(ended.len() as u64);
                 for id in ended {
                     lost(id);
                 }

@@ -12,6 +12,7 @@
 //! | `side_inputs` | reference data by URL becomes paths of this machine |
 //! | `announce` | write, announce, acknowledge, in that order |
 //! | `lease` | what is held is extended; what is lost stops |
+//! | `counts` | what announcements add to the metrics |
 //! | `monitor` | samples of processor, memory, disk and network |
 //!
 //! It knows the queue and the storage, and neither the partitioner nor the reducer.
@@ -20,6 +21,7 @@ mod agent;
 mod allocator;
 mod announce;
 mod capped_log;
+mod counts;
 mod environment;
 mod gpu;
 mod lease;

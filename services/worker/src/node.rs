@@ -26,7 +26,7 @@ use bytes::Bytes;
 use protocol::{DeadLetter, Descriptor};
 use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Message, Queue, ReturnBy};
 use storage::TargetStore;
-use telemetry::Health;
+use telemetry::{Health, metrics};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -163,6 +163,7 @@ impl Node {
         let alive = fleet.shared.node.options.health.coming_round("the loop of the node");
         loop {
             alive.beat();
+            metrics().jobs_open.set(fleet.servings.len() as i64);
             if fleet.is_stopping() && fleet.servings.is_empty() {
                 break;
             }

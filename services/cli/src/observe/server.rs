@@ -4,15 +4,19 @@
 //! few lines of text to a scraper or a probe: one request a connection, its head only, within bounds.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use telemetry::Health;
+use telemetry::{Health, Scrape};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+const OK: &str = "200 OK";
+/// The content type of one line.
+const LINE: &str = "text/plain; charset=utf-8";
 /// The longest head of a request.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// The most headers of a request.
@@ -31,15 +35,25 @@ pub struct Server {
     pub address: SocketAddr,
 }
 
+/// What a role can be asked.
+#[derive(Debug)]
+pub struct Asked {
+    /// How it is.
+    pub health: Health,
+    /// What it counts.
+    pub scrape: Scrape,
+}
+
 /// What is answered.
 struct Answer {
     status: &'static str,
+    content_type: &'static str,
     body: String,
 }
 
 impl Server {
     /// Begins to answer.
-    pub fn start(address: SocketAddr, health: Health) -> Result<Self> {
+    pub fn start(address: SocketAddr, asked: Asked) -> Result<Self> {
         let listener = std::net::TcpListener::bind(address)
             .with_context(|| format!("cannot listen at {address}: choose another with --listen or GRISTMILL_LISTEN"))?;
         listener.set_nonblocking(true).context("listen without blocking")?;
@@ -50,7 +64,7 @@ impl Server {
         let serving = move || {
             runtime.block_on(async {
                 let listener = TcpListener::from_std(listener).expect("a listener that does not block");
-                serve(listener, health).await;
+                serve(listener, Arc::new(asked)).await;
             });
         };
         thread.spawn(serving).context("start the thread of the endpoints")?;
@@ -58,16 +72,16 @@ impl Server {
     }
 }
 
-async fn serve(listener: TcpListener, health: Health) {
-    let exchanges = std::sync::Arc::new(Semaphore::new(EXCHANGES_MAX));
+async fn serve(listener: TcpListener, asked: Arc<Asked>) {
+    let exchanges = Arc::new(Semaphore::new(EXCHANGES_MAX));
     loop {
         let permit = exchanges.clone().acquire_owned().await.expect("never closed");
         match listener.accept().await {
             Ok((stream, _)) => {
-                let health = health.clone();
+                let asked = asked.clone();
                 tokio::spawn(async move {
                     // Who asks slowly, or does not listen, goes away without an answer.
-                    let _ = timeout(EXCHANGE_TIME, exchange(stream, &health)).await;
+                    let _ = timeout(EXCHANGE_TIME, exchange(stream, &asked)).await;
                     drop(permit);
                 });
             }
@@ -79,7 +93,7 @@ async fn serve(listener: TcpListener, health: Health) {
     }
 }
 
-async fn exchange(mut stream: TcpStream, health: &Health) -> std::io::Result<()> {
+async fn exchange(mut stream: TcpStream, asked: &Asked) -> std::io::Result<()> {
     let mut head = Vec::new();
     let answer = loop {
         if stream.read_buf(&mut head).await? == 0 {
@@ -89,7 +103,7 @@ async fn exchange(mut stream: TcpStream, health: &Health) -> std::io::Result<()>
         let mut request = httparse::Request::new(&mut headers);
         match request.parse(&head) {
             Ok(httparse::Status::Complete(_)) => {
-                break answer(request.method.unwrap_or_default(), request.path.unwrap_or_default(), health);
+                break answer(request.method.unwrap_or_default(), request.path.unwrap_or_default(), asked);
             }
             Ok(httparse::Status::Partial) if head.len() < HEAD_BYTES_MAX => {}
             Ok(httparse::Status::Partial) => break Answer::new("431 Request Header Fields Too Large", "too large"),
@@ -100,35 +114,36 @@ async fn exchange(mut stream: TcpStream, health: &Health) -> std::io::Result<()>
     stream.shutdown().await
 }
 
-fn answer(method: &str, target: &str, health: &Health) -> Answer {
+fn answer(method: &str, target: &str, asked: &Asked) -> Answer {
     let path = target.split('?').next().unwrap_or_default();
     if method != "GET" {
         return Answer::new("405 Method Not Allowed", "only GET is answered");
     }
     match path {
-        "/healthz" => Answer::of(health.check()),
-        "/readyz" => Answer::of(health.check_ready()),
+        "/healthz" => Answer::of(asked.health.check()),
+        "/readyz" => Answer::of(asked.health.check_ready()),
+        "/metrics" => Answer { status: OK, content_type: Scrape::CONTENT_TYPE, body: asked.scrape.text() },
         _ => Answer::new("404 Not Found", "there are /healthz, /readyz and /metrics"),
     }
 }
 
 impl Answer {
     fn new(status: &'static str, line: impl std::fmt::Display) -> Self {
-        Self { status, body: format!("{line}\n") }
+        Self { status, content_type: LINE, body: format!("{line}\n") }
     }
 
     fn of(verdict: Result<(), impl std::fmt::Display>) -> Self {
         match verdict {
-            Ok(()) => Self::new("200 OK", "ok"),
+            Ok(()) => Self::new(OK, "ok"),
             Err(why) => Self::new("503 Service Unavailable", why),
         }
     }
 
     fn bytes(&self) -> String {
-        let Self { status, body } = self;
+        let Self { status, content_type, body } = self;
         let length = body.len();
         format!(
-            "HTTP/1.1 {status}\r\ncontent-type: text/plain; version=0.0.4; charset=utf-8\r\n\
+            "HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\n\
              content-length: {length}\r\nconnection: close\r\n\r\n{body}"
         )
     }
@@ -136,6 +151,8 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
+    use telemetry::Role;
+
     use super::*;
 
     async fn ask(server: &Server, request: &[u8]) -> String {
@@ -149,7 +166,8 @@ mod tests {
     #[tokio::test]
     async fn a_role_says_how_it_is() {
         let health = Health::new(Duration::ZERO);
-        let server = Server::start("127.0.0.1:0".parse().expect("an address"), health.clone()).expect("a free port");
+        let asked = Asked { health: health.clone(), scrape: Scrape::of(Role::Worker, "sqlite") };
+        let server = Server::start("127.0.0.1:0".parse().expect("an address"), asked).expect("a free port");
         let get = async |path: &str| ask(&server, format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await;
         let ends = |answer: String, status: &str, body: &str| {
             assert!(answer.starts_with(&format!("HTTP/1.1 {status}")) && answer.ends_with(body), "{answer}");
@@ -163,6 +181,7 @@ mod tests {
             std::hint::spin_loop();
         }
         ends(get("/healthz").await, "503 ", "no sign of life of the loop of the node for 0 s\n");
+        ends(get("/metrics").await, "200 OK\r\ncontent-type: application/openmetrics-text", "# EOF\n");
         ends(get("/").await, "404 ", "/metrics\n");
         ends(ask(&server, b"POST /healthz HTTP/1.1\r\n\r\n").await, "405 ", "GET is answered\n");
         ends(ask(&server, b"\0\0\0\0\r\n\r\n").await, "400 ", "\n");

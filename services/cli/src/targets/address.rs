@@ -58,6 +58,15 @@ impl Role {
 }
 
 impl QueueAddress {
+    /// The broker, as OpenTelemetry names it.
+    pub fn messaging_system(&self) -> &'static str {
+        match self {
+            Self::Sqs { .. } => "aws_sqs",
+            Self::Rabbit { .. } => "rabbitmq",
+            Self::Sqlite { .. } => "sqlite",
+        }
+    }
+
     /// Reads an address. A relative folder starts from `folder`. No error repeats the address: it may hold a password.
     pub fn parse(text: &str, folder: &Path) -> Result<Self> {
         if let Some(path) = text.strip_prefix("sqlite:") {

@@ -50,6 +50,7 @@ impl Dispatcher {
     }
 
     pub(super) async fn tick(&mut self) -> Result<()> {
+        self.show();
         self.restart_due().await?;
         self.recall_waiting();
         self.give_up_slow_preparations().await?;

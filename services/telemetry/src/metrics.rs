@@ -1,0 +1,312 @@
+//! What a role counts, under the names that a Prometheus scrape shows.
+//!
+//! Names follow the OpenTelemetry conventions for messaging where these have one, and begin with `gristmill_` elsewhere.
+//! Every series exists from the start, so that an alert sees a zero and not an absence. `OBSERVABILITY.md` describes
+//! each; a test compares it with a scrape.
+//!
+//! Counters are atomic, and are added to once for many mini-batches where these are quick.
+
+use std::fmt;
+use std::sync::LazyLock;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, SystemTime};
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Metric, Registry, Unit};
+
+/// Names and values of the labels of a series.
+pub type Labels<const COUNT: usize> = [(&'static str, &'static str); COUNT];
+/// A gauge whose value has a fraction.
+pub type FloatGauge = Gauge<f64, AtomicU64>;
+
+/// Which queue of a target.
+pub const DESTINATION: &str = "messaging_destination_name";
+/// What is done with a queue, or with a message.
+pub const OPERATION: &str = "messaging_operation_name";
+/// Why it failed; empty when it did not.
+pub const ERROR: &str = "error_type";
+/// How something ended.
+pub const OUTCOME: &str = "outcome";
+/// How something is.
+pub const STATE: &str = "state";
+
+/// The destination of descriptors.
+pub const TASKS: &str = "tasks";
+/// The destination of outcomes.
+pub const RESULTS: &str = "results";
+/// The destination of messages that nobody can read.
+pub const DEAD_LETTERS: &str = "dead-letters";
+
+/// From a quick local call to a long poll.
+const CALL_SECONDS: [f64; 12] = [0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 10.0, 30.0];
+/// From a run that does nothing to the longest that jobs allow in practice.
+const PROCESS_SECONDS: [f64; 14] =
+    [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0];
+
+/// Every metric of this process. They count whether anybody looks or not.
+#[derive(Debug)]
+pub struct Metrics {
+    /// Calls of a queue: [`DESTINATION`], [`OPERATION`], [`ERROR`].
+    pub queue_calls: Family<Labels<3>, Histogram, fn() -> Histogram>,
+    /// Messages sent, by [`DESTINATION`].
+    pub messages_sent: Family<Labels<2>, Counter>,
+    /// Messages received, by [`DESTINATION`].
+    pub messages_consumed: Family<Labels<2>, Counter>,
+    /// Jobs that are worked on, or whose results are committed.
+    pub jobs_open: Gauge,
+    /// When an attempt was last announced, or a result committed.
+    pub last_progress: FloatGauge,
+    /// Attempts of a worker, from hand-over to end: [`DESTINATION`], [`OPERATION`], [`ERROR`].
+    pub process_seconds: Family<Labels<3>, Histogram, fn() -> Histogram>,
+    /// Attempts that were announced, by [`OUTCOME`].
+    pub attempts: Family<Labels<1>, Counter>,
+    /// Items of attempts that were announced, by [`OUTCOME`].
+    pub items: Family<Labels<1>, Counter>,
+    /// Bytes of rows that were announced.
+    pub row_bytes: Counter,
+    /// Python processes, by [`STATE`].
+    pub processes: Family<Labels<1>, Gauge>,
+    /// Deliveries that are held under a lease.
+    pub leases_held: Gauge,
+    /// Leases that ended before the work was announced.
+    pub leases_lost: Counter,
+    /// Mini-batches that ended, by [`OUTCOME`].
+    pub mini_batches: Family<Labels<1>, Counter>,
+    /// Commits to ledgers, by [`OUTCOME`].
+    pub commit_seconds: Family<Labels<1>, Histogram, fn() -> Histogram>,
+    /// Bytes committed to ledgers.
+    pub ledger_bytes: Counter,
+    /// Attempts that were delivered again although they were committed.
+    pub duplicates_dropped: Counter,
+    /// Jobs that ended, by [`STATE`].
+    pub jobs_ended: Family<Labels<1>, Counter>,
+    /// Messages in a queue, approximately: [`DESTINATION`], [`STATE`].
+    pub queue_messages: Family<Labels<2>, Gauge>,
+}
+
+/// Which role is scraped: each shows what it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// `gristmill worker`.
+    Worker,
+    /// `gristmill reducer`.
+    Reducer,
+}
+
+impl Role {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Worker => "worker",
+            Self::Reducer => "reducer",
+        }
+    }
+}
+
+/// The metrics of this process.
+pub fn metrics() -> &'static Metrics {
+    static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
+    &METRICS
+}
+
+impl Metrics {
+    fn new() -> Self {
+        Self {
+            queue_calls: Family::new_with_constructor(|| Histogram::new(CALL_SECONDS)),
+            messages_sent: Family::default(),
+            messages_consumed: Family::default(),
+            jobs_open: Gauge::default(),
+            last_progress: FloatGauge::default(),
+            process_seconds: Family::new_with_constructor(|| Histogram::new(PROCESS_SECONDS)),
+            attempts: Family::default(),
+            items: Family::default(),
+            row_bytes: Counter::default(),
+            processes: Family::default(),
+            leases_held: Gauge::default(),
+            leases_lost: Counter::default(),
+            mini_batches: Family::default(),
+            commit_seconds: Family::new_with_constructor(|| Histogram::new(CALL_SECONDS)),
+            ledger_bytes: Counter::default(),
+            duplicates_dropped: Counter::default(),
+            jobs_ended: Family::default(),
+            queue_messages: Family::default(),
+        }
+    }
+
+    /// The role has got somewhere.
+    pub fn progressed(&self) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        self.last_progress.set(now.as_secs_f64());
+    }
+
+    /// What a scrape of this role shows. `system`: the broker, as OpenTelemetry names it.
+    fn registry(&self, role: Role, system: &'static str) -> Registry {
+        let mut root = Registry::default();
+        let about = [("role", role.word()), ("version", env!("CARGO_PKG_VERSION"))];
+        root.register("gristmill_build", "Role and version of this process", Info::new(about));
+        // Each metric appears with all values of its labels, before the first event.
+        let _ = self.messages_sent.get_or_create(&[(DESTINATION, DEAD_LETTERS), (OPERATION, "send")]);
+        let own = match role {
+            Role::Worker => (TASKS, RESULTS),
+            Role::Reducer => (RESULTS, DEAD_LETTERS),
+        };
+        let _ = self.messages_consumed.get_or_create(&[(DESTINATION, own.0), (OPERATION, "receive")]);
+        let _ = self.messages_sent.get_or_create(&[(DESTINATION, own.1), (OPERATION, "send")]);
+        let messaging = root.sub_registry_with_label(("messaging_system".into(), system.into()));
+        let mut show = Shown(messaging);
+        show.seconds("messaging_client_operation_duration", "Calls of a queue", &self.queue_calls);
+        show.as_is("messaging_client_sent_messages", "Messages sent", &self.messages_sent);
+        show.as_is("messaging_client_consumed_messages", "Messages received", &self.messages_consumed);
+        if role == Role::Worker {
+            show.seconds("messaging_process_duration", "Attempts, from hand-over to end", &self.process_seconds);
+        } else {
+            show.as_is("gristmill_queue_messages", "Messages in a queue, approximately", &self.queue_messages);
+        }
+        let mut show = Shown(&mut root);
+        let jobs_open = "Jobs that are worked on (worker), or whose results are committed (reducer)";
+        show.as_is("gristmill_jobs_open", jobs_open, &self.jobs_open);
+        let last_progress = "When an attempt was last announced (worker), or a result committed (reducer)";
+        show.seconds("gristmill_last_progress_timestamp", last_progress, &self.last_progress);
+        match role {
+            Role::Worker => self.show_worker(&mut show),
+            Role::Reducer => self.show_reducer(&mut show),
+        }
+        self.progressed();
+        root
+    }
+
+    fn show_worker(&self, show: &mut Shown) {
+        for outcome in ["succeeded", "failed"] {
+            let _ = self.items.get_or_create(&[(OUTCOME, outcome)]);
+        }
+        show.as_is("gristmill_attempts", "Attempts that were announced", &self.attempts);
+        show.as_is("gristmill_items", "Items of attempts that were announced", &self.items);
+        show.with_unit("gristmill_row", "Rows that were announced", Unit::Bytes, &self.row_bytes);
+        show.as_is("gristmill_processes", "Python processes", &self.processes);
+        show.as_is("gristmill_leases_held", "Deliveries that are held under a lease", &self.leases_held);
+        show.as_is("gristmill_leases_lost", "Leases that ended before the work was announced", &self.leases_lost);
+    }
+
+    fn show_reducer(&self, show: &mut Shown) {
+        for outcome in ["succeeded", "failed"] {
+            let _ = self.mini_batches.get_or_create(&[(OUTCOME, outcome)]);
+        }
+        for outcome in ["committed", "lost"] {
+            let _ = self.commit_seconds.get_or_create(&[(OUTCOME, outcome)]);
+        }
+        for state in ["completed", "failed", "canceled"] {
+            let _ = self.jobs_ended.get_or_create(&[(STATE, state)]);
+        }
+        show.as_is("gristmill_mini_batches", "Mini-batches that ended", &self.mini_batches);
+        show.seconds("gristmill_ledger_commit_duration", "Commits to ledgers", &self.commit_seconds);
+        show.with_unit("gristmill_ledger", "Committed to ledgers", Unit::Bytes, &self.ledger_bytes);
+        let duplicates = "Attempts that were delivered again although they were committed";
+        show.as_is("gristmill_duplicates_dropped", duplicates, &self.duplicates_dropped);
+        show.as_is("gristmill_jobs_ended", "Jobs that ended", &self.jobs_ended);
+    }
+}
+
+/// A registry that takes clones: the metrics themselves are shared.
+struct Shown<'a>(&'a mut Registry);
+
+impl Shown<'_> {
+    fn as_is(&mut self, name: &str, help: &str, metric: &(impl Metric + Clone)) {
+        self.0.register(name, help, metric.clone());
+    }
+
+    fn seconds(&mut self, name: &str, help: &str, metric: &(impl Metric + Clone)) {
+        self.with_unit(name, help, Unit::Seconds, metric);
+    }
+
+    fn with_unit(&mut self, name: &str, help: &str, unit: Unit, metric: &(impl Metric + Clone)) {
+        self.0.register_with_unit(name, help, unit, metric.clone());
+    }
+}
+
+/// What a scrape of one role shows.
+pub struct Scrape(Registry);
+
+impl Scrape {
+    /// Of this process, which has this role. `system`: the broker, as OpenTelemetry names it.
+    pub fn of(role: Role, system: &'static str) -> Self {
+        Self(metrics().registry(role, system))
+    }
+
+    /// The content type of [`text`](Self::text).
+    pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+    /// What the metrics are now.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        encode(&mut text, &self.0).expect("a string takes everything");
+        text
+    }
+}
+
+impl fmt::Debug for Scrape {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Scrape").finish_non_exhaustive()
+    }
+}
+
+/// One part of a gauge to which several contribute. It goes with its owner.
+#[derive(Debug)]
+pub struct Share {
+    gauge: Gauge,
+    value: i64,
+}
+
+impl Share {
+    /// Nothing yet.
+    pub fn of(gauge: &Gauge) -> Self {
+        Self { gauge: gauge.clone(), value: 0 }
+    }
+
+    /// Makes this share that large.
+    pub fn set(&mut self, value: usize) {
+        let value = i64::try_from(value).unwrap_or(i64::MAX);
+        self.gauge.inc_by(value - self.value);
+        self.value = value;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.gauge.dec_by(self.value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gauge_is_the_sum_of_its_shares() {
+        let gauge = Gauge::default();
+        let (mut first, mut second) = (Share::of(&gauge), Share::of(&gauge));
+        first.set(5);
+        second.set(3);
+        first.set(1);
+        assert_eq!(gauge.get(), 4);
+        drop(second);
+        assert_eq!(gauge.get(), 1);
+    }
+
+    #[test]
+    fn every_series_of_a_role_is_there_before_anything_happens() {
+        for (role, series) in [
+            (Role::Worker, "gristmill_items_total{outcome=\"failed\"} 0"),
+            (Role::Worker, "gristmill_leases_lost_total 0"),
+            (Role::Reducer, "gristmill_mini_batches_total{outcome=\"failed\"} 0"),
+            (Role::Reducer, "gristmill_jobs_ended_total{state=\"canceled\"} 0"),
+        ] {
+            let text = Scrape::of(role, "sqlite").text();
+            assert!(text.contains(series), "{text}");
+            assert!(text.ends_with("# EOF\n"), "{text}");
+        }
+    }
+}
