@@ -4,6 +4,7 @@ The wheel has tests of its own: test_wheel.py.
 """
 
 import gzip
+import json
 import os
 import re
 import subprocess
@@ -134,6 +135,13 @@ def test_every_crate_in_the_executable_has_a_notice(unpacked):
     notices = (unpacked / "share/doc/gristmill/THIRD-PARTY-NOTICES").read_text()
     used_by = {name for line in re.findall(r"^Used by: (.*)$", notices, re.MULTILINE) for name in line.split(", ")}
     assert crates <= used_by, f"without a notice: {sorted(crates - used_by)}"
+
+
+def test_every_crate_says_what_it_is_and_under_which_licence():
+    metadata = json.loads(run("cargo", "metadata", "--locked", "--no-deps", "--format-version=1", cwd=ROOT))
+    for crate in metadata["packages"]:
+        assert len(crate["description"]) > 20 and crate["rust_version"], crate["name"]
+        assert (crate["license"], crate["publish"]) == ("MIT OR Apache-2.0", []), crate["name"]
 
 
 def test_the_deb_is_clean():
