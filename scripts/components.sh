@@ -19,7 +19,9 @@ identity() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
 remember() { echo "$2 $(identity "$2")" >"$components/$1.pid"; }
 runs() {
     local pid began
-    [ -f "$components/$1.pid" ] && read -r pid began <"$components/$1.pid" && [ "$(identity "$pid")" = "$began" ]
+    # Who was gone before it could be remembered has no beginning.
+    [ -f "$components/$1.pid" ] && read -r pid began <"$components/$1.pid" && [ -n "$began" ] &&
+        [ "$(identity "$pid")" = "$began" ]
 }
 stop() {
     local pid waited=0
