@@ -168,7 +168,13 @@ NEEDS: dict[str, list[Need]] = {
         Need("s3:PutObject", ("jobs/*/spec.json",), "cli/src/enqueue.rs", "job.put_spec(&spec)"),
         Need("s3:PutObject", ("jobs/*/plan/*",), "storage/src/job_store.rs", "self.create(&plan_chunk(chunk), lines)"),
         Need("s3:PutObject", ("jobs/*/ledger/*",), "reducer/src/reducer.rs", "ResultEvent::Reopened", "by `retry`"),
-        Need("s3:PutObject", ("jobs/*/control/cancel",), "storage/src/job_store.rs", 'self.put("control/cancel"'),
+        Need(
+            "s3:PutObject",
+            ("jobs/*/control/cancel",),
+            "storage/src/job_store.rs",
+            'self.put("control/cancel"',
+            "by `cancel` of a job that has not ended",
+        ),
         Need("s3:PutObject", ("open/*",), "cli/src/enqueue.rs", "store.mark_open(&spec.job_id)"),
         Need("s3:PutObject", ("snapshots/*",), "storage/src/target.rs", "Upload::file(Arc::clone(&self.store)"),
         Need(

@@ -117,7 +117,11 @@ def problems(body: dict[str, Any], schema: dict[str, Any], where: str, is_top: b
 
 
 def evaluate(folder: Path, main: str) -> dict[str, list[dict[str, Any]]]:
-    """What becomes of a root that uses the modules as `./modules/NAME`, as far as it is known before AWS is asked."""
+    """What becomes of a root that uses the modules as `./modules/NAME`, as far as it is known before AWS is asked.
+
+    The parser loses track of `dynamic` blocks where one of them is for nobody, and of `for_each` over what is not
+    known: give optional arguments a value.
+    """
     shutil.copytree(INFRA / "modules", folder / "modules")
     (folder / "main.tf").write_text(main)
     return load_from_path(str(folder))

@@ -2,9 +2,9 @@
 
     python tests/terraform_schema.py
 
-The source is the provider's schema as CDKTF packages it for npm, so that no Terraform is needed; where Terraform and its
-plugin are at hand, a test compares the file with the plugin. Run it after a new resource type, or another version of
-the provider.
+The source is the provider's schema as CDKTF packages it for npm, so that no Terraform is needed; where Terraform and
+its plugin are at hand, a test compares the file with the plugin. Run it after a new resource type, or
+another version of the provider.
 """
 
 from __future__ import annotations

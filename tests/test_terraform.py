@@ -192,11 +192,13 @@ def test_queues_are_as_doctor_would_make_them(tmp_path: Path) -> None:
     assert re.search(r"maxReceiveCount\s+= var.receives_max", module.text)
     assert module.variables["receives_max"]["default"] == number(source, "RECEIVES_MAX")
     assert not names["team-dead-letters"].get("redrive_policy")
-    refusals = [terraform_files.statements(document)[0] for document in made["aws_iam_policy_document"]]
-    assert len(made["aws_sqs_queue_policy"]) == len(refusals) == 3
-    for refusal in refusals:
-        assert (refusal["effect"], refusal["actions"]) == ("Deny", ["sqs:*"])
-        assert (refusal["condition"]["variable"], refusal["condition"]["values"]) == ("aws:SecureTransport", ["false"])
+    refusal = module.resources["data", "aws_iam_policy_document", "tls_only"]
+    policies = module.resources["resource", "aws_sqs_queue_policy", "tls_only"]
+    assert "local.queues" in refusal["for_each"] and policies["for_each"].endswith(": local.queues}"), "for each queue"
+    (statement,) = refusal["statement"]
+    assert (statement["effect"], statement["actions"]) == ("Deny", ["sqs:*"])
+    (condition,) = statement["condition"]
+    assert (condition["variable"], condition["values"]) == ("aws:SecureTransport", ["false"])
 
 
 def test_the_store_keeps_what_jobs_need_and_nothing_for_ever(tmp_path: Path) -> None:
@@ -375,6 +377,53 @@ def test_people_are_told_and_the_dashboard_can_be_read(tmp_path: Path) -> None:
         assert len(alarm["alarm_description"]) > 50 and alarm["alarm_actions"], name
 
 
+def test_every_exception_from_a_check_has_its_reason() -> None:
+    for path in FOLDERS:
+        for file in path.glob("*.tf"):
+            for check, reason in re.findall(r"checkov:skip=(\w+)(.*)", file.read_text()):
+                assert re.match(r": \w.{30,}\.$", reason), f"{file}: {check}{reason}"
+
+
+def test_everything_is_formatted(tmp_path: Path) -> None:
+    """By Terraform, or by the same formatter as npm has it."""
+    files = [file for file in INFRA.rglob("*.hcl") if ".terraform" not in file.name] + list(INFRA.rglob("*.tf"))
+    files = [file for file in files if ".terraform" not in file.parts]
+    if program := shutil.which("terraform") or shutil.which("tofu"):
+        arguments = [program, "fmt", "-check", "-diff", "-recursive", INFRA]
+        checked = subprocess.run(arguments, capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stdout
+    elif shutil.which("npm"):
+        for file, text in formatted_by_npm(files, tmp_path).items():
+            assert text == file.read_text(), f"{file} is not formatted"
+    else:
+        pytest.skip("neither terraform nor npm is installed")
+
+
+def formatted_by_npm(files: list[Path], folder: Path) -> dict[Path, str]:
+    """What the formatter of Terraform makes of these files."""
+    install = ["npm", "install", "--silent", "--no-audit", "--no-fund", "@cdktf/hcl-tools@0.21.0"]
+    subprocess.run(install, cwd=folder, check=True, capture_output=True)
+    script = """
+        const { format } = require("@cdktf/hcl-tools");
+        const { readFileSync } = require("fs");
+        const texts = process.argv.slice(1).map((file) => format(readFileSync(file, "utf8")));
+        Promise.all(texts).then((all) => { console.log(JSON.stringify(all)); process.exit(0); });
+    """
+    command = ["node", "-e", script, *map(str, files)]
+    said = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=60).stdout
+    return dict(zip(files, json.loads(said), strict=True))
+
+
+def test_both_formatters_agree(tmp_path: Path) -> None:
+    if not shutil.which("npm"):
+        pytest.skip("npm is not installed")
+    file = tmp_path / "one.tf"
+    file.write_text('variable   "a" {\ntype=string\n  default   = 1\n}\n')
+    formatted = formatted_by_npm([file, INFRA / "modules/workers/main.tf"], tmp_path)
+    assert formatted[file] == 'variable "a" {\n  type    = string\n  default = 1\n}\n'
+    assert formatted[INFRA / "modules/workers/main.tf"] == (INFRA / "modules/workers/main.tf").read_text()
+
+
 def terraform() -> str:
     program = shutil.which("terraform") or shutil.which("tofu")
     if not program:
@@ -437,7 +486,7 @@ def differences(ours: dict[str, Any], block: dict[str, Any], where: str) -> Any:
     """CDKTF knows lists of objects that may be written as blocks only as blocks."""
     kinds = {
         name: "required" if body.get("required") else "optional"
-        for name, body in block["attributes"].items()
+        for name, body in block.get("attributes", {}).items()
         if body.get("required") or body.get("optional")
     }
     theirs = {name: kind for name, kind in kinds.items() if name not in ours["blocks"]}
@@ -465,6 +514,7 @@ def test_terraform_and_its_parser_read_the_same_policies(
         "inputs": ["data/in"],
         "outputs": ["other/out/"],
         "cluster_name": "fleet",
+        "kms_key_arns": ["arn:aws:kms:eu-central-1:1:key/one"],
     }
     evaluated = evaluate(tmp_path, call("access", **arguments))
     ours = {

@@ -25,7 +25,7 @@ locals {
 
 data "aws_iam_policy_document" "key" {
   # checkov:skip=CKV_AWS_109: it is the policy of the key itself: the account administers it.
-  # checkov:skip=CKV_AWS_111: as above.
+  # checkov:skip=CKV_AWS_111: a key is administered by its account, which may do everything with it.
   # checkov:skip=CKV_AWS_356: in the policy of a key, `*` is the key.
   statement {
     sid       = "Administer"
@@ -40,13 +40,30 @@ data "aws_iam_policy_document" "key" {
 
   # Logs are encrypted, and alarms published, by services in their own name.
   statement {
-    sid       = "Services"
+    sid       = "EncryptLogs"
     actions   = ["kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey*", "kms:ReEncrypt*", "kms:DescribeKey"]
     resources = ["*"]
 
     principals {
       type        = "Service"
-      identifiers = ["logs.${var.region}.amazonaws.com", "cloudwatch.amazonaws.com"]
+      identifiers = ["logs.${var.region}.amazonaws.com"]
+    }
+
+    condition {
+      test     = "ArnLike"
+      variable = "kms:EncryptionContext:aws:logs:arn"
+      values   = ["arn:${data.aws_partition.current.partition}:logs:${var.region}:${data.aws_caller_identity.current.account_id}:log-group:/gristmill/*"]
+    }
+  }
+
+  statement {
+    sid       = "PublishAlarms"
+    actions   = ["kms:Decrypt", "kms:GenerateDataKey*"]
+    resources = ["*"]
+
+    principals {
+      type        = "Service"
+      identifiers = ["cloudwatch.amazonaws.com"]
     }
 
     condition {

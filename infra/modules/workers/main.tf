@@ -48,9 +48,10 @@ resource "aws_ecs_service" "workers" {
   task_definition = module.task.definition_arn
   desired_count   = var.workers_min
 
-  # Workers are never waited for, and a deployment replaces them as they become free.
+  # Workers are never waited for, a deployment replaces them as they become free, and none is moved for balance.
   deployment_minimum_healthy_percent = 0
   deployment_maximum_percent         = 200
+  availability_zone_rebalancing      = "DISABLED"
   propagate_tags                     = "SERVICE"
 
   dynamic "capacity_provider_strategy" {
