@@ -145,6 +145,8 @@ fn main() -> ExitCode {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let status = runtime.map_err(Into::into).and_then(|runtime| {
+        #[cfg(feature = "otlp")]
+        let _traces = observe::start_traces(runtime.handle())?;
         let status = runtime.block_on(command(arguments.command, &settings));
         // What still blocks (a read from a dead disk, say) does not keep the command from ending, and what still runs
         // has nothing to say about its end.

@@ -3,6 +3,8 @@
 
 mod ask;
 mod logs;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod server;
 
 use std::net::SocketAddr;
@@ -23,6 +25,8 @@ use crate::targets::{Queues, Target};
 pub use ask::ask;
 pub(crate) use logs::life;
 pub use logs::{LIFE, LogFormat, is_json, start_logging, tell_failure};
+#[cfg(feature = "otlp")]
+pub use otlp::start as start_traces;
 use server::{Asked, Server};
 
 /// How often a reducer looks how much is in the queues: three requests each time.

@@ -14,6 +14,7 @@
 //! | `GRISTMILL_LOG_FORMAT` | `text` (the default) or `json`: one object a line |
 //! | `GRISTMILL_LISTEN` | address and port of the HTTP endpoints of worker and reducer; none |
 //! | `GRISTMILL_STALL_SECONDS` | how long a role may stand still before it says that it is ill; 180 |
+//! | `OTEL_EXPORTER_OTLP_…`, `OTEL_…` | where traces go, and which; in builds with the feature `otlp` |
 //! | `GRISTMILL_CRASH_AT` | for crash tests |
 //! | `AZ_BATCHAI_GPU_COUNT_FOUND` | number of GPUs, instead of asking the driver |
 //! | `VIRTUAL_ENV`, `PATH`, `HOME` | as usual |
@@ -115,6 +116,21 @@ impl Settings {
     /// Where requests to SQS go, if not to AWS.
     pub fn sqs_endpoint() -> Option<String> {
         text("AWS_ENDPOINT_URL_SQS").or_else(|| text("AWS_ENDPOINT_URL"))
+    }
+
+    /// Whether traces go anywhere.
+    #[cfg(feature = "otlp")]
+    pub fn names_collector() -> bool {
+        let is_off = text("OTEL_SDK_DISABLED").is_some_and(|off| off.eq_ignore_ascii_case("true"));
+        let named = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+        !is_off && named.into_iter().any(|name| text(name).is_some())
+    }
+
+    /// Whether traces are told whose they are.
+    #[cfg(feature = "otlp")]
+    pub fn names_service() -> bool {
+        let attributes = text("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+        text("OTEL_SERVICE_NAME").is_some() || attributes.contains("service.name=")
     }
 
     /// A variable that `gristmill.toml` names.

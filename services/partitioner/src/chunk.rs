@@ -1,9 +1,12 @@
 //! A chunk of the plan: the lines that are stored, and the messages that are made from them.
 
+use std::time::{Duration, SystemTime};
+
 use bytes::Bytes;
 use protocol::{Descriptor, Work};
 use queue::Message;
 use storage::PLAN_CHUNK_MINI_BATCHES;
+use telemetry::trace::{self, Step, StepKind};
 
 use crate::Pending;
 use crate::error::Result;
@@ -84,7 +87,8 @@ impl Chunk {
         pending: Pending,
     ) -> serde_json::Result<Bytes> {
         let is_large = line.len() > MESSAGE_BYTES_MAX;
-        if pending == Pending::default() && !is_large {
+        let traceparent = trace::begin(|| created(job_id, mini_batch));
+        if pending == Pending::default() && !is_large && traceparent.is_none() {
             return Ok(line);
         }
         let work = if is_large {
@@ -93,7 +97,21 @@ impl Chunk {
             serde_json::from_slice::<Descriptor>(&line)?.work
         };
         let Pending { tries_spent, deliveries_lost } = pending;
-        let descriptor = Descriptor { job_id: job_id.to_owned(), mini_batch, tries_spent, deliveries_lost, work };
+        let descriptor =
+            Descriptor { job_id: job_id.to_owned(), mini_batch, tries_spent, deliveries_lost, traceparent, work };
         serde_json::to_vec(&descriptor).map(Bytes::from)
+    }
+}
+
+/// The first step of a mini-batch.
+fn created(job_id: &str, mini_batch: u64) -> Step {
+    Step {
+        name: "create tasks",
+        kind: StepKind::Producer,
+        parent: None,
+        began: SystemTime::now(),
+        took: Duration::ZERO,
+        fields: vec![("job.id", job_id.into()), ("mini_batch.id", mini_batch.into())],
+        error: None,
     }
 }

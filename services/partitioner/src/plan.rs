@@ -201,6 +201,7 @@ impl Iterator for Plan {
                 mini_batch: self.mini_batches - 1,
                 tries_spent: 0,
                 deliveries_lost: 0,
+                traceparent: None,
                 work,
             }
         });

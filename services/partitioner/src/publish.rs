@@ -92,7 +92,12 @@ impl Partitioner {
         encode_record(&ResultEvent::Planned(planned), b"", &mut body);
         let message = Message::new(body, &self.spec.job_id);
         send(&*self.results, vec![message]).await.context("announce that the plan is complete")?;
-        info!(job.id = self.spec.job_id, mini_batches = complete.mini_batches, files = complete.files, "planned");
+        info!(
+            job.id = self.spec.job_id,
+            mini_batch.count = complete.mini_batches,
+            file.count = complete.files,
+            "planned"
+        );
         Ok(complete)
     }
 
@@ -160,7 +165,11 @@ impl Partitioner {
                 };
                 if chunk.len() != end - first {
                     let (job, held, planned) = (&self.spec.job_id, chunk.len(), end - first);
-                    warn!(job.id = job, chunk = number, held, planned, "the plan is cut short and is made again");
+                    warn!(
+                        job.id = job,
+                        plan.chunk = number,
+                        "the plan is cut short and is made again: {held} mini-batches instead of {planned}"
+                    );
                     return Ok((first, false));
                 }
                 published += self.publish(&chunk, pending).await?;
@@ -195,8 +204,8 @@ impl Partitioner {
             Commit::Committed => {
                 debug!(
                     job.id = self.spec.job_id,
-                    chunk = chunk.number,
-                    mini_batches = chunk.len(),
+                    plan.chunk = chunk.number,
+                    mini_batch.count = chunk.len(),
                     "plan chunk written"
                 );
                 Ok(())

@@ -70,7 +70,7 @@ impl Walk {
             let metadata = fs::metadata(&path)?;
             let identity = (metadata.dev(), metadata.ino());
             if self.open.iter().any(|folder| folder.identity == identity) {
-                warn!(folder = %path.display(), "a link leads back to a folder that contains it: not followed");
+                warn!(file.path = %path.display(), "a link leads back to a folder that contains it: not followed");
                 return Ok(None);
             }
             let mut entries = Entries::read(&path)?;
@@ -154,7 +154,7 @@ impl Entries {
             let entry = entry?;
             let name = entry.file_name();
             let Some(is_folder) = is_folder(&entry) else {
-                warn!(path = %entry.path().display(), "neither a file nor a folder: left out");
+                warn!(file.path = %entry.path().display(), "neither a file nor a folder: left out");
                 continue;
             };
             let length = u32::try_from(name.len()).expect("names are at most 255 bytes long");

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ItemPath;
+use crate::trace::lenient;
+use crate::{ItemPath, TraceParent};
 
 /// One mini-batch of one job, as it travels through the task queue and as it stands in the plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,6 +18,9 @@ pub struct Descriptor {
     /// Deliveries already lost with their node, not counting those the queue itself counts for this message.
     #[serde(default)]
     pub deliveries_lost: u32,
+    /// The trace that its message belongs to; `None` in the plan, and where nobody traces.
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<TraceParent>,
     /// What `run` is called with.
     pub work: Work,
 }

@@ -11,6 +11,7 @@ mod outcome;
 mod record;
 mod report;
 mod spec;
+mod trace;
 
 pub use dead_letter::{DeadBody, DeadLetter};
 pub use descriptor::{Block, BlockRange, Descriptor, FileVersion, Work};
@@ -29,3 +30,4 @@ pub use spec::{
     MiniBatchSize, MismatchPolicy, Output, OutputAction, OutputFormat, Snapshot, Snapshots, TableColumn, TableFormat,
     TableOptions, TableSchema, milliseconds_since_epoch,
 };
+pub use trace::TraceParent;

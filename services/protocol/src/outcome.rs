@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::JobState;
+use crate::trace::lenient;
+use crate::{JobState, TraceParent};
 
 /// One event on the result queue. An event that carries rows inline is followed by them in its [`crate::Record`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -151,6 +152,9 @@ pub struct Attempt {
     pub warnings_total: u64,
     /// First item, for people.
     pub detail: String,
+    /// The trace that it belongs to; `None` where nobody traces.
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<TraceParent>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]

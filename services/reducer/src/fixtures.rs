@@ -38,6 +38,7 @@ pub(crate) fn attempt(
         warnings: vec![],
         warnings_total: 0,
         detail: format!("/data/{mini_batch}.png"),
+        traceparent: None,
     }
 }
 

@@ -346,7 +346,7 @@ impl Ledger {
         loop {
             match self.store.commit_segment(sequence, segment.clone()).await {
                 Err(error @ storage::Error::Unavailable { .. }) if began.elapsed() + pause <= self.patience => {
-                    tracing::warn!(%error, ?pause, "results could not be committed, trying again");
+                    tracing::warn!(%error, pause.seconds = pause.as_secs_f64(), "results could not be committed, trying again");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(COMMIT_PAUSE_MAX);
                 }

@@ -5,7 +5,7 @@ mod receive;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
 use protocol::{
@@ -16,10 +16,12 @@ use queue::{Delivery, Queue, Receive};
 use storage::JobStore;
 use telemetry::metrics;
 use telemetry::metrics::OUTCOME;
+use telemetry::trace::{self, Step, StepKind};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
 
 use crate::failures::one_line;
 use crate::ledger::{Batch, Committed, Ledger, Place, SEGMENT_BYTES_MAX, Unreadable};
@@ -292,8 +294,8 @@ impl Reducer {
         let request = self.request(self.options.receive_wait);
         // Where each call has a price, messages get the time to gather.
         let pause = if self.options.shared { self.options.commit_interval } else { Duration::ZERO };
-        let receiver =
-            AbortOnDropHandle::new(tokio::spawn(receive::receive_all(self.results.clone(), request, pause, sender)));
+        let receiving = receive::receive_all(self.results.clone(), request, pause, sender).in_current_span();
+        let receiver = AbortOnDropHandle::new(tokio::spawn(receiving));
         let mut failure = self.failure.subscribe();
         let mut progress = ticks(self.options.progress_interval);
         let mut report = ticks(self.options.report_interval);
@@ -435,11 +437,13 @@ impl Reducer {
                 batch.add_event(&ResultEvent::Duplicates { count: self.duplicates });
             }
             (self.options.crash)(CrashPoint::BeforeSegmentCommit);
+            let began = SystemTime::now();
             match self.ledger.commit(batch).await? {
                 Committed::Ours(records) => {
                     (self.options.crash)(CrashPoint::AfterSegmentCommit);
                     self.duplicates = 0;
                     let before = self.tally.mini_batches();
+                    self.trace(&records, began);
                     self.absorb(records, true);
                     tell_ended(before, self.tally.mini_batches());
                     return Ok(Appended::Committed);
@@ -456,6 +460,28 @@ impl Reducer {
                     batch.retain(|event| !matches!(event, ResultEvent::Duplicates { .. }));
                 }
             }
+        }
+    }
+
+    /// The last step of each attempt that was committed.
+    fn trace(&self, records: &[Record], began: SystemTime) {
+        let took = began.elapsed().unwrap_or_default();
+        for record in records {
+            let ResultEvent::Attempt(attempt) = &record.event else { continue };
+            trace::go_on(attempt.traceparent, || Step {
+                name: "process results",
+                kind: StepKind::Consumer,
+                parent: None,
+                began,
+                took,
+                fields: vec![
+                    ("job.id", self.spec.job_id.as_str().into()),
+                    ("mini_batch.id", attempt.mini_batch.into()),
+                    ("attempt.number", u64::from(attempt.try_number).into()),
+                    ("node.id", self.options.writer.as_str().into()),
+                ],
+                error: None,
+            });
         }
     }
 
@@ -645,9 +671,15 @@ fn announce(event: &ResultEvent) {
         ResultEvent::Waiting(waiting) => tracing::warn!("waiting for {}", describe(waiting)),
         ResultEvent::InitFailed { node, process, error } => {
             let (category, message, log) = (&error.category, one_line(&error.message), &error.log);
-            tracing::warn!(node, process, "init() failed: {category}: {message}; open logs/{log}");
+            tracing::warn!(
+                node.id = node,
+                process.id = process,
+                "init() failed: {category}: {message}; open logs/{log}"
+            );
         }
-        ResultEvent::NodeStopped { node, cause: Some(cause) } => tracing::warn!(node, "the node stopped: {cause}"),
+        ResultEvent::NodeStopped { node, cause: Some(cause) } => {
+            tracing::warn!(node.id = node, "the node stopped: {cause}")
+        }
         _ => {}
     }
 }

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
 
 use crate::failures::one_line;
 use crate::{Options, Reducer};
@@ -226,7 +227,8 @@ impl Serving {
         };
         // A panic is the trouble of one job.
         self.tasks.spawn(async move {
-            let outcome = AbortOnDropHandle::new(tokio::spawn(task.run())).await;
+            let span = tracing::error_span!("reducer", job.id = job_id, node.id = task.options.writer);
+            let outcome = AbortOnDropHandle::new(tokio::spawn(task.run().instrument(span))).await;
             (job_id, outcome.context("the reducer panicked").flatten())
         });
     }
@@ -239,6 +241,7 @@ impl Serving {
                     JobState::Completed => "completed",
                     JobState::Failed => "failed",
                     JobState::Canceled => "canceled",
+                    JobState::Running => "running",
                 };
                 metrics().jobs_ended.get_or_create(&[(STATE, state)]).inc();
                 self.jobs.remove(&job_id);
@@ -299,7 +302,7 @@ impl Serving {
     /// A message that is none of ours.
     async fn bury(&self, delivery: Delivery, reason: &str) {
         tracing::warn!(
-            bytes = delivery.body.len(),
+            message.bytes = delivery.body.len(),
             "a result message cannot be read and goes to the dead letters: {reason}"
         );
         let letter =

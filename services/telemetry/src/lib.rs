@@ -5,6 +5,7 @@
 
 mod health;
 pub mod metrics;
+pub mod trace;
 
 pub use health::{Duty, Health};
 pub use metrics::{Role, Scrape, Share, metrics};

@@ -307,6 +307,17 @@ impl Dispatcher {
         if let Some(running) = &mut running {
             running.log.attempt(running.process.id(), &attempt);
         }
+        tracing::debug!(
+            job.id = self.agent.spec.job_id,
+            mini_batch.id = attempt.mini_batch,
+            attempt.number = attempt.try_number,
+            node.id = attempt.node,
+            process.id = attempt.process,
+            attempt.outcome = attempt.status.word(),
+            attempt.seconds = attempt.elapsed_seconds,
+            traceparent = attempt.traceparent.map(tracing::field::display),
+            "an attempt ended"
+        );
         let lease = handed.prepared.lease;
         let room = self.rows_room.reserve(rows.len()).await;
         let outcome = Outcome { lease, attempt, rows, next_try, room };

@@ -23,6 +23,7 @@ use queue::{Message, Queue};
 use storage::{JobStore, PLAN_CHUNK_MINI_BATCHES};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
+use tracing::Instrument;
 
 use crate::counts::Counts;
 use crate::lease::{LeaseId, Leases};
@@ -118,7 +119,7 @@ impl Announcer {
     /// Starts the announcer. It ends, with everything announced, when all senders are gone.
     pub fn start(self) -> (Announcements, tokio::task::JoinHandle<Result<()>>) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        (sender, tokio::spawn(self.run(receiver)))
+        (sender, tokio::spawn(self.run(receiver).in_current_span()))
     }
 
     async fn run(self, mut receiver: mpsc::Receiver<Announcement>) -> Result<()> {
@@ -313,7 +314,7 @@ mod tests {
     fn descriptor(mini_batch: u64, path_bytes: usize) -> Descriptor {
         let paths = vec!["x".repeat(path_bytes).as_str().into()];
         let work = Work::Files { input: 0, paths, versions: vec![], key: vec![] };
-        Descriptor { job_id: "job".into(), mini_batch, tries_spent: 1, deliveries_lost: 2, work }
+        Descriptor { job_id: "job".into(), mini_batch, tries_spent: 1, deliveries_lost: 2, traceparent: None, work }
     }
 
     async fn receive(queue: &MemoryQueue) -> Delivery {

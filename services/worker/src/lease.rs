@@ -16,6 +16,7 @@ use telemetry::metrics;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
 
 /// Extensions in one step: two may fail before a lease lapses.
 const HEARTBEATS_PER_STEP: u32 = 3;
@@ -119,7 +120,7 @@ impl Leases {
     pub fn keep(&self, tasks: Arc<dyn Queue>, lost: impl Fn(LeaseId) + Send + 'static) -> AbortOnDropHandle<()> {
         let leases = self.clone();
         let heartbeat = if self.timed { self.heartbeat() } else { self.heartbeat().min(CHECK) };
-        AbortOnDropHandle::new(tokio::spawn(async move {
+        let keeping = async move {
             let mut next = Instant::now() + heartbeat;
             loop {
                 tokio::select! {
@@ -134,7 +135,8 @@ impl Leases {
                     lost(id);
                 }
             }
-        }))
+        };
+        AbortOnDropHandle::new(tokio::spawn(keeping.in_current_span()))
     }
 
     fn heartbeat(&self) -> Duration {

@@ -5,12 +5,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use protocol::{
     Attempt, AttemptStatus, Descriptor, ErrorReport, MiniBatchFrame, Payload, Rows, Warning, Work,
     milliseconds_since_epoch,
 };
+use telemetry::trace::{self, Step, StepKind};
 
 use crate::lease::LeaseId;
 use crate::memory_files::MemoryFile;
@@ -306,8 +307,31 @@ pub fn conclude(handed: &mut InPipe, worker: &Worker, ending: Ending, tries_max:
         warnings: std::mem::take(&mut prepared.warnings),
         warnings_total: prepared.warnings_total,
         detail: descriptor.detail(),
+        traceparent: None,
     };
-    (attempt, next_try)
+    let traceparent = trace::go_on(descriptor.traceparent, || processed(&descriptor.job_id, &attempt));
+    (Attempt { traceparent, ..attempt }, next_try)
+}
+
+/// The attempt as a step of the trace of its mini-batch.
+fn processed(job_id: &str, attempt: &Attempt) -> Step {
+    let error = (attempt.status != AttemptStatus::Succeeded).then(|| attempt.status.word());
+    Step {
+        name: "process tasks",
+        kind: StepKind::Consumer,
+        parent: None,
+        began: SystemTime::UNIX_EPOCH + Duration::from_millis(attempt.started_at),
+        took: Duration::try_from_secs_f64(attempt.elapsed_seconds).unwrap_or_default(),
+        fields: vec![
+            ("job.id", job_id.into()),
+            ("mini_batch.id", attempt.mini_batch.into()),
+            ("attempt.number", u64::from(attempt.try_number).into()),
+            ("node.id", attempt.node.as_str().into()),
+            ("process.id", attempt.process.as_str().into()),
+            ("outcome", attempt.status.word().into()),
+        ],
+        error,
+    }
 }
 
 #[cfg(test)]
@@ -322,6 +346,7 @@ mod tests {
                 mini_batch,
                 tries_spent,
                 deliveries_lost: 0,
+                traceparent: None,
                 work: Work::Files { input: 0, paths: vec!["/a".into(), "/b".into()], versions: vec![], key: vec![] },
             },
             deliveries_lost: 2,

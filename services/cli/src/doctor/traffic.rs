@@ -73,6 +73,7 @@ fn probe(role: Role, job_id: &str) -> Vec<u8> {
                 mini_batch: 0,
                 tries_spent: 0,
                 deliveries_lost: 0,
+                traceparent: None,
                 work: Work::Rank,
             };
             serde_json::to_vec(&descriptor).expect("descriptors always serialise")

@@ -206,7 +206,7 @@ impl RabbitQueue {
         let old = std::mem::replace(&mut *self.current(), session.clone());
         connecting.breaks = generation;
         let reason = old.leases.ended().map(|ended| ended.reason).unwrap_or_default();
-        tracing::warn!(queue = %self.address, %reason, "connected again; all leases of the old connection are lost");
+        tracing::warn!(queue.name = %self.address, error = %reason, "connected again; all leases of the old connection are lost");
         Ok(session)
     }
 

@@ -94,7 +94,7 @@ impl Reducer {
         self.show_progress();
         self.write_progress().await;
         for waiting in self.tally.fleet().waiting() {
-            tracing::warn!(waiting = describe(waiting), "at the end of the job somebody still waits");
+            tracing::warn!("at the end of the job somebody still waits: {}", describe(waiting));
         }
         self.reports.ended(&result, &self.tally, &warnings).await;
         if self.options.shared {

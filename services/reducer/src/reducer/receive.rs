@@ -47,7 +47,7 @@ pub(super) async fn receive_all(
                 Ok(deliveries.into_iter().map(Received::read).collect::<Vec<_>>())
             }
             Err(error @ queue::Error::Unavailable { .. }) => {
-                tracing::warn!(%error, ?pause, "results cannot be received, trying again");
+                tracing::warn!(%error, pause.seconds = pause.as_secs_f64(), "results cannot be received, trying again");
                 sleep(pause).await;
                 pause = (pause * 2).min(BACKOFF_MAX);
                 continue;

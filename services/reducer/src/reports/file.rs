@@ -63,7 +63,7 @@ impl ReportFile {
         let Some(file) = &mut self.file else { return };
         self.bytes_left = self.bytes_left.saturating_sub(self.buffer.len() as u64);
         if let Err(error) = file.write_all(&self.buffer) {
-            tracing::warn!(file = %self.path.display(), %error, "a report cannot be written, the job goes on without it");
+            tracing::warn!(file.path = %self.path.display(), %error, "a report cannot be written, the job goes on without it");
             self.file = None;
         }
         self.buffer.clear();
@@ -80,7 +80,7 @@ fn with_folder<T>(path: &Path, open: impl FnOnce(&Path) -> std::io::Result<T>) -
     match folder.and_then(|()| open(path)) {
         Ok(opened) => Some(opened),
         Err(error) => {
-            tracing::warn!(file = %path.display(), %error, "a report cannot be written, the job goes on without it");
+            tracing::warn!(file.path = %path.display(), %error, "a report cannot be written, the job goes on without it");
             None
         }
     }

@@ -93,7 +93,7 @@ impl Reports {
 
     /// A message cannot be read, and is put aside.
     pub fn unreadable(&mut self, unreadable: &Unreadable) {
-        tracing::error!(reason = unreadable.reason, "a result message cannot be read and is put aside");
+        tracing::error!(error = unreadable.reason, "a result message cannot be read and is put aside");
         if let Some(files) = &mut self.files {
             files.unreadable(unreadable);
         }

@@ -71,7 +71,7 @@ async fn copy(folder: PathBuf, store: JobStore, mut sent: Sent, bytes_max: u64) 
     let files = match files.await.expect("listing does not panic") {
         Ok(files) => files,
         Err(error) => {
-            tracing::warn!(folder = %folder.display(), %error, "reports cannot be read, the job goes on without them");
+            tracing::warn!(file.path = %folder.display(), %error, "reports cannot be read, the job goes on without them");
             return sent;
         }
     };

@@ -11,6 +11,7 @@ use storage::JobStore;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
 
 use super::Shared;
 use super::logs::LogUpload;
@@ -300,7 +301,9 @@ impl Serving {
         let processes = agent.process_count;
         tracing::info!(job.id = self.job_id, "working on it with {processes} processes");
         let agent_stop = watch::Sender::new(*stop.borrow_and_update());
-        let mut working = AbortOnDropHandle::new(tokio::spawn(agent.work(agent_stop.subscribe())));
+        let span = tracing::error_span!("agent", job.id = self.job_id, node.id = node.name);
+        let working = agent.work(agent_stop.subscribe()).instrument(span);
+        let mut working = AbortOnDropHandle::new(tokio::spawn(working));
         let worked = {
             let mut uploading = std::pin::pin!(async {
                 match &mut logs {

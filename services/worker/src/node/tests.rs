@@ -119,7 +119,14 @@ impl Target {
             std::fs::write(&path, "").expect("writable");
             let work = Work::Files { input: 0, paths: vec![path.as_path().into()], versions: vec![], key: vec![] };
             let mini_batch = number as u64;
-            let descriptor = Descriptor { job_id: job_id.into(), mini_batch, tries_spent: 0, deliveries_lost: 0, work };
+            let descriptor = Descriptor {
+                job_id: job_id.into(),
+                mini_batch,
+                tries_spent: 0,
+                deliveries_lost: 0,
+                traceparent: None,
+                work,
+            };
             Message::new(serde_json::to_vec(&descriptor).expect("serialises"), job_id)
         };
         let messages = names.iter().enumerate().map(message).collect();

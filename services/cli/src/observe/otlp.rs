@@ -1,0 +1,106 @@
+//! Traces leave by OTLP, for builds with the feature `otlp`. Everything is set by the standard variables: nothing is sent
+//! unless `OTEL_EXPORTER_OTLP_ENDPOINT` (or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`) names a collector;
+//! `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` decide which mini-batches are traced.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result};
+use async_trait::async_trait;
+use bytes::Bytes;
+use opentelemetry::trace::{
+    Span as _, SpanBuilder, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState,
+    Tracer as _, TracerProvider as _,
+};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_http::{HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{SpanExporter, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use protocol::TraceParent;
+use telemetry::trace::{self, Step, StepKind, Value};
+use tokio::runtime::Handle;
+
+use crate::settings::Settings;
+
+/// How long the end of the process waits for the last steps to leave.
+const FLUSH_TIME: Duration = Duration::from_secs(5);
+
+/// Steps are sent for as long as this lives.
+#[derive(Debug)]
+pub struct Exporting(SdkTracerProvider);
+
+impl Drop for Exporting {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.shutdown_with_timeout(FLUSH_TIME) {
+            tracing::warn!(%error, "the last steps of traces could not be sent");
+        }
+    }
+}
+
+/// Begins to send steps to the collector that the environment names, if it names one.
+pub fn start(runtime: &Handle) -> Result<Option<Exporting>> {
+    if !Settings::names_collector() {
+        return Ok(None);
+    }
+    let client = Client { http: reqwest::Client::new(), runtime: runtime.clone() };
+    let exporter = SpanExporter::builder().with_http().with_http_client(client).build();
+    let exporter = exporter.context("OTEL_EXPORTER_OTLP_…: traces cannot be sent")?;
+    let about = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+    let about = if Settings::names_service() { about } else { about.with_service_name("gristmill") };
+    let provider = SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(about.build()).build();
+    let tracer = provider.tracer("gristmill");
+    trace::install(Box::new(move |step| record(&tracer, step)));
+    Ok(Some(Exporting(provider)))
+}
+
+/// Sends a step, and says how the next refers to it.
+fn record(tracer: &SdkTracer, step: Step) -> Option<TraceParent> {
+    let fields = step.fields.into_iter().map(|(name, value)| match value {
+        Value::Text(text) => KeyValue::new(name, text),
+        Value::Number(number) => KeyValue::new(name, number),
+    });
+    let kind = match step.kind {
+        StepKind::Producer => SpanKind::Producer,
+        StepKind::Consumer => SpanKind::Consumer,
+    };
+    let builder = SpanBuilder::from_name(step.name).with_kind(kind).with_attributes(fields).with_start_time(step.began);
+    let parent = step.parent.map_or_else(Context::new, |parent| Context::new().with_remote_span_context(of(parent)));
+    let mut span = tracer.build_with_context(builder, &parent);
+    if let Some(error) = step.error {
+        span.set_attribute(KeyValue::new("error.type", error));
+        span.set_status(Status::error(error));
+    }
+    span.end_with_timestamp(step.began.checked_add(step.took).unwrap_or_else(SystemTime::now));
+    let context = span.span_context();
+    let (trace_id, span_id) = (context.trace_id().to_bytes(), context.span_id().to_bytes());
+    context.is_valid().then(|| TraceParent { trace_id, span_id, flags: context.trace_flags().to_u8() })
+}
+
+fn of(parent: TraceParent) -> SpanContext {
+    let (trace_id, span_id) = (TraceId::from_bytes(parent.trace_id), SpanId::from_bytes(parent.span_id));
+    SpanContext::new(trace_id, span_id, TraceFlags::new(parent.flags), true, TraceState::NONE)
+}
+
+/// The HTTP client that the command has anyway. The exporter calls it from a thread of its own.
+#[derive(Debug)]
+struct Client {
+    http: reqwest::Client,
+    runtime: Handle,
+}
+
+#[async_trait]
+impl HttpClient for Client {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let http = self.http.clone();
+        let sending = async move {
+            let (parts, body) = request.into_parts();
+            let url = parts.uri.to_string();
+            let answer = http.request(parts.method, url).headers(parts.headers).body(body).send().await?;
+            let (status, body) = (answer.status(), answer.bytes().await?);
+            let mut response = Response::new(body);
+            *response.status_mut() = status;
+            Ok::<_, reqwest::Error>(response)
+        };
+        Ok(self.runtime.spawn(sending).await??)
+    }
+}
