@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from harness import Workplace, wait_until
 from iam_gate import ACCOUNT, REGION, Gate, is_allowed, queue_arn
 from terraform_files import INFRA, call, evaluate, policy
 
+ROOT = Path(__file__).resolve().parent.parent
 ROLES = sorted(access.NEEDS)
 
 
@@ -132,6 +134,40 @@ def test_the_page_says_who_may_do_what() -> None:
         (role, need.action, place) for role, needs in access.NEEDS.items() for need in needs for place in need.resources
     }
     assert told == table
+
+
+def test_the_gate_reads_policies_as_moto_does(tmp_path: Path) -> None:
+    """Every action on every place, by two implementations."""
+    names = Names("target")
+    actions = sorted({need.action for needs in access.NEEDS.values() for need in needs})
+    places = sorted({place for needs in access.NEEDS.values() for need in needs for place in need.resources})
+    arns = [names.arn(place).replace("*", "some") for place in places] + ["arn:aws:s3:::other/key"]
+    questions = [
+        (policy, action, arn) for policy in render(tmp_path, names).values() for action in actions for arn in arns
+    ]
+    answered = ask_moto(questions)
+    assert answered == [is_allowed(*question) for question in questions]
+    assert 50 < sum(answered) < len(answered) / 2
+
+
+def ask_moto(questions: list[tuple[dict[str, Any], str, str]]) -> list[bool]:
+    """moto, which has an environment of its own, has read many policies."""
+    script = """
+import json, sys
+from moto.iam.access_control import IAMPolicy, PermissionResult
+ask = lambda policy, action, arn: IAMPolicy(json.dumps(policy)).is_action_permitted(action, arn)
+print(json.dumps([ask(*question) is PermissionResult.PERMITTED for question in json.load(sys.stdin)]))
+"""
+    made = subprocess.run(
+        [ROOT / "scripts/python-environment", ROOT / "tests/requirements-moto.txt"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    command = [made.stdout.split()[-1], "-c", script]
+    said = subprocess.run(command, input=json.dumps(questions), capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout)
 
 
 JOB = """

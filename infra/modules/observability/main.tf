@@ -91,7 +91,7 @@ resource "aws_cloudwatch_metric_alarm" "no_progress" {
   metric_query {
     id          = "stuck"
     label       = "work without results"
-    expression  = "IF(SUM([${join(", ", [for index, _ in var.metrics.backlog : "b${index}"])}]) > 0 AND FILL(committed, 0) == 0, 1, 0)"
+    expression  = "IF((SUM([${join(", ", [for index, _ in var.metrics.backlog : "b${index}"])}]) > 0) AND (FILL(committed, 0) == 0), 1, 0)"
     return_data = true
   }
 
@@ -183,8 +183,8 @@ resource "aws_cloudwatch_dashboard" "target" {
             title = "${resource} in percent, and number of tasks"
             metrics = concat([
               for role, service in local.services : [
-                [["AWS/ECS", resource, "ClusterName", var.cluster_name, "ServiceName", service, { stat = "Average", label = role }]],
-                [["AWS/ECS", resource, "ClusterName", var.cluster_name, "ServiceName", service, { stat = "SampleCount", label = "${role}, tasks", yAxis = "right" }]],
+                ["AWS/ECS", resource, "ClusterName", var.cluster_name, "ServiceName", service, { stat = "Average", label = role }],
+                ["AWS/ECS", resource, "ClusterName", var.cluster_name, "ServiceName", service, { stat = "SampleCount", label = "${role}, tasks", yAxis = "right" }],
               ]
             ]...)
             view   = "timeSeries"
