@@ -569,24 +569,27 @@ def test_terraform_makes_a_target_in_localstack_and_jobs_run_through_it(
     root, name = copy / "examples/localstack", f"applied-{uuid.uuid4().hex[:8]}"
     arguments = ["-no-color", "-input=false", f"-var=name={name}", f"-var=endpoint={components.aws_endpoint}"]
     run(program, root, environment, "apply", "-auto-approve", *arguments)
-    told = run(program, root, environment, "output", "-json")
-    workplace.environment.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_REGION="us-east-1")
-    imported = subprocess.run(
-        [workplace.executable, "target", "import"],
-        input=told,
-        cwd=workplace.folder,
-        env=workplace.environment,
-        capture_output=True,
-        text=True,
+    target = json.loads(run(program, root, environment, "output", "-json", "target"))
+    assert target["name"] == name
+    workplace.environment.update(
+        GRISTMILL_QUEUE=target["queue"],
+        GRISTMILL_STORE=target["store"],
+        AWS_REGION=target["region"],
+        AWS_ENDPOINT_URL=target["endpoint"],
+        AWS_ACCESS_KEY_ID="test",
+        AWS_SECRET_ACCESS_KEY="test",
     )
-    assert imported.returncode == 0, imported.stderr
-    checked = workplace.command("doctor", "--target", name)
-    assert checked.exit_status == 0, str(checked)
+    checked = workplace.command("doctor")
+    assert checked.exit_status == 0 and "warning" not in checked.stdout, str(checked)
     workplace.data(3)
     job = workplace.job("def run(files):\n    return [open(file).read() for file in files]\n")
-    ran = workplace.command("run", job.file, "--target", name)
-    assert ran.exit_status == 0, str(ran)
+    roles = [workplace.start("worker"), workplace.start("reducer")]
+    ended = workplace.command("enqueue", job.file, "--wait")
+    assert ended.exit_status == 0, str(ended)
     assert (workplace.folder / "output/rows.txt").read_text().split() == ["000", "001", "002"]
+    for role in roles:
+        role.process.terminate()
+        assert role.wait().exit_status == 0
 
 
 def allowed(document: dict[str, Any]) -> set[tuple[str, str, str]]:
