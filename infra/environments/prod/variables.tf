@@ -102,7 +102,7 @@ variable "job_days" {
 }
 
 variable "worker" {
-  description = "Size of a worker: processor units (1024 are one core), memory in MiB, disk in GiB."
+  description = "Size of a worker: processor units (1024 are one core), memory in MiB, disk in GiB. With `gpu` it must fit into an instance, of whose memory ECS keeps some, and the disk is that of the instance."
   type = object({
     cpu      = optional(number, 4096)
     memory   = optional(number, 16384)
