@@ -9,14 +9,13 @@ import sqlite3
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import promql_parser
 import pytest
 import ruamel.yaml
-
 from conftest import ROOT
+
 from harness import Job, Running, Workplace, wait_until
 
 SCRIPT = """
@@ -197,8 +196,11 @@ def test_a_scrape_counts_what_happened_and_dashboard_and_alerts_ask_for_what_the
             for matcher in selector.matchers.matchers:
                 labels = known[selector.name]
                 assert matcher.name in labels, f"{where}: {selector.name} has no label {matcher.name}, but {labels}"
-                values = {pairs.get(matcher.name) for scraped in (worked, counted)
-                          for pairs, _ in scraped.series.get(selector.name, [])}
+                values = {
+                    pairs.get(matcher.name)
+                    for scraped in (worked, counted)
+                    for pairs, _ in scraped.series.get(selector.name, [])
+                }
                 assert matcher.value in values, f"{where}: no {selector.name} has {matcher.name}={matcher.value!r}"
         labels = {label for selector in found for label in known[selector.name]}
         assert grouping(query) <= labels, f"{where}: grouped by what is not there"
@@ -301,7 +303,9 @@ def test_every_line_of_every_role_has_the_documented_fields(workplace: Workplace
 
 def test_no_line_of_the_code_has_a_field_of_its_own() -> None:
     """Also of those lines that a test run does not come to."""
-    call = re.compile(r"(?<![\w!])(?:tracing::)?(?:error|warn|info|debug|trace)(?:_span)?!\(((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\((?:[^()]|\([^()]*\))*\))*)\)")
+    text = r'"(?:[^"\\]|\\.)*"'
+    part = rf"(?:[^()\"]|{text}|\((?:[^()]|\([^()]*\))*\))*"
+    call = re.compile(rf"(?<![\w!])(?:error|warn|info|debug|trace)(?:_span)?!\(({part})\)")
     field = re.compile(r"(?:^|,)\s*(?:([\w.]+)\s*=(?!=)|[%?]?(\w+)\s*(?=,))")
     found = set()
     for source in (ROOT / "services").glob("*/src/**/*.rs"):

@@ -17,7 +17,7 @@ use opentelemetry_otlp::{SpanExporter, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use protocol::TraceParent;
-use telemetry::trace::{self, Step, StepKind, Value};
+use telemetry::trace::{self, Recorder, Step, StepKind, Value};
 use tokio::runtime::Handle;
 
 use crate::settings::Settings;
@@ -42,6 +42,12 @@ pub fn start(runtime: &Handle) -> Result<Option<Exporting>> {
     if !Settings::names_collector() {
         return Ok(None);
     }
+    let (provider, recorder) = exporting(runtime)?;
+    trace::install(recorder);
+    Ok(Some(Exporting(provider)))
+}
+
+fn exporting(runtime: &Handle) -> Result<(SdkTracerProvider, Recorder)> {
     let client = Client { http: reqwest::Client::new(), runtime: runtime.clone() };
     let exporter = SpanExporter::builder().with_http().with_http_client(client).build();
     let exporter = exporter.context("OTEL_EXPORTER_OTLP_…: traces cannot be sent")?;
@@ -49,8 +55,7 @@ pub fn start(runtime: &Handle) -> Result<Option<Exporting>> {
     let about = if Settings::names_service() { about } else { about.with_service_name("gristmill") };
     let provider = SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(about.build()).build();
     let tracer = provider.tracer("gristmill");
-    trace::install(Box::new(move |step| record(&tracer, step)));
-    Ok(Some(Exporting(provider)))
+    Ok((provider, Box::new(move |step| record(&tracer, step))))
 }
 
 /// Sends a step, and says how the next refers to it.
@@ -102,5 +107,66 @@ impl HttpClient for Client {
             Ok::<_, reqwest::Error>(response)
         };
         Ok(self.runtime.spawn(sending).await??)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Answers one export, and returns its head and body.
+    fn collect(listener: &TcpListener) -> (String, Vec<u8>) {
+        let (mut stream, _) = listener.accept().expect("the exporter connects");
+        let mut received = Vec::new();
+        loop {
+            let mut bytes = [0; 4096];
+            let count = stream.read(&mut bytes).expect("the exporter sends");
+            received.extend_from_slice(&bytes[..count]);
+            let Some(head) = received.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
+            let text = String::from_utf8_lossy(&received[..head]).to_lowercase();
+            let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")).expect("its length");
+            if received.len() == head + 4 + length.parse::<usize>().expect("a number") {
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").expect("the exporter reads");
+                return (text, received.split_off(head + 4));
+            }
+        }
+    }
+
+    fn step(name: &'static str, parent: Option<TraceParent>) -> Step {
+        let fields = vec![("job.id", "digits-20261121".into()), ("mini_batch.id", 7.into())];
+        let (began, took) = (SystemTime::now(), Duration::from_millis(5));
+        Step { name, kind: StepKind::Consumer, parent, began, took, fields, error: None }
+    }
+
+    fn holds(body: &[u8], part: &[u8]) -> bool {
+        body.windows(part.len()).any(|window| window == part)
+    }
+
+    #[test]
+    fn steps_of_one_mini_batch_arrive_at_a_collector_as_one_trace() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let endpoint = format!("http://{}", listener.local_addr().expect("it listens"));
+        // SAFETY: every test has a process of its own, and this one has no other thread yet.
+        unsafe { std::env::set_var("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint) };
+        let collecting = std::thread::spawn(move || collect(&listener));
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads");
+        let (provider, record) = exporting(runtime.handle()).expect("an exporter");
+        let first = record(step("create tasks", None)).expect("sampled");
+        let second = record(step("process tasks", Some(first))).expect("sampled");
+        assert_eq!((first.trace_id, first.is_sampled()), (second.trace_id, true));
+        drop(Exporting(provider));
+        let (head, body) = collecting.join().expect("one export");
+        assert!(head.starts_with("post /v1/traces http/1.1"), "{head}");
+        assert!(head.contains("content-type: application/x-protobuf"), "{head}");
+        let parts: [&[u8]; 6] =
+            [b"create tasks", b"process tasks", b"digits-20261121", &first.trace_id, &first.span_id, &second.span_id];
+        for part in parts {
+            assert!(holds(&body, part), "{part:?} is not in what arrived");
+        }
+        let trace_ids = body.windows(16).filter(|window| *window == first.trace_id).count();
+        assert_eq!(trace_ids, 2, "one for each step");
     }
 }
