@@ -39,7 +39,7 @@ ENCRYPT = [
     Need("kms:Decrypt", ("key",), "storage/src/aws.rs", "RequestChecksumCalculation", "with a key of the account"),
     Need("kms:GenerateDataKey", ("key",), "storage/src/aws.rs", "force_path_style", "with a key of the account"),
 ]
-AGENT = "worker/src"
+AGENT = "."
 
 NEEDS: dict[str, list[Need]] = {
     "worker": [
@@ -88,7 +88,7 @@ NEEDS: dict[str, list[Need]] = {
         Need(
             "s3:PutObject", ("jobs/*/nodes/*",), "worker/src/node/seat.rs", "store.claim_seat(number, epoch + 1, node)"
         ),
-        Need("ecs:UpdateTaskProtection", ("tasks of the cluster",), AGENT, "task-protection/v1/state", "on ECS"),
+        Need("ecs:UpdateTaskProtection", ("tasks of the cluster",), AGENT, "/task-protection/", "on ECS"),
         *ENCRYPT,
     ],
     "reducer": [
