@@ -26,6 +26,7 @@ mod progress;
 mod run;
 mod settings;
 mod show;
+mod target;
 mod targets;
 mod unfinished;
 
@@ -114,6 +115,9 @@ enum Command {
     Retry(run::RetryArguments),
     /// Check that a compute target can run jobs, before the first message: each line is ok, or the one thing to fix.
     Doctor(doctor::DoctorArguments),
+    /// Write a compute target that Terraform has made into gristmill.toml; list those that are there.
+    #[command(subcommand)]
+    Target(target::TargetCommand),
     /// List the messages of a compute target that nobody can read, and why.
     DeadLetters {
         /// Print one JSON list.
@@ -181,6 +185,7 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
             show::logs(&jobs_of(&target, home, settings).await?, &job, path.as_deref()).await
         }
         Command::Cancel { job, target } => show::cancel(&jobs_of(&target, home, settings).await?, &job).await,
+        Command::Target(command) => target::target(command, settings),
         Command::Doctor(arguments) => doctor::doctor(arguments, settings).await,
         Command::DeadLetters { json, target } => {
             dead_letters::dead_letters(&target.require(None, settings)?, json).await

@@ -5,7 +5,8 @@
 //! for, so that commands which work from storage alone never touch a queue.
 
 mod address;
-mod file;
+pub mod file;
+pub mod import;
 mod open;
 
 use std::fmt;
@@ -22,7 +23,7 @@ pub use open::Queues;
 use crate::job_file::nearest;
 use crate::jobs::Jobs;
 use crate::settings::Settings;
-use file::TargetsFile;
+pub use file::TargetsFile;
 
 /// The target that is this machine, without any queue or store but the job's own folder.
 pub const LOCAL: &str = "local";
@@ -56,6 +57,8 @@ pub struct Target {
     store: Option<String>,
     /// Where requests to AWS go instead.
     pub endpoint: Option<String>,
+    /// Region of AWS, if not that of the AWS settings.
+    pub region: Option<String>,
     /// Management API of its broker, if not where brokers have it.
     pub management: Option<String>,
     /// Interpreter of its nodes, for jobs that name none.
@@ -95,6 +98,7 @@ impl TargetFlags {
                 queue: None,
                 store: None,
                 endpoint: None,
+                region: None,
                 management: None,
                 python: None,
                 lease: None,
@@ -144,6 +148,7 @@ fn from_file(name: &str, file: &TargetsFile) -> Result<Target> {
         queue: queue.transpose()?,
         store: entry.store.as_ref().map(|(text, _)| store_url(text, folder)),
         endpoint: entry.endpoint.clone(),
+        region: entry.region.clone(),
         management: entry.management.clone(),
         python: entry.python.as_ref().map(|python| folder.join(python)),
         lease: entry.lease_seconds.map(Duration::from_secs),

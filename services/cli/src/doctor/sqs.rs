@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queue::{SqsAttributes, SqsOptions, SqsQueue, SqsTarget};
+use queue::{SqsAttributes, SqsQueue, SqsTarget};
 
 use super::needs::{Needs, shown};
 use super::report::Report;
@@ -21,15 +21,13 @@ pub async fn check(
     needs: &Needs,
     report: &mut Report,
 ) {
-    let endpoint = target.endpoint.as_deref();
-    if create && let Err(error) = SqsTarget::open(prefix, endpoint, true).await {
+    if create && let Err(error) = SqsTarget::open(target.sqs_options(prefix, true)).await {
         return report.failed("queues", error.to_string());
     }
     judge_lease(needs, report);
     for role in [Role::Tasks, Role::Results, Role::DeadLetters] {
         let name = address.name(role);
-        let options = SqsOptions { queue: name.clone(), endpoint: target.endpoint.clone(), create: false };
-        let queue = match SqsQueue::open(options).await {
+        let queue = match SqsQueue::open(target.sqs_options(&name, false)).await {
             Ok(queue) => queue,
             Err(error) => {
                 report.failed(format!("queue {name}"), format!("{error} (`gristmill doctor --create` makes it)"));

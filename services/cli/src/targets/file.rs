@@ -12,7 +12,8 @@ use crate::job_file::nearest;
 
 /// Name of the file, beside the job or above it.
 pub const FILE_NAME: &str = "gristmill.toml";
-const KEYS: &[&str] = &["queue", "store", "endpoint", "python", "lease_seconds", "management"];
+/// Keys of a target.
+pub const KEYS: &[&str] = &["queue", "store", "region", "endpoint", "python", "lease_seconds", "management"];
 
 /// `[targets.NAME]`, as it is written: variables replaced, nothing else looked at.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub struct Entry {
     pub queue: Option<(String, usize)>,
     /// `store`, and its line.
     pub store: Option<(String, usize)>,
+    /// `region`.
+    pub region: Option<String>,
     /// `endpoint`.
     pub endpoint: Option<String>,
     /// `management`.
@@ -52,8 +55,13 @@ pub fn find(named: Option<&Path>, folder: &Path, user_folder: Option<&Path>) -> 
 /// Reads the file. `variable` gives the value of an environment variable.
 pub fn read(path: &Path, variable: impl Fn(&str) -> Option<String>) -> Result<TargetsFile> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    parse(path, &text, variable)
+}
+
+/// As [`read`], of a text that is or will be in the file.
+pub fn parse(path: &Path, text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<TargetsFile> {
     let at = |span: Range<usize>| Line { path, number: text[..span.start.min(text.len())].matches('\n').count() + 1 };
-    let top = DeTable::parse(&text).map_err(|error| {
+    let top = DeTable::parse(text).map_err(|error| {
         let message = error.message().trim().replace('\n', "; ");
         at(error.span().unwrap_or_default()).error(format!("it is not TOML: {message}"))
     })?;
@@ -101,6 +109,7 @@ fn read_target<'a>(
         match name {
             "queue" => entry.queue = Some((text, line.number)),
             "store" => entry.store = Some((text, line.number)),
+            "region" => entry.region = Some(text),
             "endpoint" => entry.endpoint = Some(text),
             "management" => entry.management = Some(text),
             _ => entry.python = Some(text),
@@ -136,7 +145,7 @@ fn unknown(line: &Line<'_>, key: &str, allowed: &[&str]) -> anyhow::Error {
 
 /// Puts the values of variables in the place of `${NAME}`. What becomes part of the user info of an address is
 /// percent-encoded: a password may hold any character.
-fn replace_variables(text: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<String, String> {
+pub fn replace_variables(text: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<String, String> {
     let user_info = text.split_once("://").and_then(|(scheme, _)| Some(scheme.len() + 3..text.rfind('@')?));
     let (mut replaced, mut position) = (String::new(), 0);
     while let Some(start) = text[position..].find("${").map(|start| position + start) {

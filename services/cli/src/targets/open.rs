@@ -74,7 +74,12 @@ impl Target {
 
     /// How its store is reached.
     pub fn store_options(&self) -> StoreOptions {
-        StoreOptions { endpoint: self.endpoint.clone(), ..StoreOptions::default() }
+        StoreOptions { endpoint: self.endpoint.clone(), region: self.region.clone() }
+    }
+
+    /// How one of its queues at SQS is reached, or all of them by their prefix.
+    pub fn sqs_options(&self, queue: &str, create: bool) -> SqsOptions {
+        SqsOptions { queue: queue.to_owned(), endpoint: self.endpoint.clone(), region: self.region.clone(), create }
     }
 
     /// Opens its three queues. Those of SQS that are missing are made with `create`; all others always are.
@@ -83,7 +88,7 @@ impl Target {
             let (tasks, results, dead_letters) = match self.queue()? {
                 QueueAddress::Sqs { prefix } => {
                     let SqsTarget { tasks, results, dead_letters } =
-                        SqsTarget::open(prefix, self.endpoint.as_deref(), create).await?;
+                        SqsTarget::open(self.sqs_options(prefix, create)).await?;
                     (Opened::other(tasks), Opened::other(results), Opened::other(dead_letters))
                 }
                 _ => tokio::try_join!(self.open(Role::Tasks), self.open(Role::Results), self.open(Role::DeadLetters))?,
@@ -119,9 +124,7 @@ impl Target {
                 Ok(Opened::Rabbit(Arc::new(RabbitQueue::open(options).await?)))
             }
             QueueAddress::Sqs { .. } => {
-                let queue = address.name(role);
-                let options = SqsOptions { queue, endpoint: self.endpoint.clone(), create: false };
-                Ok(Opened::other(SqsQueue::open(options).await?))
+                Ok(Opened::other(SqsQueue::open(self.sqs_options(&address.name(role), false)).await?))
             }
         }
     }

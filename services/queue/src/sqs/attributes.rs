@@ -10,7 +10,7 @@ use aws_sdk_sqs::types::QueueAttributeName;
 use super::failure::Failure;
 use super::leases::Leases;
 use super::service::{REQUEST_TIME, Retries, answer, connect, persist};
-use super::{Inner, SqsQueue, region};
+use super::{Inner, SqsOptions, SqsQueue, region};
 use crate::{Depth, Error};
 
 /// The longest that SQS keeps a message: a job may wait for its fleet.
@@ -62,8 +62,9 @@ pub struct SqsTarget {
 impl SqsTarget {
     /// Opens the queues, over one client. With `create`, those that do not exist are created: tasks and results with
     /// dead letters as theirs; queues that exist are left as they are.
-    pub async fn open(prefix: &str, endpoint: Option<&str>, create: bool) -> Result<Self, Error> {
-        let client = connect(endpoint).await;
+    pub async fn open(options: SqsOptions) -> Result<Self, Error> {
+        let client = connect(&options).await;
+        let SqsOptions { queue: prefix, create, .. } = options;
         let name = |role| format!("{prefix}-{role}");
         let open = |name: String, redrive| {
             let client = client.clone();
@@ -89,7 +90,9 @@ impl SqsQueue {
         let name = queue.rsplit('/').next().unwrap_or(queue).to_owned();
         let explained = |failure: Failure| failure.explain(&name, region(&client));
         if client.config().region().is_none() {
-            let reason = "there is no AWS region; set AWS_REGION, or a region in the AWS profile".to_owned();
+            let reason =
+                "there is no AWS region; set AWS_REGION, `region` of the target, or a region in the AWS profile"
+                    .to_owned();
             return Err(Error::Misconfigured { queue: name, reason });
         }
         if name.ends_with(".fifo") {

@@ -49,10 +49,12 @@ const BATCH_BYTES_MIN: usize = 256 << 10;
 /// Which queue, and where.
 #[derive(Clone, Debug, Default)]
 pub struct SqsOptions {
-    /// The queue's name, in the account and region of the AWS settings, or its URL.
+    /// The queue's name, in the account of the AWS settings, or its URL; for [`SqsTarget`] the prefix of three names.
     pub queue: String,
     /// Where SQS is, if neither at AWS nor where the AWS settings say.
     pub endpoint: Option<String>,
+    /// Region, if not that of the AWS settings.
+    pub region: Option<String>,
     /// Create it if it does not exist.
     pub create: bool,
 }
@@ -80,7 +82,7 @@ impl Debug for Inner {
 impl SqsQueue {
     /// Opens a queue by the AWS settings of the environment.
     pub async fn open(options: SqsOptions) -> Result<Self, Error> {
-        let client = connect(options.endpoint.as_deref()).await;
+        let client = connect(&options).await;
         Self::open_with(client, &options.queue, options.create.then_some(None)).await
     }
 

@@ -8,9 +8,9 @@ use std::collections::HashSet;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use aws_config::BehaviorVersion;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
+use aws_config::{BehaviorVersion, Region};
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::http::HttpResponse;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
@@ -19,6 +19,7 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::SqsOptions;
 use super::failure::{Failure, Verdict, of_entry, of_request};
 
 /// What SQS takes in a batch.
@@ -42,12 +43,15 @@ const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
     .with_jitter();
 
 /// A client, by the settings that every AWS tool uses: environment, profile, web identity, container, instance.
-pub(super) async fn connect(endpoint: Option<&str>) -> Client {
+pub(super) async fn connect(options: &SqsOptions) -> Client {
     let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT_TIME).build();
     let mut settings =
         aws_config::defaults(BehaviorVersion::latest()).retry_config(RetryConfig::disabled()).timeout_config(timeouts);
-    if let Some(endpoint) = endpoint {
+    if let Some(endpoint) = &options.endpoint {
         settings = settings.endpoint_url(endpoint);
+    }
+    if let Some(region) = &options.region {
+        settings = settings.region(Region::new(region.clone()));
     }
     Client::new(&settings.load().await)
 }

@@ -47,7 +47,11 @@ async fn unused_queue(endpoint: &str) -> Deleted {
 }
 
 async fn open(endpoint: &str, name: &str, create: bool) -> Result<SqsQueue, queue::Error> {
-    SqsQueue::open(SqsOptions { queue: name.to_owned(), endpoint: Some(endpoint.to_owned()), create }).await
+    SqsQueue::open(options(endpoint, name, create)).await
+}
+
+fn options(endpoint: &str, queue: &str, create: bool) -> SqsOptions {
+    SqsOptions { queue: queue.to_owned(), endpoint: Some(endpoint.to_owned()), region: None, create }
 }
 
 /// Deletes the queue when dropped.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use queue::{Error, Message, Queue, Redrive, SqsTarget};
 
-use crate::{Deleted, localstack, moto, open, receipts, request, unused_name};
+use crate::{Deleted, localstack, moto, open, options, receipts, request, unused_name};
 
 struct Target {
     tasks: Deleted,
@@ -13,7 +13,7 @@ struct Target {
 }
 
 async fn target(prefix: &str, endpoint: &str, create: bool) -> Result<Target, Error> {
-    let SqsTarget { tasks, results, dead_letters } = SqsTarget::open(prefix, Some(endpoint), create).await?;
+    let SqsTarget { tasks, results, dead_letters } = SqsTarget::open(options(endpoint, prefix, create)).await?;
     Ok(Target { tasks: Deleted(tasks), results: Deleted(results), dead_letters: Deleted(dead_letters) })
 }
 
@@ -37,8 +37,8 @@ async fn a_target_has_three_queues_with_their_policies() {
         // Again, and twice at once: they are there, and stay as they are.
         made.tasks.send(vec![Message::new("a", "job")]).await.expect("sends");
         let (one, other) = tokio::join!(
-            SqsTarget::open(&prefix, Some(&endpoint), true),
-            SqsTarget::open(&prefix, Some(&endpoint), false)
+            SqsTarget::open(options(&endpoint, &prefix, true)),
+            SqsTarget::open(options(&endpoint, &prefix, false))
         );
         let (one, other) = (one.expect("opens"), other.expect("opens"));
         let deliveries = one.tasks.receive(request(10)).await.expect("receives");
@@ -52,7 +52,7 @@ async fn a_target_has_three_queues_with_their_policies() {
 async fn queues_created_by_many_at_once_are_created_once() {
     let prefix = unused_name();
     let endpoint = localstack();
-    let opened = futures::future::join_all((0..4).map(|_| SqsTarget::open(&prefix, Some(&endpoint), true))).await;
+    let opened = futures::future::join_all((0..4).map(|_| SqsTarget::open(options(&endpoint, &prefix, true)))).await;
     let mut opened: Vec<SqsTarget> = opened.into_iter().map(|target| target.expect("opens")).collect();
     let SqsTarget { tasks, results, dead_letters } = opened.remove(0);
     let kept = [Deleted(tasks), Deleted(results), Deleted(dead_letters)];

@@ -1,0 +1,153 @@
+//! `gristmill target import | list`: what Terraform has made becomes a target of `gristmill.toml`; which ones there are.
+
+use std::io::{IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::settings::Settings;
+use crate::targets::file::{self, FILE_NAME};
+use crate::targets::import::{Given, Imported};
+use crate::targets::{QueueAddress, TargetsFile};
+
+/// More than all outputs of any environment.
+const INPUT_BYTES_MAX: u64 = 16 << 20;
+
+/// What `gristmill target` can do.
+#[derive(Debug, clap::Subcommand)]
+pub enum TargetCommand {
+    /// Write a target into gristmill.toml: `terraform output -json | gristmill target import`.
+    Import(ImportArguments),
+    /// List the targets of gristmill.toml.
+    List {
+        /// The gristmill.toml to read, instead of the one found from here upwards.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+}
+
+/// Arguments of `target import`.
+#[derive(Debug, clap::Args)]
+pub struct ImportArguments {
+    /// Name of the target, instead of the one that Terraform gives it.
+    name: Option<String>,
+    /// Read this file, instead of standard input.
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Replace what the file says of a target of that name.
+    #[arg(long)]
+    replace: bool,
+    /// The gristmill.toml to write, instead of the one in this folder.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Runs one of them.
+pub fn target(command: TargetCommand, settings: &Settings) -> Result<ExitCode> {
+    match command {
+        TargetCommand::Import(arguments) => import(&arguments, settings),
+        TargetCommand::List { config } => list(config.as_deref(), settings),
+    }
+}
+
+fn import(arguments: &ImportArguments, settings: &Settings) -> Result<ExitCode> {
+    let source = arguments.from.as_ref().map_or_else(|| "standard input".to_owned(), |from| from.display().to_string());
+    let given = Given::read(&input(arguments.from.as_deref())?).with_context(|| format!("read {source}"))?;
+    let name = arguments.name.as_ref().or(given.name.as_ref());
+    let name = name.context("the target has no name: gristmill target import NAME")?;
+    let folder = std::env::current_dir().context("find the current folder")?;
+    let named = arguments.config.as_deref().or(settings.config.as_deref());
+    let path = folder.join(named.unwrap_or(Path::new(FILE_NAME)));
+    let counted = file::find(named, &folder, settings.user_folder.as_deref());
+    let (text, is_new) = match std::fs::read_to_string(&path) {
+        Ok(text) => (text, false),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => (String::new(), true),
+        Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
+    };
+    match given.import(name, &path, &text, arguments.replace)? {
+        Imported::Differs(keys) => bail!(
+            "{} has another target {name}: {} differ{}; --replace takes what was given, another NAME keeps both",
+            path.display(),
+            keys.join(", "),
+            if keys.len() == 1 { "s" } else { "" }
+        ),
+        Imported::Unchanged => say!(out, "target {name} is in {} already", path.display()),
+        Imported::Changed(text) => {
+            write(&path, &text)?;
+            say!(out, "target {name} is written to {}", path.display());
+        }
+    }
+    if let Some(counted) = counted.filter(|counted| is_new && *counted != path) {
+        say!(out, "from now on it counts here, and not {} any more", counted.display());
+    }
+    for variable in given.variables.iter().filter(|variable| Settings::variable(variable).is_none()) {
+        say!(out, "it names the variable {variable}, which is not set here");
+    }
+    say!(out, "whether all of it is there: gristmill doctor --target {name}");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn input(from: Option<&Path>) -> Result<String> {
+    let mut text = String::new();
+    let read = |mut reader: std::io::Take<&mut dyn Read>, text: &mut String| reader.read_to_string(text);
+    match from {
+        Some(path) => {
+            let mut file = std::fs::File::open(path).with_context(|| format!("read {}", path.display()))?;
+            read((&mut file as &mut dyn Read).take(INPUT_BYTES_MAX), &mut text)
+                .with_context(|| format!("read {}", path.display()))?;
+        }
+        None => {
+            let mut input = std::io::stdin().lock();
+            ensure!(
+                !input.is_terminal(),
+                "a target comes on standard input, as in `terraform output -json | gristmill target import`, or with \
+                 --from FILE"
+            );
+            read((&mut input as &mut dyn Read).take(INPUT_BYTES_MAX), &mut text).context("read standard input")?;
+        }
+    }
+    Ok(text)
+}
+
+/// The file is the old one or the new one, whatever happens meanwhile; a link to it stays one.
+fn write(path: &Path, text: &str) -> Result<()> {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let name = path.file_name().with_context(|| format!("{} is no file", path.display()))?.to_string_lossy();
+    let beside = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    let written = std::fs::write(&beside, text)
+        .and_then(|()| match std::fs::metadata(&path) {
+            Ok(metadata) => std::fs::set_permissions(&beside, metadata.permissions()),
+            Err(_) => Ok(()),
+        })
+        .and_then(|()| std::fs::rename(&beside, &path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    written.with_context(|| format!("write {}", path.display()))
+}
+
+fn list(config: Option<&Path>, settings: &Settings) -> Result<ExitCode> {
+    let folder = std::env::current_dir().context("find the current folder")?;
+    let named = config.or(settings.config.as_deref());
+    let Some(path) = file::find(named, &folder, settings.user_folder.as_deref()) else {
+        bail!("no {FILE_NAME} was found from here upwards; --config names one, `gristmill target import` makes one");
+    };
+    // Who only looks need not have the variables.
+    let variable = |name: &str| Settings::variable(name).or_else(|| Some(format!("${name}")));
+    let TargetsFile { targets, .. } = file::read(&path, variable)?;
+    say!(out, "{:<20} {:<44} STORE", "TARGET", "QUEUE");
+    for (name, entry) in targets {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let queue = match &entry.queue {
+            // What is shown of an address never holds its password.
+            Some((text, _)) => {
+                QueueAddress::parse(text, folder).map_or("(no address)".to_owned(), |queue| queue.to_string())
+            }
+            None => "(none)".to_owned(),
+        };
+        let store = entry.store.map_or("(none)".to_owned(), |(store, _)| store);
+        say!(out, "{name:<20} {queue:<44} {store}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
