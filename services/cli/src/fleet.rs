@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use worker::{Ended, Node, NodeOptions, SpotNotice, Stop};
+use worker::{Ended, Node, NodeOptions, SpotNotice, Stop, TaskProtection};
 
 use crate::enqueue::{describe, publish};
 use crate::follow::follow;
@@ -230,6 +230,7 @@ pub async fn worker(arguments: WorkerArguments, home: &Home, settings: &Settings
     if let Some(address) = &arguments.spot_notice {
         node.options.spot_notice = Some(SpotNotice::new(address.as_deref(), SPOT_NOTICE_EVERY)?);
     }
+    node.options.task_protection = settings.ecs_agent.as_deref().map(TaskProtection::new).transpose()?;
     let (stop, stopped) = watch::channel(Stop::No);
     let (drain, kill) = (CancellationToken::new(), CancellationToken::new());
     let _ending = watched.until_ending(drain.clone());

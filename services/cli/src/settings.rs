@@ -15,6 +15,7 @@
 //! | `GRISTMILL_LISTEN` | address and port of the HTTP endpoints of worker and reducer; none |
 //! | `GRISTMILL_STALL_SECONDS` | how long a role may stand still before it says that it is ill; 180 |
 //! | `OTEL_EXPORTER_OTLP_…`, `OTEL_…` | where traces go, and which; in builds with the feature `otlp` |
+//! | `ECS_AGENT_URI` | set by ECS: where a worker asks that its task is not stopped while it has work; empty: it does not ask |
 //! | `GRISTMILL_CRASH_AT` | for crash tests |
 //! | `AZ_BATCHAI_GPU_COUNT_FOUND` | number of GPUs, instead of asking the driver |
 //! | `VIRTUAL_ENV`, `PATH`, `HOME` | as usual |
@@ -60,6 +61,8 @@ pub struct Settings {
     pub listen: Option<String>,
     /// How long a role may stand still before it counts as ill.
     pub stall_max: Duration,
+    /// The agent of ECS, where this is one of its tasks.
+    pub ecs_agent: Option<String>,
     /// A step of the write path.
     pub crash_at: Option<String>,
     package: Option<PathBuf>,
@@ -94,6 +97,7 @@ impl Settings {
             log_format: text("GRISTMILL_LOG_FORMAT"),
             listen: text("GRISTMILL_LISTEN"),
             stall_max: Duration::from_secs(number("GRISTMILL_STALL_SECONDS").unwrap_or(STALL_SECONDS)),
+            ecs_agent: text("ECS_AGENT_URI"),
             crash_at: var("GRISTMILL_CRASH_AT").ok(),
             package: path("GRISTMILL_PYTHON_PACKAGE"),
         }

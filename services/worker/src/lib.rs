@@ -40,7 +40,7 @@ pub use agent::{Agent, Stop, Timing};
 pub use allocator::keep_freed_memory;
 pub use environment::interpreter;
 pub use gpu::{count_by_driver, default_process_count};
-pub use node::{Ended, Node, NodeOptions, SpotNotice};
+pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection};
 pub use side_inputs::fetch_side_inputs;
 
 /// What a node decides, without the Python processes it decides about: a simulation of the protocol makes its nodes of

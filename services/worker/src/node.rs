@@ -11,6 +11,7 @@
 //! processes; and any choice between jobs, which is the queue's.
 
 mod logs;
+mod protection;
 mod provision;
 mod seat;
 mod serving;
@@ -34,6 +35,8 @@ use tokio::time::Instant;
 use crate::agent::{Stop, Timing};
 use crate::slot::deliveries_lost;
 use crate::{Crash, default_process_count};
+use protection::Protection;
+pub use protection::TaskProtection;
 use provision::Provisioner;
 use serving::{Activity, Memory, Serving};
 pub use spot::SpotNotice;
@@ -95,6 +98,8 @@ pub struct NodeOptions {
     pub spot_notice: Option<SpotNotice>,
     /// Where it shows that it makes progress.
     pub health: Health,
+    /// Where this node, as a task of ECS, asks not to be stopped while it has work.
+    pub task_protection: Option<TaskProtection>,
 }
 
 impl Default for NodeOptions {
@@ -112,6 +117,7 @@ impl Default for NodeOptions {
             rest: seconds(60),
             spot_notice: None,
             health: Health::default(),
+            task_protection: None,
         }
     }
 }
@@ -133,6 +139,7 @@ struct Shared {
     node: Node,
     demultiplexer: Demultiplexer,
     provisioner: Provisioner,
+    protection: Protection,
 }
 
 /// A job that has messages here.
@@ -232,8 +239,9 @@ impl Fleet {
         };
         let (demultiplexer, arrivals) = Demultiplexer::start(node.tasks.clone(), options);
         let provisioner = Provisioner::new(&node);
+        let protection = Protection::start(node.options.task_protection.clone());
         let fleet = Self {
-            shared: Arc::new(Shared { node, demultiplexer, provisioner }),
+            shared: Arc::new(Shared { node, demultiplexer, provisioner, protection }),
             arrivals,
             jobs: HashMap::new(),
             servings: JoinSet::new(),

@@ -123,7 +123,9 @@ impl Serving {
         };
         let Some(spec) = spec else { return };
         self.is_busy_with(Activity::Provisioning);
+        let hold = self.shared.protection.hold();
         if let Some(provisioned) = self.provision(spec, memory, stop, &mut seat).await {
+            hold.settled().await;
             self.work(provisioned, memory, stop, &mut seat).await;
         }
         self.is_busy_with(Activity::Leaving);

@@ -441,3 +441,20 @@ def run(mini_batch):
     running.stop.send_replace(Stop::Drain);
     running.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_of_ecs_is_protected_from_before_the_first_mini_batch_until_the_job_is_left() {
+    let target = Target::new().await;
+    let (agent, mut asked) = protection::tests::agent(None).await;
+    let job_idle = Duration::from_millis(100);
+    let running = target.start("node-1", NodeOptions { task_protection: Some(agent), job_idle, ..Target::options() });
+    target.enqueue("job", WAITS, |_| (), &["a"]).await;
+    target.began("a").await;
+    assert!(asked.try_recv().expect("asked before it began").contains("true"));
+    assert!(asked.try_recv().is_err(), "once is enough");
+    std::fs::remove_file(target.item("a")).expect("it is there");
+    target.attempts(1).await;
+    assert!(asked.recv().await.expect("given back").contains("false"));
+    running.stop.send_replace(Stop::Drain);
+    running.end().await;
+}

@@ -1,0 +1,265 @@
+//! Protection of a task of ECS: while this node has work, scaling in and deployments choose other tasks to stop.
+//!
+//! The agent of ECS takes it at `$ECS_AGENT_URI/task-protection/v1/state`, for some minutes at a time. Whoever has work
+//! holds a [`Hold`]; one task in the background asks for protection while anybody does, renews it in time, and gives it
+//! back after the last. Nothing depends on it: a task that is stopped all the same drains, and costs no try.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Below the address of the agent.
+const PATH: &str = "/task-protection/v1/state";
+/// The longest that work waits for an answer, before it begins without one.
+const REQUEST_TIME: Duration = Duration::from_secs(5);
+
+/// Where a task asks for protection, and for how long.
+#[derive(Clone, Debug)]
+pub struct TaskProtection {
+    client: reqwest::Client,
+    url: String,
+    /// A node that stands still for so long may be stopped.
+    expires_minutes: u32,
+    renew_period: Duration,
+    retry_period: Duration,
+}
+
+impl TaskProtection {
+    /// Asks the agent of ECS at `address` (`ECS_AGENT_URI`).
+    pub fn new(address: &str) -> Result<Self> {
+        // The agent is reached over the network of the task, never by way of a proxy.
+        let client = reqwest::Client::builder().no_proxy().timeout(REQUEST_TIME).build();
+        let url = format!("{}{PATH}", address.trim_end_matches('/'));
+        Ok(Self {
+            client: client.context("make a client for the agent of ECS")?,
+            url,
+            expires_minutes: 30,
+            renew_period: Duration::from_secs(600),
+            retry_period: Duration::from_secs(60),
+        })
+    }
+
+    async fn put(&self, is_wanted: bool) -> Result<()> {
+        let body = match is_wanted {
+            true => serde_json::json!({ "ProtectionEnabled": true, "ExpiresInMinutes": self.expires_minutes }),
+            false => serde_json::json!({ "ProtectionEnabled": false }),
+        };
+        let request = self.client.put(&self.url).header("content-type", "application/json").body(body.to_string());
+        let answer = request.send().await.context("the agent of ECS does not answer")?;
+        let (status, text) = (answer.status(), answer.text().await.unwrap_or_default());
+        let answer: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        // What ECS itself refuses comes as a success with a failure in it.
+        for (key, reason) in [("failure", "Reason"), ("error", "Code")] {
+            if let Some(failure) = answer.get(key).filter(|failure| !failure.is_null()) {
+                let text = |name: &str| failure.get(name).and_then(serde_json::Value::as_str).unwrap_or_default();
+                bail!("{} {} {}", text(reason), text("Detail"), text("Message"));
+            }
+        }
+        ensure!(status.is_success(), "the agent of ECS answered {status}");
+        let is_protected = answer.pointer("/protection/ProtectionEnabled").and_then(serde_json::Value::as_bool);
+        ensure!(is_protected == Some(is_wanted), "the agent of ECS gave no protection, and no reason");
+        Ok(())
+    }
+}
+
+/// What is known of this task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// It may be stopped.
+    Unprotected,
+    Protected,
+    /// Protection cannot be had.
+    Refused,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    holds: usize,
+    known: Known,
+}
+
+/// Keeps the task of a node protected while anybody has a hold.
+#[derive(Debug)]
+pub(super) struct Protection {
+    state: Arc<watch::Sender<State>>,
+    /// `None`: this is no task of ECS.
+    _keeping: Option<AbortOnDropHandle<()>>,
+}
+
+/// Somebody has work: the task stays protected until this is dropped.
+#[derive(Debug)]
+pub(super) struct Hold(Arc<watch::Sender<State>>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.send_modify(|state| state.holds -= 1);
+    }
+}
+
+impl Hold {
+    /// Waits until the task is protected, or it is known that it will not be.
+    pub(super) async fn settled(&self) {
+        let _ = self.0.subscribe().wait_for(|state| state.known != Known::Unprotected).await;
+    }
+}
+
+impl Protection {
+    pub(super) fn start(protection: Option<TaskProtection>) -> Self {
+        let known = if protection.is_some() { Known::Unprotected } else { Known::Refused };
+        let state = Arc::new(watch::Sender::new(State { holds: 0, known }));
+        let keeping =
+            protection.map(|protection| AbortOnDropHandle::new(tokio::spawn(keep(protection, state.clone()))));
+        Self { state, _keeping: keeping }
+    }
+
+    /// There is work.
+    pub(super) fn hold(&self) -> Hold {
+        self.state.send_modify(|state| state.holds += 1);
+        Hold(self.state.clone())
+    }
+}
+
+async fn keep(protection: TaskProtection, state: Arc<watch::Sender<State>>) {
+    let mut changes = state.subscribe();
+    let mut has_complained = false;
+    loop {
+        let _ = changes.wait_for(|state| state.holds > 0).await;
+        loop {
+            let period = match protection.put(true).await {
+                Ok(()) => {
+                    has_complained = false;
+                    state.send_modify(|state| state.known = Known::Protected);
+                    protection.renew_period
+                }
+                Err(error) => {
+                    complain(&mut has_complained, &error);
+                    state.send_modify(|state| state.known = Known::Refused);
+                    protection.retry_period
+                }
+            };
+            tokio::select! {
+                () = sleep(period) => {}
+                _ = changes.wait_for(|state| state.holds == 0) => {}
+            }
+            // In one step: who has a hold from now on waits for a new answer.
+            let is_over = state.send_if_modified(|state| {
+                let is_over = state.holds == 0;
+                if is_over {
+                    state.known = Known::Unprotected;
+                }
+                is_over
+            });
+            if is_over {
+                break;
+            }
+        }
+        if let Err(error) = protection.put(false).await {
+            // It expires by itself.
+            complain(&mut has_complained, &error);
+        }
+    }
+}
+
+fn complain(has_complained: &mut bool, error: &anyhow::Error) {
+    if !std::mem::replace(has_complained, true) {
+        tracing::warn!("this task of ECS cannot be protected from being stopped while it has work: {error:#}");
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    const PROTECTED: &str = r#"{"protection": {"ProtectionEnabled": true, "TaskArn": "arn:aws:ecs:::task/t"}}"#;
+    const UNPROTECTED: &str = r#"{"protection": {"ProtectionEnabled": false, "TaskArn": "arn:aws:ecs:::task/t"}}"#;
+
+    /// Stands in for the agent of ECS: tells what it was asked, and answers as ECS would, or with this.
+    pub(crate) async fn agent(answer: Option<&'static str>) -> (TaskProtection, mpsc::UnboundedReceiver<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = format!("http://{}/api/t", listener.local_addr().expect("bound"));
+        let (sender, asked) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            loop {
+                let (mut connection, _) = listener.accept().await.expect("accepts");
+                let sender = sender.clone();
+                tokio::spawn(async move {
+                    let mut buffer = vec![0; 4096];
+                    let mut request = String::new();
+                    while let Ok(length @ 1..) = connection.read(&mut buffer).await {
+                        request.push_str(&String::from_utf8_lossy(&buffer[..length]));
+                        // The body is the last line, and may come later than the head.
+                        if !request.ends_with('}') {
+                            continue;
+                        }
+                        assert!(request.starts_with("PUT /api/t/task-protection/v1/state "), "{request}");
+                        let body = request.rsplit("\r\n").next().expect("a body").to_owned();
+                        let known = if body.contains("true") { PROTECTED } else { UNPROTECTED };
+                        let answer = answer.unwrap_or(known);
+                        let _ = sender.send(body);
+                        let length = answer.len();
+                        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{answer}");
+                        connection.write_all(answer.as_bytes()).await.expect("the client listens");
+                        request.clear();
+                    }
+                });
+            }
+        });
+        (TaskProtection::new(&address).expect("a client"), asked)
+    }
+
+    const ON: &str = r#"{"ExpiresInMinutes":30,"ProtectionEnabled":true}"#;
+    const OFF: &str = r#"{"ProtectionEnabled":false}"#;
+
+    #[tokio::test]
+    async fn it_is_asked_for_before_work_begins_renewed_in_time_and_given_back_after_the_last() {
+        let (agent, mut asked) = agent(None).await;
+        let protection = Protection::start(Some(TaskProtection { renew_period: Duration::from_millis(20), ..agent }));
+        let (one, other) = (protection.hold(), protection.hold());
+        one.settled().await;
+        assert_eq!(asked.try_recv().expect("asked before it is settled"), ON);
+        other.settled().await;
+        drop(one);
+        for _ in 0..3 {
+            assert_eq!(asked.recv().await.expect("renewed"), ON);
+        }
+        drop(other);
+        while asked.recv().await.expect("given back") == ON {}
+        let again = protection.hold();
+        again.settled().await;
+        assert_eq!(asked.recv().await.expect("asked again"), ON);
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_holds_nobody_up_and_is_asked_for_again() {
+        let refusal = r#"{"requestID": "1", "failure": {"Arn": "arn", "Reason": "TASK_NOT_VALID", "Detail": null}}"#;
+        let (agent, mut asked) = agent(Some(refusal)).await;
+        let error = agent.put(true).await.expect_err("refused").to_string();
+        assert!(error.contains("TASK_NOT_VALID"), "{error}");
+        let protection = Protection::start(Some(TaskProtection { retry_period: Duration::from_millis(20), ..agent }));
+        let hold = protection.hold();
+        hold.settled().await;
+        for _ in 0..3 {
+            assert_eq!(asked.recv().await.expect("asked"), ON);
+        }
+        drop(hold);
+        while asked.recv().await.expect("given back, in case it was given after all") != OFF {}
+    }
+
+    #[tokio::test]
+    async fn where_there_is_no_agent_work_begins_at_once() {
+        Protection::start(None).hold().settled().await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = format!("http://{}", listener.local_addr().expect("bound"));
+        drop(listener);
+        let protection = Protection::start(Some(TaskProtection::new(&address).expect("a client")));
+        protection.hold().settled().await;
+    }
+}
