@@ -33,6 +33,9 @@ pub struct Options {
     pub visibility: Duration,
     /// How long one call to the result queue waits for the first message.
     pub receive_wait: Duration,
+    /// For how long the final file is still written after this reducer was told to stop. Then it is left to the next one,
+    /// which writes it from the beginning.
+    pub output_grace: Duration,
     /// Where messages go that cannot be read to their end; `None`: only into the logs.
     pub dead_letters: Option<Arc<dyn Queue>>,
     /// Whether reports are written for people.
@@ -56,6 +59,7 @@ impl Default for Options {
             store_patience: Duration::from_secs(4),
             visibility: Duration::from_secs(60),
             receive_wait: Duration::from_secs(1),
+            output_grace: Duration::from_secs(30),
             dead_letters: None,
             reports: true,
             crash: Arc::new(|_| {}),

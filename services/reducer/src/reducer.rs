@@ -258,7 +258,8 @@ impl Reducer {
     }
 
     /// As [`run`](Self::run), for a job that others serve too. When `stop` is cancelled, what was received is
-    /// committed, the rest is given back, and `None` says that the job goes on without this reducer.
+    /// committed, the rest is given back, a final file that takes long is left to others, and `None` says that the job
+    /// goes on without this reducer.
     pub async fn serve(self, stop: CancellationToken) -> anyhow::Result<Option<JobResult>> {
         self.run_until(&CancellationToken::new(), &stop).await
     }
@@ -283,8 +284,12 @@ impl Reducer {
                 Err(error) if self.options.shared => return Err(error),
                 Err(error) => End::Failed(format!("{error:#}")),
             };
-            if let Some(result) = self.finish(end).await? {
+            if let Some(result) = self.finish(end, stop).await? {
                 return Ok(Some(result));
+            }
+            if stop.is_cancelled() {
+                self.leave().await;
+                return Ok(None);
             }
         }
     }

@@ -17,7 +17,7 @@ use telemetry::metrics::STATE;
 use telemetry::{Duty, Health, metrics};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
@@ -29,6 +29,9 @@ use crate::{Options, Reducer};
 const POLL_WAIT: Duration = Duration::from_secs(20);
 /// Messages to receive while no job is open, so that new ones are noticed.
 const IDLE_WISH: usize = 10;
+
+/// How long everything may take, from being told to stop to the end. Below what containers are given: 120 s.
+const LEAVE_TIME: Duration = Duration::from_secs(90);
 
 /// How long messages of a job that cannot be served are held where the queue has no delays.
 const UNTIMED_PAUSE: Duration = Duration::from_secs(1);
@@ -316,16 +319,22 @@ impl Serving {
         }
     }
 
-    /// Lets every job's reducer commit what it has.
+    /// Lets every job's reducer commit what it has, as long as there is time. What a store or a queue that does not answer
+    /// keeps from being done is done by others: the messages come again.
     async fn leave(&mut self) {
         self.stop.cancel();
-        while let Some(ended) = self.tasks.join_next().await {
-            if let Ok((job_id, Err(error))) = ended {
-                tracing::warn!(job.id = job_id, "{error:#}");
+        let left = async {
+            while let Some(ended) = self.tasks.join_next().await {
+                if let Ok((job_id, Err(error))) = ended {
+                    tracing::warn!(job.id = job_id, "{error:#}");
+                }
             }
-        }
-        if let Err(error) = self.demultiplexer.drain().await {
-            tracing::warn!("messages could not be given back and come again by themselves: {error}");
+            if let Err(error) = self.demultiplexer.drain().await {
+                tracing::warn!("messages could not be given back and come again by themselves: {error}");
+            }
+        };
+        if timeout(LEAVE_TIME, left).await.is_err() {
+            tracing::warn!("store or queue do not answer: what is not committed comes again by itself");
         }
     }
 }

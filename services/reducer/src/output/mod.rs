@@ -36,6 +36,8 @@ pub(crate) struct Assembly<'a> {
     pub writer: &'a str,
     pub runtime: Handle,
     pub crash: &'a dyn Fn(CrashPoint),
+    /// Asked between mini-batches: whether nobody waits for the file any more.
+    pub is_abandoned: &'a dyn Fn() -> bool,
 }
 
 /// The final file stands.
@@ -47,6 +49,11 @@ pub(crate) struct Written {
     pub warnings: Vec<String>,
 }
 
+/// Nobody waits for the file any more.
+#[derive(Debug, thiserror::Error)]
+#[error("the final file is left to another reducer")]
+struct Abandoned;
+
 /// Where the bytes go.
 enum Sink {
     File(LocalFile),
@@ -54,21 +61,26 @@ enum Sink {
 }
 
 impl Assembly<'_> {
-    /// Writes the final file. The error is one line when shown with `{:#}`.
-    pub fn write(&self) -> anyhow::Result<Written> {
+    /// Writes the final file. The error is one line when shown with `{:#}`. `None`: it was given up, and nothing is left
+    /// of it.
+    pub fn write(&self) -> anyhow::Result<Option<Written>> {
         let (path, mut sink) = self.open()?;
         let written = self.write_rows(&mut sink).and_then(|()| {
             (self.crash)(CrashPoint::BeforeRename);
             sink.finish()
         });
         match written {
+            Err(error) if error.is::<Abandoned>() => {
+                sink.abort();
+                Ok(None)
+            }
             Err(error) if !sink.is_superseded() => {
                 sink.abort();
                 Err(error.context(format!("write {}", path.display())))
             }
             _ => {
                 (self.crash)(CrashPoint::AfterRename);
-                Ok(Written { path, warnings: self.warnings() })
+                Ok(Some(Written { path, warnings: self.warnings() }))
             }
         }
     }
@@ -99,7 +111,8 @@ impl Assembly<'_> {
     fn write_rows(&self, sink: &mut Sink) -> anyhow::Result<()> {
         let mut source = Source::new(self.store, self.index, self.runtime.clone());
         if self.output.format == OutputFormat::Parquet {
-            return parquet::write(sink, self.index, &mut source, &|| (self.crash)(CrashPoint::DuringOutput));
+            let between = |position| self.between(position);
+            return parquet::write(sink, self.index, &mut source, &between);
         }
         if self.has_header()
             && let Some((_, columns)) = self.index.column_lists().next()
@@ -108,11 +121,20 @@ impl Assembly<'_> {
         }
         for (position, (mini_batch, place)) in self.index.places().enumerate() {
             source.copy(place, sink).with_context(|| format!("rows of mini-batch {mini_batch}"))?;
-            if position == 0 {
-                (self.crash)(CrashPoint::DuringOutput);
-            }
+            self.between(position)?;
         }
         sink.flush().context("write the last rows")
+    }
+
+    /// The rows of a mini-batch are written.
+    fn between(&self, position: usize) -> anyhow::Result<()> {
+        if position == 0 {
+            (self.crash)(CrashPoint::DuringOutput);
+        }
+        match (self.is_abandoned)() {
+            true => Err(Abandoned.into()),
+            false => Ok(()),
+        }
     }
 
     fn has_header(&self) -> bool {

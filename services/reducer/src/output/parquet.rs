@@ -20,12 +20,12 @@ use crate::ledger::Index;
 const ROW_GROUP_ROWS: usize = 1 << 20;
 const ROW_GROUP_BYTES: usize = 64 << 20;
 
-/// Writes every mini-batch that has rows; `begun` is called once, when some are written.
+/// Writes every mini-batch that has rows; `between` is called after each, with its position, and may end it all.
 pub(super) fn write(
     into: &mut (impl Write + Send),
     index: &Index,
     source: &mut Source<'_>,
-    begun: &dyn Fn(),
+    between: &dyn Fn(usize) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let schema = unified_schema(index, source)?;
     let properties = WriterProperties::builder()
@@ -42,9 +42,7 @@ pub(super) fn write(
             let batch = conform(&batch.with_context(rows)?, &schema).with_context(rows)?;
             writer.write(&batch).with_context(rows)?;
         }
-        if position == 0 {
-            begun();
-        }
+        between(position)?;
     }
     writer.close().map(drop).context("finish the Parquet file")
 }

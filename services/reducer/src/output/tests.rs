@@ -97,7 +97,17 @@ impl Job {
         let runtime = Handle::current();
         let write = move || {
             let (job_id, writer, crash) = ("job", writer.as_str(), &crash);
-            Assembly { store: &store, index: &index, output: &output, job_id, writer, runtime, crash }.write()
+            Assembly {
+                store: &store,
+                index: &index,
+                output: &output,
+                job_id,
+                writer,
+                runtime,
+                crash,
+                is_abandoned: &|| false,
+            }
+            .write()
         };
         tokio::task::spawn_blocking(write).await.expect("no panic")
     }

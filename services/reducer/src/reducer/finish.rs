@@ -1,9 +1,13 @@
 //! The end of a job: the output where the work is complete, then the result, and only then is anything removed.
 
+use std::sync::OnceLock;
+use std::time::Duration;
+
 use protocol::{FailedMiniBatch, JobResult, JobState, OutputAction};
 use storage::Commit;
 use tokio::runtime::Handle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::{Appended, End, Reducer};
 use crate::CrashPoint;
@@ -13,22 +17,25 @@ use crate::thresholds::describe;
 
 /// How often one looks for the result of another reducer that has ended the job, before doing its work.
 const LOOKS_FOR_RESULT: usize = 3;
+/// How long a final file that is given up may take to notice: one request to the store.
+const ABANDON_TIME: Duration = Duration::from_secs(20);
 /// Failed mini-batches that the result names.
 const FAILED_NAMED_MAX: usize = 10;
 
 impl Reducer {
     /// Ends the job. Where several reducers serve it, the first to commit how it ends decides that for all, and they
-    /// all make the same of it, whoever is done first. `None`: the job has been opened again meanwhile.
-    pub(super) async fn finish(&mut self, end: End) -> anyhow::Result<Option<JobResult>> {
+    /// all make the same of it, whoever is done first. `None`: the job has been opened again meanwhile, or this reducer
+    /// was told to stop and leaves the final file to another.
+    pub(super) async fn finish(&mut self, end: End, stop: &CancellationToken) -> anyhow::Result<Option<JobResult>> {
         if !self.options.shared {
-            return self.write_end(end).await;
+            return self.write_end(end, stop).await;
         }
         let is_ours = self.append_event(&end.event()).await? == Appended::Committed;
         if !is_ours && let Some(result) = self.wait_for_result().await? {
             return Ok(Some(result));
         }
         match self.tally.ended_as() {
-            Some((state, cause)) => self.write_end(End::committed(state, cause)).await,
+            Some((state, cause)) => self.write_end(End::committed(state, cause), stop).await,
             None => Ok(None),
         }
     }
@@ -54,11 +61,12 @@ impl Reducer {
     }
 
     /// Writes the output where the work is complete, and then, in any case, the result.
-    async fn write_end(&mut self, end: End) -> anyhow::Result<Option<JobResult>> {
+    async fn write_end(&mut self, end: End, stop: &CancellationToken) -> anyhow::Result<Option<JobResult>> {
         let mut warnings = Vec::new();
         let (state, cause, output) = match end {
-            End::Complete => match self.write_output().await {
-                Ok(written) => {
+            End::Complete => match self.write_output(stop).await {
+                Ok(None) => return Ok(None),
+                Ok(Some(written)) => {
                     warnings = written.warnings;
                     (JobState::Completed, None, Some(written.path.display().to_string()))
                 }
@@ -128,11 +136,12 @@ impl Reducer {
         }
     }
 
-    async fn write_output(&mut self) -> anyhow::Result<Written> {
+    /// `None`: it takes longer than one may who was told to stop.
+    async fn write_output(&mut self, stop: &CancellationToken) -> anyhow::Result<Option<Written>> {
         (self.options.crash)(CrashPoint::BeforeOutput);
         if self.spec.output.action == OutputAction::SummaryOnly {
             let path = self.spec.output.folder.as_path().to_owned();
-            return Ok(Written { path, warnings: vec![] });
+            return Ok(Some(Written { path, warnings: vec![] }));
         }
         self.reports.decided("Every mini batch has ended; the final file is written.");
         let store = self.store.clone();
@@ -140,6 +149,8 @@ impl Reducer {
         let (output, job_id) = (self.spec.output.clone(), self.spec.job_id.clone());
         let options = self.options.clone();
         let runtime = Handle::current();
+        let abandon = Abandon { stop: stop.clone(), grace: options.output_grace, stopped_at: OnceLock::new() };
+        let out_of_time = abandon.out_of_time();
         let written = tokio::task::spawn_blocking(move || {
             let assembly = Assembly {
                 store: &store,
@@ -149,10 +160,18 @@ impl Reducer {
                 writer: &options.writer,
                 runtime,
                 crash: &*options.crash,
+                is_abandoned: &|| abandon.is_due(),
             };
             (assembly.write(), index)
         });
-        match written.await {
+        let written = tokio::select! {
+            written = written => written,
+            () = out_of_time => {
+                tracing::warn!(job.id = self.spec.job_id, "the store does not answer; the final file is left to others");
+                return Ok(None);
+            }
+        };
+        match written {
             Ok((written, index)) => {
                 self.ledger.index = index;
                 written
@@ -161,6 +180,29 @@ impl Reducer {
                 Ok(panic) => std::panic::resume_unwind(panic),
                 Err(error) => Err(error.into()),
             },
+        }
+    }
+}
+
+/// When a final file is given up.
+struct Abandon {
+    stop: CancellationToken,
+    grace: Duration,
+    stopped_at: OnceLock<Instant>,
+}
+
+impl Abandon {
+    /// Whether it is time, as whoever writes asks from time to time.
+    fn is_due(&self) -> bool {
+        self.stop.is_cancelled() && self.stopped_at.get_or_init(Instant::now).elapsed() >= self.grace
+    }
+
+    /// Waits until whoever writes should long have noticed.
+    fn out_of_time(&self) -> impl Future<Output = ()> + use<> {
+        let (stop, grace) = (self.stop.clone(), self.grace);
+        async move {
+            stop.cancelled_owned().await;
+            sleep(grace + ABANDON_TIME).await;
         }
     }
 }

@@ -52,14 +52,18 @@ impl Fleet {
     }
 
     fn serve(&self) -> (CancellationToken, tokio::task::JoinHandle<anyhow::Result<()>>) {
+        let stop = CancellationToken::new();
+        (stop.clone(), self.serve_until(&stop))
+    }
+
+    fn serve_until(&self, stop: &CancellationToken) -> tokio::task::JoinHandle<anyhow::Result<()>> {
         let service = Service {
             target: self.target.clone(),
             results: self.results.clone(),
             dead_letters: self.dead_letters.clone(),
             options: self.options.clone(),
         };
-        let stop = CancellationToken::new();
-        (stop.clone(), tokio::spawn(service.run(stop)))
+        tokio::spawn(service.run(stop.clone()))
     }
 
     async fn send_rows(&self, job_id: &str, mini_batch: u64) {
@@ -246,4 +250,34 @@ async fn who_has_nothing_to_do_exits_and_who_is_told_to_stop_leaves_jobs_to_othe
     let (_stop, serving) = fleet.serve();
     serving.await.expect("no panic").expect("exits by itself");
     assert_eq!(fleet.result("one").await.state, JobState::Completed);
+}
+
+#[tokio::test]
+async fn who_is_told_to_stop_leaves_a_final_file_that_takes_long_to_the_next() {
+    let mut fleet = Fleet::new().await;
+    let stop = CancellationToken::new();
+    fleet.options.reducer.output_grace = Duration::ZERO;
+    let told = stop.clone();
+    fleet.options.reducer.crash = Arc::new(move |point| {
+        if point == crate::CrashPoint::DuringOutput {
+            told.cancel();
+        }
+    });
+    fleet.enqueue("one").await;
+    for mini_batch in 0..3 {
+        fleet.send_rows("one", mini_batch).await;
+    }
+    fleet.planned("one", 3).await;
+    fleet.serve_until(&stop).await.expect("no panic").expect("stops");
+    assert!(fleet.target.job("one").result().await.expect("readable").is_none(), "it goes on");
+    assert_eq!(fleet.target.open_jobs().await.expect("readable"), ["one"]);
+    let folder = fs::read_dir(fleet.folder.path().join("one")).expect("the output folder");
+    assert_eq!(folder.count(), 0, "nothing is left of what was written");
+
+    fleet.options = Fleet::new().await.options;
+    let (stop, serving) = fleet.serve();
+    assert_eq!(fleet.result("one").await.state, JobState::Completed);
+    assert_eq!(fleet.output("one"), "one 0\none 1\none 2\n");
+    stop.cancel();
+    serving.await.expect("no panic").expect("stops");
 }
