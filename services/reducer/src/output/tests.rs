@@ -109,7 +109,8 @@ impl Job {
             }
             .write()
         };
-        tokio::task::spawn_blocking(write).await.expect("no panic")
+        let written = tokio::task::spawn_blocking(write).await.expect("no panic")?;
+        Ok(written.expect("nobody gives it up"))
     }
 
     async fn text(&self) -> String {
