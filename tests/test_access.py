@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 import subprocess
@@ -19,7 +20,7 @@ import access
 from components import Components
 from harness import Workplace, wait_until
 from iam_gate import ACCOUNT, REGION, Gate, is_allowed, queue_arn
-from terraform_files import INFRA, call, evaluate, policy
+from terraform_files import INFRA, MODULES, ROOTS, call, evaluate, policy, read
 
 ROOT = Path(__file__).resolve().parent.parent
 ROLES = sorted(access.NEEDS)
@@ -119,6 +120,31 @@ def test_actions_are_operations_of_their_services() -> None:
             assert name in operations or need.action in of_requests, need.action
     for request, action in access.ACTIONS_OF_REQUESTS.items():
         assert request in session.get_service_model(action.partition(":")[0]).operation_names, request
+
+
+def actions_in(body: Any) -> Iterator[str]:
+    """Wherever `actions` stands, in blocks that are made by `dynamic` too."""
+    for key, value in body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else []:
+        if key == "actions":
+            yield from value
+        else:
+            yield from actions_in(value)
+
+
+def test_no_policy_names_an_action_that_there_is_not() -> None:
+    session = botocore.session.get_session()
+    of_requests = set(access.ACTIONS_OF_REQUESTS.values())
+    named = {
+        action
+        for path in [*MODULES, *ROOTS]
+        for (kind, type_name, _), body in read(path).resources.items()
+        if (kind, type_name) == ("data", "aws_iam_policy_document")
+        for action in actions_in(body)
+    }
+    assert {"sqs:*", "kms:ReEncrypt*", "secretsmanager:GetSecretValue", "s3:ListBucket"} <= named
+    for action in named - of_requests:
+        service, _, name = action.partition(":")
+        assert fnmatch.filter(session.get_service_model(service).operation_names, name), action
 
 
 def test_the_page_says_who_may_do_what() -> None:
