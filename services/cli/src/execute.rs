@@ -118,6 +118,7 @@ impl Execution<'_> {
             store: self.store.clone(),
             tasks: tasks.clone(),
             results: results.clone(),
+            dead_letters: None,
             node: String::new(),
             process_count,
             gpu_count,

@@ -4,8 +4,12 @@
 
 /// Prints a line. Whoever reads it may have gone (`| head`), which is no reason to stop.
 macro_rules! say {
-    (out, $($text:tt)*) => {{ let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($text)*))); }};
-    (err, $($text:tt)*) => {{ let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{}\n", format_args!($($text)*))); }};
+    (out, $($text:tt)*) => { say!(std::io::stdout(), $($text)*) };
+    (err, $($text:tt)*) => { say!(std::io::stderr(), $($text)*) };
+    ($to:expr, $($text:tt)*) => {{
+        let text = format!($($text)*);
+        let _ = std::io::Write::write_fmt(&mut $to, format_args!("{}\n", $crate::printed::printable(&text)));
+    }};
 }
 
 mod cost;
@@ -22,6 +26,7 @@ mod jobs;
 mod manual;
 mod observe;
 mod plan;
+mod printed;
 mod progress;
 mod run;
 mod settings;

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::execute::Show;
+use crate::printed::printable;
 
 /// Between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -39,10 +40,10 @@ async fn bar(progress: watch::Receiver<Progress>) {
         let now = progress.borrow().clone();
         bar.set_length(now.mini_batches.total);
         bar.set_position(ended(&now));
-        bar.set_message(troubles(&now));
+        bar.set_message(printable(&troubles(&now)).into_owned());
         // New notices of what takes long stay on the screen, above the bar.
         for waiting in now.waiting.iter().filter(|waiting| waiting.seconds > shown_waiting) {
-            bar.println(wait_line(waiting));
+            bar.println(printable(&wait_line(waiting)));
         }
         shown_waiting = now.waiting.iter().map(|waiting| waiting.seconds).max().unwrap_or(0);
         bar.tick();

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::home::Home;
 use crate::jobs::{FoundJob, Jobs};
+use crate::printed::printable;
 use crate::progress::{duration, summary, wait_line};
 
 /// How long `cancel` waits for the job to stop.
@@ -82,6 +83,7 @@ pub async fn status(jobs: &Jobs, wanted: &str, json: bool, watch: bool) -> Resul
         };
         // On a terminal the former picture is overwritten, elsewhere the pictures follow each other.
         let clear = if redraws { "\x1b[2J\x1b[H" } else { "" };
+        let text = printable(&text);
         if writeln!(std::io::stdout(), "{clear}{text}").is_err() || !watch || job.result.is_some() {
             return Ok(ExitCode::SUCCESS);
         }
@@ -163,7 +165,13 @@ pub async fn logs(jobs: &Jobs, wanted: &str, path: Option<&Path>) -> Result<Exit
         return Ok(ExitCode::SUCCESS);
     }
     let text = job.store.log(&name).await?;
-    match std::io::stdout().write_all(&text) {
+    let mut stdout = std::io::stdout();
+    // A file gets the bytes as they are.
+    let written = match stdout.is_terminal() {
+        true => stdout.write_all(printable(&String::from_utf8_lossy(&text)).as_bytes()),
+        false => stdout.write_all(&text),
+    };
+    match written {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(ExitCode::SUCCESS),
     }

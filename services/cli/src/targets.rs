@@ -20,7 +20,7 @@ use storage::TargetStore;
 pub use address::{QueueAddress, Role};
 pub use open::Queues;
 
-use crate::job_file::nearest;
+use crate::job_file::{nearest, not_kept};
 use crate::jobs::Jobs;
 use crate::settings::Settings;
 pub use file::TargetsFile;
@@ -109,6 +109,13 @@ impl TargetFlags {
         }
         if let Some(store) = store {
             target.store = Some(store_url(store, &folder));
+        }
+        if let Some(what) = target.store.as_deref().and_then(not_kept) {
+            bail!(
+                "target {}: its store is {what}, which would be shown wherever the store is; credentials are found in \
+                 the environment, as every tool of the vendor finds them",
+                target.name
+            );
         }
         Ok(Some(target))
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::trace::lenient;
-use crate::{ItemPath, TraceParent};
+use crate::{ItemPath, TraceParent, is_job_id};
 
 /// One mini-batch of one job, as it travels through the task queue and as it stands in the plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -116,6 +116,15 @@ pub enum BlockRange {
 }
 
 impl Descriptor {
+    /// Reads a task message; in the error, why it is none.
+    pub fn of_message(body: &[u8]) -> Result<Self, String> {
+        let descriptor: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        match is_job_id(&descriptor.job_id) {
+            true => Ok(descriptor),
+            false => Err(format!("{:?} is no id of a job", descriptor.job_id)),
+        }
+    }
+
     /// One line that names the first item, for reports and error messages.
     pub fn detail(&self) -> String {
         match &self.work {
@@ -162,7 +171,8 @@ impl Block {
             }
             BlockRange::WholeText => self.path.display(),
             BlockRange::RowGroup { row_group, offset, rows } => {
-                format!("{} (row group {row_group}, rows {offset} to {})", self.path.display(), offset + rows)
+                let end = offset.saturating_add(rows);
+                format!("{} (row group {row_group}, rows {offset} to {end})", self.path.display())
             }
         }
     }

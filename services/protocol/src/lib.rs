@@ -7,6 +7,7 @@ mod dead_letter;
 mod descriptor;
 mod frame;
 mod item_path;
+mod names;
 mod outcome;
 mod record;
 mod report;
@@ -20,6 +21,7 @@ pub use frame::{
     ToProcess, encode_frame, status_offset,
 };
 pub use item_path::ItemPath;
+pub use names::{is_file_name, is_job_id, is_part_of};
 pub use outcome::{
     Attempt, AttemptStatus, ErrorReport, Planned, ResultEvent, Rows, SLOT_PHASES, SlotPhase, Waiting, Warning,
 };

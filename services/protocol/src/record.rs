@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use crate::ResultEvent;
+use crate::{ResultEvent, is_job_id};
 
 /// One event, and its rows where it carries them inline.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,7 +64,8 @@ pub fn begin_message(job_id: &str) -> Vec<u8> {
 /// Whose events a result message holds; in the error, why it is none.
 pub fn job_of_message(body: &Bytes) -> Result<String, String> {
     match decode_records(body).next() {
-        Some(Ok(Record { event: ResultEvent::Job { job_id }, .. })) => Ok(job_id),
+        Some(Ok(Record { event: ResultEvent::Job { job_id }, .. })) if is_job_id(&job_id) => Ok(job_id),
+        Some(Ok(Record { event: ResultEvent::Job { job_id }, .. })) => Err(format!("{job_id:?} is no id of a job")),
         Some(Ok(_)) => Err("it does not begin with the job it belongs to".to_owned()),
         Some(Err(error)) => Err(error.to_string()),
         None => Err("it is empty".to_owned()),

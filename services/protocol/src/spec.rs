@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ItemPath;
+use crate::{ItemPath, is_file_name, is_job_id};
 
 /// Everything a partitioner, a worker or a reducer needs to know of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -97,6 +97,15 @@ pub struct JobSpec {
 }
 
 impl JobSpec {
+    /// Why nobody should work on it, if there is a reason: names in it lead elsewhere.
+    pub fn fault(&self) -> Option<String> {
+        let file_name = &self.output.file_name;
+        if !is_job_id(&self.job_id) {
+            return Some(format!("{:?} is no id of a job", self.job_id));
+        }
+        (!is_file_name(file_name)).then(|| format!("{file_name:?} is no name of an output file"))
+    }
+
     /// A job to be changed by tests and examples: `JobSpec { rank_mini_batch_count: 3, ..JobSpec::example() }`.
     ///
     /// It has no inputs, a file a mini-batch, three tries and no thresholds; all rows go into one file. These are not

@@ -74,24 +74,24 @@ impl Failures {
     pub(crate) fn attempt_failed(&mut self, attempt: &Attempt) {
         self.attempts_failed += 1;
         *self.statuses.entry(attempt.status).or_default() += 1;
-        let error = attempt.error.clone().unwrap_or_else(|| ErrorReport {
-            category: attempt.status.report_word().to_owned(),
-            ..ErrorReport::default()
-        });
+        let error = attempt.error.as_ref().map_or_else(
+            || ErrorReport { category: attempt.status.report_word().to_owned(), ..ErrorReport::default() },
+            in_lines,
+        );
         *self.categories.entry(error.category.clone()).or_default() += 1;
         self.add(&error, Some(attempt.mini_batch));
     }
 
     pub(crate) fn init_failed(&mut self, error: &ErrorReport) {
-        self.add(error, None);
+        self.add(&in_lines(error), None);
     }
 
     pub(crate) fn given_up(&mut self, attempt: &Attempt) {
         let given_up = GivenUp {
             mini_batch: attempt.mini_batch,
-            detail: attempt.detail.clone(),
+            detail: one_line(&attempt.detail),
             tries: attempt.try_number,
-            error: attempt.error.clone().unwrap_or_default(),
+            error: attempt.error.as_ref().map(in_lines).unwrap_or_default(),
         };
         self.given_up.insert(attempt.mini_batch, given_up);
         if self.given_up.len() > GIVEN_UP_MAX {
@@ -163,6 +163,11 @@ impl Failures {
     }
 }
 
+/// The same report, with nothing in it that breaks the line it is told in.
+fn in_lines(error: &ErrorReport) -> ErrorReport {
+    ErrorReport { category: one_line(&error.category), log: one_line(&error.log), ..error.clone() }
+}
+
 /// The first line, cut where no terminal shows more.
 pub(crate) fn one_line(text: &str) -> String {
     const CHARACTERS_MAX: usize = 400;
@@ -201,6 +206,20 @@ mod tests {
         assert_eq!(failures.groups().len(), GROUPS_MAX + 1);
         assert_eq!(failures.groups()[0].count, 1000 - GROUPS_MAX as u64);
         assert_eq!(failures.given_up_first().count(), GIVEN_UP_MAX);
+    }
+
+    #[test]
+    fn what_a_worker_says_stays_in_its_line() {
+        let mut attempt = failed(0, 1, true, 1);
+        attempt.detail = "a.png\nCause: none".into();
+        let error = attempt.error.as_mut().expect("failed");
+        (error.category, error.log) = ("Error\nforged".into(), "x\ny".into());
+        let mut failures = Failures::default();
+        failures.attempt_failed(&attempt);
+        failures.given_up(&attempt);
+        let given_up = failures.given_up_first().next().expect("one");
+        assert_eq!((&*given_up.detail, &*given_up.error.category, &*given_up.error.log), ("a.png", "Error", "x"));
+        assert_eq!(failures.groups()[0].category, "Error");
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use bytes::Bytes;
 use protocol::{Attempt, AttemptStatus, ErrorReport, JobSpec, Output, Rows};
+use storage::{JobStore, PlanComplete};
 
 pub(crate) fn attempt(
     mini_batch: u64,
@@ -59,4 +61,11 @@ pub(crate) fn spec(output: &Path) -> JobSpec {
         process_count_per_node: Some(2),
         ..example
     }
+}
+
+/// Says in the store that so many mini-batches were published, and no more.
+pub(crate) async fn put_plan(store: &JobStore, mini_batches: u64, items: Option<u64>) {
+    store.create_plan_chunk(0, Bytes::from_static(b"{}\n")).await.expect("writable");
+    let complete = PlanComplete { mini_batches, items, files: mini_batches, inputs_digest: String::new() };
+    store.put_plan_complete(&complete).await.expect("writable");
 }

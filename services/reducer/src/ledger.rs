@@ -140,7 +140,7 @@ pub(crate) struct Batch {
     bytes: usize,
 }
 
-/// A message, or the end of one, that is no sequence of records.
+/// What is put aside of a message: its end that is no sequence of records, or a record that is not believed.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub bytes: Bytes,
@@ -166,6 +166,29 @@ impl Batch {
             }
         }
         None
+    }
+
+    /// The events, in order.
+    pub fn events(&self) -> impl Iterator<Item = &ResultEvent> {
+        self.records.iter().map(|(_, record)| &record.event)
+    }
+
+    /// Takes out every record for which there is a reason to.
+    pub fn take_refused(&mut self, refused: impl Fn(&ResultEvent) -> Option<String>) -> Vec<Unreadable> {
+        let mut taken = Vec::new();
+        let mut bytes = 0;
+        self.records.retain(|(piece, record)| match refused(&record.event) {
+            Some(reason) => {
+                taken.push(Unreadable { bytes: piece.clone(), reason });
+                false
+            }
+            None => {
+                bytes += piece.len();
+                true
+            }
+        });
+        self.bytes = bytes;
+        taken
     }
 
     /// Adds the records of another batch behind its own.

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use protocol::{
     Attempt, AttemptStatus, Counts, JobResult, JobSpec, JobState, OutputAction, Progress, Record, ResultEvent,
     milliseconds_since_epoch,
@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
+use crate::believed::Published;
 use crate::failures::one_line;
 use crate::ledger::{Batch, Committed, Ledger, Place, SEGMENT_BYTES_MAX, Unreadable};
 use crate::reports::Reports;
@@ -50,6 +51,7 @@ pub struct Reducer {
     options: Options,
     limits: Limits,
     ledger: Ledger,
+    published: Published,
     tally: Tally,
     reports: Reports,
     progress: watch::Sender<Progress>,
@@ -143,6 +145,7 @@ impl Reducer {
             spec,
             options,
             limits,
+            published: Published::default(),
             tally: Tally::default(),
             reports,
             progress: watch::Sender::new(progress),
@@ -393,11 +396,16 @@ impl Reducer {
             let mut batch = Batch::default();
             let mut held = Vec::new();
             while !batch.is_full()
-                && let Some(Received { delivery, records, unreadable }) = messages.next()
+                && let Some(Received { delivery, mut records, mut unreadable }) = messages.next()
             {
+                if self.options.shared {
+                    let refused = self.published.take_refused(&mut records, &self.store).await;
+                    unreadable.extend(refused.context("compare results with the plan")?);
+                }
                 batch.append(records);
-                if let Some(unreadable) = unreadable {
-                    self.put_aside(&delivery, &unreadable).await?;
+                // One letter holds the whole message.
+                if let Some(first) = unreadable.first() {
+                    self.put_aside(&delivery, first).await?;
                 }
                 held.push(delivery);
             }
@@ -500,6 +508,11 @@ impl Reducer {
     async fn catch_up(&mut self, is_new: bool) -> anyhow::Result<bool> {
         let mut ahead = 1;
         while let Some(records) = self.ledger.read_next(ahead).await? {
+            if self.options.shared
+                && let Some(reason) = self.published.contradicted(&records, &self.store).await?
+            {
+                bail!("the ledger and the plan of job {} contradict each other: {reason}", self.spec.job_id);
+            }
             self.absorb(records, is_new);
             ahead = (2 * ahead).min(SEGMENTS_AHEAD_MAX);
         }

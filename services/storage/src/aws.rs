@@ -11,11 +11,13 @@ use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 use aws_sdk_s3::config::{RequestChecksumCalculation, ResponseChecksumValidation};
+use aws_types::service_config::ServiceConfigKey;
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 use tokio::sync::Mutex;
+use url::Url;
 
-use crate::StoreOptions;
+use crate::{Error, Result, StoreOptions};
 
 /// Credentials that expire sooner are fetched anew.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(300);
@@ -34,17 +36,20 @@ pub(crate) struct Aws {
 }
 
 impl Aws {
-    pub async fn load(options: &StoreOptions) -> Self {
+    /// An address of S3 that is none is an error here: the libraries that are handed it panic.
+    pub async fn load(options: &StoreOptions) -> Result<Self> {
         let mut loader = aws_config::defaults(BehaviorVersion::latest());
         if let Some(region) = &options.region {
             loader = loader.region(Region::new(region.clone()));
         }
         let config = loader.load().await;
-        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let endpoint = options.endpoint.clone().or_else(|| variable("AWS_ENDPOINT_URL_S3"));
-        let endpoint =
-            endpoint.or_else(|| config.endpoint_url().map(str::to_owned)).or_else(|| variable("AWS_ENDPOINT"));
-        Self { config, endpoint }
+        let key = ServiceConfigKey::builder().service_id("S3").env("AWS_ENDPOINT_URL").profile("endpoint_url").build();
+        let key = key.expect("all of it is given");
+        let of_s3 = config.service_config().and_then(|settings| settings.load_config(key));
+        let endpoint = options.endpoint.clone().or(of_s3).or_else(|| config.endpoint_url().map(str::to_owned));
+        let endpoint = endpoint.or_else(|| std::env::var("AWS_ENDPOINT").ok().filter(|value| !value.is_empty()));
+        endpoint.as_deref().map_or(Ok(()), check_endpoint)?;
+        Ok(Self { config, endpoint })
     }
 
     /// For `object_store`.
@@ -67,6 +72,19 @@ impl Aws {
             config = config.endpoint_url(endpoint).force_path_style(true);
         }
         aws_sdk_s3::Client::from_conf(config.build())
+    }
+}
+
+/// Whether requests can be sent to an address. It is not repeated: it may hold a password.
+fn check_endpoint(endpoint: &str) -> Result<()> {
+    let url = Url::parse(endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    match url {
+        Some(url) if url.username().is_empty() && url.password().is_none() && url.query().is_none() => Ok(()),
+        _ => Err(Error::unavailable(
+            "the endpoint of S3",
+            "it is not an address such as https://minio.example:9000, without user, password or query; mend `endpoint` \
+             of the compute target, AWS_ENDPOINT_URL or AWS_ENDPOINT_URL_S3, or endpoint_url of the AWS profile",
+        )),
     }
 }
 
@@ -113,5 +131,26 @@ impl CredentialProvider for Credentials {
         });
         *last = Some(Known { credential: credential.clone(), expiry: found.expiry() });
         Ok(credential)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TargetStore;
+
+    #[tokio::test]
+    async fn an_endpoint_that_is_none_is_told_and_not_shown() {
+        for endpoint in
+            ["", " ", "minio:9000", "minio", "//minio", "ftp://minio", "http://", "http://u:s3cr3t@minio", "s3cr3t"]
+        {
+            let options = StoreOptions { endpoint: Some(endpoint.to_owned()), region: Some("us-east-1".to_owned()) };
+            let error = TargetStore::open("s3://bucket/jobs", options).await.expect_err(endpoint).to_string();
+            assert!(error.starts_with("the endpoint of S3: it is not an address such as"), "{endpoint:?}: {error}");
+            assert!(!error.contains("s3cr3t"), "{error}");
+        }
+        for endpoint in ["http://127.0.0.1:4566", "https://minio.example:9000/path/", "http://[::1]:9000"] {
+            check_endpoint(endpoint).expect(endpoint);
+        }
     }
 }

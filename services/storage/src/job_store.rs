@@ -34,6 +34,8 @@ pub struct JobStore {
     pub(crate) url: String,
     /// Opens what lies elsewhere.
     pub(crate) stores: Stores,
+    /// The job that it is looked for by, where others lie beside it.
+    pub(crate) job_id: Option<String>,
 }
 
 /// A part, as it arrives.
@@ -55,6 +57,7 @@ impl JobStore {
             folder: Some(folder.to_owned()),
             url: String::new(),
             stores: Stores::default(),
+            job_id: None,
         })
     }
 
@@ -62,7 +65,7 @@ impl JobStore {
     pub fn new(store: Arc<dyn ObjectStore>, prefix: ObjectPath) -> Self {
         let commits = Arc::clone(&store);
         let (url, stores) = (String::new(), Stores::default());
-        Self { store, commits, durability: Durability::Process, prefix, folder: None, url, stores }
+        Self { store, commits, durability: Durability::Process, prefix, folder: None, url, stores, job_id: None }
     }
 
     /// The same local job, with commits that survive what it wants them to survive: each file is forced to disk before
@@ -98,9 +101,15 @@ impl JobStore {
         self.commit_json("spec.json", spec).await
     }
 
-    /// Reads `spec.json`.
+    /// Reads `spec.json`. One of another job, or with names that lead elsewhere, is damaged.
     pub async fn spec(&self) -> Result<JobSpec> {
-        self.json("spec.json").await
+        let spec: JobSpec = self.json("spec.json").await?;
+        let other = self.job_id.as_ref().filter(|id| **id != spec.job_id);
+        let fault = other.map(|id| format!("it is that of job {:?}, not of {id}", spec.job_id));
+        match fault.or_else(|| spec.fault()) {
+            Some(message) => Err(Error::Damaged { object: self.name("spec.json"), message }),
+            None => Ok(spec),
+        }
     }
 
     /// Writes a chunk of the plan: descriptors, one JSON line each. Returns `Lost` if it is there already.
@@ -116,6 +125,16 @@ impl JobStore {
     /// Reads a chunk of the plan.
     pub async fn plan_chunk(&self, chunk: u64) -> Result<Bytes> {
         self.get(&plan_chunk(chunk)).await
+    }
+
+    /// Whether a chunk of the plan is there.
+    pub async fn has_plan_chunk(&self, chunk: u64) -> Result<bool> {
+        let name = plan_chunk(chunk);
+        match self.store.head(&self.path(&name)).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(Error::from_store(&self.name(&name), error)),
+        }
     }
 
     /// Writes the schemas: one entry an input, `None` for files and for tables that carry their own (Parquet).
@@ -199,9 +218,10 @@ impl JobStore {
         if parts.peek().is_none() {
             return Ok(Vec::new());
         }
-        if let Some(folder) = &self.folder {
+        if self.folder.is_some() {
+            let file_bytes = |file: &Path| file.metadata().ok().map(|found| found.len());
             let is_lost =
-                |name: &str, bytes: u64| folder.join(part(name)).metadata().map_or(true, |found| found.len() != bytes);
+                |name: &str, bytes: u64| self.part_file(name).is_none_or(|file| file_bytes(&file) != Some(bytes));
             return Ok(numbers(&mut parts.filter(|(_, name, bytes)| is_lost(name, *bytes))));
         }
         let listed = self.store.list(Some(&self.path("parts"))).map_ok(|meta| (meta.location, meta.size));
@@ -212,7 +232,7 @@ impl JobStore {
 
     /// The file of a part, for local jobs.
     pub fn part_file(&self, name: &str) -> Option<PathBuf> {
-        self.folder.as_ref().map(|folder| folder.join(part(name)))
+        self.folder.as_ref().map(|folder| folder.join(ObjectPath::from(part(name)).as_ref()))
     }
 
     /// Removes every part: they are no longer needed once the final file and the result stand. The result is forced to
@@ -434,6 +454,37 @@ mod tests {
             let parts = [(0, "0-1", 4), (1, "1-1", 4), (2, "2-1", 4)];
             assert_eq!(lost(parts).await.expect("readable"), [1, 2]);
             assert!(store.lost_parts([].into_iter()).await.expect("readable").is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_name_of_a_part_leads_nowhere_else() {
+        let (folder, stores) = stores();
+        let secret = folder.path().join("secret");
+        std::fs::write(&secret, "s3cr3t").expect("writable");
+        for store in stores {
+            for name in ["../secret", "../../../../../../../../../../etc/passwd", secret.to_str().expect("text")] {
+                assert!(matches!(store.part(name).await, Err(Error::NotFound { .. })), "{name}");
+                assert!(store.part_file(name).is_none_or(|file| !file.exists()), "{name}");
+                assert_eq!(store.lost_parts([(0, name, 6)].into_iter()).await.expect("readable"), [0], "{name}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_spec_is_that_of_its_job_and_its_names_lead_nowhere_else() {
+        let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let store = JobStore { job_id: Some("a-job".into()), ..JobStore::new(memory, ObjectPath::from("jobs/a-job")) };
+        let spec = |job_id: &str, file_name: &str| {
+            let mut spec = JobSpec { job_id: job_id.into(), ..JobSpec::example() };
+            spec.output.file_name = file_name.into();
+            spec
+        };
+        store.put_spec(&spec("a-job", "rows.txt")).await.expect("writable");
+        store.spec().await.expect("its own");
+        for (job_id, file_name) in [("b-job", "rows.txt"), ("a-job", "../rows.txt"), ("a-job", "/etc/cron.d/rows")] {
+            store.put_spec(&spec(job_id, file_name)).await.expect("writable");
+            assert!(matches!(store.spec().await, Err(Error::Damaged { .. })), "{job_id} {file_name}");
         }
     }
 

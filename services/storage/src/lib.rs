@@ -34,6 +34,7 @@ mod stores;
 mod target;
 mod tree;
 mod upload;
+mod web;
 
 pub use create::Commit;
 pub use error::Error;
@@ -41,7 +42,7 @@ pub use job_store::{JobStore, PartStream};
 pub use logs::LogFile;
 pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanComplete};
 pub use probe::{Probe, create_bucket, probe};
-pub use remote::{Destination, file_name};
+pub use remote::{Destination, file_name, is_below};
 pub use seats::Seat;
 pub use snapshot::{Limit, Source, pack, unpack};
 pub use stores::{StoreOptions, Stores};

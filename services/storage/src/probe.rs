@@ -102,7 +102,7 @@ pub async fn create_bucket(url: &str, options: StoreOptions) -> Result<bool> {
     let parsed = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
     let stores = Stores::new(options);
     let (Some(bucket), true) = (parsed.host_str(), parsed.scheme() == "s3") else { return Ok(false) };
-    let aws = stores.aws().await;
+    let aws = stores.aws().await?;
     if aws.endpoint.is_none() {
         return Ok(false);
     }

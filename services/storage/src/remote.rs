@@ -97,8 +97,19 @@ pub fn file_name(url: &str) -> String {
     path.and_then(|path| path.filename().map(str::to_owned)).unwrap_or_else(|| "object".to_owned())
 }
 
+/// Whether a URL names the object that `base` names, or one below it, in the same store.
+pub fn is_below(url: &Url, base: &Url) -> bool {
+    let store = |url: &Url| (url.scheme().to_owned(), url.authority().to_owned());
+    let path = |url: &Url| ObjectPath::from_url_path(url.path()).ok();
+    let (Some(path), Some(below)) = (path(url), path(base)) else { return false };
+    // A web server has no folders, so only what is written as one is one.
+    let is_folder = !base.scheme().starts_with("http") || base.path().ends_with('/');
+    store(url) == store(base) && if is_folder { path.prefix_matches(&below) } else { path == below }
+}
+
+/// What is no URL is not repeated: it may hold a password.
 pub(crate) fn parsed(url: &str) -> Result<Url> {
-    Url::parse(url).map_err(|error| Error::unavailable(url, error))
+    Url::parse(url).map_err(|error| Error::unavailable("a URL that cannot be read", error))
 }
 
 pub(crate) async fn download(

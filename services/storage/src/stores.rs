@@ -11,7 +11,7 @@ use url::{Position, Url};
 
 use crate::aws::Aws;
 use crate::error::said;
-use crate::{Error, Result};
+use crate::{Error, Result, web};
 
 /// What the user may set beside the usual variables and files of the vendors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,8 @@ impl Stores {
             return Ok((Arc::clone(store), path));
         }
         let store = match scheme {
-            ObjectStoreScheme::AmazonS3 => self.s3(url).await,
+            ObjectStoreScheme::AmazonS3 => self.s3(url, self.aws().await?),
+            ObjectStoreScheme::Http => web::open(url),
             _ => object_store::parse_url_opts(url, variables(url)).map(|(store, _)| store),
         };
         let store: Arc<dyn ObjectStore> = Arc::from(store.map_err(unavailable)?);
@@ -70,8 +71,7 @@ impl Stores {
         Ok((Arc::clone(opened.entry(key).or_insert(store)), path))
     }
 
-    async fn s3(&self, url: &Url) -> object_store::Result<Box<dyn ObjectStore>> {
-        let aws = self.aws().await;
+    fn s3(&self, url: &Url, aws: &Aws) -> object_store::Result<Box<dyn ObjectStore>> {
         let mut builder = AmazonS3Builder::new().with_url(url.as_str());
         for (name, value) in variables(url) {
             // Where S3 is, and who asks, has been found already.
@@ -98,14 +98,14 @@ impl Stores {
         if !matches!(url.scheme(), "s3" | "s3a") {
             return None;
         }
-        match self.aws().await.s3().head_bucket().bucket(url.host_str()?).send().await {
+        match self.aws().await.ok()?.s3().head_bucket().bucket(url.host_str()?).send().await {
             Ok(_) => Some(200),
             Err(error) => error.raw_response().map(|response| response.status().as_u16()),
         }
     }
 
-    pub(crate) async fn aws(&self) -> &Aws {
-        self.0.aws.get_or_init(|| Aws::load(&self.0.options)).await
+    pub(crate) async fn aws(&self) -> Result<&Aws> {
+        self.0.aws.get_or_try_init(|| Aws::load(&self.0.options)).await
     }
 }
 

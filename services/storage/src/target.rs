@@ -12,8 +12,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectStore, ObjectStoreExt};
-use protocol::Durability;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use protocol::{Durability, is_job_id};
 use url::Url;
 
 use crate::error::said;
@@ -93,14 +93,17 @@ impl TargetStore {
 
     /// The objects of one job. Asks the store nothing: there may be no such job.
     pub fn job(&self, job_id: &str) -> JobStore {
+        // One name, whatever it is: what would lead elsewhere is encoded.
+        let name = ObjectPath::default().join(job_id);
         JobStore {
             store: Arc::clone(&self.store),
             commits: Arc::clone(&self.store),
             durability: Durability::Process,
             prefix: self.path("jobs").join(job_id),
-            folder: self.folder.as_ref().map(|folder| folder.join("jobs").join(job_id)),
-            url: format!("{}/jobs/{job_id}/", self.url),
+            folder: self.folder.as_ref().map(|folder| folder.join("jobs").join(name.as_ref())),
+            url: format!("{}/jobs/{name}/", self.url),
             stores: self.stores.clone(),
+            job_id: Some(job_id.to_owned()),
         }
     }
 
@@ -110,6 +113,7 @@ impl TargetStore {
         let listed = listed.map_err(|error| Error::from_store(&self.name("jobs"), error))?;
         let mut ids: Vec<_> =
             listed.common_prefixes.iter().filter_map(|prefix| prefix.filename().map(str::to_owned)).collect();
+        ids.retain(|id| is_job_id(id));
         ids.sort();
         Ok(ids)
     }
@@ -117,7 +121,8 @@ impl TargetStore {
     /// Jobs that have not ended, by name.
     pub async fn open_jobs(&self) -> Result<Vec<String>> {
         let listed = self.store.list(Some(&self.path("open")));
-        let ids = listed.try_filter_map(|meta| async move { Ok(meta.location.filename().map(str::to_owned)) });
+        let id = |meta: ObjectMeta| meta.location.filename().filter(|name| is_job_id(name)).map(str::to_owned);
+        let ids = listed.try_filter_map(|meta| async move { Ok(id(meta)) });
         let mut ids: Vec<_> = ids.try_collect().await.map_err(|error| Error::from_store(&self.name("open"), error))?;
         ids.sort();
         Ok(ids)
@@ -164,5 +169,32 @@ impl TargetStore {
 
     fn name(&self, name: &str) -> String {
         format!("{}/{name}", self.url)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_job_id_leads_nowhere_else() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let root = folder.path().join("store");
+        std::fs::create_dir_all(root.join("jobs")).expect("writable");
+        std::fs::create_dir_all(root.join("open")).expect("writable");
+        let spec = serde_json::to_vec(&protocol::JobSpec::example()).expect("plain data");
+        std::fs::write(folder.path().join("spec.json"), spec).expect("writable");
+        let url = Url::from_file_path(&root).expect("absolute");
+        let target = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
+        for id in ["../..", "..", "../../", "a/../../..", "", "/", folder.path().to_str().expect("text")] {
+            let job = target.job(id);
+            assert!(matches!(job.spec().await, Err(Error::NotFound { .. })), "{id}");
+            let place = job.folder().expect("a folder").canonicalize();
+            assert!(place.is_err() || id.is_empty() || id == "/", "{id}: {place:?}");
+        }
+        for name in ["a-job", "-job", ".hidden", "a job", "j\u{202e}ob"] {
+            std::fs::write(root.join("open").join(name), "").expect("writable");
+        }
+        assert_eq!(target.open_jobs().await.expect("readable"), ["a-job"]);
     }
 }

@@ -188,6 +188,20 @@ mod tests {
         assert_eq!(missing.to_string(), "s3://bucket/nothing does not exist");
     }
 
+    #[test]
+    fn no_object_lands_outside_the_folder() {
+        let below = ObjectPath::from("ref");
+        let of = |location: &str| {
+            // As a listing of a foreign store could have it.
+            relative(&ObjectPath::parse(location).map_err(|_| ())?, &below, "s3://bucket/ref").map_err(drop)
+        };
+        assert_eq!(of("ref/a/b.txt"), Ok("a/b.txt".into()));
+        assert_eq!(of("ref/%2E%2E/b.txt"), Ok("%2E%2E/b.txt".into()), "a name as any other");
+        for location in ["ref/../b.txt", "ref/./b.txt", "reference/b.txt", "else", "ref/a\0b"] {
+            assert!(of(location).is_err(), "{location:?}");
+        }
+    }
+
     #[tokio::test]
     async fn what_changes_has_another_digest_and_is_never_mixed() {
         let (stores, memory) = stores(&[("ref/a", "1"), ("ref/b", "1")]).await;

@@ -47,7 +47,7 @@ impl Stores {
         let url = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
         let name = shown(&url);
         if let Some(place) = Place::of(&url) {
-            let upload = S3Upload::new(self.aws().await.s3(), place, name.clone(), bytes_expected);
+            let upload = S3Upload::new(self.aws().await?.s3(), place, name.clone(), bytes_expected);
             return Ok(Upload { name, into: Into::S3(upload) });
         }
         let (store, path) = self.open(&url).await?;

@@ -81,6 +81,8 @@ pub struct Agent {
     pub tasks: Arc<dyn Queue>,
     /// Result queue.
     pub results: Arc<dyn Queue>,
+    /// Where messages go that are no mini-batches of the job; `None`: they are removed, and told in the log.
+    pub dead_letters: Option<Arc<dyn Queue>>,
     /// Node id.
     pub node: String,
     /// Python processes to run.

@@ -22,6 +22,7 @@ mod allocator;
 mod announce;
 mod capped_log;
 mod counts;
+mod dead_letters;
 mod environment;
 mod gpu;
 mod lease;

@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use protocol::{DeadLetter, Descriptor};
-use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Message, Queue, ReturnBy};
+use protocol::Descriptor;
+use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Queue, ReturnBy};
 use storage::TargetStore;
 use telemetry::{Health, metrics};
 use tokio::sync::{mpsc, watch};
@@ -33,6 +33,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::agent::{Stop, Timing};
+use crate::dead_letters::bury;
 use crate::slot::deliveries_lost;
 use crate::{Crash, default_process_count};
 use protection::Protection;
@@ -320,13 +321,7 @@ impl Fleet {
     async fn bury(&self, delivery: Delivery, reason: &str) {
         let node = &self.shared.node;
         tracing::warn!("a message of the task queue goes to the dead letters: {reason}");
-        let bytes_max = node.dead_letters.limits().message_bytes_max;
-        let letter = DeadLetter::message(reason, &node.name, "tasks", &delivery.body, bytes_max);
-        let buried = async {
-            node.dead_letters.send(vec![Message::new(letter, "dead-letters")]).await?;
-            node.tasks.acknowledge(&[delivery.receipt]).await
-        };
-        if let Err(error) = buried.await {
+        if let Err(error) = bury(&*node.tasks, Some(&*node.dead_letters), &node.name, delivery, reason).await {
             tracing::warn!("it stays in the task queue for now: {error}");
         }
     }
@@ -357,7 +352,7 @@ impl Shared {
 
 /// Whose a task message is. What cannot be read to its end here is not begun.
 fn job_of_task(body: &Bytes) -> Result<String, String> {
-    let error = match serde_json::from_slice::<Descriptor>(body) {
+    let error = match Descriptor::of_message(body) {
         Ok(descriptor) => return Ok(descriptor.job_id),
         Err(error) => error,
     };

@@ -27,7 +27,7 @@ impl NodeLog {
 
     /// Writes to the main log, at once.
     pub fn main(&mut self, level: &str, message: &str) {
-        self.main.line(level, std::process::id(), message);
+        self.main.line(level, std::process::id(), &on_one_line(message));
         self.main.flush();
     }
 
@@ -117,7 +117,7 @@ impl LogFile {
             message.push_str("; ");
             message.push_str(&error.message);
         }
-        self.line(level, pid, &message);
+        self.line(level, pid, &on_one_line(&message));
     }
 
     /// Hands buffered lines to the file.
@@ -128,9 +128,23 @@ impl LogFile {
     }
 }
 
+/// What scripts and queues say cannot look like a line of the engine's own.
+fn on_one_line(message: &str) -> String {
+    message.replace(['\n', '\r'], " ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_is_one_line() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut log = NodeLog::open(folder.path(), "0");
+        log.main("ERROR", "bad\n2026-11-21T00:00:00Z|INFO|1|MainThread|all is well\r\n");
+        let text = std::fs::read_to_string(log.system_file("_main", "txt")).expect("written");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
 
     #[test]
     fn a_resumed_job_goes_on_numbering_its_processes() {

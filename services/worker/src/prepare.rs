@@ -3,13 +3,15 @@
 //! This happens before a process asks, beside the runs of other mini-batches. Remote files are downloaded, and removed
 //! when the mini-batch is concluded; tables are read, split and decoded here, so that Python sees a frame and no text.
 
+mod bounds;
 mod remote;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
+use bounds::Bounds;
 use bytes::Bytes;
 use protocol::{
     Block, BlockRange, Descriptor, ErrorReport, ItemPath, JobSpec, Payload, TableOptions, TableSchema, Work,
@@ -42,6 +44,7 @@ pub enum Preparation {
 #[derive(Debug)]
 pub struct Preparer {
     spec: Arc<JobSpec>,
+    bounds: Bounds,
     store: JobStore,
     remote: Remote,
     schemas: OnceCell<Vec<Option<TableSchema>>>,
@@ -63,8 +66,10 @@ struct Table {
 /// Memory that preparing a mini-batch is expected to take, and room for downloads.
 pub fn expected_bytes(descriptor: &Descriptor) -> u64 {
     match &descriptor.work {
-        Work::Files { versions, .. } => versions.iter().map(|version| version.bytes).sum(),
-        Work::Rows { blocks, .. } => blocks.iter().map(expected_block_bytes).sum(),
+        Work::Files { versions, .. } => versions.iter().fold(0, |bytes, version| bytes.saturating_add(version.bytes)),
+        Work::Rows { blocks, .. } => {
+            blocks.iter().fold(0, |bytes, block| bytes.saturating_add(expected_block_bytes(block)))
+        }
         Work::Rank | Work::Planned { .. } => 0,
     }
 }
@@ -78,7 +83,7 @@ fn expected_block_bytes(block: &Block) -> u64 {
         BlockRange::Lines { first, last } => last.min(file_bytes()).saturating_sub(first),
         BlockRange::WholeText => file_bytes(),
         // Eight columns of eight bytes, for want of anything better before the file is opened.
-        BlockRange::RowGroup { rows, .. } => rows * 64,
+        BlockRange::RowGroup { rows, .. } => rows.saturating_mul(64),
     }
 }
 
@@ -87,7 +92,13 @@ impl Preparer {
     pub fn new(spec: Arc<JobSpec>, store: JobStore, cache: PathBuf, prefetch_bytes_max: u64) -> Self {
         let remote = Remote::new(store.stores().clone(), cache);
         let files = Arc::new(MemoryFiles::new(prefetch_bytes_max / FREE_FILES_SHARE));
-        Self { spec, store, remote, schemas: OnceCell::new(), chunk: Mutex::new(None), files }
+        let bounds = Bounds::new(&spec);
+        Self { spec, bounds, store, remote, schemas: OnceCell::new(), chunk: Mutex::new(None), files }
+    }
+
+    /// Whether a descriptor names nothing but what is its own; in the error, what else it names.
+    pub fn check(&self, descriptor: &Descriptor) -> Result<(), String> {
+        self.bounds.check(descriptor)
     }
 
     /// Takes back the table of a mini-batch that a process has answered.
@@ -170,7 +181,12 @@ impl Preparer {
         let planned: Descriptor = line_bytes
             .and_then(|line| serde_json::from_slice(line).ok())
             .with_context(|| format!("line {line} of plan chunk {chunk} is no descriptor"))?;
-        Ok(Descriptor { work: planned.work, ..descriptor })
+        if planned.mini_batch != descriptor.mini_batch || matches!(planned.work, Work::Planned { .. }) {
+            bail!("line {line} of plan chunk {chunk} is not mini-batch {}", descriptor.mini_batch);
+        }
+        let descriptor = Descriptor { work: planned.work, ..descriptor };
+        self.check(&descriptor).map_err(|reason| anyhow!("plan chunk {chunk}, line {line}: {reason}"))?;
+        Ok(descriptor)
     }
 
     async fn table(&self, input: u32, blocks: &[Block]) -> Result<Table> {

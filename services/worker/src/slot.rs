@@ -100,7 +100,7 @@ impl Pipe {
         let frame = MiniBatchFrame {
             sequence: self.last_sequence,
             mini_batch: prepared.descriptor.mini_batch,
-            try_number: prepared.descriptor.tries_spent + 1,
+            try_number: prepared.descriptor.tries_spent.saturating_add(1),
             key: prepared.descriptor.key().to_vec(),
             payload: prepared.payload.clone(),
         };
@@ -274,7 +274,7 @@ impl Ending {
 pub fn conclude(handed: &mut InPipe, worker: &Worker, ending: Ending, tries_max: u32) -> (Attempt, Option<Descriptor>) {
     let prepared = &mut handed.prepared;
     let descriptor = &prepared.descriptor;
-    let try_number = descriptor.tries_spent + 1;
+    let try_number = descriptor.tries_spent.saturating_add(1);
     let succeeded = ending.status == AttemptStatus::Succeeded;
     let is_final = succeeded || try_number >= tries_max || ending.status == AttemptStatus::LostTooOften;
     let next_try = (!is_final).then(|| Descriptor {

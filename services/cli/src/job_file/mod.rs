@@ -40,6 +40,7 @@ use problem::{Fault, Place, Problems};
 use section::{Section, boolean, choice, integer, text, word};
 use yaml::Node;
 
+pub use paths::not_kept;
 pub use problem::{Problem, nearest};
 pub use snapshot::pack_script;
 

@@ -8,6 +8,11 @@ use super::problem::Fault;
 use super::section::word;
 use super::yaml::Node;
 
+/// A URL becomes part of the job, and every node, log and report may show it: a secret in it would be one no more.
+const KEPT: &str = "a URL without user, password, query and fragment, since the job keeps it for all to read: give the \
+                    nodes credentials for the store, or copy what a signed URL leads to into one (in a name, `?` is \
+                    %3F and `#` is %23)";
+
 /// What paths of one job file are relative to.
 pub struct Paths {
     /// Absolute folder of the job file.
@@ -30,7 +35,13 @@ impl Paths {
     /// A value that is a local path or a URL.
     pub fn path_or_url(&self, node: &Node) -> Result<ItemPath, Fault> {
         let text = word(node)?;
-        if is_url(&text) { Ok(ItemPath::from(text.as_str())) } else { Ok(ItemPath::from(self.resolve(&text))) }
+        if !is_url(&text) {
+            return Ok(ItemPath::from(self.resolve(&text)));
+        }
+        match not_kept(&text) {
+            Some(what) => Err(Fault::of(what, KEPT)),
+            None => Ok(ItemPath::from(text.as_str())),
+        }
     }
 
     /// A value that is a local path, without the question whether something is there.
@@ -78,11 +89,58 @@ pub fn is_url(text: &str) -> bool {
     })
 }
 
+/// What of a URL no job may keep, if there is anything. It is never repeated.
+pub fn not_kept(text: &str) -> Option<&'static str> {
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    // What cannot be parsed may hold a secret all the same.
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let is_web = text.get(..4).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http"));
+    let user = authority.rsplit_once('@').map(|(user, _)| user);
+    match user {
+        // A file system of Azure stands where others have a user: abfss://container@account.dfs.core.windows.net/.
+        Some(user) if is_web || user.contains(':') => Some("a URL with a user or password"),
+        _ if rest.contains('?') => Some("a URL with a query"),
+        _ if rest.contains('#') => Some("a URL with a fragment"),
+        _ => None,
+    }
+}
+
 /// The folder in front of the first wildcard, if there is a wildcard and nothing has this very name.
 pub fn glob_folder(path: &Path) -> Option<PathBuf> {
     let is_wild = |component: &Component<'_>| component.as_os_str().to_string_lossy().contains(['*', '?', '[', '{']);
     match path.components().any(|component| is_wild(&component)) && path.symlink_metadata().is_err() {
         true => Some(path.components().take_while(|component| !is_wild(component)).collect()),
         false => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_with_a_secret_is_no_part_of_a_job() {
+        for text in [
+            "https://host/a.csv?X-Amz-Signature=s3cr3t",
+            "https://user:s3cr3t@host/a.csv",
+            "https://s3cr3t@host/a.csv",
+            "HTTPS://s3cr3t@host/a.csv",
+            "https://user:s3cr3t@ho st/a.csv",
+            "az://account/container/a.csv?sv=2024&sig=s3cr3t",
+            "s3://key:s3cr3t@bucket/a.csv",
+            "s3://bucket/a.csv#s3cr3t",
+        ] {
+            let what = not_kept(text).expect(text);
+            assert!(!what.contains("s3cr3t"), "{what}");
+        }
+        for text in [
+            "s3://bucket/a@b:c.csv",
+            "s3://bucket/*.csv",
+            "abfss://container@account.dfs.core.windows.net/a.csv",
+            "https://host:8443/a@b.csv",
+            "file:///data/a%3Fb.csv",
+        ] {
+            assert_eq!(not_kept(text), None, "{text}");
+        }
     }
 }

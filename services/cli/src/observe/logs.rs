@@ -8,6 +8,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, filter, fmt};
 
+use crate::printed::LogLines;
 use crate::settings::Settings;
 
 /// Libraries that repeat what the engine says in its own words, or that would print credentials at the finest levels.
@@ -50,7 +51,7 @@ pub fn start_logging(flag: Option<LogFormat>, settings: &Settings) -> Result<()>
     let from_variable = from_variable.context("GRISTMILL_LOG_FORMAT is `text` or `json`")?;
     let format = *FORMAT.get_or_init(|| flag.or(from_variable).unwrap_or(LogFormat::Text));
     let filter = EnvFilter::new(format!("{},{LIFE}=info,{QUIET}", settings.log_filter));
-    let layer = fmt::layer().with_writer(std::io::stderr);
+    let layer = fmt::layer().with_writer(|| LogLines);
     match format {
         LogFormat::Text => {
             // Spans say whose a line is, where several jobs may be meant: for machines.

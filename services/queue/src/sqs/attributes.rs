@@ -63,7 +63,7 @@ impl SqsTarget {
     /// Opens the queues, over one client. With `create`, those that do not exist are created: tasks and results with
     /// dead letters as theirs; queues that exist are left as they are.
     pub async fn open(options: SqsOptions) -> Result<Self, Error> {
-        let client = connect(&options).await;
+        let client = connect(&options).await?;
         let SqsOptions { queue: prefix, create, .. } = options;
         let name = |role| format!("{prefix}-{role}");
         let open = |name: String, redrive| {

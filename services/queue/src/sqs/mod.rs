@@ -82,7 +82,7 @@ impl Debug for Inner {
 impl SqsQueue {
     /// Opens a queue by the AWS settings of the environment.
     pub async fn open(options: SqsOptions) -> Result<Self, Error> {
-        let client = connect(&options).await;
+        let client = connect(&options).await?;
         Self::open_with(client, &options.queue, options.create.then_some(None)).await
     }
 

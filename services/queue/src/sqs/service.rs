@@ -15,9 +15,13 @@ use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::http::HttpResponse;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::BatchResultErrorEntry;
+use aws_types::service_config::ServiceConfigKey;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
+use url::Url;
+
+use crate::Error;
 
 use super::SqsOptions;
 use super::failure::{Failure, Verdict, of_entry, of_request};
@@ -42,8 +46,9 @@ const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
     .with_max_times(8)
     .with_jitter();
 
-/// A client, by the settings that every AWS tool uses: environment, profile, web identity, container, instance.
-pub(super) async fn connect(options: &SqsOptions) -> Client {
+/// A client, by the settings that every AWS tool uses: environment, profile, web identity, container, instance. An
+/// address of SQS that is none is an error here: the SDK panics.
+pub(super) async fn connect(options: &SqsOptions) -> Result<Client, Error> {
     let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT_TIME).build();
     let mut settings =
         aws_config::defaults(BehaviorVersion::latest()).retry_config(RetryConfig::disabled()).timeout_config(timeouts);
@@ -53,7 +58,29 @@ pub(super) async fn connect(options: &SqsOptions) -> Client {
     if let Some(region) = &options.region {
         settings = settings.region(Region::new(region.clone()));
     }
-    Client::new(&settings.load().await)
+    let config = settings.load().await;
+    let key = ServiceConfigKey::builder().service_id("SQS").env("AWS_ENDPOINT_URL").profile("endpoint_url").build();
+    let key = key.expect("all of it is given");
+    let of_sqs = config.service_config().and_then(|settings| settings.load_config(key));
+    let endpoint = options.endpoint.clone().or(of_sqs).or_else(|| config.endpoint_url().map(str::to_owned));
+    match endpoint {
+        // It is not repeated: it may hold a password.
+        Some(endpoint) if !is_endpoint(&endpoint) => Err(Error::Misconfigured {
+            queue: options.queue.clone(),
+            reason: "the endpoint of SQS is not an address such as http://localhost:4566, without user, password or \
+                     query; mend `endpoint` of the compute target, AWS_ENDPOINT_URL or AWS_ENDPOINT_URL_SQS, or \
+                     endpoint_url of the AWS profile"
+                .to_owned(),
+        }),
+        _ => Ok(Client::new(&config)),
+    }
+}
+
+fn is_endpoint(text: &str) -> bool {
+    Url::parse(text).is_ok_and(|url| {
+        let is_web = matches!(url.scheme(), "http" | "https") && url.has_host();
+        is_web && url.username().is_empty() && url.password().is_none() && url.query().is_none()
+    })
 }
 
 /// Waits for the answer to one request, and sorts it.

@@ -7,6 +7,7 @@ use queue::{Delivery, Queue, Receive};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use crate::believed::refused;
 use crate::ledger::{Batch, Unreadable};
 
 /// Pauses between calls to a queue that does not answer, each twice as long as the one before.
@@ -17,15 +18,16 @@ const BACKOFF_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Received {
     pub delivery: Delivery,
     pub records: Batch,
-    /// What cannot be read of it.
-    pub unreadable: Option<Unreadable>,
+    /// What cannot be read of it, or is not believed.
+    pub unreadable: Vec<Unreadable>,
 }
 
 impl Received {
     /// Reads a delivery.
     pub fn read(delivery: Delivery) -> Self {
         let mut records = Batch::default();
-        let unreadable = records.add(&delivery.body);
+        let mut unreadable = Vec::from_iter(records.add(&delivery.body));
+        unreadable.extend(records.take_refused(refused));
         Self { delivery, records, unreadable }
     }
 }

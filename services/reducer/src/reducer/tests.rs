@@ -7,7 +7,7 @@ use queue::{MemoryOptions, MemoryQueue, Message};
 
 use super::*;
 use crate::MiniBatchState;
-use crate::fixtures::{attempt, failed, spec, succeeded};
+use crate::fixtures::{attempt, failed, put_plan, spec, succeeded};
 
 /// A job of which the tests play all other roles.
 struct Job {
@@ -41,6 +41,7 @@ impl Job {
 
     async fn open(&self) -> Reducer {
         self.store.put_spec(&self.spec).await.expect("writable");
+        self.store.create_plan_chunk(0, Bytes::from_static(b"{}\n")).await.expect("writable");
         Reducer::open(self.store.clone(), self.results.clone(), self.options.clone()).await.expect("readable")
     }
 
@@ -65,6 +66,7 @@ impl Job {
     }
 
     async fn planned(&self, mini_batches: u64) {
+        put_plan(&self.store, mini_batches, Some(mini_batches)).await;
         self.send_event(ResultEvent::Planned(Planned { mini_batches, items: Some(mini_batches) })).await;
     }
 
@@ -343,7 +345,8 @@ async fn a_reducer_without_messages_ends_the_job_that_another_left() {
         assert!(batch.add(&body.into()).is_none());
         other.append(batch).await.expect("committed");
     }
-    other.append_event(&ResultEvent::Planned(Planned { mini_batches: 3, items: None })).await.expect("committed");
+    put_plan(&job.store, 3, Some(3)).await;
+    other.append_event(&ResultEvent::Planned(Planned { mini_batches: 3, items: Some(3) })).await.expect("committed");
     drop(other);
     let result = quiet.await.expect("no panic").expect("ends");
     assert_eq!((result.state, job.output().as_str()), (JobState::Completed, "0\n1\n2\n"));
@@ -475,4 +478,17 @@ async fn a_reducer_killed_at_any_step_is_finished_by_the_next() {
         let parts = job.folder.path().join("job/parts");
         assert!(!parts.exists(), "{point:?}: parts are no longer needed");
     }
+}
+
+#[tokio::test]
+async fn a_ledger_that_contradicts_the_plan_is_not_believed() {
+    let mut job = Job::new();
+    job.options.shared = true;
+    let mut body = Vec::new();
+    encode_record(&event(succeeded(u64::MAX, 1, 1, 1)), b"", &mut body);
+    job.store.put_spec(&job.spec).await.expect("writable");
+    job.store.commit_segment(0, body.into()).await.expect("writable");
+    let refused = Reducer::open(job.store.clone(), job.results.clone(), job.options.clone()).await;
+    let message = format!("{:#}", refused.err().expect("it is refused"));
+    assert!(message.ends_with("mini-batch 18446744073709551615 was never published"), "{message}");
 }

@@ -8,7 +8,7 @@ use protocol::{JobState, Planned, Rows, begin_message, encode_record};
 use queue::{MemoryOptions, MemoryQueue, Message};
 
 use super::*;
-use crate::fixtures::{failed, spec, succeeded};
+use crate::fixtures::{failed, put_plan, spec, succeeded};
 
 const REDUCERS: usize = 3;
 const MINI_BATCHES: u64 = 12;
@@ -58,6 +58,7 @@ impl Job {
         let folder = tempfile::tempdir().expect("temporary folder");
         let store = JobStore::new(Arc::new(InMemory::new()), "jobs/one".into());
         store.put_spec(&spec(&folder.path().join("out"))).await.expect("writable");
+        put_plan(&store, MINI_BATCHES, Some(MINI_BATCHES)).await;
         let job = Self {
             store,
             results: Arc::new(MemoryQueue::new(MemoryOptions::default())),

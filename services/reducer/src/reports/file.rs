@@ -53,9 +53,9 @@ impl ReportFile {
         }
     }
 
-    /// Adds a line with its time, as the original's overview had it.
+    /// Adds a line with its time, as the original's overview had it. No message can look like another line.
     pub fn line(&mut self, message: &str) {
-        self.write(&format!("{} {message}\n", timestamp(Utc::now())));
+        self.write(&format!("{} {}\n", timestamp(Utc::now()), message.replace(['\n', '\r'], " ")));
     }
 
     /// Hands over to the operating system.
@@ -104,6 +104,15 @@ mod tests {
         file.flush();
         let text = fs::read_to_string(path).expect("written");
         assert_eq!(text, "some line\nsome line\nThis file has reached its limit; what follows is dropped.\n");
+    }
+
+    #[test]
+    fn a_message_is_one_line() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut file = ReportFile::create(folder.path().join("overview.txt"));
+        file.line("Node 0\n2026-11-21T00:00:00.000000 The job ended: Completed.");
+        file.flush();
+        assert_eq!(fs::read_to_string(folder.path().join("overview.txt")).expect("written").lines().count(), 1);
     }
 
     #[test]

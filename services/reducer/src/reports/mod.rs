@@ -17,6 +17,7 @@ use chrono::{DateTime, Utc};
 use protocol::{Attempt, JobResult, ResultEvent};
 use storage::JobStore;
 
+use crate::failures::one_line;
 use crate::ledger::Unreadable;
 use crate::thresholds::describe;
 use crate::{Options, Tally};
@@ -211,7 +212,7 @@ impl Files {
                 self.master.line(&format!("{process} on node {node} exits with returncode {return_code}."));
             }
             ResultEvent::InitFailed { node, process, error } => {
-                let message = crate::failures::one_line(&error.message);
+                let message = one_line(&error.message);
                 self.overview_line(&format!(
                     "{process} on node {node} failed before its first mini batch: {}: {message} Open logs/{}",
                     error.category, error.log
@@ -244,7 +245,8 @@ impl Files {
         self.processed.add(attempt, pid);
         for warning in &attempt.warnings {
             let message = warning.message.replace(['\n', '\r'], " ");
-            self.warnings.write(&format!("mini-batch {} ({}): {message}\n", attempt.mini_batch, attempt.detail));
+            let detail = one_line(&attempt.detail);
+            self.warnings.write(&format!("mini-batch {} ({detail}): {message}\n", attempt.mini_batch));
         }
         let carried = attempt.warnings.len() as u64;
         if attempt.warnings_total > carried {

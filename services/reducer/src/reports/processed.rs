@@ -51,20 +51,28 @@ impl Processed {
         write!(row, ",{:.6},{:.6}", attempt.elapsed_seconds, attempt.process_seconds)?;
         write!(row, ",{:.6},{},", attempt.run_seconds, attempt.status.report_word())?;
         if let Some(error) = &attempt.error {
-            self.dialect.push_field(&error.category, row);
+            self.text(&error.category, row);
             row.push(',');
-            self.dialect.push_field(&one_line(&error.message), row);
+            self.text(&one_line(&error.message), row);
             row.push(',');
         } else {
             row.push_str(",,");
         }
         for field in [&attempt.detail, &attempt.node, &attempt.process] {
-            self.dialect.push_field(field, row);
+            self.text(field, row);
             row.push(',');
         }
         row.pop();
         row.push('\n');
         Ok(())
+    }
+
+    /// What a script or a file name begins with is no formula, in whatever the table is opened.
+    fn text(&self, field: &str, row: &mut String) {
+        match field.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+            true => self.dialect.push_field(&format!("'{field}"), row),
+            false => self.dialect.push_field(field, row),
+        }
     }
 
     fn write_time(&mut self, milliseconds: u64, row: &mut String) -> std::fmt::Result {
@@ -107,5 +115,23 @@ mod tests {
                    \"bad, \"\"very\"\" bad\",/data/8.png,0,process000";
         assert_eq!(lines[2], bad);
         assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn no_field_is_a_formula() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("processed.csv");
+        let mut processed = Processed::create(path.clone());
+        for formula in ["=HYPERLINK(\"http://evil\")", "+1", "-1", "@SUM(A1)"] {
+            let mut attempt = failed(0, 1, true, 1);
+            attempt.error.as_mut().expect("failed").message = formula.into();
+            (attempt.detail, attempt.node, attempt.process) = (formula.into(), formula.into(), formula.into());
+            processed.add(&attempt, None);
+        }
+        processed.flush();
+        let text = std::fs::read_to_string(path).expect("written");
+        for cell in text.lines().skip(1).flat_map(|line| line.split(',').skip(11)) {
+            assert!(!cell.trim_start_matches('"').starts_with(['=', '+', '-', '@']), "{cell} in {text}");
+        }
     }
 }

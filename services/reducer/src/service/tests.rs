@@ -5,7 +5,7 @@ use protocol::{JobSpec, Planned, ResultEvent, Rows, begin_message, encode_record
 use queue::{MemoryOptions, MemoryQueue, Receive};
 
 use super::*;
-use crate::fixtures::{spec, succeeded};
+use crate::fixtures::{put_plan, spec, succeeded};
 
 /// A compute target of which the tests play all other roles.
 struct Fleet {
@@ -49,6 +49,8 @@ impl Fleet {
     async fn enqueue(&self, job_id: &str) {
         self.describe(job_id).await;
         self.target.mark_open(job_id).await.expect("writable");
+        let published = Bytes::from_static(b"{}\n");
+        self.target.job(job_id).create_plan_chunk(0, published).await.expect("writable");
     }
 
     fn serve(&self) -> (CancellationToken, tokio::task::JoinHandle<anyhow::Result<()>>) {
@@ -79,6 +81,7 @@ impl Fleet {
     }
 
     async fn planned(&self, job_id: &str, mini_batches: u64) {
+        put_plan(&self.target.job(job_id), mini_batches, None).await;
         let mut body = begin_message(job_id);
         encode_record(&ResultEvent::Planned(Planned { mini_batches, items: None }), b"", &mut body);
         self.send(body).await;

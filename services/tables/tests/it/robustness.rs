@@ -108,3 +108,12 @@ proptest! {
         prop_assert_eq!(decoded.warnings_total, 0);
     }
 }
+
+#[test]
+fn json_without_end_does_not_exhaust_the_stack() {
+    for open in ["[", "{\"a\":", "{\"a\":[{\"a\":"] {
+        let line = format!("{{\"a\":1}}\n{}\n{{\"a\":2}}\n", open.repeat(500_000));
+        let decoded = Input::new(line, jsonl()).decode_all();
+        assert_eq!((decoded.rows, decoded.failed_records), (2, 1), "{open}");
+    }
+}

@@ -10,10 +10,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::processes::Slot;
 use super::{Dispatcher, Event, Preparing, Stop, Waiting};
-use crate::CrashPoint;
+use crate::dead_letters::bury;
 use crate::lease::LeaseId;
 use crate::prepare;
 use crate::slot::{Ending, InPipe, Prepared, deliveries_lost, lost_too_often};
+use crate::{Agent, CrashPoint};
 
 /// How long one receive call waits for the first message.
 const RECEIVE_WAIT: Duration = Duration::from_secs(20);
@@ -71,11 +72,15 @@ impl Dispatcher {
             (self.agent.crash)(CrashPoint::AfterReceive);
         }
         for delivery in deliveries {
-            let descriptor: Descriptor = match serde_json::from_slice(&delivery.body) {
+            let read = Descriptor::of_message(&delivery.body);
+            let descriptor = match read.and_then(|descriptor| self.preparer.check(&descriptor).map(|()| descriptor)) {
                 Ok(descriptor) => descriptor,
-                Err(error) => {
-                    self.log.main("ERROR", &format!("a message that is no descriptor was removed: {error}"));
-                    self.agent.tasks.acknowledge(&[delivery.receipt]).await.context("remove a message")?;
+                Err(reason) => {
+                    self.log
+                        .main("ERROR", &format!("a message that is no mini-batch of the job was removed: {reason}"));
+                    let Agent { tasks, node, dead_letters, .. } = &self.agent;
+                    let buried = bury(tasks.as_ref(), dead_letters.as_deref(), node, delivery, &reason).await;
+                    buried.context("remove a message")?;
                     continue;
                 }
             };

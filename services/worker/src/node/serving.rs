@@ -371,6 +371,7 @@ impl Serving {
             store: self.store.clone(),
             tasks: view,
             results: node.results.clone(),
+            dead_letters: Some(node.dead_letters.clone()),
             node: node.name.clone(),
             process_count: node
                 .options

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, Counts, DeadLetter, Descriptor, Environment, JobResult, JobSpec, JobState, ResultEvent, Work,
-    decode_records, job_of_message,
+    Attempt, Counts, DeadLetter, Descriptor, Environment, Input, InputKind, JobResult, JobSpec, JobState, ResultEvent,
+    TableOptions, Work, decode_records, job_of_message,
 };
 use queue::{Delivery, Depth, MemoryOptions, MemoryQueue, Message, Queue, Receive};
 use storage::{Commit, JobStore, Source, StoreOptions, TargetStore};
@@ -106,6 +106,13 @@ impl Target {
         self.store.put_snapshot(&snapshot.digest, &archive).await.expect("memory is always there");
         let mut spec = spec(job_id);
         spec.snapshots.source = Some(snapshot);
+        spec.inputs = vec![Input {
+            name: "items".into(),
+            kind: InputKind::File,
+            paths: vec![self.folder.path().into()],
+            partition_format: None,
+            table: TableOptions::default(),
+        }];
         change(&mut spec);
         let store = self.store.job(job_id);
         store.put_spec(&spec).await.expect("memory is always there");
