@@ -14,22 +14,29 @@
 //! | PUT | chunks of the plan, a ledger segment every 200 ms at most, progress every 3 s, reports every 10 s, logs |
 //! | GET | looks for cancel requests and for what others commit, every 2 to 3 s; the ledger at the end |
 //! | LIST | open jobs, every 5 s |
+//! | PUT of rows | a part for each mini-batch with more than 64 KiB of them; the output, 8 MiB at a time |
+//! | GET of parts | each part below 5 MiB is read for the output; a larger one is copied by S3, with one PUT |
+//! | GET of inputs | of inputs in a store: each file, or a block for each mini-batch of a table |
 //!
-//! `P` are the processes of a node, and `depth` the mini-batches that a process is handed: 20 ms of work. Retries, rows
-//! that are no part of a message (more than 64 KiB) and reading the inputs come on top.
+//! `P` are the processes of a node, and `depth` the mini-batches that a process is handed: 20 ms of work. Retries come
+//! on top, and so do storage and, where a request leaves the region, its bytes.
 
-use protocol::JobSpec;
+use protocol::{InputKind, ItemPath, JobSpec};
 use serde::Serialize;
+use storage::PlanComplete;
 
-/// List prices in US dollars for us-east-1 without free tiers, from <https://aws.amazon.com/sqs/pricing/> and
-/// <https://aws.amazon.com/s3/pricing/> as of March 2026. Messages of a job are a fair-queue group, which costs 0.10 a
-/// million more than the 0.40 of standard queues.
-const PRICES: Prices = Prices { queue_million: 0.50, put_thousand: 0.005, list_thousand: 0.005, get_thousand: 0.0004 };
+/// List prices in US dollars for us-east-1 without free tiers. Messages of a job are a fair-queue group, which costs
+/// 0.10 a million more than the 0.40 of standard queues. S3 takes the same for LIST as for PUT.
+const LIST_PRICES: Prices = Prices { sqs_million: 0.50, put_thousand: 0.005, get_thousand: 0.0004 };
+/// Where they stand, and when they stood there.
+const PRICES_FROM: &str =
+    "us-east-1, March 2026 (https://aws.amazon.com/sqs/pricing/, https://aws.amazon.com/s3/pricing/)";
 
+/// What requests cost, in US dollars.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Prices {
-    queue_million: f64,
+    sqs_million: f64,
     put_thousand: f64,
-    list_thousand: f64,
     get_thousand: f64,
 }
 
@@ -51,6 +58,16 @@ const MESSAGE_BYTES: f64 = 128.0 * 1024.0;
 const OUTCOME_BYTES: f64 = 600.0;
 const COMMIT_SECONDS: f64 = 0.2;
 const SEGMENT_BYTES: f64 = 8.0 * 1024.0 * 1024.0;
+/// Rows of more bytes are no part of a message.
+const INLINE_BYTES_MAX: u64 = 64 * 1024;
+/// The final file is uploaded in pieces of so many bytes, and of at least its 4500th part. S3 copies a part that is as
+/// large as the smallest piece that it takes, half a GiB in a request.
+const UPLOAD_BYTES: f64 = 8.0 * 1024.0 * 1024.0;
+const UPLOAD_BYTES_MIN: f64 = 5.0 * 1024.0 * 1024.0;
+const UPLOADS_MAX: f64 = 4500.0;
+const COPY_BYTES: f64 = 512.0 * 1024.0 * 1024.0;
+/// Keys in one answer to LIST.
+const LISTED: u64 = 1000;
 const PROGRESS_SECONDS: f64 = 3.0;
 const REPORT_SECONDS: f64 = 10.0;
 /// Report files that change all the time.
@@ -82,13 +99,17 @@ pub struct Workload {
     pub run_seconds: f64,
     /// Mean size of the rows of one mini-batch.
     pub row_bytes: u64,
+    /// Reads of inputs that lie in a store.
+    pub input_gets: u64,
+    /// Listings of them.
+    pub input_lists: u64,
 }
 
 /// Arguments of `plan --cost`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Cost")]
 pub struct CostArguments {
-    /// Count the requests of the job to SQS and S3, and price them at list prices (us-east-1).
+    /// Count the requests of the job to SQS and S3, and price them at the list prices of us-east-1.
     #[arg(long)]
     pub cost: bool,
     /// Mean time of one run.
@@ -103,6 +124,30 @@ pub struct CostArguments {
     /// Processes of a node, if the job does not say process_count_per_node.
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..), requires = "cost")]
     processes: u32,
+    /// Another price in US dollars than that of us-east-1: of a million requests to SQS (sqs), of a thousand PUT and
+    /// LIST (put) or GET (get) to S3, for example `sqs=0.5`. May be repeated.
+    #[arg(long = "price", value_name = "KIND=DOLLARS", value_parser = price, requires = "cost")]
+    prices: Vec<Price>,
+}
+
+/// A price that the user knows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Price {
+    Sqs(f64),
+    Put(f64),
+    Get(f64),
+}
+
+fn price(text: &str) -> Result<Price, String> {
+    let (kind, dollars) = text.split_once('=').ok_or("KIND=DOLLARS")?;
+    let dollars = dollars.parse().ok().filter(|dollars| *dollars >= 0.0 && f64::is_finite(*dollars));
+    let dollars = dollars.ok_or("the price is a number")?;
+    match kind {
+        "sqs" => Ok(Price::Sqs(dollars)),
+        "put" => Ok(Price::Put(dollars)),
+        "get" => Ok(Price::Get(dollars)),
+        _ => Err("the kinds are sqs, put and get".to_owned()),
+    }
 }
 
 fn positive(text: &str) -> Result<f64, String> {
@@ -110,16 +155,35 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 impl CostArguments {
-    /// The job's workload, as far as anybody knows.
-    pub fn workload(&self, spec: &JobSpec, mini_batches: u64, descriptor_bytes: u64) -> Workload {
-        Workload {
-            mini_batches,
+    /// What the job costs, as far as anybody knows.
+    pub fn of(&self, spec: &JobSpec, totals: &PlanComplete, descriptor_bytes: u64) -> Cost {
+        let lie_in_a_store = spec.inputs.iter().any(|input| input.paths.iter().any(ItemPath::is_url));
+        let is_tabular = spec.inputs.iter().any(|input| input.kind == InputKind::Tabular);
+        let input_gets = match (lie_in_a_store, is_tabular) {
+            (false, _) => 0,
+            (true, false) => totals.files,
+            // Besides blocks the beginning or the footer of each file, for planning and for reading.
+            (true, true) => totals.mini_batches + 2 * totals.files,
+        };
+        let mut prices = LIST_PRICES;
+        for price in &self.prices {
+            match *price {
+                Price::Sqs(dollars) => prices.sqs_million = dollars,
+                Price::Put(dollars) => prices.put_thousand = dollars,
+                Price::Get(dollars) => prices.get_thousand = dollars,
+            }
+        }
+        let workload = Workload {
+            mini_batches: totals.mini_batches,
             descriptor_bytes,
             nodes: spec.node_count.unwrap_or(self.nodes),
             processes: spec.process_count_per_node.unwrap_or(self.processes),
             run_seconds: self.run_seconds,
             row_bytes: self.row_bytes,
-        }
+            input_gets,
+            input_lists: if lie_in_a_store { totals.files.div_ceil(LISTED) } else { 0 },
+        };
+        Cost { requests: Requests::of(&workload), workload, prices }
     }
 }
 
@@ -162,7 +226,8 @@ impl Requests {
         // A node's outcomes of one round.
         let round = (processes / work.run_seconds * ROUND_SECONDS).clamp(1.0, (mini_batches / nodes).max(1.0));
         let rounds = (mini_batches / round).ceil();
-        let outcome_bytes = OUTCOME_BYTES + work.row_bytes as f64;
+        let is_inline = work.row_bytes <= INLINE_BYTES_MAX;
+        let outcome_bytes = OUTCOME_BYTES + if is_inline { work.row_bytes as f64 } else { 0.0 };
         let messages_a_round = (round * outcome_bytes / MESSAGE_BYTES).ceil();
         let messages = rounds * messages_a_round;
         let result_sends = rounds * (messages_a_round / BATCH).ceil() + 1.0;
@@ -181,8 +246,10 @@ impl Requests {
 
         let log_files = nodes * (NODE_LOGS + processes * PROCESS_LOGS);
         let log_uploads = log_files * (LOG_UPLOADS_AT_FIRST.min(seconds / LOOK_SECONDS) + seconds / LOG_SECONDS);
-        let puts = chunks + commits + seconds / PROGRESS_SECONDS + REPORTS * seconds / REPORT_SECONDS + log_uploads;
-        let gets = 2.0 * seconds / PROGRESS_SECONDS + nodes * seconds / WATCH_SECONDS + commits;
+        let (rows_put, rows_got) = rows(mini_batches, work.row_bytes as f64, is_inline);
+        let puts =
+            rows_put + chunks + commits + seconds / PROGRESS_SECONDS + REPORTS * seconds / REPORT_SECONDS + log_uploads;
+        let gets = rows_got + 2.0 * seconds / PROGRESS_SECONDS + nodes * seconds / WATCH_SECONDS + commits;
         let whole = |number: f64| number.ceil() as u64;
         Self {
             queue_sends: whole(sends + result_sends),
@@ -192,8 +259,8 @@ impl Requests {
             queue_billed_extra: whole((billed - bodies).max(0.0)),
             // Job, column types, plan, markers, snapshots, final file, result; and what each role looks up at first.
             puts: whole(puts) + 10,
-            gets: whole(gets) + 20 + 5 * u64::from(work.nodes),
-            lists: whole(seconds / LOOK_SECONDS) + 2,
+            gets: whole(gets) + 20 + 5 * u64::from(work.nodes) + work.input_gets,
+            lists: whole(seconds / LOOK_SECONDS) + 2 + work.input_lists,
         }
     }
 
@@ -201,53 +268,90 @@ impl Requests {
         self.queue_sends + self.queue_receives + self.queue_deletes + self.queue_extensions
     }
 
-    /// At list prices, in US dollars.
-    pub fn dollars(&self) -> f64 {
-        let queue = (self.queue_calls() + self.queue_billed_extra) as f64 / 1e6 * PRICES.queue_million;
-        let puts = self.puts as f64 / 1e3 * PRICES.put_thousand + self.lists as f64 / 1e3 * PRICES.list_thousand;
-        queue + puts + self.gets as f64 / 1e3 * PRICES.get_thousand
+    /// SQS and S3, in US dollars.
+    fn dollars(&self, prices: &Prices) -> (f64, f64) {
+        let queue = (self.queue_calls() + self.queue_billed_extra) as f64 / 1e6 * prices.sqs_million;
+        let store = (self.puts + self.lists) as f64 / 1e3 * prices.put_thousand;
+        (queue, store + self.gets as f64 / 1e3 * prices.get_thousand)
     }
 }
 
-/// What `plan --cost --json` prints.
-pub fn json(work: &Workload) -> serde_json::Value {
-    let requests = Requests::of(work);
-    serde_json::json!({
-        "workload": work,
-        "requests": requests,
-        "dollars": requests.dollars(),
-        "dollars_per_million_mini_batches": per_million(work, &requests),
-    })
+/// PUT and GET requests that rows need to become parts, and the final file.
+fn rows(mini_batches: f64, row_bytes: f64, is_inline: bool) -> (f64, f64) {
+    let bytes = mini_batches * row_bytes;
+    let upload = UPLOAD_BYTES.max(bytes / UPLOADS_MAX);
+    let uploads = (bytes / upload).ceil();
+    if is_inline {
+        return (uploads, 0.0);
+    }
+    if row_bytes >= UPLOAD_BYTES_MIN.max(bytes / UPLOADS_MAX) {
+        let copies = (row_bytes / COPY_BYTES).ceil();
+        return (mini_batches * (1.0 + copies), 0.0);
+    }
+    (mini_batches + uploads, mini_batches)
 }
 
-/// What `plan --cost` prints.
-pub fn lines(work: &Workload) -> Vec<String> {
-    let requests = Requests::of(work);
-    vec![
-        format!(
-            "requests, with runs of {} s and {} bytes of rows each, on {} nodes of {} processes:",
-            work.run_seconds, work.row_bytes, work.nodes, work.processes
-        ),
-        format!(
-            "  SQS {:>10}  ({} sends, {} receives, {} deletes, {} extensions; {} more for messages above 64 KiB)",
-            requests.queue_calls(),
-            requests.queue_sends,
-            requests.queue_receives,
-            requests.queue_deletes,
-            requests.queue_extensions,
-            requests.queue_billed_extra
-        ),
-        format!("  S3  {:>10}  PUT, {} GET, {} LIST", requests.puts, requests.gets, requests.lists),
-        format!(
-            "  about ${:.4} at list prices (us-east-1), ${:.2} per 1 000 000 mini-batches like these",
-            requests.dollars(),
-            per_million(work, &requests)
-        ),
-    ]
+/// What a job costs, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Cost {
+    workload: Workload,
+    requests: Requests,
+    prices: Prices,
 }
 
-fn per_million(work: &Workload, requests: &Requests) -> f64 {
-    requests.dollars() * 1e6 / (work.mini_batches.max(1) as f64)
+impl Cost {
+    fn dollars(&self) -> f64 {
+        let (queue, store) = self.requests.dollars(&self.prices);
+        queue + store
+    }
+
+    fn per_million(&self) -> f64 {
+        self.dollars() * 1e6 / (self.workload.mini_batches.max(1) as f64)
+    }
+
+    fn prices_from(&self) -> &'static str {
+        if self.prices == LIST_PRICES { PRICES_FROM } else { "the prices given" }
+    }
+
+    /// What `plan --cost --json` prints.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "workload": self.workload,
+            "requests": self.requests,
+            "prices": self.prices,
+            "prices_from": self.prices_from(),
+            "dollars": self.dollars(),
+            "dollars_per_million_mini_batches": self.per_million(),
+        })
+    }
+
+    /// What `plan --cost` prints.
+    pub fn lines(&self) -> Vec<String> {
+        let (work, requests) = (&self.workload, &self.requests);
+        let (queue, store) = requests.dollars(&self.prices);
+        vec![
+            format!(
+                "requests, with runs of {} s and {} bytes of rows each, on {} nodes of {} processes:",
+                work.run_seconds, work.row_bytes, work.nodes, work.processes
+            ),
+            format!(
+                "  SQS {:>10}  ({} sends, {} receives, {} deletes, {} extensions; {} more for messages above 64 KiB)",
+                requests.queue_calls(),
+                requests.queue_sends,
+                requests.queue_receives,
+                requests.queue_deletes,
+                requests.queue_extensions,
+                requests.queue_billed_extra
+            ),
+            format!("  S3  {:>10}  PUT, {} GET, {} LIST", requests.puts, requests.gets, requests.lists),
+            format!(
+                "  about ${:.4} (SQS ${queue:.4}, S3 ${store:.4}), ${:.2} per 1 000 000 mini-batches like these",
+                self.dollars(),
+                self.per_million()
+            ),
+            format!("  prices: {}", self.prices_from()),
+        ]
+    }
 }
 
 #[cfg(test)]
@@ -262,7 +366,13 @@ mod tests {
             processes,
             run_seconds,
             row_bytes: 1024,
+            input_gets: 0,
+            input_lists: 0,
         }
+    }
+
+    fn cost(workload: Workload) -> Cost {
+        Cost { requests: Requests::of(&workload), workload, prices: LIST_PRICES }
     }
 
     #[test]
@@ -277,11 +387,39 @@ mod tests {
 
     #[test]
     fn what_a_million_mini_batches_cost() {
-        let work = workload(1_000_000, 0.001, 8);
-        let dollars = Requests::of(&work).dollars();
+        let cost = cost(workload(1_000_000, 0.001, 8));
         // Three requests for ten mini-batches, and what is above 64 KiB.
-        assert!((0.15..0.40).contains(&dollars), "{dollars}");
-        assert_eq!(per_million(&work, &Requests::of(&work)), dollars);
+        assert!((0.15..0.40).contains(&cost.dollars()), "{cost:?}");
+        assert_eq!(cost.per_million(), cost.dollars());
+    }
+
+    #[test]
+    fn rows_that_are_no_part_of_a_message_are_written_and_read_once_each() {
+        let of = |row_bytes| cost(Workload { row_bytes, ..workload(10_000, 1.0, 8) });
+        let (inline, small, large) = (of(INLINE_BYTES_MAX), of(INLINE_BYTES_MAX + 1), of(6 << 20));
+        assert!(small.requests.puts > inline.requests.puts + 5_000, "{small:?}");
+        assert!(small.requests.gets > inline.requests.gets + 5_000, "{small:?}");
+        assert!(small.requests.queue_billed_extra < inline.requests.queue_billed_extra, "{small:?}");
+        // Written once and copied once, by the store itself.
+        assert!((20_000..25_000).contains(&large.requests.puts), "{large:?}");
+        assert!(large.requests.gets < small.requests.gets - 5_000, "{large:?}");
+    }
+
+    #[test]
+    fn reading_inputs_from_a_store_is_counted() {
+        let work = workload(10_000, 1.0, 8);
+        let (near, far) = (cost(work), cost(Workload { input_gets: 10_000, input_lists: 10, ..work }));
+        assert_eq!(far.requests.gets - near.requests.gets, 10_000);
+        assert_eq!(far.requests.lists - near.requests.lists, 10);
+        assert!((far.dollars() - near.dollars() - (10.0 * 0.0004 + 0.01 * 0.005)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_price_that_is_given_goes_before_that_of_the_list() {
+        assert_eq!(price("put=0.0054"), Ok(Price::Put(0.0054)));
+        for wrong in ["put", "list=1", "sqs=-1", "get=free", "get=inf"] {
+            assert!(price(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use protocol::{Descriptor, JobSpec};
 use storage::StoreOptions;
 
-use crate::cost::{self, CostArguments};
+use crate::cost::CostArguments;
 use crate::run::{INVALID, check_columns, load};
 use crate::settings::Settings;
 
@@ -72,9 +72,9 @@ pub fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<ExitCode> 
         }
     }
     let totals = plan.totals();
-    let work = arguments.cost.workload(&parsed.spec, totals.mini_batches, descriptor_bytes);
+    let cost = arguments.cost.of(&parsed.spec, &totals, descriptor_bytes);
     if arguments.cost.cost && arguments.json {
-        let _ = writeln!(out, "{}", cost::json(&work)).and_then(|()| out.flush());
+        let _ = writeln!(out, "{}", cost.json()).and_then(|()| out.flush());
         return Ok(ExitCode::SUCCESS);
     }
     let _ = if arguments.json {
@@ -87,7 +87,7 @@ pub fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<ExitCode> 
         writeln!(out, "{} mini-batches of {} files{items}", totals.mini_batches, totals.files)
     };
     if arguments.cost.cost {
-        for line in cost::lines(&work) {
+        for line in cost.lines() {
             let _ = writeln!(out, "{line}");
         }
     }
