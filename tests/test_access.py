@@ -22,6 +22,9 @@ from harness import Workplace, wait_until
 from iam_gate import ACCOUNT, REGION, Gate, is_allowed, queue_arn
 from terraform_files import INFRA, MODULES, ROOTS, call, evaluate, policy, read
 
+# Another test may be making the environment of moto just now.
+pytestmark = pytest.mark.timeout(600)
+
 ROOT = Path(__file__).resolve().parent.parent
 ROLES = sorted(access.NEEDS)
 

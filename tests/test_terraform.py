@@ -25,6 +25,9 @@ from components import Components
 from harness import Workplace
 from terraform_files import INFRA, MODULES, ROOTS, Folder, call, evaluate, found, problems, read
 
+# Terraform waits for what it has made, and machines of tests are busy.
+pytestmark = pytest.mark.timeout(600)
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = MODULES + ROOTS
 SCHEMA = json.loads(terraform_schema.FILE.read_text())
@@ -480,7 +483,6 @@ def test_terraform_validates(path: Path, initialized: tuple[str, Path, dict[str,
     assert told["valid"] and told["warning_count"] == 0, told["diagnostics"]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "path", [path for path in FOLDERS if (path / "tests").is_dir()], ids=lambda path: str(path.relative_to(INFRA))
 )
@@ -562,7 +564,6 @@ def test_terraform_and_its_parser_read_the_same_policies(
         assert allowed(ours[role]) == allowed(theirs[role]), role
 
 
-@pytest.mark.timeout(600)
 def test_terraform_makes_a_target_in_localstack_and_jobs_run_through_it(
     initialized: tuple[str, Path, dict[str, str]], workplace: Workplace, components: Components
 ) -> None:
