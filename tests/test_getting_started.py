@@ -54,7 +54,8 @@ def shell(tmp_path, workplace):
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=ROOT,
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         timeout=600,
     )
@@ -68,7 +69,7 @@ def test_the_page_does_what_it_says(shell, tmp_path):
     script = "".join(f"{commands.replace(*BUILT)}\necho '<<< end of block'\n" for commands, _ in parts)
     # Whatever stops it, no role is left behind.
     ended = shell(f"trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.returncode == 0, ended.stdout
     outputs = ended.stdout.split("<<< end of block\n")
     for (commands, expected), output in zip(parts, outputs, strict=False):
         lines = iter(map(shape, output.splitlines()))
