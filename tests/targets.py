@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import sqlite3
@@ -92,15 +93,17 @@ class Target:
     def output(self, result: dict[str, Any]) -> bytes:
         return Path(result["output"]).read_bytes()
 
-    def send(self, queue: str, body: str) -> None:
-        """Puts any text into one of the queues."""
+    def send(self, queue: str, body: str | bytes) -> None:
+        """Puts any text into one of the queues; bytes too, where it is one of RabbitMQ."""
         if self.kind == "sqs":
             sqs = self.components.client("sqs")
             url = sqs.get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"]
             sqs.send_message(QueueUrl=url, MessageBody=body)
         elif self.kind == "rabbitmq":
-            publish = {"properties": {}, "routing_key": f"{self.prefix}-{queue}", "payload": body}
-            publish["payload_encoding"] = "string"
+            text = isinstance(body, str)
+            publish = {"properties": {}, "routing_key": f"{self.prefix}-{queue}"}
+            publish["payload"] = body if text else base64.b64encode(body).decode()
+            publish["payload_encoding"] = "string" if text else "base64"
             answer = self.components.manage_rabbitmq("exchanges/%2f/amq.default/publish", "POST", publish)
             assert answer["routed"], answer
 

@@ -41,7 +41,9 @@ impl Job {
 
     async fn open(&self) -> Reducer {
         self.store.put_spec(&self.spec).await.expect("writable");
-        self.store.create_plan_chunk(0, Bytes::from_static(b"{}\n")).await.expect("writable");
+        if self.options.shared {
+            self.store.create_plan_chunk(0, Bytes::from_static(b"{}\n")).await.expect("writable");
+        }
         Reducer::open(self.store.clone(), self.results.clone(), self.options.clone()).await.expect("readable")
     }
 
