@@ -37,8 +37,8 @@ pandas.
   each mini-batch, or its data frames, on a local cluster; it writes one file.
 - **gristmill** keeps every outcome in a queue and a ledger, and writes one file in the order of the input, with logs
   and reports. CSV is cut in mini-batches of 10 MB, Parquet at its row groups.
-- **`cat`** writes once more what the reducer has written, its ledger and the one file, and syncs it as the reducer
-  does.
+- **`cat`** writes once more what the reducer has written, its ledger, its reports and the one file, and syncs it as the
+  reducer does.
 
 ![Time by that of gristmill](results.svg)
 """

@@ -264,7 +264,8 @@ def reducer_and_cat(script: str, files: Path) -> dict[str, Callable]:
 
     def cat(folder: Path) -> Side:
         ours, rows = folder.with_name("gristmill"), folder / "rows"
-        return Side(["bash", "-c", f"cat {ours}/store/jobs/*/ledger/* {ours}/rows > {rows} && sync {rows}"])
+        written = f"{ours}/store/jobs/*/ledger/* {ours}/store/jobs/*/logs/sys/job_report/* {ours}/rows"
+        return Side(["bash", "-c", f"cat {written} > {rows} && sync {rows}"])
 
     return {"gristmill": reducer, "cat": cat}
 

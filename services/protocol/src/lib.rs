@@ -1,7 +1,8 @@
 //! What two processes of Gristmill must agree on: the job, the messages, the frames. No I/O.
 //!
-//! Everything here is plain data with a stable JSON form. A role that writes one of these types and a role that
-//! reads it may run different builds on different machines, so fields are only ever added, with a default.
+//! Everything here is plain data with a stable JSON form; an ordinary success, of which there are millions, has a compact
+//! one instead. A role that writes one of these types and a role that reads it may run different builds on different
+//! machines, so fields are only ever added, with a default.
 
 mod dead_letter;
 mod descriptor;
@@ -12,6 +13,7 @@ mod outcome;
 mod record;
 mod report;
 mod spec;
+mod success;
 mod trace;
 
 pub use dead_letter::{DeadBody, DeadLetter};

@@ -1,11 +1,12 @@
 //! Result events as bytes: the body of a result message and a segment of the ledger are the same thing, a sequence
 //! of records. So the reducer commits what it received by concatenation.
 //!
-//! A record is `u32 header length · u32 rows length · header (JSON of the event) · rows`, lengths little-endian.
+//! A record is `u32 header length · u32 rows length · header · rows`, lengths little-endian. The header is the event:
+//! as JSON, or compact if it is an ordinary success.
 
 use bytes::Bytes;
 
-use crate::{ResultEvent, is_job_id};
+use crate::{ResultEvent, is_job_id, success};
 
 /// One event, and its rows where it carries them inline.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +36,14 @@ pub enum RecordError {
         /// What the decoder said.
         source: serde_json::Error,
     },
+    /// A compact header holds something else than an ordinary success.
+    #[error("a record at byte {offset} cannot be read: {source}")]
+    Success {
+        /// Where the record begins.
+        offset: usize,
+        /// What the decoder said.
+        source: postcard::Error,
+    },
 }
 
 const PREFIX_BYTES: usize = 8;
@@ -46,7 +55,10 @@ const PREFIX_BYTES: usize = 8;
 pub fn encode_record(event: &ResultEvent, rows: &[u8], into: &mut Vec<u8>) {
     let start = into.len();
     into.extend_from_slice(&[0; PREFIX_BYTES]);
-    serde_json::to_writer(&mut *into, event).expect("events always serialise");
+    let is_compact = matches!(event, ResultEvent::Attempt(attempt) if success::encode(attempt, into));
+    if !is_compact {
+        serde_json::to_writer(&mut *into, event).expect("events always serialise");
+    }
     let header_length = u32::try_from(into.len() - start - PREFIX_BYTES).expect("headers are small");
     let rows_length = u32::try_from(rows.len()).expect("rows of 4 GiB are written as a part");
     into[start..start + 4].copy_from_slice(&header_length.to_le_bytes());
@@ -102,21 +114,24 @@ fn decode_record(bytes: &Bytes, offset: usize) -> Result<Record, RecordError> {
     if bytes.len() < rows_offset + rows_length {
         return Err(truncated());
     }
-    let event = decode_event(header).map_err(|source| RecordError::Header { offset, source })?;
+    let event = match header.split_first() {
+        Some((&success::MARKER, fields)) => {
+            let attempt = success::decode(fields).map_err(|source| RecordError::Success { offset, source })?;
+            ResultEvent::Attempt(Box::new(attempt))
+        }
+        _ => serde_json::from_slice(header).map_err(|source| RecordError::Header { offset, source })?,
+    };
     Ok(Record { event, rows: bytes.slice(rows_offset..rows_offset + rows_length), rows_offset })
-}
-
-/// Nearly every event is an attempt. Read as what it is, it is not taken apart twice, as a tagged enum would be.
-fn decode_event(header: &[u8]) -> serde_json::Result<ResultEvent> {
-    if header.starts_with(br#"{"event":"attempt","#) {
-        return serde_json::from_slice(header).map(ResultEvent::Attempt);
-    }
-    serde_json::from_slice(header)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::{Attempt, AttemptStatus, ErrorReport, Rows, TraceParent, Warning};
 
     fn stopped(node: &str) -> ResultEvent {
         ResultEvent::NodeStopped { node: node.to_owned(), cause: None }
@@ -157,19 +172,123 @@ mod tests {
         }
     }
 
+    fn attempt() -> impl Strategy<Value = Attempt> {
+        let ids = (any::<u64>(), any::<u32>(), any::<u32>(), ".{0,9}", ".{0,9}", any::<bool>());
+        let status = prop_oneof![3 => Just(AttemptStatus::Succeeded), 1 => Just(AttemptStatus::RunRaised)];
+        let rows = prop_oneof![
+            Just(Rows::None),
+            Just(Rows::Inline),
+            (".{0,9}", any::<u64>()).prop_map(|(name, bytes)| Rows::Part { name, bytes }),
+        ];
+        let columns = option::of(vec(".{0,9}", 0..4));
+        // JSON keeps these exactly.
+        let seconds = || any::<u16>().prop_map(|count| f64::from(count) / 1024.0);
+        let counts = (any::<u64>(), any::<u64>(), any::<u64>());
+        let error = option::weighted(0.2, ".{0,9}");
+        let warnings = prop_oneof![3 => Just(vec![]), 1 => vec(".{0,9}", 1..3)];
+        let traceparent = option::weighted(0.2, (any::<[u8; 16]>(), any::<[u8; 8]>(), any::<u8>()));
+        let traceparent = traceparent.prop_map(|parts| {
+            let (mut trace_id, mut span_id, flags) = parts?;
+            (trace_id[0], span_id[0]) = (1, 1);
+            Some(TraceParent { trace_id, span_id, flags })
+        });
+        let told = (error, warnings, prop_oneof![3 => Just(0), 1 => any::<u64>()], ".{0,30}", traceparent);
+        let times = (seconds(), seconds(), seconds());
+        (ids, (status, rows, columns), counts, times, told).prop_map(
+            |(ids, (status, rows, columns), counts, times, told)| Attempt {
+                mini_batch: ids.0,
+                try_number: ids.1,
+                deliveries_lost: ids.2,
+                node: ids.3,
+                process: ids.4,
+                status,
+                is_final: ids.5,
+                total: counts.0,
+                succeeded: counts.1,
+                rows,
+                columns,
+                started_at: counts.2,
+                elapsed_seconds: times.0,
+                process_seconds: times.1,
+                run_seconds: times.2,
+                error: told.0.map(|message| ErrorReport { message, ..ErrorReport::default() }),
+                warnings: told.1.into_iter().map(|message| Warning { message }).collect(),
+                warnings_total: told.2,
+                detail: told.3,
+                traceparent: told.4,
+            },
+        )
+    }
+
+    fn record_of(attempt: &Attempt) -> Bytes {
+        let mut bytes = Vec::new();
+        encode_record(&ResultEvent::Attempt(Box::new(attempt.clone())), b"rows", &mut bytes);
+        bytes.into()
+    }
+
+    fn is_compact(record: &Bytes) -> bool {
+        record[PREFIX_BYTES] == success::MARKER
+    }
+
+    proptest! {
+        #[test]
+        fn every_attempt_comes_back(attempt in attempt()) {
+            let bytes = record_of(&attempt);
+            let is_ordinary = attempt.status == AttemptStatus::Succeeded && attempt.is_final && attempt.error.is_none()
+                && attempt.warnings.is_empty() && attempt.warnings_total == 0
+                && attempt.traceparent.is_none();
+            prop_assert_eq!(is_compact(&bytes), is_ordinary);
+            let record = decode_records(&bytes).next().expect("one").expect("valid");
+            prop_assert_eq!(&record.rows[..], b"rows");
+            prop_assert_eq!(record.event, ResultEvent::Attempt(Box::new(attempt)));
+        }
+
+        #[test]
+        fn no_bytes_are_too_strange(header in vec(any::<u8>(), 0..200), is_compact in any::<bool>()) {
+            let mut bytes = Vec::new();
+            bytes.extend_from_slice(&(header.len() as u32 + u32::from(is_compact)).to_le_bytes());
+            bytes.extend_from_slice(&0u32.to_le_bytes());
+            bytes.extend(is_compact.then_some(success::MARKER));
+            bytes.extend_from_slice(&header);
+            let _ = decode_records(&bytes.into()).next().expect("something, or an error");
+        }
+    }
+
+    /// What the former build has committed, and what a job of today has written once: both are read for ever.
     #[test]
-    fn an_attempt_is_read_as_the_enum_would_read_it() {
-        let header = br#"{"event":"attempt","mini_batch":7,"try_number":1,"deliveries_lost":0,"node":"0",
+    fn records_of_former_builds_are_read() {
+        let json = br#"{"event":"attempt","mini_batch":7,"try_number":1,"deliveries_lost":0,"node":"0",
             "process":"process000","status":"succeeded","is_final":true,"total":1,"succeeded":1,
             "rows":{"kind":"part","name":"7-1","bytes":3},"started_at":1,"elapsed_seconds":0.5,"process_seconds":0.25,
             "run_seconds":0.5,"detail":"a.png","added_by_a_later_build":[1,{}]}"#;
-        let tagged: ResultEvent = serde_json::from_slice(header).expect("valid");
-        assert_eq!(decode_event(header).expect("valid"), tagged);
-        let ResultEvent::Attempt(attempt) = &tagged else { panic!("not an attempt: {tagged:?}") };
-        let mut bytes = Vec::new();
-        encode_record(&tagged, b"", &mut bytes);
-        assert!(bytes[PREFIX_BYTES..].starts_with(br#"{"event":"attempt","#), "the quick way is never taken");
-        let record = decode_records(&Bytes::from(bytes)).next().expect("one").expect("valid");
-        assert_eq!(record.event, ResultEvent::Attempt(attempt.clone()));
+        let mut compact = vec![success::MARKER, 7, 1, 0, 1, b'0', 10];
+        compact.extend_from_slice(b"process000");
+        compact.extend_from_slice(&[1, 1, 2, 3, b'7', b'-', b'1', 3, 0, 1]);
+        [0.5f64, 0.25, 0.5].iter().for_each(|seconds| compact.extend_from_slice(&seconds.to_le_bytes()));
+        compact.extend_from_slice(b"\x05a.png");
+        let events = [&json[..], &compact].map(|header| {
+            let mut bytes = Vec::new();
+            bytes.extend_from_slice(&(header.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(&0u32.to_le_bytes());
+            bytes.extend_from_slice(header);
+            decode_records(&bytes.into()).next().expect("one").expect("valid").event
+        });
+        assert_eq!(events[0], events[1]);
+        let ResultEvent::Attempt(attempt) = &events[1] else { panic!("not an attempt: {:?}", events[1]) };
+        assert_eq!(record_of(attempt)[PREFIX_BYTES..][..compact.len()], compact);
+    }
+
+    #[test]
+    fn more_than_a_success_is_none() {
+        let json = r#"{"mini_batch":7,"try_number":1,"deliveries_lost":0,"node":"0","process":"process000",
+            "status":"succeeded","is_final":true,"total":1,"succeeded":1,"rows":{"kind":"inline"},"started_at":1,
+            "elapsed_seconds":0.5,"process_seconds":0.25,"run_seconds":0.5,"detail":"a.png"}"#;
+        let whole = record_of(&serde_json::from_str(json).expect("valid"));
+        let header = u32::from_le_bytes(whole[..4].try_into().expect("four"));
+        let mut longer = whole.to_vec();
+        longer[..4].copy_from_slice(&(header + 1).to_le_bytes());
+        longer[4..8].copy_from_slice(&3u32.to_le_bytes());
+        let read = decode_records(&longer.into()).next().expect("one");
+        assert!(matches!(read, Err(RecordError::Success { offset: 0, .. })), "{read:?}");
     }
 }

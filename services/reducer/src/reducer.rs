@@ -3,7 +3,6 @@
 mod finish;
 mod receive;
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -13,6 +12,7 @@ use protocol::{
     milliseconds_since_epoch,
 };
 use queue::{Delivery, Queue, Receive};
+use rustc_hash::FxHashSet;
 use storage::JobStore;
 use telemetry::metrics;
 use telemetry::metrics::OUTCOME;
@@ -439,7 +439,7 @@ impl Reducer {
     async fn append(&mut self, mut batch: Batch) -> anyhow::Result<Appended> {
         let has_ended = self.tally.ended_as().is_some();
         loop {
-            let mut told = HashSet::new();
+            let mut told = FxHashSet::default();
             let known = batch.retain(|event| !self.tally.is_known(event) && !is_repeated(event, &mut told));
             self.duplicates += known;
             metrics().duplicates_dropped.inc_by(known);
@@ -667,7 +667,7 @@ fn tell_ended(before: Counts, now: Counts) {
 }
 
 /// Whether `told` holds the same attempt: a message may be delivered twice at a time.
-fn is_repeated(event: &ResultEvent, told: &mut HashSet<(u64, u32, u32, AttemptStatus, bool, u64)>) -> bool {
+fn is_repeated(event: &ResultEvent, told: &mut FxHashSet<(u64, u32, u32, AttemptStatus, bool, u64)>) -> bool {
     let ResultEvent::Attempt(attempt) = event else { return false };
     let Attempt { mini_batch, try_number, deliveries_lost, status, is_final, total, .. } = **attempt;
     !told.insert((mini_batch, try_number, deliveries_lost, status, is_final, total))
