@@ -219,13 +219,17 @@ def test_a_role_is_ready_when_queue_and_store_have_answered_and_not_when_it_ends
 
 @pytest.mark.parametrize("name", ["worker", "reducer"])
 def test_a_broker_that_is_away_for_longer_than_allowed_makes_a_role_ill_until_it_is_back(
-    workplace: Workplace, name: str
+    workplace: Workplace, job: Job, name: str
 ) -> None:
     role = Role(workplace, name, GRISTMILL_STALL_SECONDS="1")
+    # A message comes that the role cannot take: its queue is gone when it looks again.
+    role.running.send(signal.SIGSTOP)
+    enqueue(workplace, job)
     queue = "tasks" if name == "worker" else "results"
     away = sqlite3.connect(workplace.folder / "queues" / f"{queue}.db", timeout=30, isolation_level=None)
     # Nobody else can use the queue while this lasts.
     away.execute("begin exclusive")
+    role.running.send(signal.SIGCONT)
     ill = wait_until(lambda: (answer := role.get("/healthz"))[0] == 503 and answer[1], "the role to be ill")
     assert queue in ill and ill.startswith("no sign of life of "), ill
     assert role.health(workplace) == 1
