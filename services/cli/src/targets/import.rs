@@ -228,7 +228,8 @@ fn is_name(name: &str) -> bool {
 fn has_password(address: &str) -> bool {
     let user_info = address.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
     let password = user_info.and_then(|(user_info, _)| user_info.split_once(':')).map_or("", |(_, password)| password);
-    !password.is_empty() && !(password.starts_with("${") && password.find('}') == Some(password.len() - 1))
+    let is_variable = password.starts_with("${") && password.find('}') == Some(password.len() - 1);
+    !password.is_empty() && !is_variable
 }
 
 fn kind(value: &Value) -> &'static str {
