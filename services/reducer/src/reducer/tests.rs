@@ -491,6 +491,6 @@ async fn a_ledger_that_contradicts_the_plan_is_not_believed() {
     job.store.put_spec(&job.spec).await.expect("writable");
     job.store.commit_segment(0, body.into()).await.expect("writable");
     let refused = Reducer::open(job.store.clone(), job.results.clone(), job.options.clone()).await;
-    let message = format!("{:#}", refused.err().expect("it is refused"));
+    let message = format!("{:#}", refused.expect_err("it is refused"));
     assert!(message.ends_with("mini-batch 18446744073709551615 was never published"), "{message}");
 }
