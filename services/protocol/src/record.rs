@@ -265,7 +265,7 @@ mod tests {
         compact.extend_from_slice(b"process000");
         compact.extend_from_slice(&[1, 1, 2, 3, b'7', b'-', b'1', 3, 0, 1]);
         [0.5f64, 0.25, 0.5].iter().for_each(|seconds| compact.extend_from_slice(&seconds.to_le_bytes()));
-        compact.extend_from_slice(b"\x05a.png");
+        compact.extend_from_slice(b"\x05a.png\x01");
         let events = [&json[..], &compact].map(|header| {
             let mut bytes = Vec::new();
             bytes.extend_from_slice(&(header.len() as u32).to_le_bytes());

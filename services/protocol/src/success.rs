@@ -12,6 +12,9 @@ use crate::{Attempt, AttemptStatus, Rows};
 
 /// The first byte of such a header. No JSON begins so.
 pub(crate) const MARKER: u8 = 1;
+/// The last byte. What a machine that stopped has not written reads as zeros on some file systems, and zeros are numbers
+/// and text like any others: a header is whole only if its end is there.
+const END: u8 = 1;
 
 #[derive(Serialize, Deserialize)]
 struct Success<'a> {
@@ -95,13 +98,14 @@ pub(crate) fn encode(attempt: &Attempt, into: &mut Vec<u8>) -> bool {
     };
     into.push(MARKER);
     postcard::to_io(&success, into).expect("memory takes everything, and every length is known");
+    into.push(END);
     true
 }
 
 /// Reads what follows the marker.
 pub(crate) fn decode(fields: &[u8]) -> postcard::Result<Attempt> {
     let (success, rest) = postcard::take_from_bytes::<Success>(fields)?;
-    if !rest.is_empty() {
+    if rest != [END] {
         return Err(postcard::Error::DeserializeBadEncoding);
     }
     Ok(Attempt {
