@@ -97,7 +97,7 @@ pub(crate) fn encode(attempt: &Attempt, into: &mut Vec<u8>) -> bool {
         detail,
     };
     into.push(MARKER);
-    postcard::to_io(&success, into).expect("memory takes everything, and every length is known");
+    postcard::to_io(&success, &mut *into).expect("memory takes everything, and every length is known");
     into.push(END);
     true
 }
