@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from components import Components
-from harness import Ended, Job, Running, Workplace, wait_until
+from harness import DEADLINE_SECONDS, Ended, Job, Running, Workplace, wait_until
 
 KINDS = ["sqlite", "sqs", "rabbitmq"]
 
@@ -84,9 +84,9 @@ class Target:
     def status(self, job_id: str) -> dict[str, Any]:
         return json.loads(self.command("status", job_id, "--json", expect=0).stdout)
 
-    def wait_for_end(self, job_id: str, state: str = "Completed") -> dict[str, Any]:
+    def wait_for_end(self, job_id: str, state: str = "Completed", seconds: float = DEADLINE_SECONDS) -> dict[str, Any]:
         """Waits until the job has ended, as it should; returns its result."""
-        result = wait_until(lambda: self.status(job_id)["result"], f"the end of {job_id}")
+        result = wait_until(lambda: self.status(job_id)["result"], f"the end of {job_id}", seconds)
         assert result["state"] == state, result
         return result
 
