@@ -12,6 +12,18 @@ fail() {
     exit 1
 }
 
+# install_packages NAME…    (Debian's names)
+install_packages() {
+    local as_root=()
+    command -v apt-get >/dev/null || fail "Install what is missing (Debian calls it: $*)."
+    [ "$(id -u)" = 0 ] || as_root=(sudo)
+    say "installing $*"
+    # An installation that was cut off forbids every later one until it is ended.
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive dpkg --configure -a >&2 || true
+    "${as_root[@]}" apt-get update -qq >&2
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "$@" >&2
+}
+
 need_cargo() {
     command -v cargo >/dev/null && return
     # rustup puts it here, but a shell that was open before does not know yet.

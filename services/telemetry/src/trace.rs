@@ -67,11 +67,6 @@ pub fn install(recorder: Recorder) {
     let _ = RECORDER.set(recorder);
 }
 
-/// Whether anybody wants to know.
-pub fn is_on() -> bool {
-    RECORDER.get().is_some()
-}
-
 /// Begins a trace.
 pub fn begin(step: impl FnOnce() -> Step) -> Option<TraceParent> {
     RECORDER.get().and_then(|recorder| recorder(step()))
