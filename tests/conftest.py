@@ -10,6 +10,7 @@ import pytest
 
 from components import Components
 from harness import Workplace
+from targets import Target, lend
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,6 +40,24 @@ def workplace(tmp_path: Path) -> Iterator[Workplace]:
 def components() -> Components:
     """LocalStack, RabbitMQ and moto, which run already. The test fails if they do not."""
     return Components.from_environment()
+
+
+@pytest.fixture
+def sqlite(workplace: Workplace, components: Components) -> Iterator[Target]:
+    """A target in a folder."""
+    yield from lend("sqlite", workplace, components)
+
+
+@pytest.fixture
+def sqs(workplace: Workplace, components: Components) -> Iterator[Target]:
+    """A target in LocalStack."""
+    yield from lend("sqs", workplace, components)
+
+
+@pytest.fixture
+def rabbitmq(workplace: Workplace, components: Components) -> Iterator[Target]:
+    """A target in RabbitMQ, with its store in LocalStack."""
+    yield from lend("rabbitmq", workplace, components)
 
 
 def crash_points() -> list[str]:

@@ -47,6 +47,14 @@ def wait_for(condition):
 '''
 
 
+def python_with(requirements: Path) -> str:
+    """The Python of an environment of its own that holds these requirements; made where it is not there yet."""
+    script = Path(__file__).resolve().parent.parent / "scripts" / "python-environment"
+    made = subprocess.run([script, requirements], capture_output=True, text=True, timeout=600)
+    assert made.returncode == 0, made.stderr
+    return made.stdout.split()[-1]
+
+
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_SECONDS) -> Any:
     """Waits for something that another process does; returns what the condition returned."""
     end = time.monotonic() + seconds

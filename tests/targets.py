@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import urllib.parse
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,14 @@ from components import Components
 from harness import DEADLINE_SECONDS, Ended, Job, Running, Workplace, wait_until
 
 KINDS = ["sqlite", "sqs", "rabbitmq"]
+
+
+def lend(kind: str, workplace: Workplace, components: Components) -> Iterator[Target]:
+    """A target for as long as a fixture lives."""
+    target = Target(kind, workplace, components)
+    yield target
+    workplace.kill_what_still_runs()
+    target.remove()
 
 
 class Target:

@@ -18,7 +18,7 @@ import pytest
 
 import access
 from components import Components
-from harness import Workplace, wait_until
+from harness import Workplace, python_with, wait_until
 from iam_gate import ACCOUNT, REGION, Gate, is_allowed, queue_arn
 from terraform_files import INFRA, MODULES, ROOTS, call, evaluate, policy, read
 
@@ -187,13 +187,7 @@ from moto.iam.access_control import IAMPolicy, PermissionResult
 ask = lambda policy, action, arn: IAMPolicy(json.dumps(policy)).is_action_permitted(action, arn)
 print(json.dumps([ask(*question) is PermissionResult.PERMITTED for question in json.load(sys.stdin)]))
 """
-    made = subprocess.run(
-        [ROOT / "scripts/python-environment", ROOT / "tests/requirements-moto.txt"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    command = [made.stdout.split()[-1], "-c", script]
+    command = [python_with(ROOT / "tests/requirements-moto.txt"), "-c", script]
     said = subprocess.run(command, input=json.dumps(questions), capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout)

@@ -16,6 +16,7 @@ import pytest
 from botocore.validate import ParamValidator
 
 from components import ROOT
+from harness import python_with
 
 FOLDER = ROOT / "infra/batch"
 README = (FOLDER / "README.md").read_text()
@@ -136,14 +137,7 @@ def test_as_many_processes_as_processors():
 @pytest.fixture(scope="module")
 def cli():
     """The folder of the AWS CLI."""
-    made = subprocess.run(
-        [ROOT / "scripts/python-environment", ROOT / "tests/requirements-aws.txt"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert made.returncode == 0, made.stderr
-    return os.path.dirname(made.stdout.split()[-1])
+    return os.path.dirname(python_with(ROOT / "tests/requirements-aws.txt"))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import boto3
 from ruamel.yaml import YAML
 
 from components import Components
+from harness import python_with
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "localstack"
@@ -45,14 +46,9 @@ def test_the_targets_are_what_the_containers_publish():
 
 def test_localstack_loses_nothing_to_late_deletes():
     """Half the messages are deleted by receipts that have lapsed, while others receive; all the rest must arrive."""
-    requirements = FOLDER / "localstack" / "requirements.txt"
-    environment = subprocess.run(
-        [ROOT / "scripts" / "python-environment", requirements], capture_output=True, text=True, check=True
-    )
-    script = ROOT / "tests" / "late_deletes.py"
-    raced = subprocess.run(
-        [environment.stdout.split()[-1], script, FOLDER / "localstack"], capture_output=True, text=True
-    )
+    python = python_with(FOLDER / "localstack" / "requirements.txt")
+    command = [python, ROOT / "tests" / "late_deletes.py", FOLDER / "localstack"]
+    raced = subprocess.run(command, capture_output=True, text=True)
     assert raced.returncode == 0, raced.stdout + raced.stderr
 
 

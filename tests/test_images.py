@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from containers import ROOT, Container, Engine, Fleet
 from harness import Job, wait_until
-from targets import Target
+from targets import lend
 
 # One process runs all of these, so that there is one engine; and making a base and the images takes its time.
 pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.timeout(900)]
@@ -67,9 +67,7 @@ def build(engine: Engine, image: str, dockerfile: str) -> None:
 
 @pytest.fixture(params=["sqs", "rabbitmq"])
 def target(request, workplace, components):
-    target = Target(request.param, workplace, components)
-    yield target
-    target.remove()
+    yield from lend(request.param, workplace, components)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from kustomize import containers, documents, identity, render
 from ruamel.yaml import YAML
 
 from components import ROOT
+from harness import python_with
 
 FOLDER = ROOT / "infra/kubernetes"
 README = (FOLDER / "README.md").read_text()
@@ -59,14 +60,7 @@ def settings(manifests):
 @pytest.fixture(scope="module")
 def problems():
     """Asks the published schemas, in an environment of their own."""
-    made = subprocess.run(
-        [ROOT / "scripts/python-environment", ROOT / "tests/requirements-kubernetes.txt"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert made.returncode == 0, made.stderr
-    python = made.stdout.split()[-1]
+    python = python_with(ROOT / "tests/requirements-kubernetes.txt")
 
     def ask(manifests):
         command = [python, ROOT / "tests/kubernetes_schemas.py"]

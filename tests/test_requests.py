@@ -16,7 +16,6 @@ import urllib.parse
 import pytest
 
 from harness import wait_until
-from targets import Target
 
 MINI_BATCHES = 10_000
 SECONDS_MAX = 300
@@ -104,11 +103,8 @@ class CountingProxy:
 
 
 @pytest.fixture
-def target(workplace, components):
-    target = Target("sqs", workplace, components)
-    yield target
-    workplace.kill_what_still_runs()
-    target.remove()
+def target(sqs):
+    return sqs
 
 
 def wait_for_result(target, name):

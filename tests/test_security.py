@@ -8,7 +8,6 @@ import struct
 import pytest
 
 from harness import INVALID, wait_until
-from targets import Target
 
 CONTENTS = """
     from recorder import record, recorded, wait_for
@@ -18,13 +17,6 @@ CONTENTS = """
         return [open(file).read() for file in files]
 """
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\u202e"
-
-
-@pytest.fixture
-def rabbitmq(workplace, components):
-    target = Target("rabbitmq", workplace, components)
-    yield target
-    target.remove()
 
 
 def record_of(event: dict, rows: bytes = b"") -> bytes:

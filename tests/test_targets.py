@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from harness import CANCELED, FAILED, INVALID, wait_until
-from targets import KINDS, Target
+from targets import KINDS, lend
 
 FILES = 40
 ROWS = """
@@ -37,29 +37,7 @@ HOLDS = """
 @pytest.fixture(params=KINDS)
 def target(request, workplace, components):
     """Each kind of target in turn."""
-    yield from targets(request.param, workplace, components)
-
-
-@pytest.fixture
-def sqlite(workplace, components):
-    yield from targets("sqlite", workplace, components)
-
-
-@pytest.fixture
-def sqs(workplace, components):
-    yield from targets("sqs", workplace, components)
-
-
-@pytest.fixture
-def rabbitmq(workplace, components):
-    yield from targets("rabbitmq", workplace, components)
-
-
-def targets(kind, workplace, components):
-    target = Target(kind, workplace, components)
-    yield target
-    workplace.kill_what_still_runs()
-    target.remove()
+    yield from lend(request.param, workplace, components)
 
 
 def go(workplace):
@@ -290,7 +268,7 @@ def test_retry_on_another_target_with_the_same_store(workplace, sqs, components)
 
 @pytest.mark.parametrize("kind", ["sqs", "rabbitmq"])
 def test_what_nobody_can_read_goes_to_the_dead_letters(workplace, components, kind):
-    for target in targets(kind, workplace, components):
+    for target in lend(kind, workplace, components):
         workplace.data(3)
         newer = {"job_id": "a-20261121-100203-ab12", "mini_batch": 0, "work": {"kind": "video", "frames": 3}}
         target.send("tasks", "hello, world")

@@ -8,7 +8,6 @@ import threading
 import pytest
 
 from harness import wait_until
-from targets import Target
 
 HOLDS = """
     from recorder import record, recorded, wait_for
@@ -51,11 +50,8 @@ def agent(workplace):
 
 
 @pytest.fixture
-def target(workplace, components):
-    target = Target("sqlite", workplace, components)
-    yield target
-    workplace.kill_what_still_runs()
-    target.remove()
+def target(sqlite):
+    return sqlite
 
 
 def finish(workplace, target, job_id):

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from harness import Workplace, wait_until
-from targets import Target
+from harness import wait_until
 
 EXECUTABLE = os.environ.get("GRISTMILL_OTLP")
 pytestmark = pytest.mark.skipif(not EXECUTABLE, reason="GRISTMILL_OTLP names no build with the feature `otlp`")
@@ -75,16 +74,15 @@ def collector():
     collector.server.server_close()
 
 
-def test_one_trace_goes_through_partitioner_worker_and_reducer(workplace: Workplace, components, collector: Collector):
+def test_one_trace_goes_through_partitioner_worker_and_reducer(workplace, sqlite, collector):
     workplace.executable = Path(EXECUTABLE)
-    target = Target("sqlite", workplace, components)
     workplace.data(FILES)
     job = workplace.job(SCRIPT, mini_batch_size=1, run_max_try=2)
-    enqueued = target.command("enqueue", job.file, expect=0, **collector.variables("partitioner"))
+    enqueued = sqlite.command("enqueue", job.file, expect=0, **collector.variables("partitioner"))
     job_id = enqueued.stdout.strip()
-    target.worker(**collector.variables("worker"))
-    target.reducer(**collector.variables("reducer"))
-    target.wait_for_end(job_id)
+    sqlite.worker(**collector.variables("worker"))
+    sqlite.reducer(**collector.variables("reducer"))
+    sqlite.wait_for_end(job_id)
     # One mini-batch is tried twice.
     wait_until(lambda: len(collector.steps) >= 3 * FILES + 2, "every step")
 
@@ -112,15 +110,14 @@ def test_one_trace_goes_through_partitioner_worker_and_reducer(workplace: Workpl
         assert len(failed) == tries - 1
 
 
-def test_who_traces_nothing_hands_on_the_trace(workplace: Workplace, components, collector: Collector):
+def test_who_traces_nothing_hands_on_the_trace(workplace, sqlite, collector):
     workplace.executable = Path(EXECUTABLE)
-    target = Target("sqlite", workplace, components)
     workplace.data(FILES)
     job = workplace.job(SCRIPT, mini_batch_size=1, run_max_try=2)
-    job_id = target.command("enqueue", job.file, expect=0, **collector.variables("partitioner")).stdout.strip()
-    target.worker()
-    target.reducer(**collector.variables("reducer"))
-    target.wait_for_end(job_id)
+    job_id = sqlite.command("enqueue", job.file, expect=0, **collector.variables("partitioner")).stdout.strip()
+    sqlite.worker()
+    sqlite.reducer(**collector.variables("reducer"))
+    sqlite.wait_for_end(job_id)
     wait_until(lambda: len(collector.steps) >= 2 * FILES, "every step")
     assert {service for service, _ in collector.steps} == {"partitioner", "reducer"}
     first = {step.span_id for service, step in collector.steps if service == "partitioner"}
