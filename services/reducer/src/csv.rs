@@ -21,8 +21,10 @@ impl Default for Dialect {
 impl Dialect {
     /// Appends one field, without a separator.
     pub fn push_field(&self, field: &str, into: &mut String) {
-        let special = |character| character == self.quote || matches!(character, '\n' | '\r');
-        let must = self.quote_all || field.contains(&*self.separator) || field.contains(special);
+        let must = self.quote_all
+            || memchr::memchr2(b'\n', b'\r', field.as_bytes()).is_some()
+            || field.contains(self.quote)
+            || field.contains(&*self.separator);
         if self.quote_none || !must {
             into.push_str(field);
             return;

@@ -163,7 +163,7 @@ impl Reducer {
         }
         // The limit on standing still begins anew with the job.
         reducer.progressed = reducer.progressed.map(|_| reducer.started);
-        reducer.reports.started(&reducer.spec.job_id, &reducer.tally);
+        reducer.reports.started(&reducer.spec.job_id, &reducer.tally).await;
         reducer.show_progress();
         Ok(reducer)
     }
@@ -427,7 +427,7 @@ impl Reducer {
 
     /// Keeps a message that cannot be read to its end, for people.
     async fn put_aside(&mut self, delivery: &Delivery, unreadable: &Unreadable) -> anyhow::Result<()> {
-        self.reports.unreadable(unreadable);
+        self.reports.unreadable(unreadable).await;
         if let Some(dead_letters) = &self.options.dead_letters {
             let letter = dead_letter(&unreadable.reason, &self.options.writer, &delivery.body, &**dead_letters);
             dead_letters.send(vec![letter]).await.context("move a message that cannot be read to the dead letters")?;
@@ -457,7 +457,7 @@ impl Reducer {
                     self.duplicates = 0;
                     let before = self.tally.mini_batches();
                     self.trace(&records, began);
-                    self.absorb(records, true);
+                    self.absorb(records, true).await;
                     tell_ended(before, self.tally.mini_batches());
                     return Ok(Appended::Committed);
                 }
@@ -513,45 +513,54 @@ impl Reducer {
             {
                 bail!("the ledger and the plan of job {} contradict each other: {reason}", self.spec.job_id);
             }
-            self.absorb(records, is_new);
+            self.absorb(records, is_new).await;
             ahead = (2 * ahead).min(SEGMENTS_AHEAD_MAX);
         }
         Ok(ahead > 1)
     }
 
     /// Folds the records of the latest segment into everything that follows from them.
-    fn absorb(&mut self, records: Vec<Record>, is_new: bool) {
-        let segment = self.ledger.segments() - 1;
-        let (now, elapsed) = (Instant::now(), self.started.elapsed());
-        for record in records {
-            let was_deserted = self.limits.is_deserted(self.tally.fleet());
-            let effect = self.tally.apply(&record.event);
-            if effect == Effect::Nothing {
-                continue;
-            }
-            if was_deserted && !self.limits.is_deserted(self.tally.fleet()) {
-                // Until now nobody was there to make progress.
-                self.progressed = self.progressed.map(|_| now);
-            }
-            if let ResultEvent::Attempt(attempt) = &record.event {
-                self.progressed = Some(now);
-                if effect == Effect::Won {
-                    self.ledger.index.place(attempt, segment, record.rows_offset, record.rows.len());
-                }
-            }
-            if let ResultEvent::RowsLost { mini_batches } = &record.event {
-                mini_batches.iter().for_each(|&mini_batch| self.ledger.index.remove(mini_batch));
-            }
-            if is_new {
+    async fn absorb(&mut self, mut records: Vec<Record>, is_new: bool) {
+        records.retain(|record| {
+            let changes = self.take_in(record);
+            if changes && is_new {
                 announce(&record.event);
             }
-            self.reports.event(&record.event, is_new, elapsed);
-        }
+            changes
+        });
+        self.reports.events(records, is_new, self.started.elapsed()).await;
         match (self.tally.fleet().is_in_init(), self.in_init_since) {
             (true, None) => self.in_init_since = Some(Instant::now()),
             (false, Some(_)) => self.in_init_since = None,
             _ => {}
         }
+    }
+
+    /// Folds one record of the latest segment into the tally. Returns whether it changes anything.
+    fn take_in(&mut self, record: &Record) -> bool {
+        let was_deserted = self.limits.is_deserted(self.tally.fleet());
+        let effect = self.tally.apply(&record.event);
+        if effect == Effect::Nothing {
+            return false;
+        }
+        if was_deserted && !self.limits.is_deserted(self.tally.fleet()) {
+            // Until now nobody was there to make progress.
+            self.progressed = self.progressed.map(|_| Instant::now());
+        }
+        match &record.event {
+            ResultEvent::Attempt(attempt) => {
+                self.progressed = Some(Instant::now());
+                if effect == Effect::Won {
+                    let segment = self.ledger.segments() - 1;
+                    self.ledger.index.place(attempt, segment, record.rows_offset, record.rows.len());
+                }
+            }
+            ResultEvent::RowsLost { mini_batches } => {
+                mini_batches.iter().for_each(|&mini_batch| self.ledger.index.remove(mini_batch));
+            }
+            _ => {}
+        }
+        true
     }
 
     fn verdict(&self, polled: bool) -> Option<End> {
@@ -592,7 +601,7 @@ impl Reducer {
         }
         self.show_progress();
         self.write_progress().await;
-        self.reports.flush();
+        self.reports.flush().await;
         match self.store.cancel_requested().await {
             Ok(None) => {}
             Ok(Some(reason)) => return Ok(Some(Rest::Ends(End::Canceled(Some(reason))))),

@@ -143,7 +143,7 @@ impl Reducer {
             let path = self.spec.output.folder.as_path().to_owned();
             return Ok(Some(Written { path, warnings: vec![] }));
         }
-        self.reports.decided("Every mini batch has ended; the final file is written.");
+        self.reports.decided("Every mini batch has ended; the final file is written.").await;
         let store = self.store.clone();
         let index = std::mem::take(&mut self.ledger.index);
         let (output, job_id) = (self.spec.output.clone(), self.spec.job_id.clone());

@@ -10,12 +10,14 @@ mod summaries;
 pub(crate) mod text;
 mod upload;
 
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use protocol::{Attempt, JobResult, ResultEvent};
+use protocol::{Attempt, JobResult, Record, ResultEvent};
 use storage::JobStore;
+use tokio::task::JoinHandle;
 
 use crate::failures::one_line;
 use crate::ledger::Unreadable;
@@ -34,7 +36,10 @@ const UNREADABLE_MAX: usize = 16;
 /// The reports of one job; no files where there is no place for them.
 #[derive(Debug)]
 pub(crate) struct Reports {
+    /// `None` too while `writing` has them.
     files: Option<Files>,
+    /// Events are being written, beside the next commit.
+    writing: Option<JoinHandle<Files>>,
     upload: Option<Upload>,
 }
 
@@ -59,23 +64,44 @@ impl Reports {
     /// Starts the reports of a job.
     pub async fn new(store: &JobStore, options: &Options) -> Self {
         if !options.reports {
-            return Self { files: None, upload: None };
+            return Self::in_folder(None, options);
         }
         if let Some(folder) = store.folder().filter(|_| !options.shared) {
-            return Self { files: Some(Files::new(&folder.join("logs"), &options.writer)), upload: None };
+            return Self::in_folder(Some(&folder.join("logs")), options);
         }
         match Upload::new(store.clone()).await {
-            Ok(upload) => Self { files: Some(Files::new(upload.folder(), &options.writer)), upload: Some(upload) },
+            Ok(upload) => {
+                let files = Self::in_folder(Some(upload.folder()), options);
+                Self { upload: Some(upload), ..files }
+            }
             Err(error) => {
                 tracing::warn!(%error, "no temporary folder can be made for reports, the job goes on without them");
-                Self { files: None, upload: None }
+                Self::in_folder(None, options)
             }
         }
     }
 
+    fn in_folder(logs: Option<&Path>, options: &Options) -> Self {
+        Self { files: logs.map(|logs| Files::new(logs, &options.writer)), writing: None, upload: None }
+    }
+
+    /// The files, once what is on its way into them is there.
+    async fn files(&mut self) -> Option<&mut Files> {
+        if let Some(writing) = &mut self.writing {
+            let written = writing.await;
+            self.writing = None;
+            match written {
+                Ok(files) => self.files = Some(files),
+                // Only a runtime that ends cancels it.
+                Err(error) => error.try_into_panic().map_or((), |panic| resume_unwind(panic)),
+            }
+        }
+        self.files.as_mut()
+    }
+
     /// The ledger has been read.
-    pub fn started(&mut self, job_id: &str, tally: &Tally) {
-        let Some(files) = &mut self.files else { return };
+    pub async fn started(&mut self, job_id: &str, tally: &Tally) {
+        let Some(files) = self.files().await else { return };
         files.ended_before = tally.ended();
         files.overview_line(&format!("Start the job {job_id}."));
         if tally.ended() > 0 {
@@ -85,31 +111,38 @@ impl Reports {
         files.flush();
     }
 
-    /// An event was committed, or read from the ledger, that changed the tally.
-    pub fn event(&mut self, event: &ResultEvent, is_new: bool, elapsed: Duration) {
-        if let Some(files) = &mut self.files {
-            files.event(event, is_new, elapsed);
+    /// Events were committed, or read from the ledger, that changed the tally. Of a job of many quick mini-batches
+    /// this is a good part of all work, so another thread does it, at most one call behind.
+    pub async fn events(&mut self, records: Vec<Record>, is_new: bool, elapsed: Duration) {
+        if self.files().await.is_none() {
+            return;
         }
+        self.writing = self.files.take().map(|mut files| {
+            tokio::task::spawn_blocking(move || {
+                records.iter().for_each(|record| files.event(&record.event, is_new, elapsed));
+                files
+            })
+        });
     }
 
     /// A message cannot be read, and is put aside.
-    pub fn unreadable(&mut self, unreadable: &Unreadable) {
+    pub async fn unreadable(&mut self, unreadable: &Unreadable) {
         tracing::error!(error = unreadable.reason, "a result message cannot be read and is put aside");
-        if let Some(files) = &mut self.files {
+        if let Some(files) = self.files().await {
             files.unreadable(unreadable);
         }
     }
 
     /// Something the reducer decided.
-    pub fn decided(&mut self, message: &str) {
-        if let Some(files) = &mut self.files {
+    pub async fn decided(&mut self, message: &str) {
+        if let Some(files) = self.files().await {
             files.master.line(message);
         }
     }
 
     /// Some time has passed: says how the job stands.
     pub async fn tick(&mut self, tally: &Tally, elapsed: Duration) {
-        if let Some(files) = &mut self.files {
+        if let Some(files) = self.files().await {
             files.tick(tally, elapsed);
         }
         if let Some(upload) = &mut self.upload {
@@ -118,15 +151,15 @@ impl Reports {
     }
 
     /// Lets readers see what was written.
-    pub fn flush(&mut self) {
-        if let Some(files) = &mut self.files {
+    pub async fn flush(&mut self) {
+        if let Some(files) = self.files().await {
             files.flush();
         }
     }
 
     /// The reducer stops, and the job goes on.
     pub async fn left(&mut self, tally: &Tally, elapsed: Duration) {
-        let Some(files) = &mut self.files else { return };
+        let Some(files) = self.files().await else { return };
         files.tick(tally, elapsed);
         let stopped = format!("The overviewer on {} stopped; the job goes on.", files.writer);
         files.overview_line(&stopped);
@@ -138,7 +171,7 @@ impl Reports {
 
     /// The job has ended.
     pub async fn ended(&mut self, result: &JobResult, tally: &Tally, warnings: &[String]) {
-        let Some(files) = &mut self.files else { return };
+        let Some(files) = self.files().await else { return };
         let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
         files.tick(tally, elapsed);
         let cause = result.cause.as_ref().map_or_else(String::new, |cause| format!(" {cause}"));
