@@ -1,13 +1,17 @@
 """The components that people and tests run jobs against: what is in `localstack/`, and what `scripts/up` starts."""
 
+import contextlib
 import json
 import re
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 from pathlib import Path
 
 import boto3
+from botocore.exceptions import ClientError
 from ruamel.yaml import YAML
 
 from components import Components
@@ -16,6 +20,9 @@ from harness import python_with
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "localstack"
 COMPOSE = FOLDER / "compose.yaml"
+PART_BYTES = 5 << 20
+PARTS = 10
+ABORTED_UPLOADS = 10
 
 
 def compose_services() -> dict:
@@ -50,6 +57,48 @@ def test_localstack_loses_nothing_to_late_deletes():
     command = [python, ROOT / "tests" / "late_deletes.py", FOLDER / "localstack"]
     raced = subprocess.run(command, capture_output=True, text=True)
     assert raced.returncode == 0, raced.stdout + raced.stderr
+
+
+class Upload:
+    """An object that is about to be completed."""
+
+    def __init__(self, s3, key: str):
+        self.s3, self.names = s3, {"Bucket": "half-an-upload", "Key": key}
+        self.names["UploadId"] = s3.create_multipart_upload(**self.names)["UploadId"]
+        self.parts = [{"PartNumber": number, "ETag": self.copy_part(number)} for number in range(1, PARTS + 1)]
+
+    def copy_part(self, number: int) -> str:
+        copied = self.s3.upload_part_copy(**self.names, PartNumber=number, CopySource="half-an-upload/part")
+        return copied["CopyPartResult"]["ETag"]
+
+    def complete(self):
+        with contextlib.suppress(ClientError):
+            self.s3.complete_multipart_upload(**self.names, MultipartUpload={"Parts": self.parts})
+
+    def abort(self):
+        with contextlib.suppress(ClientError):
+            self.s3.abort_multipart_upload(**self.names)
+
+
+def test_localstack_never_shows_half_of_an_upload(components: Components):
+    """Uploads are aborted while they are being completed: what stands there is what stood before, or all of it."""
+    s3 = components.client("s3")
+    s3.create_bucket(Bucket="half-an-upload")
+    s3.put_object(Bucket="half-an-upload", Key="part", Body=b"x" * PART_BYTES)
+    undisturbed = Upload(s3, "undisturbed")
+    began = time.monotonic()
+    undisturbed.complete()
+    took = time.monotonic() - began
+    for number in range(ABORTED_UPLOADS):
+        s3.put_object(Bucket="half-an-upload", Key="object", Body=b"before")
+        upload = Upload(s3, "object")
+        completing = threading.Thread(target=upload.complete)
+        completing.start()
+        time.sleep(took * number / ABORTED_UPLOADS)
+        upload.abort()
+        completing.join()
+        found = s3.get_object(Bucket="half-an-upload", Key="object")["Body"].read()
+        assert len(found) in (len(b"before"), PARTS * PART_BYTES)
 
 
 def test_both_brokers_start_with_the_queues_of_a_target_and_a_redrive_policy(components: Components):
