@@ -66,8 +66,9 @@ async fn receive_all(queue: &RabbitQueue) -> Vec<Delivery> {
     }
 }
 
+/// Waits for as long as a broker may take that starts again on a busy machine.
 async fn receive_one(queue: &RabbitQueue) -> Delivery {
-    queue.receive(request(1, Duration::from_secs(20))).await.expect("receive").remove(0)
+    queue.receive(request(1, Duration::from_secs(60))).await.expect("receive").remove(0)
 }
 
 fn request(messages_max: usize, wait: Duration) -> Receive {
