@@ -2,7 +2,7 @@
 //!
 //! The roles do not know each other. What they share here is what they would share across machines: two queues and a
 //! store. This file starts them, and stops them in the order that loses nothing: agents first, so that they announce
-//! what they have, then the reducer, which commits it. At the end of the work agents stop while the final file is written.
+//! what they have, then the reducer, which commits it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -83,7 +83,6 @@ impl Execution<'_> {
         }
         let pending = if self.resumed { self.take_over(&tasks, &mut reducer, tell).await? } else { Unfinished::all() };
         let progress = reducer.progress();
-        let mut ended = progress.clone();
         let fail_job = reducer.fail_job();
 
         let spec = Arc::new(self.spec.clone());
@@ -133,7 +132,6 @@ impl Execution<'_> {
         };
         tokio::pin!(provisioning);
         let mut starting = true;
-        let mut working = true;
         let mut canceled = false;
         let result = loop {
             tokio::select! {
@@ -160,26 +158,28 @@ impl Execution<'_> {
                         reduce_cancel.cancel();
                     }
                 }
-                // Interpreters end while the final file is written.
-                () = all_ended(&mut ended), if working => {
-                    working = false;
-                    raise(&stop, Stop::Finish);
-                }
                 () = cancel.cancelled(), if !canceled => {
                     canceled = true;
                     planning.abort();
-                    raise(&stop, Stop::Drain);
+                    stop.send_replace(Stop::Drain);
                     if agents.is_empty() {
                         reduce_cancel.cancel();
                     }
                 }
-                () = kill.cancelled(), if canceled && *stop.borrow() < Stop::Kill => raise(&stop, Stop::Kill),
+                () = kill.cancelled(), if canceled && *stop.borrow() < Stop::Kill => {
+                    stop.send_replace(Stop::Kill);
+                }
                 reduced = &mut reducing => break reduced.context("the reducer panicked")?,
             }
         };
         planning.abort();
         let completed = result.as_ref().is_ok_and(|result| result.state == JobState::Completed);
-        raise(&stop, if completed { Stop::Finish } else { Stop::Kill });
+        let last = if completed { Stop::Finish } else { Stop::Kill };
+        stop.send_if_modified(|stop| {
+            let later = last > *stop;
+            *stop = last.max(*stop);
+            later
+        });
         while agents.join_next().await.is_some() {}
         bar.abort();
         let _ = bar.await;
@@ -234,22 +234,6 @@ impl Execution<'_> {
         tell(&unfinished.explain(&self.spec, committed, announced, failed, self.reopened));
         Ok(unfinished)
     }
-}
-
-/// Waits until no mini-batch is left.
-async fn all_ended(progress: &mut watch::Receiver<Progress>) {
-    if progress.wait_for(Progress::all_ended).await.is_err() {
-        std::future::pending().await
-    }
-}
-
-/// Tells the agents to stop, unless they were told more.
-fn raise(stop: &watch::Sender<Stop>, to: Stop) {
-    stop.send_if_modified(|stop| {
-        let is_more = to > *stop;
-        *stop = to.max(*stop);
-        is_more
-    });
 }
 
 async fn plan(partitioner: Partitioner, unfinished: Unfinished, fail_job: FailJob) {

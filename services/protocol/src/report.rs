@@ -42,13 +42,6 @@ pub struct Progress {
     pub waiting: Vec<Waiting>,
 }
 
-impl Progress {
-    /// Whether every mini-batch of the plan has ended.
-    pub fn all_ended(&self) -> bool {
-        self.planned && self.mini_batches.succeeded + self.mini_batches.failed >= self.mini_batches.total
-    }
-}
-
 /// `result.json`: written once, when the job ends. Also what `run --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobResult {
