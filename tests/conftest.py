@@ -71,6 +71,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("crash_point", crash_points())
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """In a process of pytest-xdist the id of a test ends with its group, or the group does not hold."""
+    if hasattr(session.config, "workerinput"):
+        for item in session.items:
+            group = item.get_closest_marker("xdist_group")
+            assert not group or item.nodeid.endswith(f"@{group.args[0]}"), f"{item.nodeid} runs outside its group"
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What the tests of faults did, and what came of it."""
     reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")

@@ -99,7 +99,7 @@ impl Processed {
     }
 }
 
-// There is a row for each attempt: `write!` would take half of what the reducer does.
+// There is a row for each attempt, and `write!` is several times slower than what follows.
 
 fn push_number(row: &mut String, number: u64) {
     row.push_str(itoa::Buffer::new().format(number));
