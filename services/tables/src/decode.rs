@@ -1,6 +1,7 @@
 //! Blocks of a mini-batch into one record batch.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -55,13 +56,19 @@ pub struct Decoded {
     pub warnings_total: u64,
 }
 
-/// Decodes mini-batches, one after the other. Keeps its buffers, so each thread has one of its own.
+/// Decodes mini-batches, one after the other. Keeps its buffers, which are as large as they are.
 #[derive(Default)]
 pub struct Decoder {
     text: Text,
     rows: Rows,
     lines: LineNumbers,
     row_groups: RowGroupReader,
+}
+
+impl fmt::Debug for Decoder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Decoder").finish_non_exhaustive()
+    }
 }
 
 impl Decoder {

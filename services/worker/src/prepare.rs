@@ -6,9 +6,8 @@
 mod bounds;
 mod remote;
 
-use std::cell::RefCell;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{self, Arc, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use bounds::Bounds;
@@ -51,7 +50,13 @@ pub struct Preparer {
     /// Chunk of the plan that was read last: descriptors that point there come in runs.
     chunk: Mutex<Option<(u64, Bytes)>>,
     files: Arc<MemoryFiles>,
+    decoders: Arc<Decoders>,
 }
+
+/// Decoders that nobody uses now. Each keeps its buffers, as large as a mini-batch, and is used again: there are as many as
+/// decode at a time, and not one for each of the threads that have done so.
+#[derive(Debug, Default)]
+struct Decoders(sync::Mutex<Vec<Decoder>>);
 
 /// A table as it was read.
 struct Table {
@@ -93,7 +98,8 @@ impl Preparer {
         let remote = Remote::new(store.stores().clone(), cache);
         let files = Arc::new(MemoryFiles::new(prefetch_bytes_max / FREE_FILES_SHARE));
         let bounds = Bounds::new(&spec);
-        Self { spec, bounds, store, remote, schemas: OnceCell::new(), chunk: Mutex::new(None), files }
+        let decoders = Arc::default();
+        Self { spec, bounds, store, remote, schemas: OnceCell::new(), chunk: Mutex::new(None), files, decoders }
     }
 
     /// Whether a descriptor names nothing but what is its own; in the error, what else it names.
@@ -200,18 +206,29 @@ impl Preparer {
             .table
             .clone();
         let local = self.remote.tables(blocks).await?;
-        let (blocks, files) = (blocks.to_vec(), self.files.clone());
-        let decoded = tokio::task::spawn_blocking(move || decode(&local, &blocks, &options, schema.as_ref(), &files));
+        let (blocks, files, decoders) = (blocks.to_vec(), self.files.clone(), self.decoders.clone());
+        let decoded = tokio::task::spawn_blocking(move || {
+            let mut decoder = decoders.take();
+            let table = decode(&mut decoder, &local, &blocks, &options, schema.as_ref(), &files);
+            decoders.give_back(decoder);
+            table
+        });
         decoded.await.context("reading the table panicked")?
     }
 }
 
-thread_local! {
-    /// A decoder keeps its buffers, so each thread that decodes has one.
-    static DECODER: RefCell<Decoder> = RefCell::default();
+impl Decoders {
+    fn take(&self) -> Decoder {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, decoder: Decoder) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(decoder);
+    }
 }
 
 fn decode(
+    decoder: &mut Decoder,
     local: &[TableFile],
     blocks: &[Block],
     options: &TableOptions,
@@ -223,7 +240,7 @@ fn decode(
     let local_blocks: Vec<LocalBlock> =
         local_blocks.map(|(block, (file, path))| LocalBlock { block, path, has_holes: file.has_holes() }).collect();
     let request = DecodeRequest { blocks: &local_blocks, options, schema };
-    let decoded = DECODER.with_borrow_mut(|decoder| decoder.decode(&request))?;
+    let decoded = decoder.decode(&request)?;
     let stream = IpcStream::new(&decoded.batch)?;
     Ok(Table {
         file: files.fill(stream.pieces())?,
