@@ -2,7 +2,8 @@
 //!
 //! The roles do not know each other. What they share here is what they would share across machines: two queues and a
 //! store. This file starts them, and stops them in the order that loses nothing: agents first, so that they announce
-//! what they have, then the reducer, which commits it.
+//! what they have, then the reducer, which commits it. When all work is done, agents end while the reducer writes the final
+//! file.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -83,6 +84,7 @@ impl Execution<'_> {
         }
         let pending = if self.resumed { self.take_over(&tasks, &mut reducer, tell).await? } else { Unfinished::all() };
         let progress = reducer.progress();
+        let all_ended = reducer.all_ended();
         let fail_job = reducer.fail_job();
 
         let spec = Arc::new(self.spec.clone());
@@ -158,28 +160,22 @@ impl Execution<'_> {
                         reduce_cancel.cancel();
                     }
                 }
+                () = all_ended.cancelled(), if *stop.borrow() == Stop::No => raise(&stop, Stop::Finish),
                 () = cancel.cancelled(), if !canceled => {
                     canceled = true;
                     planning.abort();
-                    stop.send_replace(Stop::Drain);
+                    raise(&stop, Stop::Drain);
                     if agents.is_empty() {
                         reduce_cancel.cancel();
                     }
                 }
-                () = kill.cancelled(), if canceled && *stop.borrow() < Stop::Kill => {
-                    stop.send_replace(Stop::Kill);
-                }
+                () = kill.cancelled(), if canceled && *stop.borrow() < Stop::Kill => raise(&stop, Stop::Kill),
                 reduced = &mut reducing => break reduced.context("the reducer panicked")?,
             }
         };
         planning.abort();
         let completed = result.as_ref().is_ok_and(|result| result.state == JobState::Completed);
-        let last = if completed { Stop::Finish } else { Stop::Kill };
-        stop.send_if_modified(|stop| {
-            let later = last > *stop;
-            *stop = last.max(*stop);
-            later
-        });
+        raise(&stop, if completed { Stop::Finish } else { Stop::Kill });
         while agents.join_next().await.is_some() {}
         bar.abort();
         let _ = bar.await;
@@ -234,6 +230,15 @@ impl Execution<'_> {
         tell(&unfinished.explain(&self.spec, committed, announced, failed, self.reopened));
         Ok(unfinished)
     }
+}
+
+/// Tells the agents to stop, unless they were told more.
+fn raise(stop: &watch::Sender<Stop>, to: Stop) {
+    stop.send_if_modified(|stop| {
+        let is_more = to > *stop;
+        *stop = to.max(*stop);
+        is_more
+    });
 }
 
 async fn plan(partitioner: Partitioner, unfinished: Unfinished, fail_job: FailJob) {

@@ -1,5 +1,6 @@
 //! What workers and the partitioner tell the reducer, through the result queue.
 
+use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use crate::trace::lenient;
@@ -49,7 +50,7 @@ pub enum ResultEvent {
         /// `processNNN`.
         process: String,
         /// What happened.
-        error: ErrorReport,
+        error: Box<ErrorReport>,
     },
     /// A Python process ended.
     ProcessEnded {
@@ -68,7 +69,7 @@ pub enum ResultEvent {
         cause: Option<String>,
     },
     /// Something takes unusually long.
-    Waiting(Waiting),
+    Waiting(Box<Waiting>),
     /// The ended job was opened again (`retry`): mini-batches that had failed are pending, their tries unspent.
     Reopened {
         /// Wall clock, milliseconds since the epoch.
@@ -116,10 +117,11 @@ pub struct Attempt {
     pub try_number: u32,
     /// Deliveries lost with their node before this attempt.
     pub deliveries_lost: u32,
-    /// Node that worked on it.
-    pub node: String,
+    /// Node that worked on it. This and the process are in every outcome: short names, as they are, cost no memory of their
+    /// own.
+    pub node: CompactString,
     /// `processNNN`; empty when no process saw it.
-    pub process: String,
+    pub process: CompactString,
     /// How it ended.
     pub status: AttemptStatus,
     /// Whether no further try follows. Successes are always final.

@@ -4,6 +4,8 @@
 //! A record is `u32 header length · u32 rows length · header · rows`, lengths little-endian. The header is the event:
 //! as JSON, or compact if it is an ordinary success.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
 use crate::{ResultEvent, is_job_id, success};
@@ -13,10 +15,9 @@ use crate::{ResultEvent, is_job_id, success};
 pub struct Record {
     /// The event.
     pub event: ResultEvent,
-    /// Rows of a successful attempt; empty otherwise.
-    pub rows: Bytes,
-    /// Where `rows` begin in the bytes that were decoded.
-    pub rows_offset: usize,
+    /// Where the rows of a successful attempt are in the bytes that were decoded, with which the record ends; empty
+    /// otherwise.
+    pub rows: Range<usize>,
 }
 
 /// The bytes are not a sequence of records.
@@ -93,7 +94,7 @@ pub fn decode_records(bytes: &Bytes) -> impl Iterator<Item = Result<Record, Reco
         }
         let decoded = decode_record(bytes, offset);
         offset = match &decoded {
-            Ok(record) => record.rows_offset + record.rows.len(),
+            Ok(record) => record.rows.end,
             Err(_) => bytes.len(),
         };
         Some(decoded)
@@ -121,7 +122,7 @@ fn decode_record(bytes: &Bytes, offset: usize) -> Result<Record, RecordError> {
         }
         _ => serde_json::from_slice(header).map_err(|source| RecordError::Header { offset, source })?,
     };
-    Ok(Record { event, rows: bytes.slice(rows_offset..rows_offset + rows_length), rows_offset })
+    Ok(Record { event, rows: rows_offset..rows_offset + rows_length })
 }
 
 #[cfg(test)]
@@ -145,8 +146,7 @@ mod tests {
         let bytes = Bytes::from(bytes);
         let records: Vec<Record> = decode_records(&bytes).collect::<Result<_, _>>().expect("valid");
         assert_eq!(records.len(), 2);
-        assert_eq!(&records[0].rows[..], b"one\n");
-        assert_eq!(&bytes[records[0].rows_offset..][..4], b"one\n");
+        assert_eq!(&bytes[records[0].rows.clone()], b"one\n");
         assert_eq!(records[1].event, stopped("1"));
     }
 
@@ -199,8 +199,8 @@ mod tests {
                 mini_batch: ids.0,
                 try_number: ids.1,
                 deliveries_lost: ids.2,
-                node: ids.3,
-                process: ids.4,
+                node: ids.3.into(),
+                process: ids.4.into(),
                 status,
                 is_final: ids.5,
                 total: counts.0,
@@ -239,7 +239,7 @@ mod tests {
                 && attempt.traceparent.is_none();
             prop_assert_eq!(is_compact(&bytes), is_ordinary);
             let record = decode_records(&bytes).next().expect("one").expect("valid");
-            prop_assert_eq!(&record.rows[..], b"rows");
+            prop_assert_eq!(&bytes[record.rows.clone()], b"rows");
             prop_assert_eq!(record.event, ResultEvent::Attempt(Box::new(attempt)));
         }
 

@@ -83,7 +83,7 @@ fn decode(bytes: &[u8]) {
     let body = Bytes::copy_from_slice(bytes);
     let _ = job_of_message(&body);
     for record in decode_records(&body).flatten() {
-        assert!(record.rows.len() + record.rows_offset <= bytes.len());
+        assert!(record.rows.end <= bytes.len());
         if let ResultEvent::Attempt(attempt) = record.event {
             assert!(attempt.failed() <= attempt.total);
         }

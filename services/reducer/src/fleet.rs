@@ -49,7 +49,7 @@ impl Fleet {
             }
             ResultEvent::InitFailed { node, process, error } => {
                 self.init_failures += 1;
-                self.init_error = Some(error.clone());
+                self.init_error = Some((**error).clone());
                 self.no_longer_waiting(node, process);
             }
             ResultEvent::ProcessEnded { node, process, .. } => {
@@ -71,7 +71,7 @@ impl Fleet {
                 if self.waiting.len() == WAITING_MAX {
                     self.waiting.remove(0);
                 }
-                self.waiting.push(waiting.clone());
+                self.waiting.push((**waiting).clone());
             }
             ResultEvent::Job { .. }
             | ResultEvent::Attempt(_)
@@ -186,18 +186,18 @@ mod tests {
     }
 
     fn init_failed(process: &str) -> ResultEvent {
-        ResultEvent::InitFailed { node: "0".into(), process: process.into(), error: ErrorReport::default() }
+        ResultEvent::InitFailed { node: "0".into(), process: process.into(), error: Box::default() }
     }
 
     fn waiting(process: &str) -> ResultEvent {
-        ResultEvent::Waiting(Waiting {
+        ResultEvent::Waiting(Box::new(Waiting {
             node: "0".into(),
             process: process.into(),
             mini_batch: Some(4),
             phase: SlotPhase::Run,
             seconds: 40,
             stack: String::new(),
-        })
+        }))
     }
 
     fn fleet(events: &[ResultEvent]) -> Fleet {

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use anyhow::Context;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use protocol::{Attempt, Record, RecordError, ResultEvent, Rows, decode_records, encode_record};
 use storage::{Commit, JobStore};
 use telemetry::metrics;
@@ -18,6 +18,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// What one segment holds, but for a single message that is larger.
 pub(crate) const SEGMENT_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// What an ordinary success takes in a message, about: its path, its counts and times, and few rows.
+const ORDINARY_BYTES: usize = 160;
 
 /// Pauses before a commit is tried again, each twice as long as the one before.
 const COMMIT_PAUSE_MIN: Duration = Duration::from_millis(250);
@@ -135,9 +138,24 @@ impl Index {
 /// Records on their way into the ledger: those of some messages that can be read.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    /// Each with its bytes, in which its rows begin at `rows_offset`.
-    records: Vec<(Bytes, Record)>,
+    messages: Vec<Bytes>,
+    records: Vec<Held>,
+    /// Of all records.
     bytes: usize,
+}
+
+/// A record of a batch: bytes of one of its messages from `start` to the end of its rows.
+#[derive(Debug)]
+struct Held {
+    message: usize,
+    start: usize,
+    record: Record,
+}
+
+impl Held {
+    fn bytes(&self) -> usize {
+        self.record.rows.end - self.start
+    }
 }
 
 /// What is put aside of a message: its end that is no sequence of records, or a record that is not believed.
@@ -150,17 +168,19 @@ pub(crate) struct Unreadable {
 impl Batch {
     /// Adds a message. What cannot be read of it stays out, and is returned.
     pub fn add(&mut self, body: &Bytes) -> Option<Unreadable> {
+        let message = self.messages.len();
+        self.messages.push(body.clone());
+        self.records.reserve(body.len() / ORDINARY_BYTES);
         let mut start = 0;
         for record in decode_records(body) {
             match record {
                 // The whole ledger belongs to the job.
-                Ok(Record { event: ResultEvent::Job { .. }, rows_offset, .. }) => start = rows_offset,
-                Ok(mut record) => {
-                    let end = record.rows_offset + record.rows.len();
-                    record.rows_offset -= start;
-                    self.bytes += end - start;
-                    self.records.push((body.slice(start..end), record));
-                    start = end;
+                Ok(Record { event: ResultEvent::Job { .. }, rows }) => start = rows.end,
+                Ok(record) => {
+                    let held = Held { message, start, record };
+                    start = held.record.rows.end;
+                    self.bytes += held.bytes();
+                    self.records.push(held);
                 }
                 Err(error) => return Some(Unreadable { bytes: body.slice(start..), reason: error.to_string() }),
             }
@@ -170,31 +190,30 @@ impl Batch {
 
     /// The events, in order.
     pub fn events(&self) -> impl Iterator<Item = &ResultEvent> {
-        self.records.iter().map(|(_, record)| &record.event)
+        self.records.iter().map(|held| &held.record.event)
     }
 
     /// Takes out every record for which there is a reason to.
     pub fn take_refused(&mut self, refused: impl Fn(&ResultEvent) -> Option<String>) -> Vec<Unreadable> {
         let mut taken = Vec::new();
-        let mut bytes = 0;
-        self.records.retain(|(piece, record)| match refused(&record.event) {
+        self.records.retain(|held| match refused(&held.record.event) {
             Some(reason) => {
-                taken.push(Unreadable { bytes: piece.clone(), reason });
+                let bytes = self.messages[held.message].slice(held.start..held.record.rows.end);
+                self.bytes -= bytes.len();
+                taken.push(Unreadable { bytes, reason });
                 false
             }
-            None => {
-                bytes += piece.len();
-                true
-            }
+            None => true,
         });
-        self.bytes = bytes;
         taken
     }
 
     /// Adds the records of another batch behind its own.
     pub fn append(&mut self, other: Self) {
+        let messages = self.messages.len();
         self.bytes += other.bytes;
-        self.records.extend(other.records);
+        self.messages.extend(other.messages);
+        self.records.extend(other.records.into_iter().map(|held| Held { message: messages + held.message, ..held }));
     }
 
     /// Adds an event of the reducer's own.
@@ -207,17 +226,14 @@ impl Batch {
     /// Leaves out every event that is not news. Returns how many of them were attempts.
     pub fn retain(&mut self, mut is_news: impl FnMut(&ResultEvent) -> bool) -> u64 {
         let mut attempts = 0;
-        let mut bytes = 0;
-        self.records.retain(|(piece, record)| {
-            let keep = is_news(&record.event);
-            if keep {
-                bytes += piece.len();
-            } else {
-                attempts += u64::from(matches!(record.event, ResultEvent::Attempt(_)));
+        self.records.retain(|held| {
+            let keep = is_news(&held.record.event);
+            if !keep {
+                self.bytes -= held.bytes();
+                attempts += u64::from(matches!(held.record.event, ResultEvent::Attempt(_)));
             }
             keep
         });
-        self.bytes = bytes;
         attempts
     }
 
@@ -230,23 +246,28 @@ impl Batch {
         self.records.is_empty()
     }
 
-    fn segment(&self) -> Bytes {
-        match &self.records[..] {
-            [(piece, _)] => piece.clone(),
-            records => {
-                let mut segment = BytesMut::with_capacity(self.bytes);
-                records.iter().for_each(|(piece, _)| segment.extend_from_slice(piece));
-                segment.freeze()
-            }
-        }
+    /// How many records there are.
+    pub fn len(&self) -> usize {
+        self.records.len()
     }
 
-    /// The records, each with the offset of its rows in the segment.
+    /// The bytes of all records, in as few pieces as they stand in their messages.
+    fn segment(&self) -> Vec<Bytes> {
+        let is_next = |one: &Held, next: &Held| one.message == next.message && one.record.rows.end == next.start;
+        let piece = |run: &[Held]| match run {
+            [first, ..] => self.messages[first.message].slice(first.start..run[run.len() - 1].record.rows.end),
+            [] => Bytes::new(),
+        };
+        self.records.chunk_by(is_next).map(piece).collect()
+    }
+
+    /// The records, each with the place of its rows in the segment.
     fn into_records(self) -> Vec<Record> {
         let mut at = 0;
-        let placed = |(piece, mut record): (Bytes, Record)| {
-            record.rows_offset += at;
-            at += piece.len();
+        let placed = |Held { start, mut record, .. }: Held| {
+            let (rows, bytes) = (record.rows.len(), record.rows.end - start);
+            at += bytes;
+            record.rows = at - rows..at;
             record
         };
         self.records.into_iter().map(placed).collect()
@@ -345,8 +366,7 @@ impl Ledger {
     /// Commits a batch as the next segment, unless another reducer has made that.
     pub async fn commit(&mut self, batch: Batch) -> anyhow::Result<Committed> {
         let sequence = self.segments();
-        let segment = batch.segment();
-        let bytes = segment.len() as u64;
+        let (segment, bytes) = (batch.segment(), batch.bytes as u64);
         let began = Instant::now();
         let commit =
             self.commit_patiently(u64::from(sequence), segment).await.context("commit results to the ledger")?;
@@ -363,7 +383,7 @@ impl Ledger {
         }
     }
 
-    async fn commit_patiently(&self, sequence: u64, segment: Bytes) -> storage::Result<Commit> {
+    async fn commit_patiently(&self, sequence: u64, segment: Vec<Bytes>) -> storage::Result<Commit> {
         let began = Instant::now();
         let mut pause = COMMIT_PAUSE_MIN;
         loop {
@@ -397,7 +417,7 @@ fn decode_segment(bytes: &Bytes) -> Result<Vec<Record>, Unusable> {
         match record {
             Ok(record) => records.push(record),
             Err(error) => {
-                let readable = records.last().map_or(0, |last| last.rows_offset + last.rows.len());
+                let readable = records.last().map_or(0, |last| last.rows.end);
                 let cut_short = matches!(error, RecordError::Truncated { .. }) || is_blank(&bytes[readable..]);
                 return Err(Unusable { error: error.into(), readable, cut_short });
             }
@@ -467,8 +487,7 @@ mod tests {
         named.extend(message(1, b"one\n"));
         let committed = commit(&mut first, &[message(0, b"zero\n"), named]).await;
         let segment = store.segment(0).await.expect("readable").expect("committed");
-        let at = committed[1].rows_offset;
-        assert_eq!(&segment[at..at + 4], b"one\n");
+        assert_eq!(&segment[committed[1].rows.clone()], b"one\n");
 
         let mut again = ledger(&store);
         let read = again.read_next(1).await.expect("readable").expect("one segment");
@@ -488,7 +507,7 @@ mod tests {
         let committed = first.commit(batch).await.expect("writable");
         let Committed::Ours(records) = committed else { panic!("segment 1 is free: {committed:?}") };
         let segment = store.segment(1).await.expect("readable").expect("committed");
-        assert_eq!(&segment[records[0].rows_offset..], b"first\n");
+        assert_eq!(&segment[records[0].rows.clone()], b"first\n");
     }
 
     #[tokio::test]
@@ -517,7 +536,7 @@ mod tests {
     #[tokio::test]
     async fn a_damaged_segment_is_named_with_what_to_do() {
         let (_folder, store) = store();
-        store.commit_segment(0, Bytes::from_static(b"no records")).await.expect("writable");
+        store.commit_segment(0, vec![Bytes::from_static(b"no records")]).await.expect("writable");
         let error = format!("{:#}", ledger(&store).read_next(1).await.expect_err("damaged"));
         let file = store.segment_file(0).expect("local");
         assert!(error.starts_with(&format!("{} is damaged", file.display())), "{error}");
@@ -527,7 +546,7 @@ mod tests {
     #[tokio::test]
     async fn an_empty_segment_is_none() {
         let (_folder, store) = store();
-        store.commit_segment(0, Bytes::new()).await.expect("writable");
+        store.commit_segment(0, vec![]).await.expect("writable");
         let error = format!("{:#}", ledger(&store).read_next(1).await.expect_err("damaged"));
         assert!(error.ends_with("it is empty"), "{error}");
     }
@@ -548,7 +567,7 @@ mod tests {
         let blank = (0..first - b"zero\n".len()).chain(first..header_ends).map(blank_from);
         for (bytes, intact) in cut.chain(blank).map(|bytes| (bytes.clone(), bytes.starts_with(&whole[..first]))) {
             let (_folder, store) = store();
-            store.commit_segment(0, bytes.into()).await.expect("writable");
+            store.commit_segment(0, vec![bytes.into()]).await.expect("writable");
             ledger(&store).read_next(1).await.expect_err("others may serve the job");
             let mut mending = ledger(&store).mending();
             let records = mending.read_next(1).await.expect("mended").expect("one segment");
@@ -573,9 +592,8 @@ mod tests {
         assert_eq!(batch.records.len(), 1);
         assert!(batch.add(&Bytes::from_static(b"nonsense")).is_some());
         assert!(batch.add(&Bytes::from(message(1, b"more\n"))).is_none());
-        let segment = batch.segment();
-        let at = batch.into_records()[1].rows_offset;
-        assert_eq!(&segment[at..at + 5], b"more\n");
+        let segment = batch.segment().concat();
+        assert_eq!(&segment[batch.into_records()[1].rows.clone()], b"more\n");
     }
 
     #[test]
@@ -583,10 +601,25 @@ mod tests {
         let mut batch = batch(&[message(0, b"zero\n"), message(1, b"one\n"), message(2, b"two\n")]);
         let is_one = |event: &ResultEvent| matches!(event, ResultEvent::Attempt(attempt) if attempt.mini_batch == 1);
         assert_eq!(batch.retain(|event| !is_one(event)), 1);
-        let segment = batch.segment();
-        let offsets: Vec<_> = batch.into_records().into_iter().map(|record| record.rows_offset).collect();
-        assert_eq!(&segment[offsets[0]..offsets[0] + 5], b"zero\n");
-        assert_eq!(&segment[offsets[1]..], b"two\n");
+        let segment = batch.segment().concat();
+        assert_eq!(segment.len(), batch.bytes);
+        let rows: Vec<_> = batch.into_records().into_iter().map(|record| segment[record.rows].to_vec()).collect();
+        assert_eq!(rows, [b"zero\n".to_vec(), b"two\n".to_vec()]);
+    }
+
+    #[test]
+    fn what_stands_together_is_one_piece() {
+        let mut body = protocol::begin_message("digits");
+        let job_bytes = body.len();
+        (0..4).for_each(|mini_batch| body.extend(message(mini_batch, b"row\n")));
+        let mut batch = batch(&[body.clone(), body.clone()]);
+        assert_eq!(batch.segment(), [&body[job_bytes..], &body[job_bytes..]]);
+        let mut position = 0;
+        batch.retain(|_| {
+            position += 1;
+            position != 2
+        });
+        assert_eq!(batch.segment().len(), 3);
     }
 
     #[test]

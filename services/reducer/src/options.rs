@@ -92,7 +92,7 @@ impl fmt::Debug for Options {
 macro_rules! crash_points {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Steps of the write path, in order. A job killed at any of them is finished by the next reducer.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum CrashPoint {
             $($(#[$doc])* $name,)*
         }

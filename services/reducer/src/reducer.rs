@@ -3,6 +3,7 @@
 mod finish;
 mod receive;
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +13,7 @@ use protocol::{
     milliseconds_since_epoch,
 };
 use queue::{Delivery, Queue, Receive};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxBuildHasher, FxHashSet};
 use storage::JobStore;
 use telemetry::metrics;
 use telemetry::metrics::OUTCOME;
@@ -31,10 +32,12 @@ use crate::service::dead_letter;
 use crate::tally::Effect;
 use crate::thresholds::{self, Elapsed, Limits, describe};
 use crate::{CrashPoint, Options, Tally};
-use receive::Received;
+use receive::{Reading, Received};
 
 /// Messages of one receive. Workers put many outcomes into a message, so this bounds memory more than it costs speed.
 const MESSAGES_MAX: usize = 64;
+/// Enough for a segment. What is received at a time is less than the rest of [`SEGMENT_BYTES_MAX`], but for large messages.
+const SEGMENT_BYTES_MIN: usize = SEGMENT_BYTES_MAX / 2;
 /// Receives that may wait while a segment is committed.
 const RECEIVES_AHEAD_MAX: usize = 2;
 /// Segments that are read at a time.
@@ -56,11 +59,14 @@ pub struct Reducer {
     reports: Reports,
     progress: watch::Sender<Progress>,
     failure: watch::Sender<Option<String>>,
+    all_ended: CancellationToken,
     started: Instant,
     /// When a mini-batch was created, the first process started, or an attempt ended; `None`: no mini-batch is known to exist.
     progressed: Option<Instant>,
     in_init_since: Option<Instant>,
     committed: Option<Instant>,
+    /// What was committed last is being acknowledged.
+    acknowledging: Option<AbortOnDropHandle<()>>,
     /// Attempts that came again and were left out, and that the ledger does not mention yet.
     duplicates: u64,
     progress_written: Option<(Progress, Instant)>,
@@ -150,10 +156,12 @@ impl Reducer {
             reports,
             progress: watch::Sender::new(progress),
             failure: watch::Sender::new(None),
+            all_ended: CancellationToken::new(),
             started: Instant::now(),
             progressed: None,
             in_init_since: None,
             committed: None,
+            acknowledging: None,
             duplicates: 0,
             progress_written: None,
         };
@@ -200,6 +208,12 @@ impl Reducer {
         self.progress.subscribe()
     }
 
+    /// Cancelled once this reducer has found that every mini-batch has ended, and before it writes the final file: no
+    /// process has anything to do any more. A job that is resumed may have been there before; that does not count.
+    pub fn all_ended(&self) -> CancellationToken {
+        self.all_ended.clone()
+    }
+
     /// A handle by which others end the job as failed.
     pub fn fail_job(&self) -> FailJob {
         FailJob(self.failure.clone())
@@ -211,6 +225,7 @@ impl Reducer {
         loop {
             let deliveries = self.results.receive(self.request(Duration::ZERO)).await.context("receive results")?;
             if deliveries.is_empty() {
+                self.acknowledged().await;
                 return Ok(messages);
             }
             messages += deliveries.len();
@@ -287,6 +302,9 @@ impl Reducer {
                 Err(error) if self.options.shared => return Err(error),
                 Err(error) => End::Failed(format!("{error:#}")),
             };
+            if matches!(end, End::Complete) {
+                self.all_ended.cancel();
+            }
             if let Some(result) = self.finish(end, stop).await? {
                 return Ok(Some(result));
             }
@@ -328,7 +346,7 @@ impl Reducer {
                     }
                 }
                 received = incoming.recv() => {
-                    let messages = received.context("receiving results stopped")??;
+                    let messages = read(received.context("receiving results stopped")??).await?;
                     self.commit_with_waiting(messages, &mut incoming).await?;
                 }
             }
@@ -336,8 +354,8 @@ impl Reducer {
         drop(receiver);
         incoming.close();
         let mut left = Vec::new();
-        while let Some(Ok(messages)) = incoming.recv().await {
-            left.extend(messages);
+        while let Some(Ok(reading)) = incoming.recv().await {
+            left.extend(read(reading).await?);
         }
         match rest {
             Rest::Ends(End::Canceled(reason)) if self.tally.ended_as().is_none() => {
@@ -352,6 +370,7 @@ impl Reducer {
                 self.release(left.into_iter().map(|message| message.delivery).collect()).await
             }
         }
+        self.acknowledged().await;
         Ok(rest)
     }
 
@@ -367,21 +386,26 @@ impl Reducer {
     }
 
     /// Commits what was received, and with it what came while the former segment was committed. In a job of many quick
-    /// mini-batches a short wait makes one segment of what would have been many.
+    /// mini-batches a short wait makes one segment of what would have been many; when all have ended, nothing more comes.
     async fn commit_with_waiting(
         &mut self,
         mut messages: Vec<Received>,
-        incoming: &mut mpsc::Receiver<anyhow::Result<Vec<Received>>>,
+        incoming: &mut mpsc::Receiver<anyhow::Result<Reading>>,
     ) -> anyhow::Result<()> {
         let due = self.committed.map_or_else(Instant::now, |committed| committed + self.options.commit_interval);
         let bytes_of =
             |messages: &[Received]| messages.iter().map(|message| message.delivery.body.len()).sum::<usize>();
-        let mut bytes = bytes_of(&messages);
-        while bytes < SEGMENT_BYTES_MAX
+        let ended_in = |messages: &[Received]| messages.iter().map(Received::ended).sum::<u64>();
+        let pending =
+            self.tally.planned().map_or(u64::MAX, |planned| planned.mini_batches.saturating_sub(self.tally.ended()));
+        let (mut bytes, mut ended) = (bytes_of(&messages), ended_in(&messages));
+        while bytes < SEGMENT_BYTES_MIN
+            && ended < pending
             && let Ok(Some(more)) = timeout_at(due, incoming.recv()).await
         {
-            let more = more?;
+            let more = read(more?).await?;
             bytes += bytes_of(&more);
+            ended += ended_in(&more);
             messages.extend(more);
         }
         self.commit(messages).await?;
@@ -414,15 +438,35 @@ impl Reducer {
                 self.release(held).await;
                 break;
             }
-            let receipts: Vec<_> = held.into_iter().map(|delivery| delivery.receipt).collect();
-            // If this fails they come again, and count for nothing.
-            if let Err(error) = self.results.acknowledge(&receipts).await {
-                tracing::warn!(%error, "committed results could not be acknowledged and will come again");
-            }
-            (self.options.crash)(CrashPoint::AfterAcknowledge);
+            self.acknowledge(held).await;
         }
         self.show_progress();
         Ok(())
+    }
+
+    /// Begins to acknowledge what is committed, beside the next commit.
+    async fn acknowledge(&mut self, committed: Vec<Delivery>) {
+        self.acknowledged().await;
+        let (results, crash) = (self.results.clone(), self.options.crash.clone());
+        let acknowledging = async move {
+            let receipts: Vec<_> = committed.into_iter().map(|delivery| delivery.receipt).collect();
+            // If this fails they come again, and count for nothing.
+            if let Err(error) = results.acknowledge(&receipts).await {
+                tracing::warn!(%error, "committed results could not be acknowledged and will come again");
+            }
+            crash(CrashPoint::AfterAcknowledge);
+        };
+        self.acknowledging = Some(AbortOnDropHandle::new(tokio::spawn(acknowledging.in_current_span())));
+    }
+
+    /// Waits until what was committed is acknowledged.
+    async fn acknowledged(&mut self) {
+        if let Some(acknowledging) = self.acknowledging.take()
+            && let Err(error) = acknowledging.await
+            && let Ok(panic) = error.try_into_panic()
+        {
+            resume_unwind(panic);
+        }
     }
 
     /// Keeps a message that cannot be read to its end, for people.
@@ -439,7 +483,7 @@ impl Reducer {
     async fn append(&mut self, mut batch: Batch) -> anyhow::Result<Appended> {
         let has_ended = self.tally.ended_as().is_some();
         loop {
-            let mut told = FxHashSet::default();
+            let mut told = FxHashSet::with_capacity_and_hasher(batch.len(), FxBuildHasher);
             let known = batch.retain(|event| !self.tally.is_known(event) && !is_repeated(event, &mut told));
             self.duplicates += known;
             metrics().duplicates_dropped.inc_by(known);
@@ -521,8 +565,9 @@ impl Reducer {
 
     /// Folds the records of the latest segment into everything that follows from them.
     async fn absorb(&mut self, mut records: Vec<Record>, is_new: bool) {
+        let now = Instant::now();
         records.retain(|record| {
-            let changes = self.take_in(record);
+            let changes = self.take_in(record, now);
             if changes && is_new {
                 announce(&record.event);
             }
@@ -537,7 +582,7 @@ impl Reducer {
     }
 
     /// Folds one record of the latest segment into the tally. Returns whether it changes anything.
-    fn take_in(&mut self, record: &Record) -> bool {
+    fn take_in(&mut self, record: &Record, now: Instant) -> bool {
         let was_deserted = self.limits.is_deserted(self.tally.fleet());
         let effect = self.tally.apply(&record.event);
         if effect == Effect::Nothing {
@@ -545,14 +590,14 @@ impl Reducer {
         }
         if was_deserted && !self.limits.is_deserted(self.tally.fleet()) {
             // Until now nobody was there to make progress.
-            self.progressed = self.progressed.map(|_| Instant::now());
+            self.progressed = self.progressed.map(|_| now);
         }
         match &record.event {
             ResultEvent::Attempt(attempt) => {
-                self.progressed = Some(Instant::now());
+                self.progressed = Some(now);
                 if effect == Effect::Won {
                     let segment = self.ledger.segments() - 1;
-                    self.ledger.index.place(attempt, segment, record.rows_offset, record.rows.len());
+                    self.ledger.index.place(attempt, segment, record.rows.start, record.rows.len());
                 }
             }
             ResultEvent::RowsLost { mini_batches } => {
@@ -680,6 +725,11 @@ fn is_repeated(event: &ResultEvent, told: &mut FxHashSet<(u64, u32, u32, Attempt
     let ResultEvent::Attempt(attempt) = event else { return false };
     let Attempt { mini_batch, try_number, deliveries_lost, status, is_final, total, .. } = **attempt;
     !told.insert((mini_batch, try_number, deliveries_lost, status, is_final, total))
+}
+
+/// What another thread has read.
+async fn read(reading: Reading) -> anyhow::Result<Vec<Received>> {
+    reading.await.context("read results")
 }
 
 /// Waits for somebody to fail the job.

@@ -358,7 +358,7 @@ mod tests {
             traceback: String::new(),
             log: "user/error/0/process000.txt".into(),
         };
-        ResultEvent::InitFailed { node: "0".into(), process: "process000".into(), error }
+        ResultEvent::InitFailed { node: "0".into(), process: "process000".into(), error: error.into() }
     }
 
     #[test]
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(stalled(&tally, &limits(1), &never).as_deref(), Some(cause));
         tally.apply(&ResultEvent::ProcessStarted { node: "0".into(), process: "process001".into(), pid: 1 });
         assert!(stalled(&tally, &limits(1), &late).expect("late").starts_with("No progress update in 270 seconds."));
-        tally.apply(&ResultEvent::Waiting(Waiting {
+        tally.apply(&ResultEvent::Waiting(Box::new(Waiting {
             node: "0".into(),
             process: "process001".into(),
             mini_batch: Some(7),
@@ -432,7 +432,7 @@ mod tests {
             stack:
                 "Thread 1 (most recent call first):\n  File \"a.py\", line 3 in wait\n  File \"b.py\", line 9 in run"
                     .into(),
-        }));
+        })));
         assert_eq!(
             stalled(&tally, &limits(1), &late).expect("late"),
             "No progress update in 270 seconds. Waiting for mini-batch 7 on node 0, process001, in run() for 260 \

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 
 use crate::{Error, Result};
 
@@ -31,13 +31,19 @@ pub enum Commit {
 
 /// Creates an object unless it exists. Two writers of the same bytes both believe that they have created it: where
 /// that matters, the bytes must name their writer.
-pub(crate) async fn create(store: &dyn ObjectStore, path: &ObjectPath, name: &str, bytes: Bytes) -> Result<Commit> {
+pub(crate) async fn create(
+    store: &dyn ObjectStore,
+    path: &ObjectPath,
+    name: &str,
+    bytes: PutPayload,
+) -> Result<Commit> {
     let mut pause = PAUSE_MIN;
     loop {
-        let (error, pause_max) = match store.put_opts(path, bytes.clone().into(), PutMode::Create.into()).await {
+        let (error, pause_max) = match store.put_opts(path, bytes.clone(), PutMode::Create.into()).await {
             Ok(_) => return Ok(Commit::Committed),
-            Err(error @ object_store::Error::AlreadyExists { .. }) => match found(store, path).await {
-                Ok(found) => return Ok(if found == bytes { Commit::Committed } else { Commit::Lost }),
+            Err(error @ object_store::Error::AlreadyExists { .. }) => match holds(store, path, &bytes).await {
+                Ok(true) => return Ok(Commit::Committed),
+                Ok(false) => return Ok(Commit::Lost),
                 Err(object_store::Error::NotFound { .. }) => (error, PAUSE_MAX_CONFLICT),
                 Err(error) => (error, PAUSE_MAX_LOST),
             },
@@ -53,8 +59,18 @@ pub(crate) async fn create(store: &dyn ObjectStore, path: &ObjectPath, name: &st
     }
 }
 
-async fn found(store: &dyn ObjectStore, path: &ObjectPath) -> object_store::Result<Bytes> {
-    store.get(path).await?.bytes().await
+/// Whether an object holds these bytes.
+async fn holds(store: &dyn ObjectStore, path: &ObjectPath, bytes: &PutPayload) -> object_store::Result<bool> {
+    let found = store.get(path).await?.bytes().await?;
+    let mut rest = &found[..];
+    let is_begun_by = |piece: &Bytes| match rest.strip_prefix(&piece[..]) {
+        Some(after) => {
+            rest = after;
+            true
+        }
+        None => false,
+    };
+    Ok(bytes.iter().all(is_begun_by) && rest.is_empty())
 }
 
 /// A disk does not lose answers, and a full one stays full.

@@ -11,7 +11,7 @@ use futures::TryStreamExt;
 use futures::stream::BoxStream;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use protocol::{Durability, JobResult, JobSpec, Progress, TableSchema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -114,7 +114,7 @@ impl JobStore {
 
     /// Writes a chunk of the plan: descriptors, one JSON line each. Returns `Lost` if it is there already.
     pub async fn create_plan_chunk(&self, chunk: u64, lines: Bytes) -> Result<Commit> {
-        self.create(&plan_chunk(chunk), lines).await
+        self.create(&plan_chunk(chunk), lines.into()).await
     }
 
     /// Replaces a chunk of the plan that is cut short.
@@ -157,9 +157,10 @@ impl JobStore {
         optional(self.json("plan/complete.json").await)
     }
 
-    /// Commits a ledger segment. `Lost` means that another reducer has committed it; its records are no less true.
-    pub async fn commit_segment(&self, sequence: u64, records: Bytes) -> Result<Commit> {
-        self.create(&ledger_segment(sequence), records).await
+    /// Commits a ledger segment: these pieces, one after the other. `Lost` means that another reducer has committed it; its
+    /// records are no less true.
+    pub async fn commit_segment(&self, sequence: u64, pieces: Vec<Bytes>) -> Result<Commit> {
+        self.create(&ledger_segment(sequence), pieces.into_iter().collect()).await
     }
 
     /// Replaces a ledger segment by what can be read of it. Only where nobody else serves the job.
@@ -289,7 +290,7 @@ impl JobStore {
 
     /// Ends the job. `Lost`: it had ended already.
     pub async fn create_result(&self, result: &JobResult) -> Result<Commit> {
-        self.create("result.json", json(result)).await
+        self.create("result.json", json(result).into()).await
     }
 
     /// How the job ended, if it has.
@@ -354,7 +355,7 @@ impl JobStore {
         read.map_err(|error| Error::from_store(&self.name(name), error))
     }
 
-    pub(crate) async fn create(&self, name: &str, bytes: Bytes) -> Result<Commit> {
+    pub(crate) async fn create(&self, name: &str, bytes: PutPayload) -> Result<Commit> {
         create(&*self.commits, &self.path(name), &self.name(name), bytes).await
     }
 
@@ -421,11 +422,16 @@ mod tests {
     async fn a_segment_is_committed_by_one_writer_only() {
         let (_folder, stores) = stores();
         for store in stores {
-            let commit = |bytes: &'static [u8]| store.commit_segment(0, Bytes::from_static(bytes));
+            let commit = |bytes: &'static [u8]| store.commit_segment(0, vec![Bytes::from_static(bytes)]);
             assert_eq!(store.segment(0).await.expect("readable"), None);
             assert_eq!(commit(b"first").await.expect("writable"), Commit::Committed);
             assert_eq!(commit(b"second").await.expect("writable"), Commit::Lost);
             assert_eq!(commit(b"first").await.expect("writable"), Commit::Committed, "our own lost answer");
+            let pieces = |pieces: [&'static str; 2]| store.commit_segment(0, pieces.map(Bytes::from).to_vec());
+            assert_eq!(pieces(["fir", "st"]).await.expect("writable"), Commit::Committed, "the same in pieces");
+            for others in [["fi", "st"], ["first", "s"], ["fir", ""]] {
+                assert_eq!(pieces(others).await.expect("writable"), Commit::Lost);
+            }
             assert_eq!(&store.segment(0).await.expect("readable").expect("committed")[..], b"first");
             assert_eq!(&store.segment_range(0, 1..3).await.expect("readable")[..], b"ir");
         }

@@ -30,6 +30,18 @@ impl JobStore {
         Upload::file(Arc::clone(&self.store), self.path(&name), self.name(&name), file).await
     }
 
+    /// As [`put_log_file`](Self::put_log_file), of a local file that is of no more use: where it is on the disk of the
+    /// store, it is moved.
+    pub async fn move_log_file(&self, path: &str, file: &Path) -> Result<()> {
+        if let Some(log) = self.folder().map(|folder| folder.join("logs").join(path)) {
+            let folder = log.parent().expect("in a folder");
+            if tokio::fs::create_dir_all(folder).await.is_ok() && tokio::fs::rename(file, &log).await.is_ok() {
+                return Ok(());
+            }
+        }
+        self.put_log_file(path, file).await
+    }
+
     /// Reads a file of the log tree.
     pub async fn log(&self, path: &str) -> Result<Bytes> {
         self.get(&format!("logs/{path}")).await
@@ -50,5 +62,30 @@ impl JobStore {
             files.try_collect().await.map_err(|error| Error::from_store(&self.name("logs"), error))?;
         files.sort();
         Ok(files)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+    use object_store::path::Path as ObjectPath;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_of_no_more_use_is_moved_where_that_can_be_done() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let job = folder.path().join("job");
+        std::fs::create_dir(&job).expect("fresh");
+        let local = JobStore::local(&job).expect("folder exists");
+        let remote = JobStore::new(Arc::new(InMemory::new()), ObjectPath::from("jobs/one"));
+        for (store, is_moved) in [(local, true), (remote, false)] {
+            let file = folder.path().join("report.csv");
+            std::fs::write(&file, "a,b\n").expect("writable");
+            store.put_log("sys/report.csv", Bytes::from_static(b"former")).await.expect("writable");
+            store.move_log_file("sys/report.csv", &file).await.expect("writable");
+            assert_eq!(&store.log("sys/report.csv").await.expect("readable")[..], b"a,b\n");
+            assert_eq!(!file.exists(), is_moved);
+        }
     }
 }

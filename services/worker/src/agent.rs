@@ -303,9 +303,9 @@ impl Dispatcher {
     /// Announces how an attempt ended. `slot`: whose process it was, if one saw it.
     async fn conclude(&mut self, slot: Option<usize>, mut handed: InPipe, ending: Ending, rows: Bytes) -> Result<()> {
         let mut running = slot.and_then(|slot| self.slots[slot].running.as_mut());
-        let process = running.as_ref().map_or(String::new(), |running| running.name.clone());
-        let worker = Worker { node: self.agent.node.clone(), process };
-        let (attempt, next_try) = conclude(&mut handed, &worker, ending, self.agent.spec.run_max_try);
+        let process = running.as_ref().map_or("", |running| &running.name);
+        let worker = Worker { node: &self.agent.node, process };
+        let (attempt, next_try) = conclude(&mut handed, worker, ending, self.agent.spec.run_max_try);
         if let Some(running) = &mut running {
             running.log.attempt(running.process.id(), &attempt);
         }
@@ -313,8 +313,8 @@ impl Dispatcher {
             job.id = self.agent.spec.job_id,
             mini_batch.id = attempt.mini_batch,
             attempt.number = attempt.try_number,
-            node.id = attempt.node,
-            process.id = attempt.process,
+            node.id = attempt.node.as_str(),
+            process.id = attempt.process.as_str(),
             attempt.outcome = attempt.status.word(),
             attempt.seconds = attempt.elapsed_seconds,
             traceparent = attempt.traceparent.map(tracing::field::display),

@@ -370,9 +370,9 @@ mod tests {
         let node = node(1000);
         let lease = node.hold().await;
         let prepared = Prepared::unreadable(lease, descriptor(1030, 2000), 2);
-        let worker = Worker { node: "0".into(), process: String::new() };
+        let worker = Worker { node: "0", process: "" };
         let ending = Ending::failed(protocol::AttemptStatus::RunRaised, protocol::ErrorReport::default());
-        let (attempt, next_try) = conclude(&mut InPipe::unrun(prepared), &worker, ending, 3);
+        let (attempt, next_try) = conclude(&mut InPipe::unrun(prepared), worker, ending, 3);
         let room = RowsRoom::default().reserve(0).await;
         let outcome = Outcome { lease, attempt, rows: Bytes::new(), next_try, room };
         node.announcements.send(Announcement::Outcome(Box::new(outcome))).await.expect("the announcer works");

@@ -114,7 +114,7 @@ mod tests {
 
     fn init_failed(bytes: usize) -> ResultEvent {
         let error = ErrorReport { traceback: "ü".repeat(bytes / 2), ..ErrorReport::default() };
-        ResultEvent::InitFailed { node: "0".into(), process: "process000".into(), error }
+        ResultEvent::InitFailed { node: "0".into(), process: "process000".into(), error: error.into() }
     }
 
     #[test]

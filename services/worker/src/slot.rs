@@ -238,12 +238,12 @@ pub fn lost_too_often(descriptor: &Descriptor, lost: u32, lost_max: u32, node: &
 }
 
 /// Who worked on an attempt.
-#[derive(Clone, Debug)]
-pub struct Worker {
+#[derive(Clone, Copy, Debug)]
+pub struct Worker<'a> {
     /// Node.
-    pub node: String,
+    pub node: &'a str,
     /// `processNNN`; empty when no process saw the mini-batch.
-    pub process: String,
+    pub process: &'a str,
 }
 
 /// How an attempt ended, and how long it took.
@@ -271,7 +271,7 @@ impl Ending {
 }
 
 /// The attempt as it is announced, and the descriptor of the next try if there is one.
-pub fn conclude(handed: &mut InPipe, worker: &Worker, ending: Ending, tries_max: u32) -> (Attempt, Option<Descriptor>) {
+pub fn conclude(handed: &mut InPipe, worker: Worker, ending: Ending, tries_max: u32) -> (Attempt, Option<Descriptor>) {
     let prepared = &mut handed.prepared;
     let descriptor = &prepared.descriptor;
     let try_number = descriptor.tries_spent.saturating_add(1);
@@ -291,8 +291,8 @@ pub fn conclude(handed: &mut InPipe, worker: &Worker, ending: Ending, tries_max:
         mini_batch: descriptor.mini_batch,
         try_number,
         deliveries_lost: prepared.deliveries_lost,
-        node: worker.node.clone(),
-        process: worker.process.clone(),
+        node: worker.node.into(),
+        process: worker.process.into(),
         status: ending.status,
         is_final,
         total: prepared.total,
@@ -361,8 +361,8 @@ mod tests {
         }
     }
 
-    fn worker() -> Worker {
-        Worker { node: "0".into(), process: "process000".into() }
+    fn worker() -> Worker<'static> {
+        Worker { node: "0", process: "process000" }
     }
 
     #[test]
@@ -396,7 +396,7 @@ mod tests {
             pipe.hand_over(prepared(7, tries_spent));
             let mut handed = pipe.answered(1, 0.1).expect("the oldest");
             let ending = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
-            let (attempt, next) = conclude(&mut handed, &worker(), ending, 3);
+            let (attempt, next) = conclude(&mut handed, worker(), ending, 3);
             assert_eq!((attempt.try_number, attempt.is_final), (tries_spent + 1, last));
             assert_eq!(
                 next.map(|next| (next.tries_spent, next.deliveries_lost)),
@@ -420,7 +420,7 @@ mod tests {
                 run_seconds: 0.1,
                 process_seconds: 0.1,
             };
-            let (attempt, next) = conclude(&mut handed, &worker(), ending, 3);
+            let (attempt, next) = conclude(&mut handed, worker(), ending, 3);
             assert_eq!((attempt.total, attempt.succeeded, next), (2, succeeded, None));
         }
     }

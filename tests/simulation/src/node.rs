@@ -228,14 +228,13 @@ impl Living {
         let mut prepared = Prepared::unreadable(held.lease, held.descriptor, held.lost);
         prepared.passed = 1;
         self.attempts += 1;
-        let worker = Worker {
-            node: self.node.actor.name().to_owned(),
-            // Names the attempt.
-            process: format!("{}/{}", self.node.actor.name(), self.attempts),
-        };
-        let (attempt, next_try) = conclude(&mut InPipe::unrun(prepared), &worker, ending, TRIES_MAX);
+        let node = self.node.actor.name();
+        // Names the attempt.
+        let process = format!("{node}/{}", self.attempts);
+        let worker = Worker { node, process: &process };
+        let (attempt, next_try) = conclude(&mut InPipe::unrun(prepared), worker, ending, TRIES_MAX);
         let rows = if succeeded { self.node.witness.job.rows(mini_batch) } else { Default::default() };
-        self.node.witness.submitted(&held.receipt, &worker.process, next_try.as_ref().map(|next| next.tries_spent));
+        self.node.witness.submitted(&held.receipt, &process, next_try.as_ref().map(|next| next.tries_spent));
         let room = self.room.reserve(rows.len()).await;
         let outcome = Outcome { lease: held.lease, attempt, rows, next_try, room };
         drop(self.announcements.send(Announcement::Outcome(Box::new(outcome))).await);

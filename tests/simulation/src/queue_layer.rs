@@ -183,7 +183,7 @@ fn rewrite(body: &Bytes, change: impl Fn(ResultEvent) -> Option<ResultEvent>) ->
     for record in decode_records(body) {
         let record = record.expect("only records are sent");
         if let Some(event) = change(record.event) {
-            encode_record(&event, &record.rows, &mut rewritten);
+            encode_record(&event, &body[record.rows], &mut rewritten);
         }
     }
     rewritten.into()

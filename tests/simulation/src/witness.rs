@@ -197,12 +197,12 @@ impl Witness {
 
     fn announced_attempt(&self, attempt: &Attempt) {
         let mut state = self.state();
-        state.announced.insert(attempt.process.clone());
+        state.announced.insert(attempt.process.to_string());
         if !attempt.is_final {
             state.failed_tries.insert((attempt.mini_batch, attempt.try_number));
         }
         let who = format!("mini-batch {}, try {}, by {}", attempt.mini_batch, attempt.try_number, attempt.process);
-        let broken = if state.silenced.contains(&attempt.process) {
+        let broken = if state.silenced.contains(attempt.process.as_str()) {
             Some("nothing is announced after a lost lease")
         } else if attempt.try_number > TRIES_MAX {
             Some("every try counts")

@@ -82,7 +82,7 @@ impl Job {
             let ResultEvent::Attempt(attempt) = &record.event else { unreachable!("only attempts") };
             if self.tally.apply(&record.event) == Effect::Won {
                 let segment = self.ledger.segments() - 1;
-                self.ledger.index.place(attempt, segment, record.rows_offset, record.rows.len());
+                self.ledger.index.place(attempt, segment, record.rows.start, record.rows.len());
             }
         }
     }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use protocol::ResultEvent;
 use queue::{Delivery, Queue, Receive};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::believed::refused;
@@ -13,6 +15,8 @@ use crate::ledger::{Batch, Unreadable};
 /// Pauses between calls to a queue that does not answer, each twice as long as the one before.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// The first pause in which messages gather is shorter by this: a job shows soon that it has begun.
+const FIRST_PAUSE_PART: u32 = 16;
 
 /// A delivery, and what it holds.
 pub(super) struct Received {
@@ -22,6 +26,9 @@ pub(super) struct Received {
     pub unreadable: Vec<Unreadable>,
 }
 
+/// Deliveries that are being read by another thread.
+pub(super) type Reading = JoinHandle<Vec<Received>>;
+
 impl Received {
     /// Reads a delivery.
     pub fn read(delivery: Delivery) -> Self {
@@ -29,6 +36,12 @@ impl Received {
         let mut unreadable = Vec::from_iter(records.add(&delivery.body));
         unreadable.extend(records.take_refused(refused));
         Self { delivery, records, unreadable }
+    }
+
+    /// How many attempts it holds that are the last of their mini-batches.
+    pub fn ended(&self) -> u64 {
+        let is_last = |event: &&ResultEvent| matches!(event, ResultEvent::Attempt(attempt) if attempt.is_final);
+        self.records.events().filter(is_last).count() as u64
     }
 }
 
@@ -38,15 +51,18 @@ pub(super) async fn receive_all(
     results: Arc<dyn Queue>,
     request: Receive,
     pause_between: Duration,
-    sender: mpsc::Sender<anyhow::Result<Vec<Received>>>,
+    sender: mpsc::Sender<anyhow::Result<Reading>>,
 ) {
     let mut pause = BACKOFF_MIN;
+    let mut gathering = pause_between / FIRST_PAUSE_PART;
     loop {
-        let received = match results.receive(request).await {
+        let (received, found_all) = match results.receive(request).await {
             Ok(deliveries) if deliveries.is_empty() => continue,
             Ok(deliveries) => {
                 pause = BACKOFF_MIN;
-                Ok(deliveries.into_iter().map(Received::read).collect::<Vec<_>>())
+                let found_all = deliveries.len() >= request.messages_max;
+                let read = async { deliveries.into_iter().map(Received::read).collect() };
+                (Ok(tokio::spawn(read)), found_all)
             }
             Err(error @ queue::Error::Unavailable { .. }) => {
                 tracing::warn!(%error, pause.seconds = pause.as_secs_f64(), "results cannot be received, trying again");
@@ -54,15 +70,15 @@ pub(super) async fn receive_all(
                 pause = (pause * 2).min(BACKOFF_MAX);
                 continue;
             }
-            Err(error) => Err(anyhow::Error::from(error).context("receive results")),
+            Err(error) => (Err(anyhow::Error::from(error).context("receive results")), false),
         };
         let is_last = received.is_err();
-        let found_all = received.as_ref().is_ok_and(|messages| messages.len() >= request.messages_max);
         if sender.send(received).await.is_err() || is_last {
             return;
         }
         if !found_all && !pause_between.is_zero() {
-            sleep(pause_between).await;
+            sleep(gathering).await;
+            gathering = (gathering * 2).min(pause_between);
         }
     }
 }

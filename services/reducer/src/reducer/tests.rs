@@ -1,4 +1,5 @@
 use std::fs;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
@@ -260,13 +261,61 @@ async fn others_can_fail_the_job() {
 async fn a_node_that_gave_up_fails_the_job() {
     let job = Job::new();
     let error = ErrorReport { category: "ImportError".into(), message: "no x".into(), ..ErrorReport::default() };
-    job.send_event(ResultEvent::InitFailed { node: "0".into(), process: "process000".into(), error }).await;
+    let (node, process) = ("0".into(), "process000".into());
+    job.send_event(ResultEvent::InitFailed { node, process, error: error.into() }).await;
     let cause = Some("init() failed 6 times: ImportError: no x".into());
     job.send_event(ResultEvent::NodeStopped { node: "0".into(), cause }).await;
     let cause = job.run().await.cause.expect("failed");
     assert_eq!(cause, "Node 0 stopped: init() failed 6 times: ImportError: no x");
     assert!(job.overview().contains("process000 on node 0 failed before its first mini batch: ImportError: no x"));
     assert!(job.log("job_error.txt").contains("in init()"));
+}
+
+#[tokio::test]
+async fn that_all_has_ended_is_told_before_the_final_file_is_written() {
+    let mut job = Job::new();
+    job.send_rows(0, "row\n").await;
+    job.planned(1).await;
+    for what in ["a fresh job", "one that had come so far before"] {
+        let told = Arc::new(OnceLock::<CancellationToken>::new());
+        let all_ended = told.clone();
+        job.options.crash = Arc::new(move |point| {
+            let is_told = all_ended.get().expect("known before it runs").is_cancelled();
+            assert_eq!(is_told, point >= CrashPoint::BeforeOutput, "{what}, {point:?}");
+        });
+        let reducer = job.open().await;
+        told.set(reducer.all_ended()).expect("only here");
+        let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
+        assert_eq!((result.state, &*job.output()), (JobState::Completed, "row\n"));
+        fs::remove_file(job.folder.path().join("job/result.json")).expect("written");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_job_tells_nobody_to_go_home() {
+    let job = Job::new();
+    job.send_event(ResultEvent::PlanFailed { cause: "no input".into() }).await;
+    let reducer = job.open().await;
+    let all_ended = reducer.all_ended();
+    assert_eq!(reducer.run(CancellationToken::new()).await.expect("the job ends").state, JobState::Failed);
+    assert!(!all_ended.is_cancelled());
+}
+
+#[tokio::test]
+async fn nobody_waits_for_more_results_when_all_have_come() {
+    let mut job = Job::new();
+    job.options.commit_interval = Duration::from_secs(3600);
+    job.planned(3).await;
+    let reducer = job.open().await;
+    let mut progress = reducer.progress();
+    let run = tokio::spawn(reducer.run(CancellationToken::new()));
+    progress.wait_for(|progress| progress.planned).await.expect("committed");
+    for mini_batch in 0..3 {
+        job.send_rows(mini_batch, "row\n").await;
+    }
+    let ended = tokio::time::timeout(Duration::from_secs(60), run).await.expect("it does not wait for an hour");
+    assert_eq!(ended.expect("no panic").expect("the job ends").state, JobState::Completed);
+    assert_eq!(job.output(), "row\nrow\nrow\n");
 }
 
 #[tokio::test]
@@ -284,7 +333,7 @@ async fn standing_still_ends_the_job_with_what_it_waits_for() {
     let mut other = succeeded(5, 1, 1, 1);
     other.process = "process001".into();
     let started = ResultEvent::ProcessStarted { node: "0".into(), process: "process000".into(), pid: 1 };
-    job.send(&[(started, b""), (ResultEvent::Waiting(waiting), b""), (event(other), b"")]).await;
+    job.send(&[(started, b""), (ResultEvent::Waiting(waiting.into()), b""), (event(other), b"")]).await;
     let cause = job.run().await.cause.expect("failed");
     let expected = "No progress update in 0 seconds. Waiting for mini-batch 0 on node 0, process000, in run() for 30 \
                     seconds, at \"score.py\", line 7, in run.";
@@ -489,7 +538,7 @@ async fn a_ledger_that_contradicts_the_plan_is_not_believed() {
     let mut body = Vec::new();
     encode_record(&event(succeeded(u64::MAX, 1, 1, 1)), b"", &mut body);
     job.store.put_spec(&job.spec).await.expect("writable");
-    job.store.commit_segment(0, body.into()).await.expect("writable");
+    job.store.commit_segment(0, vec![body.into()]).await.expect("writable");
     let refused = Reducer::open(job.store.clone(), job.results.clone(), job.options.clone()).await;
     let message = format!("{:#}", refused.expect_err("it is refused"));
     assert!(message.ends_with("mini-batch 18446744073709551615 was never published"), "{message}");

@@ -165,7 +165,7 @@ impl Reports {
         files.overview_line(&stopped);
         files.flush();
         if let Some(upload) = &mut self.upload {
-            upload.copy_all().await;
+            upload.finish().await;
         }
     }
 
@@ -185,7 +185,7 @@ impl Reports {
         files.flush();
         replace(&files.logs.join("job_result.txt"), &text::job_result(result, tally, warnings));
         if let Some(upload) = &mut self.upload {
-            upload.copy_all().await;
+            upload.finish().await;
         }
     }
 }

@@ -67,7 +67,7 @@ impl Processed {
         } else {
             row.push_str(",,");
         }
-        for field in [&attempt.detail, &attempt.node, &attempt.process] {
+        for field in [attempt.detail.as_str(), &attempt.node, &attempt.process] {
             self.text(field, row);
             row.push(',');
         }

@@ -191,7 +191,7 @@ async fn one_job_in_trouble_is_told_and_stops_no_other() {
         fleet.enqueue(id).await;
     }
     let damaged = fleet.target.job("damaged");
-    damaged.commit_segment(0, Bytes::from_static(b"no records")).await.expect("writable");
+    damaged.commit_segment(0, vec![Bytes::from_static(b"no records")]).await.expect("writable");
     let (stop, serving) = fleet.serve();
     fleet.send_rows("damaged", 0).await;
     fleet.planned("damaged", 1).await;

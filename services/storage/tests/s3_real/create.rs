@@ -20,7 +20,7 @@ async fn commit_through(bucket: &Bucket, fate: fn() -> Fate) -> (Result<Commit, 
         if is_first { fate() } else { Fate::Pass }
     });
     let job = target(bucket, &proxy.endpoint).await.job("one");
-    let commit = job.commit_segment(0, Bytes::from_static(b"ours")).await;
+    let commit = job.commit_segment(0, vec![Bytes::from_static(b"ours")]).await;
     (commit, proxy.count(is_create))
 }
 
@@ -28,7 +28,7 @@ async fn commit_through(bucket: &Bucket, fate: fn() -> Fate) -> (Result<Commit, 
 async fn of_sixteen_writers_one_wins() {
     let bucket = Bucket::new();
     let job = target(&bucket, &endpoint()).await.job("one");
-    let commits = (0..16).map(|writer| job.commit_segment(7, Bytes::from(format!("writer {writer}"))));
+    let commits = (0..16).map(|writer| job.commit_segment(7, vec![Bytes::from(format!("writer {writer}"))]));
     let commits = join_all(commits).await.into_iter().map(|commit| commit.expect("answered")).collect::<Vec<_>>();
     let winners: Vec<_> = (0..16).filter(|&writer| commits[writer] == Commit::Committed).collect();
     assert_eq!(winners.len(), 1, "{commits:?}");

@@ -326,7 +326,7 @@ impl Dispatcher {
                 self.log.main("ERROR", &format!("{process} could not start: {}", error.message));
                 self.failed_starts += 1;
                 self.last_failure = format!("{}: {} Open logs/{}", error.category, error.message, error.log);
-                return self.tell(ResultEvent::InitFailed { node, process, error }).await;
+                return self.tell(ResultEvent::InitFailed { node, process, error: error.into() }).await;
             }
             ProcessEvent::Recalled { sequence } => {
                 // Usually taken back long ago.
@@ -454,7 +454,7 @@ impl Dispatcher {
             log: format!("sys/node/{}/{name}.stderr.txt", self.agent.node),
         };
         let node = self.agent.node.clone();
-        self.tell(ResultEvent::InitFailed { node, process: name.to_owned(), error }).await?;
+        self.tell(ResultEvent::InitFailed { node, process: name.to_owned(), error: error.into() }).await?;
         self.plan_restart(slot).await
     }
 

@@ -115,7 +115,7 @@ impl Dispatcher {
             }
         }
         for notice in notices {
-            self.tell(ResultEvent::Waiting(notice)).await?;
+            self.tell(ResultEvent::Waiting(notice.into())).await?;
         }
         Ok(())
     }

@@ -158,7 +158,7 @@ impl Target {
             for record in decode_records(&delivery.body).skip(1) {
                 let record = record.expect("readable");
                 is_over |= is_last(&job_id, &record.event);
-                events.push((job_id.clone(), record.event, record.rows));
+                events.push((job_id.clone(), record.event, delivery.body.slice(record.rows)));
             }
             if is_over {
                 return events;
