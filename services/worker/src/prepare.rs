@@ -267,3 +267,36 @@ fn prepared(lease: LeaseId, descriptor: Descriptor, lost: u32, payload: Payload,
         warnings_total: 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use protocol::{Input, InputKind, TableFormat};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_decoder_is_used_again_whichever_thread_decodes() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let file = folder.path().join("a.csv");
+        std::fs::write(&file, "id\n1\n2\n").expect("writable");
+        let table = TableOptions { format: TableFormat::Csv, ..TableOptions::default() };
+        let schema = tables::infer_schema([file.as_path()], &table, &[]).expect("readable");
+        let path = ItemPath::from(file);
+        let (name, paths) = ("rows".to_owned(), vec![path.clone()]);
+        let input = Input { name, kind: InputKind::Tabular, paths, partition_format: None, table };
+        let spec = JobSpec { inputs: vec![input], ..JobSpec::example() };
+        let store = JobStore::local(folder.path()).expect("folder exists");
+        store.put_schemas(&[schema]).await.expect("writable");
+        let preparer = Preparer::new(Arc::new(spec), store, folder.path().join("cache"), 1 << 20);
+        let blocks = [Block { path, version: None, range: BlockRange::WholeText, path_columns: vec![] }];
+        for _ in 0..3 {
+            // The thread that has decoded before is busy, so that another one has to.
+            let (leave, left) = std::sync::mpsc::channel::<()>();
+            let busy = tokio::task::spawn_blocking(move || left.recv());
+            assert_eq!(preparer.table(0, &blocks).await.expect("readable").rows, 2);
+            drop(leave);
+            busy.await.expect("no panic").expect_err("told by hanging up");
+        }
+        assert_eq!(preparer.decoders.0.lock().expect("no panic").len(), 1);
+    }
+}
