@@ -145,7 +145,7 @@ def test_every_crate_says_what_it_is_and_under_which_licence():
 
 
 def test_the_deb_is_clean():
-    """Lintian knows Debian's rules; exceptions stand in packaging/debian/lintian-overrides, each with its reason."""
+    """Lintian knows the rules; exceptions stand in infra/packaging/debian/lintian-overrides, each with its reason."""
     told = run("lintian", "--allow-root", "--fail-on=error,warning,info", only("*.deb"))
     assert told == ""
 

@@ -1,6 +1,6 @@
 """Writes THIRD-PARTY-NOTICES: the licences of everything that is compiled into the executable and the extension.
 
-    python3 packaging/notices.py FILE
+    python3 infra/packaging/notices.py FILE
 
 Asks `cargo metadata` which packages those are, and takes the texts from their sources as cargo has them. Equal texts
 stand once, after the names of all who use them. What only helps to build (build scripts, procedural macros, tests) is
@@ -14,7 +14,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ("gristmill", "gristmill-python")
 LICENCE_FILE = re.compile(r"(licen[cs]e|copying|copyright|notice|unlicense)", re.IGNORECASE)
 SOURCES_OF_OTHERS = ("aws-lc", "zstd", "third_party", "src")
