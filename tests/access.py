@@ -94,7 +94,7 @@ NEEDS: dict[str, list[Need]] = {
     "reducer": [
         *FIND_QUEUES,
         Need("sqs:ReceiveMessage", ("results",), "queue/src/demultiplexer.rs", "shared.queue.receive(request)"),
-        Need("sqs:DeleteMessage", ("results",), "reducer/src/reducer.rs", "self.results.acknowledge(&receipts)"),
+        Need("sqs:DeleteMessage", ("results",), "reducer/src/reducer.rs", "results.acknowledge(&receipts)"),
         Need(
             "sqs:ChangeMessageVisibility",
             ("results",),
@@ -166,7 +166,7 @@ NEEDS: dict[str, list[Need]] = {
         Need("s3:GetObject", ("inputs/*",), "partitioner/src/remote.rs", "store.get_opts(path", "for tables"),
         Need("s3:GetObject", ("outputs/*",), "storage/src/remote.rs", "store.get_opts(path", "by people, for results"),
         Need("s3:PutObject", ("jobs/*/spec.json",), "cli/src/enqueue.rs", "job.put_spec(&spec)"),
-        Need("s3:PutObject", ("jobs/*/plan/*",), "storage/src/job_store.rs", "self.create(&plan_chunk(chunk), lines)"),
+        Need("s3:PutObject", ("jobs/*/plan/*",), "storage/src/job_store.rs", "self.create(&plan_chunk(chunk), lines"),
         Need("s3:PutObject", ("jobs/*/ledger/*",), "reducer/src/reducer.rs", "ResultEvent::Reopened", "by `retry`"),
         Need(
             "s3:PutObject",

@@ -395,7 +395,7 @@ impl Reducer {
         let due = self.committed.map_or_else(Instant::now, |committed| committed + self.options.commit_interval);
         let bytes_of =
             |messages: &[Received]| messages.iter().map(|message| message.delivery.body.len()).sum::<usize>();
-        let ended_in = |messages: &[Received]| messages.iter().map(Received::ended).sum::<u64>();
+        let ended_in = |messages: &[Received]| messages.iter().map(|message| message.ended).sum::<u64>();
         let pending =
             self.tally.planned().map_or(u64::MAX, |planned| planned.mini_batches.saturating_sub(self.tally.ended()));
         let (mut bytes, mut ended) = (bytes_of(&messages), ended_in(&messages));
@@ -420,7 +420,7 @@ impl Reducer {
             let mut batch = Batch::default();
             let mut held = Vec::new();
             while !batch.is_full()
-                && let Some(Received { delivery, mut records, mut unreadable }) = messages.next()
+                && let Some(Received { delivery, mut records, mut unreadable, .. }) = messages.next()
             {
                 if self.options.shared {
                     let refused = self.published.take_refused(&mut records, &self.store).await;

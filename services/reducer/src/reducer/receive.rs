@@ -22,6 +22,8 @@ const FIRST_PAUSE_PART: u32 = 16;
 pub(super) struct Received {
     pub delivery: Delivery,
     pub records: Batch,
+    /// How many of them end their mini-batch.
+    pub ended: u64,
     /// What cannot be read of it, or is not believed.
     pub unreadable: Vec<Unreadable>,
 }
@@ -35,13 +37,9 @@ impl Received {
         let mut records = Batch::default();
         let mut unreadable = Vec::from_iter(records.add(&delivery.body));
         unreadable.extend(records.take_refused(refused));
-        Self { delivery, records, unreadable }
-    }
-
-    /// How many attempts it holds that are the last of their mini-batches.
-    pub fn ended(&self) -> u64 {
         let is_last = |event: &&ResultEvent| matches!(event, ResultEvent::Attempt(attempt) if attempt.is_final);
-        self.records.events().filter(is_last).count() as u64
+        let ended = records.events().filter(is_last).count() as u64;
+        Self { delivery, records, ended, unreadable }
     }
 }
 
