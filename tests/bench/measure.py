@@ -120,8 +120,9 @@ def adopt_orphans(adopt: bool) -> None:
 
 
 def end_tree(process: subprocess.Popen) -> None:
-    """Waits for a process and for what it has left behind, which has ten seconds to end by itself."""
-    patience = time.monotonic() + 10
+    """Waits for a process and for what it has left behind, which has a minute to end by itself: some disks take ten
+    seconds to remove ten gigabytes."""
+    patience = time.monotonic() + 60
     while children(os.getpid()):
         if time.monotonic() > patience:
             for pid in tree(os.getpid())[1:]:
