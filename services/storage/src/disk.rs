@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 
 /// Forces a file, or what a folder lists, to disk.
@@ -15,14 +14,6 @@ pub fn sync(path: &Path) -> io::Result<()> {
 /// later and believed because it is there is forced so before it gets its name.
 pub fn sync_file_system(folder: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(File::open(folder)?)?)
-}
-
-/// Has the kernel begin to write some of a file to its disk, so that less is left when the file is synced. Nothing is
-/// promised, and a disk that cannot do it does nothing.
-pub fn begin_sync(file: &File, offset: u64, bytes: u64) {
-    let (Ok(offset), Ok(bytes)) = (offset.try_into(), bytes.try_into()) else { return };
-    // SAFETY: it takes numbers alone, and the descriptor is open.
-    unsafe { libc::sync_file_range(file.as_raw_fd(), offset, bytes, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
 /// Makes a folder and those above it. What was made is on the disk when this returns.

@@ -12,8 +12,6 @@ use anyhow::Context;
 use storage::disk;
 
 const BUFFER_BYTES: usize = 1 << 20;
-/// What is written before the disk gets it.
-const SYNC_BYTES: u64 = 4 << 20;
 
 /// The final file, being written.
 pub(super) struct LocalFile {
@@ -22,9 +20,6 @@ pub(super) struct LocalFile {
     file_name: String,
     job_id: String,
     temporary: PathBuf,
-    /// Bytes of the file, and those of them that the disk is getting already.
-    bytes: u64,
-    bytes_synced: u64,
 }
 
 impl LocalFile {
@@ -43,26 +38,12 @@ impl LocalFile {
             file_name: file_name.to_owned(),
             job_id: job_id.to_owned(),
             temporary,
-            bytes: 0,
-            bytes_synced: 0,
         })
     }
 
     /// Appends a file. The kernel copies, or shares the blocks, without passing the bytes through here.
     pub fn append_file(&mut self, file: &mut File) -> io::Result<u64> {
-        let copied = io::copy(file, &mut self.writer)?;
-        self.has_grown(copied);
-        Ok(copied)
-    }
-
-    /// The disk writes while more is copied. What is still in the buffer is a part of the next piece, or is synced at the end.
-    fn has_grown(&mut self, bytes: u64) {
-        self.bytes += bytes;
-        let due = self.bytes - self.bytes_synced;
-        if due >= SYNC_BYTES {
-            disk::begin_sync(self.writer.get_ref(), self.bytes_synced, due);
-            self.bytes_synced = self.bytes - self.writer.buffer().len() as u64;
-        }
+        io::copy(file, &mut self.writer)
     }
 
     pub fn finish(&mut self) -> anyhow::Result<()> {
@@ -93,9 +74,7 @@ impl LocalFile {
 
 impl Write for LocalFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.writer.write(bytes)?;
-        self.has_grown(written as u64);
-        Ok(written)
+        self.writer.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
