@@ -53,6 +53,11 @@ def take_away(file):
 TORN = pytest.mark.parametrize("tear", [make_empty, cut_short, take_away], ids=lambda tear: tear.__name__)
 
 
+def segments_of(folder):
+    """The ledger, in the order of its segments, without what is being written beside it (`NAME#1`)."""
+    return sorted((folder / "ledger").glob("??????????"))
+
+
 @pytest.fixture
 def interrupted(workplace):
     """A job whose engine died with 25 mini-batches committed, in several segments; and its folder."""
@@ -64,7 +69,7 @@ def interrupted(workplace):
     folder = workplace.home / "jobs" / job_id
 
     def all_committed():
-        ledger = b"".join(segment.read_bytes() for segment in (folder / "ledger").iterdir())
+        ledger = b"".join(segment.read_bytes() for segment in segments_of(folder))
         with closing(sqlite3.connect(folder / "results.db")) as results:
             left = results.execute("SELECT count(*) FROM message").fetchone()[0]
         return b"024.txt" in ledger and left == 0
@@ -90,7 +95,7 @@ def continue_job(job, command):
 @pytest.mark.parametrize("tear", [make_empty, cut_short], ids=lambda tear: tear.__name__)
 def test_segments_that_are_not_whole_are_mended(interrupted, tear, command):
     job, folder = interrupted
-    segments = sorted((folder / "ledger").iterdir())
+    segments = segments_of(folder)
     torn = segments[len(segments) // 2 :]
     whole = b"".join(segment.read_bytes() for segment in segments[: len(segments) // 2])
     kept = {name for name in ALL if name.encode() in whole}
@@ -111,7 +116,7 @@ def test_segments_that_are_not_whole_are_mended(interrupted, tear, command):
 def test_a_segment_that_is_missing_costs_what_it_held(interrupted):
     """Those behind it are found when the next one is committed."""
     job, folder = interrupted
-    sorted((folder / "ledger").iterdir())[1].unlink()
+    segments_of(folder)[1].unlink()
     _, again = continue_job(job, "retry")
     assert set(ALL[25:]) <= set(again)
 
@@ -184,7 +189,7 @@ def test_everything_at_once(interrupted, tear):
     (folder / "progress.json").write_text("{}\n")
     for file in [*(folder / "plan").iterdir(), *(folder / "parts").iterdir(), folder / "progress.json"]:
         tear(file)
-    tear(max((folder / "ledger").iterdir()))
+    tear(segments_of(folder)[-1])
     for queue in ["tasks", "results"]:
         for file in folder.glob(f"{queue}.db*"):
             file.unlink()
@@ -294,7 +299,7 @@ def test_full_durability_forces_every_commit_to_disk(workplace, many):
     assert status == COMPLETED
     (job_id,) = workplace.job_ids()
     folder = workplace.home / "jobs" / job_id
-    segments = sorted((folder / "ledger").iterdir())
+    segments = segments_of(folder)
     # spec, schemas, two chunks, complete, result
     assert check_commits(calls, folder) == len(segments) + 6
     for made in [workplace.folder, workplace.home, workplace.home / "jobs"]:
@@ -322,7 +327,7 @@ def test_a_segment_is_on_the_disk_before_its_messages_are_acknowledged(workplace
     assert status != COMPLETED
     (job_id,) = workplace.job_ids()
     folder = workplace.home / "jobs" / job_id
-    (segment,) = (folder / "ledger").glob("??????????")
+    (segment,) = segments_of(folder)
     assert forced(calls, f"{segment}#1") and forced(calls, folder / "ledger")
 
 
