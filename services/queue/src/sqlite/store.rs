@@ -1,12 +1,16 @@
 //! The file: its schema, and every statement that is ever run on it.
 //!
-//! One table, one index. `visible_at` says when a message may be received: long ago (new or released), later because
+//! One table and its index, and a table for large bodies. `visible_at` says when a message may be received: long ago (new or released), later because
 //! it was sent with a delay (`receive_count` 0), or later because it is leased. The index is the order of claims.
+//!
+//! SQLite reads a whole row to change a column of it. So the row of a message that is claimed, extended and released
+//! holds its body only if that is small.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Row, params};
 
 use super::failure::{explain, misconfigured};
@@ -26,13 +30,16 @@ enum FileKind {
     Empty,
     /// A queue, in the form that this build knows.
     Queue,
+    /// A queue of a build that had no table for large bodies.
+    Former,
     Other,
     ReadOnly,
 }
 
 /// Marks a SQLite file as a queue ("GmQu").
 const APPLICATION_ID: i32 = 0x476d_5175;
-const SCHEMA_VERSION: i32 = 1;
+const SCHEMA_VERSION: i32 = 2;
+const FORMER_SCHEMA_VERSION: i32 = 1;
 
 /// Ids are never used twice (AUTOINCREMENT), so a receipt (id, delivery) names one delivery for ever.
 const SCHEMA: &str = "
@@ -44,6 +51,12 @@ const SCHEMA: &str = "
     );
     CREATE INDEX message_by_visible_at ON message (visible_at);
 ";
+
+/// What a queue of a former build lacks. The `body` of a message that has one here is empty.
+const SCHEMA_OF_LARGE_BODIES: &str = "CREATE TABLE large_body (id INTEGER PRIMARY KEY, body BLOB NOT NULL)";
+
+/// From this size on a body has a row of its own: half a page.
+const LARGE_BODY_BYTES: usize = 4096;
 
 /// `visible_at` of a message that anyone may have now. In the past (2004), so that new messages come first and in the
 /// order of their ids; and as long in the file as any date of today (6 bytes), so that claiming a message overwrites
@@ -58,21 +71,27 @@ const CHECKPOINT_PAGES: i32 = 2048;
 const CLAIM_BYTES_MAX: usize = 16 << 20;
 
 const INSERT: &str = "INSERT INTO message (visible_at, receive_count, body) VALUES (?1, 0, ?2)";
+const INSERT_LARGE_BODY: &str = "INSERT INTO large_body (id, body) VALUES (last_insert_rowid(), ?1)";
 const VISIBLE: &str = "
-    SELECT id, receive_count, body FROM message WHERE visible_at <= ?1 ORDER BY visible_at, id LIMIT ?2";
+    SELECT id, receive_count, message.body, large_body.body FROM message LEFT JOIN large_body USING (id)
+    WHERE visible_at <= ?1 ORDER BY visible_at, id LIMIT ?2";
 const CLAIM: &str = "UPDATE message SET visible_at = ?1, receive_count = ?2 WHERE id = ?3";
 const UNCLAIM: &str = "
     UPDATE message SET visible_at = ?1, receive_count = receive_count - 1 WHERE id = ?2 AND receive_count = ?3";
 const SET_LEASE: &str = "UPDATE message SET visible_at = ?1 WHERE id = ?2 AND receive_count = ?3 AND visible_at > ?4";
 const DELETE: &str = "DELETE FROM message WHERE id = ?1 AND receive_count = ?2";
+const HAS_LARGE_BODIES: &str = "SELECT EXISTS (SELECT 1 FROM large_body)";
+const DELETE_LARGE_BODY: &str = "DELETE FROM large_body WHERE id = ?1";
 const NEXT_VISIBLE: &str = "SELECT min(visible_at) FROM message";
 const COUNT: &str = "SELECT count(*) FROM message";
 const COUNT_HIDDEN: &str = "
     SELECT count(*), count(*) FILTER (WHERE receive_count > 0) FROM message WHERE visible_at > ?1";
 const IN_FLIGHT: &str = "
-    SELECT body, receive_count FROM message WHERE visible_at > ?1 AND receive_count > 0 ORDER BY +id";
+    SELECT receive_count, message.body, large_body.body FROM message LEFT JOIN large_body USING (id)
+    WHERE visible_at > ?1 AND receive_count > 0 ORDER BY +id";
 const RELEASE_ALL: &str = "UPDATE message SET visible_at = ?1 WHERE visible_at > ?2 AND receive_count > 0";
 const PURGE: &str = "DELETE FROM message";
+const PURGE_LARGE_BODIES: &str = "DELETE FROM large_body";
 
 impl Store {
     pub(super) fn open(path: &Path, options: SqliteOptions) -> Result<Self, Error> {
@@ -82,7 +101,7 @@ impl Store {
         match store.prepare_file(&options).map_err(|error| explain(path, &error))? {
             FileKind::Queue => Ok(store),
             FileKind::ReadOnly => Err(misconfigured(path, "the file cannot be written; check its permissions")),
-            FileKind::Empty | FileKind::Other => {
+            FileKind::Empty | FileKind::Former | FileKind::Other => {
                 Err(misconfigured(path, "it is a database of something else; choose another path"))
             }
         }
@@ -101,9 +120,13 @@ impl Store {
         configure(&self.connection, options)?;
         self.in_transaction(|store| {
             // Another process may have been quicker.
-            if store.file_kind()? == FileKind::Empty {
+            let kind = store.file_kind()?;
+            if kind == FileKind::Empty {
                 store.connection.execute_batch(SCHEMA)?;
                 store.connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+            }
+            if matches!(kind, FileKind::Empty | FileKind::Former) {
+                store.connection.execute_batch(SCHEMA_OF_LARGE_BODIES)?;
                 store.connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
             }
             store.file_kind()
@@ -117,6 +140,7 @@ impl Store {
         Ok(match marks {
             _ if self.connection.is_readonly("main")? => FileKind::ReadOnly,
             (APPLICATION_ID, SCHEMA_VERSION) => FileKind::Queue,
+            (APPLICATION_ID, FORMER_SCHEMA_VERSION) => FileKind::Former,
             (0, 0) if empty => FileKind::Empty,
             _ => FileKind::Other,
         })
@@ -142,7 +166,11 @@ impl Store {
         for message in messages {
             let delayed = !message.delay.is_zero();
             let visible_at = if delayed { self.clock.after(message.delay) } else { VISIBLE_NOW };
-            insert.execute(params![visible_at, &message.body[..]])?;
+            let is_large = message.body.len() >= LARGE_BODY_BYTES;
+            insert.execute(params![visible_at, if is_large { &[] } else { &message.body[..] }])?;
+            if is_large {
+                self.connection.prepare_cached(INSERT_LARGE_BODY)?.execute([&message.body[..]])?;
+            }
         }
         Ok(())
     }
@@ -162,7 +190,7 @@ impl Store {
         while bytes < CLAIM_BYTES_MAX
             && let Some(row) = rows.next()?
         {
-            let body = body(row, 2)?;
+            let body = body(row, 2, 3)?;
             bytes += body.len();
             let receive_count = row.get::<_, u32>(1)? + 1;
             let receipt = Receipt::numbered(row.get(0)?, receive_count);
@@ -216,10 +244,14 @@ impl Store {
 
     pub(super) fn acknowledge(&self, receipts: &[Receipt]) -> rusqlite::Result<Vec<Receipt>> {
         let mut delete = self.connection.prepare_cached(DELETE)?;
+        let mut delete_large_body = self.connection.prepare_cached(DELETE_LARGE_BODY)?;
+        let has_large_bodies = self.connection.prepare_cached(HAS_LARGE_BODIES)?.query_row([], |row| row.get(0))?;
         let mut lost = Vec::new();
         for receipt in receipts {
             if delete.execute(receipt.numbers())? == 0 {
                 lost.push(receipt.clone());
+            } else if has_large_bodies {
+                delete_large_body.execute([receipt.numbers().0])?;
             }
         }
         Ok(lost)
@@ -236,7 +268,7 @@ impl Store {
 
     pub(super) fn in_flight(&self) -> rusqlite::Result<Vec<(Bytes, u32)>> {
         let mut in_flight = self.connection.prepare_cached(IN_FLIGHT)?;
-        let rows = in_flight.query_map([self.now()], |row| Ok((body(row, 0)?, row.get(1)?)))?;
+        let rows = in_flight.query_map([self.now()], |row| Ok((body(row, 1, 2)?, row.get(0)?)))?;
         rows.collect()
     }
 
@@ -245,7 +277,8 @@ impl Store {
     }
 
     pub(super) fn purge(&self) -> rusqlite::Result<()> {
-        self.connection.prepare_cached(PURGE)?.execute([]).map(drop)
+        self.run(PURGE)?;
+        self.run(PURGE_LARGE_BODIES)
     }
 
     /// Never before [`VISIBLE_NOW`], even on a machine that believes it is 1970.
@@ -254,8 +287,13 @@ impl Store {
     }
 }
 
-fn body(row: &Row<'_>, column: usize) -> rusqlite::Result<Bytes> {
-    Ok(Bytes::copy_from_slice(row.get_ref(column)?.as_blob()?))
+/// The body of a message, from the column of large ones where there is one.
+fn body(row: &Row<'_>, column: usize, large: usize) -> rusqlite::Result<Bytes> {
+    let body = match row.get_ref(large)? {
+        ValueRef::Null => row.get_ref(column)?,
+        large => large,
+    };
+    Ok(Bytes::copy_from_slice(body.as_blob()?))
 }
 
 fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
@@ -307,7 +345,8 @@ mod tests {
     fn every_statement_finds_its_rows_by_an_index() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = open(&folder);
-        let visible = "SEARCH message USING INDEX message_by_visible_at (visible_at<?)";
+        let visible = "SEARCH message USING INDEX message_by_visible_at (visible_at<?)\n\
+                       SEARCH large_body USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN";
         assert_eq!(plan(&store, VISIBLE), visible, "the index is the order of claims: nothing is scanned or sorted");
         for statement in [CLAIM, UNCLAIM, SET_LEASE, DELETE] {
             let plan = plan(&store, statement);
@@ -317,6 +356,7 @@ mod tests {
             let plan = plan(&store, statement);
             assert!(plan.starts_with("SEARCH message USING INDEX message_by_visible_at (visible_at>?)"), "{plan}");
         }
+        assert_eq!(plan(&store, DELETE_LARGE_BODY), "SEARCH large_body USING INTEGER PRIMARY KEY (rowid=?)");
         assert_eq!(plan(&store, NEXT_VISIBLE), "SEARCH message USING COVERING INDEX message_by_visible_at");
         assert_eq!(plan(&store, COUNT), "SCAN message USING COVERING INDEX message_by_visible_at");
     }
@@ -344,6 +384,54 @@ mod tests {
         assert!(store.extend(&[(claimed[0].receipt.clone(), Duration::from_secs(90))]).expect("extends").is_empty());
         let written = std::fs::metadata(log).expect("exists").len();
         assert!(written < 100_000, "{written} bytes written");
+    }
+
+    fn large_bodies(store: &Store) -> i64 {
+        store.connection.query_row("SELECT count(*) FROM large_body", [], |row| row.get(0)).expect("counts")
+    }
+
+    #[test]
+    fn a_body_of_any_size_comes_back_and_goes_with_its_message() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = open(&folder);
+        let bodies: Vec<_> = [0, 1, LARGE_BODY_BYTES - 1, LARGE_BODY_BYTES, 1_000_000].map(|size| vec![7; size]).into();
+        let messages: Vec<_> = bodies.iter().map(|body| Message::new(body.clone(), "job")).collect();
+        let minute = Duration::from_secs(60);
+        store.send(&messages).expect("sends");
+        let deliveries = store.claim(10, minute).expect("claims");
+        assert_eq!(deliveries.iter().map(|delivery| delivery.body.to_vec()).collect::<Vec<_>>(), bodies);
+        let in_flight = store.in_flight().expect("looks");
+        assert_eq!(in_flight.into_iter().map(|(body, _)| body.to_vec()).collect::<Vec<_>>(), bodies);
+        assert_eq!(large_bodies(&store), 2);
+        let receipts: Vec<_> = deliveries.into_iter().map(|delivery| delivery.receipt).collect();
+        store.acknowledge(&receipts[..4]).expect("acknowledges");
+        assert_eq!(large_bodies(&store), 1, "one of them is not acknowledged");
+        store.release(&receipts[4..]).expect("releases");
+        let again = store.claim(1, minute).expect("claims").remove(0);
+        store.acknowledge(&receipts[4..]).expect("too late");
+        assert_eq!(large_bodies(&store), 1, "somebody else has it");
+        assert_eq!(again.body, bodies[4]);
+        store.purge().expect("purges");
+        assert_eq!(large_bodies(&store), 0);
+    }
+
+    #[test]
+    fn a_queue_of_a_former_build_goes_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("queue.db");
+        let former = Connection::open(&path).expect("opens");
+        former.execute_batch(SCHEMA).expect("is SQL");
+        former.pragma_update(None, "application_id", APPLICATION_ID).expect("writes");
+        former.pragma_update(None, "user_version", FORMER_SCHEMA_VERSION).expect("writes");
+        let large = vec![1; 100_000];
+        former.execute(INSERT, params![VISIBLE_NOW, large]).expect("inserts");
+        drop(former);
+        for _ in 0..2 {
+            let store = open(&folder);
+            let delivery = store.claim(1, Duration::from_secs(60)).expect("claims").remove(0);
+            assert_eq!(delivery.body, large);
+            store.release(&[delivery.receipt]).expect("releases");
+        }
     }
 
     #[test]
