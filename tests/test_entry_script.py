@@ -1,6 +1,7 @@
 """The contract between the engine and an entry script: functions, arguments, results, surroundings."""
 
 import itertools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,8 @@ def test_everything_a_script_can_see(workplace):
         assert variables["COLOUR"] == "green"
         assert variables["AZUREML_BI_OUTPUT_PATH"] == str(folder / "output")
         assert variables["AZUREML_NODE_COUNT"] == "1"
+        share = max(1, len(os.sched_getaffinity(0)) // 2)
+        assert variables["OMP_NUM_THREADS"] == os.environ.get("OMP_NUM_THREADS", str(share))
         assert "CUDA_VISIBLE_DEVICES" not in variables
     assert len({fact["cwd"] for fact in inits}) == 2, "each process has a folder of its own"
     assert not (folder / "code" / "outputs").exists(), "relative files do not land in the user's code"

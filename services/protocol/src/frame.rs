@@ -82,6 +82,9 @@ pub struct Configure {
     pub strict_results: bool,
     /// Largest size of one log file of user code; what follows is dropped, and the file says so.
     pub log_bytes_max: u64,
+    /// Threads that the numeric libraries of one process should use: its share of the cores. `OMP_NUM_THREADS`, where
+    /// nobody has set it.
+    pub threads: u32,
 }
 
 /// One mini-batch for a process.

@@ -61,6 +61,7 @@ class Agent:
             "to_csv_arguments": {},
             "strict_results": False,
             "log_bytes_max": 1 << 20,
+            "threads": 1,
             **configure,
         }
         self.send(self.configure)

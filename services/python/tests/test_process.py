@@ -60,6 +60,19 @@ def test_basic_config_of_the_script_takes_effect(start):
     assert agent.stdout() == "own words\n"
 
 
+@pytest.mark.parametrize("environment, expected", [({}, "3"), ({"OMP_NUM_THREADS": "7"}, "7")])
+def test_numeric_libraries_share_the_cores_unless_told_otherwise(start, monkeypatch, environment, expected):
+    """They read it when they are imported."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    agent = start(
+        "import os\nTHREADS = os.environ['OMP_NUM_THREADS']\ndef run(mini_batch): print(THREADS); return mini_batch",
+        environment=environment,
+        threads=3,
+    )
+    agent.run()
+    assert agent.stdout() == f"{expected}\n"
+
+
 def test_flushed_after_every_run_even_without_newline(start):
     agent = start("import sys\ndef run(mini_batch):\n    print('no newline', end='')\n    return mini_batch")
     agent.run()

@@ -38,6 +38,16 @@ pub fn default_process_count(gpus: u32) -> u32 {
     if gpus > 0 {
         return 1;
     }
+    cores()
+}
+
+/// Threads that each of so many processes may keep busy: its share of the cores. Numeric libraries take all cores for
+/// themselves otherwise, in every process.
+pub(crate) fn threads_each(processes: u32) -> u32 {
+    (cores() / processes.max(1)).max(1)
+}
+
+fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1))
 }
 
@@ -86,5 +96,11 @@ mod tests {
     fn one_process_on_a_machine_with_gpus() {
         assert_eq!(default_process_count(4), 1);
         assert!(default_process_count(0) >= 1);
+    }
+
+    #[test]
+    fn the_cores_are_shared() {
+        assert_eq!(threads_each(1), cores());
+        assert_eq!([threads_each(cores()), threads_each(10 * cores())], [1, 1]);
     }
 }

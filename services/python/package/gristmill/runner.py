@@ -62,6 +62,8 @@ class Process:
     """One configured worker process."""
 
     def __init__(self, channel, status, configure):
+        # Before anything is imported that reads it.
+        os.environ.setdefault("OMP_NUM_THREADS", str(configure["threads"]))
         self._channel = channel
         self._status = status
         self._node = configure["node"]

@@ -13,6 +13,7 @@ use protocol::{
 use super::watch::Dump;
 use super::{Dispatcher, Event, Stop};
 use crate::CrashPoint;
+use crate::gpu::threads_each;
 use crate::lease::LeaseId;
 use crate::node_log::LogFile;
 use crate::python_process::{Outgoing, PythonProcess, Report, Start, bootstrap_script};
@@ -203,6 +204,7 @@ impl Dispatcher {
             to_csv_arguments: spec.output.to_csv_arguments.clone(),
             strict_results: spec.strict_results,
             log_bytes_max: LOG_BYTES_MAX,
+            threads: threads_each(self.agent.process_count),
         }
     }
 
