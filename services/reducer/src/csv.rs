@@ -21,11 +21,7 @@ impl Default for Dialect {
 impl Dialect {
     /// Appends one field, without a separator.
     pub fn push_field(&self, field: &str, into: &mut String) {
-        let must = self.quote_all
-            || memchr::memchr2(b'\n', b'\r', field.as_bytes()).is_some()
-            || field.contains(self.quote)
-            || field.contains(&*self.separator);
-        if self.quote_none || !must {
+        if self.quote_none || !(self.quote_all || self.is_special(field)) {
             into.push_str(field);
             return;
         }
@@ -37,6 +33,18 @@ impl Dialect {
             into.push(character);
         }
         into.push(self.quote);
+    }
+
+    /// Whether a field has something in it that would end it.
+    fn is_special(&self, field: &str) -> bool {
+        let bytes = field.as_bytes();
+        if let ([separator], Ok(quote)) = (self.separator.as_bytes(), u8::try_from(self.quote))
+            && quote.is_ascii()
+        {
+            return memchr::memchr3(*separator, quote, b'\n', bytes).is_some()
+                || memchr::memchr(b'\r', bytes).is_some();
+        }
+        memchr::memchr2(b'\n', b'\r', bytes).is_some() || field.contains(self.quote) || field.contains(&*self.separator)
     }
 
     /// One line of text fields.

@@ -483,8 +483,8 @@ impl Reducer {
     async fn append(&mut self, mut batch: Batch) -> anyhow::Result<Appended> {
         let has_ended = self.tally.ended_as().is_some();
         loop {
-            let mut told = FxHashSet::with_capacity_and_hasher(batch.len(), FxBuildHasher);
-            let known = batch.retain(|event| !self.tally.is_known(event) && !is_repeated(event, &mut told));
+            let mut told = Told::with_capacity(batch.len());
+            let known = batch.retain(|event| !self.tally.is_known(event) && !told.is_repeated(event));
             self.duplicates += known;
             metrics().duplicates_dropped.inc_by(known);
             if batch.is_empty() {
@@ -720,11 +720,27 @@ fn tell_ended(before: Counts, now: Counts) {
     metrics.progressed();
 }
 
-/// Whether `told` holds the same attempt: a message may be delivered twice at a time.
-fn is_repeated(event: &ResultEvent, told: &mut FxHashSet<(u64, u32, u32, AttemptStatus, bool, u64)>) -> bool {
-    let ResultEvent::Attempt(attempt) = event else { return false };
-    let Attempt { mini_batch, try_number, deliveries_lost, status, is_final, total, .. } = **attempt;
-    !told.insert((mini_batch, try_number, deliveries_lost, status, is_final, total))
+/// The attempts of a batch: a message may be delivered twice at a time.
+struct Told {
+    /// One success of a mini-batch is like another, but for the deliveries that were lost before.
+    succeeded: FxHashSet<(u64, u32)>,
+    failed: FxHashSet<(u64, u32, u32, AttemptStatus, bool, u64)>,
+}
+
+impl Told {
+    fn with_capacity(attempts: usize) -> Self {
+        Self { succeeded: FxHashSet::with_capacity_and_hasher(attempts, FxBuildHasher), failed: FxHashSet::default() }
+    }
+
+    /// Whether the same attempt was told before.
+    fn is_repeated(&mut self, event: &ResultEvent) -> bool {
+        let ResultEvent::Attempt(attempt) = event else { return false };
+        let Attempt { mini_batch, try_number, deliveries_lost, status, is_final, total, .. } = **attempt;
+        match status {
+            AttemptStatus::Succeeded => !self.succeeded.insert((mini_batch, deliveries_lost)),
+            _ => !self.failed.insert((mini_batch, try_number, deliveries_lost, status, is_final, total)),
+        }
+    }
 }
 
 /// What another thread has read.

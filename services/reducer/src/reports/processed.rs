@@ -13,28 +13,47 @@ const HEADER: &str = "Mini-batch Id,Picked Count,Process,Process Start Time (UTC
     Elapsed Seconds,Process Seconds,Run Method Seconds,Status,Error Category,Error Message,Mini-batch Detail,\
     Node,Process Name\n";
 
+/// Handed on to the file together.
+const ROWS_BYTES: usize = 16 * 1024;
+
 #[derive(Debug)]
 pub(super) struct Processed {
     file: ReportFile,
     dialect: Dialect,
-    row: String,
+    rows: String,
     /// The second that was formatted last, and its text: neighbours share it.
     second: (i64, String),
+    who: Option<Who>,
+}
+
+/// The process that came last, and the end of its rows: neighbours share that too.
+#[derive(Debug)]
+struct Who {
+    node: String,
+    process: String,
+    end: String,
 }
 
 impl Processed {
     pub fn create(path: PathBuf) -> Self {
         let mut file = ReportFile::create(path);
         file.write(HEADER);
-        Self { file, dialect: Dialect::default(), row: String::new(), second: (i64::MIN, String::new()) }
+        let second = (i64::MIN, String::new());
+        Self { file, dialect: Dialect::default(), rows: String::new(), second, who: None }
     }
 
     pub fn add(&mut self, attempt: &Attempt, pid: Option<u32>) {
-        let mut row = std::mem::take(&mut self.row);
-        row.clear();
-        self.write(attempt, pid, &mut row);
-        self.file.write(&row);
-        self.row = row;
+        let mut rows = std::mem::take(&mut self.rows);
+        self.write(attempt, pid, &mut rows);
+        self.rows = rows;
+        if self.rows.len() >= ROWS_BYTES {
+            self.hand_on();
+        }
+    }
+
+    fn hand_on(&mut self) {
+        self.file.write(&self.rows);
+        self.rows.clear();
     }
 
     fn write(&mut self, attempt: &Attempt, pid: Option<u32>, row: &mut String) {
@@ -67,12 +86,20 @@ impl Processed {
         } else {
             row.push_str(",,");
         }
-        for field in [attempt.detail.as_str(), &attempt.node, &attempt.process] {
-            self.text(field, row);
-            row.push(',');
+        self.text(&attempt.detail, row);
+        match &self.who {
+            Some(who) if attempt.node == who.node && attempt.process == who.process => row.push_str(&who.end),
+            _ => {
+                let mut end = String::new();
+                for name in [&attempt.node, &attempt.process] {
+                    end.push(',');
+                    self.text(name, &mut end);
+                }
+                end.push('\n');
+                row.push_str(&end);
+                self.who = Some(Who { node: attempt.node.to_string(), process: attempt.process.to_string(), end });
+            }
         }
-        row.pop();
-        row.push('\n');
     }
 
     /// What a script or a file name begins with is no formula, in whatever the table is opened.
@@ -95,6 +122,7 @@ impl Processed {
     }
 
     pub fn flush(&mut self) {
+        self.hand_on();
         self.file.flush();
     }
 }
