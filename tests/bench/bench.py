@@ -84,7 +84,8 @@ def compare(workload: Workload, work: Path, rounds: int) -> dict:
             folder = work / side
             folder.mkdir(parents=True)
             try:
-                measured = measure(workload.sides[side](folder), folder / "printed", workload.with_tree)
+                prepared = workload.sides[side](folder)
+                measured = measure(prepared, folder / "printed", workload.with_tree, workload.fills_bytes)
             except TimedOutError:
                 print(f"{workload.name}, round {number + 1}, {side}: given up", file=sys.stderr, flush=True)
                 continue

@@ -23,6 +23,8 @@ from timed import total_seconds  # noqa: E402
 TIMEOUT_SECONDS = 900
 SAMPLE_MILLISECONDS = 20
 TREE_SAMPLE_SECONDS = 0.25
+# Of free memory, which is not filled.
+SPARE_BYTES = 512 << 20
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -57,11 +59,12 @@ class TimedOutError(Exception):
     pass
 
 
-def measure(side: Side, output: Path, with_tree: bool = False) -> Measured:
+def measure(side: Side, output: Path, with_tree: bool = False, fills_bytes: int = 0) -> Measured:
     """Runs the side to its end; what it prints goes to `output`. A failure ends the benchmark."""
     adopt_orphans(True)
     # What the side before has written is not written to disk at the expense of this one.
     os.sync()
+    fill_memory(fills_bytes)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, output.open("wb") as file:
         user_seconds = Path(scratch) / "user_seconds"
         user_seconds.mkdir()
@@ -108,6 +111,15 @@ def measure(side: Side, output: Path, with_tree: bool = False) -> Measured:
         tree_mib=tree_peak / 1024 if with_tree else None,
         user_seconds=counted or None,
     )
+
+
+def fill_memory(size: int) -> None:
+    """Has so much of the free memory filled once. A virtual machine may lend it to its host while nobody uses it, and
+    get it back slowly, page by page: whoever goes first would pay for that."""
+    size = min(size, (kib_of("/proc/meminfo", "MemFree:") << 10) - SPARE_BYTES)
+    if size > 0:
+        fill = f"import mmap; mmap.mmap(-1, {size}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)"
+        subprocess.run([sys.executable, "-c", fill], check=True)
 
 
 def printed_seconds(printed: str) -> float:

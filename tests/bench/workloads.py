@@ -49,6 +49,9 @@ class Workload:
     # Sides take turns in going first, unless one needs what another leaves behind.
     alternates: bool = True
     with_tree: bool = False
+    # What a side writes takes so much memory, which is filled before the clock starts: where sides differ in nothing
+    # else but how they write, the state of the memory would decide.
+    fills_bytes: int = 0
     rounds_max: int | None = None
 
 
@@ -242,12 +245,16 @@ def reduce(cache: Path, scale: float) -> Iterator[Workload]:
     rows, parts = scaled(1_000_000, scale), scaled(10_000, scale)
     title = f"{rows:,} outcomes of one row committed and written as one file"
     sides = reducer_and_cat("return_input", small_files(cache, rows))
-    yield Workload("reduce-rows", title, rows, "outcomes", sides, not_compared, alternates=False)
+    yield written_once("reduce-rows", title, rows, "outcomes", sides, 1_000 * rows)
     # The parts and the output, then the output and its copy.
     need_space(cache, 2 * parts * PART_BYTES + 1_000_000_000, f"{parts:,} parts of a megabyte")
     title = f"{parts:,} parts of 1 MB committed and written as one file"
     sides = reducer_and_cat("megabyte", small_files(cache, parts))
-    yield Workload("reduce-parts", title, parts * PART_BYTES / 1e6, "MB", sides, not_compared, alternates=False)
+    yield written_once("reduce-parts", title, parts * PART_BYTES / 1e6, "MB", sides, parts * PART_BYTES)
+
+
+def written_once(name: str, title: str, amount: float, unit: str, sides: dict, fills_bytes: int) -> Workload:
+    return Workload(name, title, amount, unit, sides, not_compared, alternates=False, fills_bytes=fills_bytes)
 
 
 def reducer_and_cat(script: str, files: Path) -> dict[str, Callable]:
