@@ -12,18 +12,20 @@ pub struct Unfinished {
     known: BTreeMap<u64, Option<Pending>>,
     interrupted: usize,
     retrying: usize,
+    /// Mini-batches of the whole job; `None`: not all are known.
+    planned: Option<u64>,
 }
 
 impl Unfinished {
     /// A new job: everything.
     pub fn all() -> Self {
-        Self { known: BTreeMap::new(), interrupted: 0, retrying: 0 }
+        Self { known: BTreeMap::new(), interrupted: 0, retrying: 0, planned: None }
     }
 
     /// What the tally does not know as ended; `interrupted` was in the hands of nodes that are gone.
     pub fn new(tally: &Tally, interrupted: HashMap<u64, u32>) -> Self {
-        let mut unfinished = Self::all();
-        let seen = tally.planned().map_or(0, |planned| planned.mini_batches);
+        let mut unfinished = Self { planned: tally.planned().map(|planned| planned.mini_batches), ..Self::all() };
+        let seen = unfinished.planned.unwrap_or(0);
         let seen = seen.max(tally.seen()).max(interrupted.keys().max().map_or(0, |last| last + 1));
         for mini_batch in 0..seen {
             let pending = match tally.state(mini_batch) {
@@ -71,7 +73,10 @@ impl Unfinished {
             ),
         );
         line(self.retrying as u64, "had failed a try and run again");
-        lines.push("  all others have not been tried yet".to_owned());
+        let told = self.known.len() as u64 + if reopened { failed } else { 0 };
+        if self.planned.is_none_or(|planned| planned > told) {
+            lines.push("  all others have not been tried yet".to_owned());
+        }
         lines.join("\n")
     }
 }
