@@ -23,8 +23,8 @@ from timed import total_seconds  # noqa: E402
 TIMEOUT_SECONDS = 900
 SAMPLE_MILLISECONDS = 20
 TREE_SAMPLE_SECONDS = 0.25
-# Of the memory that can be had, not filled.
-SPARE_BYTES = 2 << 30
+# Of free memory, which is not filled.
+SPARE_BYTES = 512 << 20
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -114,9 +114,9 @@ def measure(side: Side, output: Path, with_tree: bool = False, fills_bytes: int 
 
 
 def fill_memory(size: int) -> None:
-    """Has so much memory filled once, and free. Getting it takes time: from files that were read long ago, and from the
-    host of a virtual machine, which may have lent it elsewhere. Whoever goes first would pay for that."""
-    size = min(size, (kib_of("/proc/meminfo", "MemAvailable:") << 10) - SPARE_BYTES)
+    """Has so much of the free memory filled once. A virtual machine may lend it to its host while nobody uses it, and
+    get it back slowly, page by page: whoever goes first would pay for that. Files that are in memory stay there."""
+    size = min(size, (kib_of("/proc/meminfo", "MemFree:") << 10) - SPARE_BYTES)
     if size > 0:
         fill = f"import mmap; mmap.mmap(-1, {size}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)"
         subprocess.run([sys.executable, "-c", fill], check=True)
