@@ -9,6 +9,8 @@ import sqlite3
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import promql_parser
@@ -48,6 +50,20 @@ class Role:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
+    def pause(self, workplace: Workplace) -> None:
+        """Stops it at a moment when it holds no lock of a queue, which would stop everybody else."""
+
+        def is_paused() -> bool:
+            self.running.send(signal.SIGSTOP)
+            tasks = Path(f"/proc/{self.running.process.pid}/task")
+            wait_until(lambda: all(is_stopped(task) for task in tasks.iterdir()), "every thread to stop")
+            if all(is_free(queue) for queue in (workplace.folder / "queues").glob("*.db")):
+                return True
+            self.running.send(signal.SIGCONT)
+            return False
+
+        wait_until(is_paused, "a moment without a lock")
+
     def health(self, workplace: Workplace) -> int:
         return workplace.command("health", "--listen", self.url.removeprefix("http://")).exit_status
 
@@ -55,6 +71,20 @@ class Role:
         status, text = self.get("/metrics")
         assert status == 200, text
         return Scrape(text)
+
+
+def is_stopped(task: Path) -> bool:
+    return (task / "stat").read_text().rpartition(") ")[2].startswith("T")
+
+
+def is_free(queue: Path) -> bool:
+    with closing(sqlite3.connect(queue, timeout=0, isolation_level=None)) as database:
+        try:
+            database.execute("begin immediate")
+        except sqlite3.OperationalError:
+            return False
+        database.execute("rollback")
+        return True
 
 
 class Scrape:
@@ -224,7 +254,7 @@ def test_a_broker_that_is_away_for_longer_than_allowed_makes_a_role_ill_until_it
     # A reducer that has nothing to do comes round every five seconds.
     role = Role(workplace, name, GRISTMILL_STALL_SECONDS="8")
     # A message comes that the role cannot take: its queue is gone when it looks again.
-    role.running.send(signal.SIGSTOP)
+    role.pause(workplace)
     enqueue(workplace, job)
     queue = "tasks" if name == "worker" else "results"
     away = sqlite3.connect(workplace.folder / "queues" / f"{queue}.db", timeout=30, isolation_level=None)
