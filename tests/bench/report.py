@@ -38,8 +38,8 @@ pandas.
 - **gristmill** keeps every outcome in a queue and a ledger, and writes one file in the order of the input, with logs
   and reports. CSV is cut in mini-batches of 10 MB, Parquet at its row groups.
 - **`cat`** writes once more what the reducer has written, its ledger, its reports and the one file, and syncs it as the
-  reducer does. Before either begins, memory for all of it has been filled once: a virtual machine may get the memory
-  that was free from its host four times more slowly than it writes.
+  reducer does. Before either begins, memory for all of it has been filled once: a virtual machine may have to get
+  memory that was free from its host first, which takes longer than writing to it.
 
 ![Time by that of gristmill](results.svg)
 """

@@ -1,7 +1,8 @@
 //! The file: its schema, and every statement that is ever run on it.
 //!
-//! One table and its index, and a table for large bodies. `visible_at` says when a message may be received: long ago (new or released), later because
-//! it was sent with a delay (`receive_count` 0), or later because it is leased. The index is the order of claims.
+//! One table and its index, and a table for large bodies. `visible_at` says when a message may be received: long ago
+//! (new or released), later because it was sent with a delay (`receive_count` 0), or later because it is leased. The
+//! index is the order of claims.
 //!
 //! SQLite reads a whole row to change a column of it. So the row of a message that is claimed, extended and released
 //! holds its body only if that is small.
