@@ -6,6 +6,7 @@ import base64
 import json
 import shutil
 import sqlite3
+import time
 import urllib.parse
 import uuid
 from collections.abc import Iterator
@@ -125,9 +126,23 @@ class Target:
             self.components.manage_rabbitmq(f"queues/%2f/{self.prefix}-{queue}/contents", "DELETE")
         else:
             with sqlite3.connect(self.folder / "queues" / f"{queue}.db", timeout=30) as database:
-                (table,) = database.execute("select name from sqlite_master where type = 'table'").fetchone()
-                database.execute(f"delete from {table}")
+                database.execute("delete from message")
             database.close()
+
+    def waiting(self, queue: str) -> int:
+        """How many messages of a queue anybody may receive now."""
+        if self.kind == "sqs":
+            sqs = self.components.client("sqs")
+            url = sqs.get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"]
+            name = "ApproximateNumberOfMessages"
+            return int(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
+        if self.kind == "rabbitmq":
+            return self.components.manage_rabbitmq(f"queues/%2f/{self.prefix}-{queue}").get("messages_ready", 0)
+        with sqlite3.connect(self.folder / "queues" / f"{queue}.db", timeout=30) as database:
+            now = time.time() * 1000
+            (count,) = database.execute("select count(*) from message where visible_at <= ?", [now]).fetchone()
+        database.close()
+        return count
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
         """Every object of the store whose name begins so, by name."""

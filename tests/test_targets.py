@@ -525,6 +525,7 @@ def test_a_node_drains_on_sigterm_and_costs_no_try(workplace, target):
     leaving = target.worker("--process-count", 1, "--node", "leaving")
     leaving.wait_for_record("begun")
     leaving.send(signal.SIGTERM)
+    wait_until(lambda: target.waiting("tasks") == 9, "what waits to be given back")
     staying = target.worker("--process-count", 1, "--node", "staying")
     wait_until(lambda: {fact["node"] for fact in workplace.recorded("begun")} >= {"staying"}, "work elsewhere")
     go(workplace)
@@ -579,6 +580,7 @@ def test_a_spot_notice_drains_the_node(workplace, sqlite, arguments, exit_status
     server.noticed.set()
     told = worker.process.stderr.readline().decode()
     assert "will be taken away" in told and "terminate" in told
+    wait_until(lambda: sqlite.waiting("tasks") == 5, "what waits to be given back")
     go(workplace)
     ended = worker.wait()
     assert ended.exit_status == exit_status and "spot notice" in ended.stdout, str(ended)

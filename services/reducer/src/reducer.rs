@@ -290,11 +290,11 @@ impl Reducer {
         loop {
             if let Some(result) = self.store.result().await? {
                 self.tidy(result.state).await;
-                return Ok(Some(result));
+                return Ok(Some(self.ended_elsewhere(result).await));
             }
             let end = match self.work(cancel, stop).await {
                 Ok(Rest::Ends(end)) => end,
-                Ok(Rest::EndedElsewhere(result)) => return Ok(Some(*result)),
+                Ok(Rest::EndedElsewhere(result)) => return Ok(Some(self.ended_elsewhere(*result).await)),
                 Ok(Rest::Stopped) => {
                     self.leave().await;
                     return Ok(None);
@@ -340,7 +340,7 @@ impl Reducer {
                     }
                 }
                 _ = report.tick() => {
-                    self.reports.tick(&self.tally, self.started.elapsed()).await;
+                    self.report().await?;
                     if let Some(end) = self.verdict(true) {
                         break Rest::Ends(end);
                     }
@@ -657,6 +657,18 @@ impl Reducer {
         }
         let cause = thresholds::stalled(&self.tally, &self.limits, &self.elapsed());
         Ok(cause.map(|cause| Rest::Ends(End::Failed(cause))))
+    }
+
+    /// Brings what people read up to date. Of a job that others serve too only after a look at what they have committed:
+    /// where one of them has decided how the job ends, the reports are its own.
+    async fn report(&mut self) -> anyhow::Result<()> {
+        if self.options.shared {
+            self.catch_up(true).await?;
+        }
+        if self.tally.ended_as().is_none() {
+            self.reports.tick(&self.tally, self.started.elapsed()).await;
+        }
+        Ok(())
     }
 
     /// What other reducers have done while this one had nothing to do: committed results, or ended the job.

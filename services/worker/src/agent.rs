@@ -153,13 +153,8 @@ impl Agent {
         while !dispatcher.is_over() {
             alive.beat();
             tokio::select! {
-                event = reports.recv() => {
-                    dispatcher.handle(event.expect("the dispatcher itself holds a sender")).await?;
-                    while let Ok(event) = reports.try_recv() {
-                        dispatcher.handle(event).await?;
-                    }
-                }
-                _ = tick.tick() => dispatcher.tick().await?,
+                // Who is told to stop begins nothing more, however much else has happened meanwhile.
+                biased;
                 changed = stop.changed() => {
                     // Whoever could tell us to stop is gone: so is the job.
                     let stop = changed.map_or(Stop::Kill, |()| *stop.borrow_and_update());
@@ -168,6 +163,13 @@ impl Agent {
                 ended = &mut announcer => {
                     ended.context("the announcer panicked")??;
                     unreachable!("the announcer ends before its senders only with an error");
+                }
+                _ = tick.tick() => dispatcher.tick().await?,
+                event = reports.recv() => {
+                    dispatcher.handle(event.expect("the dispatcher itself holds a sender")).await?;
+                    while let Ok(event) = reports.try_recv() {
+                        dispatcher.handle(event).await?;
+                    }
                 }
             }
             dispatcher.give_back_waiting().await?;

@@ -32,7 +32,7 @@ impl Reducer {
         }
         let is_ours = self.append_event(&end.event()).await? == Appended::Committed;
         if !is_ours && let Some(result) = self.wait_for_result().await? {
-            return Ok(Some(result));
+            return Ok(Some(self.ended_elsewhere(result).await));
         }
         match self.tally.ended_as() {
             Some((state, cause)) => self.write_end(End::committed(state, cause), stop).await,
@@ -53,8 +53,27 @@ impl Reducer {
         self.catch_up(true).await.map(|_| None)
     }
 
-    /// Nothing more is done here, and the job goes on.
+    /// Another reducer was the first to write the result. Reports that were copied from here are made whole.
+    pub(super) async fn ended_elsewhere(&mut self, result: JobResult) -> JobResult {
+        if self.reports.may_have_replaced().await {
+            match self.catch_up(true).await {
+                Ok(_) => self.reports.ended_elsewhere(&result, &self.tally).await,
+                Err(error) => tracing::warn!("reports of the job may lack what others committed at its end: {error:#}"),
+            }
+        }
+        result
+    }
+
+    /// Nothing more is done here, and the job goes on; unless another reducer has ended it a moment ago.
     pub(super) async fn leave(&mut self) {
+        if self.options.shared
+            && self.catch_up(true).await.is_ok()
+            && self.tally.ended_as().is_some()
+            && let Ok(Some(result)) = self.store.result().await
+        {
+            self.ended_elsewhere(result).await;
+            return;
+        }
         self.show_progress();
         self.write_progress().await;
         self.reports.left(&self.tally, self.started.elapsed()).await;
@@ -75,7 +94,7 @@ impl Reducer {
                     if self.options.shared
                         && let Some(result) = self.store.result().await?
                     {
-                        return Ok(Some(result));
+                        return Ok(Some(self.ended_elsewhere(result).await));
                     }
                     let job = &self.spec.job_id;
                     let cause = format!("{error:#}. Mend this and run `gristmill retry {job}`: no result is lost.");

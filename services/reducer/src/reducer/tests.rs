@@ -1,10 +1,20 @@
-use std::fs;
+use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::{fmt, fs};
 
+use async_trait::async_trait;
 use bytes::Bytes;
+use futures::stream::BoxStream;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as ObjectPath;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
+    PutOptions, PutPayload, PutResult, Result as StoreResult,
+};
 use protocol::{Attempt, AttemptStatus, ErrorReport, JobState, Planned, Rows, SlotPhase, Waiting, encode_record};
 use queue::{MemoryOptions, MemoryQueue, Message};
+use tokio::sync::Notify;
 
 use super::*;
 use crate::MiniBatchState;
@@ -379,6 +389,121 @@ async fn a_second_reducer_goes_on_after_the_first_and_results_count_once() {
     assert_eq!(result.duplicates_dropped, 1);
     assert_eq!(second.run(CancellationToken::new()).await.expect("sees it"), result);
     assert_eq!(job.output(), "zero\none\n");
+}
+
+/// A job with one row, which the reducer of the test has committed, and another reducer has ended with a second row that
+/// the first has not seen.
+async fn ended_by_another(job: &Job, behind: &mut Reducer) -> JobResult {
+    job.send_rows(1, "one\n").await;
+    job.planned(2).await;
+    let result = job.run().await;
+    assert_eq!((result.state, behind.tally().mini_batches().succeeded), (JobState::Completed, 1));
+    result
+}
+
+const PROCESSED: &str = "sys/job_report/processed_mini-batches.csv";
+
+#[tokio::test]
+async fn reports_of_a_reducer_that_is_behind_replace_none_of_the_one_that_ended_the_job() {
+    for is_told_to_stop in [false, true] {
+        let mut job = Job::new();
+        job.options.shared = true;
+        let mut behind = job.open().await;
+        job.send_rows(0, "zero\n").await;
+        behind.drain().await.expect("committed");
+        ended_by_another(&job, &mut behind).await;
+        match is_told_to_stop {
+            false => behind.report().await.expect("written"),
+            true => behind.leave().await,
+        }
+        // Nothing is under way any more.
+        behind.reports.may_have_replaced().await;
+        assert_eq!(job.log(PROCESSED).lines().count(), 1 + 2, "told to stop: {is_told_to_stop}");
+    }
+}
+
+#[tokio::test]
+async fn a_report_that_comes_late_is_replaced_by_one_that_is_whole() {
+    let mut job = Job::new();
+    job.options.shared = true;
+    let late = Arc::new(LateStore::below(&job.folder.path().join("job"), PROCESSED));
+    job.open().await;
+    let store = JobStore::new(late.clone(), ObjectPath::default());
+    let mut behind = Reducer::open(store, job.results.clone(), job.options.clone()).await.expect("readable");
+    job.send_rows(0, "zero\n").await;
+    behind.drain().await.expect("committed");
+    behind.report().await.expect("written");
+    late.has_begun.notified().await;
+    let result = ended_by_another(&job, &mut behind).await;
+    late.may_end.notify_one();
+    assert_eq!(behind.run(CancellationToken::new()).await.expect("sees it"), result);
+    assert_eq!(job.log(PROCESSED).lines().count(), 1 + 2);
+    assert!(job.overview().contains("The job ended: Completed."));
+}
+
+/// The folder of a job in which the first write of one file takes long.
+#[derive(Debug)]
+struct LateStore {
+    folder: LocalFileSystem,
+    late: &'static str,
+    is_first: AtomicBool,
+    has_begun: Notify,
+    may_end: Notify,
+}
+
+impl LateStore {
+    fn below(folder: &Path, late: &'static str) -> Self {
+        let folder = LocalFileSystem::new_with_prefix(folder).expect("a folder");
+        Self { folder, late, is_first: true.into(), has_begun: Notify::new(), may_end: Notify::new() }
+    }
+}
+
+impl fmt::Display for LateStore {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.folder.fmt(formatter)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for LateStore {
+    async fn put_opts(&self, path: &ObjectPath, payload: PutPayload, options: PutOptions) -> StoreResult<PutResult> {
+        if path.as_ref().ends_with(self.late) && self.is_first.swap(false, Ordering::SeqCst) {
+            self.has_begun.notify_one();
+            self.may_end.notified().await;
+        }
+        self.folder.put_opts(path, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        path: &ObjectPath,
+        options: PutMultipartOptions,
+    ) -> StoreResult<Box<dyn MultipartUpload>> {
+        self.folder.put_multipart_opts(path, options).await
+    }
+
+    async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> StoreResult<GetResult> {
+        self.folder.get_opts(path, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        paths: BoxStream<'static, StoreResult<ObjectPath>>,
+    ) -> BoxStream<'static, StoreResult<ObjectPath>> {
+        self.folder.delete_stream(paths)
+    }
+
+    fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, StoreResult<ObjectMeta>> {
+        self.folder.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> StoreResult<ListResult> {
+        self.folder.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> StoreResult<()> {
+        self.folder.copy_opts(from, to, options).await
+    }
 }
 
 #[tokio::test]

@@ -172,20 +172,28 @@ impl Reports {
     /// The job has ended.
     pub async fn ended(&mut self, result: &JobResult, tally: &Tally, warnings: &[String]) {
         let Some(files) = self.files().await else { return };
-        let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
-        files.tick(tally, elapsed);
-        let cause = result.cause.as_ref().map_or_else(String::new, |cause| format!(" {cause}"));
-        files.overview_line(&format!("The job ended: {:?}.{cause}", result.state));
-        if let Some(given_up) = tally.failures().given_up_first().next() {
-            let (id, log) = (given_up.mini_batch, &given_up.error.log);
-            files.overview_line(&format!("The first failed mini batch is {id}. Start with logs/{log}"));
-        }
-        let stopped = format!("The overviewer on {} stopped.", files.writer);
-        files.overview_line(&stopped);
-        files.flush();
+        files.ended(result, tally);
         replace(&files.logs.join("job_result.txt"), &text::job_result(result, tally, warnings));
         if let Some(upload) = &mut self.upload {
             upload.finish().await;
+        }
+    }
+
+    /// Whether another reducer's reports may have been replaced by those of this one.
+    pub async fn may_have_replaced(&mut self) -> bool {
+        match &mut self.upload {
+            Some(upload) => upload.has_sent().await,
+            None => false,
+        }
+    }
+
+    /// Another reducer has ended the job, and copied its reports. A copy of this one, which knew less, may have come after
+    /// it: what was copied from here is copied once more, now that everything is known.
+    pub async fn ended_elsewhere(&mut self, result: &JobResult, tally: &Tally) {
+        let Some(files) = self.files().await else { return };
+        files.ended(result, tally);
+        if let Some(upload) = &mut self.upload {
+            upload.send_again().await;
         }
     }
 }
@@ -328,6 +336,21 @@ impl Files {
         replace(&job_report.join("node_summary.csv"), &self.summaries.node_csv());
         replace(&self.logs.join("job_error.txt"), &text::job_error(tally.failures()));
         replace(&self.logs.join("user/error.txt"), &text::user_error(tally.failures()));
+        self.flush();
+    }
+
+    /// How the job ended, in every report but the one that says only that.
+    fn ended(&mut self, result: &JobResult, tally: &Tally) {
+        let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
+        self.tick(tally, elapsed);
+        let cause = result.cause.as_ref().map_or_else(String::new, |cause| format!(" {cause}"));
+        self.overview_line(&format!("The job ended: {:?}.{cause}", result.state));
+        if let Some(given_up) = tally.failures().given_up_first().next() {
+            let (id, log) = (given_up.mini_batch, &given_up.error.log);
+            self.overview_line(&format!("The first failed mini batch is {id}. Start with logs/{log}"));
+        }
+        let stopped = format!("The overviewer on {} stopped.", self.writer);
+        self.overview_line(&stopped);
         self.flush();
     }
 

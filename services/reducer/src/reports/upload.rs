@@ -16,17 +16,33 @@ const COPIED_OFTEN_BYTES_MAX: u64 = 8 << 20;
 /// Goes on where a former reducer ended.
 const CONTINUED: &str = "sys/master_role.txt";
 
-/// What the store has: a hash of every file that is copied often.
-type Sent = HashMap<PathBuf, u64>;
+/// What was sent to the store: a hash of every file that is copied often; `None`: perhaps it is there, perhaps not.
+type Sent = HashMap<PathBuf, Option<u64>>;
 
 /// A file, and a hash of what it holds; `None`: it is larger than what is copied often.
 type Found = (PathBuf, Option<u64>);
+
+/// Which of the files that have changed are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    /// Those that are copied often.
+    Often,
+    /// Those that were sent before.
+    SentBefore,
+    All,
+}
 
 #[derive(Debug)]
 pub(super) struct Upload {
     folder: TempDir,
     store: JobStore,
-    copying: JoinHandle<Sent>,
+    copying: Copying,
+}
+
+#[derive(Debug)]
+enum Copying {
+    UnderWay(JoinHandle<Sent>),
+    Done(Sent),
 }
 
 impl Upload {
@@ -37,7 +53,7 @@ impl Upload {
             fs::create_dir_all(path.parent().expect("in a folder"))?;
             fs::write(path, bytes)?;
         }
-        Ok(Self { folder, store, copying: tokio::spawn(async { Sent::new() }) })
+        Ok(Self { folder, store, copying: Copying::Done(Sent::new()) })
     }
 
     /// The folder that is copied to `logs/`.
@@ -47,25 +63,50 @@ impl Upload {
 
     /// Begins to copy what has changed, unless the last time has not ended yet.
     pub async fn copy(&mut self) {
-        if self.copying.is_finished() {
-            self.begin(false).await;
+        if !matches!(&self.copying, Copying::UnderWay(copying) if !copying.is_finished()) {
+            self.begin(Which::Often).await;
         }
     }
 
     /// Copies everything that has changed, and waits for it. Nothing is written any more.
     pub async fn finish(&mut self) {
-        self.begin(true).await;
-        let sent = (&mut self.copying).await.unwrap_or_default();
-        self.copying = tokio::spawn(async { sent });
+        self.copy_and_wait(Which::All).await;
     }
 
-    async fn begin(&mut self, is_last: bool) {
-        let sent = (&mut self.copying).await.unwrap_or_default();
-        self.copying = tokio::spawn(copy(self.folder.path().to_owned(), self.store.clone(), sent, is_last));
+    /// Whether the store may have a file from here.
+    pub async fn has_sent(&mut self) -> bool {
+        !self.sent().await.is_empty()
+    }
+
+    /// Copies once more, as it is now, what was sent from here, and waits for it.
+    pub async fn send_again(&mut self) {
+        self.copy_and_wait(Which::SentBefore).await;
+    }
+
+    async fn copy_and_wait(&mut self, which: Which) {
+        self.begin(which).await;
+        self.sent().await;
+    }
+
+    async fn begin(&mut self, which: Which) {
+        let sent = std::mem::take(self.sent().await);
+        self.copying =
+            Copying::UnderWay(tokio::spawn(copy(self.folder.path().to_owned(), self.store.clone(), sent, which)));
+    }
+
+    /// What was sent, once nothing is under way.
+    async fn sent(&mut self) -> &mut Sent {
+        if let Copying::UnderWay(copying) = &mut self.copying {
+            self.copying = Copying::Done(copying.await.unwrap_or_default());
+        }
+        match &mut self.copying {
+            Copying::Done(sent) => sent,
+            Copying::UnderWay(_) => unreachable!("it was waited for"),
+        }
     }
 }
 
-async fn copy(folder: PathBuf, store: JobStore, mut sent: Sent, is_last: bool) -> Sent {
+async fn copy(folder: PathBuf, store: JobStore, mut sent: Sent, which: Which) -> Sent {
     let root = folder.clone();
     let files = tokio::task::spawn_blocking(move || {
         let mut files = Vec::new();
@@ -80,11 +121,12 @@ async fn copy(folder: PathBuf, store: JobStore, mut sent: Sent, is_last: bool) -
     };
     let mut puts = JoinSet::new();
     for (file, hash) in files {
-        let is_due = match hash {
-            Some(hash) => sent.get(&file) != Some(&hash),
-            None => is_last,
+        let is_wanted = match which {
+            Which::Often => hash.is_some(),
+            Which::SentBefore => sent.contains_key(&file),
+            Which::All => true,
         };
-        if !is_due {
+        if !is_wanted || hash.is_some() && sent.get(&file) == Some(&hash) {
             continue;
         }
         let (store, folder) = (store.clone(), folder.clone());
@@ -99,8 +141,11 @@ async fn copy(folder: PathBuf, store: JobStore, mut sent: Sent, is_last: bool) -
     }
     while let Some(put) = puts.join_next().await {
         match put.expect("copying does not panic") {
-            (Ok(()), file, hash) => sent.extend(hash.map(|hash| (file, hash))),
-            (Err(error), ..) => tracing::warn!(%error, "a report cannot be copied to the store, trying again later"),
+            (Ok(()), file, hash) => drop(sent.insert(file, hash)),
+            (Err(error), file, _) => {
+                sent.insert(file, None);
+                tracing::warn!(%error, "a report cannot be copied to the store, trying again later");
+            }
         }
     }
     sent
