@@ -36,9 +36,11 @@ def recorded(event):
     """What any process of this job has recorded so far."""
     try:
         with open(os.environ["RECORD"]) as file:
-            return [fact for fact in map(json.loads, file) if fact["event"] == event]
+            # A line that is still being written counts once it is whole.
+            whole = file.read().rpartition("\n")[0]
     except FileNotFoundError:
         return []
+    return [fact for fact in map(json.loads, whole.splitlines()) if fact["event"] == event]
 
 def wait_for(condition):
     """Waits until something is true that only another process can make so."""
@@ -58,10 +60,11 @@ def python_with(requirements: Path) -> str:
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_SECONDS) -> Any:
     """Waits for something that another process does; returns what the condition returned."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while (began := time.monotonic()) < end:
         if value := condition():
             return value
-        time.sleep(0.01)
+        # Asking takes half the time at most: a condition may start a process.
+        time.sleep(max(0.01, time.monotonic() - began))
     raise AssertionError(f"waited {seconds} s for this in vain: {what}")
 
 
@@ -169,6 +172,8 @@ class Workplace:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # What a test has not read line by line is there for whoever waits for the end.
+            bufsize=0,
             start_new_session=True,
         )
         self.started.append(process)
@@ -274,8 +279,9 @@ class Running:
         """Waits until scripts have recorded the event so often."""
 
         def enough() -> list[dict[str, Any]]:
+            has_ended = self.process.poll() is not None
             facts = self.workplace.recorded(event)
-            if len(facts) < count and self.process.poll() is not None:
+            if len(facts) < count and has_ended:
                 raise AssertionError(f"the job ended before {count} x {event!r}: {self.wait()}")
             return facts if len(facts) >= count else []
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import re
 import shutil
 import sqlite3
 import time
@@ -12,6 +14,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pika
+from botocore.exceptions import ClientError
 
 from components import Components
 from harness import DEADLINE_SECONDS, Ended, Job, Running, Workplace, wait_until
@@ -137,7 +142,12 @@ class Target:
             name = "ApproximateNumberOfMessages"
             return int(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
         if self.kind == "rabbitmq":
-            return self.components.manage_rabbitmq(f"queues/%2f/{self.prefix}-{queue}").get("messages_ready", 0)
+            # The broker itself: what its management plugin tells is seconds old.
+            connection = pika.BlockingConnection(pika.URLParameters(self.components.amqp_url))
+            try:
+                return connection.channel().queue_declare(f"{self.prefix}-{queue}", passive=True).method.message_count
+            finally:
+                connection.close()
         with sqlite3.connect(self.folder / "queues" / f"{queue}.db", timeout=30) as database:
             now = time.time() * 1000
             (count,) = database.execute("select count(*) from message where visible_at <= ?", [now]).fetchone()
@@ -146,26 +156,44 @@ class Target:
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
         """Every object of the store whose name begins so, by name."""
+        found = {}
         if self.kind == "sqlite":
             store = self.folder / "store"
-            files = [path for path in store.rglob("*") if path.is_file()]
-            names = {str(path.relative_to(store)): path for path in files}
-            return {name: path.read_bytes() for name, path in names.items() if name.startswith(prefix)}
+            for path in store.rglob("*"):
+                name = str(path.relative_to(store))
+                # `NAME#1` is what is being written, to be NAME.
+                if name.startswith(prefix) and not re.search(r"#\d+$", name) and path.is_file():
+                    with contextlib.suppress(FileNotFoundError):
+                        found[name] = path.read_bytes()
+            return found
         s3 = self.components.client("s3")
-        listed = s3.list_objects_v2(Bucket=self.prefix, Prefix=f"jobs/{prefix}").get("Contents", [])
-        read = lambda key: s3.get_object(Bucket=self.prefix, Key=key)["Body"].read()  # noqa: E731
-        return {item["Key"].removeprefix("jobs/"): read(item["Key"]) for item in listed}
+        for item in s3.list_objects_v2(Bucket=self.prefix, Prefix=f"jobs/{prefix}").get("Contents", []):
+            # It may be gone since it was listed.
+            with contextlib.suppress(s3.exceptions.NoSuchKey):
+                body = s3.get_object(Bucket=self.prefix, Key=item["Key"])["Body"]
+                found[item["Key"].removeprefix("jobs/")] = body.read()
+        return found
+
+    def remove_bucket(self) -> bool:
+        """What a role that was killed had sent may come after a listing."""
+        s3 = self.components.client("s3")
+        while listed := s3.list_objects_v2(Bucket=self.prefix).get("Contents"):
+            keys = [{"Key": item["Key"]} for item in listed]
+            s3.delete_objects(Bucket=self.prefix, Delete={"Objects": keys, "Quiet": True})
+        try:
+            s3.delete_bucket(Bucket=self.prefix)
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "BucketNotEmpty":
+                raise
+            return False
+        return True
 
     def remove(self) -> None:
         """Leaves nothing behind."""
         if self.kind == "sqlite":
             shutil.rmtree(self.folder, ignore_errors=True)
             return
-        s3 = self.components.client("s3")
-        while listed := s3.list_objects_v2(Bucket=self.prefix).get("Contents"):
-            keys = [{"Key": item["Key"]} for item in listed]
-            s3.delete_objects(Bucket=self.prefix, Delete={"Objects": keys, "Quiet": True})
-        s3.delete_bucket(Bucket=self.prefix)
+        wait_until(self.remove_bucket, "an empty bucket")
         if self.kind == "sqs":
             sqs = self.components.client("sqs")
             for url in sqs.list_queues(QueueNamePrefix=self.prefix).get("QueueUrls", []):

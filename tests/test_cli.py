@@ -84,14 +84,14 @@ def test_commands_on_jobs(workplace):
 def test_cancel_from_another_terminal(workplace):
     workplace.data(50)
     script = """
-        import time
+        import os, time
         from recorder import record
         def run(files):
             record("run")
-            time.sleep(0.1)
+            time.sleep(float(os.environ["PAUSE"]))
             return files
     """
-    running = workplace.job(script).start()
+    running = workplace.job(script).start(PAUSE="1")
     running.wait_for_record("run", 2)
     (job_id,) = workplace.job_ids()
     canceled = workplace.command("cancel", job_id)
@@ -106,17 +106,17 @@ def test_sigterm_gives_back_what_runs(workplace):
     """As Ctrl-C: a machine that shuts down asks this way."""
     workplace.data(50)
     script = """
-        import time
+        import os, time
         from recorder import record
         def run(files):
             record("run")
-            time.sleep(0.1)
+            time.sleep(float(os.environ["PAUSE"]))
             return files
     """
     job = workplace.job(script)
-    running = job.start()
+    running = job.start(PAUSE="1")
     running.wait_for_record("run", 2)
     running.send(signal.SIGTERM)
     ended = running.wait()
     assert ended.exit_status == 130, str(ended)
-    assert len(job.retry(ended.job_id).lines) == 50
+    assert len(job.retry(ended.job_id, PAUSE="0").lines) == 50

@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import boto3
+import pytest
 from botocore.exceptions import ClientError
 from ruamel.yaml import YAML
 
@@ -51,6 +52,7 @@ def test_the_targets_are_what_the_containers_publish():
     assert named == published
 
 
+@pytest.mark.timeout(600)
 def test_localstack_loses_nothing_to_late_deletes():
     """Half the messages are deleted by receipts that have lapsed, while others receive; all the rest must arrive."""
     python = python_with(FOLDER / "localstack" / "requirements.txt")

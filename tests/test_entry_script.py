@@ -40,7 +40,9 @@ def test_everything_a_script_can_see(workplace):
                    variables=dict(os.environ))
 
         def run(any_name_will_do, the_context):
-            wait_for(lambda: len(recorded("init")) == 2)
+            # Only a process that is ready gets work: both have come so far.
+            record("begun")
+            wait_for(lambda: len({fact["pid"] for fact in recorded("begun")}) == 2)
             record("run", items=[type(item).__name__ for item in any_name_will_do],
                    kind=type(any_name_will_do).__name__,
                    paths=any_name_will_do, key=the_context.partition_key_value, index=the_context.minibatch_index,

@@ -87,7 +87,7 @@ def test_tries_are_spent_by_user_code_alone(workplace):
         def sleep_for_too_long():
             time.sleep(100)
     """
-    job = workplace.job(script, run_max_try=2, run_invocation_timeout=1, arguments=["--task_overhead_timeout", 1])
+    job = workplace.job(script, run_max_try=2, run_invocation_timeout=3, arguments=["--task_overhead_timeout", 2])
     ended = job.run()
     assert ended.lines == sorted(ways)
     assert ended.mini_batches == (8, 8, 0)
@@ -116,7 +116,7 @@ def test_tries_are_spent_by_user_code_alone(workplace):
     errors = ended.log("user/error/**/*.txt")
     assert "sleep_for_too_long" in errors, "the stack at the moment of the timeout"
     timeout = by_name["timeout"][0]["Error Message"]
-    assert "run_invocation_timeout" in timeout and "1" in timeout, timeout
+    assert "run_invocation_timeout" in timeout and "3 s" in timeout, timeout
 
 
 def test_tries_run_out(workplace):
@@ -198,15 +198,18 @@ def test_a_process_that_leaves_with_its_children_after_a_timeout(workplace):
         import signal, subprocess, time
         from recorder import record
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        def run(files):
+        def init():
             child = subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 1000"])
             record("child", child=child.pid)
+        def run(files):
             time.sleep(1000)
     """
     settings = {"run_invocation_timeout": 1, "arguments": ["--task_overhead_timeout", 1]}
     workplace.job(script, **settings).run(expect=42)
-    (fact,) = workplace.recorded("child")
-    wait_until(lambda: not is_alive(fact["pid"]) and not is_alive(fact["child"]), "both are killed")
+    # Who replaces the first may have started as well.
+    pids = [fact[key] for fact in workplace.recorded("child") for key in ("pid", "child")]
+    assert pids
+    wait_until(lambda: not any(map(is_alive, pids)), "all are killed")
 
 
 INIT_FAILURES = {
@@ -229,7 +232,8 @@ def test_a_script_that_never_starts(workplace, way):
         assert ended.state == "Failed"
         assert named in ended.cause + ended.log("job_error.txt"), ended.cause
         assert "init" in ended.cause or "import" in ended.cause or named in ended.cause
-        assert ended.log("sys/node/0/_main.txt").count(" started, pid") <= 6
+        # Six failures, and one that the other process's place may have started before the sixth.
+        assert ended.log("sys/node/0/_main.txt").count(" started, pid") <= 7
     else:
         assert named in ended.stderr
 
@@ -343,4 +347,5 @@ def test_a_process_that_keeps_dying_while_idle_is_not_replaced_for_ever(workplac
     ended = workplace.job(script, process_count_per_node=2).run()
     assert ended.items == (1, 1, 0)
     assert len(workplace.recorded("died")) == 6, "three for each process, and no more"
-    assert "returncode 7" in ended.log("sys/node/0/_main.txt")
+    main = ended.log("sys/node/0/_main.txt")
+    assert "returncode 7" in main and "processes in a row ended between two mini-batches" in main

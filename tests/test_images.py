@@ -162,6 +162,7 @@ def test_docker_stop_drains_a_worker_and_orphans_are_reaped(workplace, target, f
 
     stopping = stop(leaving)
     # What the leaving node had not begun it gives back at once, for others to do.
+    wait_until(lambda: target.waiting("tasks") == 9, "what waits to be given back")
     fleet.start("worker", "staying")
     wait_until(lambda: "staying" in nodes(workplace), "work elsewhere")
     go(workplace)

@@ -115,11 +115,11 @@ def test_ctrl_c_leaves_a_job_that_continues(workplace):
         from recorder import record
         def run(files):
             record("run", file=os.path.basename(files[0]))
-            time.sleep(0.05)
+            time.sleep(float(os.environ["SECONDS"]))
             return [os.path.basename(file) for file in files]
     """
     job = workplace.job(script, process_count_per_node=2)
-    running = job.start()
+    running = job.start(SECONDS="0.5")
     running.wait_for_record("run", 6)
     running.send(signal.SIGINT)
     canceled = running.wait()
@@ -130,7 +130,7 @@ def test_ctrl_c_leaves_a_job_that_continues(workplace):
     assert 0 < canceled.mini_batches[1] < FILES
 
     before = len(runs_of(workplace))
-    ended = job.retry(canceled.job_id)
+    ended = job.retry(canceled.job_id, SECONDS="0")
     assert ended.lines == [f"{number:03}.txt" for number in range(FILES)]
     assert len(runs_of(workplace)) - before <= FILES - canceled.mini_batches[1]
 

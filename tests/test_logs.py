@@ -8,7 +8,7 @@ import re
 def test_the_whole_tree(workplace):
     workplace.data(6)
     script = """
-        import logging, os, subprocess, sys
+        import glob, logging, os, subprocess, sys
         from azureml_user.parallel_run import EntryScript
         from recorder import wait_for
 
@@ -24,7 +24,8 @@ def test_the_whole_tree(workplace):
             subprocess.run(["sh", "-c", f"echo child out {name}; echo child err {name} >&2"])
             if name == "005.txt":
                 logs = os.path.dirname(os.path.dirname(os.path.dirname(EntryScript().log_dir)))
-                wait_for(lambda: os.path.exists(os.path.join(logs, "perf/0/processes_resource_usage.csv")))
+                # What is written last of all that is measured.
+                wait_for(lambda: glob.glob(os.path.join(logs, "perf/0/os/*/processes_*")))
                 raise ValueError("the sixth file is bad")
             return [name]
 

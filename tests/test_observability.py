@@ -50,13 +50,17 @@ class Role:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
+    def stop(self) -> None:
+        """Stops every thread."""
+        self.running.send(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.running.process.pid}/task")
+        wait_until(lambda: all(is_stopped(task) for task in tasks.iterdir()), "every thread to stop")
+
     def pause(self, workplace: Workplace) -> None:
         """Stops it at a moment when it holds no lock of a queue, which would stop everybody else."""
 
         def is_paused() -> bool:
-            self.running.send(signal.SIGSTOP)
-            tasks = Path(f"/proc/{self.running.process.pid}/task")
-            wait_until(lambda: all(is_stopped(task) for task in tasks.iterdir()), "every thread to stop")
+            self.stop()
             if all(is_free(queue) for queue in (workplace.folder / "queues").glob("*.db")):
                 return True
             self.running.send(signal.SIGCONT)
@@ -74,7 +78,10 @@ class Role:
 
 
 def is_stopped(task: Path) -> bool:
-    return (task / "stat").read_text().rpartition(") ")[2].startswith("T")
+    try:
+        return (task / "stat").read_text().rpartition(") ")[2].startswith("T")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def is_free(queue: Path) -> bool:
@@ -102,9 +109,13 @@ class Scrape:
                 pairs = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels or ""))
                 self.series.setdefault(name, []).append((pairs, float(value)))
 
+    def values(self, name: str, **labels: str) -> list[float]:
+        """Those of the series that have these labels."""
+        return [value for pairs, value in self.series.get(name, []) if labels.items() <= pairs.items()]
+
     def value(self, name: str, **labels: str) -> float:
         """The sum of the series that have these labels."""
-        found = [value for pairs, value in self.series.get(name, []) if labels.items() <= pairs.items()]
+        found = self.values(name, **labels)
         assert found, f"there is no {name} with {labels}: {self.series.get(name)}"
         return sum(found)
 
@@ -194,13 +205,16 @@ def test_a_scrape_counts_what_happened_and_dashboard_and_alerts_ask_for_what_the
     assert counted.value("gristmill_mini_batches_total", outcome="failed") == 1
     assert counted.value("gristmill_ledger_commit_duration_seconds_count", outcome="committed") >= 1
     assert counted.value("gristmill_ledger_bytes_total") > 0
-    worked = worker.scrape()
+
+    def has_counted_all(scrape: Scrape) -> bool:
+        failed = scrape.values("gristmill_items_total", outcome="failed")
+        return sum(failed) == 2 and sum(scrape.values("gristmill_row_bytes_total")) == 7 * len("000\n")
+
+    worked = wait_until(lambda: has_counted_all(scrape := worker.scrape()) and scrape, "the worker to count")
     assert worked.value("gristmill_attempts_total", outcome="succeeded") == 7
     assert worked.value("gristmill_attempts_total", outcome="run_raised") == 2
     assert worked.value("messaging_process_duration_seconds_count", error_type="run_raised") == 2
     assert worked.value("gristmill_items_total", outcome="succeeded") == 7
-    assert worked.value("gristmill_items_total", outcome="failed") == 2
-    assert worked.value("gristmill_row_bytes_total") == 7 * len("000\n")
     # Eight descriptors, and one that was published again.
     received = {"messaging_destination_name": "tasks", "messaging_operation_name": "receive"}
     assert worked.value("messaging_client_consumed_messages_total", **received) == 9
@@ -275,7 +289,7 @@ def test_a_broker_that_is_away_for_longer_than_allowed_makes_a_role_ill_until_it
 
 def test_a_role_that_is_stopped_does_not_pass_for_a_healthy_one(workplace: Workplace) -> None:
     worker = Role(workplace, "worker")
-    worker.running.send(signal.SIGSTOP)
+    worker.stop()
     assert worker.health(workplace) == 1
     worker.running.send(signal.SIGCONT)
     wait_until(lambda: worker.health(workplace) == 0, "the worker to be well again")
@@ -328,7 +342,7 @@ def test_every_line_of_every_role_has_the_documented_fields(workplace: Workplace
     check_lines(objects(enqueued.stderr))
     job_id = enqueued.stdout.strip()
     roles = [
-        workplace.start(name, *QUEUES, *STORE, "--idle-exit", "1", **debug).wait() for name in ("worker", "reducer")
+        workplace.start(name, *QUEUES, *STORE, "--idle-exit", "5", **debug).wait() for name in ("worker", "reducer")
     ]
     for role in roles:
         assert role.exit_status == 0 and role.stdout == "", str(role)

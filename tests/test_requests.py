@@ -17,6 +17,8 @@ import pytest
 
 from harness import wait_until
 
+pytestmark = pytest.mark.timeout(400)
+
 MINI_BATCHES = 10_000
 SECONDS_MAX = 300
 BOUNDS = {

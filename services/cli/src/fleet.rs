@@ -234,8 +234,9 @@ pub async fn worker(arguments: WorkerArguments, home: &Home, settings: &Settings
     let (stop, stopped) = watch::channel(Stop::No);
     let (drain, kill) = (CancellationToken::new(), CancellationToken::new());
     let _ending = watched.until_ending(drain.clone());
+    let watching = watch_signals(drain.clone(), kill.clone());
     let _signals = AbortOnDropHandle::new(tokio::spawn(async move {
-        let _watching = AbortOnDropHandle::new(tokio::spawn(watch_signals(drain.clone(), kill.clone())));
+        let _watching = AbortOnDropHandle::new(tokio::spawn(watching));
         drain.cancelled().await;
         stop.send_replace(Stop::Drain);
         kill.cancelled().await;

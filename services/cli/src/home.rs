@@ -6,10 +6,14 @@
 
 use std::fs::{File, TryLockError};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use protocol::Durability;
 use storage::{JobStore, disk};
+
+/// For how long a job that is to be taken may be in the hands of somebody who only looks at it.
+const LOOK_TIME: Duration = Duration::from_millis(200);
 
 /// The folder of all local jobs.
 #[derive(Clone, Debug)]
@@ -72,19 +76,30 @@ impl Home {
 
     /// Takes a job. `None`: another process has it.
     pub fn try_lock_job(&self, job_id: &str) -> Result<Option<JobLock>> {
-        let path = self.job_folder(job_id).join("lock");
-        let file = File::options().create(true).truncate(false).write(true).open(&path);
-        let file = file.with_context(|| format!("write {}", path.display()))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(JobLock { _file: file })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("lock {}", path.display())),
+        let end = Instant::now() + LOOK_TIME;
+        loop {
+            let lock = self.try_lock(job_id, File::try_lock)?;
+            if lock.is_some() || Instant::now() >= end {
+                return Ok(lock);
+            }
+            std::thread::sleep(LOOK_TIME / 10);
         }
     }
 
     /// Whether a process works on the job right now.
     pub fn is_running(&self, job_id: &str) -> Result<bool> {
-        Ok(self.try_lock_job(job_id)?.is_none())
+        Ok(self.try_lock(job_id, File::try_lock_shared)?.is_none())
+    }
+
+    fn try_lock(&self, job_id: &str, lock: fn(&File) -> Result<(), TryLockError>) -> Result<Option<JobLock>> {
+        let path = self.job_folder(job_id).join("lock");
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        let file = file.with_context(|| format!("write {}", path.display()))?;
+        match lock(&file) {
+            Ok(()) => Ok(Some(JobLock { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("lock {}", path.display())),
+        }
     }
 
     /// Names of all folders of jobs, in no order.
@@ -112,5 +127,21 @@ mod tests {
         assert!(home.is_running("a-20261121-100203-ab12").expect("readable"));
         drop(lock);
         assert!(!home.is_running("a-20261121-100203-ab12").expect("readable"));
+    }
+
+    #[test]
+    fn who_looks_at_a_job_is_in_nobodys_way() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let home = Home::new(folder.path().join("home"));
+        let job_id = "a-20261121-100203-ab12";
+        home.create_job(job_id, Durability::Process).expect("writable");
+        let looks = home.try_lock(job_id, File::try_lock_shared).expect("writable").expect("free");
+        assert!(!home.is_running(job_id).expect("readable"), "others look too");
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| home.try_lock_job(job_id).expect("writable"));
+            std::thread::sleep(LOOK_TIME / 5);
+            drop(looks);
+            assert!(taken.join().expect("no panic").is_some(), "a look is over soon");
+        });
     }
 }

@@ -169,18 +169,18 @@ pub fn summary(result: &JobResult, flag: &str) -> String {
     text
 }
 
-/// The first Ctrl-C or SIGTERM stops in an orderly way, the second at once.
-pub async fn watch_signals(cancel: CancellationToken, kill: CancellationToken) {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return;
-    };
-    let mut next = async || tokio::select! { _ = interrupt.recv() => (), _ = terminate.recv() => () };
-    next().await;
-    say!(err, "stopping: what runs may finish, the rest is given back (again to stop at once)");
-    cancel.cancel();
-    next().await;
-    kill.cancel();
+/// The first Ctrl-C or SIGTERM stops in an orderly way, the second at once. They are caught from this call on.
+pub fn watch_signals(cancel: CancellationToken, kill: CancellationToken) -> impl Future<Output = ()> {
+    let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    async move {
+        let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return };
+        let mut next = async || tokio::select! { _ = interrupt.recv() => (), _ = terminate.recv() => () };
+        next().await;
+        say!(err, "stopping: what runs may finish, the rest is given back (again to stop at once)");
+        cancel.cancel();
+        next().await;
+        kill.cancel();
+    }
 }
 
 #[cfg(test)]

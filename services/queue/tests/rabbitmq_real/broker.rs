@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -17,8 +18,16 @@ pub struct Broker {
     child: Option<Child>,
 }
 
+/// One that nobody is given who asks for any: the broker takes it only seconds later, and once more when it starts again.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let position = std::process::id().wrapping_mul(7).wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed)) % 8_000;
+        let port = u16::try_from(17_000 + position).expect("a small number");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 impl Broker {

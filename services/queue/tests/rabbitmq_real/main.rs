@@ -54,11 +54,12 @@ async fn send(queue: &RabbitQueue, bodies: impl IntoIterator<Item = String>) {
     queue.send(bodies.into_iter().map(|body| Message::new(body, "job")).collect()).await.expect("send");
 }
 
-/// Receives until there is nothing for a second.
-async fn receive_all(queue: &RabbitQueue) -> Vec<Delivery> {
+/// Receives so many, and what else comes within a second.
+async fn receive_all(queue: &RabbitQueue, expected: usize) -> Vec<Delivery> {
     let mut deliveries = Vec::new();
     loop {
-        let more = queue.receive(request(100, Duration::from_secs(1))).await.expect("receive");
+        let wait = Duration::from_secs(if deliveries.len() < expected { 20 } else { 1 });
+        let more = queue.receive(request(100, wait)).await.expect("receive");
         if more.is_empty() {
             return deliveries;
         }

@@ -183,7 +183,7 @@ async fn an_answer_that_was_lost_may_send_twice_and_never_loses() {
     };
     let (_direct, queue, _proxy) = behind(decide).await;
     queue.send(messages(3)).await.expect("sends");
-    let briefly = Receive { visibility: Duration::from_secs(2), wait: Duration::from_secs(20), ..request(10) };
+    let briefly = Receive { visibility: Duration::from_secs(5), wait: Duration::from_secs(20), ..request(10) };
     let mut deliveries = Vec::new();
     while deliveries.len() < 6 {
         let more = queue.receive(briefly).await.expect("receives");

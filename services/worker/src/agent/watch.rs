@@ -12,12 +12,13 @@ use protocol::{AttemptStatus, ErrorReport, JobSpec, ResultEvent, SlotPhase, Wait
 use super::processes::{Killed, Running};
 use super::{Dispatcher, SHUTDOWN_TIME};
 
-/// How long a process gets to write its stacks. It needs a millisecond unless the machine is starved.
-const DUMP_TIME: Duration = Duration::from_millis(1000);
+/// How long a process gets to write its stacks. It needs a millisecond unless the machine is starved. Less than a lease is
+/// longer than the limit.
+const DUMP_TIME: Duration = Duration::from_secs(3);
 /// A dump is complete when it has not grown between two looks.
 const DUMP_BYTES_MAX: u64 = 16 * 1024;
 /// How long a process may take to end after `shutdown()` has returned.
-const EXIT_TIME: Duration = Duration::from_secs(2);
+const EXIT_TIME: Duration = Duration::from_secs(5);
 /// A long phase is reported after half of the limit, but not later than this.
 const NOTICE_AFTER_MAX: Duration = Duration::from_secs(30);
 const NOTICE_AGAIN: Duration = Duration::from_secs(60);
@@ -70,6 +71,8 @@ impl Dispatcher {
                     Purpose::Notice { phase, sequence, elapsed } => {
                         notices.push(waiting(&self.agent.node, running, phase, sequence, elapsed, stack));
                     }
+                    // It has answered meanwhile.
+                    Purpose::Kill { sequence, .. } if running.pipe.get(sequence).is_none() => {}
                     Purpose::Kill { phase, sequence } => {
                         let error = timeout_error(&self.agent.spec, running, &self.agent.node, phase, stack);
                         self.log.main("ERROR", &format!("{}: {}", running.name, error.message));

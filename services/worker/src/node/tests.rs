@@ -10,6 +10,7 @@ use protocol::{
     TableOptions, Work, decode_records, job_of_message,
 };
 use queue::{Delivery, Depth, MemoryOptions, MemoryQueue, Message, Queue, Receive};
+use rustix::fs::{FileType, Mode};
 use storage::{Commit, JobStore, Source, StoreOptions, TargetStore};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -58,9 +59,12 @@ impl Running {
 
 impl Target {
     async fn new() -> Self {
+        Self::with_store("memory:///target").await
+    }
+
+    async fn with_store(url: &str) -> Self {
         let queue = || Arc::new(MemoryQueue::new(MemoryOptions::default()));
-        let store =
-            TargetStore::open("memory:///target", StoreOptions::default()).await.expect("memory is always there");
+        let store = TargetStore::open(url, StoreOptions::default()).await.expect("it can be opened");
         let folder = tempfile::tempdir().expect("temporary folder");
         Self { folder, store, tasks: queue(), results: queue(), dead_letters: queue() }
     }
@@ -236,8 +240,6 @@ async fn jobs_with_different_scripts_share_a_node_that_ends_when_there_is_nothin
     target.store.put_snapshot(&packed.digest, &archive).await.expect("memory is always there");
     std::fs::remove_file(&reference).expect("the node has only the copy");
 
-    let idle_exit = Some(Duration::from_millis(500));
-    let running = target.start("node-1", NodeOptions { idle_exit, ..Target::options() });
     let upper = "
 def run(mini_batch):
     print('upper at work')
@@ -256,6 +258,8 @@ def run(mini_batch):
         spec.argv = vec!["--reference".into(), reference.to_str().expect("text").into()];
     };
     target.enqueue("two", refer, with_reference, &["d", "e"]).await;
+    let idle_exit = Some(Duration::from_secs(3));
+    let running = target.start("node-1", NodeOptions { idle_exit, ..Target::options() });
 
     let mut attempts: Vec<(String, u64, Bytes)> =
         target.attempts(5).await.into_iter().map(|(job, attempt, rows)| (job, attempt.mini_batch, rows)).collect();
@@ -268,6 +272,24 @@ def run(mini_batch):
     let log = one.log("user/stdout/node-1/process000.stdout.txt").await.expect("uploaded");
     assert!(String::from_utf8_lossy(&log).contains("upper at work"), "{log:?}");
     assert!(!target.item("work/nodes/node-1").exists(), "working directories are gone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_just_come_is_not_sent_home_by_a_store_that_takes_its_time() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let target = Target::with_store(&format!("file://{}", folder.path().display())).await;
+    let job = target.enqueue("one", WAITS, |_| (), &["a"]).await;
+    // Whoever asks how the job has ended waits for somebody to write into this pipe.
+    let answer = job.folder().expect("a folder").join("result.json");
+    rustix::fs::mknodat(rustix::fs::CWD, &answer, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    let idle_exit = Some(Duration::from_millis(200));
+    let running = target.start("node-1", NodeOptions { idle_exit, ..Target::options() });
+    target.until(|| async { target.depth().await.in_flight == 1 }).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!running.ended.is_finished(), "the first job is still looked up");
+    drop(std::fs::File::options().write(true).open(&answer).expect("somebody reads"));
+    std::fs::remove_file(&answer).expect("it is there");
+    assert_eq!(running.end().await, Ended::Idle, "what cannot be looked up is no reason to stay");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
