@@ -145,7 +145,7 @@ pub struct Attempt {
     pub run_seconds: f64,
     /// What went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<ErrorReport>,
+    pub error: Option<Box<ErrorReport>>,
     /// What the user should know although it went well. At most 10; `warnings_total` counts all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,

@@ -211,7 +211,7 @@ mod tests {
                 elapsed_seconds: times.0,
                 process_seconds: times.1,
                 run_seconds: times.2,
-                error: told.0.map(|message| ErrorReport { message, ..ErrorReport::default() }),
+                error: told.0.map(|message| Box::new(ErrorReport { message, ..ErrorReport::default() })),
                 warnings: told.1.into_iter().map(|message| Warning { message }).collect(),
                 warnings_total: told.2,
                 detail: told.3,

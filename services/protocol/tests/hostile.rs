@@ -28,7 +28,11 @@ fn attempt() -> Attempt {
         elapsed_seconds: 0.5,
         process_seconds: 0.25,
         run_seconds: 0.5,
-        error: Some(ErrorReport { category: "ValueError".into(), message: "bad".into(), ..ErrorReport::default() }),
+        error: Some(Box::new(ErrorReport {
+            category: "ValueError".into(),
+            message: "bad".into(),
+            ..ErrorReport::default()
+        })),
         warnings: vec![],
         warnings_total: 0,
         detail: "/data/7.png".into(),

@@ -74,7 +74,7 @@ impl Failures {
     pub(crate) fn attempt_failed(&mut self, attempt: &Attempt) {
         self.attempts_failed += 1;
         *self.statuses.entry(attempt.status).or_default() += 1;
-        let error = attempt.error.as_ref().map_or_else(
+        let error = attempt.error.as_deref().map_or_else(
             || ErrorReport { category: attempt.status.report_word().to_owned(), ..ErrorReport::default() },
             in_lines,
         );
@@ -91,7 +91,7 @@ impl Failures {
             mini_batch: attempt.mini_batch,
             detail: one_line(&attempt.detail),
             tries: attempt.try_number,
-            error: attempt.error.as_ref().map(in_lines).unwrap_or_default(),
+            error: attempt.error.as_deref().map(in_lines).unwrap_or_default(),
         };
         self.given_up.insert(attempt.mini_batch, given_up);
         if self.given_up.len() > GIVEN_UP_MAX {

@@ -14,11 +14,13 @@ pub(crate) fn attempt(
     total: u64,
     succeeded: u64,
 ) -> Attempt {
-    let error = (status != AttemptStatus::Succeeded).then(|| ErrorReport {
-        category: if status == AttemptStatus::RunTimedOut { "RunTimeout".into() } else { "ValueError".into() },
-        message: "bad value".into(),
-        traceback: "Traceback: bad value".into(),
-        log: "user/error/0/process000.txt".into(),
+    let error = (status != AttemptStatus::Succeeded).then(|| {
+        Box::new(ErrorReport {
+            category: if status == AttemptStatus::RunTimedOut { "RunTimeout".into() } else { "ValueError".into() },
+            message: "bad value".into(),
+            traceback: "Traceback: bad value".into(),
+            log: "user/error/0/process000.txt".into(),
+        })
     });
     Attempt {
         mini_batch,

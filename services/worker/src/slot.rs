@@ -303,7 +303,7 @@ pub fn conclude(handed: &mut InPipe, worker: Worker, ending: Ending, tries_max: 
         elapsed_seconds: handed.began.elapsed().as_secs_f64().max(run_seconds),
         process_seconds: ending.process_seconds,
         run_seconds,
-        error: ending.error,
+        error: ending.error.map(Box::new),
         warnings: std::mem::take(&mut prepared.warnings),
         warnings_total: prepared.warnings_total,
         detail: descriptor.detail(),

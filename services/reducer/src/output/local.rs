@@ -12,10 +12,17 @@ use anyhow::Context;
 use storage::disk;
 
 const BUFFER_BYTES: usize = 1 << 20;
+/// So many bytes are given to the disk at a time, while the next are written. Left to the end, the disk would have nothing
+/// to do until the last row is there.
+const BYTES_TO_THE_DISK: u64 = 8 << 20;
 
 /// The final file, being written.
 pub(super) struct LocalFile {
     writer: BufWriter<File>,
+    /// Bytes appended.
+    length: u64,
+    /// Bytes that the disk has been given.
+    given: u64,
     folder: PathBuf,
     file_name: String,
     job_id: String,
@@ -34,6 +41,8 @@ impl LocalFile {
         let _ = file.try_lock();
         Ok(Self {
             writer: BufWriter::with_capacity(BUFFER_BYTES, file),
+            length: 0,
+            given: 0,
             folder: folder.to_owned(),
             file_name: file_name.to_owned(),
             job_id: job_id.to_owned(),
@@ -43,7 +52,19 @@ impl LocalFile {
 
     /// Appends a file. The kernel copies, or shares the blocks, without passing the bytes through here.
     pub fn append_file(&mut self, file: &mut File) -> io::Result<u64> {
-        io::copy(file, &mut self.writer)
+        let bytes = io::copy(file, &mut self.writer)?;
+        self.appended(bytes);
+        Ok(bytes)
+    }
+
+    fn appended(&mut self, bytes: u64) {
+        self.length += bytes;
+        let in_file = self.length - self.writer.buffer().len() as u64;
+        if in_file - self.given >= BYTES_TO_THE_DISK {
+            // Only the end of it all, which waits for the disk, says whether it worked.
+            let _ = disk::begin_writing(self.writer.get_ref(), self.given..in_file);
+            self.given = in_file;
+        }
     }
 
     pub fn finish(&mut self) -> anyhow::Result<()> {
@@ -74,7 +95,9 @@ impl LocalFile {
 
 impl Write for LocalFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.writer.write(bytes)
+        let written = self.writer.write(bytes)?;
+        self.appended(written as u64);
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {

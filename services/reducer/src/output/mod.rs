@@ -24,6 +24,8 @@ use local::LocalFile;
 use object::Object;
 use source::Source;
 
+/// Mini-batches with few rows that are written before it is asked whether anybody waits for the file.
+const ASKED_AFTER: usize = 256;
 /// Mini-batches named in a warning about differing columns.
 const COLUMN_WARNINGS_MAX: usize = 10;
 
@@ -121,7 +123,10 @@ impl Assembly<'_> {
         }
         for (position, (mini_batch, place)) in self.index.places().enumerate() {
             source.copy(place, sink).with_context(|| format!("rows of mini-batch {mini_batch}"))?;
-            self.between(position)?;
+            // A few rows are copied sooner than it is asked whether anybody waits for them.
+            if position % ASKED_AFTER == 0 || matches!(place, Place::Part(_)) {
+                self.between(position)?;
+            }
         }
         sink.flush().context("write the last rows")
     }

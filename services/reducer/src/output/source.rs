@@ -33,6 +33,13 @@ struct Window {
     bytes: Bytes,
 }
 
+impl Window {
+    /// Its memory, to be used again.
+    fn into_memory(self) -> Vec<u8> {
+        Vec::from(self.bytes)
+    }
+}
+
 /// A part in a store, as it arrives.
 struct PartReader {
     stream: storage::PartStream,
@@ -139,22 +146,23 @@ impl<'a> Source<'a> {
             Some(position) => self.windows[..=position].rotate_right(1),
             None => {
                 let end = (start + self.window_bytes).min(self.index.segment_bytes(segment));
-                let bytes = self.read(segment, start, end)?;
-                self.windows.truncate(self.windows_max - 1);
+                let is_full = self.windows.len() == self.windows_max;
+                let used = if is_full { self.windows.pop() } else { None };
+                let bytes = self.read(segment, start, end, used.map_or_else(Vec::new, Window::into_memory))?;
                 self.windows.insert(0, Window { segment, start, bytes });
             }
         }
         Ok(&self.windows[0])
     }
 
-    fn read(&self, segment: u32, start: u64, end: u64) -> anyhow::Result<Bytes> {
+    fn read(&self, segment: u32, start: u64, end: u64, mut memory: Vec<u8>) -> anyhow::Result<Bytes> {
         let Some(path) = self.store.segment_file(u64::from(segment)) else {
             let read = self.store.segment_range(u64::from(segment), start..end);
             return Ok(self.runtime.block_on(read)?);
         };
-        let mut bytes = vec![0; usize::try_from(end.saturating_sub(start)).expect("a window fits in memory")];
-        read_at(&path, start, &mut bytes).with_context(|| format!("read {}", path.display()))?;
-        Ok(bytes.into())
+        memory.resize(usize::try_from(end.saturating_sub(start)).expect("a window fits in memory"), 0);
+        read_at(&path, start, &mut memory).with_context(|| format!("read {}", path.display()))?;
+        Ok(memory.into())
     }
 }
 

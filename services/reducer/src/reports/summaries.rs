@@ -7,7 +7,18 @@ use protocol::{Attempt, AttemptStatus, ResultEvent};
 
 #[derive(Debug, Default)]
 pub(super) struct Summaries {
-    nodes: BTreeMap<String, BTreeMap<String, Process>>,
+    /// Positions among the processes, by node and name.
+    nodes: BTreeMap<String, BTreeMap<String, usize>>,
+    processes: Vec<Process>,
+    /// Whose attempt came last: the next is most often of the same process.
+    last: Option<Last>,
+}
+
+#[derive(Debug)]
+struct Last {
+    node: String,
+    process: String,
+    position: usize,
 }
 
 #[derive(Debug, Default)]
@@ -67,17 +78,26 @@ impl Summaries {
     }
 
     fn process(&mut self, node: &str, process: &str) -> &mut Process {
-        // Names are copied only when they are new: this runs for every attempt.
-        if !self.nodes.get(node).is_some_and(|processes| processes.contains_key(process)) {
-            self.nodes.entry(node.to_owned()).or_default().insert(process.to_owned(), Process::default());
-        }
-        self.nodes.get_mut(node).and_then(|processes| processes.get_mut(process)).expect("inserted above")
+        let position = match &self.last {
+            Some(last) if last.node == node && last.process == process => last.position,
+            _ => {
+                let processes = self.nodes.entry(node.to_owned()).or_default();
+                let position = *processes.entry(process.to_owned()).or_insert(self.processes.len());
+                if position == self.processes.len() {
+                    self.processes.push(Process::default());
+                }
+                self.last = Some(Last { node: node.to_owned(), process: process.to_owned(), position });
+                position
+            }
+        };
+        &mut self.processes[position]
     }
 
     pub fn process_csv(&self) -> String {
         let mut text = format!("Node,Process Name,Process,Init Seconds,Return Code,{WORK_HEADER}\n");
         for (node, processes) in &self.nodes {
-            for (name, process) in processes {
+            for (name, &position) in processes {
+                let process = &self.processes[position];
                 let pid = process.pid.map_or_else(String::new, |pid| pid.to_string());
                 let init = process.init_seconds.map_or_else(String::new, |seconds| format!("{seconds:.6}"));
                 let code = process.return_code.map_or_else(String::new, |code| code.to_string());
@@ -91,7 +111,7 @@ impl Summaries {
         let mut text = format!("Node,Processes,{WORK_HEADER}\n");
         for (node, processes) in &self.nodes {
             let mut total = Work::default();
-            processes.values().for_each(|process| total.add(&process.work));
+            processes.values().for_each(|&position| total.add(&self.processes[position].work));
             let started = processes.keys().filter(|name| !name.is_empty()).count();
             let _ = writeln!(text, "{node},{started},{}", total.csv());
         }
