@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -33,12 +34,10 @@ impl LocalFile {
     pub fn create(folder: &Path, file_name: &str, job_id: &str, writer: &str) -> anyhow::Result<Self> {
         fs::create_dir_all(folder).with_context(|| format!("create output folder {}", folder.display()))?;
         let prefix = temporary_prefix(file_name, job_id);
-        remove_temporary(folder, &prefix, is_abandoned)
+        remove_temporary(folder, &prefix, abandoned)
             .with_context(|| format!("tidy output folder {}", folder.display()))?;
         let temporary = folder.join(format!("{prefix}{writer}.tmp"));
-        let file = File::create_new(&temporary).with_context(|| format!("create {}", temporary.display()))?;
-        // A disk without locks is one on which nobody else is seen to be alive.
-        let _ = file.try_lock();
+        let file = create_locked(&temporary).with_context(|| format!("create {}", temporary.display()))?;
         Ok(Self {
             writer: BufWriter::with_capacity(BUFFER_BYTES, file),
             length: 0,
@@ -76,7 +75,8 @@ impl LocalFile {
                 // Parts are removed next, perhaps on another disk.
                 disk::sync(&self.folder).context("flush the output folder to disk")?;
                 // What is left costs space, no more.
-                let _ = remove_temporary(&self.folder, &temporary_prefix(&self.file_name, &self.job_id), |_| true);
+                let prefix = temporary_prefix(&self.file_name, &self.job_id);
+                let _ = remove_temporary(&self.folder, &prefix, |path| File::open(path).ok());
                 Ok(())
             }
             // Whoever removed it has put the same file in its place.
@@ -109,11 +109,36 @@ fn temporary_prefix(file_name: &str, job_id: &str) -> String {
     format!(".{file_name}.{job_id}.")
 }
 
-fn remove_temporary(folder: &Path, prefix: &str, wanted: impl Fn(&Path) -> bool) -> io::Result<()> {
+/// Creates a file and locks it. Between the two, another writer may take it for one that a dead one has left, and remove
+/// it: then it is created again.
+fn create_locked(path: &Path) -> io::Result<File> {
+    loop {
+        let file = File::create_new(path)?;
+        // A disk without locks is one on which nobody is seen to be alive, and nothing is removed.
+        let _ = file.lock();
+        if is_at(&file, path)? {
+            return Ok(file);
+        }
+    }
+}
+
+/// Whether a file is still the one of this name.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(there) => Ok(there.ino() == file.metadata()?.ino()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes the temporary files of which `wanted` returns the open file. What it holds it holds until the file is gone.
+fn remove_temporary(folder: &Path, prefix: &str, wanted: impl Fn(&Path) -> Option<File>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
         let path = folder.join(&name);
-        if name.to_str().is_some_and(|name| name.starts_with(prefix) && name.ends_with(".tmp")) && wanted(&path) {
+        if name.to_str().is_some_and(|name| name.starts_with(prefix) && name.ends_with(".tmp"))
+            && let Some(_held) = wanted(&path)
+        {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -123,7 +148,32 @@ fn remove_temporary(folder: &Path, prefix: &str, wanted: impl Fn(&Path) -> bool)
     Ok(())
 }
 
-/// Whether nobody who lives writes to it.
-fn is_abandoned(temporary: &Path) -> bool {
-    File::open(temporary).is_ok_and(|file| file.try_lock().is_ok())
+/// The file, locked, if nobody who lives writes to it.
+fn abandoned(temporary: &Path) -> Option<File> {
+    let file = File::open(temporary).ok()?;
+    file.try_lock().ok()?;
+    is_at(&file, temporary).ok()?.then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_removes_what_another_has_just_begun() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = folder.path();
+        let write_often = |writer: usize| {
+            for _ in 0..300 {
+                let file = LocalFile::create(folder, "rows.txt", "job", &writer.to_string()).expect("created");
+                assert!(is_at(file.writer.get_ref(), &file.temporary).expect("readable"), "it is still there");
+                file.abort();
+            }
+        };
+        std::thread::scope(|scope| {
+            for writer in 0..4 {
+                scope.spawn(move || write_often(writer));
+            }
+        });
+    }
 }
