@@ -110,6 +110,20 @@ def test_an_interpreter_as_environment(workplace):
     assert "/nowhere/python" in ended.stderr
 
 
+def test_what_gristmill_keeps_among_the_scripts_is_no_part_of_them(workplace):
+    """A home, queues and a store inside the source directory: they change with every job, and travel with none."""
+    workplace.data(2)
+    job = workplace.job("def run(files): return files", allow_reuse=True)
+    home = {"GRISTMILL_HOME": str(workplace.folder / "code" / "home")}
+    target = ["--queue", "sqlite:code/kept/queues", "--store", "code/kept/store"]
+    for _ in range(2):
+        on_target = workplace.command("run", job.file, *target, **home)
+        assert on_target.exit_status == 0, str(on_target)
+    assert job.run(**home).result["reused"] is False
+    assert job.run(**home).result["reused"] is True
+    (_,) = (workplace.folder / "code/kept/store/snapshots").iterdir()
+
+
 def test_reuse(workplace):
     """The same settings, script and inputs take over the earlier result, and say so; any change runs again."""
     workplace.data(3)

@@ -610,7 +610,7 @@ def test_ctrl_c_cancels_a_run_and_leaves_a_followed_job_alone(workplace, sqlite)
     running = sqlite.start("run", job.file, "--json")
     running.wait_for_record("begun")
     running.send(signal.SIGINT)
-    # One runs. Before it was told to stop, two waited for a process at the most.
+    # One runs. Another was held for the process, so that two could be had before it was told to stop.
     wait_until(lambda: sqlite.waiting("tasks") >= 3, "what has not begun to be given back")
     go(workplace)
     ended = running.wait()

@@ -127,7 +127,7 @@ pub async fn run(parsed: Parsed, target: &Target, json: bool, home: &Home, setti
     let mut reducing = AbortOnDropHandle::new(tokio::spawn(service.run(stop_reducer.clone())));
     let (stop, stopped) = watch::channel(Stop::No);
     let mut nodes = JoinSet::new();
-    let private = Private::new(home, &name);
+    let private = Private::new(home, &name)?;
     for number in 0..enqueued.spec.node_count.unwrap_or(1) {
         let name = if number == 0 { name.clone() } else { format!("{name}-{number}") };
         let node = node(name, target, &enqueued.store, &queues, &private, settings)?;
@@ -219,7 +219,7 @@ pub async fn worker(arguments: WorkerArguments, home: &Home, settings: &Settings
     let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues(false))?;
     watched.ready(&mut queues);
     let name = arguments.node.unwrap_or_else(new_name);
-    let private = Private::new(home, &name);
+    let private = Private::new(home, &name)?;
     let mut node = node(name.clone(), &target, &store, &queues, &private, settings)?;
     node.options.idle_exit = arguments.idle_exit.map(Duration::from_secs);
     node.options.process_count = arguments.process_count;
@@ -297,9 +297,10 @@ struct Private {
 }
 
 impl Private {
-    fn new(home: &Home, name: &str) -> Self {
+    fn new(home: &Home, name: &str) -> Result<Self> {
+        home.make()?;
         let shared = home.fleet();
-        Self { folder: shared.join("processes").join(name), shared }
+        Ok(Self { folder: shared.join("processes").join(name), shared })
     }
 }
 

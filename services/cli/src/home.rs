@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use protocol::Durability;
-use storage::{JobStore, disk};
+use storage::{JobStore, disk, snapshot};
 
 /// For how long a job that is to be taken may be in the hands of somebody who only looks at it.
 const LOOK_TIME: Duration = Duration::from_millis(200);
@@ -53,10 +53,16 @@ impl Home {
         self.folder.join("jobs").join(job_id)
     }
 
+    /// Makes the folder. It may lie among scripts, and is none of them.
+    pub fn make(&self) -> Result<()> {
+        std::fs::create_dir_all(&self.folder)
+            .and_then(|()| snapshot::mark(&self.folder))
+            .with_context(|| format!("make {} (GRISTMILL_HOME names another folder)", self.folder.display()))
+    }
+
     /// Keeps two commands from choosing or making jobs at the same moment.
     pub fn lock(&self) -> Result<JobLock> {
-        std::fs::create_dir_all(&self.folder)
-            .with_context(|| format!("make {} (GRISTMILL_HOME names another folder)", self.folder.display()))?;
+        self.make()?;
         let path = self.folder.join("lock");
         let file = File::create(&path).with_context(|| format!("write {}", path.display()))?;
         file.lock().with_context(|| format!("lock {}", path.display()))?;

@@ -31,11 +31,24 @@ pub use walk::files;
 /// Good for text and quick enough for data.
 const COMPRESSION_LEVEL: i32 = 3;
 
+/// A file that says of its folder: this is where jobs, queues or a store are kept. It belongs to no script.
+pub const MARK: &str = ".gristmill-data";
+
+/// Marks a folder in which jobs, queues or a store are kept: it may lie among scripts, and would travel with them.
+pub fn mark(folder: &Path) -> io::Result<()> {
+    let text = "Jobs, queues or a store of Gristmill are kept in this folder. It is no part of scripts around it.\n";
+    match File::create_new(folder.join(MARK)) {
+        Ok(mut file) => file.write_all(text.as_bytes()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// What to pack.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// A folder of scripts: every file that `.amlignore` or `.gitignore` there does not exclude, without `.git`,
-    /// `__pycache__`, virtual environments and logs (`*.log`, `nohup.out`).
+    /// `__pycache__`, virtual environments, folders that are [marked](mark) and logs (`*.log`, `nohup.out`).
     Scripts {
         /// The folder.
         folder: &'a Path,

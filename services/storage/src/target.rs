@@ -45,6 +45,8 @@ impl TargetStore {
                 let folder =
                     parsed.to_file_path().map_err(|()| Error::unavailable(&shown, "not a path of this machine"))?;
                 std::fs::create_dir_all(&folder).map_err(|error| Error::unavailable(&shown, error))?;
+                // Whoever may only read it has made no scripts there.
+                let _ = crate::snapshot::mark(&folder);
                 Some(folder)
             }
             _ => None,

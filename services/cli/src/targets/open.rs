@@ -111,6 +111,7 @@ impl Target {
         match address {
             QueueAddress::Sqlite { folder } => {
                 std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+                storage::snapshot::mark(folder).with_context(|| format!("write into {}", folder.display()))?;
                 Ok(Opened::other(SqliteQueue::open(address.name(role), SqliteOptions::default())?))
             }
             QueueAddress::Rabbit { url, prefix } => {

@@ -97,6 +97,7 @@ fn scripts_travel_without_what_is_ignored_but_with_the_entry_script() {
         ".git/HEAD",
         "venv/pyvenv.cfg",
         "venv/bin/python",
+        "store/jobs/a/spec.json",
         "run.log",
         "data/big.csv",
         "data/small.csv",
@@ -107,8 +108,23 @@ fn scripts_travel_without_what_is_ignored_but_with_the_entry_script() {
     }
     place.write(".amlignore", b"data/\n!data/small.csv\nmain.py\n");
     place.write(".gitignore", b"tmp\n");
+    mark(&place.path("source/store")).expect("writable");
     let tree = place.unpack(&place.pack_scripts(Some("main.py")));
     assert_eq!(names(&tree), [".amlignore", ".gitignore", ".hidden", "lib/a.py", "main.py"]);
+}
+
+#[test]
+fn a_marked_folder_that_holds_the_script_travels() {
+    let place = Place::new();
+    for name in ["own/main.py", "own/beside.py"] {
+        place.write(name, b"");
+    }
+    for folder in ["source", "source/own"] {
+        mark(&place.path(folder)).expect("writable");
+        mark(&place.path(folder)).expect("marked already");
+    }
+    let tree = place.unpack(&place.pack_scripts(Some("own/main.py")));
+    assert!(names(&tree).contains(&"own/beside.py"), "{:?}", names(&tree));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ignore::gitignore::Gitignore;
 use ignore::{DirEntry, WalkBuilder};
 
-use super::{Limit, SnapshotFile, Source, file_name};
+use super::{Limit, MARK, SnapshotFile, Source, file_name};
 use crate::{Error, Result};
 
 /// So many of the largest files are named when a source is too large.
@@ -19,7 +19,9 @@ pub fn files(source: Source<'_>) -> Result<Vec<SnapshotFile>> {
     let (root, walk) = match source {
         Source::Data(file) if file.is_file() => return Ok(vec![(file_name(file)?.into(), file.to_owned())]),
         Source::Data(folder) => (folder, data_walk(folder)),
-        Source::Scripts { folder, excluded, .. } => (folder, script_walk(folder, excluded.clone())),
+        Source::Scripts { folder, excluded, entry_script } => {
+            (folder, script_walk(folder, excluded.clone(), entry_script.map(|script| folder.join(script))))
+        }
     };
     let mut found = Found::default();
     for entry in walk {
@@ -95,13 +97,15 @@ fn data_walk(root: &Path) -> ignore::Walk {
     WalkBuilder::new(root).standard_filters(false).follow_links(true).build()
 }
 
-fn script_walk(root: &Path, excluded: Gitignore) -> ignore::Walk {
+fn script_walk(root: &Path, excluded: Gitignore, entry_script: Option<PathBuf>) -> ignore::Walk {
+    let holds_script = move |folder: &Path| entry_script.as_ref().is_some_and(|script| script.starts_with(folder));
     let is_script = move |entry: &DirEntry| {
         let is_folder = entry.file_type().is_some_and(|file_type| file_type.is_dir());
         let is_tool = is_folder
             && (entry.file_name() == ".git"
                 || entry.file_name() == "__pycache__"
-                || entry.path().join("pyvenv.cfg").is_file());
+                || entry.path().join("pyvenv.cfg").is_file()
+                || entry.path().join(MARK).is_file() && !holds_script(entry.path()));
         // What a shell was told to write beside the script: `gristmill run job.yaml > run.log`.
         let is_log = !is_folder && entry.path().extension().is_some_and(|extension| extension == "log");
         let is_log = is_log || entry.file_name() == "nohup.out";
