@@ -37,7 +37,7 @@ def recorded(event):
     try:
         with open(os.environ["RECORD"]) as file:
             # A line that is still being written counts once it is whole.
-            whole = file.read().rpartition("\n")[0]
+            whole = file.read().rpartition("\\n")[0]
     except FileNotFoundError:
         return []
     return [fact for fact in map(json.loads, whole.splitlines()) if fact["event"] == event]
