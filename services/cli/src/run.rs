@@ -206,27 +206,25 @@ async fn choose(mut spec: JobSpec, fresh: bool, home: &Home) -> Result<Choice> {
     let jobs = Jobs::Here(home.clone());
     let mut digest = None;
     for id in jobs.ids().await? {
+        // A job that cannot be read is no reason not to start another, and others are left alone.
+        let Ok(Some(other)) = jobs.job(&id).await else { continue };
+        let is_same = other.spec.fingerprint == spec.fingerprint;
+        if !is_same && !writes_same_file(&other.spec, &spec) {
+            continue;
+        }
         let Some(lock) = home.try_lock_job(&id)? else {
             // Running right now, by somebody else.
-            if let Ok(Some(other)) = jobs.job(&id).await
-                && (other.spec.fingerprint == spec.fingerprint || writes_same_file(&other.spec, &spec))
-            {
-                return Ok(Choice::Busy(format!(
-                    "job {id} is running and writes the same output, {}; wait for it, or stop it with \
-                     `gristmill cancel {id}`",
-                    output_of(&spec).display()
-                )));
-            }
-            continue;
+            return Ok(Choice::Busy(format!(
+                "job {id} is running and writes the same output, {}; wait for it, or stop it with \
+                 `gristmill cancel {id}`",
+                output_of(&spec).display()
+            )));
         };
-        if fresh {
+        if fresh || !is_same {
             continue;
         }
-        // A job that cannot be read is no reason not to start another.
+        // It may have ended before it was taken.
         let Ok(Some(job)) = jobs.job(&id).await else { continue };
-        if job.spec.fingerprint != spec.fingerprint {
-            continue;
-        }
         if !job.has_finished() {
             if inputs_have_changed(&job).await {
                 say!(

@@ -32,7 +32,7 @@ pub use walk::files;
 const COMPRESSION_LEVEL: i32 = 3;
 
 /// A file that says of its folder: this is where jobs, queues or a store are kept. It belongs to no script.
-pub const MARK: &str = ".gristmill-data";
+const MARK: &str = ".gristmill-data";
 
 /// Marks a folder in which jobs, queues or a store are kept: it may lie among scripts, and would travel with them.
 pub fn mark(folder: &Path) -> io::Result<()> {

@@ -72,7 +72,9 @@ fn cut(event: ResultEvent) -> ResultEvent {
     match event {
         ResultEvent::Attempt(mut attempt) => {
             let Attempt { error, warnings, detail, .. } = &mut *attempt;
-            error.iter_mut().for_each(|error| cut_error(error));
+            if let Some(error) = error {
+                cut_error(error);
+            }
             warnings.truncate(CUT_WARNINGS);
             warnings.iter_mut().for_each(|warning| cut_text(&mut warning.message));
             cut_text(detail);

@@ -226,8 +226,8 @@ struct Fleet {
     stop: watch::Sender<Stop>,
     /// When there was last something to do.
     busy_at: Instant,
-    /// Some job has been looked up.
-    knows_a_job: bool,
+    /// A job has been looked up, or is.
+    has_looked: bool,
 }
 
 impl Fleet {
@@ -251,7 +251,7 @@ impl Fleet {
             memories: HashMap::new(),
             stop: watch::Sender::new(Stop::No),
             busy_at: Instant::now(),
-            knows_a_job: false,
+            has_looked: false,
         };
         fleet.wish(true);
         fleet
@@ -303,7 +303,8 @@ impl Fleet {
             return;
         }
         let memory = self.memories.remove(&job_id).unwrap_or_default();
-        let activity = Arc::new(Mutex::new(Activity::LookingUp));
+        let is_first = !std::mem::replace(&mut self.has_looked, true);
+        let activity = Arc::new(Mutex::new(Activity::LookingUp { is_first }));
         self.jobs.insert(job_id.clone(), Job { activity: activity.clone(), again: false });
         let serving = Serving::new(self.shared.clone(), job_id.clone(), activity);
         let stop = self.stop.subscribe();
@@ -311,7 +312,6 @@ impl Fleet {
     }
 
     fn served(&mut self, (job_id, memory): (String, Memory)) {
-        self.knows_a_job = true;
         let job = self.jobs.remove(&job_id);
         if memory.is_worth_keeping() {
             self.memories.insert(job_id.clone(), memory);
@@ -334,14 +334,7 @@ impl Fleet {
     fn is_idle(&mut self) -> bool {
         let now = Instant::now();
         let busy_until = |job: &Job| job.activity.lock().expect("no holder panics").busy_until(now);
-        let mut busy_until = self.jobs.values().filter_map(busy_until).max();
-        // Whoever has just come is not sent home by a store that takes its time. Later, jobs that are not for this node are
-        // looked up again and again, and are no reason to stay.
-        let is_looked_up = |job: &Job| matches!(*job.activity.lock().expect("no holder panics"), Activity::LookingUp);
-        self.knows_a_job |= !self.jobs.values().all(is_looked_up);
-        if !self.knows_a_job && !self.jobs.is_empty() {
-            busy_until = Some(now);
-        }
+        let busy_until = self.jobs.values().filter_map(busy_until).max();
         self.busy_at = self.busy_at.max(busy_until.unwrap_or(self.busy_at));
         self.wish(busy_until != Some(now));
         let idle_exit = self.shared.node.options.idle_exit;

@@ -33,13 +33,6 @@ struct Window {
     bytes: Bytes,
 }
 
-impl Window {
-    /// Its memory, to be used again.
-    fn into_memory(self) -> Vec<u8> {
-        Vec::from(self.bytes)
-    }
-}
-
 /// A part in a store, as it arrives.
 struct PartReader {
     stream: storage::PartStream,
@@ -148,18 +141,20 @@ impl<'a> Source<'a> {
                 let end = (start + self.window_bytes).min(self.index.segment_bytes(segment));
                 let is_full = self.windows.len() == self.windows_max;
                 let used = if is_full { self.windows.pop() } else { None };
-                let bytes = self.read(segment, start, end, used.map_or_else(Vec::new, Window::into_memory))?;
+                let bytes = self.read(segment, start, end, used)?;
                 self.windows.insert(0, Window { segment, start, bytes });
             }
         }
         Ok(&self.windows[0])
     }
 
-    fn read(&self, segment: u32, start: u64, end: u64, mut memory: Vec<u8>) -> anyhow::Result<Bytes> {
+    /// Reads a window. On a disk, into the memory of one that is of no more use.
+    fn read(&self, segment: u32, start: u64, end: u64, used: Option<Window>) -> anyhow::Result<Bytes> {
         let Some(path) = self.store.segment_file(u64::from(segment)) else {
             let read = self.store.segment_range(u64::from(segment), start..end);
             return Ok(self.runtime.block_on(read)?);
         };
+        let mut memory = used.map_or_else(Vec::new, |window| window.bytes.into());
         memory.resize(usize::try_from(end.saturating_sub(start)).expect("a window fits in memory"), 0);
         read_at(&path, start, &mut memory).with_context(|| format!("read {}", path.display()))?;
         Ok(memory.into())

@@ -12,8 +12,8 @@ use protocol::{AttemptStatus, ErrorReport, JobSpec, ResultEvent, SlotPhase, Wait
 use super::processes::{Killed, Running};
 use super::{Dispatcher, SHUTDOWN_TIME};
 
-/// How long a process gets to write its stacks. It needs a millisecond unless the machine is starved. Less than a lease is
-/// longer than the limit.
+/// How long a process gets to write its stacks. It needs a millisecond unless the machine is starved. A lease
+/// lasts longer than the limit and this.
 const DUMP_TIME: Duration = Duration::from_secs(3);
 /// A dump is complete when it has not grown between two looks.
 const DUMP_BYTES_MAX: u64 = 16 * 1024;

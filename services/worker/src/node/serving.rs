@@ -57,7 +57,11 @@ impl Memory {
 #[derive(Clone, Debug)]
 pub(super) enum Activity {
     /// Whether it is for this node is not known, or it is not.
-    LookingUp,
+    LookingUp {
+        /// No other was before: whoever has just come is not sent home by a store that takes its time. Later, jobs that
+        /// are not for this node are looked up again and again, and are no reason to stay.
+        is_first: bool,
+    },
     /// It is made ready.
     Provisioning,
     /// Its agent works.
@@ -70,7 +74,7 @@ impl Activity {
     /// Until when there was something to do; `None`: there was nothing.
     pub(super) fn busy_until(&self, now: Instant) -> Option<Instant> {
         match self {
-            Self::LookingUp => None,
+            Self::LookingUp { is_first } => is_first.then_some(now),
             Self::Provisioning | Self::Leaving => Some(now),
             Self::Working(view) => Some(view.quiet_since().unwrap_or(now)),
         }
