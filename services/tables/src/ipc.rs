@@ -31,7 +31,7 @@ impl IpcStream {
     }
 
     /// The pieces, in order; for a vectored write.
-    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> + Clone {
         self.buffers.iter().map(Buffer::as_slice)
     }
 
