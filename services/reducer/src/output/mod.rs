@@ -12,6 +12,8 @@ mod source;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::mpsc;
+use std::{mem, thread};
 
 use anyhow::Context;
 use protocol::{Output, OutputFormat};
@@ -24,8 +26,10 @@ use local::LocalFile;
 use object::Object;
 use source::Source;
 
-/// Mini-batches with few rows that are written before it is asked whether anybody waits for the file.
-const ASKED_AFTER: usize = 256;
+/// Rows from the ledger are written so many bytes at a time, while the next are read.
+const PIECE_BYTES: usize = 1 << 20;
+/// Pieces that may wait to be written.
+const PIECES_AHEAD_MAX: usize = 2;
 /// Mini-batches named in a warning about differing columns.
 const COLUMN_WARNINGS_MAX: usize = 10;
 
@@ -55,6 +59,14 @@ pub(crate) struct Written {
 #[derive(Debug, thiserror::Error)]
 #[error("the final file is left to another reducer")]
 struct Abandoned;
+
+/// What is written next.
+enum Piece {
+    /// Rows of some mini-batches.
+    Rows(Vec<u8>),
+    /// All rows of one, which are a part, by its position among the parts.
+    Part { mini_batch: u64, part: u32 },
+}
 
 /// Where the bytes go.
 enum Sink {
@@ -121,17 +133,29 @@ impl Assembly<'_> {
         {
             sink.write_all(header::line(self.output, columns).as_bytes()).context("write the header")?;
         }
-        for (position, (mini_batch, place)) in self.index.places().enumerate() {
-            source.copy(place, sink).with_context(|| format!("rows of mini-batch {mini_batch}"))?;
-            // A few rows are copied sooner than it is asked whether anybody waits for them.
-            if position % ASKED_AFTER == 0 || matches!(place, Place::Part(_)) {
+        let parts = Source::new(self.store, self.index, self.runtime.clone());
+        thread::scope(|scope| {
+            let (sender, pieces) = mpsc::sync_channel(PIECES_AHEAD_MAX);
+            let index = self.index;
+            scope.spawn(move || {
+                if let Err(error) = gather(index, &mut source, |piece| sender.send(Ok(piece)).is_ok()) {
+                    let _ = sender.send(Err(error));
+                }
+            });
+            for (position, piece) in pieces.iter().enumerate() {
+                match piece? {
+                    Piece::Rows(rows) => sink.write_all(&rows).context("write rows")?,
+                    Piece::Part { mini_batch, part } => {
+                        parts.copy_part(part, sink).with_context(|| rows_of(mini_batch))?;
+                    }
+                }
                 self.between(position)?;
             }
-        }
-        sink.flush().context("write the last rows")
+            sink.flush().context("write the last rows")
+        })
     }
 
-    /// The rows of a mini-batch are written.
+    /// Some rows are written.
     fn between(&self, position: usize) -> anyhow::Result<()> {
         if position == 0 {
             (self.crash)(CrashPoint::DuringOutput);
@@ -174,6 +198,33 @@ impl Assembly<'_> {
         }
         warnings
     }
+}
+
+/// Reads rows in the order of the file, until nobody takes them any more.
+fn gather(index: &Index, source: &mut Source<'_>, take: impl Fn(Piece) -> bool) -> anyhow::Result<()> {
+    let mut rows = Vec::new();
+    for (mini_batch, place) in index.places() {
+        if let Place::Inline { .. } = place {
+            source.append_inline(place, &mut rows).with_context(|| rows_of(mini_batch))?;
+        }
+        let is_part = matches!(place, Place::Part(_));
+        if (rows.len() >= PIECE_BYTES || is_part && !rows.is_empty()) && !take(Piece::Rows(mem::take(&mut rows))) {
+            return Ok(());
+        }
+        if let Place::Part(part) = place
+            && !take(Piece::Part { mini_batch, part })
+        {
+            return Ok(());
+        }
+    }
+    if !rows.is_empty() {
+        take(Piece::Rows(rows));
+    }
+    Ok(())
+}
+
+fn rows_of(mini_batch: u64) -> String {
+    format!("rows of mini-batch {mini_batch}")
 }
 
 impl Sink {

@@ -4,7 +4,7 @@
 //! A few windows onto segments turn a million small reads into a sequential one, and still serve any other order.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -61,26 +61,20 @@ impl<'a> Source<'a> {
         Self { store, index, runtime, windows: Vec::new(), window_bytes, windows_max }
     }
 
-    /// Appends rows to the final file.
-    pub fn copy(&mut self, place: Place, into: &mut Sink) -> anyhow::Result<()> {
-        match place {
-            Place::None => Ok(()),
-            Place::Inline { .. } => self.copy_inline(place, into),
-            Place::Part(position) => {
-                let part = self.index.part(position);
-                let copied = match (self.part_file(part)?, into) {
-                    (Some(mut part), Sink::File(file)) => file.append_file(&mut part),
-                    (Some(mut part), into) => io::copy(&mut part, into),
-                    (None, Sink::Object(object)) => {
-                        return object.append_part(part).with_context(|| write_context(part));
-                    }
-                    (None, into) => io::copy(&mut self.part_stream(part)?, into),
-                };
-                let copied = copied.with_context(|| write_context(part))?;
-                ensure!(copied == part.bytes, damaged(part, copied));
-                Ok(())
+    /// Appends a part to the final file.
+    pub fn copy_part(&self, position: u32, into: &mut Sink) -> anyhow::Result<()> {
+        let part = self.index.part(position);
+        let copied = match (self.part_file(part)?, into) {
+            (Some(mut part), Sink::File(file)) => file.append_file(&mut part),
+            (Some(mut part), into) => io::copy(&mut part, into),
+            (None, Sink::Object(object)) => {
+                return object.append_part(part).with_context(|| write_context(part));
             }
-        }
+            (None, into) => io::copy(&mut self.part_stream(part)?, into),
+        };
+        let copied = copied.with_context(|| write_context(part))?;
+        ensure!(copied == part.bytes, damaged(part, copied));
+        Ok(())
     }
 
     /// A reader of the rows at a place.
@@ -89,7 +83,7 @@ impl<'a> Source<'a> {
             Place::None => Ok(Box::new(io::empty())),
             Place::Inline { length, .. } => {
                 let mut bytes = Vec::with_capacity(length as usize);
-                self.copy_inline(place, &mut bytes)?;
+                self.append_inline(place, &mut bytes)?;
                 Ok(Box::new(io::Cursor::new(bytes)))
             }
             Place::Part(position) => {
@@ -116,7 +110,8 @@ impl<'a> Source<'a> {
         Ok(Some(file))
     }
 
-    fn copy_inline(&mut self, place: Place, into: &mut impl Write) -> anyhow::Result<()> {
+    /// Appends rows that are in a segment.
+    pub fn append_inline(&mut self, place: Place, into: &mut Vec<u8>) -> anyhow::Result<()> {
         let Place::Inline { segment, offset, length } = place else { bail!("not in a segment") };
         let mut at = u64::from(offset);
         let end = at + u64::from(length);
@@ -125,7 +120,7 @@ impl<'a> Source<'a> {
             let from = usize::try_from(at - window.start).expect("64-bit machine");
             let to = window.bytes.len().min(usize::try_from(end - window.start).expect("64-bit machine"));
             ensure!(to > from, "ledger segment {segment} is damaged: it ends at byte {at}");
-            into.write_all(&window.bytes[from..to]).context("write rows")?;
+            into.extend_from_slice(&window.bytes[from..to]);
             at += (to - from) as u64;
         }
         Ok(())

@@ -13,8 +13,9 @@ use object_store::memory::InMemory;
 use protocol::{ResultEvent, Rows, encode_record};
 
 use super::*;
+use crate::batch::{Batch, Event};
 use crate::fixtures::{spec, succeeded};
-use crate::ledger::{Batch, Committed, Ledger};
+use crate::ledger::{Committed, Ledger};
 use crate::tally::{Effect, Tally};
 
 /// How the rows of a mini-batch reach the ledger.
@@ -77,14 +78,16 @@ impl Job {
         let mut batch = Batch::default();
         assert!(batch.add(&Bytes::from(body)).is_none());
         let committed = self.ledger.commit(batch).await.expect("committed");
-        let Committed::Ours(records) = committed else { unreachable!("there is one writer") };
-        for record in records {
-            let ResultEvent::Attempt(attempt) = &record.event else { unreachable!("only attempts") };
-            if self.tally.apply(&record.event) == Effect::Won {
-                let segment = self.ledger.segments() - 1;
-                self.ledger.index.place(attempt, segment, record.rows.start, record.rows.len());
+        let Committed::Ours(mut committed) = committed else { unreachable!("there is one writer") };
+        let segment = self.ledger.segments() - 1;
+        committed.retain_in_segment(|record, at| {
+            let Event::Success(success) = record.event else { unreachable!("only successes") };
+            if self.tally.apply_success(success, record.process(success)) == Effect::Won {
+                let (rows, columns) = (&success.rows, record.columns(success));
+                self.ledger.index.place(success.mini_batch, rows, columns, segment, at);
             }
-        }
+            true
+        });
     }
 
     async fn write(&self) -> anyhow::Result<Written> {
@@ -152,7 +155,8 @@ async fn rows_larger_than_a_window_and_in_any_order_come_out_whole() {
     for mut job in [Job::new(), Job::remote()] {
         for start in (0..8).rev() {
             let ids = (start..40).step_by(8);
-            job.commit(ids.map(|id| (id as u64, inline(&rows[id]), None)).collect()).await;
+            let outcome = |id: usize| if id % 9 == 5 { part(&rows[id]) } else { inline(&rows[id]) };
+            job.commit(ids.map(|id| (id as u64, outcome(id), None)).collect()).await;
         }
         assert!(job.text().await == expected, "the rows are not those of the mini-batches");
     }
@@ -252,6 +256,20 @@ async fn a_damaged_part_is_named() {
         let error = format!("{:#}", job.write().await.expect_err("three bytes are missing"));
         assert!(error.contains("rows of mini-batch 0: part 0-1 is damaged: it has 3 bytes instead of 6"), "{error}");
     }
+}
+
+/// What is gathered by one thread and written by another fails as a whole.
+#[tokio::test]
+async fn rows_that_cannot_be_gathered_are_named_and_nothing_is_left() {
+    let rows = "x".repeat(900_000);
+    let mut job = Job::new();
+    for mini_batch in 0..8 {
+        job.commit(vec![(mini_batch, inline(&rows), None)]).await;
+    }
+    fs::write(job.store.segment_file(6).expect("local"), "short").expect("writable");
+    let error = format!("{:#}", job.write().await.expect_err("a segment is damaged"));
+    assert!(error.contains("rows of mini-batch 6: read "), "{error}");
+    assert_eq!(job.files(), Vec::<String>::new());
 }
 
 fn stream(columns: Vec<(&str, ArrayRef)>) -> Vec<u8> {
