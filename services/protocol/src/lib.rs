@@ -27,11 +27,15 @@ pub use names::{is_file_name, is_job_id, is_part_of};
 pub use outcome::{
     Attempt, AttemptStatus, ErrorReport, Planned, ResultEvent, Rows, SLOT_PHASES, SlotPhase, Waiting, Warning,
 };
-pub use record::{Record, RecordError, begin_message, decode_records, encode_record, job_of_message};
+pub use record::{
+    EventRef, Record, RecordError, RecordRef, begin_message, decode_records, encode_record, job_of_message,
+    read_records,
+};
 pub use report::{Counts, FailedMiniBatch, JobResult, Progress};
 pub use spec::{
     ColumnType, Durability, Environment, ErrorThresholds, HeaderMode, Input, InputKind, JobSpec, JobState,
     MiniBatchSize, MismatchPolicy, Output, OutputAction, OutputFormat, Snapshot, Snapshots, TableColumn, TableFormat,
     TableOptions, TableSchema, milliseconds_since_epoch,
 };
+pub use success::{RowsRef, Success};
 pub use trace::TraceParent;

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::{ResultEvent, is_job_id, success};
+use crate::{ResultEvent, Success, is_job_id, success};
 
 /// One event, and its rows where it carries them inline.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +18,34 @@ pub struct Record {
     /// Where the rows of a successful attempt are in the bytes that were decoded, with which the record ends; empty
     /// otherwise.
     pub rows: Range<usize>,
+}
+
+/// One event as it stands in its bytes, and where its rows are in them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordRef<'a> {
+    /// The event.
+    pub event: EventRef<'a>,
+    /// As in [`Record`].
+    pub rows: Range<usize>,
+}
+
+/// An event as it stands in its bytes. Of a job of millions of quick mini-batches nearly all are ordinary successes, of
+/// which nothing is copied.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EventRef<'a> {
+    /// An attempt that was an ordinary success.
+    Success(Success<'a>),
+    /// Any other event, and any that was written as JSON.
+    Other(ResultEvent),
+}
+
+impl From<EventRef<'_>> for ResultEvent {
+    fn from(event: EventRef<'_>) -> Self {
+        match event {
+            EventRef::Success(success) => Self::Attempt(Box::new(success.into())),
+            EventRef::Other(event) => event,
+        }
+    }
 }
 
 /// The bytes are not a sequence of records.
@@ -87,21 +115,26 @@ pub fn job_of_message(body: &Bytes) -> Result<String, String> {
 
 /// Reads every record of `bytes`.
 pub fn decode_records(bytes: &Bytes) -> impl Iterator<Item = Result<Record, RecordError>> + '_ {
+    read_records(bytes).map(|record| record.map(|RecordRef { event, rows }| Record { event: event.into(), rows }))
+}
+
+/// Reads every record of `bytes`, and leaves texts where they are.
+pub fn read_records(bytes: &[u8]) -> impl Iterator<Item = Result<RecordRef<'_>, RecordError>> {
     let mut offset = 0;
     std::iter::from_fn(move || {
         if offset == bytes.len() {
             return None;
         }
-        let decoded = decode_record(bytes, offset);
-        offset = match &decoded {
+        let read = read_record(bytes, offset);
+        offset = match &read {
             Ok(record) => record.rows.end,
             Err(_) => bytes.len(),
         };
-        Some(decoded)
+        Some(read)
     })
 }
 
-fn decode_record(bytes: &Bytes, offset: usize) -> Result<Record, RecordError> {
+fn read_record(bytes: &[u8], offset: usize) -> Result<RecordRef<'_>, RecordError> {
     let truncated = || RecordError::Truncated { offset };
     let length_at = |at: usize| -> Result<usize, RecordError> {
         let field = bytes.get(at..at + 4).ok_or_else(truncated)?;
@@ -117,12 +150,12 @@ fn decode_record(bytes: &Bytes, offset: usize) -> Result<Record, RecordError> {
     }
     let event = match header.split_first() {
         Some((&success::MARKER, fields)) => {
-            let attempt = success::decode(fields).map_err(|source| RecordError::Success { offset, source })?;
-            ResultEvent::Attempt(Box::new(attempt))
+            let success = success::decode(fields).map_err(|source| RecordError::Success { offset, source })?;
+            EventRef::Success(success)
         }
-        _ => serde_json::from_slice(header).map_err(|source| RecordError::Header { offset, source })?,
+        _ => EventRef::Other(serde_json::from_slice(header).map_err(|source| RecordError::Header { offset, source })?),
     };
-    Ok(Record { event, rows: rows_offset..rows_offset + rows_length })
+    Ok(RecordRef { event, rows: rows_offset..rows_offset + rows_length })
 }
 
 #[cfg(test)]

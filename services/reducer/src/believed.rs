@@ -2,19 +2,25 @@
 //! what workers are for. He cannot say what only a reducer says, name rows of another mini-batch, invent mini-batches,
 //! or end the plan before its end.
 
-use protocol::{Attempt, Planned, Record, ResultEvent, Rows, is_part_of};
+use protocol::{Planned, ResultEvent, Rows, is_part_of};
 use storage::{JobStore, PLAN_CHUNK_MINI_BATCHES, Result};
 
-use crate::ledger::{Batch, Unreadable};
+use crate::batch::{Batch, Event, Unreadable};
 
 /// The items of one result, and its warnings: more than any process could have made, and sums of them stay numbers.
 const COUNT_MAX: u64 = u32::MAX as u64;
 
 /// Why an event is refused that came through the queue, by what it says alone.
-pub(crate) fn refused(event: &ResultEvent) -> Option<String> {
+pub(crate) fn refused(event: &Event) -> Option<String> {
     let only_reducers = |what: &str| Some(format!("only a reducer says that {what}"));
+    let event = match event {
+        Event::Success(success) => return refused_attempt(success.mini_batch, success.total, &success.rows),
+        Event::Other(event) => &**event,
+    };
     match event {
-        ResultEvent::Attempt(attempt) => refused_attempt(attempt),
+        ResultEvent::Attempt(attempt) => {
+            refused_attempt(attempt.mini_batch, attempt.total.max(attempt.warnings_total), &attempt.rows)
+        }
         ResultEvent::Reopened { .. } => only_reducers("a job was opened again"),
         ResultEvent::Ended { .. } => only_reducers("a job has ended"),
         ResultEvent::RowsLost { .. } => only_reducers("rows are lost"),
@@ -32,12 +38,11 @@ pub(crate) fn refused(event: &ResultEvent) -> Option<String> {
     }
 }
 
-fn refused_attempt(attempt: &Attempt) -> Option<String> {
-    let mini_batch = attempt.mini_batch;
-    if attempt.total.max(attempt.warnings_total) > COUNT_MAX {
+fn refused_attempt(mini_batch: u64, count: u64, rows: &Rows) -> Option<String> {
+    if count > COUNT_MAX {
         return Some(format!("mini-batch {mini_batch} would have more items or warnings than any"));
     }
-    match &attempt.rows {
+    match rows {
         Rows::Part { name, .. } if !is_part_of(name, mini_batch) => {
             Some(format!("{name:?} is no part of mini-batch {mini_batch}"))
         }
@@ -62,17 +67,17 @@ impl Published {
     }
 
     /// Why the first of these events of the ledger cannot be: somebody has changed it, or the plan.
-    pub async fn contradicted(&mut self, records: &[Record], store: &JobStore) -> Result<Option<String>> {
-        self.learn(records.iter().map(|record| &record.event), store).await?;
-        Ok(records.iter().find_map(|record| self.refused(&record.event)))
+    pub async fn contradicted(&mut self, segment: &Batch, store: &JobStore) -> Result<Option<String>> {
+        self.learn(segment.events(), store).await?;
+        Ok(segment.events().find_map(|event| self.refused(event)))
     }
 
-    fn refused(&self, event: &ResultEvent) -> Option<String> {
-        match event {
-            ResultEvent::Attempt(attempt) if attempt.mini_batch >= self.mini_batches => {
-                Some(format!("mini-batch {} was never published", attempt.mini_batch))
+    fn refused(&self, event: &Event) -> Option<String> {
+        match (event.attempted(), event.other()) {
+            (Some(mini_batch), _) if mini_batch >= self.mini_batches => {
+                Some(format!("mini-batch {mini_batch} was never published"))
             }
-            ResultEvent::Planned(planned) if self.totals.as_ref() != Some(planned) => {
+            (_, Some(ResultEvent::Planned(planned))) if self.totals.as_ref() != Some(planned) => {
                 Some(format!("the plan in the store is not one of {} mini-batches", planned.mini_batches))
             }
             _ => None,
@@ -80,17 +85,12 @@ impl Published {
     }
 
     /// Asks the store for what is needed to judge these events.
-    async fn learn<'a>(&mut self, events: impl Iterator<Item = &'a ResultEvent>, store: &JobStore) -> Result<()> {
+    async fn learn<'a>(&mut self, events: impl Iterator<Item = &'a Event>, store: &JobStore) -> Result<()> {
         let mut unknown = Vec::new();
         let mut names_totals = false;
         for event in events {
-            match event {
-                ResultEvent::Attempt(attempt) if attempt.mini_batch >= self.mini_batches => {
-                    unknown.push(attempt.mini_batch);
-                }
-                ResultEvent::Planned(_) => names_totals = true,
-                _ => {}
-            }
+            unknown.extend(event.attempted().filter(|&mini_batch| mini_batch >= self.mini_batches));
+            names_totals |= matches!(event.other(), Some(ResultEvent::Planned(_)));
         }
         if self.totals.is_some() || unknown.is_empty() && !names_totals {
             return Ok(());
@@ -146,6 +146,14 @@ mod tests {
         ResultEvent::Attempt(Box::new(attempt))
     }
 
+    /// Of an ordinary success, and of the same written as JSON.
+    fn reasons(event: &ResultEvent) -> [Option<String>; 2] {
+        let read = batch(std::slice::from_ref(event));
+        let read = read.events().next().expect("one");
+        assert!(matches!(read, Event::Success(_)));
+        [refused(read), refused(&event.clone().into())]
+    }
+
     #[test]
     fn what_only_reducers_say_is_not_believed_of_others() {
         for event in [
@@ -155,22 +163,25 @@ mod tests {
             ResultEvent::CutShort,
             ResultEvent::Duplicates { count: u64::MAX },
         ] {
-            assert!(refused(&event).expect("refused").starts_with("only a reducer"), "{event:?}");
+            let reason = refused(&event.into()).expect("refused");
+            assert!(reason.starts_with("only a reducer"), "{reason}");
         }
-        assert_eq!(refused(&attempt(7)), None);
+        assert_eq!(reasons(&attempt(7)), [None, None]);
     }
 
     #[test]
     fn rows_are_those_of_the_mini_batch_itself() {
-        assert_eq!(refused(&part(7, "0000000007-1-0-node-17")), None);
+        assert_eq!(reasons(&part(7, "0000000007-1-0-node-17")), [None, None]);
         for name in
             ["0000000008-1-0-node-17", "../../jobs/other/parts/0000000007-1", "7-/../../spec.json", "/etc/shadow"]
         {
-            assert!(refused(&part(7, name)).expect("refused").ends_with("is no part of mini-batch 7"), "{name}");
+            for reason in reasons(&part(7, name)) {
+                assert!(reason.expect("refused").ends_with("is no part of mini-batch 7"), "{name}");
+            }
         }
         let mut many = succeeded(7, 1, 1, 1);
         many.total = u64::MAX;
-        refused(&ResultEvent::Attempt(Box::new(many))).expect("refused");
+        assert!(reasons(&ResultEvent::Attempt(Box::new(many))).iter().all(Option::is_some));
     }
 
     #[tokio::test]

@@ -5,22 +5,22 @@
 //! knows, and tries the name after that. So all of them read the same ledger, and nothing has to fence one off.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use protocol::{Attempt, Record, RecordError, ResultEvent, Rows, decode_records, encode_record};
+use protocol::{RecordError, ResultEvent, Rows, encode_record};
 use storage::{Commit, JobStore};
 use telemetry::metrics;
 use telemetry::metrics::OUTCOME;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::batch::{Batch, NoRecord};
+
 /// What one segment holds, but for a single message that is larger.
 pub(crate) const SEGMENT_BYTES_MAX: usize = 8 * 1024 * 1024;
-
-/// What an ordinary success takes in a message, about: its path, its counts and times, and few rows.
-const ORDINARY_BYTES: usize = 160;
 
 /// Pauses before a commit is tried again, each twice as long as the one before.
 const COMMIT_PAUSE_MIN: Duration = Duration::from_millis(250);
@@ -64,25 +64,33 @@ pub(crate) struct PartFile {
 }
 
 impl Index {
-    /// Remembers the rows of the attempt that counts.
-    pub fn place(&mut self, attempt: &Attempt, segment: u32, offset: usize, length: usize) {
-        let place = match &attempt.rows {
+    /// Remembers the rows of the attempt of a mini-batch that counts. `at`: where they are in the segment, if they are
+    /// there.
+    pub fn place(
+        &mut self,
+        mini_batch: u64,
+        rows: &Rows,
+        columns: Option<&Vec<String>>,
+        segment: u32,
+        at: Range<usize>,
+    ) {
+        let place = match rows {
             Rows::None => Place::None,
             Rows::Inline => Place::Inline {
                 segment,
-                offset: u32::try_from(offset).expect("segments are shorter than 4 GiB"),
-                length: u32::try_from(length).expect("the length of a record is 32 bits wide"),
+                offset: u32::try_from(at.start).expect("segments are shorter than 4 GiB"),
+                length: u32::try_from(at.len()).expect("the length of a record is 32 bits wide"),
             },
             Rows::Part { name, bytes } => {
                 self.parts.push(PartFile { name: name.as_str().into(), bytes: *bytes });
                 Place::Part(u32::try_from(self.parts.len() - 1).expect("fewer than 4 thousand million parts"))
             }
         };
-        let columns = attempt.columns.as_ref().map_or(0, |columns| self.columns_position(columns) + 1);
+        let columns = columns.map_or(0, |columns| self.columns_position(columns) + 1);
         if place == Place::None && columns == 0 {
             return;
         }
-        let index = usize::try_from(attempt.mini_batch).expect("64-bit machine");
+        let index = usize::try_from(mini_batch).expect("64-bit machine");
         if self.entries.len() <= index {
             self.entries.resize(index + 1, Entry::default());
         }
@@ -135,150 +143,11 @@ impl Index {
     }
 }
 
-/// Records on their way into the ledger: those of some messages that can be read.
-#[derive(Debug, Default)]
-pub(crate) struct Batch {
-    messages: Vec<Bytes>,
-    records: Vec<Held>,
-    /// Of all records.
-    bytes: usize,
-}
-
-/// A record of a batch: bytes of one of its messages from `start` to the end of its rows.
-#[derive(Debug)]
-struct Held {
-    message: usize,
-    start: usize,
-    record: Record,
-}
-
-impl Held {
-    fn bytes(&self) -> usize {
-        self.record.rows.end - self.start
-    }
-}
-
-/// What is put aside of a message: its end that is no sequence of records, or a record that is not believed.
-#[derive(Debug)]
-pub(crate) struct Unreadable {
-    pub bytes: Bytes,
-    pub reason: String,
-}
-
-impl Batch {
-    /// Adds a message. What cannot be read of it stays out, and is returned.
-    pub fn add(&mut self, body: &Bytes) -> Option<Unreadable> {
-        let message = self.messages.len();
-        self.messages.push(body.clone());
-        self.records.reserve(body.len() / ORDINARY_BYTES);
-        let mut start = 0;
-        for record in decode_records(body) {
-            match record {
-                // The whole ledger belongs to the job.
-                Ok(Record { event: ResultEvent::Job { .. }, rows }) => start = rows.end,
-                Ok(record) => {
-                    let held = Held { message, start, record };
-                    start = held.record.rows.end;
-                    self.bytes += held.bytes();
-                    self.records.push(held);
-                }
-                Err(error) => return Some(Unreadable { bytes: body.slice(start..), reason: error.to_string() }),
-            }
-        }
-        None
-    }
-
-    /// The events, in order.
-    pub fn events(&self) -> impl Iterator<Item = &ResultEvent> {
-        self.records.iter().map(|held| &held.record.event)
-    }
-
-    /// Takes out every record for which there is a reason to.
-    pub fn take_refused(&mut self, refused: impl Fn(&ResultEvent) -> Option<String>) -> Vec<Unreadable> {
-        let mut taken = Vec::new();
-        self.records.retain(|held| match refused(&held.record.event) {
-            Some(reason) => {
-                let bytes = self.messages[held.message].slice(held.start..held.record.rows.end);
-                self.bytes -= bytes.len();
-                taken.push(Unreadable { bytes, reason });
-                false
-            }
-            None => true,
-        });
-        taken
-    }
-
-    /// Adds the records of another batch behind its own.
-    pub fn append(&mut self, other: Self) {
-        let messages = self.messages.len();
-        self.bytes += other.bytes;
-        self.messages.extend(other.messages);
-        self.records.extend(other.records.into_iter().map(|held| Held { message: messages + held.message, ..held }));
-    }
-
-    /// Adds an event of the reducer's own.
-    pub fn add_event(&mut self, event: &ResultEvent) {
-        let mut body = Vec::new();
-        encode_record(event, b"", &mut body);
-        self.add(&body.into());
-    }
-
-    /// Leaves out every event that is not news. Returns how many of them were attempts.
-    pub fn retain(&mut self, mut is_news: impl FnMut(&ResultEvent) -> bool) -> u64 {
-        let mut attempts = 0;
-        self.records.retain(|held| {
-            let keep = is_news(&held.record.event);
-            if !keep {
-                self.bytes -= held.bytes();
-                attempts += u64::from(matches!(held.record.event, ResultEvent::Attempt(_)));
-            }
-            keep
-        });
-        attempts
-    }
-
-    /// Whether it is time to commit.
-    pub fn is_full(&self) -> bool {
-        self.bytes >= SEGMENT_BYTES_MAX
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-
-    /// How many records there are.
-    pub fn len(&self) -> usize {
-        self.records.len()
-    }
-
-    /// The bytes of all records, in as few pieces as they stand in their messages.
-    fn segment(&self) -> Vec<Bytes> {
-        let is_next = |one: &Held, next: &Held| one.message == next.message && one.record.rows.end == next.start;
-        let piece = |run: &[Held]| match run {
-            [first, ..] => self.messages[first.message].slice(first.start..run[run.len() - 1].record.rows.end),
-            [] => Bytes::new(),
-        };
-        self.records.chunk_by(is_next).map(piece).collect()
-    }
-
-    /// The records, each with the place of its rows in the segment.
-    fn into_records(self) -> Vec<Record> {
-        let mut at = 0;
-        let placed = |Held { start, mut record, .. }: Held| {
-            let (rows, bytes) = (record.rows.len(), record.rows.end - start);
-            at += bytes;
-            record.rows = at - rows..at;
-            record
-        };
-        self.records.into_iter().map(placed).collect()
-    }
-}
-
 /// What became of a batch.
 #[derive(Debug)]
 pub(crate) enum Committed {
-    /// It is the next segment; these are its records.
-    Ours(Vec<Record>),
+    /// It is the next segment.
+    Ours(Batch),
     /// Another reducer was quicker. Read what it has committed before trying again.
     Lost(Batch),
 }
@@ -318,7 +187,7 @@ impl Ledger {
     }
 
     /// Reads the next committed segment, or finds that there is none. `ahead`: how many are read at a time.
-    pub async fn read_next(&mut self, ahead: usize) -> anyhow::Result<Option<Vec<Record>>> {
+    pub async fn read_next(&mut self, ahead: usize) -> anyhow::Result<Option<Batch>> {
         let segment = self.segments();
         for next in segment + self.reading.len() as u32..segment + ahead.max(1) as u32 {
             let store = self.store.clone();
@@ -353,7 +222,7 @@ impl Ledger {
         Ok(Some(records))
     }
 
-    async fn mend(&mut self, segment: u32, readable: &[u8]) -> anyhow::Result<(Bytes, anyhow::Result<Vec<Record>>)> {
+    async fn mend(&mut self, segment: u32, readable: &[u8]) -> anyhow::Result<(Bytes, anyhow::Result<Batch>)> {
         let mut bytes = readable.to_vec();
         encode_record(&ResultEvent::CutShort, b"", &mut bytes);
         let bytes = Bytes::from(bytes);
@@ -366,7 +235,7 @@ impl Ledger {
     /// Commits a batch as the next segment, unless another reducer has made that.
     pub async fn commit(&mut self, batch: Batch) -> anyhow::Result<Committed> {
         let sequence = self.segments();
-        let (segment, bytes) = (batch.segment(), batch.bytes as u64);
+        let (segment, bytes) = (batch.segment(), batch.bytes() as u64);
         let began = Instant::now();
         let commit =
             self.commit_patiently(u64::from(sequence), segment).await.context("commit results to the ledger")?;
@@ -377,7 +246,7 @@ impl Ledger {
             Commit::Committed => {
                 metrics().ledger_bytes.inc_by(bytes);
                 self.index.segment_bytes.push(bytes);
-                Ok(Committed::Ours(batch.into_records()))
+                Ok(Committed::Ours(batch))
             }
             Commit::Lost => Ok(Committed::Lost(batch)),
         }
@@ -408,22 +277,18 @@ struct Unusable {
     cut_short: bool,
 }
 
-fn decode_segment(bytes: &Bytes) -> Result<Vec<Record>, Unusable> {
+fn decode_segment(bytes: &Bytes) -> Result<Batch, Unusable> {
     if bytes.is_empty() {
         return Err(Unusable { error: anyhow::anyhow!("it is empty"), readable: 0, cut_short: true });
     }
-    let mut records: Vec<Record> = Vec::new();
-    for record in decode_records(bytes) {
-        match record {
-            Ok(record) => records.push(record),
-            Err(error) => {
-                let readable = records.last().map_or(0, |last| last.rows.end);
-                let cut_short = matches!(error, RecordError::Truncated { .. }) || is_blank(&bytes[readable..]);
-                return Err(Unusable { error: error.into(), readable, cut_short });
-            }
+    let mut batch = Batch::default();
+    match batch.read(bytes) {
+        Ok(()) => Ok(batch),
+        Err(NoRecord { start, error }) => {
+            let cut_short = matches!(error, RecordError::Truncated { .. }) || is_blank(&bytes[start..]);
+            Err(Unusable { error: error.into(), readable: start, cut_short })
         }
     }
-    Ok(records)
 }
 
 /// Whether a record, and all that follows it, was never written from somewhere within its header on: some file systems
@@ -438,7 +303,10 @@ fn is_blank(record: &[u8]) -> bool {
 mod tests {
     use std::fs;
 
+    use protocol::Record;
+
     use super::*;
+    use crate::batch::{Event, records};
     use crate::fixtures::succeeded;
 
     fn message(mini_batch: u64, rows: &[u8]) -> Vec<u8> {
@@ -474,7 +342,7 @@ mod tests {
 
     async fn commit(ledger: &mut Ledger, messages: &[Vec<u8>]) -> Vec<Record> {
         match ledger.commit(batch(messages)).await.expect("writable") {
-            Committed::Ours(records) => records,
+            Committed::Ours(segment) => records(&segment),
             Committed::Lost(batch) => panic!("lost {batch:?}"),
         }
     }
@@ -491,8 +359,8 @@ mod tests {
 
         let mut again = ledger(&store);
         let read = again.read_next(1).await.expect("readable").expect("one segment");
-        assert_eq!(read, committed);
-        assert_eq!(again.read_next(1).await.expect("readable"), None);
+        assert_eq!(records(&read), committed);
+        assert!(again.read_next(1).await.expect("readable").is_none());
         assert_eq!(again.segments(), 1);
     }
 
@@ -505,7 +373,8 @@ mod tests {
         let Committed::Lost(batch) = lost else { panic!("segment 0 was taken: {lost:?}") };
         assert_eq!(first.read_next(4).await.expect("readable").expect("of the second").len(), 1);
         let committed = first.commit(batch).await.expect("writable");
-        let Committed::Ours(records) = committed else { panic!("segment 1 is free: {committed:?}") };
+        let Committed::Ours(committed) = committed else { panic!("segment 1 is free: {committed:?}") };
+        let records = records(&committed);
         let segment = store.segment(1).await.expect("readable").expect("committed");
         assert_eq!(&segment[records[0].rows.clone()], b"first\n");
     }
@@ -520,11 +389,11 @@ mod tests {
         for ahead in [1, 3, 100] {
             let mut again = ledger(&store);
             for expected in 0..10 {
-                let records = again.read_next(ahead).await.expect("readable").expect("there are ten");
-                let ResultEvent::Attempt(attempt) = &records[0].event else { panic!("{records:?}") };
-                assert_eq!(attempt.mini_batch, expected);
+                let segment = again.read_next(ahead).await.expect("readable").expect("there are ten");
+                let attempted: Vec<_> = segment.events().map(Event::attempted).collect();
+                assert_eq!(attempted, [Some(expected)]);
             }
-            assert_eq!(again.read_next(ahead).await.expect("readable"), None);
+            assert!(again.read_next(ahead).await.expect("readable").is_none());
             commit(&mut first, &[message(99, b"row\n")]).await;
             assert!(again.read_next(ahead).await.expect("readable").is_some(), "the end is looked for anew");
             fs::remove_file(store.segment_file(10).expect("local")).expect("there");
@@ -570,65 +439,23 @@ mod tests {
             store.commit_segment(0, vec![bytes.into()]).await.expect("writable");
             ledger(&store).read_next(1).await.expect_err("others may serve the job");
             let mut mending = ledger(&store).mending();
-            let records = mending.read_next(1).await.expect("mended").expect("one segment");
-            assert_eq!(records.len(), 1 + usize::from(intact));
-            assert_eq!(records.last().expect("counted").event, ResultEvent::CutShort);
+            let mended = records(&mending.read_next(1).await.expect("mended").expect("one segment"));
+            assert_eq!(mended.len(), 1 + usize::from(intact));
+            assert_eq!(mended.last().expect("counted").event, ResultEvent::CutShort);
             assert_eq!(mending.mended, 1);
             let mut again = ledger(&store).mending();
-            assert_eq!(again.read_next(1).await.expect("readable"), Some(records));
+            assert_eq!(records(&again.read_next(1).await.expect("readable").expect("one segment")), mended);
             assert_eq!((again.mended, again.segments()), (0, 1));
             commit(&mut again, &[message(1, b"one\n")]).await;
         }
     }
 
     #[test]
-    fn what_cannot_be_read_stays_out_and_the_rest_stays_in() {
-        let mut body = message(0, b"good\n");
-        let good = body.len();
-        body.extend_from_slice(b"\x02\0\0\0\0\0\0\0{}");
-        let mut batch = Batch::default();
-        let unreadable = batch.add(&Bytes::from(body.clone())).expect("the second record");
-        assert_eq!(&unreadable.bytes[..], &body[good..]);
-        assert_eq!(batch.records.len(), 1);
-        assert!(batch.add(&Bytes::from_static(b"nonsense")).is_some());
-        assert!(batch.add(&Bytes::from(message(1, b"more\n"))).is_none());
-        let segment = batch.segment().concat();
-        assert_eq!(&segment[batch.into_records()[1].rows.clone()], b"more\n");
-    }
-
-    #[test]
-    fn what_is_known_is_left_out() {
-        let mut batch = batch(&[message(0, b"zero\n"), message(1, b"one\n"), message(2, b"two\n")]);
-        let is_one = |event: &ResultEvent| matches!(event, ResultEvent::Attempt(attempt) if attempt.mini_batch == 1);
-        assert_eq!(batch.retain(|event| !is_one(event)), 1);
-        let segment = batch.segment().concat();
-        assert_eq!(segment.len(), batch.bytes);
-        let rows: Vec<_> = batch.into_records().into_iter().map(|record| segment[record.rows].to_vec()).collect();
-        assert_eq!(rows, [b"zero\n".to_vec(), b"two\n".to_vec()]);
-    }
-
-    #[test]
-    fn what_stands_together_is_one_piece() {
-        let mut body = protocol::begin_message("digits");
-        let job_bytes = body.len();
-        (0..4).for_each(|mini_batch| body.extend(message(mini_batch, b"row\n")));
-        let mut batch = batch(&[body.clone(), body.clone()]);
-        assert_eq!(batch.segment(), [&body[job_bytes..], &body[job_bytes..]]);
-        let mut position = 0;
-        batch.retain(|_| {
-            position += 1;
-            position != 2
-        });
-        assert_eq!(batch.segment().len(), 3);
-    }
-
-    #[test]
     fn column_lists_are_kept_once() {
         let mut index = Index::default();
         for mini_batch in 0..100 {
-            let mut attempt = succeeded(mini_batch, 1, 1, 1);
-            attempt.columns = Some(vec!["a".into(), if mini_batch == 50 { "c" } else { "b" }.into()]);
-            index.place(&attempt, 0, 0, 0);
+            let columns = vec!["a".into(), if mini_batch == 50 { "c" } else { "b" }.into()];
+            index.place(mini_batch, &Rows::None, Some(&columns), 0, 0..0);
         }
         assert_eq!(index.column_lists_distinct(), 2);
         assert_eq!(index.column_lists().nth(50), Some((50, &["a".to_owned(), "c".to_owned()][..])));

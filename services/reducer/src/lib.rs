@@ -20,6 +20,7 @@
 //! What is deliberately absent: any knowledge of queues' makes, of how rows were made, and of how mini-batches get to
 //! workers. Nothing here publishes a descriptor.
 
+mod batch;
 mod believed;
 mod csv;
 mod failures;

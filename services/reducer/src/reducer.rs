@@ -3,13 +3,14 @@
 mod finish;
 mod receive;
 
+use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail, ensure};
 use protocol::{
-    Attempt, AttemptStatus, Counts, JobResult, JobSpec, JobState, OutputAction, Progress, Record, ResultEvent,
+    Attempt, AttemptStatus, Counts, JobResult, JobSpec, JobState, OutputAction, Progress, ResultEvent,
     milliseconds_since_epoch,
 };
 use queue::{Delivery, Queue, Receive};
@@ -24,9 +25,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
+use crate::batch::{Batch, Event, Shown, Unreadable};
 use crate::believed::Published;
 use crate::failures::one_line;
-use crate::ledger::{Batch, Committed, Ledger, Place, SEGMENT_BYTES_MAX, Unreadable};
+use crate::ledger::{Committed, Ledger, Place, SEGMENT_BYTES_MAX};
 use crate::reports::Reports;
 use crate::service::dead_letter;
 use crate::tally::Effect;
@@ -419,7 +421,7 @@ impl Reducer {
         while messages.peek().is_some() {
             let mut batch = Batch::default();
             let mut held = Vec::new();
-            while !batch.is_full()
+            while batch.bytes() < SEGMENT_BYTES_MAX
                 && let Some(Received { delivery, mut records, mut unreadable, .. }) = messages.next()
             {
                 if self.options.shared {
@@ -496,12 +498,12 @@ impl Reducer {
             (self.options.crash)(CrashPoint::BeforeSegmentCommit);
             let began = SystemTime::now();
             match self.ledger.commit(batch).await? {
-                Committed::Ours(records) => {
+                Committed::Ours(batch) => {
                     (self.options.crash)(CrashPoint::AfterSegmentCommit);
                     self.duplicates = 0;
                     let before = self.tally.mini_batches();
-                    self.trace(&records, began);
-                    self.absorb(records, true).await;
+                    self.trace(&batch, began);
+                    self.absorb(batch, true).await;
                     tell_ended(before, self.tally.mini_batches());
                     return Ok(Appended::Committed);
                 }
@@ -514,17 +516,17 @@ impl Reducer {
                     let job = &self.spec.job_id;
                     ensure!(self.ledger.segments() > segments, "segment {segments} of job {job} is there but not read");
                     batch = lost;
-                    batch.retain(|event| !matches!(event, ResultEvent::Duplicates { .. }));
+                    batch.retain(|event| !matches!(event.other(), Some(ResultEvent::Duplicates { .. })));
                 }
             }
         }
     }
 
     /// The last step of each attempt that was committed.
-    fn trace(&self, records: &[Record], began: SystemTime) {
+    fn trace(&self, batch: &Batch, began: SystemTime) {
         let took = began.elapsed().unwrap_or_default();
-        for record in records {
-            let ResultEvent::Attempt(attempt) = &record.event else { continue };
+        for event in batch.events() {
+            let Some(ResultEvent::Attempt(attempt)) = event.other() else { continue };
             trace::go_on(attempt.traceparent, || Step {
                 name: "process results",
                 kind: StepKind::Consumer,
@@ -551,29 +553,32 @@ impl Reducer {
     /// Reads what others have committed. Returns whether there was anything.
     async fn catch_up(&mut self, is_new: bool) -> anyhow::Result<bool> {
         let mut ahead = 1;
-        while let Some(records) = self.ledger.read_next(ahead).await? {
+        while let Some(segment) = self.ledger.read_next(ahead).await? {
             if self.options.shared
-                && let Some(reason) = self.published.contradicted(&records, &self.store).await?
+                && let Some(reason) = self.published.contradicted(&segment, &self.store).await?
             {
                 bail!("the ledger and the plan of job {} contradict each other: {reason}", self.spec.job_id);
             }
-            self.absorb(records, is_new).await;
+            self.absorb(segment, is_new).await;
             ahead = (2 * ahead).min(SEGMENTS_AHEAD_MAX);
         }
         Ok(ahead > 1)
     }
 
-    /// Folds the records of the latest segment into everything that follows from them.
-    async fn absorb(&mut self, mut records: Vec<Record>, is_new: bool) {
+    /// Folds the latest segment into everything that follows from it.
+    async fn absorb(&mut self, mut segment: Batch, is_new: bool) {
         let now = Instant::now();
-        records.retain(|record| {
-            let changes = self.take_in(record, now);
-            if changes && is_new {
-                announce(&record.event);
+        segment.retain_in_segment(|record, rows| {
+            let changes = self.take_in(record, rows, now);
+            if changes
+                && is_new
+                && let Some(event) = record.event.other()
+            {
+                announce(event);
             }
             changes
         });
-        self.reports.events(records, is_new, self.started.elapsed()).await;
+        self.reports.events(segment, is_new, self.started.elapsed()).await;
         match (self.tally.fleet().is_in_init(), self.in_init_since) {
             (true, None) => self.in_init_since = Some(Instant::now()),
             (false, Some(_)) => self.in_init_since = None,
@@ -581,10 +586,13 @@ impl Reducer {
         }
     }
 
-    /// Folds one record of the latest segment into the tally. Returns whether it changes anything.
-    fn take_in(&mut self, record: &Record, now: Instant) -> bool {
+    /// Folds one record of the latest segment into the tally. `rows`: where in the segment its rows are. Returns whether it changes anything.
+    fn take_in(&mut self, record: Shown<'_>, rows: Range<usize>, now: Instant) -> bool {
         let was_deserted = self.limits.is_deserted(self.tally.fleet());
-        let effect = self.tally.apply(&record.event);
+        let effect = match record.event {
+            Event::Success(success) => self.tally.apply_success(success, record.process(success)),
+            Event::Other(event) => self.tally.apply(event),
+        };
         if effect == Effect::Nothing {
             return false;
         }
@@ -592,18 +600,26 @@ impl Reducer {
             // Until now nobody was there to make progress.
             self.progressed = self.progressed.map(|_| now);
         }
-        match &record.event {
-            ResultEvent::Attempt(attempt) => {
-                self.progressed = Some(now);
-                if effect == Effect::Won {
-                    let segment = self.ledger.segments() - 1;
-                    self.ledger.index.place(attempt, segment, record.rows.start, record.rows.len());
+        if record.event.attempted().is_some() {
+            self.progressed = Some(now);
+        }
+        let segment = self.ledger.segments() - 1;
+        let index = &mut self.ledger.index;
+        match record.event {
+            Event::Success(success) => {
+                let columns = record.columns(success);
+                index.place(success.mini_batch, &success.rows, columns, segment, rows);
+            }
+            Event::Other(event) => match &**event {
+                ResultEvent::Attempt(attempt) if effect == Effect::Won => {
+                    let columns = attempt.columns.as_ref();
+                    index.place(attempt.mini_batch, &attempt.rows, columns, segment, rows);
                 }
-            }
-            ResultEvent::RowsLost { mini_batches } => {
-                mini_batches.iter().for_each(|&mini_batch| self.ledger.index.remove(mini_batch));
-            }
-            _ => {}
+                ResultEvent::RowsLost { mini_batches } => {
+                    mini_batches.iter().for_each(|&mini_batch| index.remove(mini_batch));
+                }
+                _ => {}
+            },
         }
         true
     }
@@ -745,8 +761,14 @@ impl Told {
     }
 
     /// Whether the same attempt was told before.
-    fn is_repeated(&mut self, event: &ResultEvent) -> bool {
-        let ResultEvent::Attempt(attempt) = event else { return false };
+    fn is_repeated(&mut self, event: &Event) -> bool {
+        let attempt = match event {
+            Event::Success(success) => return !self.succeeded.insert((success.mini_batch, success.deliveries_lost)),
+            Event::Other(event) => match &**event {
+                ResultEvent::Attempt(attempt) => attempt,
+                _ => return false,
+            },
+        };
         let Attempt { mini_batch, try_number, deliveries_lost, status, is_final, total, .. } = **attempt;
         match status {
             AttemptStatus::Succeeded => !self.succeeded.insert((mini_batch, deliveries_lost)),

@@ -7,6 +7,7 @@
 
 use protocol::{Attempt, AttemptStatus, Counts, JobState, Planned, ResultEvent};
 
+use crate::batch::{Event, Process, Success};
 use crate::failures::Failures;
 use crate::fleet::Fleet;
 
@@ -117,8 +118,26 @@ impl Tally {
         }
     }
 
+    /// Takes in an ordinary success, made by this process.
+    pub(crate) fn apply_success(&mut self, success: &Success, process: &Process) -> Effect {
+        self.fleet.attempt_ended(&process.node, &process.name);
+        let effect = match self.delivered(success.mini_batch, success.deliveries_lost) {
+            Some(index) => self.succeed(index, success.total, success.succeeded),
+            None => Effect::Nothing,
+        };
+        self.duplicates += u64::from(effect == Effect::Nothing);
+        effect
+    }
+
     /// Whether an event would change nothing: it was committed before, or comes too late to matter.
-    pub fn is_known(&self, event: &ResultEvent) -> bool {
+    pub(crate) fn is_known(&self, event: &Event) -> bool {
+        match event {
+            Event::Success(success) => self.is_known_success(success.mini_batch, success.deliveries_lost),
+            Event::Other(event) => self.is_known_event(event),
+        }
+    }
+
+    fn is_known_event(&self, event: &ResultEvent) -> bool {
         match event {
             ResultEvent::Attempt(attempt) => self.is_known_attempt(attempt),
             ResultEvent::Planned(_) => self.planned.is_some() && self.plan_failure.is_none(),
@@ -129,16 +148,22 @@ impl Tally {
         }
     }
 
+    fn is_known_success(&self, mini_batch: u64, deliveries_lost: u32) -> bool {
+        let entry = self.entry(mini_batch);
+        self.is_outside_plan(mini_batch)
+            || entry.state == MiniBatchState::Succeeded && deliveries_lost <= u32::from(entry.deliveries_lost)
+    }
+
     fn is_known_attempt(&self, attempt: &Attempt) -> bool {
+        if attempt.status == AttemptStatus::Succeeded {
+            return self.is_known_success(attempt.mini_batch, attempt.deliveries_lost);
+        }
         let entry = self.entry(attempt.mini_batch);
-        if self.is_outside_plan(attempt) {
+        if self.is_outside_plan(attempt.mini_batch) {
             return true;
         }
         if attempt.deliveries_lost > u32::from(entry.deliveries_lost) {
             return false;
-        }
-        if attempt.status == AttemptStatus::Succeeded {
-            return entry.state == MiniBatchState::Succeeded;
         }
         if attempt.try_number > entry.tries {
             return false;
@@ -152,48 +177,57 @@ impl Tally {
         }
     }
 
-    fn is_outside_plan(&self, attempt: &Attempt) -> bool {
-        self.planned.as_ref().is_some_and(|planned| attempt.mini_batch >= planned.mini_batches)
+    fn is_outside_plan(&self, mini_batch: u64) -> bool {
+        self.planned.as_ref().is_some_and(|planned| mini_batch >= planned.mini_batches)
     }
 
     fn apply_attempt(&mut self, attempt: &Attempt) -> Effect {
-        let index = usize::try_from(attempt.mini_batch).expect("64-bit machine");
-        if self.is_outside_plan(attempt) {
-            return Effect::Nothing;
+        let Some(index) = self.delivered(attempt.mini_batch, attempt.deliveries_lost) else { return Effect::Nothing };
+        if attempt.status != AttemptStatus::Succeeded {
+            return self.fail(index, attempt);
         }
+        let effect = self.succeed(index, attempt.total, attempt.succeeded);
+        if effect == Effect::Won {
+            self.warnings += attempt.warnings_total.max(attempt.warnings.len() as u64);
+        }
+        effect
+    }
+
+    /// An attempt of a mini-batch has ended, and before it so many deliveries were lost. Returns the position of its
+    /// entry, unless it is outside the plan.
+    fn delivered(&mut self, mini_batch: u64, deliveries_lost: u32) -> Option<usize> {
+        if self.is_outside_plan(mini_batch) {
+            return None;
+        }
+        let index = usize::try_from(mini_batch).expect("64-bit machine");
         if self.entries.len() <= index {
             self.entries.resize(index + 1, Entry::default());
         }
-        let lost = u16::try_from(attempt.deliveries_lost).unwrap_or(u16::MAX);
+        let lost = u16::try_from(deliveries_lost).unwrap_or(u16::MAX);
         let entry = &mut self.entries[index];
         self.deliveries_lost += u64::from(lost.saturating_sub(entry.deliveries_lost));
         entry.deliveries_lost = entry.deliveries_lost.max(lost);
-        if attempt.status == AttemptStatus::Succeeded {
-            self.succeed(index, attempt)
-        } else {
-            self.fail(index, attempt)
-        }
+        Some(index)
     }
 
-    fn succeed(&mut self, index: usize, attempt: &Attempt) -> Effect {
+    fn succeed(&mut self, index: usize, total: u64, succeeded: u64) -> Effect {
         let entry = &mut self.entries[index];
         match entry.state {
             MiniBatchState::Succeeded => return Effect::Nothing,
             MiniBatchState::Failed => {
                 self.failed -= 1;
                 self.items_failed -= u64::from(entry.total);
-                self.failures.forgive(attempt.mini_batch);
+                self.failures.forgive(index as u64);
             }
             MiniBatchState::Retrying => self.retrying -= 1,
             MiniBatchState::Pending => {}
         }
         entry.state = MiniBatchState::Succeeded;
-        entry.total = u32::try_from(attempt.total).unwrap_or(u32::MAX);
-        entry.succeeded = u32::try_from(attempt.succeeded).unwrap_or(u32::MAX).min(entry.total);
+        entry.total = u32::try_from(total).unwrap_or(u32::MAX);
+        entry.succeeded = u32::try_from(succeeded).unwrap_or(u32::MAX).min(entry.total);
         self.succeeded += 1;
         self.items_succeeded += u64::from(entry.succeeded);
         self.items_failed += u64::from(entry.total - entry.succeeded);
-        self.warnings += attempt.warnings_total.max(attempt.warnings.len() as u64);
         self.failures.attempt_succeeded();
         Effect::Won
     }
@@ -376,6 +410,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::batch::Batch;
     use crate::fixtures::{attempt, failed, succeeded};
 
     fn fold(events: &[ResultEvent]) -> Tally {
@@ -501,17 +536,40 @@ mod tests {
             let mut tally = Tally::default();
             let mut filtered = Tally::default();
             for event in events.iter().chain(&events) {
-                let (known, before) = (tally.is_known(event), standing(&tally));
+                let (known, before) = (tally.is_known_event(event), standing(&tally));
                 let effect = tally.apply(event);
                 if known {
                     prop_assert_eq!((effect, standing(&tally)), (Effect::Nothing, before));
                 }
-                if !filtered.is_known(event) {
+                if !filtered.is_known_event(event) {
                     filtered.apply(event);
                 }
             }
             prop_assert_eq!(standing(&tally), standing(&filtered));
-            prop_assert!(events.iter().all(|event| tally.is_known(event)), "all have been delivered");
+            prop_assert!(events.iter().all(|event| tally.is_known_event(event)), "all have been delivered");
+        }
+
+        /// As they are most often read, and as JSON.
+        #[test]
+        fn an_ordinary_success_counts_in_either_form(events in attempts()) {
+            let mut batch = Batch::default();
+            events.iter().for_each(|event| batch.add_event(event));
+            let mut read = Tally::default();
+            let mut effects = Vec::new();
+            batch.retain_in_segment(|record, _| {
+                let known = read.is_known(record.event);
+                let effect = match record.event {
+                    Event::Success(success) => read.apply_success(success, record.process(success)),
+                    Event::Other(event) => read.apply(event),
+                };
+                effects.push((known, effect));
+                true
+            });
+            let mut tally = Tally::default();
+            let expected: Vec<_> =
+                events.iter().map(|event| (tally.is_known_event(event), tally.apply(event))).collect();
+            prop_assert_eq!(effects, expected);
+            prop_assert_eq!(standing(&read), standing(&tally));
         }
 
         #[test]

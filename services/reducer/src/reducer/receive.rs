@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::ResultEvent;
 use queue::{Delivery, Queue, Receive};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use crate::batch::{Batch, Unreadable};
 use crate::believed::refused;
-use crate::ledger::{Batch, Unreadable};
 
 /// Pauses between calls to a queue that does not answer, each twice as long as the one before.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -37,8 +36,7 @@ impl Received {
         let mut records = Batch::default();
         let mut unreadable = Vec::from_iter(records.add(&delivery.body));
         unreadable.extend(records.take_refused(refused));
-        let is_last = |event: &&ResultEvent| matches!(event, ResultEvent::Attempt(attempt) if attempt.is_final);
-        let ended = records.events().filter(is_last).count() as u64;
+        let ended = records.events().filter(|event| event.is_final()).count() as u64;
         Self { delivery, records, ended, unreadable }
     }
 }

@@ -172,8 +172,8 @@ async fn run(steps: &[Step]) {
     // Whoever reads the ledger finds every attempt once.
     let mut attempts = 0;
     let mut ledger = Ledger::new(job.store.clone(), "one", Duration::ZERO);
-    while let Some(records) = ledger.read_next(1).await.expect("readable") {
-        attempts += records.iter().filter(|record| matches!(record.event, ResultEvent::Attempt(_))).count() as u64;
+    while let Some(segment) = ledger.read_next(1).await.expect("readable") {
+        attempts += segment.events().filter_map(Event::attempted).count() as u64;
     }
     assert_eq!(attempts, MINI_BATCHES + failed_ids, "each retry and each outcome once");
 }

@@ -14,7 +14,7 @@ pub(crate) struct ReportFile {
     path: PathBuf,
     /// `None` once something went wrong, or the limit is reached.
     file: Option<File>,
-    buffer: Vec<u8>,
+    buffer: String,
     bytes_left: u64,
 }
 
@@ -22,13 +22,13 @@ impl ReportFile {
     /// Starts anew.
     pub fn create(path: PathBuf) -> Self {
         let file = with_folder(&path, |path| File::create(path));
-        Self { path, file, buffer: Vec::new(), bytes_left: u64::MAX }
+        Self { path, file, buffer: String::new(), bytes_left: u64::MAX }
     }
 
     /// Goes on at the end.
     pub fn append(path: PathBuf) -> Self {
         let file = with_folder(&path, |path| OpenOptions::new().create(true).append(true).open(path));
-        Self { path, file, buffer: Vec::new(), bytes_left: u64::MAX }
+        Self { path, file, buffer: String::new(), bytes_left: u64::MAX }
     }
 
     /// Drops what goes beyond this size, and says so in the file.
@@ -38,12 +38,17 @@ impl ReportFile {
 
     /// Adds text that ends with a line break.
     pub fn write(&mut self, text: &str) {
+        self.write_with(|buffer| buffer.push_str(text));
+    }
+
+    /// Adds what this appends: text that ends with a line break.
+    pub fn write_with(&mut self, append: impl FnOnce(&mut String)) {
         if self.file.is_none() {
             return;
         }
-        self.buffer.extend_from_slice(text.as_bytes());
+        append(&mut self.buffer);
         if self.buffer.len() as u64 >= self.bytes_left {
-            self.buffer.extend_from_slice(b"This file has reached its limit; what follows is dropped.\n");
+            self.buffer.push_str("This file has reached its limit; what follows is dropped.\n");
             self.flush();
             self.file = None;
             return;
@@ -62,7 +67,7 @@ impl ReportFile {
     pub fn flush(&mut self) {
         let Some(file) = &mut self.file else { return };
         self.bytes_left = self.bytes_left.saturating_sub(self.buffer.len() as u64);
-        if let Err(error) = file.write_all(&self.buffer) {
+        if let Err(error) = file.write_all(self.buffer.as_bytes()) {
             tracing::warn!(file.path = %self.path.display(), %error, "a report cannot be written, the job goes on without it");
             self.file = None;
         }

@@ -12,19 +12,21 @@ mod upload;
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use protocol::{Attempt, JobResult, Record, ResultEvent};
+use protocol::{Attempt, JobResult, ResultEvent};
 use storage::JobStore;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use crate::batch::{Batch, Event, Unreadable};
 use crate::failures::one_line;
-use crate::ledger::Unreadable;
 use crate::thresholds::describe;
 use crate::{Options, Tally};
 use file::{ReportFile, replace, timestamp};
-use processed::Processed;
+use processed::{Processed, Row};
 use summaries::Summaries;
 use upload::Upload;
 
@@ -33,13 +35,18 @@ const WARNINGS_BYTES_MAX: u64 = 10 << 20;
 /// Unreadable messages that are kept.
 const UNREADABLE_MAX: usize = 16;
 
+/// Segments that wait to be written, and the one that is.
+const SEGMENTS_BEHIND_MAX: usize = 2;
+
 /// The reports of one job; no files where there is no place for them.
 #[derive(Debug)]
 pub(crate) struct Reports {
     /// `None` too while `writing` has them.
     files: Option<Files>,
-    /// Events are being written, beside the next commit.
-    writing: Option<JoinHandle<Files>>,
+    /// Segments are being written, one after the other, beside the next commits.
+    writing: Option<JoinHandle<Option<Files>>>,
+    /// A segment that waits to be written, or is, has one of them.
+    turns: Arc<Semaphore>,
     upload: Option<Upload>,
 }
 
@@ -82,19 +89,15 @@ impl Reports {
     }
 
     fn in_folder(logs: Option<&Path>, options: &Options) -> Self {
-        Self { files: logs.map(|logs| Files::new(logs, &options.writer)), writing: None, upload: None }
+        let files = logs.map(|logs| Files::new(logs, &options.writer));
+        Self { files, writing: None, turns: Arc::new(Semaphore::new(SEGMENTS_BEHIND_MAX)), upload: None }
     }
 
     /// The files, once what is on its way into them is there.
     async fn files(&mut self) -> Option<&mut Files> {
         if let Some(writing) = &mut self.writing {
-            let written = writing.await;
+            self.files = written(writing).await;
             self.writing = None;
-            match written {
-                Ok(files) => self.files = Some(files),
-                // Only a runtime that ends cancels it.
-                Err(error) => error.try_into_panic().map_or((), |panic| resume_unwind(panic)),
-            }
         }
         self.files.as_mut()
     }
@@ -111,18 +114,26 @@ impl Reports {
         files.flush();
     }
 
-    /// Events were committed, or read from the ledger, that changed the tally. Of a job of many quick mini-batches
-    /// this is a good part of all work, so another thread does it, at most one call behind.
-    pub async fn events(&mut self, records: Vec<Record>, is_new: bool, elapsed: Duration) {
-        if self.files().await.is_none() {
+    /// A segment was committed, or read from the ledger; its events have changed the tally. Of a job of many quick
+    /// mini-batches this is a good part of all work, so another thread does it, a few segments behind.
+    pub async fn events(&mut self, segment: Batch, is_new: bool, elapsed: Duration) {
+        if self.files.is_none() && self.writing.is_none() {
             return;
         }
-        self.writing = self.files.take().map(|mut files| {
-            tokio::task::spawn_blocking(move || {
-                records.iter().for_each(|record| files.event(&record.event, is_new, elapsed));
-                files
-            })
-        });
+        let turn = self.turns.clone().acquire_owned().await.expect("it is never closed");
+        let (files, before) = (self.files.take(), self.writing.take());
+        self.writing = Some(tokio::spawn(async move {
+            let mut files = match before {
+                Some(mut before) => written(&mut before).await?,
+                None => files?,
+            };
+            let mut writing = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                files.segment(&segment, is_new, elapsed);
+                Some(files)
+            });
+            written(&mut writing).await
+        }));
     }
 
     /// A message cannot be read, and is put aside.
@@ -198,6 +209,15 @@ impl Reports {
     }
 }
 
+/// Waits for what another thread writes.
+async fn written(writing: &mut JoinHandle<Option<Files>>) -> Option<Files> {
+    match writing.await {
+        Ok(files) => files,
+        // Only a runtime that ends cancels it.
+        Err(error) => error.try_into_panic().map_or(None, |panic| resume_unwind(panic)),
+    }
+}
+
 impl Files {
     fn new(logs: &Path, writer: &str) -> Self {
         let started = Utc::now();
@@ -223,6 +243,15 @@ impl Files {
             unreadable_count: 0,
             summaries: Summaries::default(),
             ended_before: 0,
+        }
+    }
+
+    fn segment(&mut self, segment: &Batch, is_new: bool, elapsed: Duration) {
+        for record in segment.records() {
+            match record.event {
+                Event::Success(success) => self.row(&Row::of_success(success, record)),
+                Event::Other(event) => self.event(event, is_new, elapsed),
+            }
         }
     }
 
@@ -281,9 +310,13 @@ impl Files {
         }
     }
 
+    fn row(&mut self, row: &Row<'_>) {
+        let pid = self.summaries.attempt(row);
+        self.processed.add(row, pid);
+    }
+
     fn attempt(&mut self, attempt: &Attempt) {
-        let pid = self.summaries.attempt(attempt);
-        self.processed.add(attempt, pid);
+        self.row(&attempt.into());
         for warning in &attempt.warnings {
             let message = warning.message.replace(['\n', '\r'], " ");
             let detail = one_line(&attempt.detail);

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use chrono::DateTime;
-use protocol::Attempt;
+use protocol::{Attempt, AttemptStatus, ErrorReport};
 
 use super::file::ReportFile;
+use crate::batch::{Shown, Success};
 use crate::csv::Dialect;
 use crate::failures::one_line;
 
@@ -13,20 +14,22 @@ const HEADER: &str = "Mini-batch Id,Picked Count,Process,Process Start Time (UTC
     Elapsed Seconds,Process Seconds,Run Method Seconds,Status,Error Category,Error Message,Mini-batch Detail,\
     Node,Process Name\n";
 
-/// Handed on to the file together.
-const ROWS_BYTES: usize = 16 * 1024;
-
 #[derive(Debug)]
 pub(super) struct Processed {
     file: ReportFile,
+    texts: Texts,
+}
+
+/// How things are written, and what was written last: neighbours share much.
+#[derive(Debug)]
+struct Texts {
     dialect: Dialect,
-    rows: String,
-    /// The second that was formatted last, and its text: neighbours share it.
+    /// A second, and its text.
     second: (i64, String),
     who: Option<Who>,
 }
 
-/// The process that came last, and the end of its rows: neighbours share that too.
+/// A process, and the end of its rows.
 #[derive(Debug)]
 struct Who {
     node: String,
@@ -34,29 +37,86 @@ struct Who {
     end: String,
 }
 
+/// What the reports tell of an attempt.
+pub(super) struct Row<'a> {
+    pub mini_batch: u64,
+    pub try_number: u32,
+    pub deliveries_lost: u32,
+    pub node: &'a str,
+    pub process: &'a str,
+    pub status: AttemptStatus,
+    pub total: u64,
+    pub succeeded: u64,
+    pub started_at: u64,
+    pub elapsed_seconds: f64,
+    pub process_seconds: f64,
+    pub run_seconds: f64,
+    pub error: Option<&'a ErrorReport>,
+    pub detail: &'a str,
+}
+
+impl<'a> From<&'a Attempt> for Row<'a> {
+    fn from(attempt: &'a Attempt) -> Self {
+        Self {
+            mini_batch: attempt.mini_batch,
+            try_number: attempt.try_number,
+            deliveries_lost: attempt.deliveries_lost,
+            node: &attempt.node,
+            process: &attempt.process,
+            status: attempt.status,
+            total: attempt.total,
+            succeeded: attempt.succeeded,
+            started_at: attempt.started_at,
+            elapsed_seconds: attempt.elapsed_seconds,
+            process_seconds: attempt.process_seconds,
+            run_seconds: attempt.run_seconds,
+            error: attempt.error.as_deref(),
+            detail: &attempt.detail,
+        }
+    }
+}
+
+impl<'a> Row<'a> {
+    pub fn of_success(success: &Success, record: Shown<'a>) -> Self {
+        let process = record.process(success);
+        Self {
+            mini_batch: success.mini_batch,
+            try_number: success.try_number,
+            deliveries_lost: success.deliveries_lost,
+            node: &process.node,
+            process: &process.name,
+            status: AttemptStatus::Succeeded,
+            total: success.total,
+            succeeded: success.succeeded,
+            started_at: success.started_at,
+            elapsed_seconds: success.elapsed_seconds,
+            process_seconds: success.process_seconds,
+            run_seconds: success.run_seconds,
+            error: None,
+            detail: record.detail(success),
+        }
+    }
+}
+
 impl Processed {
     pub fn create(path: PathBuf) -> Self {
         let mut file = ReportFile::create(path);
         file.write(HEADER);
-        let second = (i64::MIN, String::new());
-        Self { file, dialect: Dialect::default(), rows: String::new(), second, who: None }
+        let texts = Texts { dialect: Dialect::default(), second: (i64::MIN, String::new()), who: None };
+        Self { file, texts }
     }
 
-    pub fn add(&mut self, attempt: &Attempt, pid: Option<u32>) {
-        let mut rows = std::mem::take(&mut self.rows);
-        self.write(attempt, pid, &mut rows);
-        self.rows = rows;
-        if self.rows.len() >= ROWS_BYTES {
-            self.hand_on();
-        }
+    pub fn add(&mut self, row: &Row<'_>, pid: Option<u32>) {
+        self.file.write_with(|text| self.texts.write(row, pid, text));
     }
 
-    fn hand_on(&mut self) {
-        self.file.write(&self.rows);
-        self.rows.clear();
+    pub fn flush(&mut self) {
+        self.file.flush();
     }
+}
 
-    fn write(&mut self, attempt: &Attempt, pid: Option<u32>, row: &mut String) {
+impl Texts {
+    fn write(&mut self, attempt: &Row<'_>, pid: Option<u32>, row: &mut String) {
         push_number(row, attempt.mini_batch);
         row.push(',');
         // As the queue of the original counted: every time that somebody took it.
@@ -67,7 +127,8 @@ impl Processed {
         }
         row.push(',');
         self.push_time(attempt.started_at, row);
-        for count in [attempt.total, attempt.succeeded, attempt.failed()] {
+        let failed = attempt.total - attempt.succeeded.min(attempt.total);
+        for count in [attempt.total, attempt.succeeded, failed] {
             row.push(',');
             push_number(row, count);
         }
@@ -78,7 +139,7 @@ impl Processed {
         row.push(',');
         row.push_str(attempt.status.report_word());
         row.push(',');
-        if let Some(error) = &attempt.error {
+        if let Some(error) = attempt.error {
             self.text(&error.category, row);
             row.push(',');
             self.text(&one_line(&error.message), row);
@@ -86,18 +147,18 @@ impl Processed {
         } else {
             row.push_str(",,");
         }
-        self.text(&attempt.detail, row);
+        self.text(attempt.detail, row);
         match &self.who {
             Some(who) if attempt.node == who.node && attempt.process == who.process => row.push_str(&who.end),
             _ => {
                 let mut end = String::new();
-                for name in [&attempt.node, &attempt.process] {
+                for name in [attempt.node, attempt.process] {
                     end.push(',');
                     self.text(name, &mut end);
                 }
                 end.push('\n');
                 row.push_str(&end);
-                self.who = Some(Who { node: attempt.node.to_string(), process: attempt.process.to_string(), end });
+                self.who = Some(Who { node: attempt.node.to_owned(), process: attempt.process.to_owned(), end });
             }
         }
     }
@@ -119,11 +180,6 @@ impl Processed {
         row.push_str(&self.second.1);
         row.push('.');
         push_fraction(row, milliseconds % 1000 * 1000);
-    }
-
-    pub fn flush(&mut self) {
-        self.hand_on();
-        self.file.flush();
     }
 }
 
@@ -163,11 +219,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("processed.csv");
         let mut processed = Processed::create(path.clone());
-        processed.add(&succeeded(7, 1, 10, 9), Some(4321));
+        processed.add(&(&succeeded(7, 1, 10, 9)).into(), Some(4321));
         let mut retried = failed(8, 2, false, 10);
         retried.deliveries_lost = 3;
         retried.error.as_mut().expect("failed").message = "bad, \"very\" bad\nreally".into();
-        processed.add(&retried, None);
+        processed.add(&(&retried).into(), None);
         processed.flush();
         let text = std::fs::read_to_string(path).expect("written");
         let lines: Vec<_> = text.lines().collect();
@@ -190,7 +246,7 @@ mod tests {
             let mut attempt = failed(0, 1, true, 1);
             attempt.error.as_mut().expect("failed").message = formula.into();
             (attempt.detail, attempt.node, attempt.process) = (formula.into(), formula.into(), formula.into());
-            processed.add(&attempt, None);
+            processed.add(&(&attempt).into(), None);
         }
         processed.flush();
         let text = std::fs::read_to_string(path).expect("written");

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use protocol::{Attempt, AttemptStatus, ResultEvent};
+use protocol::{AttemptStatus, ResultEvent};
+
+use super::processed::Row;
 
 #[derive(Debug, Default)]
 pub(super) struct Summaries {
@@ -63,8 +65,8 @@ impl Summaries {
     }
 
     /// Takes in an attempt, and tells the process id of who made it.
-    pub fn attempt(&mut self, attempt: &Attempt) -> Option<u32> {
-        let process = self.process(&attempt.node, &attempt.process);
+    pub fn attempt(&mut self, attempt: &Row<'_>) -> Option<u32> {
+        let process = self.process(attempt.node, attempt.process);
         let work = &mut process.work;
         let succeeded = attempt.status == AttemptStatus::Succeeded;
         work.succeeded += u64::from(succeeded);
@@ -154,10 +156,10 @@ mod tests {
     fn work_is_added_up_by_process_and_by_node() {
         let mut summaries = Summaries::default();
         summaries.event(&ResultEvent::ProcessStarted { node: "0".into(), process: "process000".into(), pid: 17 });
-        assert_eq!(summaries.attempt(&succeeded(0, 1, 10, 9)), Some(17));
+        assert_eq!(summaries.attempt(&(&succeeded(0, 1, 10, 9)).into()), Some(17));
         let mut other = failed(1, 1, true, 5);
         other.process = "process001".into();
-        assert_eq!(summaries.attempt(&other), None);
+        assert_eq!(summaries.attempt(&(&other).into()), None);
         summaries.event(&ResultEvent::ProcessEnded { node: "0".into(), process: "process000".into(), return_code: -9 });
         let processes = summaries.process_csv();
         assert!(processes.contains("\n0,process000,17,,-9,1,0,10,9,1,0.250000,0.125000,0.200000\n"), "{processes}");

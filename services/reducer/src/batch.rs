@@ -1,0 +1,436 @@
+//! Records on their way from messages into the ledger, and from there into everything that follows from them.
+//!
+//! Of a job of millions of quick mini-batches nearly all of them are ordinary successes. Of those a batch holds a few
+//! numbers, in one piece of memory, and everything else stays in the bytes it came in.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use protocol::{EventRef, RecordError, RecordRef, ResultEvent, Rows, encode_record, read_records};
+
+/// What an ordinary success takes in a message, about: its path, its counts and times, and few rows.
+const ORDINARY_BYTES: usize = 160;
+
+/// The records of some messages, or of a segment of the ledger.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    messages: Vec<Bytes>,
+    records: Vec<Held>,
+    /// Who made the successes. Neighbours share it.
+    processes: Vec<Process>,
+    /// Columns of successes that returned a DataFrame. Neighbours share them too.
+    column_lists: Vec<Vec<String>>,
+    /// Of all records.
+    bytes: usize,
+}
+
+/// A Python process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub node: String,
+    /// `processNNN`.
+    pub name: String,
+}
+
+/// A record of a batch: bytes of one of its messages from `start` to the end of its rows.
+#[derive(Debug)]
+struct Held {
+    message: usize,
+    start: usize,
+    rows: Range<usize>,
+    event: Event,
+}
+
+/// An event, as a batch holds it.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// An ordinary success.
+    Success(Success),
+    /// Everything else.
+    Other(Box<ResultEvent>),
+}
+
+/// An ordinary success. The fields are those of [`protocol::Success`]; what takes memory is elsewhere.
+#[derive(Debug)]
+pub(crate) struct Success {
+    pub mini_batch: u64,
+    pub try_number: u32,
+    pub deliveries_lost: u32,
+    pub total: u64,
+    pub succeeded: u64,
+    pub rows: Rows,
+    pub started_at: u64,
+    pub elapsed_seconds: f64,
+    pub process_seconds: f64,
+    pub run_seconds: f64,
+    /// Where it is in the message.
+    detail: Range<usize>,
+    /// Position among the processes of the batch.
+    process: u32,
+    /// Position among its column lists.
+    columns: Option<u32>,
+}
+
+/// A record, with what it shares with others.
+#[derive(Clone, Copy)]
+pub(crate) struct Shown<'a> {
+    pub event: &'a Event,
+    message: &'a [u8],
+    processes: &'a [Process],
+    column_lists: &'a [Vec<String>],
+}
+
+/// What is put aside of a message: its end that is no sequence of records, or a record that is not believed.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    pub bytes: Bytes,
+    pub reason: String,
+}
+
+/// Bytes that are no record.
+pub(crate) struct NoRecord {
+    pub start: usize,
+    pub error: RecordError,
+}
+
+impl Event {
+    /// Its mini-batch, if an attempt has ended.
+    pub fn attempted(&self) -> Option<u64> {
+        match self {
+            Self::Success(success) => Some(success.mini_batch),
+            Self::Other(event) => match &**event {
+                ResultEvent::Attempt(attempt) => Some(attempt.mini_batch),
+                _ => None,
+            },
+        }
+    }
+
+    /// Whether a mini-batch will not be attempted again.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Success(_) => true,
+            Self::Other(event) => matches!(&**event, ResultEvent::Attempt(attempt) if attempt.is_final),
+        }
+    }
+
+    /// The event, unless it is an ordinary success.
+    pub fn other(&self) -> Option<&ResultEvent> {
+        match self {
+            Self::Success(_) => None,
+            Self::Other(event) => Some(event),
+        }
+    }
+}
+
+impl From<ResultEvent> for Event {
+    fn from(event: ResultEvent) -> Self {
+        Self::Other(Box::new(event))
+    }
+}
+
+impl Held {
+    fn bytes(&self) -> usize {
+        self.rows.end - self.start
+    }
+}
+
+impl<'a> Shown<'a> {
+    fn new(held: &'a Held, messages: &'a [Bytes], processes: &'a [Process], column_lists: &'a [Vec<String>]) -> Self {
+        Self { event: &held.event, message: &messages[held.message], processes, column_lists }
+    }
+
+    /// Who made a success.
+    pub fn process(&self, success: &Success) -> &'a Process {
+        &self.processes[success.process as usize]
+    }
+
+    /// The columns of a success.
+    pub fn columns(&self, success: &Success) -> Option<&'a Vec<String>> {
+        success.columns.map(|position| &self.column_lists[position as usize])
+    }
+
+    /// The detail of a success.
+    pub fn detail(&self, success: &Success) -> &'a str {
+        str::from_utf8(&self.message[success.detail.clone()]).expect("it was text when it was read first")
+    }
+}
+
+impl Batch {
+    /// Adds a message. What cannot be read of it stays out, and is returned.
+    pub fn add(&mut self, body: &Bytes) -> Option<Unreadable> {
+        let NoRecord { start, error } = self.read(body).err()?;
+        Some(Unreadable { bytes: body.slice(start..), reason: error.to_string() })
+    }
+
+    /// Adds a message, or a segment, up to what is no record.
+    pub fn read(&mut self, body: &Bytes) -> Result<(), NoRecord> {
+        let message = self.messages.len();
+        self.messages.push(body.clone());
+        self.records.reserve(body.len() / ORDINARY_BYTES);
+        let mut start = 0;
+        for record in read_records(body) {
+            let RecordRef { event, rows } = record.map_err(|error| NoRecord { start, error })?;
+            let from = std::mem::replace(&mut start, rows.end);
+            let event = match event {
+                EventRef::Success(success) => Event::Success(self.hold(success, body)),
+                // The whole ledger belongs to the job.
+                EventRef::Other(ResultEvent::Job { .. }) => continue,
+                EventRef::Other(event) => event.into(),
+            };
+            let held = Held { message, start: from, rows, event };
+            self.bytes += held.bytes();
+            self.records.push(held);
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self, success: protocol::Success<'_>, body: &[u8]) -> Success {
+        let is_of = |process: &Process| process.name == success.process && process.node == success.node;
+        if !self.processes.last().is_some_and(is_of) {
+            self.processes.push(Process { node: success.node.into(), name: success.process.into() });
+        }
+        let columns = success.columns.map(|columns| {
+            if !self.column_lists.last().is_some_and(|last| *last == columns) {
+                self.column_lists.push(columns.into_iter().map(str::to_owned).collect());
+            }
+            position(&self.column_lists)
+        });
+        let detail_start = success.detail.as_ptr().addr() - body.as_ptr().addr();
+        Success {
+            mini_batch: success.mini_batch,
+            try_number: success.try_number,
+            deliveries_lost: success.deliveries_lost,
+            total: success.total,
+            succeeded: success.succeeded,
+            rows: success.rows.into(),
+            started_at: success.started_at,
+            elapsed_seconds: success.elapsed_seconds,
+            process_seconds: success.process_seconds,
+            run_seconds: success.run_seconds,
+            detail: detail_start..detail_start + success.detail.len(),
+            process: position(&self.processes),
+            columns,
+        }
+    }
+
+    /// The events, in order.
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.records.iter().map(|held| &held.event)
+    }
+
+    /// The records, in order.
+    pub fn records(&self) -> impl Iterator<Item = Shown<'_>> {
+        let Self { messages, records, processes, column_lists, .. } = self;
+        records.iter().map(|held| Shown::new(held, messages, processes, column_lists))
+    }
+
+    /// Takes out every record for which there is a reason to.
+    pub fn take_refused(&mut self, refused: impl Fn(&Event) -> Option<String>) -> Vec<Unreadable> {
+        let mut taken = Vec::new();
+        self.records.retain(|held| match refused(&held.event) {
+            Some(reason) => {
+                let bytes = self.messages[held.message].slice(held.start..held.rows.end);
+                self.bytes -= bytes.len();
+                taken.push(Unreadable { bytes, reason });
+                false
+            }
+            None => true,
+        });
+        taken
+    }
+
+    /// Adds the records of another batch behind its own.
+    pub fn append(&mut self, other: Self) {
+        let messages = self.messages.len();
+        let processes = self.processes.len() as u32;
+        let column_lists = self.column_lists.len() as u32;
+        self.bytes += other.bytes;
+        self.messages.extend(other.messages);
+        self.processes.extend(other.processes);
+        self.column_lists.extend(other.column_lists);
+        self.records.extend(other.records.into_iter().map(|mut held| {
+            held.message += messages;
+            if let Event::Success(success) = &mut held.event {
+                success.process += processes;
+                success.columns = success.columns.map(|position| position + column_lists);
+            }
+            held
+        }));
+    }
+
+    /// Adds an event of the reducer's own.
+    pub fn add_event(&mut self, event: &ResultEvent) {
+        let mut body = Vec::new();
+        encode_record(event, b"", &mut body);
+        self.add(&body.into());
+    }
+
+    /// Leaves out every event that is not news. Returns how many of them were attempts.
+    pub fn retain(&mut self, mut is_news: impl FnMut(&Event) -> bool) -> u64 {
+        let mut attempts = 0;
+        self.records.retain(|held| {
+            let keep = is_news(&held.event);
+            if !keep {
+                self.bytes -= held.bytes();
+                attempts += u64::from(held.event.attempted().is_some());
+            }
+            keep
+        });
+        attempts
+    }
+
+    /// Goes through the records, each with the place of its rows in the segment, and leaves out those that change nothing.
+    pub fn retain_in_segment(&mut self, mut changes: impl FnMut(Shown<'_>, Range<usize>) -> bool) {
+        let Self { messages, records, processes, column_lists, bytes } = self;
+        let mut end = 0;
+        records.retain(|held| {
+            end += held.bytes();
+            let shown = Shown::new(held, messages, processes, column_lists);
+            let keep = changes(shown, end - held.rows.len()..end);
+            *bytes -= if keep { 0 } else { held.bytes() };
+            keep
+        });
+    }
+
+    /// Bytes of all records.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// How many records there are.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// The bytes of all records, in as few pieces as they stand in their messages.
+    pub fn segment(&self) -> Vec<Bytes> {
+        let is_next = |one: &Held, next: &Held| one.message == next.message && one.rows.end == next.start;
+        let piece = |run: &[Held]| match run {
+            [first, ..] => self.messages[first.message].slice(first.start..run[run.len() - 1].rows.end),
+            [] => Bytes::new(),
+        };
+        self.records.chunk_by(is_next).map(piece).collect()
+    }
+}
+
+/// Of the last one.
+fn position<T>(list: &[T]) -> u32 {
+    u32::try_from(list.len() - 1).expect("fewer than there are records")
+}
+
+/// The records of a batch, with the places of their rows in its segment.
+#[cfg(test)]
+pub(crate) fn records(batch: &Batch) -> Vec<protocol::Record> {
+    protocol::decode_records(&batch.segment().concat().into()).collect::<Result<_, _>>().expect("what was read before")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::succeeded;
+
+    fn message(mini_batch: u64, rows: &[u8]) -> Vec<u8> {
+        let mut attempt = succeeded(mini_batch, 1, 1, 1);
+        attempt.rows = Rows::Inline;
+        let mut body = Vec::new();
+        encode_record(&ResultEvent::Attempt(Box::new(attempt)), rows, &mut body);
+        body
+    }
+
+    fn batch(messages: &[Vec<u8>]) -> Batch {
+        let mut batch = Batch::default();
+        for message in messages {
+            assert!(batch.add(&Bytes::copy_from_slice(message)).is_none());
+        }
+        batch
+    }
+
+    #[test]
+    fn a_record_stays_small() {
+        assert!(size_of::<Held>() <= 160, "{}", size_of::<Held>());
+    }
+
+    #[test]
+    fn what_cannot_be_read_stays_out_and_the_rest_stays_in() {
+        let mut body = message(0, b"good\n");
+        let good = body.len();
+        body.extend_from_slice(b"\x02\0\0\0\0\0\0\0{}");
+        let mut batch = Batch::default();
+        let unreadable = batch.add(&Bytes::from(body.clone())).expect("the second record");
+        assert_eq!(&unreadable.bytes[..], &body[good..]);
+        assert_eq!(batch.records.len(), 1);
+        assert!(batch.add(&Bytes::from_static(b"nonsense")).is_some());
+        assert!(batch.add(&Bytes::from(message(1, b"more\n"))).is_none());
+        let segment = batch.segment().concat();
+        assert_eq!(&segment[records(&batch)[1].rows.clone()], b"more\n");
+    }
+
+    #[test]
+    fn what_is_known_is_left_out() {
+        let mut batch = batch(&[message(0, b"zero\n"), message(1, b"one\n"), message(2, b"two\n")]);
+        let is_one = |event: &Event| event.attempted() == Some(1);
+        assert_eq!(batch.retain(|event| !is_one(event)), 1);
+        let segment = batch.segment().concat();
+        assert_eq!(segment.len(), batch.bytes());
+        let rows: Vec<_> = records(&batch).into_iter().map(|record| segment[record.rows].to_vec()).collect();
+        assert_eq!(rows, [b"zero\n".to_vec(), b"two\n".to_vec()]);
+    }
+
+    #[test]
+    fn what_stands_together_is_one_piece() {
+        let mut body = protocol::begin_message("digits");
+        let job_bytes = body.len();
+        (0..4).for_each(|mini_batch| body.extend(message(mini_batch, b"row\n")));
+        let mut batch = batch(&[body.clone(), body.clone()]);
+        assert_eq!(batch.segment(), [&body[job_bytes..], &body[job_bytes..]]);
+        let mut position = 0;
+        batch.retain(|_| {
+            position += 1;
+            position != 2
+        });
+        assert_eq!(batch.segment().len(), 3);
+    }
+
+    /// Whatever a batch keeps of a success itself, and whatever the bytes keep, belongs together, in every batch it comes to.
+    #[test]
+    fn what_is_shared_stays_with_its_success() {
+        let made_by = |mini_batch: u64| {
+            let mut attempt = succeeded(mini_batch, 1, 1, 1);
+            (attempt.node, attempt.process) =
+                (format!("n{}", mini_batch / 3).into(), format!("p{}", mini_batch / 2).into());
+            attempt.columns = (mini_batch % 4 > 0).then(|| vec![format!("c{}", mini_batch / 5)]);
+            attempt.rows = Rows::Inline;
+            attempt
+        };
+        let mut whole = Batch::default();
+        for first in [0, 7, 14] {
+            let mut body = protocol::begin_message("digits");
+            for mini_batch in first..first + 7 {
+                let event = ResultEvent::Attempt(Box::new(made_by(mini_batch)));
+                encode_record(&event, format!("row {mini_batch}\n").as_bytes(), &mut body);
+            }
+            whole.append(batch(&[body]));
+        }
+        whole.retain(|event| event.attempted() != Some(9));
+        let segment = whole.segment().concat();
+        let mut seen = Vec::new();
+        whole.retain_in_segment(|record, rows| {
+            let Event::Success(success) = record.event else { panic!("{:?}", record.event) };
+            let attempt = made_by(success.mini_batch);
+            let process = record.process(success);
+            assert_eq!((&*process.node, &*process.name), (&*attempt.node, &*attempt.process));
+            assert_eq!(record.columns(success), attempt.columns.as_ref());
+            assert_eq!(record.detail(success), attempt.detail);
+            assert_eq!(segment[rows], *format!("row {}\n", success.mini_batch).as_bytes());
+            seen.push(success.mini_batch);
+            success.mini_batch != 4
+        });
+        assert_eq!(seen, (0..21).filter(|id| *id != 9).collect::<Vec<_>>());
+        seen.retain(|id| *id != 4);
+        assert_eq!(whole.events().filter_map(Event::attempted).collect::<Vec<_>>(), seen);
+    }
+}
