@@ -16,5 +16,6 @@ pub fn keep_freed_memory() {
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, KEPT_BYTES / 2);
         libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
+        libc::mallopt(libc::M_TOP_PAD, KEPT_BYTES);
     }
 }

@@ -25,9 +25,6 @@ use crate::lease::LeaseId;
 use crate::memory_files::{MemoryFile, MemoryFiles};
 use crate::slot::Prepared;
 
-/// Part of the memory for tables that memory files may keep while they are free.
-const FREE_FILES_SHARE: u64 = 4;
-
 /// What becomes of a descriptor.
 #[derive(Debug)]
 pub enum Preparation {
@@ -96,7 +93,8 @@ impl Preparer {
     /// For one job on one node, where tables may occupy `prefetch_bytes_max`.
     pub fn new(spec: Arc<JobSpec>, store: JobStore, cache: PathBuf, prefetch_bytes_max: u64) -> Self {
         let remote = Remote::new(store.stores().clone(), cache);
-        let files = Arc::new(MemoryFiles::new(prefetch_bytes_max / FREE_FILES_SHARE));
+        // Free files are those that tables have needed at a time before.
+        let files = Arc::new(MemoryFiles::new(prefetch_bytes_max));
         let bounds = Bounds::new(&spec);
         let decoders = Arc::default();
         Self { spec, bounds, store, remote, schemas: OnceCell::new(), chunk: Mutex::new(None), files, decoders }
