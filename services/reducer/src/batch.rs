@@ -190,7 +190,7 @@ impl Batch {
             self.processes.push(Process { node: success.node.into(), name: success.process.into() });
         }
         let columns = success.columns.map(|columns| {
-            if !self.column_lists.last().is_some_and(|last| *last == columns) {
+            if self.column_lists.last().is_none_or(|last| *last != columns) {
                 self.column_lists.push(columns.into_iter().map(str::to_owned).collect());
             }
             position(&self.column_lists)
@@ -402,7 +402,7 @@ mod tests {
             let mut attempt = succeeded(mini_batch, 1, 1, 1);
             (attempt.node, attempt.process) =
                 (format!("n{}", mini_batch / 3).into(), format!("p{}", mini_batch / 2).into());
-            attempt.columns = (mini_batch % 4 > 0).then(|| vec![format!("c{}", mini_batch / 5)]);
+            attempt.columns = (!mini_batch.is_multiple_of(4)).then(|| vec![format!("c{}", mini_batch / 5)]);
             attempt.rows = Rows::Inline;
             attempt
         };
