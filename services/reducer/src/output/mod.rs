@@ -28,6 +28,8 @@ use source::Source;
 
 /// Rows from the ledger are written so many bytes at a time, while the next are read.
 const PIECE_BYTES: usize = 1 << 20;
+/// With room for the rows that make a piece full.
+const PIECE_CAPACITY: usize = PIECE_BYTES + PIECE_BYTES / 8;
 /// Pieces that may wait to be written.
 const PIECES_AHEAD_MAX: usize = 2;
 /// Mini-batches named in a warning about differing columns.
@@ -202,14 +204,17 @@ impl Assembly<'_> {
 
 /// Reads rows in the order of the file, until nobody takes them any more.
 fn gather(index: &Index, source: &mut Source<'_>, take: impl Fn(Piece) -> bool) -> anyhow::Result<()> {
-    let mut rows = Vec::new();
+    let mut rows = Vec::with_capacity(PIECE_CAPACITY);
     for (mini_batch, place) in index.places() {
         if let Place::Inline { .. } = place {
             source.append_inline(place, &mut rows).with_context(|| rows_of(mini_batch))?;
         }
         let is_part = matches!(place, Place::Part(_));
-        if (rows.len() >= PIECE_BYTES || is_part && !rows.is_empty()) && !take(Piece::Rows(mem::take(&mut rows))) {
-            return Ok(());
+        if rows.len() >= PIECE_BYTES || is_part && !rows.is_empty() {
+            let full = mem::replace(&mut rows, Vec::with_capacity(PIECE_CAPACITY));
+            if !take(Piece::Rows(full)) {
+                return Ok(());
+            }
         }
         if let Place::Part(part) = place
             && !take(Piece::Part { mini_batch, part })
