@@ -47,9 +47,9 @@ pandas.
 SUMMARY_HEADS = ("workload", "gristmill", "beside it (ratio)")
 ONE_ITEM_HEADS = ("job", "gristmill", "the imports alone", "gristmill over these", "Pool", "Daft", "Ray")
 MEMORY_NOTE = """\
-*Process* is the command itself: of gristmill the engine with its agent, its reducer and the memory files of tables that
-are ready (64 MiB at most), of the others the script that drives them. *Tree* is everything that the command started, shared pages once, memory files included, sampled four times
-a second. Daft is one process."""
+*Process* is the command itself: of gristmill the engine with its agent, its reducer, and the memory files of tables,
+which it has mapped; of the others the script that drives them. *Tree* is everything that the command started, shared
+pages once, memory files included, sampled four times a second. Daft is one process."""
 MEMORY_HEADS = ("input", "", "process", "tree")
 SCALING_NOTE = """\
 *Growth* is the exponent from one size to the next: at 1 time grows as the data does, below 1 slower.
