@@ -16,6 +16,7 @@ pub fn keep_freed_memory() {
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, KEPT_BYTES / 2);
         libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
+        // Scripts may have threads of their own: see the agent.
         libc::mallopt(libc::M_TOP_PAD, KEPT_BYTES);
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Batch {
 }
 
 /// A Python process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Process {
     pub node: String,
     /// `processNNN`.
@@ -322,32 +322,10 @@ fn position<T>(list: &[T]) -> u32 {
     u32::try_from(list.len() - 1).expect("fewer than there are records")
 }
 
-/// The records of a batch, with the places of their rows in its segment.
-#[cfg(test)]
-pub(crate) fn records(batch: &Batch) -> Vec<protocol::Record> {
-    protocol::decode_records(&batch.segment().concat().into()).collect::<Result<_, _>>().expect("what was read before")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::succeeded;
-
-    fn message(mini_batch: u64, rows: &[u8]) -> Vec<u8> {
-        let mut attempt = succeeded(mini_batch, 1, 1, 1);
-        attempt.rows = Rows::Inline;
-        let mut body = Vec::new();
-        encode_record(&ResultEvent::Attempt(Box::new(attempt)), rows, &mut body);
-        body
-    }
-
-    fn batch(messages: &[Vec<u8>]) -> Batch {
-        let mut batch = Batch::default();
-        for message in messages {
-            assert!(batch.add(&Bytes::copy_from_slice(message)).is_none());
-        }
-        batch
-    }
+    use crate::fixtures::{batch, message, records, succeeded};
 
     #[test]
     fn a_record_stays_small() {

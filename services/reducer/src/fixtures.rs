@@ -3,8 +3,12 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use protocol::{Attempt, AttemptStatus, ErrorReport, JobSpec, Output, Rows};
+use protocol::{
+    Attempt, AttemptStatus, ErrorReport, JobSpec, Output, Record, ResultEvent, Rows, decode_records, encode_record,
+};
 use storage::{JobStore, PlanComplete};
+
+use crate::batch::Batch;
 
 pub(crate) fn attempt(
     mini_batch: u64,
@@ -52,6 +56,27 @@ pub(crate) fn succeeded(mini_batch: u64, try_number: u32, total: u64, succeeded:
 
 pub(crate) fn failed(mini_batch: u64, try_number: u32, is_final: bool, total: u64) -> Attempt {
     attempt(mini_batch, try_number, AttemptStatus::RunRaised, is_final, total, 0)
+}
+
+/// A message of one success that carries its rows.
+pub(crate) fn message(mini_batch: u64, rows: &[u8]) -> Vec<u8> {
+    let attempt = Attempt { rows: Rows::Inline, ..succeeded(mini_batch, 1, 1, 1) };
+    let mut body = Vec::new();
+    encode_record(&ResultEvent::Attempt(Box::new(attempt)), rows, &mut body);
+    body
+}
+
+pub(crate) fn batch(messages: &[Vec<u8>]) -> Batch {
+    let mut batch = Batch::default();
+    for message in messages {
+        assert!(batch.add(&Bytes::copy_from_slice(message)).is_none());
+    }
+    batch
+}
+
+/// The records of a batch, with the places of their rows in its segment.
+pub(crate) fn records(batch: &Batch) -> Vec<Record> {
+    decode_records(&batch.segment().concat().into()).collect::<Result<_, _>>().expect("what was read before")
 }
 
 pub(crate) fn spec(output: &Path) -> JobSpec {

@@ -306,24 +306,8 @@ mod tests {
     use protocol::Record;
 
     use super::*;
-    use crate::batch::{Event, records};
-    use crate::fixtures::succeeded;
-
-    fn message(mini_batch: u64, rows: &[u8]) -> Vec<u8> {
-        let mut attempt = succeeded(mini_batch, 1, 1, 1);
-        attempt.rows = Rows::Inline;
-        let mut body = Vec::new();
-        encode_record(&ResultEvent::Attempt(Box::new(attempt)), rows, &mut body);
-        body
-    }
-
-    fn batch(messages: &[Vec<u8>]) -> Batch {
-        let mut batch = Batch::default();
-        for message in messages {
-            assert!(batch.add(&Bytes::copy_from_slice(message)).is_none());
-        }
-        batch
-    }
+    use crate::batch::Event;
+    use crate::fixtures::{batch, message, records};
 
     fn store() -> (tempfile::TempDir, JobStore) {
         let folder = tempfile::tempdir().expect("temporary folder");
