@@ -56,9 +56,13 @@ pub struct Decoded {
     pub warnings_total: u64,
 }
 
-/// Decodes mini-batches, one after the other. Keeps its buffers, which are as large as they are.
-#[derive(Default)]
+/// Lines are read and decoded in pieces of this size: what is parsed has just been read, and is in the processor's
+/// cache.
+const WINDOW_BYTES: u64 = 512 * 1024;
+
+/// Decodes mini-batches, one after the other. Keeps its buffers.
 pub struct Decoder {
+    window_bytes: u64,
     text: Text,
     rows: Rows,
     lines: LineNumbers,
@@ -71,7 +75,24 @@ impl fmt::Debug for Decoder {
     }
 }
 
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::with_window(WINDOW_BYTES)
+    }
+}
+
 impl Decoder {
+    /// A decoder that reads so many bytes of lines at a time, at least one.
+    pub fn with_window(window_bytes: u64) -> Self {
+        Self {
+            window_bytes: window_bytes.max(1),
+            text: Text::default(),
+            rows: Rows::default(),
+            lines: LineNumbers::default(),
+            row_groups: RowGroupReader::default(),
+        }
+    }
+
     /// Reads and decodes the blocks of one mini-batch.
     pub fn decode(&mut self, request: &DecodeRequest) -> Result<Decoded> {
         if request.options.format.is_text() { self.decode_text(request) } else { self.decode_parquet(request) }
@@ -106,21 +127,41 @@ impl Decoder {
         let name = block.block.path.display();
         let mut file = TextFile::open(block.path, &name, options)?;
         file.has_holes = block.has_holes;
-        let has_first_line = match block.block.range {
-            BlockRange::Lines { first, last } => {
-                file.read_lines(first, last, &mut self.text)?;
-                (first..=last).contains(&file.first_line())
+        let BlockRange::Lines { first, last } = block.block.range else {
+            if !matches!(block.block.range, BlockRange::WholeText) {
+                return Err(wrong_range(&name, "a text file has no row groups"));
             }
-            BlockRange::WholeText => {
-                file.read_prefix(u64::MAX, &mut self.text)?;
-                true
-            }
-            BlockRange::RowGroup { .. } => return Err(wrong_range(&name, "a text file has no row groups")),
+            file.read_prefix(u64::MAX, &mut self.text)?;
+            self.append_text(&file, options, true, 0, table);
+            return Ok(());
         };
-        let mut place = Place { file: &file, text: &self.text, lines: &mut self.lines };
+        let last = last.min(file.bytes());
+        let mut from = first;
+        while from <= last {
+            let to = last.min(from.saturating_add(self.window_bytes - 1));
+            file.read_lines(from, to, &mut self.text)?;
+            let has_first_line = (from..=to).contains(&file.first_line());
+            // Room for all of them is made once.
+            let behind = if from == first { last - to } else { 0 };
+            self.append_text(&file, options, has_first_line, behind, table);
+            from = to + 1;
+        }
+        Ok(())
+    }
+
+    /// Appends the rows of `self.text`, behind which `behind` bytes of the block follow.
+    fn append_text(
+        &mut self,
+        file: &TextFile,
+        options: &TableOptions,
+        has_first_line: bool,
+        behind: u64,
+        table: &mut Table,
+    ) {
+        let mut place = Place { file, text: &self.text, lines: &mut self.lines };
         if options.format == TableFormat::Jsonl {
             table.append_jsonl(&mut place);
-            return Ok(());
+            return;
         }
         let splitter = splitter(options);
         let mut from = 0;
@@ -134,12 +175,12 @@ impl Decoder {
             };
             if differs {
                 table.problems.warn(|| {
+                    let name = file.name();
                     format!("{name}: its header differs from that of the first file, whose column names are used")
                 });
             }
         }
-        table.append_delimited(splitter, from, &mut self.rows, &mut place);
-        Ok(())
+        table.append_delimited(splitter, from, behind, &mut self.rows, &mut place);
     }
 
     fn decode_parquet(&mut self, request: &DecodeRequest) -> Result<Decoded> {
@@ -238,4 +279,28 @@ fn assemble(
         names.into_iter().zip(&arrays).map(|(name, array)| Field::new(name, array.data_type().clone(), true)).collect();
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     Ok(RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ItemPath;
+
+    use super::*;
+
+    #[test]
+    fn a_long_block_is_never_in_memory_as_a_whole() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a.csv");
+        let lines = 40 * WINDOW_BYTES as usize / 8;
+        std::fs::write(&path, format!("a,b\n{}", "123,456\n".repeat(lines))).expect("writable");
+        let options = TableOptions::default();
+        let schema = crate::infer_schema([path.as_path()], &options, &[]).expect("readable");
+        let range = BlockRange::Lines { first: 0, last: u64::MAX };
+        let block = Block { path: ItemPath::from(path.as_path()), version: None, range, path_columns: vec![] };
+        let blocks = [LocalBlock { block: &block, path: &path, has_holes: false }];
+        let mut decoder = Decoder::default();
+        let decoded = decoder.decode(&DecodeRequest { blocks: &blocks, options: &options, schema: schema.as_ref() });
+        assert_eq!(decoded.expect("readable").rows, lines as u64);
+        assert!(decoder.text.bytes.capacity() < 4 * WINDOW_BYTES as usize);
+    }
 }

@@ -21,8 +21,15 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Appends the rows of the text of `place`, from `from` on.
-    pub fn append_delimited(&mut self, splitter: Splitter, from: usize, rows: &mut Rows, place: &mut Place) {
+    /// Appends the rows of the text of `place`, from `from` on. Behind it, `behind` bytes of the same kind follow.
+    pub fn append_delimited(
+        &mut self,
+        splitter: Splitter,
+        from: usize,
+        behind: u64,
+        rows: &mut Rows,
+        place: &mut Place,
+    ) {
         let text = place.text.as_slice();
         let mut at = from;
         let mut is_sized = false;
@@ -30,9 +37,9 @@ impl Table {
             let start = at;
             at = splitter.split(text, at, self.names.len(), usize::MAX, rows);
             self.report_ragged(rows, place);
-            if !is_sized && at < text.len() {
+            if !is_sized && (at < text.len() || behind > 0) {
                 // The first rows tell how many there will be, a little more so that a guess just short costs nothing.
-                let share = (text.len() - start) as f64 / (at - start) as f64 * 1.05;
+                let share = ((text.len() - start) as f64 + behind as f64) / (at - start) as f64 * 1.05;
                 self.reserve(rows, share);
                 is_sized = true;
             }

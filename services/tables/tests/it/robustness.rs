@@ -1,9 +1,12 @@
 //! Any bytes at all are a table of some kind, and never the end of the process.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use protocol::{HeaderMode, MismatchPolicy, TableOptions};
+use tables::Decoder;
 
-use crate::support::{Input, csv, jsonl, values};
+use crate::support::{Input, csv, jsonl, messages, values};
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let pieces = prop::sample::select(vec![
@@ -90,6 +93,27 @@ proptest! {
                 .map(|decoded| decoded.rows + decoded.failed_records)
                 .sum();
             prop_assert_eq!(rows, whole.rows + whole.failed_records);
+        }
+    }
+
+    #[test]
+    fn how_much_is_read_at_a_time_and_what_was_decoded_before_change_nothing(
+        files in prop::collection::vec((bytes(), any_options()), 1..4),
+        window_bytes in 1u64..200,
+    ) {
+        let mut decoder = Decoder::with_window(window_bytes);
+        for (bytes, options) in files {
+            prop_assume!(!bytes.starts_with(b"\xFF\xFE") && !bytes.starts_with(b"\xFE\xFF"));
+            let input = Input::new(&bytes, options);
+            let (whole, decoded) = (input.decode_all(), input.decode_all_with(&mut decoder));
+            prop_assert_eq!(&decoded.batch, &whole.batch);
+            prop_assert_eq!(decoded.failed_records, whole.failed_records);
+            prop_assert_eq!(decoded.warnings_total, whole.warnings_total);
+            if whole.warnings.len() as u64 == whole.warnings_total {
+                // A piece of text is decoded column by column, which decides their order.
+                let sorted = |decoded| BTreeSet::from_iter(messages(decoded));
+                prop_assert_eq!(sorted(&decoded), sorted(&whole));
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{DataType, Float64Type, Int32Type, Int64Type, TimestampNanosecondType};
 use protocol::{Block, BlockRange, ItemPath, TableFormat, TableOptions, TableSchema};
-use tables::{DecodeRequest, Decoded, LocalBlock, Result};
+use tables::{DecodeRequest, Decoded, Decoder, LocalBlock, Result};
 use tempfile::TempDir;
 
 pub struct Folder {
@@ -45,8 +45,12 @@ impl Input {
     }
 
     pub fn decode_all(&self) -> Decoded {
+        self.decode_all_with(&mut Decoder::default())
+    }
+
+    pub fn decode_all_with(&self, decoder: &mut Decoder) -> Decoded {
         let range = if self.options.support_multi_line { BlockRange::WholeText } else { ALL_LINES };
-        self.decode(range).expect("the file can be read")
+        decode_with(decoder, &self.path, range, &self.options, self.schema.as_ref()).expect("the file can be read")
     }
 
     pub fn blocks(&self, block_bytes: u64) -> Vec<Decoded> {
@@ -64,8 +68,18 @@ pub fn block(path: &Path, range: BlockRange) -> Block {
 }
 
 pub fn decode(path: &Path, range: BlockRange, options: &TableOptions, schema: Option<&TableSchema>) -> Result<Decoded> {
+    decode_with(&mut Decoder::default(), path, range, options, schema)
+}
+
+fn decode_with(
+    decoder: &mut Decoder,
+    path: &Path,
+    range: BlockRange,
+    options: &TableOptions,
+    schema: Option<&TableSchema>,
+) -> Result<Decoded> {
     let block = block(path, range);
-    tables::decode(&DecodeRequest { blocks: &[LocalBlock { block: &block, path, has_holes: false }], options, schema })
+    decoder.decode(&DecodeRequest { blocks: &[LocalBlock { block: &block, path, has_holes: false }], options, schema })
 }
 
 pub fn csv() -> TableOptions {
