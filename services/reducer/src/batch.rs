@@ -14,14 +14,20 @@ const ORDINARY_BYTES: usize = 160;
 /// The records of some messages, or of a segment of the ledger.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    messages: Vec<Bytes>,
+    messages: Vec<Message>,
+    /// Of all records.
+    bytes: usize,
+}
+
+/// A message, and its records that are in the batch.
+#[derive(Debug)]
+struct Message {
+    body: Bytes,
     records: Vec<Held>,
     /// Who made the successes. Neighbours share it.
     processes: Vec<Process>,
     /// Columns of successes that returned a DataFrame. Neighbours share them too.
     column_lists: Vec<Vec<String>>,
-    /// Of all records.
-    bytes: usize,
 }
 
 /// A Python process.
@@ -32,13 +38,19 @@ pub(crate) struct Process {
     pub name: String,
 }
 
-/// A record of a batch: bytes of one of its messages from `start` to the end of its rows.
+/// A record: bytes of its message from `start` to the end of its rows.
 #[derive(Debug)]
 struct Held {
-    message: usize,
-    start: usize,
-    rows: Range<usize>,
+    start: u32,
+    rows: Span,
     event: Event,
+}
+
+/// Where something is in a message.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    start: u32,
+    end: u32,
 }
 
 /// An event, as a batch holds it.
@@ -64,8 +76,8 @@ pub(crate) struct Success {
     pub process_seconds: f64,
     pub run_seconds: f64,
     /// Where it is in the message.
-    detail: Range<usize>,
-    /// Position among the processes of the batch.
+    detail: Span,
+    /// Position among the processes of the message.
     process: u32,
     /// Position among its column lists.
     columns: Option<u32>,
@@ -75,7 +87,7 @@ pub(crate) struct Success {
 #[derive(Clone, Copy)]
 pub(crate) struct Shown<'a> {
     pub event: &'a Event,
-    message: &'a [u8],
+    body: &'a [u8],
     processes: &'a [Process],
     column_lists: &'a [Vec<String>],
 }
@@ -128,17 +140,30 @@ impl From<ResultEvent> for Event {
     }
 }
 
+impl Span {
+    fn len(self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    fn of(self, body: &[u8]) -> &[u8] {
+        &body[self.start as usize..self.end as usize]
+    }
+}
+
+impl From<Range<usize>> for Span {
+    fn from(range: Range<usize>) -> Self {
+        let position = |at| u32::try_from(at).expect("messages and segments are shorter than 4 GiB");
+        Self { start: position(range.start), end: position(range.end) }
+    }
+}
+
 impl Held {
-    fn bytes(&self) -> usize {
-        self.rows.end - self.start
+    fn span(&self) -> Span {
+        Span { start: self.start, end: self.rows.end }
     }
 }
 
 impl<'a> Shown<'a> {
-    fn new(held: &'a Held, messages: &'a [Bytes], processes: &'a [Process], column_lists: &'a [Vec<String>]) -> Self {
-        Self { event: &held.event, message: &messages[held.message], processes, column_lists }
-    }
-
     /// Who made a success.
     pub fn process(&self, success: &Success) -> &'a Process {
         &self.processes[success.process as usize]
@@ -151,7 +176,88 @@ impl<'a> Shown<'a> {
 
     /// The detail of a success.
     pub fn detail(&self, success: &Success) -> &'a str {
-        str::from_utf8(&self.message[success.detail.clone()]).expect("it was text when it was read first")
+        str::from_utf8(success.detail.of(self.body)).expect("it was text when it was read first")
+    }
+}
+
+impl Message {
+    /// One of which no record is read.
+    fn new(body: Bytes) -> Self {
+        let records = Vec::with_capacity(body.len() / ORDINARY_BYTES);
+        Self { body, records, processes: Vec::new(), column_lists: Vec::new() }
+    }
+
+    /// Reads its records, up to what is none.
+    fn read(&mut self) -> Result<(), NoRecord> {
+        let body = self.body.clone();
+        let mut start = 0;
+        for record in read_records(&body) {
+            let RecordRef { event, rows } = record.map_err(|error| NoRecord { start, error })?;
+            let span = Span::from(std::mem::replace(&mut start, rows.end)..rows.end);
+            let event = match event {
+                EventRef::Success(success) => Event::Success(self.hold(success)),
+                // The whole ledger belongs to the job.
+                EventRef::Other(ResultEvent::Job { .. }) => continue,
+                EventRef::Other(event) => event.into(),
+            };
+            self.records.push(Held { start: span.start, rows: rows.into(), event });
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self, success: protocol::Success<'_>) -> Success {
+        let is_of = |process: &Process| process.name == success.process && process.node == success.node;
+        if !self.processes.last().is_some_and(is_of) {
+            self.processes.push(Process { node: success.node.into(), name: success.process.into() });
+        }
+        let columns = success.columns.map(|columns| {
+            if self.column_lists.last().is_none_or(|last| *last != columns) {
+                self.column_lists.push(columns.into_iter().map(str::to_owned).collect());
+            }
+            position(&self.column_lists)
+        });
+        let detail_start = success.detail.as_ptr().addr() - self.body.as_ptr().addr();
+        Success {
+            mini_batch: success.mini_batch,
+            try_number: success.try_number,
+            deliveries_lost: success.deliveries_lost,
+            total: success.total,
+            succeeded: success.succeeded,
+            rows: success.rows.into(),
+            started_at: success.started_at,
+            elapsed_seconds: success.elapsed_seconds,
+            process_seconds: success.process_seconds,
+            run_seconds: success.run_seconds,
+            detail: (detail_start..detail_start + success.detail.len()).into(),
+            process: position(&self.processes),
+            columns,
+        }
+    }
+
+    fn shows<'a>(&'a self, held: &'a Held) -> Shown<'a> {
+        let Self { body, processes, column_lists, .. } = self;
+        Shown { event: &held.event, body, processes, column_lists }
+    }
+
+    /// Goes through its records and leaves out some of them. Returns the bytes that it has less.
+    fn retain(&mut self, mut keeps: impl FnMut(Shown<'_>, &Held) -> bool) -> usize {
+        let Self { body, records, processes, column_lists } = self;
+        let mut left_out = 0;
+        records.retain(|held| {
+            let keep = keeps(Shown { event: &held.event, body, processes, column_lists }, held);
+            left_out += if keep { 0 } else { held.span().len() };
+            keep
+        });
+        left_out
+    }
+
+    /// The bytes of its records, in as few pieces as they stand there.
+    fn pieces(&self) -> impl Iterator<Item = Bytes> {
+        let runs = self.records.chunk_by(|one, next| one.rows.end == next.start);
+        runs.filter_map(|run| {
+            let (first, last) = (run.first()?, run.last()?);
+            Some(self.body.slice(first.start as usize..last.rows.end as usize))
+        })
     }
 }
 
@@ -164,98 +270,43 @@ impl Batch {
 
     /// Adds a message, or a segment, up to what is no record.
     pub fn read(&mut self, body: &Bytes) -> Result<(), NoRecord> {
-        let message = self.messages.len();
-        self.messages.push(body.clone());
-        self.records.reserve(body.len() / ORDINARY_BYTES);
-        let mut start = 0;
-        for record in read_records(body) {
-            let RecordRef { event, rows } = record.map_err(|error| NoRecord { start, error })?;
-            let from = std::mem::replace(&mut start, rows.end);
-            let event = match event {
-                EventRef::Success(success) => Event::Success(self.hold(success, body)),
-                // The whole ledger belongs to the job.
-                EventRef::Other(ResultEvent::Job { .. }) => continue,
-                EventRef::Other(event) => event.into(),
-            };
-            let held = Held { message, start: from, rows, event };
-            self.bytes += held.bytes();
-            self.records.push(held);
-        }
-        Ok(())
-    }
-
-    fn hold(&mut self, success: protocol::Success<'_>, body: &[u8]) -> Success {
-        let is_of = |process: &Process| process.name == success.process && process.node == success.node;
-        if !self.processes.last().is_some_and(is_of) {
-            self.processes.push(Process { node: success.node.into(), name: success.process.into() });
-        }
-        let columns = success.columns.map(|columns| {
-            if self.column_lists.last().is_none_or(|last| *last != columns) {
-                self.column_lists.push(columns.into_iter().map(str::to_owned).collect());
-            }
-            position(&self.column_lists)
-        });
-        let detail_start = success.detail.as_ptr().addr() - body.as_ptr().addr();
-        Success {
-            mini_batch: success.mini_batch,
-            try_number: success.try_number,
-            deliveries_lost: success.deliveries_lost,
-            total: success.total,
-            succeeded: success.succeeded,
-            rows: success.rows.into(),
-            started_at: success.started_at,
-            elapsed_seconds: success.elapsed_seconds,
-            process_seconds: success.process_seconds,
-            run_seconds: success.run_seconds,
-            detail: detail_start..detail_start + success.detail.len(),
-            process: position(&self.processes),
-            columns,
-        }
+        let mut message = Message::new(body.clone());
+        let read = message.read();
+        self.bytes += message.records.iter().map(|held| held.span().len()).sum::<usize>();
+        self.messages.push(message);
+        read
     }
 
     /// The events, in order.
     pub fn events(&self) -> impl Iterator<Item = &Event> {
-        self.records.iter().map(|held| &held.event)
+        self.messages.iter().flat_map(|message| message.records.iter().map(|held| &held.event))
     }
 
     /// The records, in order.
     pub fn records(&self) -> impl Iterator<Item = Shown<'_>> {
-        let Self { messages, records, processes, column_lists, .. } = self;
-        records.iter().map(|held| Shown::new(held, messages, processes, column_lists))
+        self.messages.iter().flat_map(|message| message.records.iter().map(|held| message.shows(held)))
     }
 
     /// Takes out every record for which there is a reason to.
     pub fn take_refused(&mut self, refused: impl Fn(&Event) -> Option<String>) -> Vec<Unreadable> {
         let mut taken = Vec::new();
-        self.records.retain(|held| match refused(&held.event) {
-            Some(reason) => {
-                let bytes = self.messages[held.message].slice(held.start..held.rows.end);
-                self.bytes -= bytes.len();
-                taken.push(Unreadable { bytes, reason });
-                false
-            }
-            None => true,
-        });
+        for message in &mut self.messages {
+            let body = message.body.clone();
+            self.bytes -= message.retain(|record, held| {
+                let reason = refused(record.event);
+                let keep = reason.is_none();
+                let bytes = |span: Span| body.slice(span.start as usize..span.end as usize);
+                taken.extend(reason.map(|reason| Unreadable { bytes: bytes(held.span()), reason }));
+                keep
+            });
+        }
         taken
     }
 
-    /// Adds the records of another batch behind its own.
+    /// Adds the messages of another batch behind its own.
     pub fn append(&mut self, other: Self) {
-        let messages = self.messages.len();
-        let processes = self.processes.len() as u32;
-        let column_lists = self.column_lists.len() as u32;
         self.bytes += other.bytes;
         self.messages.extend(other.messages);
-        self.processes.extend(other.processes);
-        self.column_lists.extend(other.column_lists);
-        self.records.extend(other.records.into_iter().map(|mut held| {
-            held.message += messages;
-            if let Event::Success(success) = &mut held.event {
-                success.process += processes;
-                success.columns = success.columns.map(|position| position + column_lists);
-            }
-            held
-        }));
     }
 
     /// Adds an event of the reducer's own.
@@ -268,28 +319,25 @@ impl Batch {
     /// Leaves out every event that is not news. Returns how many of them were attempts.
     pub fn retain(&mut self, mut is_news: impl FnMut(&Event) -> bool) -> u64 {
         let mut attempts = 0;
-        self.records.retain(|held| {
-            let keep = is_news(&held.event);
-            if !keep {
-                self.bytes -= held.bytes();
-                attempts += u64::from(held.event.attempted().is_some());
-            }
-            keep
-        });
+        for message in &mut self.messages {
+            self.bytes -= message.retain(|record, _| {
+                let keep = is_news(record.event);
+                attempts += u64::from(!keep && record.event.attempted().is_some());
+                keep
+            });
+        }
         attempts
     }
 
     /// Goes through the records, each with the place of its rows in the segment, and leaves out those that change nothing.
     pub fn retain_in_segment(&mut self, mut changes: impl FnMut(Shown<'_>, Range<usize>) -> bool) {
-        let Self { messages, records, processes, column_lists, bytes } = self;
         let mut end = 0;
-        records.retain(|held| {
-            end += held.bytes();
-            let shown = Shown::new(held, messages, processes, column_lists);
-            let keep = changes(shown, end - held.rows.len()..end);
-            *bytes -= if keep { 0 } else { held.bytes() };
-            keep
-        });
+        for message in &mut self.messages {
+            self.bytes -= message.retain(|record, held| {
+                end += held.span().len();
+                changes(record, end - held.rows.len()..end)
+            });
+        }
     }
 
     /// Bytes of all records.
@@ -298,22 +346,17 @@ impl Batch {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
+        self.len() == 0
     }
 
     /// How many records there are.
     pub fn len(&self) -> usize {
-        self.records.len()
+        self.messages.iter().map(|message| message.records.len()).sum()
     }
 
     /// The bytes of all records, in as few pieces as they stand in their messages.
     pub fn segment(&self) -> Vec<Bytes> {
-        let is_next = |one: &Held, next: &Held| one.message == next.message && one.rows.end == next.start;
-        let piece = |run: &[Held]| match run {
-            [first, ..] => self.messages[first.message].slice(first.start..run[run.len() - 1].rows.end),
-            [] => Bytes::new(),
-        };
-        self.records.chunk_by(is_next).map(piece).collect()
+        self.messages.iter().flat_map(Message::pieces).collect()
     }
 }
 
@@ -329,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_record_stays_small() {
-        assert!(size_of::<Held>() <= 160, "{}", size_of::<Held>());
+        assert!(size_of::<Held>() <= 136, "{}", size_of::<Held>());
     }
 
     #[test]
@@ -340,7 +383,7 @@ mod tests {
         let mut batch = Batch::default();
         let unreadable = batch.add(&Bytes::from(body.clone())).expect("the second record");
         assert_eq!(&unreadable.bytes[..], &body[good..]);
-        assert_eq!(batch.records.len(), 1);
+        assert_eq!(batch.len(), 1);
         assert!(batch.add(&Bytes::from_static(b"nonsense")).is_some());
         assert!(batch.add(&Bytes::from(message(1, b"more\n"))).is_none());
         let segment = batch.segment().concat();

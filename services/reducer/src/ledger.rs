@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::batch::{Batch, NoRecord};
+use crate::tally::reserve;
 
 /// What one segment holds, but for a single message that is larger.
 pub(crate) const SEGMENT_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -64,6 +65,11 @@ pub(crate) struct PartFile {
 }
 
 impl Index {
+    /// So many mini-batches will come.
+    pub fn expect(&mut self, mini_batches: u64) {
+        reserve(&mut self.entries, mini_batches);
+    }
+
     /// Remembers the rows of the attempt of a mini-batch that counts. `at`: where they are in the segment, if they are
     /// there.
     pub fn place(

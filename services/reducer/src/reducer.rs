@@ -615,6 +615,7 @@ impl Reducer {
                     let columns = attempt.columns.as_ref();
                     index.place(attempt.mini_batch, &attempt.rows, columns, segment, rows);
                 }
+                ResultEvent::Planned(planned) => index.expect(planned.mini_batches),
                 ResultEvent::RowsLost { mini_batches } => {
                     mini_batches.iter().for_each(|&mini_batch| index.remove(mini_batch));
                 }

@@ -50,6 +50,13 @@ struct Entry {
     state: MiniBatchState,
 }
 
+/// Room for so many mini-batches, if there is as much: vectors that grow by and by copy themselves again and again.
+pub(crate) fn reserve<T>(entries: &mut Vec<T>, mini_batches: u64) {
+    let more = usize::try_from(mini_batches).unwrap_or(usize::MAX).saturating_sub(entries.len());
+    // Without it they grow by and by.
+    let _ = entries.try_reserve_exact(more);
+}
+
 /// The fold of all committed events.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
@@ -84,6 +91,7 @@ impl Tally {
                 let effect = if self.planned.is_some() { Effect::Nothing } else { Effect::Counted };
                 self.planned.get_or_insert_with(|| planned.clone());
                 self.plan_failure = None;
+                reserve(&mut self.entries, planned.mini_batches);
                 effect
             }
             ResultEvent::PlanFailed { cause } => {
@@ -484,6 +492,18 @@ mod tests {
         let tally = fold(&[event(lost.clone()), event(lost)]);
         assert_eq!((tally.tries_spent(0), tally.deliveries_lost(0)), (2, 4));
         assert_eq!((tally.retries(), tally.deliveries_lost_total()), (2, 4));
+    }
+
+    #[test]
+    fn room_for_all_mini_batches_is_made_once_if_there_is_as_much() {
+        let planned = |mini_batches| ResultEvent::Planned(Planned { mini_batches, items: None });
+        let mut tally = fold(&[event(succeeded(2, 1, 1, 1)), planned(1000)]);
+        let room = tally.entries.capacity();
+        tally.apply(&event(succeeded(999, 1, 1, 1)));
+        assert_eq!((room, tally.entries.capacity()), (1000, 1000));
+
+        let mut tally = fold(&[planned(u64::MAX)]);
+        assert_eq!(tally.apply(&event(succeeded(5, 1, 1, 1))), Effect::Won);
     }
 
     #[test]
