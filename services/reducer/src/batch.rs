@@ -1,7 +1,7 @@
 //! Records on their way from messages into the ledger, and from there into everything that follows from them.
 //!
 //! Of a job of millions of quick mini-batches nearly all of them are ordinary successes. Of those a batch holds a few
-//! numbers, in one piece of memory, and everything else stays in the bytes it came in.
+//! numbers, in one piece of memory for each message, and everything else stays in the bytes it came in.
 
 use std::ops::Range;
 
@@ -141,12 +141,12 @@ impl From<ResultEvent> for Event {
 }
 
 impl Span {
-    fn len(self) -> usize {
-        (self.end - self.start) as usize
+    fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
     }
 
-    fn of(self, body: &[u8]) -> &[u8] {
-        &body[self.start as usize..self.end as usize]
+    fn len(self) -> usize {
+        self.range().len()
     }
 }
 
@@ -176,7 +176,7 @@ impl<'a> Shown<'a> {
 
     /// The detail of a success.
     pub fn detail(&self, success: &Success) -> &'a str {
-        str::from_utf8(success.detail.of(self.body)).expect("it was text when it was read first")
+        str::from_utf8(&self.body[success.detail.range()]).expect("it was text when it was read first")
     }
 }
 
@@ -234,9 +234,9 @@ impl Message {
         }
     }
 
-    fn shows<'a>(&'a self, held: &'a Held) -> Shown<'a> {
-        let Self { body, processes, column_lists, .. } = self;
-        Shown { event: &held.event, body, processes, column_lists }
+    fn shown(&self) -> impl Iterator<Item = Shown<'_>> {
+        let Self { body, records, processes, column_lists } = self;
+        records.iter().map(|held| Shown { event: &held.event, body, processes, column_lists })
     }
 
     /// Goes through its records and leaves out some of them. Returns the bytes that it has less.
@@ -256,7 +256,7 @@ impl Message {
         let runs = self.records.chunk_by(|one, next| one.rows.end == next.start);
         runs.filter_map(|run| {
             let (first, last) = (run.first()?, run.last()?);
-            Some(self.body.slice(first.start as usize..last.rows.end as usize))
+            Some(self.body.slice(Span { start: first.start, end: last.rows.end }.range()))
         })
     }
 }
@@ -279,12 +279,12 @@ impl Batch {
 
     /// The events, in order.
     pub fn events(&self) -> impl Iterator<Item = &Event> {
-        self.messages.iter().flat_map(|message| message.records.iter().map(|held| &held.event))
+        self.records().map(|record| record.event)
     }
 
     /// The records, in order.
     pub fn records(&self) -> impl Iterator<Item = Shown<'_>> {
-        self.messages.iter().flat_map(|message| message.records.iter().map(|held| message.shows(held)))
+        self.messages.iter().flat_map(Message::shown)
     }
 
     /// Takes out every record for which there is a reason to.
@@ -293,11 +293,9 @@ impl Batch {
         for message in &mut self.messages {
             let body = message.body.clone();
             self.bytes -= message.retain(|record, held| {
-                let reason = refused(record.event);
-                let keep = reason.is_none();
-                let bytes = |span: Span| body.slice(span.start as usize..span.end as usize);
-                taken.extend(reason.map(|reason| Unreadable { bytes: bytes(held.span()), reason }));
-                keep
+                let Some(reason) = refused(record.event) else { return true };
+                taken.push(Unreadable { bytes: body.slice(held.span().range()), reason });
+                false
             });
         }
         taken

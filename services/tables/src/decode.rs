@@ -60,6 +60,9 @@ pub struct Decoded {
 /// cache.
 const WINDOW_BYTES: u64 = 512 * 1024;
 
+/// The mark of UTF-8.
+const MARK_BYTES_MAX: u64 = 3;
+
 /// Decodes mini-batches, one after the other. Keeps its buffers.
 pub struct Decoder {
     window_bytes: u64,
@@ -82,10 +85,10 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// A decoder that reads so many bytes of lines at a time, at least one.
+    /// A decoder that reads so many bytes of lines at a time, but at least a byte order mark and what follows it.
     pub fn with_window(window_bytes: u64) -> Self {
         Self {
-            window_bytes: window_bytes.max(1),
+            window_bytes: window_bytes.max(MARK_BYTES_MAX + 1),
             text: Text::default(),
             rows: Rows::default(),
             lines: LineNumbers::default(),

@@ -50,8 +50,8 @@ pub struct Preparer {
     decoders: Arc<Decoders>,
 }
 
-/// Decoders that nobody uses now. Each keeps its buffers, as large as a mini-batch, and is used again: there are as many as
-/// decode at a time, and not one for each of the threads that have done so.
+/// Decoders that nobody uses now. Each keeps its buffers and is used again: there are as many as decode at a time, and not
+/// one for each of the threads that have done so.
 #[derive(Debug, Default)]
 struct Decoders(sync::Mutex<Vec<Decoder>>);
 
