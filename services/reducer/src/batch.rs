@@ -38,10 +38,10 @@ pub(crate) struct Process {
     pub name: String,
 }
 
-/// A record: bytes of its message from `start` to the end of its rows.
+/// A record: where it is in its message, to the end of its rows, and where these are.
 #[derive(Debug)]
 struct Held {
-    start: u32,
+    span: Span,
     rows: Span,
     event: Event,
 }
@@ -157,12 +157,6 @@ impl From<Range<usize>> for Span {
     }
 }
 
-impl Held {
-    fn span(&self) -> Span {
-        Span { start: self.start, end: self.rows.end }
-    }
-}
-
 impl<'a> Shown<'a> {
     /// Who made a success.
     pub fn process(&self, success: &Success) -> &'a Process {
@@ -193,14 +187,14 @@ impl Message {
         let mut start = 0;
         for record in read_records(&body) {
             let RecordRef { event, rows } = record.map_err(|error| NoRecord { start, error })?;
-            let span = Span::from(std::mem::replace(&mut start, rows.end)..rows.end);
+            let span = std::mem::replace(&mut start, rows.end)..rows.end;
             let event = match event {
                 EventRef::Success(success) => Event::Success(self.hold(success)),
                 // The whole ledger belongs to the job.
                 EventRef::Other(ResultEvent::Job { .. }) => continue,
                 EventRef::Other(event) => event.into(),
             };
-            self.records.push(Held { start: span.start, rows: rows.into(), event });
+            self.records.push(Held { span: span.into(), rows: rows.into(), event });
         }
         Ok(())
     }
@@ -245,7 +239,7 @@ impl Message {
         let mut left_out = 0;
         records.retain(|held| {
             let keep = keeps(Shown { event: &held.event, body, processes, column_lists }, held);
-            left_out += if keep { 0 } else { held.span().len() };
+            left_out += if keep { 0 } else { held.span.len() };
             keep
         });
         left_out
@@ -253,10 +247,10 @@ impl Message {
 
     /// The bytes of its records, in as few pieces as they stand there.
     fn pieces(&self) -> impl Iterator<Item = Bytes> {
-        let runs = self.records.chunk_by(|one, next| one.rows.end == next.start);
+        let runs = self.records.chunk_by(|one, next| one.span.end == next.span.start);
         runs.filter_map(|run| {
             let (first, last) = (run.first()?, run.last()?);
-            Some(self.body.slice(Span { start: first.start, end: last.rows.end }.range()))
+            Some(self.body.slice(Span { start: first.span.start, end: last.span.end }.range()))
         })
     }
 }
@@ -272,7 +266,7 @@ impl Batch {
     pub fn read(&mut self, body: &Bytes) -> Result<(), NoRecord> {
         let mut message = Message::new(body.clone());
         let read = message.read();
-        self.bytes += message.records.iter().map(|held| held.span().len()).sum::<usize>();
+        self.bytes += message.records.iter().map(|held| held.span.len()).sum::<usize>();
         self.messages.push(message);
         read
     }
@@ -294,7 +288,7 @@ impl Batch {
             let body = message.body.clone();
             self.bytes -= message.retain(|record, held| {
                 let Some(reason) = refused(record.event) else { return true };
-                taken.push(Unreadable { bytes: body.slice(held.span().range()), reason });
+                taken.push(Unreadable { bytes: body.slice(held.span.range()), reason });
                 false
             });
         }
@@ -332,7 +326,7 @@ impl Batch {
         let mut end = 0;
         for message in &mut self.messages {
             self.bytes -= message.retain(|record, held| {
-                end += held.span().len();
+                end += held.span.len();
                 changes(record, end - held.rows.len()..end)
             });
         }

@@ -130,24 +130,25 @@ impl Decoder {
         let name = block.block.path.display();
         let mut file = TextFile::open(block.path, &name, options)?;
         file.has_holes = block.has_holes;
-        let BlockRange::Lines { first, last } = block.block.range else {
-            if !matches!(block.block.range, BlockRange::WholeText) {
-                return Err(wrong_range(&name, "a text file has no row groups"));
+        match block.block.range {
+            BlockRange::Lines { first, last } => {
+                let last = last.min(file.bytes());
+                let mut from = first;
+                while from <= last {
+                    let to = last.min(from.saturating_add(self.window_bytes - 1));
+                    file.read_lines(from, to, &mut self.text)?;
+                    let has_first_line = (from..=to).contains(&file.first_line());
+                    // Room for all of them is made once.
+                    let behind = if from == first { last - to } else { 0 };
+                    self.append_text(&file, options, has_first_line, behind, table);
+                    from = to + 1;
+                }
             }
-            file.read_prefix(u64::MAX, &mut self.text)?;
-            self.append_text(&file, options, true, 0, table);
-            return Ok(());
-        };
-        let last = last.min(file.bytes());
-        let mut from = first;
-        while from <= last {
-            let to = last.min(from.saturating_add(self.window_bytes - 1));
-            file.read_lines(from, to, &mut self.text)?;
-            let has_first_line = (from..=to).contains(&file.first_line());
-            // Room for all of them is made once.
-            let behind = if from == first { last - to } else { 0 };
-            self.append_text(&file, options, has_first_line, behind, table);
-            from = to + 1;
+            BlockRange::WholeText => {
+                file.read_prefix(u64::MAX, &mut self.text)?;
+                self.append_text(&file, options, true, 0, table);
+            }
+            BlockRange::RowGroup { .. } => return Err(wrong_range(&name, "a text file has no row groups")),
         }
         Ok(())
     }
