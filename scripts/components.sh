@@ -1,5 +1,4 @@
-# Sourced by scripts/up and scripts/down: which components there are, where they keep what they need, and which of their
-# processes still run.
+# Sourced by scripts/up and scripts/down: the components, their folders, and their running processes.
 #
 # GRISTMILL_COMPONENTS: folder of one set of components; two sets can run side by side.
 # GRISTMILL_PORT_SHIFT: added to every port below.
@@ -11,15 +10,15 @@ moto_port=$((5566 + shift_by))
 rabbitmq_port=$((5672 + shift_by))
 rabbitmq_management_port=$((15672 + shift_by))
 rabbitmq_distribution_port=$((25672 + shift_by))
-# Its own, not that of the machine (4369), so that it can be stopped.
+# A separate epmd, not that of the machine (4369), so that scripts/down can stop it.
 epmd_port=$((14369 + shift_by))
 
-# A process is known by its id and the time when it began: an id is used again, by anybody.
+# Process id and start time identify a process, since the system reuses ids.
 identity() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
 remember() { echo "$2 $(identity "$2")" >"$components/$1.pid"; }
 runs() {
     local pid began
-    # Who was gone before it could be remembered has no beginning.
+    # A process that has already ended has no start time.
     [ -f "$components/$1.pid" ] && read -r pid began <"$components/$1.pid" && [ -n "$began" ] &&
         [ "$(identity "$pid")" = "$began" ]
 }
@@ -32,7 +31,7 @@ stop() {
             sleep 0.1
             waited=$((waited + 1))
         done
-        # It leads a process group of its own.
+        # It leads its own process group.
         ! runs "$1" || kill -9 -- "-$pid"
     fi
     rm -f "$components/$1.pid"
@@ -40,7 +39,7 @@ stop() {
 
 rabbitmq_environment() {
     local folder=$components/rabbitmq
-    # Its cookie lies in its home, and with it the right to give it commands.
+    # Its home contains its cookie, which is needed to send it commands.
     export HOME=$folder
     export RABBITMQ_NODENAME=gristmill-$rabbitmq_port@localhost RABBITMQ_NODE_PORT=$rabbitmq_port
     export RABBITMQ_BASE=$folder RABBITMQ_MNESIA_BASE=$folder/data RABBITMQ_LOG_BASE=$folder/log

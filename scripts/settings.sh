@@ -1,5 +1,5 @@
-# Sourced by every script: where things are. What is built or downloaded lies outside the clone, so that the next
-# clone finds it again.
+# Sourced by every script: common folders and functions. Builds and downloads are stored outside the clone, so that the next
+# clone can use them.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gristmill
@@ -12,13 +12,13 @@ fail() {
     exit 1
 }
 
-# install_packages NAME…    (Debian's names)
+# install_packages NAME…    (Debian packages)
 install_packages() {
     local as_root=()
-    command -v apt-get >/dev/null || fail "Install what is missing (Debian calls it: $*)."
+    command -v apt-get >/dev/null || fail "Packages are missing. Install them (Debian's names: $*)."
     [ "$(id -u)" = 0 ] || as_root=(sudo)
     say "installing $*"
-    # An installation that was cut off forbids every later one until it is ended.
+    # An interrupted installation blocks every later one until it is finished.
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive dpkg --configure -a >&2 || true
     "${as_root[@]}" apt-get update -qq >&2
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
@@ -27,7 +27,7 @@ install_packages() {
 
 need_cargo() {
     command -v cargo >/dev/null && return
-    # rustup puts it here, but a shell that was open before does not know yet.
+    # rustup installs it here, but a shell opened before does not have it on its PATH.
     [ -x "$HOME/.cargo/bin/cargo" ] && PATH=$HOME/.cargo/bin:$PATH && return
     fail "cargo is missing. Install Rust 1.95 or newer, then run this again:
     curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh

@@ -1,6 +1,7 @@
 """Fixtures of the whole-job tests."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,11 +13,9 @@ from components import Components
 from harness import Workplace
 from targets import Target, lend
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 def find_executable() -> Path:
-    """`GRISTMILL`, else what scripts/build makes."""
+    """Returns `GRISTMILL`, else the executable of scripts/build."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     target = Path(os.environ.get("CARGO_TARGET_DIR", cache / "gristmill" / "target"))
     executable = Path(os.environ.get("GRISTMILL", target / "debug" / "gristmill"))
@@ -26,19 +25,26 @@ def find_executable() -> Path:
 
 
 EXECUTABLE = find_executable()
+# Commands inherit this setting, and do not handle signals that are ignored, as SIGHUP is after `nohup`.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session")
+def executable() -> Path:
+    return EXECUTABLE
 
 
 @pytest.fixture
-def workplace(tmp_path: Path) -> Iterator[Workplace]:
+def workplace(tmp_path: Path, executable: Path) -> Iterator[Workplace]:
     """A fresh folder to run jobs in."""
-    workplace = Workplace(tmp_path, EXECUTABLE, Path(sys.executable))
+    workplace = Workplace(tmp_path, executable, Path(sys.executable))
     yield workplace
     workplace.kill_what_still_runs()
 
 
 @pytest.fixture(scope="session")
 def components() -> Components:
-    """LocalStack, RabbitMQ and moto, which run already. The test fails if they do not."""
+    """LocalStack, RabbitMQ and moto. The test fails if they do not run."""
     return Components.from_environment()
 
 
@@ -61,7 +67,7 @@ def rabbitmq(workplace: Workplace, components: Components) -> Iterator[Target]:
 
 
 def crash_points() -> list[str]:
-    """Every step of the write path, as the executable itself lists them."""
+    """Every step of the write path, as listed by the executable."""
     listed = subprocess.run([EXECUTABLE, "crash-points"], capture_output=True, text=True, check=True)
     return listed.stdout.split()
 
@@ -72,7 +78,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """In a process of pytest-xdist the id of a test ends with its group, or the group does not hold."""
+    """In a pytest-xdist process the id of a test must end with its group, or the group has no effect."""
     if hasattr(session.config, "workerinput"):
         for item in session.items:
             group = item.get_closest_marker("xdist_group")
@@ -80,7 +86,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What the tests of faults did, and what came of it."""
+    """Prints the actions of the fault tests and their results."""
     reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
     told = [(report.nodeid.partition("::")[2], dict(report.user_properties).get("faults")) for report in reports]
     for test, faults in sorted(line for line in told if line[1]):

@@ -1,4 +1,4 @@
-"""Writes what the example needs: the 1 797 handwritten digits of scikit-learn as PNG files, and a trained model.
+"""Writes the data of the example: the 1 797 handwritten digits of scikit-learn as PNG files, and a trained model.
 
 The model sees every other digit, so that accuracy.py can measure it on the rest.
 """
@@ -19,7 +19,7 @@ images.mkdir(parents=True, exist_ok=True)
 digits = load_digits()
 names = [f"digit_{position:04}.png" for position in range(len(digits.images))]
 for name, image in zip(names, digits.images, strict=True):
-    # scikit-learn has 17 shades of grey, 0 to 16; times 15 they fill a byte and can be taken back exactly.
+    # scikit-learn has 17 shades of grey, 0 to 16; times 15 they fill a byte, which is exactly reversible.
     Image.fromarray((image * 15).astype(np.uint8)).save(images / name)
 
 with (data / "labels.csv").open("w", newline="") as file:

@@ -1,9 +1,9 @@
-# A worker image with packages of your own, for nodes that should not install them at run time. The build context is a
-# folder with a `requirements.txt`, and whatever that names by a relative path:
+# A worker image with packages of your own, for workers that should not install them at run time. The build context is a
+# folder with a `requirements.txt` and the files that it names by a relative path:
 #
 #   docker build -f infra/images/derived.Dockerfile --build-arg WORKER=gristmill-worker -t my-worker my-folder
 #
-# The alternative needs no image: a job that names its `environment` gets it made by the node, once for each content,
+# The alternative needs no image: for a job that names its `environment`, each worker creates it once for each content,
 # below /var/cache/gristmill.
 ARG WORKER=gristmill-worker
 FROM ${WORKER}

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ("gristmill", "gristmill-python")
 LICENCE_FILE = re.compile(r"(licen[cs]e|copying|copyright|notice|unlicense)", re.IGNORECASE)
 SOURCES_OF_OTHERS = ("aws-lc", "zstd", "third_party", "src")
-"""Folders of a package that may hold the work of others, with a licence of its own."""
+"""Folders of a package that may contain third-party work with its own licence."""
 
 NOT_TEXT = (".rs", ".c", ".h", ".html")
 
@@ -28,7 +28,7 @@ Apache-2.0, texts as for the packages below. SQLite, which is part of libsqlite3
 
 
 def linked_packages():
-    """The packages, from a registry, whose code ends up in what is handed out."""
+    """Returns the packages from a registry whose code the distributed files contain."""
     host = re.search(r"host: (\S+)", run("rustc", "-vV"))[1]
     metadata = json.loads(run("cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", host))
     packages = {package["id"]: package for package in metadata["packages"]}
@@ -52,19 +52,19 @@ def run(*command):
 
 
 def texts_of(package):
-    """Every licence text that comes with a package, else the standard texts of the licence it names."""
+    """Returns every licence text of a package, else the standard texts of the licence that it names."""
     folder = Path(package["manifest_path"]).parent
     found = [file for file in folder.iterdir() if LICENCE_FILE.match(file.name)]
     for below in SOURCES_OF_OTHERS:
         found += [file for file in (folder / below).rglob("*") if LICENCE_FILE.match(file.name)]
     files = [file for file in sorted(set(found)) if file.is_file() and file.suffix not in NOT_TEXT]
-    # Beside others, COPYING tells that there is a choice, or is the choice that is not taken (GPL of zstd).
+    # Beside other licence files, COPYING describes a choice, or is the other choice (GPL of zstd).
     chosen = [file for file in files if file.name != "COPYING"] or files
     return [file.read_text(errors="replace") for file in chosen] or standard_texts(package)
 
 
 def standard_texts(package):
-    """For the few that name a licence and ship no text."""
+    """Returns standard texts for the few packages that name a licence but contain no text."""
     offered = set(re.split(r"\s+OR\s+|/", package["license"] or ""))
     if "Apache-2.0" in offered:
         return [(ROOT / "LICENSE-APACHE").read_text()]

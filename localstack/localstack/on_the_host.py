@@ -1,4 +1,4 @@
-"""Starts LocalStack on the host, with three faults of LocalStack 4.13 mended.
+"""Starts LocalStack on the host, with fixes for three bugs of LocalStack 4.13.
 
 It takes only the port from an IPv4 address in GATEWAY_LISTEN and then listens on every address of the machine. In a
 container that is right, as the container decides what is published; here it listens on 127.0.0.1 alone.

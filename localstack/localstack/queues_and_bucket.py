@@ -10,7 +10,7 @@ import os
 import boto3
 
 PREFIX = os.environ.get("GRISTMILL_PREFIX", "gristmill")
-# Gristmill ends what is delivered too often itself, as a failed mini-batch; a message that gets this far is broken.
+# Gristmill itself fails mini-batches that are delivered too often; only unreadable messages get this far.
 RECEIVE_COUNT_MAX = 1000
 RETENTION_SECONDS = 14 * 24 * 60 * 60
 
@@ -32,5 +32,5 @@ def create(name, **attributes):
 redrive = json.dumps({"deadLetterTargetArn": create("dead-letters"), "maxReceiveCount": str(RECEIVE_COUNT_MAX)})
 create("tasks", RedrivePolicy=redrive)
 create("results", RedrivePolicy=redrive)
-# In this region, and only here, a bucket that is there already and belongs to the caller is no error.
+# Only in this region an existing bucket of the caller is not an error.
 boto3.client("s3", **clients).create_bucket(Bucket=PREFIX)

@@ -1,20 +1,22 @@
-"""Measures gristmill beside its peers: the same data, one run, sides that take turns, medians of a few rounds.
+"""Compares gristmill with its peers: the same data, one run, sides that take turns, medians of a few rounds.
 
-Figures go to results.json, each workload with its own date and commit; RESULTS.md and the charts are made from it.
+It writes the figures to results.json, each workload with its own date and commit, and from them RESULTS.md and charts.
 """
 
 from __future__ import annotations
 
 import argparse
+import filecmp
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from measure import TIMEOUT_SECONDS, Measured, TimedOutError, measure
+from measure import TIMEOUT_SECONDS, Measured, Side, TimedOutError, measure
 from report import circumstances, lines_of, write_report
 from workloads import WORKLOADS, Workload
 
@@ -27,9 +29,10 @@ SLOW_SECONDS = 60
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"{', '.join(WORKLOADS)} (default: all)")
-    parser.add_argument("--scale", type=float, default=1.0, help="size of the data; that of the results is 1")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of the data; the results have 1")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", help="only these, for example daft,pool; implies --keep-results")
+    parser.add_argument("--beside", type=Path, metavar="EXECUTABLE", help="another gristmill, instead of all peers")
     parser.add_argument("--data", type=Path, required=True, help="folder for data, kept for the next run")
     parser.add_argument("--keep-results", action="store_true", help="print only, leave the results as they are")
     options = parser.parse_args()
@@ -38,8 +41,8 @@ def main() -> None:
     if options.workloads == ["report"]:
         return write_report(json.loads(FIGURES.read_text()))
     peers = None if options.peers is None else set(filter(None, options.peers.split(",")))
-    # The page compares with all of them.
-    options.keep_results |= peers is not None
+    # The page compares all peers.
+    options.keep_results |= peers is not None or options.beside is not None
 
     options.data.mkdir(parents=True, exist_ok=True)
     work = options.data / "work"
@@ -48,6 +51,9 @@ def main() -> None:
             run_beside_components(name, options)
             continue
         for workload in WORKLOADS[name](options.data, options.scale):
+            if options.beside is not None:
+                workload.sides = beside(options.beside, workload)
+                workload.same = same_output
             if peers is not None:
                 workload.sides = {
                     side: make for side, make in workload.sides.items() if side in {"gristmill", "imports", *peers}
@@ -64,17 +70,41 @@ def main() -> None:
     shutil.rmtree(work, ignore_errors=True)
 
 
+def beside(executable: Path, workload: Workload) -> dict[str, Callable[[Path], Side]]:
+    """Returns the sides of a comparison between two builds: ours, and the same work by another executable."""
+    if (ours := workload.sides.get("gristmill")) is None:
+        return {}
+
+    def other(folder: Path) -> Side:
+        built = os.environ["GRISTMILL"]
+        os.environ["GRISTMILL"] = str(executable.resolve())
+        try:
+            return ours(folder)
+        finally:
+            os.environ["GRISTMILL"] = built
+
+    return {"gristmill": ours, "beside": other}
+
+
+def same_output(_: str, ours: Path, theirs: Path) -> bool:
+    """Compares what two builds wrote, byte for byte; a command that writes no rows prints them."""
+    pair = (ours, theirs) if ours.exists() else (ours.with_name("printed"), theirs.with_name("printed"))
+    return filecmp.cmp(*pair, shallow=False)
+
+
 def run_beside_components(name: str, options: argparse.Namespace) -> None:
-    """One workload in a process of its own, so that its components do not run beside the others."""
+    """Runs one workload in a separate process, so that its components do not run beside the others."""
     command = [str(HERE.parent.parent / "scripts" / "with-components"), sys.executable, __file__, name]
     command += ["--data", str(options.data), "--scale", str(options.scale), "--rounds", str(options.rounds)]
+    if options.beside is not None:
+        command += ["--beside", str(options.beside)]
     ended = subprocess.run([*command, *(["--keep-results"] if options.keep_results else [])])
     if ended.returncode != 0:
         sys.exit(f"{name} ended with status {ended.returncode}.")
 
 
 def compare(workload: Workload, work: Path, rounds: int) -> dict:
-    """Runs all sides, round by round; returns the figures of each."""
+    """Runs all sides, round by round, and returns the figures of each."""
     figures: dict[str, list[Measured]] = {side: [] for side in workload.sides}
     for number in range(min(rounds, workload.rounds_max or rounds)):
         shutil.rmtree(work, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Says where the processor time of the engine goes: workloads under `perf`, samples sorted by what was being done.
+"""Shows where the processor time of the engine goes: runs workloads under `perf` and sorts the samples by activity.
 
 Writes PROFILE.md. Needs `perf` (on Debian: apt-get install linux-perf).
 """
@@ -20,35 +20,35 @@ from workloads import WORKLOADS, Workload
 HERE = Path(__file__).resolve().parent
 SAMPLES_PER_SECOND = 2000
 PROFILED = {
-    "noop": ("return_input", "µs a mini-batch", 1e6),
-    "files": ("length", "µs a file", 1e6),
-    "csv": ("score", "ms a MB", 1e3),
-    "parquet": ("score", "ms a million rows", 1e3),
+    "noop": ("return_input", "µs per mini-batch", 1e6),
+    "files": ("length", "µs per file", 1e6),
+    "csv": ("score", "ms per MB", 1e3),
+    "parquet": ("score", "ms per million rows", 1e3),
 }
 PYTHON = ("python", "python3")
 
 SYSTEM_CALLS = (
     ("sockets and wake-ups", "recv|send|epoll|futex|poll|eventfd|sched"),
-    ("files are read", "read"),
-    ("files and memory files are written", "write|fsync|fdatasync|truncate"),
-    ("memory is asked for and given back", "mmap|munmap|madvise|brk|mprotect"),
+    ("file reads", "read"),
+    ("writes to files and memory files", "write|fsync|fdatasync|truncate"),
+    ("memory mapping", "mmap|munmap|madvise|brk|mprotect"),
 )
-"""What the kernel does for whom: the first that the name of a system call matches."""
+"""Activities of the kernel; the first pattern that matches the name of a system call counts."""
 
 DECODE = re.compile(r"tables::|parquet|snap::|arrow|fast_float|memchr|simdutf8|miniz|zlib")
 TABLE_IN = re.compile(r"table_in|arrow|PyString|numpy")
 
 INTRODUCTION = f"""# Where the time goes
 
-Printed by `scripts/bench profile`: processor time of all processes of one `gristmill run`, sampled
-{SAMPLES_PER_SECOND:,} times a second by `perf`, sorted by what was being done. *Interpreter* holds the start of the
-processes and the imports of the script; the last line says how much that is.
+`scripts/bench profile` writes this page: the processor time of all processes of one `gristmill run`, sampled
+{SAMPLES_PER_SECOND:,} times a second by `perf`, by activity. *Interpreter* includes the start of the processes and the
+imports of the script; the last line of each section has their share.
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench profile", description=__doc__)
-    parser.add_argument("--scale", type=float, default=1.0, help="size of the data; that of PROFILE.md is 1")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of the data; PROFILE.md has 1")
     parser.add_argument("--data", type=Path, required=True, help="folder for data, kept for the next run")
     parser.add_argument("--keep-results", action="store_true", help="print only, leave PROFILE.md as it is")
     options = parser.parse_args()
@@ -79,18 +79,18 @@ def section(workload: Workload, script: str, unit: str, factor: float, work: Pat
     whole = sum(seconds.values())
     rows = [
         [what, f"{spent:.2f} s", f"{spent / whole:.0%}", f"{spent / workload.amount * factor:.2f}"]
-        for what, spent in [*seconds.items(), ("together", whole)]
+        for what, spent in [*seconds.items(), ("total", whole)]
         if spent / whole >= 0.005
     ]
     start = start_seconds(script) * (os.cpu_count() or 1)
     return (
-        f"\n## {workload.title}\n\n{table(('what', 'processor time', 'share', unit), rows)}\n\n"
-        f"Starting the interpreters and importing what the script imports takes {start:.2f} s of it.\n"
+        f"\n## {workload.title}\n\n{table(('activity', 'processor time', 'share', unit), rows)}\n\n"
+        f"Starting the interpreters and the imports of the script take {start:.2f} s of it.\n"
     )
 
 
 def start_seconds(script: str) -> float:
-    """Processor time of one interpreter that imports what the engine does, and the script."""
+    """Returns the processor time of one interpreter that imports the script and the modules of the engine."""
     imports = f"import json, logging, traceback, {script}"
     before = os.times()
     subprocess.run([sys.executable, "-c", imports], env={**os.environ, "PYTHONPATH": str(HERE / "user")}, check=True)
@@ -99,42 +99,42 @@ def start_seconds(script: str) -> float:
 
 
 def count_samples(samples: Path) -> Counter[str]:
-    """Samples for each thing that was being done."""
+    """Returns the number of samples for each activity."""
     script = ["perf", "script", "-i", str(samples), "-F", "comm,ip,sym,dso"]
     printed = subprocess.run(script, capture_output=True, text=True, check=True).stdout
     counts: Counter[str] = Counter()
     for sample in printed.split("\n\n"):
         head, *stack = sample.strip("\n").split("\n")
         if stack:
-            counts[what_was_done(head.strip(), [frame.split(maxsplit=1)[-1] for frame in stack])] += 1
+            counts[activity_of(head.strip(), [frame.split(maxsplit=1)[-1] for frame in stack])] += 1
     return counts
 
 
-def what_was_done(thread: str, stack: list[str]) -> str:
-    """A few words for a sample: the thread's name, and its frames, `symbol (file)`, innermost first."""
+def activity_of(thread: str, stack: list[str]) -> str:
+    """Returns the activity of a sample from its thread's name and its frames, `symbol (file)`, innermost first."""
     leaf = stack[0]
     is_python = thread in PYTHON
     if "[kernel" in leaf or "([vdso])" in leaf:
-        who = "Python process" if is_python else "SQLite" if thread == "queue" else "engine"
-        return f"kernel for {who}: {what_the_kernel_did(stack)}"
+        owner = "Python process" if is_python else "SQLite" if thread == "queue" else "engine"
+        return f"kernel for {owner}: {kernel_activity(stack)}"
     if is_python:
         if "_native" in leaf:
-            return "extension: tables become frames" if TABLE_IN.search(leaf) else "extension: rows become text"
+            return "extension: tables to frames" if TABLE_IN.search(leaf) else "extension: rows to text"
         if "libpython" in leaf or "/bin/python" in leaf or "ld-linux" in leaf:
             return "interpreter"
         return "NumPy, pandas, C library: the script, and copies of columns"
     if thread == "queue":
         return "engine: SQLite"
-    return "engine: tables are split and decoded" if DECODE.search(leaf) else "engine: everything else"
+    return "engine: splitting and decoding tables" if DECODE.search(leaf) else "engine: other"
 
 
-def what_the_kernel_did(stack: list[str]) -> str:
+def kernel_activity(stack: list[str]) -> str:
     for frame in stack:
         if "page_fault" in frame:
-            return "pages are made and cleared"
+            return "page faults"
         if call := re.search(r"(?:__x64_sys_|ksys_|do_sys_)(\w+)", frame):
-            return next((what for what, names in SYSTEM_CALLS if re.search(names, call[1])), "the rest")
-    return "the rest"
+            return next((activity for activity, names in SYSTEM_CALLS if re.search(names, call[1])), "other")
+    return "other"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draws the two charts as plain SVG, each on a background of its own that follows the reader's light or dark."""
+"""Draws the two charts as plain SVG, with a background that follows the reader's light or dark theme."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STYLE = """
 @dataclass
 class Bar:
     name: str
-    # Time by that of gristmill.
+    # Time relative to gristmill.
     ratio: float
     label: str
 
@@ -61,7 +61,7 @@ def line(x1: float, y1: float, x2: float, y2: float, style: str, more: str = "")
 
 
 def bars(title: str, groups: list[Group]) -> str:
-    """A group of horizontal bars for each workload, on a logarithmic scale."""
+    """Returns a chart with a group of horizontal bars for each workload, on a logarithmic scale."""
     bar, gap, left, right, top = 13, 4, 120, WIDTH - 130, 62
     ratios = [bar.ratio for group in groups for bar in group.bars]
     low, high = math.log10(min(0.5, *ratios) * 0.8), math.log10(max(2, *ratios))
@@ -93,7 +93,7 @@ def bars(title: str, groups: list[Group]) -> str:
 
 
 def curves(title: str, drawn_curves: list[Curve]) -> str:
-    """Time against size, each by its smallest, with two logarithmic axes; the dashed line is linear growth."""
+    """Returns a chart of time by relative size, on logarithmic axes; the dashed line is linear growth."""
     left, right, top, bottom = 70, WIDTH - 230, 62, 400
     sizes = [size / curve.points[0][0] for curve in drawn_curves for size, _, _ in curve.points]
     times = [seconds for curve in drawn_curves for _, seconds, _ in curve.points]
@@ -127,7 +127,7 @@ def curves(title: str, drawn_curves: list[Curve]) -> str:
         parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3.5" class="curve{number}"/>' for px, py in places]
         (last_x, last_y), (_, seconds, size) = places[-1], curve.points[-1]
         labels.append((last_y, last_x + 10, curve.title, f"{size}: {seconds:.3g} s"))
-    # From the top down, with room for two lines each.
+    # From top to bottom, with room for two lines each.
     free_y = top
     for label_y, label_x, name, figures in sorted(labels):
         free_y = max(free_y, label_y)

@@ -1,4 +1,4 @@
-"""The data of the workloads, made once for each size and kept for the next run."""
+"""Data of the workloads, generated once for each size and kept for the next run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pyarrow.parquet
 
 TABLE_FILES = 8
 ROW_BYTES = 72
-# A column of nothing but 0 and 1 would be one of truth values.
+# A column of only 0 and 1 would have the type bool.
 FIRST_ID = 1000
 WORDS = ["amber", "basalt", "cedar", "delta", "ember", "fjord", "granite", "iris"]
 ROW_GROUP_ROWS = 100_000
@@ -29,7 +29,7 @@ def need_space(folder: Path, needed_bytes: int, what: str) -> None:
 
 
 def once(folder: Path, needed_bytes: int, what: str, make: Callable[[Path], None]) -> Path:
-    """Makes the folder unless a former run has; half of one is never left under its name."""
+    """Creates the folder unless it exists; a partial folder never has the final name."""
     if folder.exists():
         return folder
     need_space(folder.parent, needed_bytes, what)
@@ -43,7 +43,7 @@ def once(folder: Path, needed_bytes: int, what: str, make: Callable[[Path], None
 
 
 def small_files(cache: Path, count: int, size: int = 8) -> Path:
-    """A folder of so many files of so many bytes, a thousand in each subfolder."""
+    """Returns a folder with this many files of this many bytes, a thousand in each subfolder."""
 
     def make(folder: Path) -> None:
         for number in range(count):
@@ -59,7 +59,7 @@ def small_files(cache: Path, count: int, size: int = 8) -> Path:
 
 
 def csv_tables(cache: Path, rows: int) -> Path:
-    """Eight CSV files with together so many rows of about 72 bytes."""
+    """Returns a folder of eight CSV files with this many rows in total, of about 72 bytes each."""
     options = pyarrow.csv.WriteOptions(quoting_header="none")
 
     def make(folder: Path) -> None:
@@ -70,7 +70,7 @@ def csv_tables(cache: Path, rows: int) -> Path:
 
 
 def parquet_tables(cache: Path, rows: int) -> Path:
-    """The same rows as eight Parquet files."""
+    """Returns a folder with the same rows as eight Parquet files."""
 
     def make(folder: Path) -> None:
         for name, table in tables(rows):
@@ -80,7 +80,7 @@ def parquet_tables(cache: Path, rows: int) -> Path:
 
 
 def repeated(tables: Path, copies: int) -> Path:
-    """The files of a folder, so many times under names of their own; they are links, so that they take no space."""
+    """Returns a folder with several links to each file of another folder, which take no space."""
 
     def make(folder: Path) -> None:
         for copy in range(copies):
@@ -91,7 +91,7 @@ def repeated(tables: Path, copies: int) -> Path:
 
 
 def tables(rows: int):
-    """The rows, a file at a time: an id, six floats, and a text that needs quotes."""
+    """Yields the rows file by file: an id, six floats, and a text that needs quotes."""
     notes = pa.array([f"{one}, {other} {number}" for one in WORDS for other in WORDS for number in range(100)])
     bounds = np.linspace(0, rows, min(TABLE_FILES, rows) + 1).astype(int)
     for number, (first, end) in enumerate(itertools.pairwise(bounds)):

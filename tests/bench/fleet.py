@@ -1,7 +1,7 @@
-"""Measures jobs that go through a queue: throughput beside what people use there, and how soon a fleet reacts.
+"""Measures jobs that go through a queue: throughput compared with common alternatives, and reaction times of a fleet.
 
-Throughput: beside Celery on the same RabbitMQ, whose worker is already up, and beside a boto3 loop on the same SQS that
-receives and deletes messages which are already there. Sides alternate; figures are medians.
+Throughput is compared with Celery on the same RabbitMQ, whose worker is already running, and with a boto3 loop on the
+same SQS that receives and deletes existing messages. Sides alternate; figures are medians.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run(files):
 
 
 class Target:
-    """A fresh target: queues and a prefix in the store that nobody else uses."""
+    """A fresh target: queues and a store prefix of its own."""
 
     def __init__(self, kind: str, folder: Path, endpoint: str, amqp: str) -> None:
         self.kind = kind
@@ -73,7 +73,7 @@ class Target:
         return [os.environ["GRISTMILL"], *arguments]
 
     def run(self, *arguments: str) -> str:
-        """Runs one command to its end; returns what it printed. A failure ends the benchmark."""
+        """Runs one command to its end and returns its output. A failure ends the benchmark."""
         ended = subprocess.run(self.command(*arguments), env=self.environment, capture_output=True, text=True)
         if ended.returncode != 0:
             sys.exit(
@@ -83,7 +83,7 @@ class Target:
 
     @contextlib.contextmanager
     def roles(self, workers: int) -> Iterator[list[subprocess.Popen]]:
-        """Workers and a reducer, killed at the end."""
+        """Runs workers and a reducer, and kills them at the end."""
         with (self.folder / "roles.txt").open("wb") as log:
             start = lambda *arguments: subprocess.Popen(  # noqa: E731
                 self.command(*arguments), env=self.environment, stdout=log, stderr=log
@@ -98,7 +98,7 @@ class Target:
                     process.wait()
 
     def write_job(self, data: Path, script: str, run_seconds: float = 0, **settings: object) -> Path:
-        """Writes job file and script; returns the job file."""
+        """Writes job file and script, and returns the path of the job file."""
         code = self.folder / "code"
         code.mkdir(exist_ok=True)
         (code / "entry.py").write_text(script)
@@ -121,7 +121,7 @@ class Target:
         return file
 
     def records(self) -> list[tuple[str, int, int, float]]:
-        """Every start of `run`: file, process, node, time."""
+        """Returns every start of `run`: file, process, node, time."""
         record = self.folder / "record"
         lines = record.read_text().splitlines() if record.exists() else []
         fields = (line.split() for line in lines)
@@ -151,7 +151,7 @@ def check_rows(target: Target, count: int) -> None:
 
 
 def whole_run(target: Target, data: Path, count: int) -> float:
-    """Seconds of one command that starts, plans, publishes, runs and writes the output."""
+    """Returns the seconds of one command that starts, plans, publishes, runs and writes the output."""
     job = target.write_job(data, RETURN_INPUT)
     started = time.perf_counter()
     target.run("run", str(job))
@@ -161,7 +161,7 @@ def whole_run(target: Target, data: Path, count: int) -> float:
 
 
 def work_off(target: Target, data: Path, count: int) -> float:
-    """Seconds from the start of a worker and a reducer until the output of a published job stands."""
+    """Returns the seconds from the start of a worker and a reducer until the output of a published job exists."""
     target.run("enqueue", str(target.write_job(data, RETURN_INPUT)))
     started = time.perf_counter()
     with target.roles(workers=1):
@@ -172,13 +172,13 @@ def work_off(target: Target, data: Path, count: int) -> float:
 
 
 def peer(*command: str) -> float:
-    """Seconds that the other side has measured itself."""
+    """Returns the seconds that the other side measures itself."""
     printed = subprocess.run((sys.executable, *command), check=True, stdout=subprocess.PIPE, text=True)
     return float(printed.stdout.splitlines()[0])
 
 
 def alternate(rounds: int, *sides: Callable[[], float]) -> list[float]:
-    """Medians of all sides, which take turns."""
+    """Returns the medians of all sides, which take turns."""
     seconds: list[list[float]] = [[] for _ in sides]
     for number in range(rounds):
         turns = list(zip(seconds, sides, strict=True))
@@ -189,7 +189,7 @@ def alternate(rounds: int, *sides: Callable[[], float]) -> list[float]:
 
 
 def takeover(target: Target, data: Path) -> float:
-    """Seconds from SIGKILL of one of two workers until what it ran runs on the other."""
+    """Returns the seconds from SIGKILL of one of two workers until its mini-batches run on the other."""
     job = target.write_job(data, RECORD_START, run_seconds=1)
     with target.roles(workers=2) as nodes:
         target.run("enqueue", str(job))
@@ -207,7 +207,7 @@ def takeover(target: Target, data: Path) -> float:
 
 
 def cancellation(target: Target, data: Path) -> float:
-    """Seconds from the command `cancel` until no process of the job is left on three workers."""
+    """Returns the seconds from the command `cancel` until three workers run no process of the job."""
     job = target.write_job(data, RECORD_START, run_seconds=60)
     with target.roles(workers=3):
         job_id = target.run("enqueue", str(job)).split()[0]
@@ -220,7 +220,7 @@ def cancellation(target: Target, data: Path) -> float:
 
 
 def requests(target_through: Callable[[str], Target], endpoint: str, data: Path, count: int) -> dict[str, float]:
-    """Requests to SQS and S3 for each 1 000 mini-batches, by kind."""
+    """Returns the requests to SQS and S3 per 1 000 mini-batches, by kind."""
     counts: Counter[str] = Counter()
 
     def take_note(_: AwsProxy, request: Request) -> None:
@@ -256,7 +256,7 @@ def main() -> None:
         return Target(kind, folder, endpoint, amqp)
 
     work.mkdir(parents=True, exist_ok=True)
-    lines = ["| workload | gristmill | beside it | ratio |", "|---|---|---|---|"]
+    lines = ["| workload | gristmill | other | ratio |", "|---|---|---|---|"]
 
     def rate(seconds: float) -> str:
         return f"{seconds:.1f} s ({count / seconds:,.0f}/s)"
@@ -283,7 +283,7 @@ def main() -> None:
 
     lines += ["", "| reaction | RabbitMQ | SQS |", "|---|---|---|"]
     for title, measure in (
-        ("SIGKILL of a worker until what it ran runs elsewhere", takeover),
+        ("SIGKILL of a worker until its mini-batches run elsewhere", takeover),
         ("`gristmill cancel` until three workers have stopped", cancellation),
     ):
         seconds = [
@@ -293,7 +293,7 @@ def main() -> None:
         lines.append(f"| {title} | {seconds[0]:.1f} s | {seconds[1]:.1f} s |")
         print(lines[-1], flush=True)
 
-    lines += ["", "| requests for each 1 000 mini-batches of one file (SQS and S3) | |", "|---|---|"]
+    lines += ["", "| requests per 1 000 mini-batches of one file (SQS and S3) | |", "|---|---|"]
     counted = requests(lambda url: new_target("SQS", url), endpoint, data, count)
     lines += [f"| {kind} | {number:.1f} |" for kind, number in counted.items()]
     shutil.rmtree(work, ignore_errors=True)
@@ -307,12 +307,12 @@ def main() -> None:
 def report(table: str, options: argparse.Namespace) -> str:
     return f"""# How fast through a queue
 
-Written by `scripts/bench fleet`. Both brokers, the store and all roles share one small machine, so these are ratios,
-not what a fleet does. RabbitMQ is Debian's, with quorum queues; SQS and S3 are LocalStack. Each figure is the median of
-{options.rounds} rounds of release builds, with {PROCESSES} Python processes. *The whole command* starts, plans,
-publishes, runs and writes the one ordered file; *once they are published* is from the start of a worker and a reducer
-to that file. Celery acknowledges late and returns results, and its worker is up before its clock starts; the boto3 loop
-only receives and deletes messages that are already there. *Ratio*: above 1, gristmill is faster.
+`scripts/bench fleet` writes this page. Both brokers, the store and all roles share one small machine, so look at the
+ratios: a real fleet has other times. RabbitMQ is Debian's, with quorum queues; SQS and S3 are LocalStack. Each figure
+is the median of {options.rounds} rounds of release builds, with {PROCESSES} Python processes. *The whole command*
+starts, plans, publishes, runs and writes the one ordered file; *once they are published* is from the start of a worker
+and a reducer to that file. Celery acknowledges late and returns results, and its worker starts before its clock; the
+boto3 loop only receives and deletes existing messages. *Ratio*: above 1, gristmill is faster.
 
 {table}
 

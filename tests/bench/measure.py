@@ -1,4 +1,4 @@
-"""Runs one command and measures it: wall-clock time, CPU time of the whole tree of processes, peak memory."""
+"""Runs one command and measures wall-clock time, CPU time of the whole process tree, and peak memory."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from timed import total_seconds  # noqa: E402
 TIMEOUT_SECONDS = 900
 SAMPLE_MILLISECONDS = 20
 TREE_SAMPLE_SECONDS = 0.25
-# Of free memory, which is not filled.
+# Free memory that remains unfilled.
 SPARE_BYTES = 512 << 20
 PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass
 class Side:
-    """How one side does the work; what it has to prepare has been done."""
+    """The command of one side, with all preparations done."""
 
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
-    # The command measures itself, and prints its seconds as a line of their own.
+    # The command measures itself, and prints its seconds on a separate line.
     prints_seconds: bool = False
     # The command has done its work when a file of this name is there (a glob below a folder); it is stopped then.
     until: tuple[Path, str] | None = None
@@ -45,13 +45,13 @@ class Side:
 
 @dataclass
 class Measured:
-    """One run of one side. Memory is that of the process itself; `tree_mib` that of all of its tree."""
+    """One run of one side. Memory is that of the process itself; `tree_mib` is that of its whole tree."""
 
     seconds: float
     cpu_seconds: float
     peak_mib: float
     tree_mib: float | None
-    # CPU time of the user's function, where that counts itself.
+    # CPU time of the user's function, if it measures itself.
     user_seconds: float | None
 
 
@@ -60,9 +60,9 @@ class TimedOutError(Exception):
 
 
 def measure(side: Side, output: Path, with_tree: bool = False, fills_bytes: int = 0) -> Measured:
-    """Runs the side to its end; what it prints goes to `output`. A failure ends the benchmark."""
+    """Runs the side to its end with its output in `output`. A failure ends the benchmark."""
     adopt_orphans(True)
-    # What the side before has written is not written to disk at the expense of this one.
+    # Flush the data of the previous side now, not at the expense of this one.
     os.sync()
     fill_memory(fills_bytes)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, output.open("wb") as file:
@@ -72,7 +72,7 @@ def measure(side: Side, output: Path, with_tree: bool = False, fills_bytes: int 
             **os.environ,
             "PYTHONPATH": str(USER),
             "BENCH_USER_SECONDS": str(user_seconds),
-            # Ray and Dask leave things there.
+            # Ray and Dask leave files there.
             "TMPDIR": scratch,
             **side.environment,
         }
@@ -84,7 +84,7 @@ def measure(side: Side, output: Path, with_tree: bool = False, fills_bytes: int 
         end, ended = select.poll(), os.pidfd_open(process.pid)
         end.register(ended, select.POLLIN)
         while True:
-            # The kernel keeps the peak of a process itself, so the last sample before its end is all that matters.
+            # The kernel records the peak of a process, so only the last sample before its end matters.
             peak = max(peak, status_kib(process.pid))
             if with_tree and time.perf_counter() >= tree_due:
                 tree_peak = max(tree_peak, tree_kib(process.pid) + shared_kib() - shared_before)
@@ -114,8 +114,8 @@ def measure(side: Side, output: Path, with_tree: bool = False, fills_bytes: int 
 
 
 def fill_memory(size: int) -> None:
-    """Has so much of the free memory filled once. A virtual machine may lend it to its host while nobody uses it, and
-    get it back slowly, page by page: whoever goes first would pay for that. Files that are in memory stay there."""
+    """Fills this much of the free memory once. A virtual machine may lend unused memory to its host and get it back
+    slowly, page by page, at the expense of the first side. Cached files stay in memory."""
     size = min(size, (kib_of("/proc/meminfo", "MemFree:") << 10) - SPARE_BYTES)
     if size > 0:
         fill = f"import mmap; mmap.mmap(-1, {size}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)"
@@ -127,13 +127,13 @@ def printed_seconds(printed: str) -> float:
 
 
 def adopt_orphans(adopt: bool) -> None:
-    """Whether what outlives its parent becomes a child of this process, so that it is counted, and ended."""
+    """Sets whether this process adopts orphaned descendants, so that it can count and end them."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
 def end_tree(process: subprocess.Popen) -> None:
-    """Waits for a process and for what it has left behind, which has a minute to end by itself: some disks take ten
-    seconds to remove ten gigabytes."""
+    """Waits for a process and its descendants, and kills them after a minute: some disks take ten seconds to remove ten
+    gigabytes."""
     patience = time.monotonic() + 60
     while children(os.getpid()):
         if time.monotonic() > patience:
@@ -165,22 +165,22 @@ def children(pid: int) -> list[int]:
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all below it."""
+    """Returns a process and all its descendants."""
     return [pid, *(below for child in children(pid) for below in tree(child))]
 
 
 def status_kib(pid: int) -> int:
-    """The peak of the resident memory of one process."""
+    """Returns the peak resident memory of one process."""
     return kib_of(f"/proc/{pid}/status", "VmHWM:")
 
 
 def tree_kib(pid: int) -> int:
-    """Memory of a tree, what its processes share counted once, without memory files."""
+    """Returns the memory of a tree without memory files, counting shared pages once."""
     return sum(kib_of(f"/proc/{member}/smaps_rollup", "Pss_Anon:", "Pss_File:") for member in tree(pid))
 
 
 def shared_kib() -> int:
-    """Memory files of the whole machine, mapped or not."""
+    """Returns the size of all memory files of the machine, mapped or not."""
     return kib_of("/proc/meminfo", "Shmem:")
 
 

@@ -17,47 +17,48 @@ import chart
 HERE = Path(__file__).resolve().parent
 PACKAGES = ("pandas", "numpy", "pyarrow", "daft", "ray", "dask", "distributed", "celery")
 NAMES = {"gristmill": "gristmill", "daft": "Daft", "pool": "Pool", "ray": "Ray", "dask": "Dask", "celery": "Celery"}
-NAMES |= {"cat": "`cat`", "imports": "the imports alone"}
+NAMES |= {"cat": "`cat`", "imports": "the imports alone", "beside": "the other build"}
 SIDE_BY_SIDE = ("noop", "rabbitmq", "csv", "parquet", "files", "plan", "publish", "reduce-rows", "reduce-parts")
 ONE_ITEM = ("one", "one-row")
 SCALING = {"noop": "mini-batches that do nothing", "csv": "CSV through pandas", "plan": "files planned"}
 
 INTRODUCTION = """# How fast
 
-Written by `scripts/bench`: release builds, the same data for all sides, which take turns. All figures are from command
-to exit, except where a broker is in use: Celery's worker is up before its clock starts. *Ratio* is the time of a peer
-by that of gristmill: above 1, gristmill is faster. After each round the rows of all sides are compared, floats as
-parsed; those of Pool byte for byte. Every side has as many processes as there are cores, the same Python, and the same
-pandas.
+`scripts/bench` writes this page. It measures release builds on the same data, and the sides take turns. All figures are
+from command to exit, except with a broker: Celery's worker starts before its clock. *Ratio* is the time of a peer
+divided by that of gristmill: above 1, gristmill is faster. After each round the benchmark compares the rows of all
+sides, floats as parsed numbers and those of Pool byte for byte. Every side has one process per core, the same Python
+and the same pandas.
 
-- **Pool** is `multiprocessing.Pool` and, for tables, pandas on pieces of 4 MB: what one would write in an afternoon. It
-  keeps nothing, retries nothing, writes no log. For planning: `os.walk` and one JSON line a mini-batch.
-- **Daft** runs natively, with `run` as a batch function; it reads only the columns that the function takes, and writes
-  several files. **Ray** is a task for each mini-batch, or Ray Data; it writes several files. **Dask** is a future for
-  each mini-batch, or its data frames, on a local cluster; it writes one file.
-- **gristmill** keeps every outcome in a queue and a ledger, and writes one file in the order of the input, with logs
-  and reports. CSV is cut in mini-batches of 10 MB, Parquet at its row groups.
-- **`cat`** writes once more what the reducer has written, its ledger, its reports and the one file, and syncs it as the
-  reducer does. Before either begins, memory for all of it has been filled once: a virtual machine may have to get
-  memory that was free from its host first, which takes longer than writing to it.
+- **Pool** is `multiprocessing.Pool` and, for tables, pandas on pieces of 4 MB: a script that takes an afternoon to
+  write. It records nothing, retries nothing and writes no log. For planning, it is `os.walk` and one JSON line per
+  mini-batch.
+- **Daft** runs natively, with `run` as a batch function; it reads only the columns that the function uses, and writes
+  several files. **Ray** is one task per mini-batch, or Ray Data; it writes several files. **Dask** is one future per
+  mini-batch, or its data frames, on a local cluster; it writes one file.
+- **gristmill** records every outcome in a queue and a ledger, and writes one file in input order, with logs
+  and reports. It splits CSV into mini-batches of 10 MB, and Parquet at its row groups.
+- **`cat`** copies everything that the reducer has written (its ledger, its reports and the one file) and syncs it as
+  the reducer does. Before each of them starts, the benchmark fills the memory for all of it once: a virtual machine may
+  have to get free memory from its host first, which takes longer than writing to it.
 
-![Time by that of gristmill](results.svg)
+![Time relative to gristmill](results.svg)
 """
 
-SUMMARY_HEADS = ("workload", "gristmill", "beside it (ratio)")
-ONE_ITEM_HEADS = ("job", "gristmill", "the imports alone", "gristmill over these", "Pool", "Daft", "Ray")
+SUMMARY_HEADS = ("workload", "gristmill", "others (ratio)")
+ONE_ITEM_HEADS = ("job", "gristmill", "the imports alone", "gristmill beyond these", "Pool", "Daft", "Ray")
 MEMORY_NOTE = """\
-*Process* is the command itself: of gristmill the engine with its agent, its reducer, and the memory files of tables,
-which it has mapped; of the others the script that drives them. *Tree* is everything that the command started, shared
-pages once, memory files included, sampled four times a second. Daft is one process."""
+*Process* is the command itself: for gristmill the engine with its agent, its reducer and its mapped memory files of
+tables; for the others the script that drives them. *Tree* is the command with all its descendants, counting shared
+pages once and including memory files, sampled four times a second. Daft is one process."""
 MEMORY_HEADS = ("input", "", "process", "tree")
 SCALING_NOTE = """\
-*Growth* is the exponent from one size to the next: at 1 time grows as the data does, below 1 slower.
+*Growth* is the exponent from one size to the next: at 1 time grows in proportion to the data, below 1 more slowly.
 
-![Time as the size grows](scaling.svg)"""
+![Time by size](scaling.svg)"""
 SCALING_HEADS = ("workload", "size", "time", "rate", "growth", "peak memory of the engine")
 DETAIL_NOTE = """\
-*CPU* is that of all processes of a side, user and system. *In run* is how much of it the user's function took, measured
+*CPU* is the user and system time of all processes of a side. *In run* is the share of the user's function, measured
 inside it in the same way everywhere. A peer that takes over a minute runs once. Memory is that of the first process,
 without its children."""
 DETAIL_HEADS = ("workload", "", "median", "spread", "rounds", "CPU", "in run", "peak memory")
@@ -65,12 +66,12 @@ WHEN_HEADS = ("figures", "date", "commit", "scale")
 
 
 def circumstances(scale: float) -> dict:
-    """When, of what and on what figures are taken."""
+    """Returns date, commit, scale and machine of the figures."""
     return {"date": str(datetime.date.today()), "commit": commit(), "scale": scale, "machine": machine()}
 
 
 def commit() -> str:
-    """What was measured: a commit, or one and changes of the engine that are in none."""
+    """Returns the measured commit, marked as dirty if the engine has uncommitted changes."""
     git = ["git", "-C", str(HERE.parent.parent)]
     name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
     changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "services"]).returncode != 0
@@ -92,13 +93,13 @@ def machine() -> dict[str, str]:
 
 
 def machine_table(scale: float) -> str:
-    """What the figures were taken on."""
+    """Returns a table of the machine and the versions."""
     facts = {"date": datetime.date.today(), "commit": commit(), "scale": f"{scale:g}", **machine()}
     return table(("", ""), facts.items())
 
 
 def table(heads: tuple[str, ...], rows: Iterable) -> str:
-    """In Markdown."""
+    """Returns a Markdown table."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
@@ -130,7 +131,7 @@ def peers_of(entry: dict) -> list[str]:
 
 
 def lines_of(entry: dict) -> list[str]:
-    """What is printed when a workload has ended."""
+    """Returns the lines to print at the end of a workload."""
     lines = [entry["title"]]
     for side in entry["sides"]:
         if (seconds := median(entry, side)) is not None:
@@ -165,7 +166,7 @@ def one_item_row(entry: dict) -> list[str]:
 
 
 def detail_rows(entry: dict) -> Iterator[list[str]]:
-    """Every side: median, spread, work of the processors, memory."""
+    """Returns a row for each side: median, spread, processor time, memory."""
     for side in (side for side in NAMES if values(entry, side)):
         seconds, cpu = values(entry, side), median(entry, side, "cpu_seconds")
         users = median(entry, side, "user_seconds")
@@ -191,13 +192,13 @@ def memory_rows(figures: dict[str, dict]) -> Iterator[list[str]]:
 
 
 def steps(figures: dict[str, dict], name: str) -> list[dict]:
-    """The sizes of one workload, smallest first."""
+    """Returns the entries of one workload by size, smallest first."""
     found = [entry for key, entry in figures.items() if key.startswith(f"scaling-{name}-")]
     return sorted(found, key=lambda entry: entry["amount"])
 
 
 def scaling_rows(figures: dict[str, dict]) -> Iterator[list[str]]:
-    """Growth is the slope between two sizes in a plot with two logarithmic axes."""
+    """Returns a row for each size. Growth is the slope between two sizes on logarithmic axes."""
     for name, title in SCALING.items():
         before = None
         for entry in steps(figures, name):
@@ -218,7 +219,7 @@ def scaling_rows(figures: dict[str, dict]) -> Iterator[list[str]]:
 
 
 def when_rows(figures: dict[str, dict]) -> Iterator[list[str]]:
-    """Which figures were taken at once."""
+    """Returns a row for each group of figures with the same date, commit and scale."""
     alike: dict[tuple, list[str]] = {}
     for name, entry in figures.items():
         alike.setdefault((entry["date"], entry["commit"], f"{entry['scale']:g}"), []).append(name)
@@ -234,7 +235,7 @@ def write_report(figures: dict[str, dict]) -> None:
         section("", "", SUMMARY_HEADS, map(summary_row, pairs)),
         section("Start to finish of a job with one item", "", ONE_ITEM_HEADS, map(one_item_row, ones)),
         section("Peak memory", MEMORY_NOTE, MEMORY_HEADS, memory_rows(figures)),
-        section("How it grows", SCALING_NOTE, SCALING_HEADS, scaling_rows(figures)),
+        section("Scaling", SCALING_NOTE, SCALING_HEADS, scaling_rows(figures)),
         section(
             "Every side", DETAIL_NOTE, DETAIL_HEADS, (row for entry in [*pairs, *ones] for row in detail_rows(entry))
         ),
@@ -246,7 +247,7 @@ def write_report(figures: dict[str, dict]) -> None:
 
 
 def section(title: str, note: str, heads: tuple[str, ...], rows: Iterable) -> str:
-    """Nothing where nothing has been measured."""
+    """Returns an empty text without measurements."""
     rows = list(rows)
     parts = [title and f"## {title}\n", note and f"{note}\n", table(heads, rows)]
     return "\n".join(filter(None, parts)) if rows else ""
@@ -255,7 +256,7 @@ def section(title: str, note: str, heads: tuple[str, ...], rows: Iterable) -> st
 def write_charts(entries: list[dict], figures: dict[str, dict]) -> None:
     groups = [chart.Group(entry["title"].replace("`", ""), bars_of(entry)) for entry in entries if peers_of(entry)]
     if groups:
-        title = "Time by that of gristmill (logarithmic, shorter is better)"
+        title = "Time relative to gristmill (logarithmic, shorter is better)"
         (HERE / "results.svg").write_text(chart.bars(title, groups))
     curves = []
     for name, title in SCALING.items():
@@ -263,7 +264,7 @@ def write_charts(entries: list[dict], figures: dict[str, dict]) -> None:
         if points:
             curves.append(chart.Curve(title, points))
     if curves:
-        (HERE / "scaling.svg").write_text(chart.curves("Time as the size grows", curves))
+        (HERE / "scaling.svg").write_text(chart.curves("Time by size", curves))
 
 
 def bars_of(entry: dict) -> list[chart.Bar]:

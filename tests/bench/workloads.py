@@ -1,4 +1,4 @@
-"""The workloads: the data of each, how every side does it, and the check that all have done the same."""
+"""Workloads: the data of each, the command of every side, and the check that all sides produce the same rows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from measure import USER, Side
 
 HERE = Path(__file__).resolve().parent
 TABLE_ROWS = 6_400_000
-# What suits each best, tried with 1, 4 and 10 MB; that of Pool stands in pool_side.py.
+# The best size of 1, 4 and 10 MB; pool_side.py has that of Pool.
 TABLE_MINI_BATCH = "10MB"
 PART_BYTES = 1_000_000
-# Nobody is told that a peer runs, its servers listen on this machine alone, and nothing draws progress bars.
+# Peers send no usage reports, their servers listen on this machine only, and they draw no progress bars.
 PEER_ENVIRONMENT = {
     "DAFT_ANALYTICS_ENABLED": "0",
     "DAFT_PROGRESS_BAR": "0",
@@ -31,26 +31,26 @@ PEER_ENVIRONMENT = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
 }
 
-# Whether the output of a side is that of gristmill: side, our output, its output.
+# Whether the output of a side equals that of gristmill: side, our output, its output.
 Same = Callable[[str, Path, Path], bool]
 
 
 @dataclass
 class Workload:
-    """One line of the results. Each side gets a folder of its own and leaves its rows there, as `rows`."""
+    """One line of the results. Each side writes its rows to `rows` in a folder of its own."""
 
     name: str
     title: str
     amount: float
     unit: str
-    # Everything a side needs is made when it is called here, before the clock starts.
+    # This call creates everything that a side needs, before the clock starts.
     sides: dict[str, Callable[[Path], Side]]
     same: Same
-    # Sides take turns in going first, unless one needs what another leaves behind.
+    # Sides take turns to start, unless one needs the files of another.
     alternates: bool = True
     with_tree: bool = False
-    # What a side writes takes so much memory, which is filled before the clock starts: where sides differ in nothing
-    # else but how they write, the state of the memory would decide.
+    # Memory to fill before the clock starts, for the data that a side writes: if sides differ only in how they write,
+    # the state of the memory would decide.
     fills_bytes: int = 0
     rounds_max: int | None = None
 
@@ -103,7 +103,7 @@ def same_bytes(_: str, ours: Path, theirs: Path) -> bool:
 
 
 def same_lines(side: str, ours: Path, theirs: Path) -> bool:
-    """The same lines in any order, in one file or many; Ray writes a header and quotes."""
+    """Compares lines in any order, in one file or many; Ray writes a header and quotes."""
 
     def lines(path: Path) -> list[bytes]:
         found = [line.strip(b'"') for file in files_of(path) for line in file.read_bytes().splitlines()]
@@ -113,7 +113,7 @@ def same_lines(side: str, ours: Path, theirs: Path) -> bool:
 
 
 def same_scores(side: str, ours: Path, theirs: Path) -> bool:
-    """Pool writes what we write; the others leave several files, in an order of their own, with headers."""
+    """Compares scores. Pool writes the same bytes; the others write several files with headers, in their own order."""
     if side == "pool":
         return same_bytes(side, ours, theirs)
     names = ["id", "score", "flag"]
@@ -124,7 +124,7 @@ def same_scores(side: str, ours: Path, theirs: Path) -> bool:
 
 
 def as_many_lines(more_here: int) -> Same:
-    """As many lines on both sides, when ours are printed and have so many more."""
+    """Compares the number of lines; our printed output has this many more."""
     return lambda _, ours, theirs: count_lines(ours.with_name("printed")) - more_here == count_lines(theirs)
 
 
@@ -159,7 +159,7 @@ def no_operation(cache: Path, scale: float) -> Iterator[Workload]:
 
 
 def rabbitmq(cache: Path, scale: float) -> Iterator[Workload]:
-    """Through a broker that is already there, as for `fleet.py`; Celery's worker is up before its clock starts."""
+    """Uses a running broker, as `fleet.py` does; Celery's worker starts before its clock."""
     from fleet import RETURN_INPUT, Target
 
     endpoint, amqp = os.environ["GRISTMILL_TEST_AWS_ENDPOINT"], os.environ["GRISTMILL_TEST_AMQP_URL"]
@@ -182,8 +182,8 @@ def rabbitmq(cache: Path, scale: float) -> Iterator[Workload]:
 def csv(cache: Path, scale: float) -> Iterator[Workload]:
     rows = scaled(TABLE_ROWS, scale)
     tables = csv_tables(cache, rows)
-    # What every side writes, and our own copy of the rows before they are one file.
-    need_space(cache, 250 * rows, "what is made of CSV")
+    # The output of every side, and gristmill's own copy of the rows before they are one file.
+    need_space(cache, 250 * rows, "the output of CSV workloads")
     title = f"{megabytes(tables):,.0f} MB of CSV ({rows:,} rows, 8 columns) scored into 3 columns with pandas"
     yield Workload("csv", title, megabytes(tables), "MB", csv_sides(tables, "daft pool ray dask"), same_scores)
 
@@ -214,7 +214,7 @@ def plan(cache: Path, scale: float) -> Iterator[Workload]:
     files = small_files(cache, count)
     planned = gristmill("return_input", files_at(files), ("plan", "--json"), mini_batch_size=10)
     title = f"{count:,} files listed and planned in mini-batches of ten"
-    # The last line on our side holds the totals.
+    # The last line on our side contains the totals.
     sides = {"gristmill": planned} | peers("pool", "plan", files)
     yield Workload("plan", title, count, "files", sides, as_many_lines(1))
 
@@ -233,7 +233,7 @@ def as_many_published(_: str, ours: Path, theirs: Path) -> bool:
 
 
 def own_target(folder: Path) -> dict[str, str]:
-    """The environment of a target that lives in a folder."""
+    """Returns the environment of a target in a folder."""
     return {
         "GRISTMILL_HOME": str(folder / "home"),
         "GRISTMILL_QUEUE": f"sqlite:{folder / 'queues'}",
@@ -258,7 +258,7 @@ def written_once(name: str, title: str, amount: float, unit: str, sides: dict, f
 
 
 def reducer_and_cat(script: str, files: Path) -> dict[str, Callable]:
-    """Every mini-batch has run when the clock starts: the reducer alone, and `cat` of all that it has written."""
+    """Compares the reducer alone, after every mini-batch has run, with `cat` of everything that it writes."""
 
     def reducer(folder: Path) -> Side:
         job = write_job(folder, script, files_at(files), mini_batch_size=1)
@@ -304,7 +304,7 @@ def one(cache: Path, scale: float) -> Iterator[Workload]:
 
 
 def imports(script: str) -> Callable:
-    """Python that imports what the script imports, and nothing more."""
+    """Returns a side that only imports what the script imports."""
     return lambda folder: Side([sys.executable, "-c", f"import {script}"])
 
 
@@ -317,7 +317,7 @@ def same_score_if_any(side: str, ours: Path, theirs: Path) -> bool:
 
 
 def scaling(cache: Path, scale: float) -> Iterator[Workload]:
-    """The same three on a tenth, once and ten times; for the largest table, links to the same files."""
+    """Repeats three workloads at a tenth, one and ten times the size; the largest table links to the same files."""
     for step in (0.1, 1, 10):
         count = scaled(50_000, scale * step)
         sides = {"gristmill": gristmill("return_input", files_at(small_files(cache, count)), mini_batch_size=1)}

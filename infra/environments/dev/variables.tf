@@ -1,11 +1,11 @@
 variable "name" {
-  description = "Name of the target; names of everything begin with it."
+  description = "Name of the target, and prefix of all resource names."
   type        = string
   default     = "gristmill-dev"
 
   validation {
     condition     = can(regex("^[a-z][a-z0-9-]{1,18}[a-z0-9]$", var.name))
-    error_message = "3 to 20 small letters, digits and `-`."
+    error_message = "3 to 20 lower-case letters, digits and `-`."
   }
 }
 
@@ -21,7 +21,7 @@ variable "region" {
 }
 
 variable "bucket" {
-  description = "Name of the bucket; null: the target's, with the number of the account."
+  description = "Name of the bucket; null: the target's name and the account number."
   type        = string
   default     = null
 }
@@ -32,36 +32,48 @@ variable "image_tag" {
 
   validation {
     condition     = can(regex("^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$", var.image_tag)) && var.image_tag != "latest"
-    error_message = "A tag that does not move, such as a version or a commit."
+    error_message = "A tag that never moves, such as a version or a commit."
   }
 }
 
 variable "inputs" {
-  description = "What jobs may read besides inputs/ of the bucket, each as BUCKET or BUCKET/PREFIX."
+  description = "Locations that jobs may read in addition to inputs/ of the bucket, as BUCKET or BUCKET/PREFIX."
   type        = list(string)
   default     = []
 }
 
 variable "outputs" {
-  description = "Where jobs may write outputs besides outputs/ of the bucket, each as BUCKET or BUCKET/PREFIX."
+  description = "Locations that jobs may write outputs to in addition to outputs/ of the bucket, as BUCKET or BUCKET/PREFIX."
   type        = list(string)
   default     = []
 }
 
 variable "workers_max" {
-  description = "The most workers."
+  description = "Maximum number of workers."
   type        = number
   default     = 4
 }
 
 variable "backlog_per_worker" {
-  description = "Mini-batches that are worth a worker."
+  description = "Mini-batches for each worker."
   type        = number
   default     = 20
 }
 
 variable "alarm_emails" {
-  description = "Who is told of alarms."
+  description = "Mail addresses for alarms."
   type        = list(string)
   default     = []
+}
+
+variable "tags" {
+  description = "Additional tags of all resources."
+  type        = map(string)
+  default     = {}
+}
+
+variable "permissions_boundary_arn" {
+  description = "Permissions boundary of all roles, if the account requires one; null: none."
+  type        = string
+  default     = null
 }

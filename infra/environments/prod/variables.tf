@@ -1,10 +1,10 @@
 variable "name" {
-  description = "Name of the target; names of everything begin with it."
+  description = "Name of the target, and prefix of all resource names."
   type        = string
 
   validation {
     condition     = can(regex("^[a-z][a-z0-9-]{1,18}[a-z0-9]$", var.name))
-    error_message = "3 to 20 small letters, digits and `-`."
+    error_message = "3 to 20 lower-case letters, digits and `-`."
   }
 }
 
@@ -25,141 +25,151 @@ variable "bucket" {
 }
 
 variable "image_tag" {
-  description = "Tag of both images in the repositories of this environment (output `repositories`)."
+  description = "Tag of both images in the repositories of the platform (output `repositories`). Workers with GPUs use TAG-cuda."
   type        = string
 
   validation {
     condition     = can(regex("^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$", var.image_tag)) && var.image_tag != "latest"
-    error_message = "A tag that does not move, such as a version or a commit."
+    error_message = "A tag that never moves, such as a version or a commit."
   }
-}
-
-variable "vpc_id" {
-  description = "Network of the fleet."
-  type        = string
-
-  validation {
-    condition     = startswith(var.vpc_id, "vpc-")
-    error_message = "The id of a VPC."
-  }
-}
-
-variable "subnet_ids" {
-  description = "Private subnets, in several zones, with a way to AWS (NAT, or endpoints of SQS, ECR, logs, and a gateway to S3)."
-  type        = list(string)
-
-  validation {
-    condition     = length(var.subnet_ids) >= 2 && alltrue([for id in var.subnet_ids : startswith(id, "subnet-")])
-    error_message = "At least two ids of subnets."
-  }
-}
-
-variable "broker" {
-  description = "Where the queues are: `sqs`, or `rabbitmq` for mini-batches of more than 12 hours."
-  type        = string
-  default     = "sqs"
-
-  validation {
-    condition     = contains(["sqs", "rabbitmq"], var.broker)
-    error_message = "`sqs` or `rabbitmq`."
-  }
-}
-
-variable "broker_password" {
-  description = "Password of RabbitMQ: give it as TF_VAR_broker_password, and never in a file."
-  type        = string
-  default     = null
-  sensitive   = true
-
-  validation {
-    condition     = var.broker == "sqs" || var.broker_password != null
-    error_message = "RabbitMQ needs one."
-  }
-}
-
-variable "broker_password_version" {
-  description = "Raised by one whenever the password is changed."
-  type        = number
-  default     = 1
 }
 
 variable "inputs" {
-  description = "What jobs may read besides inputs/ of the bucket, each as BUCKET or BUCKET/PREFIX."
+  description = "Locations that jobs may read in addition to inputs/ of the bucket, as BUCKET or BUCKET/PREFIX."
   type        = list(string)
   default     = []
 }
 
 variable "outputs" {
-  description = "Where jobs may write outputs besides outputs/ of the bucket, each as BUCKET or BUCKET/PREFIX."
+  description = "Locations that jobs may write outputs to in addition to outputs/ of the bucket, as BUCKET or BUCKET/PREFIX."
   type        = list(string)
   default     = []
 }
 
 variable "job_days" {
-  description = "Days until the objects of a job are removed."
+  description = "Days until the objects of a job expire."
   type        = number
   default     = 90
 }
 
+variable "platform" {
+  description = "Name of the platform (environments/platform)."
+  type        = string
+  default     = "gristmill"
+}
+
+variable "tags" {
+  description = "Additional tags of all resources."
+  type        = map(string)
+  default     = {}
+}
+
+variable "images" {
+  description = "Your own images, `worker` and `reducer`, with registry and tag, instead of those of the platform."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = length(setsubtract(keys(var.images), ["worker", "reducer"])) == 0
+    error_message = "`images` has worker and reducer."
+  }
+}
+
+variable "broker" {
+  description = "Kind of queues: `sqs`, or `rabbitmq` for mini-batches of more than 12 hours."
+  type        = string
+  default     = "sqs"
+}
+
+variable "rabbitmq" {
+  description = "The broker, if it is RabbitMQ: see `rabbitmq` of the module `target`. Set the clients other than the tasks, and `lease_seconds`."
+  type        = any
+  default     = {}
+
+  validation {
+    condition     = length(setsubtract(keys(var.rabbitmq), ["instance_type", "engine_version", "is_cluster", "lease_seconds", "client_security_group_ids", "client_cidr_blocks"])) == 0
+    error_message = "`rabbitmq` has instance_type, engine_version, is_cluster, lease_seconds, client_security_group_ids and client_cidr_blocks."
+  }
+}
+
+variable "broker_password" {
+  description = "Initial password of the broker's administrator: pass it as TF_VAR_broker_password, never in a file. scripts/broker-users replaces it."
+  type        = string
+  default     = null
+  sensitive   = true
+}
+
+variable "input_kms_key_arns" {
+  description = "Keys that encrypt `inputs`."
+  type        = list(string)
+  default     = []
+}
+
+variable "output_kms_key_arns" {
+  description = "Keys that encrypt `outputs`."
+  type        = list(string)
+  default     = []
+}
+
 variable "worker" {
-  description = "Size of a worker: processor units (1024 are one core), memory in MiB, disk in GiB. With `gpu` it must fit into an instance, of whose memory ECS keeps some, and the disk is that of the instance."
-  type = object({
-    cpu      = optional(number, 4096)
-    memory   = optional(number, 16384)
-    disk_gib = optional(number, 50)
-  })
-  default = {}
+  description = "Size and number of the workers: see `worker` of the module `target`. With `gpus` they run on the platform's instances."
+  type        = any
+  default     = { disk_gib = 50 }
+
+  validation {
+    condition = length(setsubtract(keys(var.worker), [
+      "cpu", "memory", "disk_gib", "gpus", "architecture", "min", "max", "backlog_each", "idle_minutes", "on_demand_floor",
+      "on_demand_percent", "lease_seconds", "stop_seconds",
+    ])) == 0
+    error_message = "`worker` has cpu, memory, disk_gib, gpus, architecture, min, max, backlog_each, idle_minutes, on_demand_floor, on_demand_percent, lease_seconds and stop_seconds."
+  }
 }
 
-variable "workers_min" {
-  description = "Workers that are there without anything to do."
-  type        = number
-  default     = 0
-}
+variable "reducer" {
+  description = "Size and number of the reducers: see `reducer` of the module `target`."
+  type        = any
+  default     = {}
 
-variable "workers_max" {
-  description = "The most workers."
-  type        = number
-  default     = 50
-}
-
-variable "on_demand_floor" {
-  description = "Workers (with GPUs: instances) that are not spot, if any run at all."
-  type        = number
-  default     = 1
-}
-
-variable "backlog_per_worker" {
-  description = "Mini-batches that are worth a worker."
-  type        = number
-  default     = 100
-}
-
-variable "gpu" {
-  description = "Run the workers on EC2 instances with GPUs: their types, how many at most, and GPUs of one worker; null: on Fargate."
-  type = object({
-    instance_types  = list(string)
-    instances_max   = optional(number, 4)
-    disk_gib        = optional(number, 100)
-    gpus_per_worker = optional(number, 1)
-  })
-  default = null
+  validation {
+    condition     = length(setsubtract(keys(var.reducer), ["count", "cpu", "memory", "disk_gib", "architecture"])) == 0
+    error_message = "`reducer` has count, cpu, memory, disk_gib and architecture."
+  }
 }
 
 variable "scraper_cidr_blocks" {
-  description = "Who may scrape the metrics of the tasks, port 9464."
+  description = "Address ranges that may scrape the tasks' metrics, port 9464."
   type        = list(string)
   default     = []
 }
 
 variable "alarm_emails" {
-  description = "Who is told of alarms."
+  description = "Mail addresses for alarms."
   type        = list(string)
   default     = []
 }
 
-variable "no_progress_minutes" {
-  description = "Minutes without a result, although there is work, until people are told."
-  type        = number
-  default     = 30
+variable "alarm_thresholds" {
+  description = "Alarm thresholds: see `thresholds` of the module `observability`."
+  type        = any
+  default     = {}
+
+  validation {
+    condition = length(setsubtract(keys(var.alarm_thresholds), [
+      "oldest_task_minutes", "oldest_result_minutes", "no_progress_minutes", "dead_letters", "missing_percent",
+      "missing_minutes", "placement_failures", "reclaimed_tasks",
+    ])) == 0
+    error_message = "`alarm_thresholds` has oldest_task_minutes, oldest_result_minutes, no_progress_minutes, dead_letters, missing_percent, missing_minutes, placement_failures and reclaimed_tasks."
+  }
+}
+
+variable "runbooks" {
+  description = "URL of your runbooks, for the alarm descriptions; null: infra/RUNBOOKS.md of the project."
+  type        = string
+  default     = null
+}
+
+variable "permissions_boundary_arn" {
+  description = "Permissions boundary of all roles, if the account requires one; null: none."
+  type        = string
+  default     = null
 }

@@ -1,6 +1,6 @@
 terraform {
-  # Where the state is: `terraform init -backend-config=bucket=… -backend-config=key=… -backend-config=region=…`.
-  # It holds the password of a broker, if there is one.
+  # Location of the state: `terraform init -backend-config=bucket=… -backend-config=key=… -backend-config=region=…`.
+  # The state contains the initial password of a broker's administrator, if there is one.
   backend "s3" {
     encrypt      = true
     use_lockfile = true
@@ -11,7 +11,7 @@ terraform {
   required_providers {
     aws = {
       source  = "hashicorp/aws"
-      version = "5.100.0"
+      version = ">= 5.100.0, < 7.0.0"
     }
   }
 }

@@ -1,5 +1,5 @@
-# The queues, the bucket and the policies of a target in LocalStack on this machine, as `scripts/up` starts it: the same
-# modules as at AWS. Tasks do not run here: LocalStack without a licence has no ECS.
+# The queues, the bucket and the policies of a target in the LocalStack that `scripts/up` starts, with the same modules as
+# for AWS. Tasks do not run here: LocalStack without a licence has no ECS.
 #
 #   terraform init && terraform apply
 #   terraform output -json | gristmill target import
@@ -11,13 +11,13 @@ terraform {
   required_providers {
     aws = {
       source  = "hashicorp/aws"
-      version = "5.100.0"
+      version = ">= 5.100.0, < 7.0.0"
     }
   }
 }
 
 variable "endpoint" {
-  description = "Where LocalStack is."
+  description = "Address of LocalStack."
   type        = string
   default     = "http://127.0.0.1:4566"
 
@@ -88,6 +88,6 @@ output "target" {
 }
 
 output "policies" {
-  description = "What each role may do."
+  description = "Policy of each role."
   value       = module.access.policies
 }

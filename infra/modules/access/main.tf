@@ -1,7 +1,7 @@
-# Who may do what: one policy for each role, from the calls that its code makes (infra/README.md has the table).
+# One policy for each role, based on the calls of its code (infra/README.md has the table).
 #
-# s3:ListBucket is for the whole bucket: only who may list a bucket is told that an object is absent, and not that it is
-# forbidden, and roles live on asking for what is not there yet (a result, a request to cancel).
+# s3:ListBucket covers the whole bucket: S3 reports a missing object only to principals that may list its bucket, and roles
+# frequently request objects that do not exist yet (a result, a cancel request).
 
 locals {
   bucket_arn = "arn:${var.partition}:s3:::${var.bucket}"
@@ -14,320 +14,209 @@ locals {
   output_bucket_arns = distinct([for place in var.outputs : "arn:${var.partition}:s3:::${split("/", place)[0]}"])
   output_object_arns = [for place in var.outputs : "arn:${var.partition}:s3:::${trimsuffix(place, "/")}/*"]
 
-  has_queues     = var.queue_arns != null
-  all_queue_arns = local.has_queues ? [var.queue_arns.tasks, var.queue_arns.results, var.queue_arns.dead_letters] : []
-}
+  # Empty if the target uses RabbitMQ.
+  tasks        = var.queue_arns == null ? [] : [var.queue_arns.tasks]
+  results      = var.queue_arns == null ? [] : [var.queue_arns.results]
+  dead_letters = var.queue_arns == null ? [] : [var.queue_arns.dead_letters]
+  queues       = concat(local.tasks, local.results, local.dead_letters)
+  # Empty if the workers run elsewhere.
+  worker_tasks = var.cluster_name == null ? [] : ["arn:${var.partition}:ecs:*:*:task/${var.cluster_name}/*"]
 
-data "aws_iam_policy_document" "worker" {
-  dynamic "statement" {
-    for_each = local.has_queues ? [var.queue_arns] : []
+  find_queues = { sid = "FindQueues", actions = ["sqs:GetQueueAttributes", "sqs:GetQueueUrl"], resources = local.queues }
+  encrypt     = { sid = "Encrypt", actions = ["kms:Decrypt", "kms:GenerateDataKey"], resources = var.kms_key_arns }
+  read_inputs = { sid = "DecryptInputs", actions = ["kms:Decrypt"], resources = var.input_kms_key_arns }
 
-    content {
-      sid       = "FindQueues"
-      actions   = ["sqs:GetQueueAttributes", "sqs:GetQueueUrl"]
-      resources = local.all_queue_arns
-    }
-  }
+  # Statements without resources are omitted.
+  statements = {
+    worker = [
+      local.find_queues,
+      {
+        sid       = "WorkOnTasks"
+        actions   = ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:ReceiveMessage", "sqs:SendMessage"]
+        resources = local.tasks
+      },
+      { sid = "Announce", actions = ["sqs:SendMessage"], resources = concat(local.results, local.dead_letters) },
+      {
+        sid       = "Look"
+        actions   = ["s3:ListBucket"]
+        resources = distinct(concat([local.bucket_arn], local.input_bucket_arns))
+      },
+      {
+        sid     = "ReadJobs"
+        actions = ["s3:GetObject"]
+        resources = concat([
+          "${local.job_arn}/spec.json",
+          "${local.job_arn}/plan/*",
+          "${local.job_arn}/result.json",
+          "${local.job_arn}/control/cancel",
+          "${local.job_arn}/nodes/*",
+          "${local.target_arn}/snapshots/*",
+        ], local.input_object_arns)
+      },
+      {
+        sid       = "WriteRowsLogsAndSeats"
+        actions   = ["s3:PutObject"]
+        resources = ["${local.job_arn}/parts/*", "${local.job_arn}/logs/*", "${local.job_arn}/nodes/*"]
+      },
+      # Keeps the service from stopping a busy task.
+      { sid = "ProtectOwnTask", actions = ["ecs:UpdateTaskProtection"], resources = local.worker_tasks },
+      local.encrypt,
+      local.read_inputs,
+    ]
 
-  dynamic "statement" {
-    for_each = local.has_queues ? [var.queue_arns] : []
+    reducer = [
+      local.find_queues,
+      {
+        sid       = "CommitResults"
+        actions   = ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:ReceiveMessage"]
+        resources = local.results
+      },
+      { sid = "Bury", actions = ["sqs:SendMessage"], resources = local.dead_letters },
+      # A finished output removes the uploads of dead writers of the same object.
+      {
+        sid       = "Look"
+        actions   = ["s3:ListBucket", "s3:ListBucketMultipartUploads"]
+        resources = distinct(concat([local.bucket_arn], local.output_bucket_arns))
+      },
+      { sid = "ReadJobs", actions = ["s3:GetObject"], resources = concat(["${local.job_arn}/*"], local.output_object_arns) },
+      {
+        sid     = "WriteLedgerReportsAndResult"
+        actions = ["s3:PutObject"]
+        resources = concat([
+          "${local.job_arn}/ledger/*",
+          "${local.job_arn}/logs/*",
+          "${local.job_arn}/output/*",
+          "${local.job_arn}/progress.json",
+          "${local.job_arn}/result.json",
+          "${local.target_arn}/open/*",
+        ], local.output_object_arns)
+      },
+      {
+        sid       = "RemovePartsAndMarkers"
+        actions   = ["s3:DeleteObject"]
+        resources = ["${local.job_arn}/parts/*", "${local.target_arn}/open/*"]
+      },
+      {
+        sid       = "AbortUploads"
+        actions   = ["s3:AbortMultipartUpload"]
+        resources = concat(["${local.job_arn}/logs/*", "${local.job_arn}/output/*"], local.output_object_arns)
+      },
+      local.encrypt,
+      { sid = "EncryptOutputs", actions = ["kms:Decrypt", "kms:GenerateDataKey"], resources = var.output_kms_key_arns },
+    ]
 
-    content {
-      sid = "WorkOnTasks"
-      actions = [
-        "sqs:ChangeMessageVisibility",
-        "sqs:DeleteMessage",
-        "sqs:ReceiveMessage",
-        "sqs:SendMessage",
-      ]
-      resources = [statement.value.tasks]
-    }
-  }
+    # Users and pipelines: enqueue, status, logs, jobs, cancel, retry.
+    enqueuer = [
+      local.find_queues,
+      { sid = "Publish", actions = ["sqs:SendMessage"], resources = concat(local.tasks, local.results) },
+      {
+        sid       = "Look"
+        actions   = ["s3:ListBucket"]
+        resources = distinct(concat([local.bucket_arn], local.input_bucket_arns))
+      },
+      {
+        sid     = "ReadJobs"
+        actions = ["s3:GetObject"]
+        resources = concat(
+          ["${local.job_arn}/*", "${local.target_arn}/snapshots/*"],
+          local.input_object_arns,
+          local.output_object_arns,
+        )
+      },
+      # The ledger too: `retry` commits that a job is open again.
+      {
+        sid     = "Describe"
+        actions = ["s3:PutObject"]
+        resources = [
+          "${local.job_arn}/spec.json",
+          "${local.job_arn}/plan/*",
+          "${local.job_arn}/ledger/*",
+          "${local.job_arn}/control/cancel",
+          "${local.target_arn}/open/*",
+          "${local.target_arn}/snapshots/*",
+        ]
+      },
+      { sid = "AbortUploads", actions = ["s3:AbortMultipartUpload"], resources = ["${local.target_arn}/snapshots/*"] },
+      # `retry` reopens an ended or canceled job, and removes the announcement of an interrupted `clean`.
+      {
+        sid     = "Reopen"
+        actions = ["s3:DeleteObject"]
+        resources = [
+          "${local.job_arn}/result.json",
+          "${local.job_arn}/control/cancel",
+          "${local.job_arn}/control/removing",
+        ]
+      },
+      local.encrypt,
+      local.read_inputs,
+      { sid = "DecryptOutputs", actions = ["kms:Decrypt"], resources = var.output_kms_key_arns },
+    ]
 
-  dynamic "statement" {
-    for_each = local.has_queues ? [var.queue_arns] : []
-
-    content {
-      sid       = "Announce"
-      actions   = ["sqs:SendMessage"]
-      resources = [statement.value.results, statement.value.dead_letters]
-    }
-  }
-
-  statement {
-    sid       = "Look"
-    actions   = ["s3:ListBucket"]
-    resources = distinct(concat([local.bucket_arn], local.input_bucket_arns))
-  }
-
-  statement {
-    sid     = "ReadJobs"
-    actions = ["s3:GetObject"]
-    resources = concat([
-      "${local.job_arn}/spec.json",
-      "${local.job_arn}/plan/*",
-      "${local.job_arn}/result.json",
-      "${local.job_arn}/control/cancel",
-      "${local.job_arn}/nodes/*",
-      "${local.target_arn}/snapshots/*",
-    ], local.input_object_arns)
-  }
-
-  statement {
-    sid     = "WriteRowsLogsAndSeats"
-    actions = ["s3:PutObject"]
-    resources = [
-      "${local.job_arn}/parts/*",
-      "${local.job_arn}/logs/*",
-      "${local.job_arn}/nodes/*",
+    # `doctor`, which sends a message through each queue; `dead-letters`; `clean`, which removes ended jobs.
+    operator = [
+      {
+        sid = "TryQueues"
+        actions = [
+          "sqs:ChangeMessageVisibility",
+          "sqs:DeleteMessage",
+          "sqs:GetQueueAttributes",
+          "sqs:GetQueueUrl",
+          "sqs:ReceiveMessage",
+          "sqs:SendMessage",
+        ]
+        resources = local.queues
+      },
+      { sid = "Look", actions = ["s3:ListBucket"], resources = [local.bucket_arn] },
+      {
+        sid       = "ReadJobs"
+        actions   = ["s3:GetObject"]
+        resources = ["${local.job_arn}/*", "${local.target_arn}/open/*", "${local.target_arn}/snapshots/removing"]
+      },
+      {
+        sid       = "AnnounceRemoval"
+        actions   = ["s3:PutObject"]
+        resources = ["${local.job_arn}/control/removing", "${local.target_arn}/snapshots/removing"]
+      },
+      {
+        sid       = "RemoveJobs"
+        actions   = ["s3:DeleteObject"]
+        resources = ["${local.job_arn}/*", "${local.target_arn}/snapshots/*"]
+      },
+      {
+        sid       = "TryStore"
+        actions   = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+        resources = ["${local.target_arn}/doctor/*"]
+      },
+      local.encrypt,
     ]
   }
 
-  # So that the service does not stop a task that works.
-  dynamic "statement" {
-    for_each = var.cluster_name == null ? [] : [var.cluster_name]
-
-    content {
-      sid       = "ProtectOwnTask"
-      actions   = ["ecs:UpdateTaskProtection"]
-      resources = ["arn:${var.partition}:ecs:*:*:task/${statement.value}/*"]
-    }
-  }
-
-  dynamic "statement" {
-    for_each = length(var.kms_key_arns) == 0 ? [] : [var.kms_key_arns]
-
-    content {
-      sid       = "Encrypt"
-      actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
-      resources = statement.value
-    }
+  purposes = {
+    worker   = "works on mini-batches"
+    reducer  = "commits results and writes outputs"
+    enqueuer = "enqueues, follows, cancels and retries jobs"
+    operator = "checks the target, reads dead letters and removes old jobs"
   }
 }
 
-data "aws_iam_policy_document" "reducer" {
-  dynamic "statement" {
-    for_each = local.has_queues ? [var.queue_arns] : []
-
-    content {
-      sid       = "FindQueues"
-      actions   = ["sqs:GetQueueAttributes", "sqs:GetQueueUrl"]
-      resources = local.all_queue_arns
-    }
-  }
+data "aws_iam_policy_document" "role" {
+  for_each = local.statements
 
   dynamic "statement" {
-    for_each = local.has_queues ? [var.queue_arns] : []
+    for_each = [for statement in each.value : statement if length(statement.resources) > 0]
 
     content {
-      sid = "CommitResults"
-      actions = [
-        "sqs:ChangeMessageVisibility",
-        "sqs:DeleteMessage",
-        "sqs:ReceiveMessage",
-      ]
-      resources = [statement.value.results]
-    }
-  }
-
-  dynamic "statement" {
-    for_each = local.has_queues ? [var.queue_arns] : []
-
-    content {
-      sid       = "Bury"
-      actions   = ["sqs:SendMessage"]
-      resources = [statement.value.dead_letters]
-    }
-  }
-
-  statement {
-    sid       = "Look"
-    actions   = ["s3:ListBucket"]
-    resources = distinct(concat([local.bucket_arn], local.output_bucket_arns))
-  }
-
-  statement {
-    sid       = "ReadJobs"
-    actions   = ["s3:GetObject"]
-    resources = concat(["${local.job_arn}/*"], local.output_object_arns)
-  }
-
-  statement {
-    sid     = "WriteLedgerReportsAndResult"
-    actions = ["s3:PutObject"]
-    resources = concat([
-      "${local.job_arn}/ledger/*",
-      "${local.job_arn}/logs/*",
-      "${local.job_arn}/output/*",
-      "${local.job_arn}/progress.json",
-      "${local.job_arn}/result.json",
-      "${local.target_arn}/open/*",
-    ], local.output_object_arns)
-  }
-
-  statement {
-    sid       = "RemovePartsAndMarkers"
-    actions   = ["s3:DeleteObject"]
-    resources = ["${local.job_arn}/parts/*", "${local.target_arn}/open/*"]
-  }
-
-  # A finished output removes the uploads of dead writers of the same object.
-  statement {
-    sid       = "FindUploads"
-    actions   = ["s3:ListBucketMultipartUploads"]
-    resources = distinct(concat([local.bucket_arn], local.output_bucket_arns))
-  }
-
-  statement {
-    sid       = "AbortUploads"
-    actions   = ["s3:AbortMultipartUpload"]
-    resources = concat(["${local.job_arn}/logs/*", "${local.job_arn}/output/*"], local.output_object_arns)
-  }
-
-  dynamic "statement" {
-    for_each = length(var.kms_key_arns) == 0 ? [] : [var.kms_key_arns]
-
-    content {
-      sid       = "Encrypt"
-      actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
-      resources = statement.value
-    }
-  }
-}
-
-# People and pipelines: enqueue, status, logs, jobs, cancel, retry.
-data "aws_iam_policy_document" "enqueuer" {
-  dynamic "statement" {
-    for_each = local.has_queues ? [var.queue_arns] : []
-
-    content {
-      sid       = "FindQueues"
-      actions   = ["sqs:GetQueueAttributes", "sqs:GetQueueUrl"]
-      resources = local.all_queue_arns
-    }
-  }
-
-  dynamic "statement" {
-    for_each = local.has_queues ? [var.queue_arns] : []
-
-    content {
-      sid       = "Publish"
-      actions   = ["sqs:SendMessage"]
-      resources = [statement.value.tasks, statement.value.results]
-    }
-  }
-
-  statement {
-    sid       = "Look"
-    actions   = ["s3:ListBucket"]
-    resources = distinct(concat([local.bucket_arn], local.input_bucket_arns))
-  }
-
-  statement {
-    sid     = "ReadJobs"
-    actions = ["s3:GetObject"]
-    resources = concat(
-      ["${local.job_arn}/*", "${local.target_arn}/snapshots/*"],
-      local.input_object_arns,
-      local.output_object_arns,
-    )
-  }
-
-  # The ledger too: `retry` commits that a job is open again.
-  statement {
-    sid     = "Describe"
-    actions = ["s3:PutObject"]
-    resources = [
-      "${local.job_arn}/spec.json",
-      "${local.job_arn}/plan/*",
-      "${local.job_arn}/ledger/*",
-      "${local.job_arn}/control/cancel",
-      "${local.target_arn}/open/*",
-      "${local.target_arn}/snapshots/*",
-    ]
-  }
-
-  statement {
-    sid       = "AbortUploads"
-    actions   = ["s3:AbortMultipartUpload"]
-    resources = ["${local.target_arn}/snapshots/*"]
-  }
-
-  # `retry` opens an ended or canceled job again.
-  statement {
-    sid       = "Reopen"
-    actions   = ["s3:DeleteObject"]
-    resources = ["${local.job_arn}/result.json", "${local.job_arn}/control/cancel"]
-  }
-
-  dynamic "statement" {
-    for_each = length(var.kms_key_arns) == 0 ? [] : [var.kms_key_arns]
-
-    content {
-      sid       = "Encrypt"
-      actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
-      resources = statement.value
-    }
-  }
-}
-
-# Who looks after the target: `doctor`, which sends a message through each queue, and `dead-letters`.
-data "aws_iam_policy_document" "operator" {
-  dynamic "statement" {
-    for_each = local.has_queues ? [var.queue_arns] : []
-
-    content {
-      sid = "TryQueues"
-      actions = [
-        "sqs:ChangeMessageVisibility",
-        "sqs:DeleteMessage",
-        "sqs:GetQueueAttributes",
-        "sqs:GetQueueUrl",
-        "sqs:ReceiveMessage",
-        "sqs:SendMessage",
-      ]
-      resources = local.all_queue_arns
-    }
-  }
-
-  statement {
-    sid       = "Look"
-    actions   = ["s3:ListBucket"]
-    resources = [local.bucket_arn]
-  }
-
-  statement {
-    sid       = "ReadJobs"
-    actions   = ["s3:GetObject"]
-    resources = ["${local.job_arn}/*"]
-  }
-
-  statement {
-    sid       = "TryStore"
-    actions   = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
-    resources = ["${local.target_arn}/doctor/*"]
-  }
-
-  dynamic "statement" {
-    for_each = length(var.kms_key_arns) == 0 ? [] : [var.kms_key_arns]
-
-    content {
-      sid       = "Encrypt"
-      actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
-      resources = statement.value
+      sid       = statement.value.sid
+      actions   = statement.value.actions
+      resources = statement.value.resources
     }
   }
 }
 
 resource "aws_iam_policy" "role" {
-  for_each = {
-    worker   = { policy = data.aws_iam_policy_document.worker.json, does = "works on mini-batches" }
-    reducer  = { policy = data.aws_iam_policy_document.reducer.json, does = "commits results and writes outputs" }
-    enqueuer = { policy = data.aws_iam_policy_document.enqueuer.json, does = "enqueues, follows, cancels and retries jobs" }
-    operator = { policy = data.aws_iam_policy_document.operator.json, does = "checks the target and reads dead letters" }
-  }
+  for_each = local.purposes
 
   name        = "${var.name}-${each.key}"
-  description = "${var.name}: who ${each.value.does}"
-  policy      = each.value.policy
+  description = "${var.name}: ${each.value}"
+  policy      = data.aws_iam_policy_document.role[each.key].json
 }

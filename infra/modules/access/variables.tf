@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Name of the target, with which the names of the policies begin."
+  description = "Name of the target, and prefix of the policy names."
   type        = string
 
   validation {
@@ -14,12 +14,12 @@ variable "bucket" {
 }
 
 variable "prefix" {
-  description = "Where the target keeps its objects in the bucket."
+  description = "Prefix of the target's objects in the bucket."
   type        = string
 }
 
 variable "queue_arns" {
-  description = "ARNs of the queues; null: the target uses RabbitMQ, which has users of its own."
+  description = "ARNs of the queues; null: the target uses RabbitMQ, which has its own users."
   type = object({
     tasks        = string
     results      = string
@@ -29,7 +29,7 @@ variable "queue_arns" {
 }
 
 variable "inputs" {
-  description = "What jobs may read, each as BUCKET or BUCKET/PREFIX: read by workers, and listed by who enqueues."
+  description = "Locations that workers read and enqueuers list, as BUCKET or BUCKET/PREFIX."
   type        = list(string)
   default     = []
 
@@ -40,7 +40,7 @@ variable "inputs" {
 }
 
 variable "outputs" {
-  description = "Where jobs may write their outputs, each as BUCKET or BUCKET/PREFIX: written by reducers alone."
+  description = "Locations to which reducers, and no other role, write outputs, as BUCKET or BUCKET/PREFIX."
   type        = list(string)
   default     = []
 
@@ -62,8 +62,20 @@ variable "kms_key_arns" {
   default     = []
 }
 
+variable "input_kms_key_arns" {
+  description = "Keys that encrypt inputs."
+  type        = list(string)
+  default     = []
+}
+
+variable "output_kms_key_arns" {
+  description = "Keys that encrypt outputs."
+  type        = list(string)
+  default     = []
+}
+
 variable "partition" {
-  description = "Part of AWS, as ARNs name it: aws, aws-cn or aws-us-gov."
+  description = "AWS partition: aws, aws-cn or aws-us-gov."
   type        = string
   default     = "aws"
 

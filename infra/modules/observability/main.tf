@@ -1,19 +1,22 @@
-# What a person wants to be told, and what one wants to see: alarms and a dashboard.
+# Alarms and a dashboard.
 #
-# They stand on what AWS counts by itself, so they also see roles that are gone. What the roles tell of themselves
-# (/metrics) is for Prometheus.
+# They use metrics of AWS itself, so they also notice roles that have stopped. Prometheus reads the roles' own metrics
+# (/metrics). infra/RUNBOOKS.md has a section for each alarm.
 
 data "aws_region" "current" {}
 
 locals {
-  alarm_actions = [aws_sns_topic.alarms.arn]
-  # As CloudWatch writes a metric in a dashboard.
+  runbooks = coalesce(var.runbooks, "infra/RUNBOOKS.md")
+
+  # CloudWatch's notation of a metric in a dashboard.
   widget_metrics = {
     for name, metrics in {
-      backlog      = var.metrics.backlog
-      committed    = [var.metrics.committed]
-      dead_letters = [var.metrics.dead_letters]
-      oldest_age   = var.metrics.oldest_age[*]
+      backlog       = var.metrics.backlog
+      committed     = [var.metrics.committed]
+      dead_letters  = [var.metrics.dead_letters]
+      oldest_task   = var.metrics.oldest_task[*]
+      oldest_result = var.metrics.oldest_result[*]
+      troubles      = values(local.event_metrics)
       } : name => [
       for metric in metrics : concat(
         [metric.namespace, metric.name],
@@ -26,6 +29,65 @@ locals {
     workers = var.worker_service_name
     reducer = var.reducer_service_name
   }
+
+  # Alarms on one metric. Each of the `periods` is a minute.
+  alarms = merge(
+    {
+      dead-letters = {
+        says     = "There are messages that no role can read. `gristmill dead-letters` lists them with their reasons."
+        metric   = var.metrics.dead_letters
+        above    = var.thresholds.dead_letters
+        periods  = 1
+        breaches = "notBreaching"
+      }
+      # ECS reports the processor time of a service while one of its tasks runs: without a report no reducer runs.
+      reducer-down = {
+        says = "No reducer runs, so no job ends. Nothing is lost: results wait in their queue. Look at the events of the service ${var.reducer_service_name}."
+        metric = {
+          namespace  = "AWS/ECS"
+          name       = "CPUUtilization"
+          statistic  = "SampleCount"
+          dimensions = { ClusterName = var.cluster.name, ServiceName = var.reducer_service_name }
+        }
+        above    = null
+        periods  = 5
+        breaches = "breaching"
+      }
+      placement-failed = {
+        says     = "ECS could not place or start tasks, or a deployment failed: no capacity, a quota, a missing image or a missing secret. Log group ${aws_cloudwatch_log_group.events.name} has the reason."
+        metric   = local.event_metrics.placement_failures
+        above    = var.thresholds.placement_failures
+        periods  = 15
+        breaches = "notBreaching"
+      }
+      spot-reclaimed = {
+        says     = "AWS has reclaimed spot capacity of many workers. Jobs continue later. Raise `on_demand_floor` or `on_demand_percent` if this persists."
+        metric   = local.event_metrics.reclaimed_tasks
+        above    = var.thresholds.reclaimed_tasks
+        periods  = 60
+        breaches = "notBreaching"
+      }
+    },
+    # RabbitMQ does not report the age of messages.
+    { for name, alarm in {
+      oldest-task = {
+        says     = "A mini-batch has waited for ${var.thresholds.oldest_task_minutes} minutes. Are there enough workers (`worker.max`), and do they start? `gristmill status JOB` shows what the job waits for."
+        metric   = var.metrics.oldest_task
+        above    = var.thresholds.oldest_task_minutes * 60
+        periods  = 3
+        breaches = "notBreaching"
+      }
+      oldest-result = {
+        says     = "A result has waited for ${var.thresholds.oldest_result_minutes} minutes: reducers run and do not commit it. Their log shows which job they cannot process, and why."
+        metric   = var.metrics.oldest_result
+        above    = var.thresholds.oldest_result_minutes * 60
+        periods  = 3
+        breaches = "notBreaching"
+      }
+    } : name => alarm if var.has_ages },
+  )
+  # These alarms count all events of the window, not each minute separately.
+  sums = ["placement-failed", "spot-reclaimed"]
 }
 
 resource "aws_sns_topic" "alarms" {
@@ -34,59 +96,41 @@ resource "aws_sns_topic" "alarms" {
 }
 
 resource "aws_sns_topic_subscription" "people" {
-  for_each = toset(var.alarm_emails)
+  for_each = toset(var.emails)
 
   topic_arn = aws_sns_topic.alarms.arn
   protocol  = "email"
   endpoint  = each.key
 }
 
-resource "aws_cloudwatch_metric_alarm" "oldest_task" {
-  # RabbitMQ does not tell the age of a message.
-  count = var.has_oldest_age ? 1 : 0
+resource "aws_cloudwatch_metric_alarm" "metric" {
+  for_each = local.alarms
 
-  alarm_name          = "${var.name}-oldest-task"
-  alarm_description   = "A mini-batch has waited for ${var.oldest_task_minutes} minutes. Are there enough workers (max), and do they start? `gristmill status JOB` says what the job waits for."
-  comparison_operator = "GreaterThanThreshold"
-  threshold           = var.oldest_task_minutes * 60
-  evaluation_periods  = 3
-  treat_missing_data  = "notBreaching"
-  alarm_actions       = local.alarm_actions
-  ok_actions          = local.alarm_actions
+  alarm_name          = "${var.name}-${each.key}"
+  alarm_description   = "${each.value.says} Runbook: ${local.runbooks}#${each.key}"
+  comparison_operator = each.value.above == null ? "LessThanThreshold" : "GreaterThanThreshold"
+  threshold           = each.value.above == null ? 1 : each.value.above
+  evaluation_periods  = contains(local.sums, each.key) ? 1 : each.value.periods
+  treat_missing_data  = each.value.breaches
+  alarm_actions       = [aws_sns_topic.alarms.arn]
+  ok_actions          = [aws_sns_topic.alarms.arn]
 
-  namespace   = var.metrics.oldest_age.namespace
-  metric_name = var.metrics.oldest_age.name
-  dimensions  = var.metrics.oldest_age.dimensions
-  statistic   = var.metrics.oldest_age.statistic
-  period      = 60
-}
-
-resource "aws_cloudwatch_metric_alarm" "dead_letters" {
-  alarm_name          = "${var.name}-dead-letters"
-  alarm_description   = "There are messages that nobody can read. `gristmill dead-letters` lists them, with the reason."
-  comparison_operator = "GreaterThanThreshold"
-  threshold           = 0
-  evaluation_periods  = 1
-  treat_missing_data  = "notBreaching"
-  alarm_actions       = local.alarm_actions
-  ok_actions          = local.alarm_actions
-
-  namespace   = var.metrics.dead_letters.namespace
-  metric_name = var.metrics.dead_letters.name
-  dimensions  = var.metrics.dead_letters.dimensions
-  statistic   = var.metrics.dead_letters.statistic
-  period      = 60
+  namespace   = each.value.metric.namespace
+  metric_name = each.value.metric.name
+  dimensions  = each.value.metric.dimensions
+  statistic   = each.value.metric.statistic
+  period      = contains(local.sums, each.key) ? each.value.periods * 60 : 60
 }
 
 resource "aws_cloudwatch_metric_alarm" "no_progress" {
   alarm_name          = "${var.name}-no-progress"
-  alarm_description   = "There is work, and no result has been committed for ${var.no_progress_minutes} minutes. Do workers start, do they find their image, are the runs just long? `gristmill status JOB` says."
+  alarm_description   = "There is work, and no reducer has committed a result for ${var.thresholds.no_progress_minutes} minutes. Do workers start and find their image, or are the runs just long? See `gristmill status JOB`. Runbook: ${local.runbooks}#no-progress"
   comparison_operator = "GreaterThanOrEqualToThreshold"
   threshold           = 1
-  evaluation_periods  = ceil(var.no_progress_minutes / 5)
+  evaluation_periods  = ceil(var.thresholds.no_progress_minutes / 5)
   treat_missing_data  = "notBreaching"
-  alarm_actions       = local.alarm_actions
-  ok_actions          = local.alarm_actions
+  alarm_actions       = [aws_sns_topic.alarms.arn]
+  ok_actions          = [aws_sns_topic.alarms.arn]
 
   metric_query {
     id          = "stuck"
@@ -119,7 +163,7 @@ resource "aws_cloudwatch_metric_alarm" "no_progress" {
         namespace   = metric_query.value.namespace
         metric_name = metric_query.value.name
         dimensions  = metric_query.value.dimensions
-        # Work that was there all the time, and not for a moment.
+        # Work that was present all the time, not only for a moment.
         stat   = "Minimum"
         period = 300
       }
@@ -127,22 +171,42 @@ resource "aws_cloudwatch_metric_alarm" "no_progress" {
   }
 }
 
-# ECS reports the processor time of a service as long as a task of it runs: no report, no reducer.
-resource "aws_cloudwatch_metric_alarm" "reducer_down" {
-  alarm_name          = "${var.name}-reducer-down"
-  alarm_description   = "No reducer runs, so that no job ends. Nothing is lost: results wait in their queue. Look at the events of the service ${var.reducer_service_name}."
-  comparison_operator = "LessThanThreshold"
-  threshold           = 1
-  evaluation_periods  = 5
-  treat_missing_data  = "breaching"
-  alarm_actions       = local.alarm_actions
-  ok_actions          = local.alarm_actions
+# Tasks that should run and do not, for any reason. Container Insights counts them.
+resource "aws_cloudwatch_metric_alarm" "workers_missing" {
+  count = var.has_container_insights ? 1 : 0
 
-  namespace   = "AWS/ECS"
-  metric_name = "CPUUtilization"
-  dimensions  = { ClusterName = var.cluster_name, ServiceName = var.reducer_service_name }
-  statistic   = "SampleCount"
-  period      = 60
+  alarm_name          = "${var.name}-workers-missing"
+  alarm_description   = "For ${var.thresholds.missing_minutes} minutes more than ${var.thresholds.missing_percent} percent of the workers that the backlog requires have not been running: a shortage of spot capacity, a quota, or tasks that fail to start. Runbook: ${local.runbooks}#workers-missing"
+  comparison_operator = "GreaterThanThreshold"
+  threshold           = var.thresholds.missing_percent
+  evaluation_periods  = var.thresholds.missing_minutes
+  treat_missing_data  = "notBreaching"
+  alarm_actions       = [aws_sns_topic.alarms.arn]
+  ok_actions          = [aws_sns_topic.alarms.arn]
+
+  metric_query {
+    id          = "missing"
+    label       = "workers that are missing, in percent"
+    expression  = "IF(desired > 0, 100 * (desired - running) / desired, 0)"
+    return_data = true
+  }
+
+  dynamic "metric_query" {
+    for_each = { desired = "DesiredTaskCount", running = "RunningTaskCount" }
+
+    content {
+      id          = metric_query.key
+      return_data = false
+
+      metric {
+        namespace   = "ECS/ContainerInsights"
+        metric_name = metric_query.value
+        dimensions  = { ClusterName = var.cluster.name, ServiceName = var.worker_service_name }
+        stat        = "Average"
+        period      = 60
+      }
+    }
+  }
 }
 
 resource "aws_cloudwatch_dashboard" "target" {
@@ -154,8 +218,10 @@ resource "aws_cloudwatch_dashboard" "target" {
         for index, widget in [
           { title = "Mini-batches that are not done", metrics = local.widget_metrics.backlog, stacked = true },
           { title = "Result messages committed", metrics = local.widget_metrics.committed, stacked = false },
-          { title = "Age of the oldest task in seconds", metrics = local.widget_metrics.oldest_age, stacked = false },
+          { title = "Age of the oldest task in seconds", metrics = local.widget_metrics.oldest_task, stacked = false },
+          { title = "Age of the oldest result in seconds", metrics = local.widget_metrics.oldest_result, stacked = false },
           { title = "Dead letters", metrics = local.widget_metrics.dead_letters, stacked = false },
+          { title = "Tasks that were not placed, and tasks that lost their spot capacity", metrics = local.widget_metrics.troubles, stacked = true },
           ] : {
           type   = "metric"
           x      = 12 * (index % 2)
@@ -176,15 +242,15 @@ resource "aws_cloudwatch_dashboard" "target" {
         for index, resource in ["CPUUtilization", "MemoryUtilization"] : {
           type   = "metric"
           x      = 12 * index
-          y      = 12
+          y      = 18
           width  = 12
           height = 6
           properties = {
             title = "${resource} in percent, and number of tasks"
             metrics = concat([
               for role, service in local.services : [
-                ["AWS/ECS", resource, "ClusterName", var.cluster_name, "ServiceName", service, { stat = "Average", label = role }],
-                ["AWS/ECS", resource, "ClusterName", var.cluster_name, "ServiceName", service, { stat = "SampleCount", label = "${role}, tasks", yAxis = "right" }],
+                ["AWS/ECS", resource, "ClusterName", var.cluster.name, "ServiceName", service, { stat = "Average", label = role }],
+                ["AWS/ECS", resource, "ClusterName", var.cluster.name, "ServiceName", service, { stat = "SampleCount", label = "${role}, tasks", yAxis = "right" }],
               ]
             ]...)
             view   = "timeSeries"
@@ -197,7 +263,7 @@ resource "aws_cloudwatch_dashboard" "target" {
         {
           type   = "log"
           x      = 0
-          y      = 18
+          y      = 24
           width  = 24
           height = 6
           properties = {
@@ -210,18 +276,15 @@ resource "aws_cloudwatch_dashboard" "target" {
         {
           type   = "alarm"
           x      = 0
-          y      = 24
+          y      = 30
           width  = 24
           height = 3
           properties = {
             title = "Alarms"
             alarms = concat(
-              [
-                aws_cloudwatch_metric_alarm.dead_letters.arn,
-                aws_cloudwatch_metric_alarm.no_progress.arn,
-                aws_cloudwatch_metric_alarm.reducer_down.arn,
-              ],
-              aws_cloudwatch_metric_alarm.oldest_task[*].arn,
+              [for name in sort(keys(local.alarms)) : aws_cloudwatch_metric_alarm.metric[name].arn],
+              [aws_cloudwatch_metric_alarm.no_progress.arn],
+              aws_cloudwatch_metric_alarm.workers_missing[*].arn,
             )
           }
         },

@@ -1,10 +1,10 @@
 variable "name" {
-  description = "Name of the target, of its dashboard, and beginning of the names of its alarms."
+  description = "Name of the target and its dashboard, and prefix of the alarm names."
   type        = string
 }
 
 variable "metrics" {
-  description = "What CloudWatch knows of the queues."
+  description = "CloudWatch metrics of the queues."
   type = object({
     backlog = list(object({
       namespace  = string
@@ -24,7 +24,13 @@ variable "metrics" {
       statistic  = string
       dimensions = map(string)
     })
-    oldest_age = optional(object({
+    oldest_task = optional(object({
+      namespace  = string
+      name       = string
+      statistic  = string
+      dimensions = map(string)
+    }))
+    oldest_result = optional(object({
       namespace  = string
       name       = string
       statistic  = string
@@ -33,15 +39,26 @@ variable "metrics" {
   })
 }
 
-variable "has_oldest_age" {
-  description = "Whether `metrics.oldest_age` is there. It is known earlier than its value."
+variable "has_ages" {
+  description = "Whether `metrics` has the ages of the oldest task and result: known earlier than their values."
   type        = bool
   default     = true
 }
 
-variable "cluster_name" {
+variable "has_container_insights" {
+  description = "Whether Container Insights counts the tasks of the cluster."
+  type        = bool
+}
+
+variable "cluster" {
   description = "The ECS cluster."
+  type        = object({ arn = string, name = string })
+}
+
+variable "autoscaling_group" {
+  description = "Auto scaling group of the instances that workers run on; null: they run on Fargate."
   type        = string
+  default     = null
 }
 
 variable "worker_service_name" {
@@ -59,41 +76,62 @@ variable "log_group" {
   type        = string
 }
 
-variable "alarm_emails" {
-  description = "Who is told of alarms. Each address gets a mail first that asks whether it wants to be."
+variable "log_days" {
+  description = "Retention of task events, in days."
+  type        = number
+  default     = 365
+}
+
+variable "emails" {
+  description = "Mail addresses for alarms. AWS asks each address for confirmation first."
   type        = list(string)
   default     = []
 
   validation {
-    condition     = alltrue([for address in var.alarm_emails : can(regex("^[^@ ]+@[^@ ]+$", address))])
+    condition     = alltrue([for address in var.emails : can(regex("^[^@ ]+@[^@ ]+$", address))])
     error_message = "Mail addresses."
   }
 }
 
-variable "oldest_task_minutes" {
-  description = "Minutes that a mini-batch may wait."
-  type        = number
-  default     = 60
+variable "thresholds" {
+  description = <<-TEXT
+    Alarm thresholds: minutes that a mini-batch or a result may wait; minutes with work but without a result, more than the
+    longest mini-batch runs; number of dead letters; percent of workers that may be missing, and for how many minutes; failed
+    placements in 15 minutes; tasks that lose their spot capacity in an hour.
+  TEXT
+  type = object({
+    oldest_task_minutes   = optional(number, 60)
+    oldest_result_minutes = optional(number, 15)
+    no_progress_minutes   = optional(number, 30)
+    dead_letters          = optional(number, 0)
+    missing_percent       = optional(number, 20)
+    missing_minutes       = optional(number, 15)
+    placement_failures    = optional(number, 3)
+    reclaimed_tasks       = optional(number, 20)
+  })
+  default  = {}
+  nullable = false
 
   validation {
-    condition     = var.oldest_task_minutes >= 5
-    error_message = "At least 5: starting workers takes some."
+    condition     = var.thresholds.oldest_task_minutes >= 5 && var.thresholds.oldest_result_minutes >= 5
+    error_message = "At least 5 minutes: starting workers takes some."
+  }
+
+  validation {
+    # CloudWatch looks back a day at most.
+    condition     = var.thresholds.no_progress_minutes >= 10 && var.thresholds.no_progress_minutes <= 1440 && var.thresholds.missing_minutes >= 5 && var.thresholds.missing_minutes <= 1440
+    error_message = "`no_progress_minutes` is 10 to 1440, `missing_minutes` 5 to 1440."
   }
 }
 
-variable "no_progress_minutes" {
-  description = "Minutes without a result, although there is work. More than the longest run of a mini-batch."
-  type        = number
-  default     = 30
-
-  validation {
-    condition     = var.no_progress_minutes >= 10 && var.no_progress_minutes <= 1440
-    error_message = "From 10 to 1440."
-  }
+variable "runbooks" {
+  description = "URL of your runbooks, for the alarm descriptions; null: infra/RUNBOOKS.md of the project."
+  type        = string
+  default     = null
 }
 
 variable "kms_key_arn" {
-  description = "Key that encrypts alarms on their way, which CloudWatch must be allowed to use; null: none."
+  description = "Key that encrypts alarms and events; CloudWatch needs permission to use it. null: none."
   type        = string
   default     = null
 }

@@ -1,10 +1,10 @@
-# The three queues of a target at SQS: tasks, results, and the dead letters of both.
+# The three queues of a target in SQS: tasks, results, and the dead letters of both.
 #
 # Their attributes are those that `gristmill doctor --create` gives them (services/queue/src/sqs/attributes.rs).
 
 locals {
   queues = merge(aws_sqs_queue.live, { dead-letters = aws_sqs_queue.dead_letters })
-  # SQS has a key of its own for those who bring none.
+  # Without a key, SQS uses its own.
   is_managed_key = var.kms_key_arn == null
 }
 
@@ -29,8 +29,8 @@ resource "aws_sqs_queue" "live" {
   kms_master_key_id                 = var.kms_key_arn
   kms_data_key_reuse_period_seconds = local.is_managed_key ? null : 3600
 
-  # The engine counts lost deliveries itself and ends a mini-batch long before this: only what cannot even be read
-  # ends here.
+  # The engine counts lost deliveries itself and ends a mini-batch long before this: only unreadable messages reach the
+  # dead letters.
   redrive_policy = jsonencode({
     deadLetterTargetArn = aws_sqs_queue.dead_letters.arn
     maxReceiveCount     = var.receives_max
@@ -68,7 +68,7 @@ data "aws_iam_policy_document" "tls_only" {
   }
 }
 
-# An emulator on this machine has no certificate.
+# A local emulator has no certificate.
 resource "aws_sqs_queue_policy" "tls_only" {
   for_each = var.allow_plain_http ? {} : local.queues
 

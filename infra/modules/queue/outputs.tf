@@ -13,7 +13,7 @@ output "arns" {
 }
 
 output "metrics" {
-  description = "What CloudWatch knows: everything that is not done (messages that are leased among them), what the reducers take away, dead letters, and the age of the oldest task."
+  description = "CloudWatch metrics: unfinished mini-batches (including leased messages), deletions by reducers, dead letters, and the ages of the oldest task and result."
   value = {
     backlog = [
       for name in ["Visible", "NotVisible", "Delayed"] : {
@@ -35,11 +35,7 @@ output "metrics" {
       statistic  = "Maximum"
       dimensions = { QueueName = aws_sqs_queue.dead_letters.name }
     }
-    oldest_age = {
-      namespace  = "AWS/SQS"
-      name       = "ApproximateAgeOfOldestMessage"
-      statistic  = "Maximum"
-      dimensions = { QueueName = aws_sqs_queue.live["tasks"].name }
-    }
+    oldest_task   = { namespace = "AWS/SQS", name = "ApproximateAgeOfOldestMessage", statistic = "Maximum", dimensions = { QueueName = aws_sqs_queue.live["tasks"].name } }
+    oldest_result = { namespace = "AWS/SQS", name = "ApproximateAgeOfOldestMessage", statistic = "Maximum", dimensions = { QueueName = aws_sqs_queue.live["results"].name } }
   }
 }

@@ -1,5 +1,5 @@
 variable "prefix" {
-  description = "First part of the queues' names, and the address of the target: sqs://PREFIX."
+  description = "Prefix of the queue names, and of the target's address: sqs://PREFIX."
   type        = string
 
   validation {
@@ -9,7 +9,7 @@ variable "prefix" {
 }
 
 variable "kms_key_arn" {
-  description = "Key that encrypts the messages; null: the one that SQS manages."
+  description = "Key that encrypts the messages; null: SQS's own key."
   type        = string
   default     = null
 
@@ -20,7 +20,7 @@ variable "kms_key_arn" {
 }
 
 variable "message_retention_seconds" {
-  description = "How long a message is kept that nobody acknowledges: how long a job may wait for its fleet."
+  description = "Retention of unacknowledged messages: how long a job may wait for its fleet."
   type        = number
   default     = 1209600
 
@@ -42,7 +42,7 @@ variable "receives_max" {
 }
 
 variable "allow_plain_http" {
-  description = "Leave out the policies that refuse plain HTTP. Only for an emulator on this machine."
+  description = "Omit the policies that reject plain HTTP. Only for a local emulator."
   type        = bool
   default     = false
 }

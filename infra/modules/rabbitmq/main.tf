@@ -1,26 +1,53 @@
-# The queues of a target in RabbitMQ, as Amazon MQ runs it: the alternative to SQS, for mini-batches of more than 12 hours.
+# The queues of a target in RabbitMQ on Amazon MQ: the alternative to SQS, for mini-batches of more than 12 hours.
 #
-# The queues themselves are made by whoever connects first (quorum queues), and messages that cannot be read go to
-# PREFIX-dead-letters here too. A worker whose connection breaks has lost what it holds, at once.
+# The first process that connects creates the quorum queues. Unreadable messages go to PREFIX-dead-letters here too. A worker
+# whose connection breaks immediately loses its mini-batches.
+#
+# Terraform creates the broker and its administrator. It cannot create or change other users, or change the administrator's
+# password: Amazon MQ has no API for that, and the provider ignores such changes. `scripts/broker-users` uses the broker's
+# management API instead: it creates a user with minimal permissions for each role, and writes its address into the role's
+# secret.
+
+locals {
+  host = trimsuffix(trimprefix(aws_mq_broker.this.instances[0].endpoints[0], "amqps://"), ":5671")
+  # Without user and password: outputs contain neither.
+  address = "amqps://$${BROKER_USER}:$${BROKER_PASSWORD}@${local.host}:5671/%2f?prefix=${var.prefix}&lease_seconds=${var.lease_seconds}"
+
+  roles = toset(["worker", "reducer", "enqueuer", "operator"])
+  # AMQP, and the management API, which Amazon MQ serves on two ports.
+  ports = [5671, 443, 15671]
+  doors = { for pair in setproduct(keys(var.client_security_group_ids), local.ports) : "${pair[0]}-${pair[1]}" => {
+    group = var.client_security_group_ids[pair[0]]
+    port  = pair[1]
+  } }
+  range_doors = { for pair in setproduct(var.client_cidr_blocks, local.ports) : "${pair[0]}-${pair[1]}" => {
+    range = pair[0]
+    port  = pair[1]
+  } }
+}
 
 resource "aws_mq_configuration" "this" {
+  # checkov:skip=CKV_AWS_208: the check cannot read a version in an object; a validation rejects old ones.
   name           = var.name
-  description    = "Gristmill: how long a message may be held"
+  description    = "Gristmill: consumer timeout"
   engine_type    = "RabbitMQ"
   engine_version = var.engine_version
 
-  # As long as targets expect (`lease_seconds`), in milliseconds.
+  # In milliseconds. The processes of the target get the same value as `lease_seconds` of the address.
   data = "consumer_timeout = ${var.lease_seconds * 1000}"
 }
 
+# Amazon MQ encrypts RabbitMQ brokers with its own key, and rejects `encryption_options` for them.
 resource "aws_mq_broker" "this" {
+  # checkov:skip=CKV_AWS_209: Amazon MQ accepts no key for RabbitMQ brokers, and uses its own.
+  # checkov:skip=CKV_AWS_208: the check cannot read a version in an object; a validation rejects old ones.
   broker_name                = var.name
   engine_type                = "RabbitMQ"
   engine_version             = var.engine_version
   host_instance_type         = var.instance_type
   deployment_mode            = var.is_cluster ? "CLUSTER_MULTI_AZ" : "SINGLE_INSTANCE"
   publicly_accessible        = false
-  subnet_ids                 = var.subnet_ids
+  subnet_ids                 = var.is_cluster ? var.subnet_ids : slice(var.subnet_ids, 0, 1)
   security_groups            = [aws_security_group.broker.id]
   auto_minor_version_upgrade = true
   apply_immediately          = false
@@ -30,19 +57,19 @@ resource "aws_mq_broker" "this" {
     revision = aws_mq_configuration.this.latest_revision
   }
 
-  encryption_options {
-    use_aws_owned_key = var.kms_key_arn == null
-    kms_key_id        = var.kms_key_arn
-  }
-
   logs {
     general = true
   }
 
-  # Amazon MQ wants the password itself, so it is in the state, which is why the state is encrypted.
+  # The administrator, with an initial password that the state contains. `scripts/broker-users` replaces it.
   user {
-    username = var.username
-    password = var.password
+    username = "administrator"
+    password = var.first_password
+  }
+
+  lifecycle {
+    # Amazon MQ never changes the users of a RabbitMQ broker; some versions of the provider would create another broker.
+    ignore_changes = [user]
   }
 }
 
@@ -54,41 +81,50 @@ resource "aws_security_group" "broker" {
   tags = { Name = "${var.name}-broker" }
 }
 
-resource "aws_vpc_security_group_ingress_rule" "amqps" {
+resource "aws_vpc_security_group_ingress_rule" "group" {
+  for_each = local.doors
+
   security_group_id            = aws_security_group.broker.id
-  description                  = "Tasks"
-  referenced_security_group_id = var.client_security_group_id
+  description                  = "Clients: ${each.key}"
+  referenced_security_group_id = each.value.group
   ip_protocol                  = "tcp"
-  from_port                    = 5671
-  to_port                      = 5671
+  from_port                    = each.value.port
+  to_port                      = each.value.port
 }
 
-resource "aws_vpc_security_group_egress_rule" "amqps" {
-  security_group_id            = var.client_security_group_id
-  description                  = "RabbitMQ"
-  referenced_security_group_id = aws_security_group.broker.id
-  ip_protocol                  = "tcp"
-  from_port                    = 5671
-  to_port                      = 5671
+resource "aws_vpc_security_group_ingress_rule" "range" {
+  for_each = local.range_doors
+
+  security_group_id = aws_security_group.broker.id
+  description       = "Clients: ${each.key}"
+  cidr_ipv4         = each.value.range
+  ip_protocol       = "tcp"
+  from_port         = each.value.port
+  to_port           = each.value.port
 }
 
-locals {
-  # amqps://HOST:5671
-  host = trimprefix(aws_mq_broker.this.instances[0].endpoints[0], "amqps://")
-  path = "${local.host}/%2f?prefix=${var.prefix}"
-}
-
-# What tasks are given as GRISTMILL_QUEUE. The value is written and never read back: it is not in the state.
-resource "aws_secretsmanager_secret" "queue" {
-  # checkov:skip=CKV2_AWS_57: the password of the broker does not change by itself either (`password_version`).
-  name                    = "${var.name}-queue"
-  description             = "Address of the queues of ${var.name}, with the broker's password"
+# The administrator's password. Terraform writes only the initial one, `scripts/broker-users` all later ones.
+resource "aws_secretsmanager_secret" "administrator" {
+  # checkov:skip=CKV2_AWS_57: scripts/broker-users rotates it: no AWS function can reach the management API.
+  name                    = "${var.name}-broker-administrator"
+  description             = "User and password of the administrator of ${var.name}'s broker"
   kms_key_id              = var.kms_key_arn
   recovery_window_in_days = 7
 }
 
-resource "aws_secretsmanager_secret_version" "queue" {
-  secret_id                = aws_secretsmanager_secret.queue.id
-  secret_string_wo         = "amqps://${var.username}:${urlencode(var.password)}@${local.path}"
-  secret_string_wo_version = var.password_version
+resource "aws_secretsmanager_secret_version" "administrator" {
+  secret_id                = aws_secretsmanager_secret.administrator.id
+  secret_string_wo         = jsonencode({ username = "administrator", password = var.first_password })
+  secret_string_wo_version = 1
+}
+
+# Address, user and password of each role. Terraform creates the secrets, `scripts/broker-users` their values.
+resource "aws_secretsmanager_secret" "role" {
+  # checkov:skip=CKV2_AWS_57: scripts/broker-users rotates it: no AWS function can reach the management API.
+  for_each = local.roles
+
+  name                    = "${var.name}-broker-${each.key}"
+  description             = "Address of ${var.name}'s queues for the role ${each.key}"
+  kms_key_id              = var.kms_key_arn
+  recovery_window_in_days = 7
 }

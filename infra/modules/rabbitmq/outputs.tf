@@ -1,15 +1,36 @@
 output "address" {
-  description = "`queue` of the target. The password stands in the environment of who uses it, as BROKER_PASSWORD."
-  value       = "amqps://${var.username}:$${BROKER_PASSWORD}@${local.path}"
+  description = "`queue` of the target. Users set its user and password as BROKER_USER and BROKER_PASSWORD."
+  value       = local.address
 }
 
-output "secret_arn" {
-  description = "Secret that holds the address with the password."
-  value       = aws_secretsmanager_secret.queue.arn
+output "management" {
+  description = "`management` of the target: the management API."
+  value       = "https://${local.host}"
+}
+
+output "secret_arns" {
+  description = "The secret of each role: worker, reducer, enqueuer, operator. JSON with `address`, `username` and `password`."
+  value       = { for role, secret in aws_secretsmanager_secret.role : role => secret.arn }
+}
+
+output "broker" {
+  description = "Input of `scripts/broker-users`."
+  value = {
+    management    = "https://${local.host}"
+    prefix        = var.prefix
+    address       = local.address
+    administrator = aws_secretsmanager_secret.administrator.arn
+    secrets       = { for role, secret in aws_secretsmanager_secret.role : role => secret.arn }
+  }
+}
+
+output "security_group_id" {
+  description = "Security group of the broker."
+  value       = aws_security_group.broker.id
 }
 
 output "metrics" {
-  description = "What CloudWatch knows: everything that is not done (messages that are held among them), what the reducers take away, and dead letters. RabbitMQ does not tell the age of a message."
+  description = "CloudWatch metrics: unfinished mini-batches (including unacknowledged messages), acknowledgements by reducers, and dead letters. RabbitMQ does not report the age of messages."
   value = {
     backlog = [
       for name in ["MessageReadyCount", "MessageUnacknowledgedCount"] : {
@@ -31,6 +52,7 @@ output "metrics" {
       statistic  = "Maximum"
       dimensions = { Broker = var.name, VirtualHost = "/", Queue = "${var.prefix}-dead-letters" }
     }
-    oldest_age = null
+    oldest_task   = null
+    oldest_result = null
   }
 }

@@ -9,7 +9,7 @@ variable "name" {
 }
 
 variable "prefix" {
-  description = "First part of the queues' names."
+  description = "Prefix of the queue names."
   type        = string
 
   validation {
@@ -25,7 +25,7 @@ variable "engine_version" {
 
   validation {
     condition     = can(regex("^(3\\.13|4\\.[0-9]+)$", var.engine_version))
-    error_message = "3.13 or 4.x: quorum queues are needed."
+    error_message = "3.13 or 4.x, without a third number: older ones have no quorum queues."
   }
 }
 
@@ -33,6 +33,11 @@ variable "instance_type" {
   description = "Type of the broker's instances."
   type        = string
   default     = "mq.m5.large"
+
+  validation {
+    condition     = startswith(var.instance_type, "mq.") && !(var.is_cluster && startswith(var.instance_type, "mq.t3."))
+    error_message = "A type such as mq.m5.large; mq.t3 has no clusters."
+  }
 }
 
 variable "is_cluster" {
@@ -42,13 +47,14 @@ variable "is_cluster" {
 }
 
 variable "lease_seconds" {
-  description = "How long a message may be held: more than the longest mini-batch. Another value than 1800 stands in the target as `lease_seconds` too."
+  description = "How long a worker may hold a message: more than the longest mini-batch. Queues keep their initial value: to change it later, delete the queues of the target while they are empty."
   type        = number
-  default     = 1800
+  default     = 172800
 
   validation {
-    condition     = var.lease_seconds >= 300
-    error_message = "At least 300."
+    # https://docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-configuration-policies.html: 2147483647 ms.
+    condition     = var.lease_seconds >= 300 && var.lease_seconds <= 2147483 && floor(var.lease_seconds) == var.lease_seconds
+    error_message = "A whole number of seconds from 300 to 2147483 (24 days)."
   }
 }
 
@@ -58,45 +64,44 @@ variable "vpc_id" {
 }
 
 variable "subnet_ids" {
-  description = "Subnets of the broker: one for one instance, several for a cluster."
+  description = "Subnets of the broker: a single instance uses the first, a cluster all."
   type        = list(string)
-}
-
-variable "client_security_group_id" {
-  description = "Who may connect."
-  type        = string
-}
-
-variable "username" {
-  description = "User of the broker."
-  type        = string
-  default     = "gristmill"
 
   validation {
-    condition     = can(regex("^[A-Za-z0-9_.-]{2,100}$", var.username))
-    error_message = "2 to 100 letters, digits, `-`, `.` and `_`."
+    condition     = length(var.subnet_ids) >= (var.is_cluster ? 2 : 1)
+    error_message = "A cluster needs at least two subnets, a single instance one."
   }
 }
 
-variable "password" {
-  description = "Password of the broker: give it as the variable TF_VAR_broker_password of the environment, and never in a file."
+variable "client_security_group_ids" {
+  description = "Security groups whose members may connect, with a name for each: tasks, pipelines, machines of operators, KEDA."
+  type        = map(string)
+}
+
+variable "client_cidr_blocks" {
+  description = "Address ranges of private networks that may connect."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for block in var.client_cidr_blocks : can(cidrhost(block, 0)) && !endswith(block, "/0")])
+    error_message = "Blocks such as 10.0.0.0/16, not the whole internet."
+  }
+}
+
+variable "first_password" {
+  description = "Initial password of the administrator: pass it as TF_VAR_broker_password, never in a file."
   type        = string
   sensitive   = true
 
   validation {
-    condition     = can(regex("^[^,:= ]{12,250}$", var.password))
+    condition     = can(regex("^[^,:= ]{12,250}$", var.first_password))
     error_message = "12 to 250 characters, none of `,`, `:`, `=` and space."
   }
 }
 
-variable "password_version" {
-  description = "Raised by one whenever the password is changed."
-  type        = number
-  default     = 1
-}
-
 variable "kms_key_arn" {
-  description = "Key that encrypts broker and secret; null: those that AWS manages."
+  description = "Key that encrypts the secrets; null: the key that AWS manages. The broker itself accepts no key."
   type        = string
   default     = null
 }

@@ -3,12 +3,13 @@
 #   PREFIX/jobs/ID/…          plan, parts, ledger, logs, result of a job
 #   PREFIX/open/ID            the job has not ended
 #   PREFIX/snapshots/DIGEST   scripts and reference data, named by their content
-#   PREFIX/doctor/…           what `gristmill doctor` tries
+#   PREFIX/doctor/…           test objects of `gristmill doctor`
 
 resource "aws_s3_bucket" "store" {
-  # checkov:skip=CKV2_AWS_62: nobody waits for events: roles look into the bucket, and workers get their work by queue.
-  # checkov:skip=CKV_AWS_144: the store holds what jobs need while they run; outputs are copied by who keeps them.
-  # checkov:skip=CKV_AWS_18: who reads and writes is in CloudTrail's data events, which belong to the account.
+  # checkov:skip=CKV2_AWS_62: nothing consumes events: roles read the bucket, and workers get their work from a queue.
+  # checkov:skip=CKV_AWS_144: the store contains data of running jobs; users copy the outputs that they keep.
+  # checkov:skip=CKV_AWS_145: with the key of the platform; without one for trials (environments/dev).
+  # checkov:skip=CKV_AWS_18: CloudTrail's data events, which belong to the account, record access.
   # checkov:skip=CKV_AWS_21: commit points are created once and never replaced: see the versioning below.
   bucket        = var.bucket
   force_destroy = var.force_destroy
@@ -44,9 +45,9 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "store" {
   }
 }
 
-# Off, and off for good. A commit point (a ledger segment, a result, a seat) is created if it is absent, and is never
-# written again: there is no older version of it to go back to. What is replaced or deleted (progress, parts, markers of
-# open jobs) would only be paid for once more, and a deleted part would stay as a version that no rule of a job removes.
+# Always off. A commit point (a ledger segment, a result, a seat) is created if absent and never written again, so it has no
+# older version. Versions of replaced or deleted objects (progress, parts, markers of open jobs) would only cost money, and a
+# deleted part would remain as a version that no rule of a job removes.
 resource "aws_s3_bucket_versioning" "store" {
   bucket = aws_s3_bucket.store.id
 
@@ -55,8 +56,8 @@ resource "aws_s3_bucket_versioning" "store" {
   }
 }
 
-# S3 knows only beginnings of names, so that parts, ledger and logs of a job, all of them below jobs/ID/, end together,
-# by the age of each object. A reducer deletes the parts of a completed job itself, long before.
+# S3 rules match only prefixes of names, so the parts, ledger and logs of a job, all below jobs/ID/, expire together, by the
+# age of each object. A reducer deletes the parts of a completed job itself, much earlier.
 resource "aws_s3_bucket_lifecycle_configuration" "store" {
   bucket = aws_s3_bucket.store.id
 
@@ -97,7 +98,7 @@ resource "aws_s3_bucket_lifecycle_configuration" "store" {
     }
   }
 
-  # Never expired: a snapshot that is there is used again without being written again, however old it is.
+  # Snapshots never expire: jobs reuse an existing one of any age without writing it again.
   rule {
     id     = "snapshots-become-cheaper"
     status = "Enabled"
@@ -151,13 +152,13 @@ data "aws_iam_policy_document" "tls_only" {
   }
 }
 
-# An emulator on this machine has no certificate.
+# A local emulator has no certificate.
 resource "aws_s3_bucket_policy" "tls_only" {
   count = var.allow_plain_http ? 0 : 1
 
   bucket = aws_s3_bucket.store.id
   policy = data.aws_iam_policy_document.tls_only.json
 
-  # AWS refuses two changes of a bucket's access at a time.
+  # AWS rejects concurrent changes of a bucket's access.
   depends_on = [aws_s3_bucket_public_access_block.store]
 }

@@ -9,6 +9,6 @@ output "bucket" {
 }
 
 output "prefix" {
-  description = "Where the target keeps its objects in the bucket."
+  description = "Prefix of the target's objects in the bucket."
   value       = var.prefix
 }

@@ -1,5 +1,5 @@
 variable "bucket" {
-  description = "Name of the bucket, unlike any other in the world."
+  description = "Name of the bucket, globally unique."
   type        = string
 
   validation {
@@ -9,7 +9,7 @@ variable "bucket" {
 }
 
 variable "prefix" {
-  description = "Where the target keeps its objects in the bucket."
+  description = "Prefix of the target's objects in the bucket."
   type        = string
 
   validation {
@@ -19,7 +19,7 @@ variable "prefix" {
 }
 
 variable "kms_key_arn" {
-  description = "Key that encrypts the objects; null: the one that S3 manages."
+  description = "Key that encrypts the objects; null: S3's own key."
   type        = string
   default     = null
 
@@ -30,35 +30,35 @@ variable "kms_key_arn" {
 }
 
 variable "job_days" {
-  description = "Days until the objects of a job are removed: its plan, ledger, logs, and the parts it has left behind. A job must be over by then."
+  description = "Days until the objects of a job expire: plan, ledger, logs, and remaining parts. Jobs must end earlier."
   type        = number
   default     = 90
 
   validation {
     condition     = var.job_days >= 30
-    error_message = "At least 30: messages live for 14 days, and a job may be continued after that."
+    error_message = "At least 30: queues keep messages for 14 days, and users may continue a job after that."
   }
 }
 
 variable "upload_days" {
-  description = "Days until an upload in parts is removed that nobody has finished."
+  description = "Days until an unfinished multipart upload is removed."
   type        = number
   default     = 3
 
   validation {
     condition     = var.upload_days >= 2
-    error_message = "At least 2: the upload of a large output must not be removed while it is written."
+    error_message = "At least 2: the upload of a large output must not expire while a reducer writes it."
   }
 }
 
 variable "force_destroy" {
-  description = "Let `terraform destroy` remove the bucket with everything in it."
+  description = "Let `terraform destroy` remove the bucket with all objects."
   type        = bool
   default     = false
 }
 
 variable "allow_plain_http" {
-  description = "Leave out the policy that refuses plain HTTP. Only for an emulator on this machine."
+  description = "Omit the policy that rejects plain HTTP. Only for a local emulator."
   type        = bool
   default     = false
 }

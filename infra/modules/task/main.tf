@@ -1,6 +1,6 @@
-# One container of a role as an ECS task: how it is configured, who it is, and what it may write to.
+# One container of a role as an ECS task: settings, IAM roles and writable volumes.
 #
-# The root file system cannot be written. The two volumes live as long as the task; the image says whose they are.
+# The root file system is read-only. The two volumes exist as long as the task; the image sets their owner.
 
 data "aws_partition" "current" {}
 
@@ -9,7 +9,7 @@ data "aws_region" "current" {}
 locals {
   variables = merge(
     {
-      AWS_REGION           = data.aws_region.current.name
+      AWS_REGION           = data.aws_region.current.id
       GRISTMILL_STORE      = var.store
       GRISTMILL_LISTEN     = "0.0.0.0:9464"
       GRISTMILL_LOG_FORMAT = "json"
@@ -17,12 +17,27 @@ locals {
     var.queue == null ? {} : { GRISTMILL_QUEUE = var.queue },
     var.variables,
   )
-  # An address with a password in it.
-  secrets      = var.queue_secret_arn == null ? {} : { GRISTMILL_QUEUE = var.queue_secret_arn }
+  # The broker's address contains a password, so it is a field of the secret.
+  secrets      = var.has_queue_secret ? { GRISTMILL_QUEUE = "${var.queue_secret_arn}:address::" } : {}
   writable     = { cache = "/var/cache/gristmill", tmp = "/tmp" }
   has_gpus     = var.gpus > 0
   is_on_ec2    = local.has_gpus
   role_of_task = "${var.name}-task"
+}
+
+locals {
+  # Fargate's memory sizes by processor units, in MiB: from, to, step.
+  # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-cpu-memory-error.html
+  fargate_memory = {
+    256   = [512, 2048, 512]
+    512   = [1024, 4096, 1024]
+    1024  = [2048, 8192, 1024]
+    2048  = [4096, 16384, 1024]
+    4096  = [8192, 30720, 1024]
+    8192  = [16384, 61440, 4096]
+    16384 = [32768, 122880, 8192]
+  }
+  memory_range = lookup(local.fargate_memory, var.cpu, null)
 }
 
 resource "aws_ecs_task_definition" "this" {
@@ -60,15 +75,19 @@ resource "aws_ecs_task_definition" "this" {
         logDriver = "awslogs"
         options = {
           awslogs-group         = var.log_group
-          awslogs-region        = data.aws_region.current.name
+          awslogs-region        = data.aws_region.current.id
           awslogs-stream-prefix = var.name
-          # A log that cannot be delivered does not stop a worker.
+          # Undeliverable logs do not stop a worker.
           mode            = "non-blocking"
           max-buffer-size = "4m"
         }
       }
     },
-    local.has_gpus ? { resourceRequirements = [{ type = "GPU", value = tostring(var.gpus) }] } : {},
+    { for name, value in {
+      resourceRequirements = [{ type = "GPU", value = tostring(var.gpus) }]
+      # Data loaders pass tensors through /dev/shm, which has 64 MiB by default. Fargate cannot change its size.
+      linuxParameters = { sharedMemorySize = floor(var.memory / 2) }
+    } : name => value if local.has_gpus },
   )])
 
   dynamic "volume" {
@@ -91,6 +110,18 @@ resource "aws_ecs_task_definition" "this" {
     operating_system_family = "LINUX"
     cpu_architecture        = var.architecture
   }
+
+  lifecycle {
+    precondition {
+      condition     = local.is_on_ec2 || local.memory_range != null
+      error_message = "Fargate has no tasks of ${var.cpu} processor units: choose ${join(", ", sort(keys(local.fargate_memory)))}."
+    }
+
+    precondition {
+      condition     = local.is_on_ec2 || try(var.memory >= local.memory_range[0] && var.memory <= local.memory_range[1] && var.memory % local.memory_range[2] == 0, local.memory_range == null)
+      error_message = "Fargate has no tasks of ${var.cpu} processor units and ${var.memory} MiB: choose ${try(local.memory_range[0], 0)} to ${try(local.memory_range[1], 0)} MiB in steps of ${try(local.memory_range[2], 0)}."
+    }
+  }
 }
 
 data "aws_iam_policy_document" "assumed_by_tasks" {
@@ -102,7 +133,7 @@ data "aws_iam_policy_document" "assumed_by_tasks" {
       identifiers = ["ecs-tasks.amazonaws.com"]
     }
 
-    # Nobody else's cluster may use the role.
+    # Clusters of other accounts must not use the role.
     condition {
       test     = "StringEquals"
       variable = "aws:SourceAccount"
@@ -113,11 +144,12 @@ data "aws_iam_policy_document" "assumed_by_tasks" {
 
 data "aws_caller_identity" "current" {}
 
-# What the role itself may do.
+# Permissions of the role itself.
 resource "aws_iam_role" "task" {
-  name               = local.role_of_task
-  description        = "The role ${var.name} of Gristmill"
-  assume_role_policy = data.aws_iam_policy_document.assumed_by_tasks.json
+  name                 = local.role_of_task
+  description          = "The role ${var.name} of Gristmill"
+  assume_role_policy   = data.aws_iam_policy_document.assumed_by_tasks.json
+  permissions_boundary = var.permissions_boundary_arn
 }
 
 resource "aws_iam_role_policy_attachment" "task" {
@@ -125,11 +157,12 @@ resource "aws_iam_role_policy_attachment" "task" {
   policy_arn = var.policy_arn
 }
 
-# What ECS does before the container runs: fetch the image, open the log, read the secret.
+# Permissions of ECS before the container runs: fetch the image, open the log, read the secret.
 resource "aws_iam_role" "execution" {
-  name               = "${var.name}-execution"
-  description        = "Starts the role ${var.name} of Gristmill"
-  assume_role_policy = data.aws_iam_policy_document.assumed_by_tasks.json
+  name                 = "${var.name}-execution"
+  description          = "Starts the role ${var.name} of Gristmill"
+  assume_role_policy   = data.aws_iam_policy_document.assumed_by_tasks.json
+  permissions_boundary = var.permissions_boundary_arn
 }
 
 resource "aws_iam_role_policy_attachment" "execution" {

@@ -4,6 +4,11 @@ output "definition_arn" {
 }
 
 output "role_arn" {
-  description = "Who the role is at AWS."
+  description = "IAM role of the container."
   value       = aws_iam_role.task.arn
+}
+
+output "execution_role_arn" {
+  description = "IAM role that ECS uses to start the container."
+  value       = aws_iam_role.execution.arn
 }

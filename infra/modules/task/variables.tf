@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Name of the task, and beginning of the names of its roles."
+  description = "Name of the task, and prefix of its role names."
   type        = string
 }
 
@@ -9,28 +9,30 @@ variable "command" {
 }
 
 variable "image" {
-  description = "The image, with a tag that does not move or a digest."
+  description = "The image, with a tag that never moves or a digest."
   type        = string
 
   validation {
     condition     = can(regex("(:|@sha256:)[A-Za-z0-9_.-]+$", var.image)) && !endswith(var.image, ":latest")
-    error_message = "Name a tag that does not move, or a digest: with `latest` nobody knows what runs."
+    error_message = "Name a tag that never moves, or a digest: `latest` does not identify a version."
   }
 }
 
 variable "queue" {
-  description = "Address of the queues, without a secret in it; null: it is in `queue_secret_arn`."
+  description = "Address of the queues, if it contains no secret; null: `queue_secret_arn` has it."
   type        = string
 }
 
 variable "queue_secret_arn" {
-  description = "Secret that holds the address of the queues, with the password of the broker."
+  description = "Secret whose field `address` is the address of the queues, with user and password of the broker."
   type        = string
+  default     = null
 }
 
 variable "has_queue_secret" {
-  description = "Whether there is such a secret. It is known earlier than its ARN."
+  description = "Whether there is such a secret: known earlier than its ARN."
   type        = bool
+  default     = false
 }
 
 variable "store" {
@@ -39,13 +41,13 @@ variable "store" {
 }
 
 variable "variables" {
-  description = "Environment variables besides those of every role."
+  description = "Environment variables in addition to those of every role."
   type        = map(string)
   default     = {}
 }
 
 variable "policy_arn" {
-  description = "What the role may do."
+  description = "Policy of the role."
   type        = string
 }
 
@@ -55,8 +57,14 @@ variable "kms_key_arns" {
   default     = []
 }
 
+variable "permissions_boundary_arn" {
+  description = "Permissions boundary of the two roles of the task; null: none."
+  type        = string
+  default     = null
+}
+
 variable "log_group" {
-  description = "Where stdout and stderr go."
+  description = "Log group of stdout and stderr."
   type        = string
 }
 
@@ -71,19 +79,19 @@ variable "memory" {
 }
 
 variable "disk_gib" {
-  description = "Disk of a Fargate task, for environments, snapshots and side inputs; null: the 20 GiB that every task has."
+  description = "Disk of a Fargate task, for environments, snapshots and side inputs; null: the 20 GiB of every task."
   type        = number
   default     = null
 }
 
 variable "gpus" {
-  description = "GPUs of a task; such a task runs on EC2."
+  description = "GPUs of a task; with GPUs it runs on EC2."
   type        = number
   default     = 0
 }
 
 variable "architecture" {
-  description = "Of the processor: X86_64 or ARM64."
+  description = "Processor architecture: X86_64 or ARM64."
   type        = string
   default     = "X86_64"
 }

@@ -1,39 +1,34 @@
-//! `gristmill doctor`: whether a compute target can run jobs, before the first message.
-//!
-//! Each check is one line: ok, or the one thing to fix. Nothing that a job owns is touched: objects are written below
-//! `doctor/`, and the messages that are sent name a job that does not exist, which every role drops. A message is only
-//! received where none of a job can be received in its place.
-
-mod management;
-mod needs;
-mod rabbit;
-mod report;
-mod sqs;
-mod store;
-mod traffic;
+//! `gristmill doctor`: checks whether this machine, or a compute target, can run jobs. Each check prints one line: ok, or
+//! the one thing to fix.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use engine::Engine;
+use engine::doctor::{Check, CheckState, Report};
+use protocol::Environment;
+use reducer::counted;
+use serde_json::{Value, json};
 
-use crate::run::load;
+use crate::exit::Exit;
+use crate::job_file_arguments::{JobFileArguments, refuse};
+use crate::remedies;
 use crate::settings::Settings;
-use crate::targets::{QueueAddress, Role, Target, TargetFlags};
-use needs::Needs;
-use report::Report;
+use crate::show::Show;
+use crate::target_flags::TargetFlags;
 
 /// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]
 pub struct DoctorArguments {
-    /// Create what is missing: the three queues, and at an emulator also the bucket.
+    /// Create missing queues of the target, and at an emulator also its bucket.
     #[arg(long)]
     create: bool,
-    /// Check against the deadlines of this job, too.
+    /// Check for this job: its Python, or, on a target, its deadlines.
     #[arg(long, value_name = "JOB_FILE")]
     job: Option<PathBuf>,
-    /// How long a job may take, for the retention of messages.
+    /// The longest time that a job may take, for the retention of messages.
     #[arg(long, value_name = "HOURS", default_value_t = 24)]
     hours: u32,
     /// Print one JSON object.
@@ -43,41 +38,63 @@ pub struct DoctorArguments {
     target: TargetFlags,
 }
 
-/// Checks a compute target. The exit status is 0 unless something must be fixed.
-pub async fn doctor(arguments: DoctorArguments, settings: &Settings) -> Result<ExitCode> {
-    let parsed = match &arguments.job {
-        Some(job_file) => match load(job_file, &[], arguments.target.name(settings), settings)? {
-            Ok(parsed) => Some(parsed),
-            Err(status) => return Ok(status),
-        },
-        None => None,
+/// Checks this machine, or a compute target. The exit status is 0 unless something must be fixed.
+pub async fn doctor(arguments: DoctorArguments, engine: &Engine, settings: &Settings) -> Result<ExitCode> {
+    let job = arguments.job.clone().map(JobFileArguments::new);
+    let read = Show::during(async |events| {
+        job.map(|job| job.read(Some(&arguments.target), engine, settings, events)).transpose()
+    });
+    let parsed = match read.await {
+        Ok(parsed) => parsed,
+        Err(error) => return refuse(error, arguments.json),
     };
     let of_job = parsed.as_ref().and_then(|parsed| parsed.compute_target.as_deref());
-    let target = arguments.target.require(of_job, settings)?;
-    let length = Duration::from_secs(u64::from(arguments.hours) * 3600);
-    let needs = Needs::new(parsed.as_ref().map(|parsed| &parsed.spec), length);
-    let mut report = Report::new(arguments.json);
-    store::check(&target, arguments.create, &mut report).await;
-    check_queues(&target, arguments.create, &needs, &mut report).await;
-    Ok(report.end(&target.name))
-}
-
-async fn check_queues(target: &Target, create: bool, needs: &Needs, report: &mut Report) {
-    let address = match target.queue() {
-        Ok(address) => address,
-        Err(error) => return report.failed("queues", format!("{error:#}")),
-    };
-    match address {
-        QueueAddress::Sqs { prefix } => sqs::check(target, address, prefix, create, needs, report).await,
-        QueueAddress::Rabbit { url, .. } => rabbit::check(target, address, url, create, needs, report).await,
-        QueueAddress::Sqlite { .. } => {
-            for role in [Role::Tasks, Role::Results, Role::DeadLetters] {
-                let name = address.name(role);
-                match target.open_queue(role).await {
-                    Ok(queue) => traffic::check(role, &name, &*queue, report).await,
-                    Err(error) => report.failed(format!("queue {name}"), format!("{error:#}")),
+    let target = arguments.target.find(of_job, settings)?;
+    let mut report = Report::new(if arguments.json { |_| () } else { print });
+    match &target {
+        Some(target) => {
+            let length = Duration::from_secs(u64::from(arguments.hours) * 3600);
+            target.check(parsed.as_ref().map(|parsed| &parsed.spec), length, arguments.create, &mut report).await;
+        }
+        None if arguments.create => bail!("--create creates the queues of a compute target; name one with --target"),
+        None => {
+            let python = parsed.and_then(|parsed| match parsed.spec.environment {
+                Environment::Interpreter { path } | Environment::Requirements { base: path, .. } => {
+                    Some(path.as_path().to_owned())
                 }
-            }
+                Environment::Node => None,
+            });
+            engine.check_machine(python, &mut report);
         }
     }
+    let failed = report.count(CheckState::Failed);
+    if arguments.json {
+        let checks: Vec<Value> = report.checks.iter().map(document).collect();
+        let target = target.map(|target| target.name);
+        say!(out, "{}", json!({ "target": target, "ok": failed == 0, "checks": checks }));
+    } else {
+        let checked = target.map_or_else(|| "this machine".to_owned(), |target| format!("target {}", target.name));
+        let warnings = counted(report.count(CheckState::Warning) as u64, "warning");
+        let (unknown, ok) = (report.count(CheckState::NotChecked), report.count(CheckState::Ok));
+        say!(out, "{checked}: {failed} to fix, {warnings}, {unknown} not checked, {ok} ok");
+    }
+    Ok(if failed == 0 { Exit::Done.into() } else { Exit::Error.into() })
+}
+
+fn message(check: &Check) -> String {
+    remedies::after(&check.message, check.remedy.as_ref())
+}
+
+fn print(check: &Check) {
+    let word = match check.state {
+        CheckState::Ok => "ok",
+        CheckState::Warning => "warning",
+        CheckState::Failed => "FAILED",
+        CheckState::NotChecked => "not checked",
+    };
+    say!(out, "{word:<12} {}: {}", check.check, message(check));
+}
+
+fn document(check: &Check) -> Value {
+    json!({ "check": check.check, "state": check.state, "message": message(check) })
 }

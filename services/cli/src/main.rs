@@ -1,129 +1,143 @@
-//! The `gristmill` command: reads arguments and environment, wires roles together, shows people how jobs stand.
+//! The `gristmill` command: arguments, environment, printing and exit statuses. The engine does the work.
 //!
-//! Only this crate reads the environment; every other one receives values.
+//! Only this crate reads the environment; all others receive values.
 
-/// Prints a line. Whoever reads it may have gone (`| head`), which is no reason to stop.
+/// Prints a line on standard output (`out`) or standard error (`err`; `note`: unless `--quiet` is given).
 macro_rules! say {
-    (out, $($text:tt)*) => { say!(std::io::stdout(), $($text)*) };
-    (err, $($text:tt)*) => { say!(std::io::stderr(), $($text)*) };
-    ($to:expr, $($text:tt)*) => {{
-        let text = format!($($text)*);
-        let _ = std::io::Write::write_fmt(&mut $to, format_args!("{}\n", $crate::printed::printable(&text)));
-    }};
+    (out, $($text:tt)*) => {{ $crate::printed::out(&format!($($text)*)); }};
+    (note, $($text:tt)*) => { $crate::printed::note(&format!($($text)*)) };
+    (err, $($text:tt)*) => { $crate::printed::err(&format!($($text)*)) };
 }
 
+mod cancel;
+mod clean;
+mod complete;
 mod cost;
-mod crash;
 mod dead_letters;
+mod decisions;
 mod doctor;
 mod enqueue;
-mod execute;
-mod fleet;
-mod follow;
-mod home;
-mod job_file;
-mod jobs;
+mod exit;
+mod filter;
+mod job_file_arguments;
+mod list;
+mod logs;
 mod manual;
+mod notices;
 mod observe;
 mod plan;
 mod printed;
 mod progress;
+mod reducer;
+mod remedies;
 mod run;
 mod settings;
 mod show;
+mod signals;
+mod status;
+mod summary;
 mod target;
-mod targets;
-mod unfinished;
+mod target_flags;
+mod times;
+mod validate;
+mod worker;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 
-use home::Home;
-use jobs::Jobs;
+use engine::{Engine, Jobs};
+
+use exit::Exit;
 use observe::{ListenFlag, LogFormat};
 use settings::Settings;
-use targets::TargetFlags;
+use target_flags::TargetFlags;
+
+/// Heading of the options of every command.
+const GLOBAL: &str = "Options of every command";
+const RUN_EXAMPLES: &str = "Examples:
+  gristmill run job.yaml
+  gristmill run job.yaml --set mini_batch_size=20 --set run_max_try=5
+  gristmill run job.yaml --json --quiet > result.json
+  gristmill run job.yaml --fresh                  start a new job";
+const ENQUEUE_EXAMPLES: &str = "Examples:
+  gristmill enqueue job.yaml --target prod
+  gristmill enqueue job.yaml --target prod --wait --json";
+const JOBS_EXAMPLES: &str = "Examples:
+  gristmill jobs --state failed,interrupted
+  gristmill jobs --name 'score-*' --limit 10
+  gristmill jobs --json --target prod";
+const LOGS_EXAMPLES: &str = "Examples:
+  gristmill logs score                            list the log tree of the job
+  gristmill logs score --follow                   print the script's output until the job has ended
+  gristmill logs score --error                    print the first error, with its traceback
+  gristmill logs score user/stdout                print one file, or list the files below this path";
 
 /// Runs ParallelRunStep entry scripts on every mini-batch of a data set, anywhere.
 #[derive(Debug, Parser)]
 #[command(name = "gristmill", version, max_term_width = 100)]
 struct Arguments {
-    /// Form of what the engine says on stderr [default: text].
-    #[arg(long, global = true, value_name = "FORMAT")]
+    /// Format of the log on standard error [default: text].
+    #[arg(long, global = true, value_name = "FORMAT", help_heading = GLOBAL)]
     log_format: Option<LogFormat>,
+    /// Print only results, warnings and errors: no progress, no notes.
+    #[arg(long, short, global = true, conflicts_with = "verbose", help_heading = GLOBAL)]
+    quiet: bool,
+    /// Log the work of the engine on standard error; twice: in detail.
+    #[arg(long, short, global = true, action = ArgAction::Count, help_heading = GLOBAL)]
+    verbose: u8,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a job on this machine; continue it if it was interrupted. With --target: through that target's queues.
+    /// Run a job, or continue an interrupted one; with --target, through the queues of that target.
+    #[command(after_help = RUN_EXAMPLES)]
     Run(run::RunArguments),
-    /// Plan a job and publish it to a compute target, whose workers and reducers do the rest.
+    /// Plan a job and publish it to a compute target, where workers and reducers process it.
+    #[command(after_help = ENQUEUE_EXAMPLES)]
     Enqueue(enqueue::EnqueueArguments),
-    /// Work on the jobs of a compute target: one node. Start as many as you like, anywhere, at any time.
-    Worker(fleet::WorkerArguments),
-    /// Commit the results of all open jobs of a compute target, and write their outputs.
-    Reducer(fleet::ReducerArguments),
-    /// Ask the worker or the reducer of this machine whether it makes progress. Exit status 0: it does.
+    /// Run one worker of a compute target. Start any number of them, on any machine, at any time.
+    Worker(worker::WorkerArguments),
+    /// Run a reducer of a compute target: it commits the results of all open jobs and writes their outputs.
+    Reducer(reducer::ReducerArguments),
+    /// Check that the local worker or reducer is making progress; exit status 0 if it is.
     Health {
-        #[command(flatten)]
-        listen: ListenFlag,
+        /// The --listen of the worker or reducer, for example 127.0.0.1:9464 [default: GRISTMILL_LISTEN].
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        listen: Option<String>,
     },
-    /// Show what the mini-batches of a job would be, without running it.
+    /// Show how the inputs of a job are read, and its mini-batches, without running it.
     Plan(plan::PlanArguments),
-    /// Check a job file and its entry script. Shows every problem at once.
-    Validate {
-        /// The job file.
-        job_file: PathBuf,
-        /// Replace a setting, as `run --set` does.
-        #[arg(long = "set", value_name = "KEY=VALUE")]
-        set: Vec<String>,
-    },
+    /// Check a job file and its entry script, and show all problems at once.
+    Validate(validate::ValidateArguments),
     /// List jobs, newest first.
-    Jobs {
-        #[command(flatten)]
-        target: TargetFlags,
-    },
-    /// Show how a job stands, or how it ended.
-    Status {
-        /// Job id, its beginning, or a job name for the newest of that name.
-        job: String,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
-        /// Show it every second, until the job has ended.
-        #[arg(long)]
-        watch: bool,
-        #[command(flatten)]
-        target: TargetFlags,
-    },
-    /// List the logs of a job, or print one.
-    Logs {
-        /// Job id, its beginning, or a job name for the newest of that name.
-        job: String,
-        /// File below the job's logs folder.
-        path: Option<PathBuf>,
-        #[command(flatten)]
-        target: TargetFlags,
-    },
-    /// Stop a job. What it has committed is kept, and `retry` continues it.
+    #[command(after_help = JOBS_EXAMPLES)]
+    Jobs(list::JobsArguments),
+    /// Show what a job is doing, what it waits for, or its result.
+    Status(status::StatusArguments),
+    /// List the logs of a job, print or follow them, or show its first error.
+    #[command(after_help = LOGS_EXAMPLES)]
+    Logs(logs::LogsArguments),
+    /// Stop a job and keep its committed results. `retry` continues it.
     Cancel {
-        /// Job id, its beginning, or a job name for the newest of that name.
+        /// Job id, its beginning, or a job name for the running job of that name.
+        #[arg(add = complete::jobs())]
         job: String,
         #[command(flatten)]
         target: TargetFlags,
     },
-    /// Continue a job that was interrupted, canceled or failed. Nothing that succeeded runs again.
+    /// Remove old jobs of this machine or of a compute target, but never a running job.
+    Clean(clean::CleanArguments),
+    /// Continue an interrupted, canceled or failed job without repeating successful mini-batches.
     Retry(run::RetryArguments),
-    /// Check that a compute target can run jobs, before the first message: each line is ok, or the one thing to fix.
+    /// Check whether this machine, or a compute target, can run jobs. Each line is ok, or the one thing to fix.
     Doctor(doctor::DoctorArguments),
-    /// Write a compute target that Terraform has made into gristmill.toml; list those that are there.
+    /// List the compute targets of gristmill.toml, or import one from Terraform.
     #[command(subcommand)]
     Target(target::TargetCommand),
-    /// List the messages of a compute target that nobody can read, and why.
+    /// List the messages that no worker or reducer of a compute target could read, with the reasons.
     DeadLetters {
         /// Print one JSON list.
         #[arg(long)]
@@ -131,9 +145,9 @@ enum Command {
         #[command(flatten)]
         target: TargetFlags,
     },
-    /// Print what a shell reads to complete this command: gristmill completions bash > FILE.
+    /// Print a script that completes this command in a shell: `. <(gristmill completions bash)`.
     Completions(manual::CompletionsArguments),
-    /// Write the manual pages of this command and its subcommands into a folder.
+    /// Write the manual pages of this command and its subcommands to a folder.
     #[command(hide = true)]
     ManPages(manual::ManPagesArguments),
     /// List the steps at which GRISTMILL_CRASH_AT can kill the process.
@@ -141,64 +155,96 @@ enum Command {
     CrashPoints,
 }
 
+impl Command {
+    /// Whether the command prints one JSON object, even if it fails.
+    fn prints_one_object(&self) -> bool {
+        match self {
+            Self::Run(arguments) => arguments.json,
+            Self::Retry(arguments) => arguments.json,
+            Self::Enqueue(arguments) => arguments.json,
+            Self::Validate(arguments) => arguments.json,
+            _ => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
-    worker::keep_freed_memory();
+    ::worker::keep_freed_memory();
     // SAFETY: nothing has run that could have started a thread.
     unsafe { Settings::forget_empty_endpoints() };
+    // Only has an effect if a shell asks for completions through an environment variable.
+    clap_complete::CompleteEnv::with_factory(Arguments::command).var(complete::VARIABLE).complete();
     let arguments = Arguments::parse();
-    let settings = Settings::from_environment();
-    crash::plan(settings.crash_at.clone());
+    let mut settings = Settings::from_environment();
+    if arguments.quiet {
+        printed::be_quiet();
+        settings.log_filter = "error".to_owned();
+    }
+    match arguments.verbose {
+        0 => {}
+        1 => settings.log_filter = "info".to_owned(),
+        _ => settings.log_filter = "debug".to_owned(),
+    }
+    engine::crash::plan(settings.crash_at.clone());
     if let Err(error) = observe::start_logging(arguments.log_format, &settings) {
         say!(err, "gristmill: {error:#}");
-        return ExitCode::FAILURE;
+        return Exit::Error.into();
     }
+    let json = arguments.command.prints_one_object();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let status = runtime.map_err(Into::into).and_then(|runtime| {
         #[cfg(feature = "otlp")]
         let _traces = observe::start_traces(runtime.handle())?;
-        let status = runtime.block_on(command(arguments.command, &settings));
-        // What still blocks (a read from a dead disk, say) does not keep the command from ending, and what still runs
-        // has nothing to say about its end.
+        let status =
+            runtime.block_on(command(arguments.command, &settings)).and_then(|status| match printed::failure() {
+                Some(error) => anyhow::bail!("cannot write to standard output: {error}"),
+                None => Ok(status),
+            });
+        // The command ends even if a thread still blocks, on a dead disk for example; and tasks that still run must not
+        // report their end.
         std::mem::forget(runtime);
         status
     });
     match status {
         Ok(status) => status,
         Err(error) => {
-            observe::tell_failure(&error);
-            ExitCode::FAILURE
+            let exit = Exit::of_error(&error);
+            observe::report_failure(&error);
+            exit.print_object(&remedies::message(&error), json);
+            exit.into()
         }
     }
 }
 
 async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
-    let home = Home::new(settings.home.clone());
+    let engine = &Engine::new(settings.engine.clone());
     match command {
-        Command::Run(arguments) => run::run(arguments, &home, settings).await,
-        Command::Retry(arguments) => run::retry(arguments, &home, settings).await,
-        Command::Plan(arguments) => plan::plan(&arguments, settings),
-        Command::Validate { job_file, set } => plan::validate(&job_file, &set, settings),
-        Command::Enqueue(arguments) => enqueue::enqueue(arguments, settings).await,
-        Command::Worker(arguments) => fleet::worker(arguments, &home, settings).await,
-        Command::Reducer(arguments) => fleet::reducer(arguments, settings).await,
-        Command::Health { listen } => Ok(observe::ask(listen.address(settings)?).await),
-        Command::Jobs { target } => show::jobs(&jobs_of(&target, home, settings).await?).await,
-        Command::Status { job, json, watch, target } => {
-            show::status(&jobs_of(&target, home, settings).await?, &job, json, watch).await
+        Command::Run(arguments) => run::run(arguments, engine, settings).await,
+        Command::Retry(arguments) => run::retry(arguments, engine, settings).await,
+        Command::Plan(arguments) => plan::plan(&arguments, engine, settings).await,
+        Command::Validate(arguments) => validate::validate(&arguments, engine, settings).await,
+        Command::Enqueue(arguments) => enqueue::enqueue(arguments, engine, settings).await,
+        Command::Worker(arguments) => worker::worker(arguments, engine, settings).await,
+        Command::Reducer(arguments) => reducer::reducer(arguments, engine, settings).await,
+        Command::Health { listen } => Ok(observe::ask(ListenFlag { listen }.address(settings)?).await),
+        Command::Jobs(arguments) => list::jobs(&arguments, &jobs_of(&arguments.target, engine, settings).await?).await,
+        Command::Status(arguments) => {
+            status::status(&jobs_of(&arguments.target, engine, settings).await?, &arguments).await
         }
-        Command::Logs { job, path, target } => {
-            show::logs(&jobs_of(&target, home, settings).await?, &job, path.as_deref()).await
+        Command::Logs(arguments) => logs::logs(&arguments, &jobs_of(&arguments.target, engine, settings).await?).await,
+        Command::Cancel { job, target } => cancel::cancel(&jobs_of(&target, engine, settings).await?, &job).await,
+        Command::Clean(arguments) => {
+            clean::clean(&arguments, &jobs_of(&arguments.target, engine, settings).await?).await
         }
-        Command::Cancel { job, target } => show::cancel(&jobs_of(&target, home, settings).await?, &job).await,
         Command::Target(command) => target::target(command, settings),
-        Command::Doctor(arguments) => doctor::doctor(arguments, settings).await,
+        Command::Doctor(arguments) => doctor::doctor(arguments, engine, settings).await,
         Command::DeadLetters { json, target } => {
             dead_letters::dead_letters(&target.require(None, settings)?, json).await
         }
-        Command::Completions(arguments) => Ok(manual::completions(&arguments)),
+        Command::Completions(arguments) => manual::completions(&arguments),
         Command::ManPages(arguments) => manual::man_pages(&arguments),
         Command::CrashPoints => {
-            for point in crash::points() {
+            for point in engine::crash::points() {
                 say!(out, "{point}");
             }
             Ok(ExitCode::SUCCESS)
@@ -206,10 +252,10 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
     }
 }
 
-/// The jobs of a target, or of this machine. Opens no queue.
-async fn jobs_of(target: &TargetFlags, home: Home, settings: &Settings) -> anyhow::Result<Jobs> {
+/// Returns the jobs of a target, or of this machine. Opens no queue.
+async fn jobs_of(target: &TargetFlags, engine: &Engine, settings: &Settings) -> anyhow::Result<Jobs> {
     Ok(match target.find(None, settings)? {
         Some(target) => target.jobs(target.open_store().await?),
-        None => Jobs::Here(home),
+        None => engine.jobs(),
     })
 }

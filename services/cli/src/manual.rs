@@ -1,68 +1,97 @@
-//! What the command tells shells and `man` about itself: completions and manual pages, made from the same definitions
-//! that read the arguments, so that they cannot disagree.
+//! Completions and manual pages, from the definitions that parse the arguments, so that they always agree. The script of a
+//! shell calls this command; see `complete`.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Command, CommandFactory};
+use clap::{Command, CommandFactory, ValueEnum};
+use clap_complete::env::{Bash, Elvish, EnvCompleter, Fish, Powershell, Zsh};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
 use crate::Arguments;
+use crate::complete::VARIABLE;
 
 /// Arguments of `completions`.
 #[derive(Debug, clap::Args)]
 pub struct CompletionsArguments {
-    /// The shell that will read them.
-    shell: clap_complete::Shell,
+    /// The shell.
+    shell: Shell,
 }
 
-/// Prints the script that a shell reads to complete this command.
-pub fn completions(arguments: &CompletionsArguments) -> ExitCode {
+/// A shell that can complete this command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Shell {
+    /// `. <(gristmill completions bash)` in ~/.bashrc
+    Bash,
+    /// `gristmill completions fish > ~/.config/fish/completions/gristmill.fish`
+    Fish,
+    /// `. <(gristmill completions zsh)` in ~/.zshrc, after compinit
+    Zsh,
+    /// `eval (gristmill completions elvish | slurp)` in ~/.config/elvish/rc.elv
+    Elvish,
+    /// `gristmill completions powershell | Out-String | Invoke-Expression` in $PROFILE
+    Powershell,
+}
+
+/// Prints the script with which a shell completes this command.
+pub fn completions(arguments: &CompletionsArguments) -> Result<ExitCode> {
+    let name = "gristmill";
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Arguments::command(), "gristmill", &mut script);
-    // Whoever reads it may have gone.
-    let _ = std::io::stdout().write_all(&script);
-    ExitCode::SUCCESS
+    let shell: &dyn EnvCompleter = match arguments.shell {
+        Shell::Bash => &Bash,
+        Shell::Fish => &Fish,
+        Shell::Zsh => &Zsh,
+        Shell::Elvish => &Elvish,
+        Shell::Powershell => &Powershell,
+    };
+    shell.write_registration(VARIABLE, name, name, name, &mut script).context("write the script")?;
+    if arguments.shell == Shell::Zsh {
+        // Zsh reads a file of `fpath` as a function when it completes the command for the first time.
+        script.extend_from_slice(b"[[ ${funcstack[1]} == _gristmill ]] && _clap_dynamic_completer_gristmill\n");
+    }
+    crate::printed::bytes(&script);
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Arguments of `man-pages`.
 #[derive(Debug, clap::Args)]
 pub struct ManPagesArguments {
-    /// Folder to write them to.
+    /// Folder of the pages.
     folder: PathBuf,
-    /// Day they are from: YYYY-MM-DD.
+    /// Date of the pages: YYYY-MM-DD.
     date: String,
 }
 
 /// Title, then entries of a term and its text.
 type Section = (&'static str, &'static [(&'static str, &'static str)]);
 
-/// What no definition of an argument holds, for the page of the command itself.
+/// Further sections of the page of the command itself.
 const SECTIONS: &[Section] = &[
     (
         "EXIT STATUS",
         &[
-            ("0", "The job completed, or the command did what it was asked."),
-            ("1", "The command itself failed; standard error says why."),
-            ("2", "The arguments or the job file are invalid."),
+            ("0", "The command succeeded; if it runs or follows a job, the job completed."),
+            ("1", "The command failed; standard error says why and what to do."),
+            ("2", "The command line, the job file or the compute target is invalid. Nothing was started."),
             ("42", "The job failed."),
-            ("130", "The job was canceled, or the command was interrupted."),
+            ("75", "Another process works on this job, or another job writes the same output."),
+            ("124", "The job has not ended; the command stopped waiting for it."),
+            ("130", "The job was canceled, or the command was stopped twice."),
         ],
     ),
     (
         "FILES",
         &[
-            ("gristmill.toml", "Compute targets; looked for in the working folder and upwards."),
-            ("~/.config/gristmill/gristmill.toml", "Compute targets, where no such file is found."),
+            ("gristmill.toml", "Compute targets; the nearest one, from the working folder upwards."),
+            ("~/.config/gristmill/gristmill.toml", "Compute targets, if there is no such file."),
             ("~/.gristmill", "Local jobs and caches; GRISTMILL_HOME names another folder."),
         ],
     ),
 ];
 
-/// Writes one page for the command, and one for each of its subcommands.
+/// Writes one page for the command, and one for each subcommand.
 pub fn man_pages(arguments: &ManPagesArguments) -> Result<ExitCode> {
     let ManPagesArguments { folder, date } = arguments;
     std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
@@ -75,9 +104,19 @@ pub fn man_pages(arguments: &ManPagesArguments) -> Result<ExitCode> {
 fn write_pages(command: &Command, name: &str, sections: &[Section], date: &str, folder: &Path) -> Result<()> {
     let mut page = Vec::new();
     let source = concat!("gristmill ", env!("CARGO_PKG_VERSION"));
-    let man = Man::new(command.clone()).title(name).date(date).source(source).manual("Gristmill");
+    let examples = command.get_after_help().map(ToString::to_string);
+    let definition = command.clone().after_help(None::<&str>);
+    let man = Man::new(definition).title(name).date(date).source(source).manual("Gristmill");
     man.render(&mut page).context("render a manual page")?;
     let mut more = Roff::new();
+    if let Some(examples) = examples {
+        // Line by line, without filling.
+        more.control("SH", ["EXAMPLES"]).control("nf", []);
+        for line in examples.lines().skip(1) {
+            more.text([roman(line.trim_start())]);
+        }
+        more.control("fi", []);
+    }
     for (title, entries) in sections {
         more.control("SH", [*title]);
         for (term, text) in *entries {

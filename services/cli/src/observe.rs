@@ -1,5 +1,5 @@
-//! How a role is watched while it works: what it says (`logs`), and what it answers when it is asked over HTTP
-//! (`server`). `OBSERVABILITY.md` is the reference for users.
+//! Observability of a running role: its log (`logs`) and its HTTP endpoints (`server`). `OBSERVABILITY.md` is the reference
+//! for users.
 
 mod ask;
 mod logs;
@@ -20,68 +20,68 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::settings::Settings;
-use crate::targets::{Queues, Target};
+use engine::targets::{Queues, Target};
 
 pub use ask::ask;
 pub(crate) use logs::life;
-pub use logs::{LIFE, LogFormat, is_json, start_logging, tell_failure};
+pub use logs::{LIFE, LogFormat, is_json, report_failure, start_logging};
 #[cfg(feature = "otlp")]
 pub use otlp::start as start_traces;
-use server::{Asked, Server};
+use server::{RoleState, Server};
 
-/// How often a reducer looks how much is in the queues: three requests each time.
+/// Between two observations of the queues by a reducer, of three requests each.
 const DEPTH_PERIOD: Duration = Duration::from_secs(15);
 
-/// Where a role answers HTTP requests.
+/// The address of the HTTP endpoints of a role.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ListenFlag {
-    /// Answer /healthz, /readyz and /metrics over HTTP here: 127.0.0.1:9464, say. By default: nowhere.
+    /// Serve /healthz, /readyz and /metrics over HTTP at this address, for example 127.0.0.1:9464 [default: nowhere].
     #[arg(long, value_name = "ADDRESS:PORT")]
-    listen: Option<String>,
+    pub listen: Option<String>,
 }
 
 impl ListenFlag {
-    /// The address that flag or variable names, if one does.
+    /// Returns the address of flag or variable, if there is one.
     pub fn find(&self, settings: &Settings) -> Result<Option<SocketAddr>> {
         let Some(text) = self.listen.as_ref().or(settings.listen.as_ref()) else { return Ok(None) };
         let address = text.parse().with_context(|| {
-            format!("--listen or GRISTMILL_LISTEN: {text:?} is no address and port such as 127.0.0.1:9464")
+            format!("--listen or GRISTMILL_LISTEN: {text:?} is not an address and port such as 127.0.0.1:9464")
         })?;
         Ok(Some(address))
     }
 
-    /// As [`find`](Self::find), for a command that needs it.
+    /// Like [`find`](Self::find), for commands that need it.
     pub fn address(&self, settings: &Settings) -> Result<SocketAddr> {
         match self.find(settings)? {
             Some(address) => Ok(address),
-            None => bail!("where does the role listen? Pass what it was given: --listen, or GRISTMILL_LISTEN"),
+            None => bail!("the address of the role is missing; pass its --listen, or set GRISTMILL_LISTEN"),
         }
     }
 }
 
-/// A role that may be watched: its health, and the endpoints that tell it if somebody wants to know.
+/// The health of a role, and its HTTP endpoints, if it has any.
 #[derive(Debug)]
 pub struct Watched {
-    /// How it is.
+    /// Its health.
     pub health: Health,
     role: Role,
     server: Option<Server>,
-    /// Looks how much is in the queues.
-    looking: Option<AbortOnDropHandle<()>>,
+    /// Observes the queues.
+    observing: Option<AbortOnDropHandle<()>>,
 }
 
 impl Watched {
-    /// Before the role connects to anything.
+    /// Starts the endpoints, before the role connects to anything.
     pub fn start(role: Role, target: &Target, listen: &ListenFlag, settings: &Settings) -> Result<Self> {
         let health = Health::new(settings.stall_max);
         let Some(address) = listen.find(settings)? else {
-            return Ok(Self { health, role, server: None, looking: None });
+            return Ok(Self { health, role, server: None, observing: None });
         };
-        let asked = Asked { health: health.clone(), scrape: Scrape::of(role, target.queue()?.messaging_system()) };
-        Ok(Self { health, role, server: Some(Server::start(address, asked)?), looking: None })
+        let state = RoleState { health: health.clone(), scrape: Scrape::of(role, target.queue()?.messaging_system()) };
+        Ok(Self { health, role, server: Some(Server::start(address, state)?), observing: None })
     }
 
-    /// Queue and store have answered. From now on the queues tell how they are used.
+    /// Marks the role as ready, and observes its queues from now on.
     pub fn ready(&mut self, queues: &mut Queues) {
         self.health.ready();
         if self.server.is_none() {
@@ -91,20 +91,20 @@ impl Watched {
         queues.tasks = observe(queues.tasks.clone(), TASKS);
         queues.results = observe(queues.results.clone(), RESULTS);
         queues.dead_letters = observe(queues.dead_letters.clone(), DEAD_LETTERS);
-        // One role is enough, and there is one reducer at least.
+        // One role is enough, and there is at least one reducer.
         if self.role == Role::Reducer {
-            self.looking = Some(AbortOnDropHandle::new(tokio::spawn(look_into(queues.clone()))));
+            self.observing = Some(AbortOnDropHandle::new(tokio::spawn(observe_depths(queues.clone()))));
         }
     }
 
-    /// Says where the endpoints are.
+    /// Prints the address of the endpoints.
     pub fn tell_where(&self) {
         if let Some(Server { address }) = &self.server {
             life!("/healthz, /readyz and /metrics are at http://{address}");
         }
     }
 
-    /// When the role is told to end, it is not ready any more.
+    /// Marks the role as not ready as soon as it must stop.
     pub fn until_ending(&self, stop: CancellationToken) -> AbortOnDropHandle<()> {
         let health = self.health.clone();
         AbortOnDropHandle::new(tokio::spawn(async move {
@@ -114,8 +114,8 @@ impl Watched {
     }
 }
 
-/// Keeps showing how much is in the queues, where they tell.
-async fn look_into(queues: Queues) {
+/// Updates the metrics of the queues' depths, if their service reports them.
+async fn observe_depths(queues: Queues) {
     let queues = [(TASKS, queues.tasks), (RESULTS, queues.results), (DEAD_LETTERS, queues.dead_letters)];
     let mut tick = interval(DEPTH_PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -137,11 +137,11 @@ async fn show_depth(name: &'static str, queue: &dyn Queue) {
             }
         }
         Err(error) => {
-            // An old number would be taken for a new one.
+            // A reader would take an old number for the current one.
             for state in states {
                 messages.remove(&[(DESTINATION, name), (STATE, state)]);
             }
-            tracing::debug!(queue.name = name, %error, "nobody can see how much is in the queue");
+            tracing::debug!(queue.name = name, error = %format!("{error:#}"), "cannot read the depth of the queue");
         }
     }
 }

@@ -1,50 +1,61 @@
-//! `gristmill plan` and `gristmill validate`: what would happen, without it happening.
+//! `gristmill plan`: shows how the inputs are read, and the mini-batches, without running the job.
 
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::io::Write;
+use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use protocol::{Descriptor, JobSpec};
-use storage::StoreOptions;
+use anyhow::Result;
+use engine::{Decisions, Engine};
+use protocol::Descriptor;
+use reducer::counted;
+use serde::Serialize;
+use storage::{PlanComplete, StoreOptions};
 
 use crate::cost::CostArguments;
-use crate::run::{INVALID, check_columns, load};
+use crate::exit::Exit;
+use crate::job_file_arguments::{JobFileArguments, refuse};
+use crate::printed::Lines;
 use crate::settings::Settings;
+use crate::show::Show;
+use crate::{cost, decisions};
 
-/// Mini-batches shown unless all are asked for.
+/// Number of mini-batches that are shown by default.
 const SHOWN: u64 = 20;
 
 /// Arguments of `plan`.
 #[derive(Debug, clap::Args)]
 pub struct PlanArguments {
-    /// The job file.
-    job_file: PathBuf,
-    /// Replace a setting of the job file, for example `mini_batch_size=20`.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    set: Vec<String>,
-    /// Show every mini-batch, not only the first ones.
+    #[command(flatten)]
+    job: JobFileArguments,
+    /// Show all mini-batches instead of the first 20.
     #[arg(long)]
     all: bool,
-    /// Print every mini-batch as one JSON object a line, and the totals last.
+    /// Print each mini-batch as one JSON object on a line, then the totals.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     cost: CostArguments,
 }
 
-/// Shows what the mini-batches would be.
-pub fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<ExitCode> {
-    let parsed = match load(&arguments.job_file, &arguments.set, None, settings)? {
-        Ok(parsed) => parsed,
-        Err(status) => return Ok(status),
+/// Shows the mini-batches.
+pub async fn plan(arguments: &PlanArguments, engine: &Engine, settings: &Settings) -> Result<ExitCode> {
+    let options = StoreOptions::default();
+    let checked = Show::during(async |events| arguments.job.check(&options, engine, settings, events)).await;
+    let (parsed, surveys) = match checked {
+        Ok(checked) => checked,
+        Err(error) => return refuse(error, arguments.json),
     };
-    if let Err(status) = check_columns(&parsed, &StoreOptions::default()) {
-        return Ok(status);
+    let decisions = match arguments.cost.cost || parsed.spec.rank_mini_batch_count > 0 {
+        true => Vec::new(),
+        false => Decisions::of(&parsed, surveys),
+    };
+    let mut plan = parsed.listings.plan(&parsed.spec);
+    // A closed pipe (`| head`) ends the command, and is not an error.
+    let mut out = Lines::new();
+    if !arguments.json {
+        for line in decisions.iter().flat_map(decisions::lines) {
+            let _ = writeln!(out, "{line}");
+        }
     }
-    let mut plan = partitioner::plan(&parsed.spec);
-    // A closed pipe (`| head`) ends the command, and is no error.
-    let mut out = BufWriter::new(std::io::stdout().lock());
     let mut shown = 0;
     let mut descriptor_bytes = 0;
     for descriptor in &mut plan {
@@ -52,8 +63,8 @@ pub fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<ExitCode> 
             Ok(descriptor) => descriptor,
             Err(error) => {
                 out.flush()?;
-                say!(err, "{error}");
-                return Ok(ExitCode::from(INVALID));
+                say!(err, "{error:#}");
+                return Ok(Exit::Invalid.into());
             }
         };
         let written = if arguments.cost.cost {
@@ -74,20 +85,25 @@ pub fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<ExitCode> 
     let totals = plan.totals();
     let cost = arguments.cost.of(&parsed.spec, &totals, descriptor_bytes);
     if arguments.cost.cost && arguments.json {
-        let _ = writeln!(out, "{}", cost.json()).and_then(|()| out.flush());
+        let _ = writeln!(out, "{}", cost::json(&cost)).and_then(|()| out.flush());
         return Ok(ExitCode::SUCCESS);
     }
     let _ = if arguments.json {
-        writeln!(out, "{}", serde_json::to_string(&totals).expect("totals always serialise"))
+        let shown = Shown { totals: &totals, inputs: &decisions };
+        writeln!(out, "{}", serde_json::to_string(&shown).expect("plain data serialises"))
     } else {
         if totals.mini_batches > shown && !arguments.cost.cost {
             let _ = writeln!(out, "          … and {} more (--all shows them)", totals.mini_batches - shown);
         }
-        let items = totals.items.map_or(String::new(), |items| format!(", {items} items"));
-        writeln!(out, "{} mini-batches of {} files{items}", totals.mini_batches, totals.files)
+        let items = totals.items.map_or(String::new(), |items| format!(", {}", counted(items, "item")));
+        if let Some(left_out) = totals.left_out.line() {
+            let _ = writeln!(out, "{}", left_out);
+        }
+        let (mini_batches, files) = (counted(totals.mini_batches, "mini-batch"), counted(totals.files, "file"));
+        writeln!(out, "{mini_batches} of {files}{items}")
     };
     if arguments.cost.cost {
-        for line in cost.lines() {
+        for line in cost::lines(&cost) {
             let _ = writeln!(out, "{line}");
         }
     }
@@ -95,47 +111,15 @@ pub fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
+/// The last line of `--json`.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    totals: &'a PlanComplete,
+    inputs: &'a [Decisions],
+}
+
 fn describe(descriptor: &Descriptor) -> String {
     let key: Vec<String> = descriptor.key().iter().map(|(name, value)| format!("{name}={value}")).collect();
     if key.is_empty() { descriptor.detail() } else { format!("{}  {}", key.join(" "), descriptor.detail()) }
-}
-
-/// Checks a job file, and the syntax of its entry script.
-pub fn validate(job_file: &Path, set: &[String], settings: &Settings) -> Result<ExitCode> {
-    let parsed = match load(job_file, set, None, settings)? {
-        Ok(parsed) => parsed,
-        Err(status) => return Ok(status),
-    };
-    if let Some(problem) = script_problem(&parsed.spec)? {
-        say!(err, "{problem}");
-        return Ok(ExitCode::from(INVALID));
-    }
-    say!(out, "{} is valid", job_file.display());
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Parses the script with the interpreter that would run it, without running it.
-fn script_problem(spec: &JobSpec) -> Result<Option<String>> {
-    const CHECK: &str = "import ast, sys\n\
-        path = sys.argv[1]\n\
-        try:\n    tree = ast.parse(open(path, 'rb').read(), path)\n\
-        except SyntaxError as error:\n    sys.exit(f'{path}:{error.lineno}: {error.msg}')\n\
-        names = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}\n\
-        names |= {name.asname or name.name for node in tree.body if isinstance(node, ast.ImportFrom) for name in node.names}\n\
-        names |= {t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)}\n\
-        if not names & {'run', '*'}:\n    sys.exit(f'{path}: it defines no run(mini_batch)')\n";
-    let python = match &spec.environment {
-        // Only a node knows its interpreter.
-        protocol::Environment::Node => return Ok(None),
-        protocol::Environment::Interpreter { path } => path,
-        protocol::Environment::Requirements { base, .. } => base,
-    };
-    let script = spec.source_directory.as_path().join(&spec.entry_script);
-    let output = Command::new(python.as_path())
-        .args(["-I", "-c", CHECK])
-        .arg(&script)
-        .output()
-        .with_context(|| format!("start {}", python.display()))?;
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Ok((!output.status.success()).then_some(said))
 }

@@ -1,58 +1,83 @@
-//! What people see of a running job: a bar on a terminal, a line every few seconds elsewhere, a summary at the end.
+//! Shows the progress of a running job: a bar on a terminal, a line every few seconds elsewhere.
 
-use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use protocol::{JobResult, JobState, Progress};
-use tokio::signal::unix::{SignalKind, signal};
+use console::Term;
+use engine::Hint;
+use indicatif::{ProgressBar, ProgressStyle};
+use protocol::{Progress, Waiting};
+use reducer::counted;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
+use tokio::task::JoinHandle;
 
-use crate::execute::Show;
-use crate::printed::printable;
+use crate::printed::{is_quiet, printable};
+use crate::remedies;
+use crate::times::duration;
 
-/// Between two lines where there is no terminal.
+/// Between two lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
-/// Between two looks of a bar.
+/// Between two updates of a bar.
 const BAR_EVERY: Duration = Duration::from_millis(100);
+/// The most lines about slow steps that are shown at a time.
+const WAITS_SHOWN_MAX: usize = 4;
+/// The fewest columns of a bar.
+const BAR_COLUMNS_MIN: usize = 10;
+/// Columns of the spinner, and the last column, which terminals treat differently.
+const MARGIN_COLUMNS: usize = 3;
 
-/// How to show progress on this stderr.
-pub fn show() -> Show {
-    if std::io::stderr().is_terminal() {
-        Box::new(|progress| tokio::spawn(bar(progress)))
-    } else {
-        Box::new(|progress| tokio::spawn(lines(progress)))
+/// The latest progress of a job.
+struct Latest {
+    progress: watch::Receiver<Progress>,
+    hint: watch::Receiver<Option<Hint>>,
+}
+
+impl Latest {
+    /// Returns the progress. Its trouble is also what the job waits for.
+    fn get(&self) -> Progress {
+        let mut progress = self.progress.borrow().clone();
+        progress.trouble = progress.trouble.or_else(|| self.hint.borrow().as_ref().map(remedies::hint));
+        progress
     }
 }
 
-async fn bar(progress: watch::Receiver<Progress>) {
+/// Shows progress on standard error, until the task is aborted.
+pub fn show(progress: watch::Receiver<Progress>, hint: watch::Receiver<Option<Hint>>) -> JoinHandle<()> {
+    let latest = Latest { progress, hint };
+    if is_quiet() {
+        tokio::spawn(async {})
+    } else if std::io::stderr().is_terminal() {
+        tokio::spawn(bar(latest))
+    } else {
+        tokio::spawn(lines(latest))
+    }
+}
+
+async fn bar(latest: Latest) {
     let bar = ProgressBar::new_spinner();
+    // TERM=dumb cannot draw.
+    if bar.is_hidden() {
+        return lines(latest).await;
+    }
     let clear = ClearOnDrop(bar.clone());
-    let style = "{spinner} {wide_bar} {pos}/{len} mini-batches, {rate}, {msg}eta {eta}";
-    let rate = |state: &ProgressState, text: &mut dyn Write| {
-        let _ = write!(text, "{:.1}/s", state.per_sec());
-    };
-    bar.set_style(ProgressStyle::with_template(style).expect("a valid template").with_key("rate", rate));
-    let mut shown_waiting = 0;
+    bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a valid template"));
+    let pace = Pace::new(&latest.get());
+    let mut shown = Shown::default();
     loop {
-        let now = progress.borrow().clone();
-        bar.set_length(now.mini_batches.total);
-        bar.set_position(ended(&now));
-        bar.set_message(printable(&troubles(&now)).into_owned());
-        // New notices of what takes long stay on the screen, above the bar.
-        for waiting in now.waiting.iter().filter(|waiting| waiting.seconds > shown_waiting) {
-            bar.println(printable(&wait_line(waiting)));
+        let now = latest.get();
+        let columns = usize::from(Term::stderr().size().1).saturating_sub(MARGIN_COLUMNS);
+        bar.set_message(fitted(&now, pace.rate(&now), columns));
+        // Lines about slow steps stay on the screen, above the bar.
+        for line in shown.trouble(&now).into_iter().chain(shown.waits(&now)) {
+            bar.println(printable(&line));
         }
-        shown_waiting = now.waiting.iter().map(|waiting| waiting.seconds).max().unwrap_or(0);
         bar.tick();
         let _ = &clear;
         tokio::time::sleep(BAR_EVERY).await;
     }
 }
 
-/// An aborted task leaves no half-drawn bar behind.
+/// Removes a half-drawn bar when its task is aborted.
 struct ClearOnDrop(ProgressBar);
 
 impl Drop for ClearOnDrop {
@@ -61,25 +86,69 @@ impl Drop for ClearOnDrop {
     }
 }
 
-async fn lines(progress: watch::Receiver<Progress>) {
-    let started = Instant::now();
-    let ended_before = ended(&progress.borrow());
+async fn lines(latest: Latest) {
+    let pace = Pace::new(&latest.get());
+    let mut shown = Shown::default();
     loop {
         tokio::time::sleep(LINE_EVERY).await;
-        let now = progress.borrow().clone();
-        let done = ended(&now);
-        let rate = (done - ended_before.min(done)) as f64 / started.elapsed().as_secs_f64();
-        let left = now.mini_batches.total.saturating_sub(done);
-        let eta = match (now.planned, rate > 0.0) {
-            (true, true) => format!("eta {}", duration(left as f64 / rate)),
-            (true, false) => "eta unknown".to_owned(),
-            (false, _) => "still planning".to_owned(),
-        };
-        let troubles = troubles(&now);
-        say!(err, "{done}/{} mini-batches, {rate:.1}/s, {troubles}{eta}", now.mini_batches.total);
-        for waiting in &now.waiting {
+        let now = latest.get();
+        if let Some(line) = shown.trouble(&now) {
+            say!(err, "{line}");
+        }
+        say!(err, "{}", parts(&now, pace.rate(&now)).join(", "));
+        for waiting in now.waiting.iter().take(WAITS_SHOWN_MAX) {
             say!(err, "  {}", wait_line(waiting));
         }
+        let more = now.waiting.len().saturating_sub(WAITS_SHOWN_MAX);
+        if more > 0 {
+            say!(err, "  waiting for {}; `gristmill status` names them", counted(more as u64, "more process"));
+        }
+    }
+}
+
+/// The lines that have been shown already.
+#[derive(Default)]
+struct Shown {
+    trouble: Option<String>,
+    waits: Vec<(String, String, Option<u64>)>,
+}
+
+impl Shown {
+    /// Returns a line when the job begins to wait, or waits for something else.
+    fn trouble(&mut self, progress: &Progress) -> Option<String> {
+        let trouble = progress.trouble.as_deref();
+        // The times in the text change all the time.
+        let kind = trouble.map(|trouble| trouble.split(" since ").next().unwrap_or_default().to_owned());
+        let is_new = kind != self.trouble;
+        self.trouble = kind;
+        trouble.filter(|_| is_new).map(|trouble| format!("waiting: {trouble}"))
+    }
+
+    /// Returns lines about steps that have become slow.
+    fn waits(&mut self, progress: &Progress) -> Vec<String> {
+        let key = |waiting: &Waiting| (waiting.node.clone(), waiting.process.clone(), waiting.mini_batch);
+        let new = progress.waiting.iter().filter(|waiting| !self.waits.contains(&key(waiting)));
+        let lines = new.map(wait_line).collect();
+        self.waits = progress.waiting.iter().map(key).collect();
+        lines
+    }
+}
+
+/// The rate at which mini-batches end.
+struct Pace {
+    began: Instant,
+    ended_before: u64,
+}
+
+impl Pace {
+    fn new(progress: &Progress) -> Self {
+        Self { began: Instant::now(), ended_before: ended(progress) }
+    }
+
+    /// Returns mini-batches per second, if any has ended.
+    fn rate(&self, progress: &Progress) -> Option<f64> {
+        let ended = ended(progress).saturating_sub(self.ended_before);
+        (ended > 0).then(|| ended as f64 / self.began.elapsed().as_secs_f64().max(0.001))
     }
 }
 
@@ -87,139 +156,193 @@ fn ended(progress: &Progress) -> u64 {
     progress.mini_batches.succeeded + progress.mini_batches.failed
 }
 
-fn troubles(progress: &Progress) -> String {
-    let mut text = String::new();
-    for (count, what) in [
-        (progress.mini_batches.failed, "mini-batches failed"),
-        (progress.items.failed, "items failed"),
-        (progress.retries, "retries"),
-    ] {
-        if count > 0 {
-            let _ = write!(text, "{count} {what}, ");
-        }
+/// Returns the parts of a line, the most important first.
+fn parts(progress: &Progress, rate: Option<f64>) -> Vec<String> {
+    let (done, total) = (ended(progress), progress.mini_batches.total);
+    let mut parts = match progress.planned {
+        true => vec![format!("{done} of {}", counted(total, "mini-batch"))],
+        false => vec![counted(done, "mini-batch"), "still planning".to_owned()],
+    };
+    parts.extend(failures(progress));
+    match (&progress.step, progress.waiting.first()) {
+        (Some(step), _) => parts.push(step.clone()),
+        (None, Some(waiting)) if done == 0 => parts.push(phase(waiting)),
+        _ => {}
     }
-    text
+    if let Some(rate) = rate {
+        parts.push(format!("{rate:.1}/s"));
+    }
+    if progress.planned && done < total {
+        parts.push(match rate {
+            Some(rate) => format!("eta {}", duration((total - done) as f64 / rate)),
+            None => "eta unknown".to_owned(),
+        });
+    }
+    parts
 }
 
-/// One line on something that takes long.
-pub fn wait_line(waiting: &protocol::Waiting) -> String {
+fn failures(progress: &Progress) -> impl Iterator<Item = String> {
+    let (mini_batches, items) = (progress.mini_batches.failed, progress.items.failed);
+    [
+        (mini_batches > 0).then(|| format!("{mini_batches} failed")),
+        (progress.retrying > 0).then(|| format!("{} to be tried again", progress.retrying)),
+        (items > 0).then(|| format!("{} failed", counted(items, "item"))),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// Returns the line of a terminal: as many parts as fit into the columns, and a bar in the rest.
+fn fitted(progress: &Progress, rate: Option<f64>, columns: usize) -> String {
+    let mut text = String::new();
+    for part in parts(progress, rate) {
+        let separator = if text.is_empty() { "" } else { ", " };
+        if text.chars().count() + separator.len() + part.chars().count() > columns {
+            break;
+        }
+        text = text + separator + &part;
+    }
+    if text.is_empty() {
+        text = format!("{}/{}", ended(progress), progress.mini_batches.total).chars().take(columns).collect();
+    }
+    let room = columns.saturating_sub(text.chars().count() + 1);
+    if !progress.planned || room < BAR_COLUMNS_MIN {
+        return text;
+    }
+    let share = ended(progress) as f64 / progress.mini_batches.total.max(1) as f64;
+    let full = ((room as f64 * share) as usize).min(room);
+    format!("{}{} {text}", "█".repeat(full), "░".repeat(room - full))
+}
+
+fn phase(waiting: &Waiting) -> String {
+    let seconds = waiting.seconds;
+    match waiting.process.is_empty() {
+        true => format!("{} for {seconds} s", waiting.detail),
+        false => format!("in {} for {seconds} s", waiting.phase.word()),
+    }
+}
+
+/// Returns a line about a slow step.
+pub fn wait_line(waiting: &Waiting) -> String {
+    let (node, process, seconds) = (&waiting.node, &waiting.process, waiting.seconds);
+    if process.is_empty() {
+        return format!("waiting for node {node}: {} for {seconds} s", waiting.detail);
+    }
     let mini_batch = waiting.mini_batch.map_or(String::new(), |mini_batch| format!(" of mini-batch {mini_batch}"));
     let place = waiting.stack.lines().find(|line| line.trim_start().starts_with("File "));
+    let place = place.map_or(String::new(), |place| format!(", at {}", place.trim()));
+    let detail = if waiting.detail.is_empty() { String::new() } else { format!(" ({})", waiting.detail) };
     format!(
-        "waiting for {}{mini_batch} in {} on node {} for {} s{}",
-        waiting.phase.word(),
-        waiting.process,
-        waiting.node,
-        waiting.seconds,
-        place.map_or(String::new(), |place| format!(", at {}", place.trim()))
+        "waiting for {}{mini_batch} in {process} on node {node} for {seconds} s{detail}{place}",
+        waiting.phase.word()
     )
-}
-
-/// Seconds for people.
-pub fn duration(seconds: f64) -> String {
-    let whole = seconds as u64;
-    match (whole / 3600, whole / 60 % 60, whole % 60) {
-        (0, 0, _) if seconds < 10.0 => format!("{seconds:.2} s"),
-        (0, 0, seconds) => format!("{seconds} s"),
-        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
-        (hours, minutes, _) => format!("{hours} h {minutes} min"),
-    }
-}
-
-/// How a job ended, for people. `flag` says where a later command finds it: ` --target NAME`, or nothing.
-pub fn summary(result: &JobResult, flag: &str) -> String {
-    let mut text = String::new();
-    let state = match result.state {
-        JobState::Completed => "completed",
-        JobState::Failed => "failed",
-        JobState::Canceled => "canceled",
-        JobState::Running => "running",
-    };
-    let _ = writeln!(text, "job {} {state} in {}", result.job_id, duration(result.elapsed_seconds));
-    if let Some(cause) = &result.cause {
-        let _ = writeln!(text, "  cause: {cause}");
-    }
-    for (name, counts) in [("mini-batches", &result.mini_batches), ("items", &result.items)] {
-        let _ =
-            writeln!(text, "  {name}: {} of {} succeeded, {} failed", counts.succeeded, counts.total, counts.failed);
-    }
-    for failed in &result.failed_mini_batches {
-        let open = if failed.log.is_empty() { String::new() } else { format!("; open {}/{}", result.logs, failed.log) };
-        let _ =
-            writeln!(text, "  failed: mini-batch {} ({}): {}{open}", failed.mini_batch, failed.detail, failed.error);
-    }
-    let unnamed = result.mini_batches.failed.saturating_sub(result.failed_mini_batches.len() as u64);
-    if unnamed > 0 {
-        let _ = writeln!(text, "  failed: {unnamed} more, in sys/job_report/processed_mini-batches.csv");
-    }
-    if result.warnings > 0 {
-        let file = format!("{}/sys/warning/mini-batch_warnings.txt", result.logs);
-        let _ = writeln!(text, "  warnings: {}, told in {file}", result.warnings);
-    }
-    if let Some(output) = &result.output {
-        let _ = writeln!(text, "  output: {output}");
-    }
-    if result.mini_batches.failed > 0 || result.items.failed > 0 || result.state == JobState::Failed {
-        let _ = writeln!(text, "  open: {}/job_result.txt", result.logs);
-    }
-    if matches!(result.state, JobState::Failed | JobState::Canceled) {
-        let _ = writeln!(text, "  continue with: gristmill retry {}{flag}", result.job_id);
-    }
-    let _ = write!(text, "  logs: {}", result.logs);
-    text
-}
-
-/// The first Ctrl-C or SIGTERM stops in an orderly way, the second at once. They are caught from this call on.
-pub fn watch_signals(cancel: CancellationToken, kill: CancellationToken) -> impl Future<Output = ()> {
-    let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
-    async move {
-        let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return };
-        let mut next = async || tokio::select! { _ = interrupt.recv() => (), _ = terminate.recv() => () };
-        next().await;
-        say!(err, "stopping: what runs may finish, the rest is given back (again to stop at once)");
-        cancel.cancel();
-        next().await;
-        kill.cancel();
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use protocol::{Counts, FailedMiniBatch};
+    use proptest::prelude::*;
+    use protocol::{Counts, SlotPhase};
 
     use super::*;
 
+    fn progress(planned: bool, total: u64, succeeded: u64, failed: u64) -> Progress {
+        let counts = Counts { total, succeeded, failed };
+        Progress { planned, mini_batches: counts, items: counts, ..reducer::Reducer::no_progress() }
+    }
+
+    fn waiting(process: &str) -> Waiting {
+        Waiting {
+            node: "0".into(),
+            process: process.into(),
+            mini_batch: Some(7),
+            phase: SlotPhase::Run,
+            seconds: 16,
+            since: 0,
+            detail: String::new(),
+            stack: "Thread 1 (most recent call first):\n  File \"a.py\", line 3 in wait".into(),
+        }
+    }
+
+    fn line(progress: &Progress, rate: Option<f64>) -> String {
+        parts(progress, rate).join(", ")
+    }
+
     #[test]
-    fn a_failure_names_its_cause_the_file_to_open_and_the_next_step() {
-        let result = JobResult {
-            job_id: "score-20261121-100203-ab12".into(),
-            state: JobState::Failed,
-            cause: Some("The number of failed items is 3, which exceeds error threshold 2.".into()),
-            output: None,
-            logs: "/jobs/1/logs".into(),
-            mini_batches: Counts { total: 10, succeeded: 7, failed: 3 },
-            items: Counts { total: 10, succeeded: 7, failed: 3 },
-            elapsed_seconds: 75.0,
-            warnings: 0,
-            duplicates_dropped: 0,
-            failed_mini_batches: vec![FailedMiniBatch {
-                mini_batch: 4,
-                detail: "/in/5".into(),
-                error: "ValueError: five is bad".into(),
-                log: "user/error/0/process001.txt".into(),
-            }],
-            reused: false,
-        };
-        let text = summary(&result, "");
-        for expected in [
-            "failed in 1 min 15 s",
-            "error threshold 2",
-            "/jobs/1/logs/job_result.txt",
-            "gristmill retry",
-            "mini-batch 4 (/in/5): ValueError",
-            "2 more",
-        ] {
-            assert!(text.contains(expected), "{text}");
+    fn line_agrees_with_every_count() {
+        assert_eq!(line(&progress(true, 20, 0, 0), None), "0 of 20 mini-batches, eta unknown");
+        assert_eq!(line(&progress(true, 1, 0, 0), None), "0 of 1 mini-batch, eta unknown");
+        assert_eq!(line(&progress(true, 0, 0, 0), None), "0 of 0 mini-batches");
+        assert_eq!(line(&progress(true, 20, 5, 0), Some(0.5)), "5 of 20 mini-batches, 0.5/s, eta 30 s");
+        assert_eq!(line(&progress(true, 20, 20, 0), Some(2.0)), "20 of 20 mini-batches, 2.0/s");
+        assert_eq!(line(&progress(false, 0, 66119, 0), Some(9.0)), "66119 mini-batches, still planning, 9.0/s");
+        assert_eq!(line(&progress(false, 0, 1, 0), Some(9.0)), "1 mini-batch, still planning, 9.0/s");
+        let troubled = Progress { retrying: 3, ..progress(true, 20, 5, 2) };
+        assert_eq!(
+            line(&troubled, None),
+            "7 of 20 mini-batches, 2 failed, 3 to be tried again, 2 items failed, eta unknown"
+        );
+        let short = Progress { items: Counts { total: 90, succeeded: 89, failed: 1 }, ..progress(true, 9, 9, 0) };
+        assert_eq!(line(&short, None), "9 of 9 mini-batches, 1 item failed");
+        let ending = Progress { step: Some("writing the output".into()), ..progress(true, 9, 9, 0) };
+        assert_eq!(line(&ending, None), "9 of 9 mini-batches, writing the output");
+        let starting = Progress { waiting: vec![waiting("process000")], ..progress(true, 9, 0, 0) };
+        assert_eq!(line(&starting, None), "0 of 9 mini-batches, in run() for 16 s, eta unknown");
+    }
+
+    #[test]
+    fn trouble_is_shown_when_it_begins_or_changes() {
+        let mut shown = Shown::default();
+        let troubled = |text: &str| Progress { trouble: Some(text.into()), ..progress(true, 1, 0, 0) };
+        assert_eq!(shown.trouble(&progress(true, 1, 0, 0)), None);
+        let first = "no worker has been heard from since 10:00:00 (9 s ago)";
+        assert_eq!(shown.trouble(&troubled(first)), Some(format!("waiting: {first}")));
+        assert_eq!(shown.trouble(&troubled("no worker has been heard from since 10:00:00 (19 s ago)")), None);
+        assert!(shown.trouble(&troubled("no reducer has been heard from since 10:00:00")).is_some());
+        let slow = Progress { waiting: vec![waiting("process001")], ..progress(true, 9, 0, 0) };
+        assert_eq!((shown.waits(&slow).len(), shown.waits(&slow).len()), (1, 0));
+    }
+
+    #[test]
+    fn slow_step_is_shown_with_process_and_place() {
+        let expected =
+            "waiting for run() of mini-batch 7 in process001 on node 0 for 16 s, at File \"a.py\", line 3 in wait";
+        assert_eq!(wait_line(&waiting("process001")), expected);
+        let node = Waiting { detail: "installing the packages of requirements.txt".into(), ..waiting("") };
+        let expected = "waiting for node 0: installing the packages of requirements.txt for 16 s";
+        assert_eq!(wait_line(&node), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn line_of_a_terminal_fits_its_columns(
+            columns in 0_usize..200,
+            planned: bool,
+            total in prop_oneof![Just(0), Just(1), 2_u64..100, any::<u64>()],
+            succeeded in prop_oneof![Just(0_u64), Just(1), 0..u64::MAX / 4],
+            failed in prop_oneof![Just(0_u64), Just(1), 0..u64::MAX / 4],
+            retrying in prop_oneof![Just(0_u64), Just(8)],
+            rate in proptest::option::of(0.001..1e9_f64),
+        ) {
+            let progress = Progress { retrying, ..progress(planned, total, succeeded, failed) };
+            let text = fitted(&progress, rate, columns);
+            prop_assert!(text.chars().count() <= columns, "{columns}: {text}");
+            if columns >= 70 {
+                prop_assert!(text.contains(&(succeeded + failed).to_string()), "{text}");
+            }
+        }
+
+        #[test]
+        fn line_never_contradicts_its_counts(
+            planned: bool,
+            total in 0_u64..1000,
+            succeeded in 0_u64..500,
+            failed in 0_u64..500,
+            rate in proptest::option::of(0.001..1e6_f64),
+        ) {
+            let text = line(&progress(planned, total, succeeded, failed), rate);
+            prop_assert!(!text.contains(", ,") && !text.ends_with(", ") && !text.contains("NaN") && !text.contains("inf"), "{text}");
+            prop_assert!(planned || !text.contains("eta"), "{text}");
+            prop_assert!(rate.is_some() || !text.contains("/s"), "{text}");
         }
     }
 }

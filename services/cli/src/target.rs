@@ -1,4 +1,4 @@
-//! `gristmill target import | list`: what Terraform has made becomes a target of `gristmill.toml`; which ones there are.
+//! `gristmill target`: imports a target from Terraform into `gristmill.toml`, and lists the targets of that file.
 
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::settings::Settings;
-use crate::targets::file::{self, FILE_NAME};
-use crate::targets::import::{Given, Imported};
-use crate::targets::{QueueAddress, TargetsFile};
+use engine::targets::file::{self, FILE_NAME};
+use engine::targets::import::{Imported, TerraformTarget};
+use engine::targets::{QueueAddress, TargetsFile};
 
-/// More than all outputs of any environment.
+/// The most bytes of outputs that are read.
 const INPUT_BYTES_MAX: u64 = 16 << 20;
 
-/// What `gristmill target` can do.
+/// The commands of `gristmill target`.
 #[derive(Debug, clap::Subcommand)]
 pub enum TargetCommand {
     /// Write a target into gristmill.toml: `terraform output -json | gristmill target import`.
     Import(ImportArguments),
     /// List the targets of gristmill.toml.
     List {
-        /// The gristmill.toml to read, instead of the one found from here upwards.
+        /// The gristmill.toml to read [default: the nearest one, from the working folder upwards].
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
@@ -30,20 +30,20 @@ pub enum TargetCommand {
 /// Arguments of `target import`.
 #[derive(Debug, clap::Args)]
 pub struct ImportArguments {
-    /// Name of the target, instead of the one that Terraform gives it.
+    /// Name of the target [default: the name that Terraform gives it].
     name: Option<String>,
-    /// Read this file, instead of standard input.
+    /// Read this file instead of standard input.
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Replace what the file says of a target of that name.
+    /// Replace a target of that name that has other values.
     #[arg(long)]
     replace: bool,
-    /// The gristmill.toml to write, instead of the one in this folder.
+    /// The gristmill.toml to write [default: the one in this folder].
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// Runs one of them.
+/// Runs one of these commands.
 pub fn target(command: TargetCommand, settings: &Settings) -> Result<ExitCode> {
     match command {
         TargetCommand::Import(arguments) => import(&arguments, settings),
@@ -53,13 +53,13 @@ pub fn target(command: TargetCommand, settings: &Settings) -> Result<ExitCode> {
 
 fn import(arguments: &ImportArguments, settings: &Settings) -> Result<ExitCode> {
     let source = arguments.from.as_ref().map_or_else(|| "standard input".to_owned(), |from| from.display().to_string());
-    let given = Given::read(&input(arguments.from.as_deref())?).with_context(|| format!("read {source}"))?;
+    let given = TerraformTarget::read(&input(arguments.from.as_deref())?).with_context(|| format!("read {source}"))?;
     let name = arguments.name.as_ref().or(given.name.as_ref());
-    let name = name.context("the target has no name: gristmill target import NAME")?;
+    let name = name.context("the target has no name; pass one: gristmill target import NAME")?;
     let folder = std::env::current_dir().context("find the current folder")?;
-    let named = arguments.config.as_deref().or(settings.config.as_deref());
+    let named = arguments.config.as_deref().or(settings.targets.config.as_deref());
     let path = folder.join(named.unwrap_or(Path::new(FILE_NAME)));
-    let counted = file::find(named, &folder, settings.user_folder.as_deref());
+    let counted = file::find(named, &folder, settings.engine.user_folder.as_deref());
     let (text, is_new) = match std::fs::read_to_string(&path) {
         Ok(text) => (text, false),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => (String::new(), true),
@@ -67,7 +67,7 @@ fn import(arguments: &ImportArguments, settings: &Settings) -> Result<ExitCode> 
     };
     match given.import(name, &path, &text, arguments.replace)? {
         Imported::Differs(keys) => bail!(
-            "{} has another target {name}: {} differ{}; --replace takes what was given, another NAME keeps both",
+            "{} has another target {name}: {} differ{}; --replace replaces it, another NAME keeps both",
             path.display(),
             keys.join(", "),
             if keys.len() == 1 { "s" } else { "" }
@@ -75,16 +75,16 @@ fn import(arguments: &ImportArguments, settings: &Settings) -> Result<ExitCode> 
         Imported::Unchanged => say!(out, "target {name} is in {} already", path.display()),
         Imported::Changed(text) => {
             write(&path, &text)?;
-            say!(out, "target {name} is written to {}", path.display());
+            say!(out, "wrote target {name} to {}", path.display());
         }
     }
     if let Some(counted) = counted.filter(|counted| is_new && *counted != path) {
-        say!(out, "from now on it counts here, and not {} any more", counted.display());
+        say!(out, "in this folder, it now takes precedence over {}", counted.display());
     }
     for variable in given.variables.iter().filter(|variable| Settings::variable(variable).is_none()) {
-        say!(out, "it names the variable {variable}, which is not set here");
+        say!(out, "it uses the environment variable {variable}, which is not set");
     }
-    say!(out, "whether all of it is there: gristmill doctor --target {name}");
+    say!(out, "check it with: gristmill doctor --target {name}");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -101,7 +101,7 @@ fn input(from: Option<&Path>) -> Result<String> {
             let mut input = std::io::stdin().lock();
             ensure!(
                 !input.is_terminal(),
-                "a target comes on standard input, as in `terraform output -json | gristmill target import`, or with \
+                "pipe the outputs into this command, as in `terraform output -json | gristmill target import`, or pass \
                  --from FILE"
             );
             read((&mut input as &mut dyn Read).take(INPUT_BYTES_MAX), &mut text).context("read standard input")?;
@@ -110,10 +110,10 @@ fn input(from: Option<&Path>) -> Result<String> {
     Ok(text)
 }
 
-/// The file is the old one or the new one, whatever happens meanwhile; a link to it stays one.
+/// Replaces the file atomically. A symbolic link to it stays one.
 fn write(path: &Path, text: &str) -> Result<()> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let name = path.file_name().with_context(|| format!("{} is no file", path.display()))?.to_string_lossy();
+    let name = path.file_name().with_context(|| format!("{} is not a file", path.display()))?.to_string_lossy();
     let beside = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
     let written = std::fs::write(&beside, text)
         .and_then(|()| match std::fs::metadata(&path) {
@@ -129,20 +129,22 @@ fn write(path: &Path, text: &str) -> Result<()> {
 
 fn list(config: Option<&Path>, settings: &Settings) -> Result<ExitCode> {
     let folder = std::env::current_dir().context("find the current folder")?;
-    let named = config.or(settings.config.as_deref());
-    let Some(path) = file::find(named, &folder, settings.user_folder.as_deref()) else {
-        bail!("no {FILE_NAME} was found from here upwards; --config names one, `gristmill target import` makes one");
+    let named = config.or(settings.targets.config.as_deref());
+    let Some(path) = file::find(named, &folder, settings.engine.user_folder.as_deref()) else {
+        bail!(
+            "there is no {FILE_NAME} in this folder or above it; name one with --config, or create it with `gristmill target import`"
+        );
     };
-    // Who only looks need not have the variables.
+    // Listing does not need the variables.
     let variable = |name: &str| Settings::variable(name).or_else(|| Some(format!("${name}")));
     let TargetsFile { targets, .. } = file::read(&path, variable)?;
     say!(out, "{:<20} {:<44} STORE", "TARGET", "QUEUE");
     for (name, entry) in targets {
         let folder = path.parent().unwrap_or(Path::new("/"));
         let queue = match &entry.queue {
-            // What is shown of an address never holds its password.
+            // The text of an address never shows its password.
             Some((text, _)) => {
-                QueueAddress::parse(text, folder).map_or("(no address)".to_owned(), |queue| queue.to_string())
+                QueueAddress::parse(text, folder).map_or("(invalid)".to_owned(), |queue| queue.to_string())
             }
             None => "(none)".to_owned(),
         };

@@ -1,19 +1,18 @@
-//! A chunk of the plan: the lines that are stored, and the messages that are made from them.
+//! A chunk of the plan: its stored lines, and the messages made from them.
 
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use protocol::{Descriptor, Work};
+use protocol::{Descriptor, PLAN_CHUNK_MINI_BATCHES, PlanPosition, Work};
 use queue::Message;
-use storage::PLAN_CHUNK_MINI_BATCHES;
 use telemetry::trace::{self, Step, StepKind};
 
 use crate::Pending;
 use crate::error::Result;
 use crate::plan::Plan;
 
-/// Largest descriptor that travels in a message; SQS carries 256 KiB, of which some is its own. A larger one stays in
-/// the plan, and the message says where.
+/// Largest descriptor in a message; SQS allows 256 KiB, overhead included. A larger descriptor stays in the plan, and
+/// the message contains its position.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 200 * 1024;
 
 /// Up to [`PLAN_CHUNK_MINI_BATCHES`] descriptors.
@@ -28,7 +27,7 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// The next chunk of a plan; `None`: the plan has ended.
+    /// Returns the next chunk of a plan; `None` at its end.
     pub(crate) fn next(plan: &mut Plan, number: u64) -> Result<Option<Self>> {
         let mut lines = Vec::new();
         let mut ends = Vec::new();
@@ -40,13 +39,13 @@ impl Chunk {
         Ok((!ends.is_empty()).then(|| Self { number, lines: lines.into(), ends }))
     }
 
-    /// A chunk as it was stored.
+    /// Returns a stored chunk.
     pub(crate) fn stored(number: u64, lines: Bytes) -> Self {
         let ends = lines.iter().enumerate().filter(|&(_, &byte)| byte == b'\n').map(|(position, _)| position);
         Self { number, ends: ends.collect(), lines }
     }
 
-    /// Number of mini-batches.
+    /// Returns the number of mini-batches.
     pub(crate) fn len(&self) -> u64 {
         self.ends.len() as u64
     }
@@ -57,12 +56,12 @@ impl Chunk {
         Some(self.lines.slice(start..end))
     }
 
-    /// Number of the first mini-batch.
+    /// Returns the number of the first mini-batch.
     pub(crate) fn first(&self) -> u64 {
-        self.number * PLAN_CHUNK_MINI_BATCHES
+        PlanPosition::first_of(self.number)
     }
 
-    /// The messages for what is pending. Fails if a stored line is no descriptor.
+    /// Returns the messages for the pending mini-batches. Fails if a stored line is not a descriptor.
     pub(crate) fn messages(
         &self,
         job_id: &str,
@@ -103,7 +102,7 @@ impl Chunk {
     }
 }
 
-/// The first step of a mini-batch.
+/// Returns the first step of the trace of a mini-batch.
 fn created(job_id: &str, mini_batch: u64) -> Step {
     Step {
         name: "create tasks",

@@ -1,13 +1,22 @@
-//! A glob, cut at its slashes, so that a walk enters only folders in which something can match.
+//! A glob, split at its slashes, so that a walk enters only folders that may contain a match.
 //!
 //! The components form a small automaton: a *state* is the number of components already matched, and `**` may match
-//! any number of folders. A walk carries the set of states a folder was reached in.
+//! any number of folders. A walk carries the set of states in which it reached a folder.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use globset::{GlobBuilder, GlobMatcher};
+
+/// Why a pattern is invalid.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PatternError {
+    #[error("the pattern is not valid UTF-8")]
+    NotText(#[from] std::str::Utf8Error),
+    #[error(transparent)]
+    Invalid(#[from] globset::Error),
+}
 
 /// A glob relative to the folder in which it begins.
 #[derive(Clone, Debug)]
@@ -19,13 +28,24 @@ pub(crate) struct Glob {
 enum Component {
     /// `**`
     AnyDepth,
-    Name(GlobMatcher),
+    Name {
+        matcher: GlobMatcher,
+        /// The first character, if the component contains it literally.
+        first: Option<u8>,
+    },
 }
 
-/// Sets of states are tiny: a vector beats a set.
+impl Component {
+    /// Returns whether it matches hidden names that begin with `first`. As in a shell, it must name that character.
+    fn names_hidden(&self, first: u8) -> bool {
+        matches!(self, Self::Name { first: Some(named), .. } if *named == first)
+    }
+}
+
+/// Sets of states are tiny, so a vector is faster than a set.
 pub(crate) type States = Vec<usize>;
 
-/// Whether `path` holds a character with a meaning in globs.
+/// Returns whether `path` contains a character with a meaning in globs.
 pub(crate) fn is_glob(path: &[u8]) -> bool {
     first_special(path).is_some()
 }
@@ -46,7 +66,16 @@ pub(crate) fn split_base(path: &[u8]) -> (&[u8], &[u8]) {
     path.split_at(base_length)
 }
 
-/// Removes the backslashes that take away the meaning of special characters.
+/// Returns the first character of a component, unless it is special.
+fn first_literal(component: &str) -> Option<u8> {
+    match component.as_bytes() {
+        [b'\\', byte, ..] => Some(*byte),
+        [byte, ..] if !matches!(byte, b'*' | b'?' | b'[' | b'{') => Some(*byte),
+        _ => None,
+    }
+}
+
+/// Removes the backslashes that escape special characters.
 pub(crate) fn unescape(base: &[u8]) -> Vec<u8> {
     let mut escaped = false;
     let mut plain = Vec::with_capacity(base.len());
@@ -60,9 +89,8 @@ pub(crate) fn unescape(base: &[u8]) -> Vec<u8> {
 }
 
 impl Glob {
-    /// The error is a message for people.
-    pub(crate) fn parse(pattern: &[u8]) -> Result<Self, String> {
-        let pattern = std::str::from_utf8(pattern).map_err(|_| "the pattern is not valid UTF-8".to_owned())?;
+    pub(crate) fn parse(pattern: &[u8]) -> Result<Self, PatternError> {
+        let pattern = std::str::from_utf8(pattern)?;
         let components = pattern.split('/').filter(|component| !component.is_empty());
         let components = components.map(|component| match component {
             "**" => Ok(Component::AnyDepth),
@@ -70,40 +98,42 @@ impl Glob {
                 .literal_separator(true)
                 .backslash_escape(true)
                 .build()
-                .map(|glob| Component::Name(glob.compile_matcher()))
-                .map_err(|error| error.to_string()),
+                .map(|glob| Component::Name { matcher: glob.compile_matcher(), first: first_literal(name) }),
         });
-        Ok(Self { components: components.collect::<Result<_, _>>()? })
+        Ok(Self { components: components.collect::<Result<_, globset::Error>>()? })
     }
 
-    /// The states at the folder in which the glob begins.
+    /// Returns the states at the folder in which the glob begins.
     pub(crate) fn start(&self) -> States {
         self.closed(vec![0])
     }
 
-    /// The states after an entry of this name; empty: nothing at or below it matches.
-    pub(crate) fn step(&self, states: &[usize], name: &[u8]) -> States {
+    /// Returns the states after an entry of this name; empty if nothing at or below it matches. A pattern matches
+    /// `hidden` names only if it has the same first character.
+    pub(crate) fn step(&self, states: &[usize], name: &[u8], hidden: bool) -> States {
+        let first = name.first().copied().unwrap_or_default();
         let name = Path::new(OsStr::from_bytes(name));
         let mut next = States::new();
         for &state in states {
             match self.components.get(state) {
                 None => {}
+                Some(component) if hidden && !component.names_hidden(first) => {}
                 Some(Component::AnyDepth) => {
                     next.push(state);
                     next.extend(self.is_last(state).then_some(state + 1));
                 }
-                Some(Component::Name(matcher)) => next.extend(matcher.is_match(name).then_some(state + 1)),
+                Some(Component::Name { matcher, .. }) => next.extend(matcher.is_match(name).then_some(state + 1)),
             }
         }
         self.closed(next)
     }
 
-    /// Whether an entry reached in these states is matched by the whole glob.
+    /// Returns whether the whole glob matches an entry reached in these states.
     pub(crate) fn is_match(&self, states: &[usize]) -> bool {
         states.contains(&self.components.len())
     }
 
-    /// Whether something below a folder reached in these states can match.
+    /// Returns whether an entry below a folder reached in these states may match.
     pub(crate) fn leads_on(&self, states: &[usize]) -> bool {
         states.iter().any(|&state| state < self.components.len())
     }
@@ -112,7 +142,7 @@ impl Glob {
         state + 1 == self.components.len()
     }
 
-    /// `**` also matches no folder at all; at the end it stands for at least one name.
+    /// Adds the states that `**` reaches without a folder. At the end, `**` matches at least one name.
     fn closed(&self, mut states: States) -> States {
         let mut index = 0;
         while let Some(&state) = states.get(index) {
@@ -134,12 +164,14 @@ mod tests {
 
     fn matches(pattern: &str, path: &str) -> bool {
         let glob = Glob::parse(pattern.as_bytes()).expect("valid");
-        let states = path.split('/').fold(glob.start(), |states, name| glob.step(&states, name.as_bytes()));
+        let states = path
+            .split('/')
+            .fold(glob.start(), |states, name| glob.step(&states, name.as_bytes(), name.starts_with(['.', '_'])));
         glob.is_match(&states)
     }
 
     #[test]
-    fn components_match_within_slashes_and_double_stars_across() {
+    fn double_star_matches_across_slashes_only() {
         for (pattern, path, expected) in [
             ("*.csv", "a.csv", true),
             ("*.csv", "b/a.csv", false),
@@ -156,7 +188,15 @@ mod tests {
             ("x/**/z/*.csv", "x/z/y/a.csv", false),
             ("[ab]?.{png,jpg}", "a1.jpg", true),
             ("[ab]?.{png,jpg}", "c1.jpg", false),
-            ("*", ".hidden", true),
+            ("*", ".hidden", false),
+            (".*", ".hidden", true),
+            ("_*", ".hidden", false),
+            ("\\_*", "_hidden", true),
+            ("?hidden", "_hidden", false),
+            ("**", "_x/y", false),
+            ("**/y", "_x/y", false),
+            ("_x/**", "_x/y", true),
+            ("**/_*/y", "a/_x/y", true),
             ("\\*.csv", "*.csv", true),
             ("\\*.csv", "a.csv", false),
         ] {
@@ -165,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_base_is_what_comes_before_the_first_special_component() {
+    fn base_ends_before_the_first_special_component() {
         assert_eq!(split_base(b"/data/2020/*.csv"), (&b"/data/2020/"[..], &b"*.csv"[..]));
         assert_eq!(split_base(b"/data/a\\*b/c?/d"), (&b"/data/a\\*b/"[..], &b"c?/d"[..]));
         assert_eq!(unescape(b"/data/a\\*b/"), b"/data/a*b/");

@@ -4,54 +4,62 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use protocol::{FileVersion, Input, ItemPath};
+use protocol::{FileVersion, Input, InputKind, ItemPath};
+use storage::LeftOut;
 use url::Url;
 
 use crate::error::{Error, Result};
 use crate::glob::{Glob, is_glob, split_base, unescape};
-use crate::remote::{Object, Objects, Remote};
-use crate::walk::{Unreadable, Walk};
+use crate::remote::{Object, Objects, Remote, readable_below};
+use crate::walk::{Hidden, Unreadable, Walk};
+
+/// How to include hidden names.
+const NAME_HIDDEN: &str = "a pattern with the same beginning includes them, such as _*";
 
 /// One file of an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) path: ItemPath,
-    /// Size in bytes; `None`: it could not be found out, as for a broken link.
+    /// Size in bytes; `None` if unknown, as for a broken link.
     pub(crate) size: Option<u64>,
-    /// The version that was listed, of an object.
+    /// The listed version; `None` if unknown.
     pub(crate) version: Option<FileVersion>,
+    /// Distinguishes a changed file from an unchanged one.
+    stamp: Stamp,
     /// Files of different groups never share a mini-batch: a folder of a listed folder is a group, and so are all files
     /// and globs between two listed folders.
     pub(crate) group: u64,
 }
 
-/// What has been listed so far, over all inputs.
+/// Totals of the files listed so far, over all inputs.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) files: u64,
+    pub(crate) left_out: LeftOut,
     digest: blake3::Hasher,
 }
 
-/// What tells a changed file from an unchanged one.
-enum Stamp<'a> {
+/// Distinguishes a changed file from an unchanged one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stamp {
     Modified(i64, i64),
-    Object(&'a str),
+    Object(String),
     Unknown,
 }
 
 impl Tally {
-    fn begin_input(&mut self, input: &Input) {
+    pub(crate) fn begin_input(&mut self, input: &Input) {
         self.digest.update(b"input");
         self.update(input.name.as_bytes());
     }
 
-    fn add(&mut self, path: &[u8], size: Option<u64>, stamp: &Stamp<'_>) {
+    pub(crate) fn add(&mut self, listed: &Listed) {
         self.files += 1;
-        self.update(path);
-        self.digest.update(&size.unwrap_or(u64::MAX).to_le_bytes());
-        match stamp {
+        self.update(listed.path.as_bytes());
+        self.digest.update(&listed.size.unwrap_or(u64::MAX).to_le_bytes());
+        match &listed.stamp {
             Stamp::Modified(seconds, nanoseconds) => {
                 self.digest.update(&seconds.to_le_bytes());
                 self.digest.update(&nanoseconds.to_le_bytes());
@@ -61,7 +69,7 @@ impl Tally {
         }
     }
 
-    /// Lengths keep neighbours apart.
+    /// Includes the length, so that neighbouring values stay distinct.
     fn update(&mut self, bytes: &[u8]) {
         self.digest.update(&(bytes.len() as u64).to_le_bytes());
         self.digest.update(bytes);
@@ -76,41 +84,53 @@ impl Tally {
 pub(crate) struct Listing {
     input: String,
     paths: Vec<ItemPath>,
-    /// Of those, how many were begun.
+    /// Number of paths begun.
     paths_begun: usize,
     source: Source,
     remote: Arc<Remote>,
-    tally: Arc<Mutex<Tally>>,
+    hidden: Hidden,
+    /// Names of objects and of ended walks.
+    left_out: LeftOut,
     group: u64,
     after_folder: bool,
     files: u64,
     ended: bool,
 }
 
-/// Where the next files come from.
+/// The source of the next files.
 enum Source {
     Nothing,
     Folder(Walk),
     Glob { pattern: ItemPath, walk: Walk, files: u64 },
-    Prefix { objects: Objects, parent: String },
+    Prefix { objects: Objects, base: Url, parent: String },
     ObjectGlob { pattern: ItemPath, objects: Objects, base: Url, glob: Glob, files: u64 },
 }
 
 impl Listing {
-    pub(crate) fn new(input: &Input, remote: Arc<Remote>, tally: Arc<Mutex<Tally>>) -> Self {
-        tally.lock().expect("nobody panics while counting").begin_input(input);
+    pub(crate) fn new(input: &Input, remote: Arc<Remote>) -> Self {
+        #[cfg(test)]
+        remote.listings.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Self {
             input: input.name.clone(),
             paths: input.paths.clone(),
             paths_begun: 0,
             source: Source::Nothing,
             remote,
-            tally,
+            hidden: match input.kind {
+                InputKind::File => Hidden::Dots,
+                InputKind::Tabular => Hidden::DotsAndUnderscores,
+            },
+            left_out: LeftOut::default(),
             group: 0,
             after_folder: false,
             files: 0,
             ended: false,
         }
+    }
+
+    /// Returns the names that were left out, once the listing has ended.
+    pub(crate) fn left_out(&self) -> LeftOut {
+        self.left_out.clone()
     }
 
     fn try_next(&mut self) -> Result<Option<Listed>> {
@@ -128,9 +148,11 @@ impl Listing {
                 Source::Glob { pattern, walk, files } => match walk.next() {
                     None if *files == 0 => {
                         let pattern = pattern.clone();
-                        let hint = match walk.folders_matched() {
-                            0 => "correct the pattern".to_owned(),
-                            folders => format!("it matches {folders} folders: add /** to take the files in them"),
+                        let hint = match (walk.folders_matched(), walk.left_out().line()) {
+                            (0, None) => "correct the pattern".to_owned(),
+                            (0, Some(left_out)) => format!("{left_out}; {NAME_HIDDEN}"),
+                            (1, _) => "it matches a folder: add /** to take the files in it".to_owned(),
+                            (folders, _) => format!("it matches {folders} folders: add /** to take the files in them"),
                         };
                         return Err(self.bad_path(&pattern, format_args!("matches no file; {hint}")));
                     }
@@ -141,12 +163,16 @@ impl Listing {
                         Some(self.local(found.path))
                     }
                 },
-                Source::Prefix { objects, parent } => match objects.next() {
+                Source::Prefix { objects, base, parent } => match objects.next() {
                     None => None,
-                    Some(Err(message)) => {
-                        return Err(Error::bad_input(&self.input, format_args!("listing: {message}")));
+                    Some(Err(error)) => {
+                        return Err(Error::bad_input(&self.input, "its objects cannot be listed").because(error));
                     }
                     Some(Ok(object)) => {
+                        if let Some(reason) = hidden_below(base, &object, self.hidden) {
+                            self.left_out.add(|| format!("{} ({reason})", object.url));
+                            continue;
+                        }
                         let path = object.url.path();
                         let folder = path.rfind('/').map_or("", |slash| &path[..slash]);
                         if folder != parent {
@@ -159,13 +185,24 @@ impl Listing {
                 Source::ObjectGlob { pattern, objects, base, glob, files } => match objects.next() {
                     None if *files == 0 => {
                         let pattern = pattern.clone();
-                        return Err(self.bad_path(&pattern, "matches no object; correct the pattern"));
+                        let hint = match self.left_out.line() {
+                            None => "correct the pattern".to_owned(),
+                            Some(left_out) => format!("{left_out}; {NAME_HIDDEN}"),
+                        };
+                        return Err(self.bad_path(&pattern, format_args!("matches no object; {hint}")));
                     }
                     None => None,
-                    Some(Err(message)) => {
-                        return Err(Error::bad_input(&self.input, format_args!("listing: {message}")));
+                    Some(Err(error)) => {
+                        return Err(Error::bad_input(&self.input, "its objects cannot be listed").because(error));
                     }
-                    Some(Ok(object)) if !object_matches(glob, base, &object) => continue,
+                    Some(Ok(object)) if !object_matches(glob, base, &object, Some(self.hidden)) => {
+                        if let Some(reason) = hidden_below(base, &object, self.hidden)
+                            && object_matches(glob, base, &object, None)
+                        {
+                            self.left_out.add(|| format!("{} ({reason})", object.url));
+                        }
+                        continue;
+                    }
                     Some(Ok(object)) => {
                         *files += 1;
                         Some(self.object(&object))
@@ -175,6 +212,10 @@ impl Listing {
             if listed.is_some() {
                 return Ok(listed);
             }
+            if let Source::Folder(walk) | Source::Glob { walk, .. } = &self.source {
+                self.left_out.merge(walk.left_out().clone());
+            }
+            self.source = Source::Nothing;
             let Some(path) = self.paths.get(self.paths_begun).cloned() else { break };
             self.paths_begun += 1;
             if let Some(listed) = self.open(path)? {
@@ -187,13 +228,12 @@ impl Listing {
         Ok(None)
     }
 
-    /// Starts on the next path; a single file is returned at once.
+    /// Begins the next path. Returns a single file immediately.
     fn open(&mut self, path: ItemPath) -> Result<Option<Listed>> {
-        self.source = Source::Nothing;
         if path.is_url() {
             let url = std::str::from_utf8(path.as_bytes()).ok().and_then(|text| Url::parse(text).ok());
             let Some(url) = url else {
-                return Err(self.bad_path(&path, "is no URL; correct it, or write an absolute path"));
+                return Err(self.bad_path(&path, "is not a URL; correct it, or write an absolute path"));
             };
             return match url.to_file_path() {
                 Ok(local) if url.scheme() == "file" => self.open_local(ItemPath::from(local)),
@@ -207,7 +247,7 @@ impl Listing {
         match fs::metadata(path.as_path()) {
             Ok(metadata) if metadata.is_dir() => {
                 self.begin(true);
-                self.source = Source::Folder(Walk::folder(path.as_path().to_owned()));
+                self.source = Source::Folder(Walk::folder(path.as_path().to_owned(), self.hidden));
                 Ok(None)
             }
             Ok(metadata) if metadata.is_file() => {
@@ -218,20 +258,20 @@ impl Listing {
             Err(error) if error.kind() == io::ErrorKind::NotFound && is_glob(path.as_bytes()) => {
                 let (base, pattern) = split_base(path.as_bytes());
                 let glob = Glob::parse(pattern)
-                    .map_err(|message| self.bad_path(&path, format_args!("is no pattern: {message}")))?;
+                    .map_err(|error| self.bad_path(&path, "is not a valid pattern").because(error))?;
                 let base = ItemPath::from(unescape(base));
                 if !base.as_path().is_dir() {
                     return Err(self.bad_path(&path, format_args!("matches no file: there is no {}", base.display())));
                 }
                 self.begin(false);
-                let walk = Walk::glob(base.as_path().to_owned(), glob);
+                let walk = Walk::glob(base.as_path().to_owned(), glob, self.hidden);
                 self.source = Source::Glob { pattern: path, walk, files: 0 };
                 Ok(None)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(self.bad_path(&path, "does not exist; correct the path, or put the data there"))
             }
-            Err(error) => Err(self.bad_path(&path, cannot_read(&error))),
+            Err(error) => Err(self.bad_path(&path, cannot_read(&error)).because(error)),
         }
     }
 
@@ -242,12 +282,13 @@ impl Listing {
         if let Some(Some(start)) = pattern_start {
             let slash = path.as_bytes()[..start].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
             let (base, pattern) = path.as_bytes().split_at(slash);
-            let glob = Glob::parse(pattern)
-                .map_err(|message| self.bad_path(&path, format_args!("is no pattern: {message}")))?;
+            let glob =
+                Glob::parse(pattern).map_err(|error| self.bad_path(&path, "is not a valid pattern").because(error))?;
             let base = std::str::from_utf8(base).ok().and_then(|base| Url::parse(base).ok());
             let Some(base) = base else { return Err(self.bad_path(&path, "has a pattern in its bucket; name one")) };
             self.begin(false);
-            let objects = self.remote.list(&base).map_err(|message| self.bad_path(&path, cannot_list(&message)))?;
+            let objects =
+                self.remote.list(&base).map_err(|error| self.bad_path(&path, "cannot be listed").because(error))?;
             self.source = Source::ObjectGlob { pattern: path, objects, base, glob, files: 0 };
             return Ok(None);
         }
@@ -257,8 +298,9 @@ impl Listing {
                 base.set_path("/");
             }
             self.begin(true);
-            let objects = self.remote.list(&base).map_err(|message| self.bad_path(&path, cannot_list(&message)))?;
-            self.source = Source::Prefix { objects, parent: String::new() };
+            let objects =
+                self.remote.list(&base).map_err(|error| self.bad_path(&path, "cannot be listed").because(error))?;
+            self.source = Source::Prefix { objects, base, parent: String::new() };
             return Ok(None);
         }
         match self.remote.head(url) {
@@ -266,12 +308,12 @@ impl Listing {
                 self.begin(false);
                 Ok(Some(self.object(&object)))
             }
-            Ok(None) => Err(self.bad_path(&path, format_args!("does not exist; a folder is written {text}/"))),
-            Err(message) => Err(self.bad_path(&path, format_args!("cannot be read: {message}"))),
+            Ok(None) => Err(self.bad_path(&path, format_args!("does not exist; write {text}/ for a folder"))),
+            Err(error) => Err(self.bad_path(&path, "cannot be read").because(error)),
         }
     }
 
-    /// Files before a folder and after it are not put together.
+    /// Begins a group, so that files before and after a folder stay separate.
     fn begin(&mut self, folder: bool) {
         self.group += u64::from(folder || self.after_folder);
         self.after_folder = folder;
@@ -281,24 +323,27 @@ impl Listing {
         let metadata = fs::metadata(&path).ok();
         let path = ItemPath::from(path);
         let size = metadata.as_ref().map(fs::Metadata::len);
+        let version = metadata.as_ref().map(FileVersion::of_file);
         let stamp = metadata.map_or(Stamp::Unknown, |found| Stamp::Modified(found.mtime(), found.mtime_nsec()));
-        self.listed(path, size, None, &stamp)
+        self.listed(path, size, version, stamp)
     }
 
     fn object(&mut self, object: &Object) -> Listed {
-        let version = FileVersion { bytes: object.size, etag: object.etag.clone() };
+        let version = FileVersion { bytes: object.size, etag: object.etag.clone(), modified: None };
         let path = ItemPath::from(object.url.as_str());
-        self.listed(path, Some(object.size), Some(version), &Stamp::Object(&object.stamp))
+        self.listed(path, Some(object.size), Some(version), Stamp::Object(object.stamp.clone()))
     }
 
-    fn listed(&mut self, path: ItemPath, size: Option<u64>, version: Option<FileVersion>, stamp: &Stamp<'_>) -> Listed {
+    fn listed(&mut self, path: ItemPath, size: Option<u64>, version: Option<FileVersion>, stamp: Stamp) -> Listed {
         self.files += 1;
-        self.tally.lock().expect("nobody panics while counting").add(path.as_bytes(), size, stamp);
-        Listed { path, size, version, group: self.group }
+        Listed { path, size, version, stamp, group: self.group }
     }
 
     fn no_files(&self) -> Error {
-        let advice = "put files there, or correct the job file";
+        let advice = match self.left_out.line() {
+            None => "put files there, or correct the job file".to_owned(),
+            Some(left_out) => format!("{left_out}; {NAME_HIDDEN}"),
+        };
         match &self.paths[..] {
             [path] => self.bad_path(path, format_args!("holds no files; {advice}")),
             paths => {
@@ -325,30 +370,35 @@ impl Iterator for Listing {
     }
 }
 
-/// `?` begins the query of a URL, so it is no pattern there.
+/// Returns whether a byte begins a pattern in a URL, where `?` begins the query instead.
 fn is_url_pattern(byte: &u8) -> bool {
     matches!(byte, b'*' | b'[' | b'{')
 }
 
-fn object_matches(glob: &Glob, base: &Url, object: &Object) -> bool {
-    let relative = crate::remote::readable_below(base, &object.url);
-    let states = relative.split('/').fold(glob.start(), |states, name| glob.step(&states, name.as_bytes()));
+/// Returns whether a glob matches an object. Without `hidden`, hidden names match like any other.
+fn object_matches(glob: &Glob, base: &Url, object: &Object, hidden: Option<Hidden>) -> bool {
+    let relative = readable_below(base, &object.url);
+    let states = relative.split('/').map(str::as_bytes).fold(glob.start(), |states, name| {
+        let is_hidden = hidden.is_some_and(|hidden| hidden.covers(name));
+        glob.step(&states, name, is_hidden)
+    });
     glob.is_match(&states)
 }
 
-fn cannot_read(error: &io::Error) -> String {
+/// Returns why an object below `base` is hidden, if it is.
+fn hidden_below(base: &Url, object: &Object, hidden: Hidden) -> Option<String> {
+    let relative = readable_below(base, &object.url);
+    let name = relative.split('/').find(|name| hidden.covers(name.as_bytes()))?;
+    Some(Hidden::reason(name.as_bytes()))
+}
+
+fn cannot_read(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            "cannot be read: permission denied; give the user that runs the job the right to read it".to_owned()
-        }
-        _ => format!("cannot be read: {error}"),
+        io::ErrorKind::PermissionDenied => "cannot be read; give the user that runs the job the right to read it",
+        _ => "cannot be read",
     }
 }
 
-fn cannot_list(message: &str) -> String {
-    format!("cannot be listed: {message}")
-}
-
 fn unreadable_folder(input: &str, Unreadable { path, error }: Unreadable) -> Error {
-    Error::bad_path(input, &ItemPath::from(path), cannot_read(&error))
+    Error::bad_path(input, &ItemPath::from(path), cannot_read(&error)).because(error)
 }

@@ -1,8 +1,39 @@
-//! `{Store}/{Brand}/{file_name}.{extension}`: columns taken from the end of a path.
+//! `{Store}/{Brand}/{file_name}.{extension}`: columns from the end of a path.
 //!
-//! A part `{name}` takes any text without a slash, as much as it can. `{name:yyyy/MM/dd}` takes a time; its value is
-//! written `yyyyMMddHHmmss`. `*` stands for any text without a slash. Everything else stands for itself. The format
-//! covers whole names: it begins at the start of a file or folder name and goes to the end of the path.
+//! A part `{name}` matches the longest possible text without a slash. `{name:yyyy/MM/dd}` matches a time; its value has
+//! the form `yyyyMMddHHmmss`. `*` matches any text without a slash. Everything else matches itself. The format
+//! covers whole names: from the start of a file or folder name to the end of the path.
+
+/// Why a `partition_format` or its keys are invalid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// A column without end.
+    #[error("'{{' without '}}' in '{0}'")]
+    Unclosed(String),
+    /// An end without column.
+    #[error("'}}' without '{{' in '{0}'")]
+    Unopened(String),
+    /// A format without columns.
+    #[error("'{0}' names no column: write at least one as {{name}}")]
+    NoColumn(String),
+    /// A column without a name.
+    #[error("a column without a name: write {{name}}")]
+    NoName,
+    /// A column that appears twice.
+    #[error("the column '{0}' appears twice")]
+    Repeated(String),
+    /// An invalid form of a time.
+    #[error("'{0}' is not a time: its parts are yyyy, MM, dd, HH, mm and ss")]
+    NoTime(String),
+    /// A partition key that is not one of the columns.
+    #[error("partition key '{key}' is not in partition_format, which has: {columns}")]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// The columns, separated by commas.
+        columns: String,
+    },
+}
 
 /// A parsed `partition_format`.
 #[derive(Clone, Debug)]
@@ -20,7 +51,7 @@ enum Piece {
     Text(usize),
     /// Digits of a time, for the column of this position.
     Digits(usize, TimePart),
-    /// Text without a slash, for nobody.
+    /// Text without a slash that belongs to no column.
     Wildcard,
 }
 
@@ -48,7 +79,7 @@ impl TimePart {
         if self == Self::Year { 4 } else { 2 }
     }
 
-    /// Where the part stands in `yyyyMMddHHmmss`.
+    /// Returns the offset of the part in `yyyyMMddHHmmss`.
     fn offset(self) -> usize {
         match self {
             Self::Year => 0,
@@ -72,12 +103,12 @@ impl TimePart {
     }
 }
 
-/// The time of a column of which the format gives no part.
+/// The default of the parts that the format does not contain.
 const TIME_DEFAULT: &[u8] = b"00010101000000";
 
 impl PartitionFormat {
-    /// The error is a message for people.
-    pub fn parse(format: &str) -> Result<Self, String> {
+    /// Parses a format.
+    pub fn parse(format: &str) -> Result<Self, FormatError> {
         let mut rest = format;
         for elided in ["**/", "…/", ".../", "./", "/"] {
             rest = rest.strip_prefix(elided).unwrap_or(rest);
@@ -92,36 +123,34 @@ impl PartitionFormat {
                     rest = after;
                 }
                 b'{' => {
-                    let end = after.find('}').ok_or_else(|| format!("'{{' without '}}' in '{format}'"))?;
+                    let end = after.find('}').ok_or_else(|| FormatError::Unclosed(format.to_owned()))?;
                     parsed.column(&after[..end])?;
                     rest = &after[end + 1..];
                 }
-                _ => return Err(format!("'}}' without '{{' in '{format}'")),
+                _ => return Err(FormatError::Unopened(format.to_owned())),
             }
         }
         parsed.literal(rest);
         if parsed.names.is_empty() {
-            return Err(format!("'{format}' names no column: write at least one as {{name}}"));
+            return Err(FormatError::NoColumn(format.to_owned()));
         }
         Ok(parsed)
     }
 
-    /// The columns, in the order of the format.
+    /// Returns the columns, in the order of the format.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Fails if a partition key is none of the columns. The error is a message for people.
-    pub fn check_keys(&self, keys: &[String]) -> Result<(), String> {
+    /// Fails if a partition key is not one of the columns.
+    pub fn check_keys(&self, keys: &[String]) -> Result<(), FormatError> {
         match keys.iter().find(|key| !self.names.contains(key)) {
             None => Ok(()),
-            Some(key) => {
-                Err(format!("partition key '{key}' is not in partition_format, which has: {}", self.names.join(", ")))
-            }
+            Some(key) => Err(FormatError::UnknownKey { key: key.clone(), columns: self.names.join(", ") }),
         }
     }
 
-    /// The values of all columns; `None`: the path does not have this form, or a value is not valid UTF-8.
+    /// Returns the values of all columns; `None` if the path does not match, or if a value is not valid UTF-8.
     pub fn values(&self, path: &[u8]) -> Option<Vec<String>> {
         let mut slashes = path.iter().rev().enumerate().filter(|&(_, &byte)| byte == b'/');
         let suffix_length = slashes.nth(self.slashes).map_or(path.len(), |(position, _)| position);
@@ -139,16 +168,16 @@ impl PartitionFormat {
         }
     }
 
-    fn column(&mut self, definition: &str) -> Result<(), String> {
+    fn column(&mut self, definition: &str) -> Result<(), FormatError> {
         let (name, time) = match definition.split_once(':') {
             Some((name, time)) => (name.trim(), Some(time)),
             None => (definition.trim(), None),
         };
         if name.is_empty() {
-            return Err("a column without a name: write {name}".to_owned());
+            return Err(FormatError::NoName);
         }
         if self.names.iter().any(|other| other == name) {
-            return Err(format!("the column '{name}' stands twice"));
+            return Err(FormatError::Repeated(name.to_owned()));
         }
         let column = self.names.len();
         self.names.push(name.to_owned());
@@ -159,7 +188,7 @@ impl PartitionFormat {
         Ok(())
     }
 
-    fn time(&mut self, column: usize, mut time: &str) -> Result<(), String> {
+    fn time(&mut self, column: usize, mut time: &str) -> Result<(), FormatError> {
         let first = self.pieces.len();
         let whole = time;
         'parts: while let Some(character) = time.chars().next() {
@@ -171,7 +200,7 @@ impl PartitionFormat {
                 }
             }
             if character.is_alphanumeric() {
-                return Err(format!("'{whole}' is no time: its parts are yyyy, MM, dd, HH, mm and ss"));
+                return Err(FormatError::NoTime(whole.to_owned()));
             }
             let (literal, rest) = time.split_at(character.len_utf8());
             self.literal(literal);
@@ -180,12 +209,12 @@ impl PartitionFormat {
         if self.pieces[first..].iter().any(|piece| matches!(piece, Piece::Digits(..))) {
             Ok(())
         } else {
-            Err(format!("'{whole}' is no time: its parts are yyyy, MM, dd, HH, mm and ss"))
+            Err(FormatError::NoTime(whole.to_owned()))
         }
     }
 }
 
-/// Matches all of `text`. A text takes as much as it can, and gives back until the rest matches.
+/// Matches all of `text`, each text part with the longest value for which the rest matches.
 fn matches(pieces: &[Piece], text: &[u8], found: &mut [Option<Vec<u8>>]) -> bool {
     let Some((piece, rest)) = pieces.split_first() else { return text.is_empty() };
     let (column, shortest) = match piece {
@@ -247,33 +276,33 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_text_are_no_value() {
+    fn invalid_utf8_has_no_value() {
         let format = PartitionFormat::parse("{a}/{b}").expect("valid");
         assert_eq!(format.values(b"/data/\xff/x"), None);
         assert_eq!(format.values("/däta/ü/x".as_bytes()), Some(vec!["ü".to_owned(), "x".to_owned()]));
     }
 
     #[test]
-    fn a_format_that_makes_no_sense_is_refused() {
+    fn invalid_format_is_rejected() {
         for (format, expected) in [
             ("{a", "'{' without '}' in '{a'"),
             ("a}", "'}' without '{' in 'a}'"),
             ("a/b", "'a/b' names no column: write at least one as {name}"),
-            ("{a}/{a}", "the column 'a' stands twice"),
+            ("{a}/{a}", "the column 'a' appears twice"),
             ("{}", "a column without a name: write {name}"),
-            ("{a:yyyy/QQ}", "'yyyy/QQ' is no time: its parts are yyyy, MM, dd, HH, mm and ss"),
-            ("{a:/}", "'/' is no time: its parts are yyyy, MM, dd, HH, mm and ss"),
+            ("{a:yyyy/QQ}", "'yyyy/QQ' is not a time: its parts are yyyy, MM, dd, HH, mm and ss"),
+            ("{a:/}", "'/' is not a time: its parts are yyyy, MM, dd, HH, mm and ss"),
         ] {
-            assert_eq!(PartitionFormat::parse(format).expect_err("refused"), expected);
+            assert_eq!(PartitionFormat::parse(format).expect_err("rejected").to_string(), expected);
         }
     }
 
     #[test]
-    fn a_key_must_be_a_column() {
+    fn key_must_be_a_column() {
         let format = PartitionFormat::parse("{user}/{season}/{genres}.wav").expect("valid");
         assert_eq!(format.check_keys(&["genres".to_owned(), "user".to_owned()]), Ok(()));
         assert_eq!(
-            format.check_keys(&["year".to_owned()]).expect_err("refused"),
+            format.check_keys(&["year".to_owned()]).expect_err("rejected").to_string(),
             "partition key 'year' is not in partition_format, which has: user, season, genres"
         );
     }

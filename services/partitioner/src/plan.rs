@@ -1,26 +1,30 @@
-//! The mini-batches of a job, one after the other: a pure function of the job and of what its inputs hold.
+//! The mini-batches of a job in order: a pure function of the job and the content of its inputs.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use protocol::{Block, Descriptor, FileVersion, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, TableSchema, Work};
-use storage::{PlanComplete, StoreOptions};
+use protocol::{
+    Block, Descriptor, FileVersion, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, TableOptions, TableSchema, Work,
+};
+use storage::PlanComplete;
 
 use crate::blocks::Cutter;
 use crate::error::{Error, Result};
-use crate::listing::{Listed, Listing, Tally};
+use crate::inputs::{Files, Inputs};
+use crate::listing::{Listed, Tally};
 use crate::partition_format::PartitionFormat;
-use crate::remote::Remote;
 use crate::schema::{self, MissingColumn};
+use crate::survey::misnamed;
 
-/// The descriptors of a job in order, made while its inputs are listed. Memory does not grow with the number of files,
-/// save for one folder's names, and with partition keys, which bring together what is far apart in the listing.
+/// The descriptors of a job in order, created while its inputs are listed. Memory does not grow with the number of
+/// files, except for the names in one folder, and with partition keys, which combine files from anywhere in the
+/// listing.
 ///
 /// The iterator blocks on disk and network, and ends after the first error.
 pub struct Plan {
     spec: Arc<JobSpec>,
-    remote: Arc<Remote>,
+    inputs: Inputs,
     tally: Arc<Mutex<Tally>>,
     /// Number of inputs begun.
     inputs_begun: usize,
@@ -32,46 +36,33 @@ pub struct Plan {
 
 type Works = Box<dyn Iterator<Item = Result<Work>> + Send>;
 
-/// The plan of a job, without writing or publishing anything: what `gristmill plan` shows.
+/// Plans a job with local inputs or default settings of stores, as [`Inputs::plan`] does.
 pub fn plan(spec: &JobSpec) -> Plan {
-    plan_with(spec, &StoreOptions::default())
+    Inputs::default().plan(spec)
 }
 
-/// The same, where inputs are opened with the settings of a compute target.
-pub fn plan_with(spec: &JobSpec, options: &StoreOptions) -> Plan {
-    let works: Works = Box::new((0..spec.rank_mini_batch_count).map(|_| Ok(Work::Rank)));
-    Plan {
-        // With ranks, real inputs are not looked at.
-        inputs_begun: if spec.rank_mini_batch_count > 0 { spec.inputs.len() } else { 0 },
-        spec: Arc::new(spec.clone()),
-        remote: Arc::new(Remote::new(options)),
-        tally: Arc::default(),
-        works,
-        mini_batches: 0,
-        items: Some(0),
-        ended: false,
-    }
-}
-
-/// The digest that [`PlanComplete::inputs_digest`] has while the inputs stay as they are. Lists, but plans nothing.
+/// Returns the digest of the inputs, as [`Inputs::digest`] does.
 pub async fn inputs_digest(spec: &JobSpec) -> anyhow::Result<String> {
-    inputs_digest_with(spec, &StoreOptions::default()).await
-}
-
-/// The same, where inputs are opened with the settings of a compute target.
-pub async fn inputs_digest_with(spec: &JobSpec, options: &StoreOptions) -> anyhow::Result<String> {
-    let plan = plan_with(spec, options);
-    let digest = tokio::task::spawn_blocking(move || -> Result<String> {
-        for input in &plan.spec.inputs[plan.inputs_begun..] {
-            plan.listing(input).try_for_each(|listed| listed.map(drop))?;
-        }
-        Ok(plan.tally().digest())
-    });
-    Ok(digest.await??)
+    Inputs::default().digest(spec).await
 }
 
 impl Plan {
-    /// Totals of what has been planned so far; those of the job once the iterator has ended.
+    pub(crate) fn new(spec: JobSpec, inputs: Inputs) -> Self {
+        let works: Works = Box::new((0..spec.rank_mini_batch_count).map(|_| Ok(Work::Rank)));
+        Self {
+            // A job with ranks has no inputs to list.
+            inputs_begun: if spec.rank_mini_batch_count > 0 { spec.inputs.len() } else { 0 },
+            spec: Arc::new(spec),
+            inputs,
+            tally: Arc::default(),
+            works,
+            mini_batches: 0,
+            items: Some(0),
+            ended: false,
+        }
+    }
+
+    /// Returns the totals of the plan so far; those of the job once the iterator has ended.
     pub fn totals(&self) -> PlanComplete {
         let tally = self.tally();
         PlanComplete {
@@ -79,30 +70,30 @@ impl Plan {
             items: self.items,
             files: tally.files,
             inputs_digest: tally.digest(),
+            left_out: tally.left_out.clone(),
         }
     }
 
-    /// Column names and types of every input: `None` for files, and for tables that carry their own. Fails if an input
-    /// cannot be planned, before anything of the plan is used.
+    /// Returns column names and types of every input: `None` for files, and for tables that contain them. Fails if an
+    /// input cannot be planned.
     pub fn schemas(&self) -> Result<Vec<Option<TableSchema>>> {
+        let remote = &self.inputs.remote;
         let schemas = self.spec.inputs.iter().map(|input| {
             let format = partition_format(&self.spec, input)?;
             check_size(&self.spec, input)?;
-            let mut listing = Listing::new(input, Arc::clone(&self.remote), Arc::default()).peekable();
-            if let Some(Err(_)) = listing.peek() {
-                listing.next().transpose()?;
-            }
+            self.inputs.files(input).next().transpose()?;
             if input.kind == InputKind::File {
                 return Ok(None);
             }
+            let files = self.inputs.files(input);
             if !input.table.format.is_text() {
-                if !input.table.columns.is_empty() {
-                    schema::check_columns(input, &schema::columns(input, listing, &self.remote)?)?;
+                if !input.table.columns.is_empty() || !input.table.column_types.is_empty() {
+                    schema::check_columns(input, &schema::columns(input, files, remote)?)?;
                 }
                 return Ok(None);
             }
             let path_columns = format.map_or_else(Vec::new, |format| path_columns(&self.spec, &format));
-            schema::infer(input, listing, &self.remote, &path_columns).map(Some)
+            schema::infer(input, files, remote, &path_columns).map(Some)
         });
         if self.spec.rank_mini_batch_count > 0 {
             return Ok(vec![None; self.spec.inputs.len()]);
@@ -110,39 +101,18 @@ impl Plan {
         schemas.collect()
     }
 
-    /// What inputs list in `columns` and their files do not have. An input that cannot be listed or read is passed over:
-    /// planning it says why.
-    pub fn missing_columns(&self) -> Vec<MissingColumn> {
-        let mut found = Vec::new();
-        for (index, input) in self.spec.inputs.iter().enumerate() {
-            if input.table.columns.is_empty() || self.spec.rank_mini_batch_count > 0 {
-                continue;
-            }
-            let listing = Listing::new(input, Arc::clone(&self.remote), Arc::default());
-            let Ok(there) = schema::columns(input, listing, &self.remote) else { continue };
-            let format = partition_format(&self.spec, input).ok().flatten();
-            let from_path = format.map_or_else(Vec::new, |format| path_columns(&self.spec, &format));
-            found.extend(schema::missing(input, &there).map(|(position, name)| MissingColumn {
-                input: index,
-                position,
-                there: there.clone(),
-                is_from_path: from_path.contains(name),
-            }));
-        }
-        found
-    }
-
-    /// Files listed so far.
+    /// Returns the number of files listed so far.
     pub(crate) fn files(&self) -> u64 {
         self.tally().files
     }
 
     fn tally(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().expect("nobody panics while counting")
+        self.tally.lock().expect("no holder panics")
     }
 
-    fn listing(&self, input: &Input) -> Listing {
-        Listing::new(input, Arc::clone(&self.remote), Arc::clone(&self.tally))
+    fn listing(&self, input: &Input) -> Counted {
+        self.tally().begin_input(input);
+        Counted { files: self.inputs.planned_files(input), tally: Arc::clone(&self.tally), ended: false }
     }
 
     fn begin(&self, index: usize) -> Result<Works> {
@@ -152,7 +122,7 @@ impl Plan {
         let index = u32::try_from(index).expect("a job file has few inputs");
         let listing = self.listing(input);
         let names = format.as_ref().map_or_else(Vec::new, |format| path_columns(&self.spec, format));
-        let cutter = Cutter::new(input, size, Arc::clone(&self.remote));
+        let cutter = Cutter::new(input, size, Arc::clone(&self.inputs.remote));
         let keys = self.spec.partition_keys.clone();
         Ok(match (input.kind, format) {
             (_, Some(format)) if !keys.is_empty() => {
@@ -184,6 +154,58 @@ impl Plan {
     }
 }
 
+/// The files of one input, counted in the totals of the plan.
+struct Counted {
+    files: Files,
+    tally: Arc<Mutex<Tally>>,
+    ended: bool,
+}
+
+impl Iterator for Counted {
+    type Item = Result<Listed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let listed = self.files.next();
+        let mut tally = self.tally.lock().expect("no holder panics");
+        match &listed {
+            Some(Ok(listed)) => tally.add(listed),
+            Some(Err(_)) => self.ended = true,
+            None => {
+                tally.left_out.merge(self.files.left_out());
+                self.ended = true;
+            }
+        }
+        listed
+    }
+}
+
+impl Inputs {
+    /// Returns the names that `columns` lists and the files do not have. Skips an input that cannot be listed or read:
+    /// planning it reports why.
+    pub fn missing_columns(&self, spec: &JobSpec) -> Vec<MissingColumn> {
+        let mut found = Vec::new();
+        for (index, input) in spec.inputs.iter().enumerate() {
+            let TableOptions { columns, column_types, .. } = &input.table;
+            if columns.is_empty() && column_types.is_empty() || spec.rank_mini_batch_count > 0 {
+                continue;
+            }
+            let Ok(there) = schema::columns(input, self.files(input), &self.remote) else { continue };
+            let format = partition_format(spec, input).ok().flatten();
+            let from_path = format.map_or_else(Vec::new, |format| path_columns(spec, &format));
+            found.extend(schema::missing(input, &there).map(|name| MissingColumn {
+                input: index,
+                name: name.clone(),
+                there: there.clone(),
+                is_from_path: from_path.contains(name),
+            }));
+        }
+        found
+    }
+}
+
 impl Iterator for Plan {
     type Item = Result<Descriptor>;
 
@@ -209,7 +231,7 @@ impl Iterator for Plan {
     }
 }
 
-/// Items of a mini-batch, where they are known without reading it.
+/// Returns the number of items of a mini-batch, if known without reading it.
 fn items(work: &Work) -> Option<u64> {
     match work {
         Work::Files { paths, .. } => Some(paths.len() as u64),
@@ -219,29 +241,30 @@ fn items(work: &Work) -> Option<u64> {
     }
 }
 
-fn partition_format(spec: &JobSpec, input: &Input) -> Result<Option<PartitionFormat>> {
-    let bad = |message: String| Error::bad_input(&input.name, message);
+pub(crate) fn partition_format(spec: &JobSpec, input: &Input) -> Result<Option<PartitionFormat>> {
+    let bad = |message: &str| Error::bad_input(&input.name, message);
     let Some(format) = &input.partition_format else {
         return if spec.partition_keys.is_empty() {
             Ok(None)
         } else {
-            Err(bad("partition_keys need a partition_format, such as {user}/{file_name}.csv, that says where in the \
-                     path of a file they stand"
-                .to_owned()))
+            Err(bad(
+                "partition_keys need a partition_format, such as {user}/{file_name}.csv, that locates them in the path \
+                     of a file",
+            ))
         };
     };
-    let format = PartitionFormat::parse(format).map_err(|message| bad(format!("partition_format: {message}")))?;
-    format.check_keys(&spec.partition_keys).map_err(bad)?;
+    let format = PartitionFormat::parse(format).map_err(|error| bad("partition_format").because(error))?;
+    format.check_keys(&spec.partition_keys).map_err(|error| Error::bad_input(&input.name, error))?;
     Ok(Some(format))
 }
 
-/// Columns that come from the path, in the order of the format: with partition keys exactly these, else all.
-fn path_columns(spec: &JobSpec, format: &PartitionFormat) -> Vec<String> {
+/// Returns the columns from the path, in the order of the format: the partition keys, or all without keys.
+pub(crate) fn path_columns(spec: &JobSpec, format: &PartitionFormat) -> Vec<String> {
     let is_wanted = |name: &&String| spec.partition_keys.is_empty() || spec.partition_keys.contains(name);
     format.names().iter().filter(is_wanted).cloned().collect()
 }
 
-/// The size of mini-batches, if it has a meaning for the input.
+/// Returns the size of mini-batches. Fails if it does not suit the input.
 fn check_size(spec: &JobSpec, input: &Input) -> Result<MiniBatchSize> {
     let ignored =
         !spec.partition_keys.is_empty() || (input.kind == InputKind::Tabular && !input.table.format.is_text());
@@ -269,7 +292,7 @@ fn values(input: &str, format: &PartitionFormat, path: &ItemPath) -> Result<Vec<
 
 /// Files by count, never across groups.
 struct FileBatches {
-    listing: Peekable<Listing>,
+    listing: Peekable<Counted>,
     input: u32,
     files_max: u64,
 }
@@ -282,7 +305,7 @@ impl Iterator for FileBatches {
             Ok(first) => first,
             Err(error) => return Some(Err(error)),
         };
-        let mut files = Files::default();
+        let mut files = FileList::default();
         files.push(first.path, first.version);
         let joins = |next: &Result<Listed>| matches!(next, Ok(next) if next.group == first.group);
         while (files.paths.len() as u64) < self.files_max
@@ -296,58 +319,68 @@ impl Iterator for FileBatches {
 
 /// The files of one mini-batch.
 #[derive(Default)]
-struct Files {
+struct FileList {
     paths: Vec<ItemPath>,
-    /// One for each path, where one of them is an object.
-    versions: Vec<FileVersion>,
+    /// One for each path.
+    versions: Vec<Option<FileVersion>>,
 }
 
-impl Files {
+impl FileList {
     fn push(&mut self, path: ItemPath, version: Option<FileVersion>) {
-        let nothing = || FileVersion { bytes: 0, etag: None };
-        if version.is_some() || !self.versions.is_empty() {
-            self.versions.resize_with(self.paths.len(), nothing);
-            self.versions.push(version.unwrap_or_else(nothing));
-        }
         self.paths.push(path);
+        self.versions.push(version);
     }
 
     fn work(self, input: u32, key: Vec<(String, String)>) -> Work {
-        Work::Files { input, paths: self.paths, versions: self.versions, key }
+        let (mut versions, mut stamps) = (Vec::new(), Vec::new());
+        if self.paths.iter().any(ItemPath::is_url) {
+            let nothing = || FileVersion { bytes: 0, etag: None, modified: None };
+            versions = self.versions.into_iter().map(|version| version.unwrap_or_else(nothing)).collect();
+        } else {
+            stamps = self.versions.iter().map(|version| version.as_ref().map_or(0, FileVersion::stamp)).collect();
+        }
+        Work::Files { input, paths: self.paths, versions, stamps, key }
     }
 }
 
-/// Each block of each file on its own.
+/// Returns each block of each file as a mini-batch.
 fn table_blocks(
     input: &Input,
     index: u32,
-    listing: Listing,
+    listing: Counted,
     format: Option<PartitionFormat>,
     cutter: Cutter,
 ) -> impl Iterator<Item = Result<Work>> + Send + use<> {
     let name = input.name.clone();
-    listing.flat_map(move |listed| {
+    let by_name = input.table.by_name.then_some(input.table.format);
+    let mut rows_before = Some(0);
+    let blocks = listing.flat_map(move |listed| {
         let cut = || -> Result<_> {
             let listed = listed?;
+            if let Some(reason) = by_name.and_then(|format| misnamed(&listed.path, format)) {
+                return Err(Error::bad_path(&name, &listed.path, reason));
+            }
             let path_columns: Vec<(String, String)> = match &format {
                 None => Vec::new(),
                 Some(format) => format.names().iter().cloned().zip(values(&name, format, &listed.path)?).collect(),
             };
             let ranges = cutter.mini_batches(&listed)?;
             Ok(ranges.map(move |range| {
-                let block = Block {
-                    path: listed.path.clone(),
-                    version: listed.version.clone(),
-                    range: range?,
-                    path_columns: path_columns.clone(),
-                };
-                Ok(Work::Rows { input: index, blocks: vec![block], key: Vec::new() })
+                let (range, rows) = range?;
+                let (path, version) = (listed.path.clone(), listed.version.clone());
+                Ok((Block { path, version, range, path_columns: path_columns.clone() }, rows))
             }))
         };
         match cut() {
-            Ok(works) => Box::new(works) as Works,
+            Ok(blocks) => Box::new(blocks) as Box<dyn Iterator<Item = _> + Send>,
             Err(error) => Box::new(std::iter::once(Err(error))),
         }
+    });
+    blocks.map(move |block| {
+        let (block, rows) = block?;
+        let work = Work::Rows { input: index, blocks: vec![block], rows_before, key: Vec::new() };
+        rows_before = rows_before.zip(rows).map(|(before, rows)| before + rows);
+        Ok(work)
     })
 }
 
@@ -358,7 +391,7 @@ struct Combinations {
 }
 
 impl Combinations {
-    fn collect(input: &Input, listing: Listing, format: &PartitionFormat, keys: &[String]) -> Result<Self> {
+    fn collect(input: &Input, listing: Counted, format: &PartitionFormat, keys: &[String]) -> Result<Self> {
         let place = |key: &String| format.names().iter().position(|name| name == key);
         let places: Vec<usize> = keys.iter().filter_map(place).collect();
         let mut files: BTreeMap<Vec<String>, Vec<_>> = BTreeMap::new();
@@ -373,13 +406,13 @@ impl Combinations {
 
     fn files(self, input: u32) -> impl Iterator<Item = Result<Work>> + Send {
         self.files.into_iter().map(move |(values, listed)| {
-            let mut files = Files::default();
+            let mut files = FileList::default();
             listed.into_iter().for_each(|listed| files.push(listed.path, listed.version));
             Ok(files.work(input, self.keys.iter().cloned().zip(values).collect()))
         })
     }
 
-    /// A combination of which all files are empty has no rows and makes no mini-batch.
+    /// Returns the mini-batches of rows. A combination of empty files has no rows and no mini-batch.
     fn rows(self, input: u32, columns: Vec<String>, cutter: Cutter) -> impl Iterator<Item = Result<Work>> + Send {
         self.files.into_iter().filter_map(move |(values, files)| {
             let key: Vec<(String, String)> = self.keys.iter().cloned().zip(values).collect();
@@ -395,7 +428,7 @@ impl Combinations {
                     Err(error) => return Some(Err(error)),
                 }
             }
-            (!blocks.is_empty()).then_some(Ok(Work::Rows { input, blocks, key }))
+            (!blocks.is_empty()).then_some(Ok(Work::Rows { input, blocks, rows_before: None, key }))
         })
     }
 }

@@ -1,37 +1,40 @@
-//! Writes the plan and publishes from it. The order of the writes is the point of this file:
+//! Writes the plan and publishes it, in this order:
 //!
 //! ```text
-//! plan/schemas.json      a worker that gets a descriptor finds the types it needs
-//! plan/<chunk>           what is published can be published again
+//! plan/schemas.json      so that a worker with a descriptor finds the types
+//! plan/<chunk>           so that published mini-batches can be published again
 //! task queue             the descriptors of that chunk, while the next one is being listed
 //! …
 //! plan/complete.json     from here on, nothing is listed again
-//! result queue           Planned: the reducer knows when it is done
+//! result queue           Planned: tells the reducer when the job is complete
 //! ```
 //!
-//! A partitioner that stops anywhere between two of these lines is continued by [`Partitioner::resume`], which does
-//! the same again: what is there already is compared, not written.
+//! If a partitioner stops between two of these steps, [`Partitioner::resume`] repeats them and compares existing
+//! objects instead of writing them.
 
 use std::sync::Arc;
 
 use anyhow::Context;
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
-use protocol::{Descriptor, JobSpec, Planned, ResultEvent, TableSchema, Work, begin_message, encode_record};
+use protocol::{
+    Descriptor, JobSpec, PlanPosition, Planned, ResultEvent, TableSchema, Work, begin_message, encode_record,
+};
 use queue::{Message, Queue};
-use storage::{Commit, JobStore, PLAN_CHUNK_MINI_BATCHES, PlanComplete};
+use storage::{Commit, JobStore, PlanComplete};
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
 use crate::chunk::Chunk;
 use crate::error::{Error, Result};
-use crate::plan::{Plan, plan_with};
+use crate::inputs::Inputs;
+use crate::plan::Plan;
 use crate::{Pending, PlanProgress};
 
-/// Chunks that are listed ahead of the one being written: enough to keep both sides busy.
+/// Chunks listed ahead of the one being written: enough to keep both sides busy.
 const CHUNKS_AHEAD: usize = 1;
 
-/// Pauses between calls to a queue that does not answer: 100 ms, 200 ms, … about two minutes in all.
+/// Calls to a queue that does not answer, with pauses of 100 ms, 200 ms, … about two minutes in total.
 const SEND_TRIES_MAX: usize = 11;
 
 /// Plans one job and publishes its mini-batches.
@@ -41,35 +44,42 @@ pub struct Partitioner {
     store: JobStore,
     tasks: Arc<dyn Queue>,
     results: Arc<dyn Queue>,
+    inputs: Inputs,
 }
 
-/// What the listing thread gives.
+/// A message of the listing thread.
 enum Step {
     Schemas(Vec<Option<TableSchema>>),
     Chunk { chunk: Chunk, files: u64 },
 }
 
 impl Partitioner {
-    /// `tasks` and `results` are the queues that the job's workers and its reducer receive from.
+    /// Creates a partitioner. The workers of the job receive from `tasks`, its reducer from `results`.
     pub fn new(spec: JobSpec, store: JobStore, tasks: Arc<dyn Queue>, results: Arc<dyn Queue>) -> Self {
-        Self { spec, store, tasks, results }
+        let inputs = Inputs::new(store.stores().options());
+        Self { spec, store, tasks, results, inputs }
     }
 
-    /// Plans a new job: writes the plan, publishes every mini-batch, and tells the reducer the totals. Workers can
-    /// start on the first chunk while the rest is still being listed.
+    /// Continues listings that a check of the job has begun.
+    pub fn with_inputs(self, inputs: Inputs) -> Self {
+        Self { inputs, ..self }
+    }
+
+    /// Plans a new job: writes the plan, publishes every mini-batch, and sends the totals to the reducer. Workers can
+    /// start on the first chunk while the partitioner lists the rest.
     ///
-    /// `progress` is called after each published chunk. Fails with [`Error`] where the user must correct the job or
-    /// its inputs. After a failure or a crash, [`resume`](Self::resume) goes on.
+    /// Calls `progress` after each published chunk. Fails with [`Error`] if the user must correct the job or
+    /// its inputs. After a failure or a crash, [`resume`](Self::resume) continues.
     pub async fn plan_and_publish(&self, progress: impl Fn(PlanProgress)) -> anyhow::Result<PlanComplete> {
         self.resume(|_| Some(Pending::default()), progress).await
     }
 
-    /// Continues a job whose plan may be missing, partial or whole, and publishes the mini-batches for which `pending`
-    /// gives what they have spent. `None`: it needs no message.
+    /// Continues a job whose plan may be missing, partial or complete, and publishes the mini-batches for which
+    /// `pending` returns what they have spent. `None` means that a mini-batch needs no message.
     ///
-    /// A mini-batch that is still in the queue from before gets a second message, which does no harm. An unfinished
-    /// plan is made again and must agree with what there is, else [`Error::InputsChanged`]. Once the plan is whole the
-    /// inputs are not looked at again.
+    /// A mini-batch that is still in the queue gets a second message, which does no harm. An unfinished plan is made
+    /// again and must agree with its stored part; otherwise the call fails with [`Error::InputsChanged`]. Once the plan
+    /// is complete, the inputs are not read again.
     pub async fn resume(
         &self,
         pending: impl Fn(u64) -> Option<Pending>,
@@ -101,8 +111,8 @@ impl Partitioner {
         Ok(complete)
     }
 
-    /// The totals of a plan that is whole. A machine that stopped may have left some of it empty or cut short: then it
-    /// is made again.
+    /// Returns the totals of a complete plan. A machine that stopped may have left a part of it empty or truncated:
+    /// then the plan is made again.
     async fn stored_plan(&self) -> storage::Result<Option<PlanComplete>> {
         let stored = async {
             let complete = self.store.plan_complete().await?;
@@ -113,7 +123,7 @@ impl Partitioner {
         };
         match stored.await {
             Err(error @ (storage::Error::Damaged { .. } | storage::Error::NotFound { .. })) => {
-                warn!(job.id = self.spec.job_id, %error, "the plan is not whole and is made again");
+                warn!(job.id = self.spec.job_id, error = %format!("{error:#}"), "the plan is incomplete and is made again");
                 Ok(None)
             }
             other => other,
@@ -126,7 +136,7 @@ impl Partitioner {
         progress: &impl Fn(PlanProgress),
     ) -> anyhow::Result<PlanComplete> {
         let (sender, mut steps) = mpsc::channel(CHUNKS_AHEAD);
-        let plan = plan_with(&self.spec, self.store.stores().options());
+        let plan = self.inputs.plan(&self.spec);
         let listing = tokio::task::spawn_blocking(move || list(plan, &sender));
         let mut published = 0;
         while let Some(step) = steps.recv().await {
@@ -145,8 +155,8 @@ impl Partitioner {
         Ok(complete)
     }
 
-    /// Publishes from the stored plan. Returns how far it came, in mini-batches, and whether that is all: a chunk that is
-    /// cut short ends it.
+    /// Publishes the stored plan. Returns the number of mini-batches, and whether these are all: a truncated chunk ends
+    /// the plan.
     async fn publish_stored(
         &self,
         complete: &PlanComplete,
@@ -155,8 +165,8 @@ impl Partitioner {
     ) -> anyhow::Result<(u64, bool)> {
         let mut published = 0;
         for number in 0..complete.chunks() {
-            let first = number * PLAN_CHUNK_MINI_BATCHES;
-            let end = complete.mini_batches.min(first + PLAN_CHUNK_MINI_BATCHES);
+            let first = PlanPosition::first_of(number);
+            let end = complete.mini_batches.min(PlanPosition::first_of(number + 1));
             if (first..end).any(|mini_batch| pending(mini_batch).is_some()) {
                 let chunk = match self.store.plan_chunk(number).await {
                     Ok(lines) => Chunk::stored(number, lines),
@@ -168,7 +178,7 @@ impl Partitioner {
                     warn!(
                         job.id = job,
                         plan.chunk = number,
-                        "the plan is cut short and is made again: {held} mini-batches instead of {planned}"
+                        "the plan is truncated and is made again: {held} mini-batches instead of {planned}"
                     );
                     return Ok((first, false));
                 }
@@ -191,7 +201,7 @@ impl Partitioner {
         match differs {
             None => Ok(()),
             Some((input, _)) => {
-                let difference = "its columns, or their types, are others".to_owned();
+                let difference = "its columns or their types are different".to_owned();
                 Err(Error::InputsChanged { input: input.name.clone(), difference }.into())
             }
         }
@@ -213,12 +223,12 @@ impl Partitioner {
             Commit::Lost => {
                 let stored = self.store.plan_chunk(chunk.number).await.context("read the plan")?;
                 if chunk.lines.starts_with(&stored) {
-                    // The machine stopped before all of it was on the disk.
+                    // The machine stopped before the chunk was completely on disk.
                     return self
                         .store
                         .replace_plan_chunk(chunk.number, chunk.lines.clone())
                         .await
-                        .context("mend the plan");
+                        .context("repair the plan");
                 }
                 Err(self.difference(&Chunk::stored(chunk.number, stored), Some(chunk)).into())
             }
@@ -234,14 +244,14 @@ impl Partitioner {
         }
     }
 
-    /// The first difference between a chunk as it is stored and as it is made now.
+    /// Returns the first difference between a stored chunk and the same chunk made now.
     fn difference(&self, stored: &Chunk, now: Option<&Chunk>) -> Error {
         let line = |chunk: Option<&Chunk>, index| chunk.and_then(|chunk| chunk.line(index));
         let index = (0..).find(|&index| {
             let (then, now) = (line(Some(stored), index), line(now, index));
             then != now || then.is_none()
         });
-        let index = index.expect("a range without end ends only by finding");
+        let index = index.expect("an endless range ends only with a result");
         let descriptor = |line: Option<bytes::Bytes>| serde_json::from_slice::<Descriptor>(&line?).ok();
         let (then, now) = (descriptor(line(Some(stored), index)), descriptor(line(now, index)));
         let input = [&then, &now].into_iter().flatten().find_map(|descriptor| match descriptor.work {
@@ -252,15 +262,13 @@ impl Partitioner {
             Some(descriptor) => descriptor.detail(),
             None => "nothing".to_owned(),
         };
-        Error::InputsChanged {
-            input: input.map_or_else(String::new, |input| input.name.clone()),
-            difference: format!(
-                "mini-batch {} was {} and would now be {}",
-                stored.first() + index as u64,
-                detail(then),
-                detail(now)
-            ),
-        }
+        let mini_batch = stored.first() + index as u64;
+        let (then, now) = (detail(then), detail(now));
+        let difference = match then == now {
+            true => format!("mini-batch {mini_batch} reads {now}, whose size or time of the last change is different"),
+            false => format!("mini-batch {mini_batch} was {then} and would now be {now}"),
+        };
+        Error::InputsChanged { input: input.map_or_else(String::new, |input| input.name.clone()), difference }
     }
 
     async fn publish(&self, chunk: &Chunk, pending: &impl Fn(u64) -> Option<Pending>) -> anyhow::Result<u64> {
@@ -275,7 +283,7 @@ impl Partitioner {
     }
 }
 
-/// Runs on a thread that may block, until the plan ends or nobody wants more of it.
+/// Lists on a thread that may block, until the plan ends or the channel closes.
 fn list(mut plan: Plan, steps: &mpsc::Sender<Step>) -> Result<PlanComplete> {
     let schemas = plan.schemas()?;
     let mut wanted = steps.blocking_send(Step::Schemas(schemas)).is_ok();
@@ -287,7 +295,7 @@ fn list(mut plan: Plan, steps: &mpsc::Sender<Step>) -> Result<PlanComplete> {
     Ok(plan.totals())
 }
 
-/// A queue that does not answer is asked again, for a while.
+/// Sends messages, and retries for a while if the queue does not answer.
 async fn send(queue: &dyn Queue, messages: Vec<Message>) -> std::result::Result<(), queue::Error> {
     let send = || queue.send(messages.clone());
     let pauses = ExponentialBuilder::default()

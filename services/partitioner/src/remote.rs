@@ -1,9 +1,8 @@
-//! Objects behind URLs, for code that may block.
+//! Objects behind URLs, for blocking code.
 //!
-//! Listing is an iterator, because local folders are listed by blocking calls and both end in the same place. So the
-//! asynchronous stores run on a small runtime of their own.
+//! A listing is an iterator, because local folders are listed by blocking calls and both have the same readers. So the
+//! asynchronous stores run on their own small runtime.
 
-use std::fmt::Display;
 use std::io::{Seek, SeekFrom, Write};
 use std::sync::{Arc, OnceLock, mpsc};
 
@@ -12,25 +11,32 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
-use storage::{StoreOptions, Stores};
+use protocol::ItemPath;
+use storage::{Answer, ErrorSource, StoreOptions, Stores};
 use tempfile::NamedTempFile;
 use tokio::runtime::Runtime;
 use url::Url;
 
-/// Objects that are asked for in one step of a listing: one page of S3.
+/// Objects in one step of a listing: one page of S3.
 const PAGE_OBJECTS: usize = 1000;
 
-/// The end of a Parquet file that is read at first: most footers fit.
+/// Bytes read first from the end of a Parquet file: most footers fit.
 const FOOTER_BYTES_GUESS: u64 = 256 * 1024;
 
 /// The last eight bytes of a Parquet file: length of the footer, and `PAR1`.
 const FOOTER_TAIL_BYTES: usize = 8;
 
-/// Opened stores, and the runtime they live on. Cheap until the first URL is met.
+/// The result of a call. Callers name the URL.
+type Result<T> = std::result::Result<T, ErrorSource>;
+
+/// Opened stores and their runtime. Cheap until the first URL.
 #[derive(Debug, Default)]
 pub(crate) struct Remote {
     runtime: OnceLock<Runtime>,
     stores: Stores,
+    /// Number of listings begun.
+    #[cfg(test)]
+    pub(crate) listings: std::sync::atomic::AtomicUsize,
 }
 
 /// One object.
@@ -39,18 +45,18 @@ pub(crate) struct Object {
     pub(crate) url: Url,
     pub(crate) size: u64,
     pub(crate) etag: Option<String>,
-    /// ETag, or the time of the last change where there is none.
+    /// ETag, or the time of the last change if there is none.
     pub(crate) stamp: String,
 }
 
 /// How much of an object to fetch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fetch {
-    /// Whole lines from the beginning, at most so many bytes.
+    /// Whole lines from the beginning, at most this many bytes.
     Head(u64),
     /// All of it.
     Whole,
-    /// The footer of a Parquet file, in its place; before it is a hole.
+    /// The footer of a Parquet file at its offset, after a hole.
     ParquetFooter,
 }
 
@@ -76,7 +82,12 @@ impl Drop for Remote {
 impl Remote {
     /// Opens stores with these settings.
     pub(crate) fn new(options: &StoreOptions) -> Self {
-        Self { runtime: OnceLock::new(), stores: Stores::new(options.clone()) }
+        Self {
+            runtime: OnceLock::new(),
+            stores: Stores::new(options.clone()),
+            #[cfg(test)]
+            listings: Default::default(),
+        }
     }
 
     /// Runs `future` to its end.
@@ -91,55 +102,65 @@ impl Remote {
         });
         let (sender, receiver) = mpsc::sync_channel(1);
         runtime.spawn(async move {
-            // The receiver is there until the answer is.
+            // The receiver waits for the answer.
             let _ = sender.send(future.await);
         });
         receiver.recv().expect("the future does not panic")
     }
 
-    fn open(&self, url: &Url) -> Result<(Arc<dyn ObjectStore>, ObjectPath), String> {
+    fn open(&self, url: &Url) -> Result<(Arc<dyn ObjectStore>, ObjectPath)> {
         let (stores, url) = (self.stores.clone(), url.clone());
         self.wait(async move { stores.open(&url).await }).map_err(|error| match error {
             // The caller names the URL.
-            storage::Error::Unavailable { message, .. } => message,
-            error => error.to_string(),
+            storage::Error::Unavailable { source, .. } => source,
+            error => error.into(),
         })
     }
 
-    /// One object by its URL; `None`: there is none.
-    pub(crate) fn head(&self, url: &Url) -> Result<Option<Object>, String> {
+    /// Returns the object of a URL, if it exists.
+    pub(crate) fn head(&self, url: &Url) -> Result<Option<Object>> {
         let (store, path) = self.open(url)?;
         match self.wait(async move { store.head(&path).await }) {
             Ok(meta) => Ok(Some(Object::new(url.clone(), &meta))),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(innermost(&error)),
+            Err(error) => Err(Answer(error).into()),
         }
     }
 
-    /// All objects below `base`, which ends with a slash.
-    pub(crate) fn list(self: &Arc<Self>, base: &Url) -> Result<Objects, String> {
+    /// Lists all objects below `base`, which ends with a slash.
+    pub(crate) fn list(self: &Arc<Self>, base: &Url) -> Result<Objects> {
         let (store, prefix) = self.open(base)?;
-        // WebDAV servers list in no order; the others do in the order of their names.
+        // WebDAV servers list in no order; the others list in the order of names.
         let sorted = !matches!(base.scheme(), "http" | "https");
         Ok(Objects::new(Arc::clone(self), base.clone(), prefix, &store, sorted))
     }
 
-    /// Fetches an object, or some of it, into a temporary file.
-    pub(crate) fn fetch(&self, url: &Url, fetch: Fetch) -> Result<NamedTempFile, String> {
+    /// Reads the first bytes of an object of `size` bytes.
+    pub(crate) fn first_bytes(&self, url: &ItemPath, size: u64, bytes_max: u64) -> Result<Bytes> {
+        if size == 0 {
+            return Ok(Bytes::new());
+        }
+        let url = std::str::from_utf8(url.as_bytes()).ok().and_then(|text| Url::parse(text).ok());
+        let (store, path) = self.open(&url.expect("the listing gives valid URLs"))?;
+        self.wait(async move { get(&*store, &path, GetRange::Bounded(0..size.min(bytes_max))).await })
+    }
+
+    /// Fetches an object, or a part of it, into a temporary file.
+    pub(crate) fn fetch(&self, url: &Url, fetch: Fetch) -> Result<NamedTempFile> {
         let (store, path) = self.open(url)?;
-        let mut file = NamedTempFile::new().map_err(|error| format!("no temporary file can be made: {error}"))?;
+        let mut file = NamedTempFile::new().map_err(|error| format!("cannot create a temporary file: {error}"))?;
         let written = match fetch {
             Fetch::Whole => {
-                let file = file.reopen().map_err(|error| error.to_string())?;
+                let file = file.reopen()?;
                 self.wait(async move { download(&*store, &path, file).await })
             }
             Fetch::Head(bytes_max) => self
                 .wait(async move { head_bytes(&*store, &path, bytes_max).await })
-                .and_then(|head| file.write_all(&head).map_err(|error| error.to_string())),
+                .and_then(|head| Ok(file.write_all(&head)?)),
             Fetch::ParquetFooter => {
                 self.wait(async move { footer(&*store, &path).await }).and_then(|(start, footer)| {
-                    let placed = file.seek(SeekFrom::Start(start)).and_then(|_| file.write_all(&footer));
-                    placed.map_err(|error| error.to_string())
+                    file.seek(SeekFrom::Start(start))?;
+                    Ok(file.write_all(&footer)?)
                 })
             }
         };
@@ -193,7 +214,7 @@ impl Objects {
     fn object(&self, meta: &ObjectMeta) -> Option<Object> {
         let mut url = self.base.clone();
         let mut segments = meta.location.prefix_match(&self.prefix)?.peekable();
-        // Some tools mark a folder by an empty object of its name.
+        // Some tools create an empty object with the name of a folder.
         segments.peek()?;
         url.path_segments_mut()
             .expect("URLs of stores have paths")
@@ -204,7 +225,7 @@ impl Objects {
 }
 
 impl Iterator for Objects {
-    type Item = Result<Object, String>;
+    type Item = Result<Object>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -213,7 +234,7 @@ impl Iterator for Objects {
                     Some(object) => return Some(Ok(object)),
                     None => continue,
                 },
-                Some(Err(error)) => return Some(Err(innermost(&error))),
+                Some(Err(error)) => return Some(Err(Answer(error).into())),
                 None if self.turn_page() => {}
                 None => return None,
             }
@@ -221,13 +242,13 @@ impl Iterator for Objects {
     }
 }
 
-/// The part of a URL's path that names the object, readable.
+/// Returns the name of an object in a URL, decoded.
 pub(crate) fn readable_path(url: &str) -> Option<String> {
     let url = Url::parse(url).ok()?;
     ObjectPath::from_url_path(url.path()).ok().map(String::from)
 }
 
-/// The name of an object relative to the folder `base`, readable.
+/// Returns the name of an object relative to the folder `base`, decoded.
 pub(crate) fn readable_below(base: &Url, object: &Url) -> String {
     let readable = |url: &Url| readable_path(url.as_str()).unwrap_or_default();
     let (base, object) = (readable(base), readable(object));
@@ -235,18 +256,18 @@ pub(crate) fn readable_below(base: &Url, object: &Url) -> String {
     relative.trim_start_matches('/').to_owned()
 }
 
-async fn download(store: &dyn ObjectStore, path: &ObjectPath, mut file: std::fs::File) -> Result<(), String> {
-    let object = store.get_opts(path, GetOptions::default()).await.map_err(|error| innermost(&error))?;
+async fn download(store: &dyn ObjectStore, path: &ObjectPath, mut file: std::fs::File) -> Result<()> {
+    let object = store.get_opts(path, GetOptions::default()).await.map_err(Answer)?;
     let mut pieces = object.into_stream();
     while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|error| innermost(&error))?;
-        file.write_all(&piece).map_err(|error| error.to_string())?;
+        let piece = piece.map_err(Answer)?;
+        file.write_all(&piece)?;
     }
     Ok(())
 }
 
-async fn head_bytes(store: &dyn ObjectStore, path: &ObjectPath, bytes_max: u64) -> Result<Bytes, String> {
-    let size = store.head(path).await.map_err(|error| innermost(&error))?.size;
+async fn head_bytes(store: &dyn ObjectStore, path: &ObjectPath, bytes_max: u64) -> Result<Bytes> {
+    let size = store.head(path).await.map_err(Answer)?.size;
     if size == 0 {
         return Ok(Bytes::new());
     }
@@ -258,9 +279,9 @@ async fn head_bytes(store: &dyn ObjectStore, path: &ObjectPath, bytes_max: u64) 
     })
 }
 
-/// The footer, and where it begins in the file.
-async fn footer(store: &dyn ObjectStore, path: &ObjectPath) -> Result<(u64, Bytes), String> {
-    let size = store.head(path).await.map_err(|error| innermost(&error))?.size;
+/// Reads the footer. Returns its offset, too.
+async fn footer(store: &dyn ObjectStore, path: &ObjectPath) -> Result<(u64, Bytes)> {
+    let size = store.head(path).await.map_err(Answer)?.size;
     let from = |start: u64| get(store, path, GetRange::Bounded(start..size));
     if size < FOOTER_TAIL_BYTES as u64 {
         return if size == 0 { Ok((0, Bytes::new())) } else { Ok((0, from(0).await?)) };
@@ -273,43 +294,41 @@ async fn footer(store: &dyn ObjectStore, path: &ObjectPath) -> Result<(u64, Byte
     if start >= guess { Ok((guess, end)) } else { Ok((start, from(start).await?)) }
 }
 
-async fn get(store: &dyn ObjectStore, path: &ObjectPath, range: GetRange) -> Result<Bytes, String> {
+async fn get(store: &dyn ObjectStore, path: &ObjectPath, range: GetRange) -> Result<Bytes> {
     let options = GetOptions { range: Some(range), ..GetOptions::default() };
-    let object = store.get_opts(path, options).await.map_err(|error| innermost(&error))?;
-    object.bytes().await.map_err(|error| innermost(&error))
+    let object = store.get_opts(path, options).await.map_err(Answer)?;
+    Ok(object.bytes().await.map_err(Answer)?)
 }
 
-/// The deepest cause says what happened; the layers above only say where.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut deepest = error;
-    while let Some(source) = deepest.source() {
-        deepest = source;
+#[cfg(test)]
+pub(crate) mod fixtures {
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    /// Returns stores with a bucket of these keys, tables of one row, behind `s3://bucket/`.
+    pub(crate) fn bucket(keys: &[&str]) -> Arc<Remote> {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let remote = Remote::default();
+        for key in keys {
+            let (store, key) = (Arc::clone(&store), ObjectPath::parse(key).expect("a key"));
+            remote.wait(async move { store.put(&key, "1\n2\n".into()).await }).expect("in memory");
+        }
+        remote.stores.stand_in(&Url::parse("s3://bucket/").expect("a URL"), store);
+        Arc::new(remote)
     }
-    let message: &dyn Display = &deepest;
-    message.to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use object_store::memory::InMemory;
-    use protocol::{Input, InputKind, ItemPath, TableOptions};
+    use protocol::{Input, InputKind, TableOptions};
 
+    use super::fixtures::bucket;
     use super::*;
     use crate::listing::Listing;
 
-    /// A bucket of this content stands behind `s3://bucket/`.
-    fn bucket(keys: &[&str]) -> Arc<Remote> {
-        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        let remote = Remote::default();
-        for key in keys {
-            let (store, key) = (Arc::clone(&store), ObjectPath::parse(key).expect("a key"));
-            remote.wait(async move { store.put(&key, "1".into()).await }).expect("in memory");
-        }
-        remote.stores.stand_in(&Url::parse("s3://bucket/").expect("a URL"), store);
-        Arc::new(remote)
-    }
-
-    fn listed(remote: &Arc<Remote>, path: &str) -> Result<Vec<(String, u64)>, crate::Error> {
+    fn listed(remote: &Arc<Remote>, path: &str) -> crate::Result<Vec<(String, u64)>> {
         let input = Input {
             name: "images".to_owned(),
             kind: InputKind::File,
@@ -317,12 +336,12 @@ mod tests {
             partition_format: None,
             table: TableOptions::default(),
         };
-        let listing = Listing::new(&input, Arc::clone(remote), Arc::default());
+        let listing = Listing::new(&input, Arc::clone(remote));
         listing.map(|listed| listed.map(|listed| (listed.path.display(), listed.group))).collect()
     }
 
     #[test]
-    fn a_prefix_is_a_folder_and_its_objects_are_listed_by_name() {
+    fn prefix_is_a_folder_of_sorted_objects() {
         let remote = bucket(&["d/b.png", "d/a b%.png", "d/sub/c.png", "d/z.png", "else/x.png", "d2/y.png"]);
         let listed = listed(&remote, "s3://bucket/d/").expect("listable");
         let urls: Vec<&str> = listed.iter().map(|(url, _)| url.as_str()).collect();
@@ -338,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_bucket_can_be_listed() {
+    fn whole_bucket_can_be_listed() {
         let remote = bucket(&["b", "a/c"]);
         for path in ["s3://bucket/", "s3://bucket"] {
             let urls: Vec<String> = listed(&remote, path).expect("listable").into_iter().map(|(url, _)| url).collect();
@@ -347,24 +366,52 @@ mod tests {
     }
 
     #[test]
-    fn a_glob_matches_objects() {
+    fn glob_matches_objects() {
         let remote = bucket(&["d/2020/a.csv", "d/2020/a.txt", "d/2021/x/b.csv", "d/c.csv"]);
         let urls =
             |path| listed(&remote, path).map(|listed| listed.into_iter().map(|(url, _)| url).collect::<Vec<_>>());
         assert_eq!(urls("s3://bucket/d/*/*.csv").expect("listable"), ["s3://bucket/d/2020/a.csv"]);
         assert_eq!(urls("s3://bucket/d/**/*.csv").expect("listable").len(), 3);
-        let refused = urls("s3://bucket/d/*.parquet").expect_err("nothing").to_string();
+        let refused = format!("{:#}", urls("s3://bucket/d/*.parquet").expect_err("nothing"));
         assert_eq!(refused, "input 'images': s3://bucket/d/*.parquet matches no object; correct the pattern");
     }
 
     #[test]
-    fn an_empty_prefix_is_refused() {
-        let refused = listed(&bucket(&["a"]), "s3://bucket/none/").expect_err("nothing").to_string();
+    fn hidden_objects_are_left_out_unless_a_pattern_names_them() {
+        let remote = bucket(&["d/_SUCCESS", "d/.a.crc", "d/a.csv", "d/_temporary/0/b.csv", "d/_k=v/c.csv"]);
+        let left_out = |path: &str| {
+            let input = Input {
+                name: "sales".to_owned(),
+                kind: InputKind::Tabular,
+                paths: vec![ItemPath::from(path)],
+                partition_format: None,
+                table: TableOptions::default(),
+            };
+            let mut listing = Listing::new(&input, Arc::clone(&remote));
+            let files = listing.by_ref().filter(crate::Result::is_ok).count();
+            let left_out = listing.left_out();
+            (files, left_out.count, left_out.line().unwrap_or_default())
+        };
+        let (files, count, line) = left_out("s3://bucket/d/");
+        assert_eq!((files, count), (2, 3), "{line}");
+        assert!(line.contains("s3://bucket/d/_SUCCESS (begins with `_`)"), "{line}");
+        assert_eq!(
+            left_out("s3://bucket/d/*.csv"),
+            (1, 0, String::new()),
+            "names that do not match anyway are reported"
+        );
+        assert_eq!(left_out("s3://bucket/d/**").1, 3);
+        assert_eq!(left_out("s3://bucket/d/_temporary/**").0, 1);
+    }
+
+    #[test]
+    fn empty_prefix_is_rejected() {
+        let refused = format!("{:#}", listed(&bucket(&["a"]), "s3://bucket/none/").expect_err("nothing"));
         assert!(refused.starts_with("input 'images': s3://bucket/none/ holds no files; "), "{refused}");
     }
 
     #[test]
-    fn the_head_of_a_text_ends_with_a_line() {
+    fn head_of_a_text_ends_with_a_line() {
         let remote = Remote::default();
         let (store, path) = (InMemory::new(), ObjectPath::from("a"));
         let head = remote.wait(async move {
@@ -377,11 +424,11 @@ mod tests {
         });
         assert_eq!(head.0.expect("read"), "one\ntwo\n");
         assert_eq!(head.1.expect("read"), "one\ntwo\nthree\n");
-        assert_eq!(head.2.expect("read"), "on", "a line longer than that is taken as it is");
+        assert_eq!(head.2.expect("read"), "on", "a longer line is truncated");
     }
 
     #[test]
-    fn a_footer_larger_than_the_guess_is_read_whole() {
+    fn footer_larger_than_the_guess_is_read_completely() {
         let remote = Remote::default();
         let (store, path) = (InMemory::new(), ObjectPath::from("a"));
         let length = u32::try_from(FOOTER_BYTES_GUESS * 2).expect("small");

@@ -1,4 +1,4 @@
-//! Local folders, walked lazily: in memory stand only the names of the folders on the way to the current file.
+//! Walks local folders lazily: memory holds only the names in the folders on the way to the current file.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -7,21 +7,50 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use tracing::warn;
+use protocol::ItemPath;
+use storage::LeftOut;
+use tracing::debug;
 
 use crate::glob::{Glob, States};
 
-/// A walk over the files of a folder, links followed.
+/// Names that are not part of an input, unless a pattern names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hidden {
+    /// Names that begin with a dot, as systems and editors create them.
+    Dots,
+    /// Also names that begin with an underscore, as Hadoop, Spark and Arrow create them beside tables. `_key=value` is
+    /// a partition.
+    DotsAndUnderscores,
+}
+
+impl Hidden {
+    pub(crate) fn covers(self, name: &[u8]) -> bool {
+        match name.first() {
+            Some(b'.') => true,
+            Some(b'_') => self == Self::DotsAndUnderscores && !name.contains(&b'='),
+            _ => false,
+        }
+    }
+
+    /// Returns why a name with this beginning is left out.
+    pub(crate) fn reason(name: &[u8]) -> String {
+        format!("begins with `{}`", char::from(name.first().copied().unwrap_or(b'.')))
+    }
+}
+
+/// A walk over the files of a folder, which follows links.
 ///
 /// Without a glob: the files of a folder sorted by name, then its sub-folders, sorted by name. With one: the files that
 /// match, in the order of their whole paths. Names are compared as bytes.
 pub(crate) struct Walk {
     glob: Option<Glob>,
+    hidden: Hidden,
+    left_out: LeftOut,
     /// The folders on the way to the current file, outermost first.
     open: Vec<Folder>,
-    /// Not read yet.
+    /// The folder to read next.
     next: Option<(PathBuf, States)>,
-    /// Folders that the whole glob matched.
+    /// Number of folders that the whole glob matched.
     folders_matched: u64,
 }
 
@@ -33,7 +62,7 @@ pub(crate) struct Found {
     pub(crate) first_of_folder: bool,
 }
 
-/// A folder could not be read.
+/// A folder that cannot be read.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(crate) path: PathBuf,
@@ -42,7 +71,7 @@ pub(crate) struct Unreadable {
 
 struct Folder {
     path: PathBuf,
-    /// Device and inode: a folder that contains itself through a link is not entered twice.
+    /// Device and inode, so that a folder that contains itself through a link is not entered again.
     identity: (u64, u64),
     states: States,
     entries: Entries,
@@ -51,29 +80,41 @@ struct Folder {
 }
 
 impl Walk {
-    pub(crate) fn folder(root: PathBuf) -> Self {
-        Self { glob: None, open: Vec::new(), next: Some((root, States::new())), folders_matched: 0 }
+    pub(crate) fn folder(root: PathBuf, hidden: Hidden) -> Self {
+        Self::new(None, root, States::new(), hidden)
     }
 
-    pub(crate) fn glob(base: PathBuf, glob: Glob) -> Self {
+    pub(crate) fn glob(base: PathBuf, glob: Glob, hidden: Hidden) -> Self {
         let start = glob.start();
-        Self { glob: Some(glob), open: Vec::new(), next: Some((base, start)), folders_matched: 0 }
+        Self::new(Some(glob), base, start, hidden)
     }
 
-    /// Folders that the whole glob matched: the user may have meant the files in them.
+    fn new(glob: Option<Glob>, root: PathBuf, start: States, hidden: Hidden) -> Self {
+        let next = Some((root, start));
+        Self { glob, hidden, left_out: LeftOut::default(), open: Vec::new(), next, folders_matched: 0 }
+    }
+
+    /// Returns the names left out so far.
+    pub(crate) fn left_out(&self) -> &LeftOut {
+        &self.left_out
+    }
+
+    /// Returns the number of folders that the whole glob matched: the user may have meant the files in them.
     pub(crate) fn folders_matched(&self) -> u64 {
         self.folders_matched
     }
 
     fn enter(&mut self, path: PathBuf, states: States) -> Result<(), Unreadable> {
-        let read = || -> io::Result<_> {
+        let mut read = || -> io::Result<_> {
             let metadata = fs::metadata(&path)?;
             let identity = (metadata.dev(), metadata.ino());
             if self.open.iter().any(|folder| folder.identity == identity) {
-                warn!(file.path = %path.display(), "a link leads back to a folder that contains it: not followed");
+                debug!(file.path = %path.display(), "skipped a link back to a folder that contains it");
+                let path = ItemPath::from(path.as_path()).display();
+                self.left_out.add(|| format!("{path} (a link back to a folder that contains it)"));
                 return Ok(None);
             }
-            let mut entries = Entries::read(&path)?;
+            let mut entries = Entries::read(&path, &mut self.left_out)?;
             match self.glob {
                 None => entries.sort_files_first(),
                 Some(_) => entries.sort_as_paths(),
@@ -108,10 +149,26 @@ impl Iterator for Walk {
                 continue;
             };
             folder.position += 1;
+            let is_hidden = self.hidden.covers(name);
             let states = match &self.glob {
                 None => States::new(),
-                Some(glob) => glob.step(&folder.states, name),
+                Some(glob) => glob.step(&folder.states, name, is_hidden),
             };
+            if is_hidden && states.is_empty() {
+                let is_wanted = match &self.glob {
+                    None => true,
+                    Some(glob) => {
+                        let states = glob.step(&folder.states, name, false);
+                        if is_folder { glob.leads_on(&states) } else { glob.is_match(&states) }
+                    }
+                };
+                if is_wanted {
+                    let path = folder.path.join(OsStr::from_bytes(name));
+                    let path = ItemPath::from(path).display();
+                    self.left_out.add(|| format!("{path} ({})", Hidden::reason(name)));
+                }
+                continue;
+            }
             let (matched, leads_on) = match &self.glob {
                 None => (true, true),
                 Some(glob) => (glob.is_match(&states), glob.leads_on(&states)),
@@ -129,7 +186,7 @@ impl Iterator for Walk {
     }
 }
 
-/// The names in one folder. A million of them stand in one allocation.
+/// The names in one folder, even a million of them, in one allocation.
 struct Entries {
     names: Vec<u8>,
     spans: Vec<Span>,
@@ -148,13 +205,15 @@ impl Span {
 }
 
 impl Entries {
-    fn read(folder: &Path) -> io::Result<Self> {
+    fn read(folder: &Path, left_out: &mut LeftOut) -> io::Result<Self> {
         let mut entries = Self { names: Vec::new(), spans: Vec::new() };
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
             let name = entry.file_name();
             let Some(is_folder) = is_folder(&entry) else {
-                warn!(file.path = %entry.path().display(), "neither a file nor a folder: left out");
+                debug!(file.path = %entry.path().display(), "skipped a name that is neither a file nor a folder");
+                let path = ItemPath::from(entry.path()).display();
+                left_out.add(|| format!("{path} (neither a file nor a folder)"));
                 continue;
             };
             let length = u32::try_from(name.len()).expect("names are at most 255 bytes long");
@@ -171,7 +230,7 @@ impl Entries {
         });
     }
 
-    /// A folder counts as its name and a slash, so that a walk in depth gives whole paths in order.
+    /// Sorts folders by their names with a slash, so that a depth-first walk returns whole paths in order.
     fn sort_as_paths(&mut self) {
         let names = &self.names;
         let key = |span: &Span| span.name(names).iter().copied().chain(span.is_folder.then_some(b'/'));
@@ -183,7 +242,8 @@ impl Entries {
     }
 }
 
-/// `None`: a pipe, a socket or a device. A broken link counts as a file: it fails where it is opened, and is counted.
+/// Returns whether an entry is a folder; `None` for pipes, sockets and devices. A broken link counts as a file, which
+/// fails when it is opened.
 fn is_folder(entry: &fs::DirEntry) -> Option<bool> {
     let kind = match entry.file_type() {
         Ok(kind) if kind.is_symlink() => fs::metadata(entry.path()).map(|metadata| metadata.file_type()),

@@ -1,4 +1,4 @@
-//! A message that nobody can read, as it stands in the dead-letters queue.
+//! An unreadable message in the dead-letters queue.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::milliseconds_since_epoch;
 
-/// A message that nobody can read, with the reason, for the person who looks at it later.
+/// An unreadable message with the reason, for the person who examines it later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLetter {
-    /// Why it cannot be read, in one line.
+    /// Reason in one line.
     pub reason: String,
     /// Wall clock, milliseconds since the epoch.
     pub at: u64,
-    /// Who could not read it.
+    /// Node that could not read it.
     pub node: String,
     /// The queue it came from: `tasks` or `results`.
     pub queue: String,
-    /// Size of the message; the body kept here may be its beginning only.
+    /// Size of the whole message, of which `body` may hold only the beginning.
     pub bytes: u64,
     /// The message.
     #[serde(flatten)]
@@ -27,16 +27,16 @@ pub struct DeadLetter {
 /// A message's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeadBody {
-    /// As they are, where they are text.
+    /// Valid UTF-8.
     #[serde(rename = "body")]
     Text(String),
-    /// In base64.
+    /// Other bytes, in base64.
     #[serde(rename = "body_base64")]
     Base64(String),
 }
 
 impl DeadLetter {
-    /// The message about `body`, of `bytes_max` at most: of a larger body it keeps the beginning.
+    /// Returns the message about `body`, in at most `bytes_max` bytes. It keeps the beginning of a larger body.
     pub fn message(reason: &str, node: &str, queue: &str, body: &[u8], bytes_max: usize) -> Vec<u8> {
         let mut kept = body.len();
         loop {
@@ -60,7 +60,7 @@ impl DeadLetter {
         }
     }
 
-    /// The bytes that are kept.
+    /// Returns the kept bytes.
     pub fn body(&self) -> Vec<u8> {
         match &self.body {
             DeadBody::Text(text) => text.clone().into_bytes(),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn any_body_comes_back() {
+    fn any_body_survives_encoding() {
         for body in [&b"hello"[..], b"\xff\xfe\x00", b""] {
             let letter = read(&DeadLetter::message("no JSON", "node-1", "tasks", body, 10_000));
             assert_eq!((letter.body(), letter.bytes), (body.to_vec(), body.len() as u64));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_does_not_fit_loses_its_end() {
+    fn too_large_body_loses_its_end() {
         for body in [vec![b'"'; 9000], vec![0xff; 9000]] {
             let message = DeadLetter::message("no JSON", "node-1", "tasks", &body, 10_000);
             assert!(message.len() <= 10_000);

@@ -1,31 +1,34 @@
 //! The message that names a mini-batch.
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::trace::lenient;
-use crate::{ItemPath, TraceParent, is_job_id};
+use crate::{ItemPath, MessageError, TraceParent, check_job_id};
 
-/// One mini-batch of one job, as it travels through the task queue and as it stands in the plan.
+/// One mini-batch of one job, in the task queue and in the plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Descriptor {
-    /// The job it belongs to.
+    /// Its job.
     pub job_id: String,
     /// Position in the plan, from 0. Identity of the mini-batch, and its place in the output.
     pub mini_batch: u64,
-    /// Tries that user code has already spent on it.
+    /// Tries that user code has spent on it.
     #[serde(default)]
     pub tries_spent: u32,
-    /// Deliveries already lost with their node, not counting those the queue itself counts for this message.
+    /// Deliveries lost with their node, without those that the queue counts for this message.
     #[serde(default)]
     pub deliveries_lost: u32,
-    /// The trace that its message belongs to; `None` in the plan, and where nobody traces.
+    /// The trace of its message; `None` in the plan and without tracing.
     #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<TraceParent>,
-    /// What `run` is called with.
+    /// Source of the argument of `run`.
     pub work: Work,
 }
 
-/// What `run` is called with.
+/// Source of the argument of `run`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Work {
@@ -35,26 +38,33 @@ pub enum Work {
         input: u32,
         /// Absolute local paths or URLs, in order.
         paths: Vec<ItemPath>,
-        /// What the listing knew of each path, in the same order; empty where all are local.
+        /// Version of each path in the listing, in the same order; empty if all are local.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         versions: Vec<FileVersion>,
+        /// The [stamp](FileVersion::stamp) of each path, in the same order, if all are local: a job may have a million
+        /// paths, and a number is short.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        stamps: Vec<u32>,
         /// Partition key values in the order of `partition_keys`; empty without keys.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         key: Vec<(String, String)>,
     },
-    /// Rows of one table, or, with partition keys, of several.
+    /// Rows of one table, or of several with partition keys.
     Rows {
         /// Position of the input in the job.
         input: u32,
-        /// Pieces in order; their rows are concatenated into one frame.
+        /// Blocks in order; their rows are concatenated into one frame.
         blocks: Vec<Block>,
+        /// Rows of the input before these; `None` if the plan did not count them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rows_before: Option<u64>,
         /// Partition key values in the order of `partition_keys`; empty without keys.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         key: Vec<(String, String)>,
     },
     /// No input (`--rank_mini_batch_count`).
     Rank,
-    /// Too large for the queue: read it from the plan.
+    /// A descriptor that is too large for the queue; the worker reads it from the plan.
     Planned {
         /// Chunk of the plan.
         chunk: u64,
@@ -63,52 +73,81 @@ pub enum Work {
     },
 }
 
-/// What a listing knows of an object: a worker that finds another one there fails the mini-batch ("input changed since
-/// the job was planned") instead of mixing two versions of a data set.
+/// The version of a file or object in the listing. A worker that finds another version fails the mini-batch ("input
+/// changed since the job was planned") instead of mixing two versions of a data set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileVersion {
-    /// Size, so that downloads can be bounded before they start.
+    /// Size, which bounds a download before it starts.
     pub bytes: u64,
-    /// ETag, where the store has one.
+    /// ETag of an object, if the store has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
+    /// Time of the last change of a local file, in nanoseconds since the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modified: Option<i64>,
 }
 
-/// A piece of one table file.
+impl FileVersion {
+    /// Returns the version of a local file.
+    pub fn of_file(metadata: &Metadata) -> Self {
+        let modified = metadata.mtime().wrapping_mul(1_000_000_000).wrapping_add(metadata.mtime_nsec());
+        Self { bytes: metadata.len(), etag: None, modified: Some(modified) }
+    }
+
+    /// Returns a short digest of size and time, which reveals a change. Never 0, which means an unknown version.
+    pub fn stamp(&self) -> u32 {
+        // The finaliser of SplitMix64: every bit of both numbers counts.
+        let mut mixed = self.bytes.rotate_left(32) ^ self.modified.unwrap_or_default() as u64;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) as u32).max(1)
+    }
+}
+
+/// A part of one table file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Block {
     /// Absolute local path or URL.
     pub path: ItemPath,
-    /// What the listing knew of the file; `None` where it is local.
+    /// Version of the file in the listing, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<FileVersion>,
     /// Which rows of it.
     #[serde(flatten)]
     pub range: BlockRange,
-    /// Values of all columns that come from the path (`partition_format`), in schema order after the file's own.
+    /// Values of all columns that come from the path (`partition_format`), in schema order after the columns of the
+    /// file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub path_columns: Vec<(String, String)>,
 }
 
-/// Which rows of a file.
+/// A range of rows in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "range", rename_all = "snake_case")]
 pub enum BlockRange {
-    /// Text lines that start at a byte offset `s` with `first <= s <= last`, offsets counted in the whole file, its
-    /// header line excluded. Block `k` of size `P` is `first = k == 0 ? 0 : k*P + 1`, `last = (k + 1) * P`.
+    /// Text lines that start at a byte offset `s` of the file with `first <= s <= last`, without the header line. Block
+    /// `k` of size `P` is `first = k == 0 ? 0 : k*P + 1`, `last = (k + 1) * P`.
     Lines {
         /// Smallest offset a line of this block can start at.
         first: u64,
         /// Largest offset a line of this block can start at.
         last: u64,
     },
-    /// The whole text file, quoted line breaks honoured (`support_multi_line`).
+    /// The whole text file, decompressed, with line breaks in quoted fields (`support_multi_line`).
     WholeText,
+    /// Whole records of a text that must be read before it can be split, because it is compressed or has line breaks in
+    /// quoted fields: its bytes `start .. end`, decompressed. The first range includes the header line.
+    Records {
+        /// First byte of the first record.
+        start: u64,
+        /// End of the last record.
+        end: u64,
+    },
     /// Rows `offset .. offset + rows` of one Parquet row group.
     RowGroup {
         /// Row group, from 0.
         row_group: u32,
-        /// First row, counted in the row group.
+        /// First row in the row group.
         offset: u64,
         /// Number of rows.
         rows: u64,
@@ -116,16 +155,14 @@ pub enum BlockRange {
 }
 
 impl Descriptor {
-    /// Reads a task message; in the error, why it is none.
-    pub fn of_message(body: &[u8]) -> Result<Self, String> {
-        let descriptor: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-        match is_job_id(&descriptor.job_id) {
-            true => Ok(descriptor),
-            false => Err(format!("{:?} is no id of a job", descriptor.job_id)),
-        }
+    /// Reads a task message.
+    pub fn of_message(body: &[u8]) -> Result<Self, MessageError> {
+        let descriptor: Self = serde_json::from_slice(body)?;
+        check_job_id(&descriptor.job_id)?;
+        Ok(descriptor)
     }
 
-    /// One line that names the first item, for reports and error messages.
+    /// Returns one line that names the first item, for reports and error messages.
     pub fn detail(&self) -> String {
         match &self.work {
             Work::Files { paths, .. } => match paths.as_slice() {
@@ -143,7 +180,15 @@ impl Descriptor {
         }
     }
 
-    /// Partition key values, empty without keys.
+    /// Returns the number of rows of the input before those of a table; `None` if the plan did not count them.
+    pub fn rows_before(&self) -> Option<u64> {
+        match &self.work {
+            Work::Rows { rows_before, .. } => *rows_before,
+            Work::Files { .. } | Work::Rank | Work::Planned { .. } => None,
+        }
+    }
+
+    /// Returns the partition key values; empty without keys.
     pub fn key(&self) -> &[(String, String)] {
         match &self.work {
             Work::Files { key, .. } | Work::Rows { key, .. } => key,
@@ -153,23 +198,26 @@ impl Descriptor {
 }
 
 impl BlockRange {
-    /// Number of rows, where the plan knows it.
+    /// Returns the number of rows, if the plan knows it.
     pub fn rows(&self) -> Option<u64> {
         match self {
             Self::RowGroup { rows, .. } => Some(*rows),
-            Self::Lines { .. } | Self::WholeText => None,
+            Self::Lines { .. } | Self::WholeText | Self::Records { .. } => None,
         }
     }
 }
 
 impl Block {
-    /// The file and the rows, for people.
+    /// Returns the file and its rows, for people.
     pub fn detail(&self) -> String {
         match self.range {
             BlockRange::Lines { first, last } => {
                 format!("{} (lines that start at bytes {first} to {last})", self.path.display())
             }
             BlockRange::WholeText => self.path.display(),
+            BlockRange::Records { start, end } => {
+                format!("{} (records at bytes {start} to {end} of its text)", self.path.display())
+            }
             BlockRange::RowGroup { row_group, offset, rows } => {
                 let end = offset.saturating_add(rows);
                 format!("{} (row group {row_group}, rows {offset} to {end})", self.path.display())

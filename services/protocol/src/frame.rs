@@ -1,19 +1,23 @@
 //! Frames between an agent and one of its Python processes, over an inherited Unix socket.
 //!
-//! A frame is `u32 header length · u32 payload length · header (JSON) · payload`, lengths little-endian; the same
-//! shape as a result record. Tables do not travel in the frame: each one is a sealed memory file (Arrow IPC stream)
-//! whose descriptor is passed with the frame (`SCM_RIGHTS`), in the order of the mini-batches that use them.
+//! A frame is `u32 header length · u32 payload length · header (JSON) · payload`, lengths little-endian, the layout of
+//! a result record. Tables do not travel in the frame: each table is a sealed memory file (Arrow IPC stream), and the
+//! frame passes its file descriptor (`SCM_RIGHTS`) in the order of the mini-batches.
 //!
-//! A frame to the process may name many mini-batches, so that the next one is always there when one ends. The process
-//! answers each with one event, in order. What it is doing right now stands in the *status page*, a shared memory
-//! file that the agent can read even while user code holds the interpreter.
+//! A frame to the process may name many mini-batches, so that the process never waits for the next one. The process
+//! answers each with one event, in order. It writes its current phase to the *status page*, a shared memory file that
+//! the agent can read even while user code holds the interpreter.
+
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ErrorReport, ItemPath, OutputFormat, Warning};
+use crate::{AttemptStatus, ErrorReport, ItemPath, OutputFormat, Warning};
 
-/// Largest header or payload of one frame: what does not fit is an error, not a hang.
+/// Largest header or payload of one frame: a larger length is an error, not a hang.
 pub const FRAME_LENGTH_MAX: usize = 2 * 1024 * 1024 * 1024;
+/// Memory that is reserved at once for an announced frame, because the length may be invalid.
+const RESERVE_MAX: usize = 64 * 1024 * 1024;
 
 /// Size of the status page.
 pub const STATUS_PAGE_BYTES: usize = 4096;
@@ -24,12 +28,15 @@ pub mod status_offset {
     pub const STATE: usize = 0;
     /// `CLOCK_MONOTONIC` nanoseconds at which the phase began.
     pub const SINCE: usize = 8;
-    /// First hand-over that the agent takes back. Written by the agent, all other fields by the process.
+    /// First hand-over that the agent recalls. The agent writes this field and the next; the process writes all others.
     pub const RECALL_FIRST: usize = 16;
-    /// End of the hand-overs that the agent takes back; 0: none. A process that begins a hand-over writes `STATE`
-    /// first and looks here then; the agent writes here first and looks at `STATE` then. So if `STATE` names an
-    /// earlier hand-over, none of the recalled ones begins.
+    /// End of the hand-overs that the agent recalls; 0: none. A process that starts a hand-over writes `STATE` and then
+    /// reads this field; the agent writes this field and then reads `STATE`. So if `STATE` names an earlier hand-over,
+    /// none of the recalled ones starts.
     pub const RECALL_END: usize = 24;
+    /// For stdout and stderr of the script: the number, plus one, of the hand-over that printed last, and the offset of
+    /// its output in the file. 0: nothing was printed.
+    pub const PRINTED: [[usize; 2]; 2] = [[32, 40], [48, 56]];
 }
 
 /// A frame's header, agent to process.
@@ -47,12 +54,12 @@ pub enum ToProcess {
     Finish,
 }
 
-/// What a process must know before its first mini-batch.
+/// Settings that a process needs before its first mini-batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Configure {
     /// Module name of the entry script: `a/b.py` is `a.b`.
     pub module: String,
-    /// Absolute path of the snapshot root; goes onto `sys.path`.
+    /// Absolute path of the snapshot root, an entry of `sys.path`.
     pub snapshot: ItemPath,
     /// Absolute path of the entry script.
     pub script: ItemPath,
@@ -64,33 +71,38 @@ pub struct Configure {
     pub node: String,
     /// Absolute path of the job's `logs` folder.
     pub logs: ItemPath,
-    /// Absolute output folder; `None`: there is none, `EntryScript().output_dir` is the working directory.
+    /// Absolute output folder; if `None`, `EntryScript().output_dir` is the working directory.
     pub output: Option<ItemPath>,
-    /// Absolute path of the scratch folder that becomes the working directory; exists, holds links to the snapshot.
+    /// Absolute path of the scratch folder, which becomes the working directory. It exists and holds links to the
+    /// snapshot.
     pub scratch: ItemPath,
     /// `DEBUG`, `INFO`, …
     pub logging_level: String,
     /// `""`, `cProfile` or `profile`.
     pub profiling_module: String,
-    /// Whether rows are wanted (`append_row`) or only counted.
+    /// Whether the job collects rows (`append_row`) or only counts them.
     pub rows_wanted: bool,
     /// How rows become bytes.
     pub output_format: OutputFormat,
     /// `to_csv` keyword arguments that replace the default ones.
     pub to_csv_arguments: serde_json::Map<String, serde_json::Value>,
-    /// Fail a result shorter than its input.
+    /// Fail a mini-batch whose result is shorter than its input.
     pub strict_results: bool,
-    /// Largest size of one log file of user code; what follows is dropped, and the file says so.
+    /// Largest size of one log file of user code; the process drops further output and notes that in the file.
     pub log_bytes_max: u64,
-    /// Threads that the numeric libraries of one process should use: its share of the cores. `OMP_NUM_THREADS`, where
-    /// nobody has set it.
+    /// Threads that the numeric libraries of one process should use: its share of the cores. Sets `OMP_NUM_THREADS`
+    /// unless the user has.
     pub threads: u32,
+    /// Mini-batches may be DataFrames.
+    pub tabular: bool,
+    /// Items of every mini-batch except the last; `None` if they differ or are unknown before reading.
+    pub items_per_mini_batch: Option<u64>,
 }
 
 /// One mini-batch for a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MiniBatchFrame {
-    /// Number of the hand-over to this process, from 1; stands in the status page and in the answer.
+    /// Number of the hand-over to this process, from 1; the status page and the answer name it.
     pub sequence: u64,
     /// Mini-batch, from 0.
     pub mini_batch: u64,
@@ -99,11 +111,31 @@ pub struct MiniBatchFrame {
     /// Partition key values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<(String, String)>,
-    /// What `run()` gets.
-    pub payload: Payload,
+    /// Rows of the input before those of the table; `None` if the plan did not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows_before: Option<u64>,
+    /// Source of the argument of `run()`. Shared with the mini-batch, which may be handed over again.
+    #[serde(with = "shared")]
+    pub payload: Arc<Payload>,
 }
 
-/// What `run()` gets.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Payload;
+
+    pub fn serialize<S: Serializer>(payload: &Arc<Payload>, serializer: S) -> Result<S::Ok, S::Error> {
+        payload.as_ref().serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Payload>, D::Error> {
+        Payload::deserialize(deserializer).map(Arc::new)
+    }
+}
+
+/// Source of the argument of `run()`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Payload {
@@ -111,12 +143,16 @@ pub enum Payload {
     Files {
         /// Absolute local paths.
         paths: Vec<ItemPath>,
+        /// The [stamp](crate::FileVersion::stamp) of each path, by which the process detects a change; empty if
+        /// unknown.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        stamps: Vec<u32>,
     },
-    /// A DataFrame: the next memory file passed with the frame, one Arrow IPC stream of one record batch.
+    /// A DataFrame from the next memory file of the frame, an Arrow IPC stream of one record batch.
     Table {
         /// Rows in the frame.
         rows: u64,
-        /// Items of the mini-batch: `rows` plus records that failed before `run()`.
+        /// Items of the mini-batch: `rows` and the records that failed before `run()`.
         total: u64,
         /// Length of the memory file.
         bytes: u64,
@@ -125,7 +161,7 @@ pub enum Payload {
     Rank,
 }
 
-/// A frame's header, process to agent. `Done` carries its rows as the frame's payload.
+/// A frame's header, process to agent. The frame of a success carries its rows as payload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "frame", rename_all = "snake_case")]
 pub enum ProcessEvent {
@@ -138,55 +174,89 @@ pub enum ProcessEvent {
     },
     /// The script could not be imported, has no `run`, or `init()` raised. The process exits with status 72.
     InitFailed {
-        /// What happened.
+        /// Error.
         error: ErrorReport,
+        /// Whether another process may start.
+        chance: Chance,
     },
-    /// A legal result.
-    Done {
-        /// The hand-over this answers.
-        sequence: u64,
-        /// Length of the result.
-        returned: u64,
-        /// Column names of a DataFrame, as JSON strings; `None` for lists.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        columns: Option<Vec<String>>,
-        /// Duration of `run()`.
-        run_seconds: f64,
-        /// Processor time of the process since the mini-batch began.
-        process_seconds: f64,
-        /// What the user should know.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        warnings: Vec<Warning>,
-    },
-    /// `run()` raised, or its result is none.
-    Failed {
-        /// The hand-over this answers.
-        sequence: u64,
-        /// `true`: the result has an illegal type; `false`: an exception.
-        illegal_result: bool,
-        /// `true`: the mini-batch could not be turned into an argument; `run()` was not called.
-        #[serde(default)]
-        load_failed: bool,
-        /// What happened.
-        error: ErrorReport,
-        /// Duration of `run()`.
-        run_seconds: f64,
-        /// Processor time.
-        process_seconds: f64,
-    },
-    /// The hand-over was recalled before it began. The agent may have taken it back already.
+    /// An attempt has ended.
+    Answered(Ending),
+    /// The agent recalled the hand-over before it started, and may have taken it back already.
     Recalled {
-        /// The hand-over this answers.
+        /// Answered hand-over.
         sequence: u64,
     },
-    /// `shutdown()` raised. Results stand.
+    /// `shutdown()` raised. Results remain valid.
     ShutdownFailed {
-        /// What happened.
+        /// Error.
         error: ErrorReport,
     },
 }
 
-/// A peer sent something that is no frame.
+/// The end of an attempt, as the process reports it. The worker reports the end of an attempt that no process can.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ending {
+    /// Answered hand-over; 0 without an answer.
+    pub sequence: u64,
+    /// How the attempt ended.
+    #[serde(default = "succeeded")]
+    pub status: AttemptStatus,
+    /// Length of the result; 0 without a result.
+    #[serde(default)]
+    pub returned: u64,
+    /// Column names of a DataFrame, as JSON strings; `None` for lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub columns: Option<Vec<String>>,
+    /// Error that ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorReport>,
+    /// Duration of `run()`.
+    pub run_seconds: f64,
+    /// Processor time of the process since the start of the mini-batch.
+    pub process_seconds: f64,
+    /// Warnings for the user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
+}
+
+fn succeeded() -> AttemptStatus {
+    AttemptStatus::Succeeded
+}
+
+impl Ending {
+    /// Returns a success without a result.
+    pub fn empty() -> Self {
+        Self {
+            sequence: 0,
+            status: AttemptStatus::Succeeded,
+            returned: 0,
+            columns: None,
+            error: None,
+            run_seconds: 0.0,
+            process_seconds: 0.0,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Returns a failure.
+    pub fn failed(status: AttemptStatus, error: ErrorReport) -> Self {
+        Self { status, error: Some(error), ..Self::empty() }
+    }
+}
+
+/// The chance that a script which did not start will start in another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Chance {
+    /// None: its code or its arguments are wrong.
+    Never,
+    /// Unknown: one more start shows.
+    Perhaps,
+    /// High: a network, a server or a full machine prevented the start.
+    Likely,
+}
+
+/// A peer sent bytes that are not a frame.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// A length is out of range.
@@ -195,38 +265,49 @@ pub enum FrameError {
         /// Announced length.
         length: usize,
     },
-    /// The header is not one this build knows.
-    #[error("a frame header cannot be read: {0}")]
+    /// The header is not one that this build knows.
+    #[error("a frame header cannot be read")]
     Header(#[from] serde_json::Error),
 }
 
-const PREFIX_BYTES: usize = 8;
+/// The two lengths before each header.
+pub(crate) const PREFIX_BYTES: usize = 8;
 
 /// Appends one frame.
 pub fn encode_frame<H: Serialize>(header: &H, payload: &[u8], into: &mut Vec<u8>) {
+    encode_with(payload, into, |into| serde_json::to_writer(into, header).expect("frames always serialise"));
+}
+
+/// Appends the header that `write_header` appends, with its prefix and payload.
+pub(crate) fn encode_with(payload: &[u8], into: &mut Vec<u8>, write_header: impl FnOnce(&mut Vec<u8>)) {
     let start = into.len();
     into.extend_from_slice(&[0; PREFIX_BYTES]);
-    serde_json::to_writer(&mut *into, header).expect("frames always serialise");
+    write_header(into);
     let header_length = u32::try_from(into.len() - start - PREFIX_BYTES).expect("headers are small");
-    let payload_length = u32::try_from(payload.len()).expect("payloads are below FRAME_LENGTH_MAX");
+    let payload_length = u32::try_from(payload.len()).expect("payloads are smaller than 4 GiB");
     into[start..start + 4].copy_from_slice(&header_length.to_le_bytes());
     into[start + 4..start + PREFIX_BYTES].copy_from_slice(&payload_length.to_le_bytes());
     into.extend_from_slice(payload);
 }
 
-/// Cuts a byte stream into frames.
+/// Splits a byte stream into frames.
 #[derive(Debug, Default)]
 pub struct FrameReader {
     buffer: bytes::BytesMut,
 }
 
 impl FrameReader {
-    /// Where to append what was read from the peer.
+    /// Returns the buffer to which the caller appends bytes from the peer.
     pub fn buffer(&mut self) -> &mut bytes::BytesMut {
         &mut self.buffer
     }
 
-    /// The next whole frame, if it is there.
+    /// Whether the buffer holds an incomplete frame.
+    pub fn is_in_a_frame(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
+    /// Returns the next complete frame, if the buffer holds one.
     pub fn next_frame<H: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<(H, bytes::Bytes)>, FrameError> {
         let Some(prefix) = self.buffer.get(..PREFIX_BYTES) else { return Ok(None) };
         let header_length = u32::from_le_bytes(prefix[..4].try_into().expect("four bytes")) as usize;
@@ -237,7 +318,7 @@ impl FrameReader {
         }
         let frame_length = PREFIX_BYTES + header_length + payload_length;
         if self.buffer.len() < frame_length {
-            self.buffer.reserve(frame_length - self.buffer.len());
+            self.buffer.reserve((frame_length - self.buffer.len()).min(RESERVE_MAX));
             return Ok(None);
         }
         let mut frame = self.buffer.split_to(frame_length).freeze();
@@ -251,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_survive_any_cut_of_the_stream() {
+    fn frames_are_read_across_any_cut_of_the_stream() {
         let mut stream = Vec::new();
         encode_frame(&ToProcess::Finish, b"", &mut stream);
         encode_frame(&ToProcess::MiniBatches { mini_batches: vec![] }, b"payload", &mut stream);

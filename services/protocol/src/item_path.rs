@@ -1,4 +1,4 @@
-//! The name of one item: bytes, because a file name on Linux need not be text.
+//! The path or URL of one item, as bytes, because a file name on Linux may be invalid UTF-8.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -11,23 +11,23 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A local path or a URL, as raw bytes.
 ///
-/// In JSON it is a string where it is valid UTF-8, and `{"bytes": "<base64>"}` where it is not, so that a file
-/// name of any bytes reaches the entry script as `os.fsdecode` would give it.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Its JSON form is a string if it is valid UTF-8, and `{"bytes": "<base64>"}` otherwise. A file name of any bytes
+/// therefore reaches the entry script as `os.fsdecode` would return it.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemPath(Vec<u8>);
 
 impl ItemPath {
-    /// The raw bytes.
+    /// Returns the raw bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The path as the operating system takes it.
+    /// Returns the path for calls to the operating system.
     pub fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.0))
     }
 
-    /// The path for people: invalid bytes are shown as U+FFFD, control characters escaped.
+    /// Returns the path for people: invalid bytes as U+FFFD, control characters escaped.
     pub fn display(&self) -> String {
         String::from_utf8_lossy(&self.0)
             .chars()

@@ -1,41 +1,47 @@
-//! What two processes of Gristmill must agree on: the job, the messages, the frames. No I/O.
+//! The formats on which two processes of Gristmill must agree: jobs, messages, frames. No I/O.
 //!
-//! Everything here is plain data with a stable JSON form; an ordinary success, of which there are millions, has a compact
-//! one instead. A role that writes one of these types and a role that reads it may run different builds on different
-//! machines, so fields are only ever added, with a default.
+//! Everything here is plain data with a stable JSON form, except that an ordinary success, of which there are millions,
+//! has a compact form. Writer and reader may be different builds on different machines, so changes only add fields,
+//! with a default.
 
+mod attempt;
+mod conda;
+mod crash;
 mod dead_letter;
 mod descriptor;
+mod event;
 mod frame;
 mod item_path;
 mod names;
-mod outcome;
+mod plan;
 mod record;
 mod report;
 mod spec;
-mod success;
+mod table;
 mod trace;
 
+pub use attempt::{Attempt, AttemptCore, AttemptRef, AttemptStatus, ProcessName, Rows, SuccessRef};
+pub use conda::{CONDA_TOOLS, CondaError, CondaFile};
 pub use dead_letter::{DeadBody, DeadLetter};
 pub use descriptor::{Block, BlockRange, Descriptor, FileVersion, Work};
+pub use event::{
+    ErrorReport, Planned, ResultEvent, SLOT_PHASES, SlotPhase, WARNING_KINDS_MAX, Waiting, Warning, WarningKind,
+};
 pub use frame::{
-    Configure, FRAME_LENGTH_MAX, FrameError, FrameReader, MiniBatchFrame, Payload, ProcessEvent, STATUS_PAGE_BYTES,
-    ToProcess, encode_frame, status_offset,
+    Chance, Configure, Ending, FRAME_LENGTH_MAX, FrameError, FrameReader, MiniBatchFrame, Payload, ProcessEvent,
+    STATUS_PAGE_BYTES, ToProcess, encode_frame, status_offset,
 };
 pub use item_path::ItemPath;
-pub use names::{is_file_name, is_job_id, is_part_of};
-pub use outcome::{
-    Attempt, AttemptStatus, ErrorReport, Planned, ResultEvent, Rows, SLOT_PHASES, SlotPhase, Waiting, Warning,
-};
+pub use names::{NameError, check_job_id, is_file_name, is_job_id, is_part_of};
+pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanPosition};
 pub use record::{
-    EventRef, Record, RecordError, RecordRef, begin_message, decode_records, encode_record, job_of_message,
+    EventRef, MessageError, Record, RecordError, begin_message, decode_records, encode_record, job_of_message,
     read_records,
 };
-pub use report::{Counts, FailedMiniBatch, JobResult, Progress};
+pub use report::{Counts, FailedMiniBatch, FailureCause, JobResult, JobState, Progress, milliseconds_since_epoch};
 pub use spec::{
-    ColumnType, Durability, Environment, ErrorThresholds, HeaderMode, Input, InputKind, JobSpec, JobState,
-    MiniBatchSize, MismatchPolicy, Output, OutputAction, OutputFormat, Snapshot, Snapshots, TableColumn, TableFormat,
-    TableOptions, TableSchema, milliseconds_since_epoch,
+    Durability, Environment, ErrorThresholds, Input, InputKind, JobSpec, MiniBatchSize, Output, OutputAction,
+    OutputFormat, Snapshot, Snapshots,
 };
-pub use success::{RowsRef, Success};
+pub use table::{ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableFormat, TableOptions, TableSchema};
 pub use trace::TraceParent;

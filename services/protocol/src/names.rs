@@ -1,13 +1,13 @@
-//! Names that come from outside and become part of a path, a key or a line: job ids, parts, final files.
+//! Names from messages that become part of a path, a key or a line: job ids, parts, final files.
 //!
-//! Whoever can put a message on a queue chooses them, so none of them is used before it has been looked at.
+//! Any principal that can write to a queue chooses them, so every role checks a name before using it.
 
-/// The longest job id: a name of 32 characters and what is appended to it leave plenty of room.
+/// The longest job id. A name of 32 characters with the usual suffix is much shorter.
 const JOB_ID_BYTES_MAX: usize = 120;
-/// As long as file systems allow.
+/// The limit of file systems.
 const FILE_NAME_BYTES_MAX: usize = 255;
 
-/// Whether a text can be the id of a job: ASCII letters, digits, `-`, `_`, `.` and `+`, beginning with a letter or digit.
+/// Whether a text is a valid job id: ASCII letters, digits, `-`, `_`, `.` and `+`, beginning with a letter or digit.
 pub fn is_job_id(text: &str) -> bool {
     let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte);
     text.len() <= JOB_ID_BYTES_MAX
@@ -15,13 +15,29 @@ pub fn is_job_id(text: &str) -> bool {
         && text.bytes().all(is_legal)
 }
 
-/// Whether a text can be the name of one file: it leads nowhere else, and does not break a line.
+/// An invalid name: it could point to another path or break a line.
+#[derive(Debug, thiserror::Error)]
+pub enum NameError {
+    /// Not the id of a job.
+    #[error("{0:?} is not a valid job id")]
+    JobId(String),
+    /// Not the name of an output file.
+    #[error("{0:?} is not a valid name of an output file")]
+    OutputFile(String),
+}
+
+/// Checks the id of a job.
+pub fn check_job_id(text: &str) -> Result<(), NameError> {
+    if is_job_id(text) { Ok(()) } else { Err(NameError::JobId(text.to_owned())) }
+}
+
+/// Whether a text is a valid name of one file: it points to no other path and does not break a line.
 pub fn is_file_name(text: &str) -> bool {
     let is_legal = |character: char| character != '/' && !character.is_control();
     (1..=FILE_NAME_BYTES_MAX).contains(&text.len()) && text != "." && text != ".." && text.chars().all(is_legal)
 }
 
-/// Whether a text can be the name of a part of this mini-batch: parts of others are not its rows.
+/// Whether a text is a valid name of a part of this mini-batch. Parts of other mini-batches are not its rows.
 pub fn is_part_of(text: &str, mini_batch: u64) -> bool {
     let number = text.split('-').next().unwrap_or_default();
     is_file_name(text) && number.len() < text.len() && number.parse() == Ok(mini_batch)
@@ -32,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_leads_elsewhere_is_no_name() {
+    fn name_that_points_elsewhere_is_invalid() {
         for id in ["a", "digits-20261121-033347-0888", "lost+found", "A_b.c"] {
             assert!(is_job_id(id), "{id}");
         }
@@ -49,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_belongs_to_its_mini_batch() {
+    fn part_belongs_to_its_mini_batch() {
         assert!(is_part_of("0000000007-1-0-node-1700000000000", 7));
         for name in ["0000000008-1-0-node-17", "7", "-7", "7-../8", "../7-1", "+7x-1", ""] {
             assert!(!is_part_of(name, 7), "{name:?}");

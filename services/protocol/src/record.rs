@@ -1,41 +1,32 @@
-//! Result events as bytes: the body of a result message and a segment of the ledger are the same thing, a sequence
-//! of records. So the reducer commits what it received by concatenation.
+//! Result events as bytes. The body of a result message and a segment of the ledger have the same form, a sequence of
+//! records, so the reducer commits messages by concatenating them.
 //!
-//! A record is `u32 header length · u32 rows length · header · rows`, lengths little-endian. The header is the event:
-//! as JSON, or compact if it is an ordinary success.
+//! A record has the layout of a frame: `u32 header length · u32 rows length · header · rows`, lengths little-endian.
+//! The header is the event: compact for an ordinary success, JSON for everything else.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::{ResultEvent, Success, is_job_id, success};
+use crate::attempt::{MARKER, decode_success, encode_success};
+use crate::frame::{PREFIX_BYTES, encode_with};
+use crate::{NameError, ResultEvent, SuccessRef, check_job_id};
 
-/// One event, and its rows where it carries them inline.
+/// One event, and the range of its rows if it carries them inline.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Record {
+pub struct Record<Event = ResultEvent> {
     /// The event.
-    pub event: ResultEvent,
-    /// Where the rows of a successful attempt are in the bytes that were decoded, with which the record ends; empty
-    /// otherwise.
+    pub event: Event,
+    /// Range of the rows of a successful attempt in the decoded bytes; empty for other events. The record ends with it.
     pub rows: Range<usize>,
 }
 
-/// One event as it stands in its bytes, and where its rows are in them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RecordRef<'a> {
-    /// The event.
-    pub event: EventRef<'a>,
-    /// As in [`Record`].
-    pub rows: Range<usize>,
-}
-
-/// An event as it stands in its bytes. Of a job of millions of quick mini-batches nearly all are ordinary successes, of
-/// which nothing is copied.
+/// An event that borrows from its bytes, if it is an ordinary success.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EventRef<'a> {
-    /// An attempt that was an ordinary success.
-    Success(Success<'a>),
-    /// Any other event, and any that was written as JSON.
+    /// An ordinary success.
+    Success(SuccessRef<'a>),
+    /// Any other event, and every event that was written as JSON.
     Other(ResultEvent),
 }
 
@@ -54,72 +45,85 @@ pub enum RecordError {
     /// They end inside a record.
     #[error("a record at byte {offset} is cut short: the object or message is damaged")]
     Truncated {
-        /// Where the record begins.
+        /// Start of the record.
         offset: usize,
     },
-    /// A header is not an event this build knows.
-    #[error("a record at byte {offset} cannot be read: {source}")]
+    /// A JSON header is not an event that this build knows.
+    #[error("a record at byte {offset} cannot be read")]
     Header {
-        /// Where the record begins.
+        /// Start of the record.
         offset: usize,
-        /// What the decoder said.
+        /// Error of the decoder.
         source: serde_json::Error,
     },
-    /// A compact header holds something else than an ordinary success.
-    #[error("a record at byte {offset} cannot be read: {source}")]
+    /// A compact header is not an ordinary success.
+    #[error("a record at byte {offset} cannot be read")]
     Success {
-        /// Where the record begins.
+        /// Start of the record.
         offset: usize,
-        /// What the decoder said.
+        /// Error of the decoder.
         source: postcard::Error,
     },
 }
 
-const PREFIX_BYTES: usize = 8;
+/// The bytes are not a message that belongs to a job.
+#[derive(Debug, thiserror::Error)]
+pub enum MessageError {
+    /// There are none.
+    #[error("it is empty")]
+    Empty,
+    /// The first record of a result message does not name a job.
+    #[error("it does not begin with the job it belongs to")]
+    NoJob,
+    /// The first record of a result message cannot be read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A task message is not a descriptor that this build knows.
+    #[error(transparent)]
+    Descriptor(#[from] serde_json::Error),
+    /// The job id is invalid.
+    #[error(transparent)]
+    JobId(#[from] NameError),
+}
 
 /// Appends one record.
 ///
 /// # Panics
-/// If header or rows are 4 GiB or larger; rows that large are written as a part.
+/// If header or rows are 4 GiB or larger; the worker writes rows of that size as a part.
 pub fn encode_record(event: &ResultEvent, rows: &[u8], into: &mut Vec<u8>) {
-    let start = into.len();
-    into.extend_from_slice(&[0; PREFIX_BYTES]);
-    let is_compact = matches!(event, ResultEvent::Attempt(attempt) if success::encode(attempt, into));
-    if !is_compact {
-        serde_json::to_writer(&mut *into, event).expect("events always serialise");
-    }
-    let header_length = u32::try_from(into.len() - start - PREFIX_BYTES).expect("headers are small");
-    let rows_length = u32::try_from(rows.len()).expect("rows of 4 GiB are written as a part");
-    into[start..start + 4].copy_from_slice(&header_length.to_le_bytes());
-    into[start + 4..start + PREFIX_BYTES].copy_from_slice(&rows_length.to_le_bytes());
-    into.extend_from_slice(rows);
+    encode_with(rows, into, |into| {
+        let is_compact = matches!(event, ResultEvent::Attempt(attempt) if encode_success(attempt, into));
+        if !is_compact {
+            serde_json::to_writer(into, event).expect("events always serialise");
+        }
+    });
 }
 
-/// The beginning of a result message: the record that says whose events follow.
+/// Returns the beginning of a result message: the record that names the job of all events after it.
 pub fn begin_message(job_id: &str) -> Vec<u8> {
     let mut message = Vec::new();
     encode_record(&ResultEvent::Job { job_id: job_id.to_owned() }, b"", &mut message);
     message
 }
 
-/// Whose events a result message holds; in the error, why it is none.
-pub fn job_of_message(body: &Bytes) -> Result<String, String> {
-    match decode_records(body).next() {
-        Some(Ok(Record { event: ResultEvent::Job { job_id }, .. })) if is_job_id(&job_id) => Ok(job_id),
-        Some(Ok(Record { event: ResultEvent::Job { job_id }, .. })) => Err(format!("{job_id:?} is no id of a job")),
-        Some(Ok(_)) => Err("it does not begin with the job it belongs to".to_owned()),
-        Some(Err(error)) => Err(error.to_string()),
-        None => Err("it is empty".to_owned()),
+/// Returns the job of a result message.
+pub fn job_of_message(body: &Bytes) -> Result<String, MessageError> {
+    match decode_records(body).next().ok_or(MessageError::Empty)??.event {
+        ResultEvent::Job { job_id } => {
+            check_job_id(&job_id)?;
+            Ok(job_id)
+        }
+        _ => Err(MessageError::NoJob),
     }
 }
 
 /// Reads every record of `bytes`.
 pub fn decode_records(bytes: &Bytes) -> impl Iterator<Item = Result<Record, RecordError>> + '_ {
-    read_records(bytes).map(|record| record.map(|RecordRef { event, rows }| Record { event: event.into(), rows }))
+    read_records(bytes).map(|record| record.map(|Record { event, rows }| Record { event: event.into(), rows }))
 }
 
-/// Reads every record of `bytes`, and leaves texts where they are.
-pub fn read_records(bytes: &[u8]) -> impl Iterator<Item = Result<RecordRef<'_>, RecordError>> {
+/// Reads every record of `bytes` without copying the texts of ordinary successes.
+pub fn read_records(bytes: &[u8]) -> impl Iterator<Item = Result<Record<EventRef<'_>>, RecordError>> {
     let mut offset = 0;
     std::iter::from_fn(move || {
         if offset == bytes.len() {
@@ -134,7 +138,7 @@ pub fn read_records(bytes: &[u8]) -> impl Iterator<Item = Result<RecordRef<'_>, 
     })
 }
 
-fn read_record(bytes: &[u8], offset: usize) -> Result<RecordRef<'_>, RecordError> {
+fn read_record(bytes: &[u8], offset: usize) -> Result<Record<EventRef<'_>>, RecordError> {
     let truncated = || RecordError::Truncated { offset };
     let length_at = |at: usize| -> Result<usize, RecordError> {
         let field = bytes.get(at..at + 4).ok_or_else(truncated)?;
@@ -149,13 +153,12 @@ fn read_record(bytes: &[u8], offset: usize) -> Result<RecordRef<'_>, RecordError
         return Err(truncated());
     }
     let event = match header.split_first() {
-        Some((&success::MARKER, fields)) => {
-            let success = success::decode(fields).map_err(|source| RecordError::Success { offset, source })?;
-            EventRef::Success(success)
+        Some((&MARKER, fields)) => {
+            EventRef::Success(decode_success(fields).map_err(|source| RecordError::Success { offset, source })?)
         }
         _ => EventRef::Other(serde_json::from_slice(header).map_err(|source| RecordError::Header { offset, source })?),
     };
-    Ok(RecordRef { event, rows: rows_offset..rows_offset + rows_length })
+    Ok(Record { event, rows: rows_offset..rows_offset + rows_length })
 }
 
 #[cfg(test)]
@@ -165,14 +168,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Attempt, AttemptStatus, ErrorReport, Rows, TraceParent, Warning};
+    use crate::{Attempt, AttemptStatus, ErrorReport, Rows, TraceParent, Warning, WarningKind};
 
     fn stopped(node: &str) -> ResultEvent {
         ResultEvent::NodeStopped { node: node.to_owned(), cause: None }
     }
 
     #[test]
-    fn records_come_back_with_their_rows_and_places() {
+    fn records_keep_their_rows_and_ranges() {
         let mut bytes = Vec::new();
         encode_record(&stopped("0"), b"one\n", &mut bytes);
         encode_record(&stopped("1"), b"", &mut bytes);
@@ -184,10 +187,10 @@ mod tests {
     }
 
     #[test]
-    fn a_message_says_whose_it_is() {
+    fn message_names_its_job() {
         let mut message = begin_message("a-20261121-100203-ab12");
         encode_record(&stopped("0"), b"", &mut message);
-        assert_eq!(job_of_message(&message.into()).as_deref(), Ok("a-20261121-100203-ab12"));
+        assert_eq!(job_of_message(&message.into()).expect("valid"), "a-20261121-100203-ab12");
         let mut foreign = Vec::new();
         encode_record(&stopped("0"), b"", &mut foreign);
         for body in [Bytes::from(foreign), Bytes::from_static(b"hello, world"), Bytes::new()] {
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_is_noticed_wherever_it_falls() {
+    fn every_cut_is_detected() {
         let mut bytes = Vec::new();
         encode_record(&stopped("0"), b"rows", &mut bytes);
         for length in 1..bytes.len() {
@@ -214,7 +217,7 @@ mod tests {
             (".{0,9}", any::<u64>()).prop_map(|(name, bytes)| Rows::Part { name, bytes }),
         ];
         let columns = option::of(vec(".{0,9}", 0..4));
-        // JSON keeps these exactly.
+        // JSON keeps these values exactly.
         let seconds = || any::<u16>().prop_map(|count| f64::from(count) / 1024.0);
         let counts = (any::<u64>(), any::<u64>(), any::<u64>());
         let error = option::weighted(0.2, ".{0,9}");
@@ -225,10 +228,20 @@ mod tests {
             (trace_id[0], span_id[0]) = (1, 1);
             Some(TraceParent { trace_id, span_id, flags })
         });
-        let told = (error, warnings, prop_oneof![3 => Just(0), 1 => any::<u64>()], ".{0,30}", traceparent);
+        let kind = ".{0,9}".prop_map(|problem| WarningKind {
+            column: None,
+            problem,
+            count: 1,
+            first: String::new(),
+            remedy: String::new(),
+            column_type: None,
+        });
+        let kinds = prop_oneof![3 => Just(vec![]), 1 => vec(kind, 1..3)];
+        let total = prop_oneof![3 => Just(0), 1 => any::<u64>()];
+        let texts = (error, warnings, total, ".{0,30}", traceparent, kinds);
         let times = (seconds(), seconds(), seconds());
-        (ids, (status, rows, columns), counts, times, told).prop_map(
-            |(ids, (status, rows, columns), counts, times, told)| Attempt {
+        (ids, (status, rows, columns), counts, times, texts).prop_map(
+            |(ids, (status, rows, columns), counts, times, texts)| Attempt {
                 mini_batch: ids.0,
                 try_number: ids.1,
                 deliveries_lost: ids.2,
@@ -244,11 +257,12 @@ mod tests {
                 elapsed_seconds: times.0,
                 process_seconds: times.1,
                 run_seconds: times.2,
-                error: told.0.map(|message| Box::new(ErrorReport { message, ..ErrorReport::default() })),
-                warnings: told.1.into_iter().map(|message| Warning { message }).collect(),
-                warnings_total: told.2,
-                detail: told.3,
-                traceparent: told.4,
+                error: texts.0.map(|message| Box::new(ErrorReport { message, ..ErrorReport::default() })),
+                warnings: texts.1.into_iter().map(|message| Warning { message }).collect(),
+                warnings_total: texts.2,
+                warning_kinds: texts.5,
+                detail: texts.3,
+                traceparent: texts.4,
             },
         )
     }
@@ -260,15 +274,15 @@ mod tests {
     }
 
     fn is_compact(record: &Bytes) -> bool {
-        record[PREFIX_BYTES] == success::MARKER
+        record[PREFIX_BYTES] == MARKER
     }
 
     proptest! {
         #[test]
-        fn every_attempt_comes_back(attempt in attempt()) {
+        fn every_attempt_survives_encoding(attempt in attempt()) {
             let bytes = record_of(&attempt);
             let is_ordinary = attempt.status == AttemptStatus::Succeeded && attempt.is_final && attempt.error.is_none()
-                && attempt.warnings.is_empty() && attempt.warnings_total == 0
+                && attempt.warnings.is_empty() && attempt.warning_kinds.is_empty() && attempt.warnings_total == 0
                 && attempt.traceparent.is_none();
             prop_assert_eq!(is_compact(&bytes), is_ordinary);
             let record = decode_records(&bytes).next().expect("one").expect("valid");
@@ -277,24 +291,24 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_are_too_strange(header in vec(any::<u8>(), 0..200), is_compact in any::<bool>()) {
+        fn any_bytes_are_read_or_rejected(header in vec(any::<u8>(), 0..200), is_compact in any::<bool>()) {
             let mut bytes = Vec::new();
             bytes.extend_from_slice(&(header.len() as u32 + u32::from(is_compact)).to_le_bytes());
             bytes.extend_from_slice(&0u32.to_le_bytes());
-            bytes.extend(is_compact.then_some(success::MARKER));
+            bytes.extend(is_compact.then_some(MARKER));
             bytes.extend_from_slice(&header);
-            let _ = decode_records(&bytes.into()).next().expect("something, or an error");
+            let _ = decode_records(&bytes.into()).next().expect("a record or an error");
         }
     }
 
-    /// What the former build has committed, and what a job of today has written once: both are read for ever.
+    /// Ledgers hold records of earlier builds: both forms must stay readable.
     #[test]
-    fn records_of_former_builds_are_read() {
+    fn records_of_earlier_builds_are_read() {
         let json = br#"{"event":"attempt","mini_batch":7,"try_number":1,"deliveries_lost":0,"node":"0",
             "process":"process000","status":"succeeded","is_final":true,"total":1,"succeeded":1,
             "rows":{"kind":"part","name":"7-1","bytes":3},"started_at":1,"elapsed_seconds":0.5,"process_seconds":0.25,
             "run_seconds":0.5,"detail":"a.png","added_by_a_later_build":[1,{}]}"#;
-        let mut compact = vec![success::MARKER, 7, 1, 0, 1, b'0', 10];
+        let mut compact = vec![MARKER, 7, 1, 0, 1, b'0', 10];
         compact.extend_from_slice(b"process000");
         compact.extend_from_slice(&[1, 1, 2, 3, b'7', b'-', b'1', 3, 0, 1]);
         [0.5f64, 0.25, 0.5].iter().for_each(|seconds| compact.extend_from_slice(&seconds.to_le_bytes()));
@@ -312,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_success_is_none() {
+    fn compact_header_with_excess_bytes_is_rejected() {
         let json = r#"{"mini_batch":7,"try_number":1,"deliveries_lost":0,"node":"0","process":"process000",
             "status":"succeeded","is_final":true,"total":1,"succeeded":1,"rows":{"kind":"inline"},"started_at":1,
             "elapsed_seconds":0.5,"process_seconds":0.25,"run_seconds":0.5,"detail":"a.png"}"#;

@@ -1,21 +1,36 @@
-//! How a job stands, and how it ended: what `status`, `run --json` and `result.json` show.
+//! Progress and result of a job, as `status`, `run --json` and `result.json` show them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{JobState, Waiting};
+use crate::{Waiting, WarningKind};
 
-/// A count that has three sides.
+/// The state of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobState {
+    /// Not ended yet.
+    Running,
+    /// All mini-batches processed, within the thresholds, output written.
+    Completed,
+    /// A threshold was exceeded, or the job could not continue.
+    Failed,
+    /// The user stopped it.
+    Canceled,
+}
+
+/// Total, successes and failures of mini-batches or items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// All there are; 0 while it is not known.
+    /// Total; 0 while unknown.
     pub total: u64,
-    /// Succeeded, finally.
+    /// Final successes.
     pub succeeded: u64,
-    /// Failed, finally.
+    /// Final failures.
     pub failed: u64,
 }
 
-/// `progress.json`: overwritten while the job runs.
+/// `progress.json`, which the reducer overwrites while the job runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Wall clock of this report, milliseconds since the epoch.
@@ -26,32 +41,42 @@ pub struct Progress {
     pub planned: bool,
     /// Mini-batches.
     pub mini_batches: Counts,
-    /// Items of the mini-batches that ended.
+    /// Items of ended mini-batches.
     pub items: Counts,
-    /// Attempts that failed and are tried again.
+    /// Failed tries that were followed by another try.
     pub retries: u64,
-    /// Python processes that are up.
+    /// Mini-batches whose last try failed and that wait for another try.
+    #[serde(default)]
+    pub retrying: u64,
+    /// Running Python processes.
     pub processes: u64,
-    /// Nodes that have taken part since the job was started or opened again; 0: no worker has come yet.
+    /// Nodes that have worked on the job since it was started or reopened.
     #[serde(default)]
     pub nodes: u64,
-    /// What keeps reducers from going on with the job, in one line.
+    /// Wall clock of the last sign of any worker, milliseconds since the epoch. `None` if a worker gave a sign just
+    /// now, or none has yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_since: Option<u64>,
+    /// Current step of the reducer, if it is not processing results: `writing the output`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// Reason why no reducer can serve the job, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// What takes unusually long, latest first. At most 16.
+    /// Processes and nodes that take unusually long, latest first. At most 16.
     pub waiting: Vec<Waiting>,
 }
 
-/// `result.json`: written once, when the job ends. Also what `run --json` prints.
+/// `result.json`, written once when the job ends. `run --json` prints it too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobResult {
     /// Identity of the job.
     pub job_id: String,
-    /// How it ended.
+    /// Final state.
     pub state: JobState,
     /// Why, in one line; `None` when completed.
     pub cause: Option<String>,
-    /// Path of the final file, or of the output folder for `summary_only`; `None`: nothing was written.
+    /// Path of the final file, or of the output folder for `summary_only`; `None` without output.
     pub output: Option<String>,
     /// The `logs` folder.
     pub logs: String,
@@ -59,26 +84,83 @@ pub struct JobResult {
     pub mini_batches: Counts,
     /// Items.
     pub items: Counts,
-    /// Values that did not fit, rows that were not as planned, results longer than their input: all told in
-    /// `logs/sys/warning/`.
+    /// Mini-batches that were waiting for another try when the job ended. `mini_batches` counts them as neither.
+    #[serde(default)]
+    pub retrying: u64,
+    /// Summary of the failures of a completed job: their number and cause, and how to make such a job fail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub headline: Option<String>,
+    /// Failed attempts grouped by cause, the most frequent first, at most 5.
+    #[serde(default)]
+    pub failures: Vec<FailureCause>,
+    /// Number of warnings: values that did not fit, rows that differ from the plan, results longer than their input.
+    /// `logs/sys/warning/` lists them.
     #[serde(default)]
     pub warnings: u64,
-    /// Deliveries of attempts that were committed already.
+    /// The first warnings, one line each, at most 5.
+    #[serde(default)]
+    pub first_warnings: Vec<String>,
+    /// Warnings about values of tables by kind: column, count, first value and what to set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warning_kinds: Vec<WarningKind>,
+    /// Attempts that were delivered again after their commit.
     #[serde(default)]
     pub duplicates_dropped: u64,
-    /// The first mini-batches that failed, at most 10.
+    /// The first failed mini-batches, at most 10.
     #[serde(default)]
     pub failed_mini_batches: Vec<FailedMiniBatch>,
+    /// Decisions of the engine about the inputs that may surprise users, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// From start, or last resumption, to end.
     pub elapsed_seconds: f64,
-    /// Whether the result of an earlier job was taken.
+    /// Whether it is the result of an earlier job.
     pub reused: bool,
 }
 
-/// A mini-batch whose tries are spent.
+impl JobResult {
+    /// Returns a result without counts.
+    pub fn new(job_id: String, state: JobState, logs: String) -> Self {
+        Self {
+            job_id,
+            state,
+            logs,
+            cause: None,
+            output: None,
+            mini_batches: Counts::default(),
+            items: Counts::default(),
+            retrying: 0,
+            headline: None,
+            failures: vec![],
+            warnings: 0,
+            first_warnings: vec![],
+            warning_kinds: vec![],
+            notes: vec![],
+            duplicates_dropped: 0,
+            failed_mini_batches: vec![],
+            elapsed_seconds: 0.0,
+            reused: false,
+        }
+    }
+}
+
+/// Failed attempts with the same error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureCause {
+    /// Category and message, in one line.
+    pub error: String,
+    /// Number of attempts.
+    pub attempts: u64,
+    /// Some of their mini-batches; empty if the script did not start.
+    pub mini_batches: Vec<u64>,
+    /// File below `logs/` to open next; may be empty.
+    pub log: String,
+}
+
+/// A mini-batch that has spent all its tries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedMiniBatch {
-    /// Which.
+    /// Number of the mini-batch.
     pub mini_batch: u64,
     /// First item, for people.
     pub detail: String,
@@ -86,4 +168,12 @@ pub struct FailedMiniBatch {
     pub error: String,
     /// File below `logs/` to open next; may be empty.
     pub log: String,
+    /// The last lines printed during its last try; may be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub printed: String,
+}
+
+/// Returns the wall clock for records that people read. Nothing measures with it.
+pub fn milliseconds_since_epoch() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as u64)
 }

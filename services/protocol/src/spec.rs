@@ -1,16 +1,18 @@
 //! A job after validation: every value resolved, every default filled in. Written once as `spec.json`.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ItemPath, is_file_name, is_job_id};
+use crate::table::TableOptions;
+use crate::{ItemPath, NameError, check_job_id, is_file_name};
 
-/// Everything a partitioner, a worker or a reducer needs to know of a job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Everything that the roles need to know about a job.
+///
+/// The default value is empty, for readers of job files to fill; it does not hold the defaults of a job file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// Identity of the job: `<name>-<UTC yyyymmdd-hhmmss>-<4 hex digits>`.
+    /// Identity of the job: `<name>-<UTC yyyymmdd-hhmmss>-<16 hex digits>`.
     pub job_id: String,
     /// `name` of the job file.
     pub name: String,
@@ -19,14 +21,14 @@ pub struct JobSpec {
     pub description: String,
     /// Entry script, relative to `source_directory`.
     pub entry_script: String,
-    /// Absolute path of the folder that holds the script and what it imports.
+    /// Absolute path of the folder of the script and its modules.
     pub source_directory: ItemPath,
     /// Inputs in the order of the job file. Empty only with `rank_mini_batch_count`.
     pub inputs: Vec<Input>,
     /// Reference data by name: absolute paths, the same for every mini-batch.
     #[serde(default)]
     pub side_inputs: BTreeMap<String, ItemPath>,
-    /// How large a mini-batch is.
+    /// Size of a mini-batch.
     pub mini_batch_size: MiniBatchSize,
     /// Names of the partition keys; empty: partition by size.
     #[serde(default)]
@@ -34,30 +36,33 @@ pub struct JobSpec {
     /// Number of mini-batches without input (`--rank_mini_batch_count`); 0: off.
     #[serde(default)]
     pub rank_mini_batch_count: u64,
-    /// When the job is given up.
+    /// Numbers of failures that fail the job.
     pub thresholds: ErrorThresholds,
-    /// Copies of what a node elsewhere cannot see at its place; empty for a job that stays on this machine.
+    /// Copies of files that other nodes cannot reach; empty for a local job.
     #[serde(default)]
     pub snapshots: Snapshots,
-    /// What becomes of the results.
+    /// Destination and form of the results.
     pub output: Output,
-    /// The most nodes that work on the job at a time; `None`: every node of the compute target, or the one node that
-    /// is this machine.
+    /// Further folders or URLs that the script writes to, by name; local folders exist before it starts. The JSON omits
+    /// an empty map, so that a job without it keeps its fingerprint.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub outputs: BTreeMap<String, ItemPath>,
+    /// Maximum number of nodes that work on the job concurrently; `None`: every node of the target, or this machine.
     #[serde(default)]
     pub node_count: Option<u32>,
-    /// Python processes a node; `None`: as many as cores, or 1 where there is a GPU.
+    /// Python processes per node; `None`: one per core, or 1 on a node with a GPU.
     pub process_count_per_node: Option<u32>,
     /// Limit of one `run()` call.
     pub run_invocation_timeout_seconds: u64,
-    /// Slack around a `run()` call for loading the mini-batch and reporting.
+    /// Additional time for loading the mini-batch and reporting.
     pub task_overhead_timeout_seconds: u64,
-    /// Give up when no mini-batch finished for so long.
+    /// The job fails after this many seconds without a finished mini-batch.
     pub progress_update_timeout_seconds: u64,
-    /// Give up when no mini-batch was created for so long.
+    /// The job fails after this many seconds without a first mini-batch.
     pub first_task_creation_timeout_seconds: u64,
     /// Tries that user code may spend on one mini-batch.
     pub run_max_try: u32,
-    /// Deliveries of one mini-batch that may be lost with their node before it is given up.
+    /// Deliveries of one mini-batch that may be lost with their node before the mini-batch fails.
     pub lost_delivery_max: u32,
     /// `DEBUG`, `INFO`, `WARNING`, `ERROR` or `CRITICAL`.
     pub logging_level: String,
@@ -65,7 +70,7 @@ pub struct JobSpec {
     pub argv: Vec<String>,
     /// The Python that runs the script.
     pub environment: Environment,
-    /// Set in the process that runs the script.
+    /// Environment variables of the process that runs the script.
     #[serde(default)]
     pub environment_variables: BTreeMap<String, String>,
     /// Period of resource sampling; 0: off.
@@ -78,65 +83,54 @@ pub struct JobSpec {
     /// Fail a mini-batch whose result is shorter than its input, instead of counting the missing items.
     #[serde(default)]
     pub strict_results: bool,
-    /// Hide every GPU from processes that got no index, instead of leaving the variable unset.
+    /// Hide every GPU from processes without an assigned GPU, instead of leaving the variable unset.
     #[serde(default)]
     pub hide_unassigned_gpus: bool,
-    /// Digest of the script snapshot and of every setting that changes the output; without the inputs' contents.
+    /// Digest of the script snapshot and of every setting that affects the output, without the content of the inputs.
     pub fingerprint: String,
-    /// Digest of the script snapshot alone, by which a later change of the script is noticed.
+    /// Digest of the script snapshot alone, which reveals a later change of the script.
     #[serde(default)]
     pub snapshot_digest: String,
-    /// Absolute path of the job file; it is no part of the snapshot.
+    /// Decisions of the engine about the inputs that may surprise users, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// Absolute path of the job file, which is not part of the snapshot.
     #[serde(default)]
     pub job_file: String,
-    /// Whether a finished job of the same fingerprint and inputs may stand in for this one.
+    /// Whether a completed job with the same fingerprint and inputs may replace this one.
     pub allow_reuse: bool,
-    /// What a committed outcome survives, on a disk of this machine.
+    /// Failures that a committed outcome survives, on a disk of this machine.
     #[serde(default)]
     pub durability: Durability,
 }
 
 impl JobSpec {
-    /// Why nobody should work on it, if there is a reason: names in it lead elsewhere.
-    pub fn fault(&self) -> Option<String> {
-        let file_name = &self.output.file_name;
-        if !is_job_id(&self.job_id) {
-            return Some(format!("{:?} is no id of a job", self.job_id));
+    /// Checks the names that become part of a path. No role may work on a job that fails this.
+    pub fn check_names(&self) -> Result<(), NameError> {
+        check_job_id(&self.job_id)?;
+        match is_file_name(&self.output.file_name) {
+            true => Ok(()),
+            false => Err(NameError::OutputFile(self.output.file_name.clone())),
         }
-        (!is_file_name(file_name)).then(|| format!("{file_name:?} is no name of an output file"))
     }
 
-    /// A job to be changed by tests and examples: `JobSpec { rank_mini_batch_count: 3, ..JobSpec::example() }`.
+    /// Returns a job for tests and examples to modify: `JobSpec { rank_mini_batch_count: 3, ..JobSpec::example() }`.
     ///
-    /// It has no inputs, a file a mini-batch, three tries and no thresholds; all rows go into one file. These are not
-    /// the defaults of a job file, and no job of a user is made from here.
+    /// It has no inputs, one file per mini-batch, three tries and no thresholds; all rows go to one file. These are not
+    /// the defaults of a job file, and no job of a user starts from it.
     pub fn example() -> Self {
         Self {
             job_id: "example-20260101-000000-0000".to_owned(),
             name: "example".to_owned(),
-            description: String::new(),
             entry_script: "entry.py".to_owned(),
             source_directory: "/src".into(),
-            inputs: Vec::new(),
-            side_inputs: BTreeMap::new(),
             mini_batch_size: MiniBatchSize::Files(1),
-            partition_keys: Vec::new(),
-            rank_mini_batch_count: 0,
-            thresholds: ErrorThresholds {
-                error_threshold: -1,
-                allowed_failed_count: -1,
-                allowed_failed_percent: 100.0,
-            },
-            snapshots: Snapshots::default(),
             output: Output {
                 action: OutputAction::AppendRow,
                 folder: "/output".into(),
                 file_name: "parallel_run_step.txt".to_owned(),
-                format: OutputFormat::Text,
-                header: false,
-                to_csv_arguments: serde_json::Map::new(),
+                ..Output::default()
             },
-            node_count: None,
             process_count_per_node: Some(1),
             run_invocation_timeout_seconds: 60,
             task_overhead_timeout_seconds: 30,
@@ -145,30 +139,18 @@ impl JobSpec {
             run_max_try: 3,
             lost_delivery_max: 10,
             logging_level: "INFO".to_owned(),
-            argv: Vec::new(),
-            environment: Environment::Node,
-            environment_variables: BTreeMap::new(),
-            resource_monitor_interval_seconds: 0,
-            profiling_module: String::new(),
-            nice: 0,
-            strict_results: false,
-            hide_unassigned_gpus: false,
-            fingerprint: String::new(),
-            snapshot_digest: String::new(),
-            job_file: String::new(),
-            allow_reuse: false,
-            durability: Durability::Process,
+            ..Self::default()
         }
     }
 }
 
-/// Folders and files that travel with a job, content-addressed in the target's store.
+/// Folders and files that travel with a job, addressed by content in the target's store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshots {
-    /// `source_directory`; `None`: nodes use it where it stands.
+    /// `source_directory`; `None`: nodes use it in place.
     pub source: Option<Snapshot>,
-    /// Side inputs by name, where they are local to the machine that enqueued the job.
+    /// Side inputs that are local to the machine that enqueued the job, by name.
     pub side_inputs: BTreeMap<String, Snapshot>,
     /// The environment's requirements file, or the folder of its `pyproject.toml`.
     pub environment: Option<Snapshot>,
@@ -177,24 +159,39 @@ pub struct Snapshots {
 /// One packed folder or file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// BLAKE3 of what is packed, in hexadecimal: its name in the store, and in the cache of a node.
+    /// BLAKE3 of the content in hexadecimal: its name in the store and in the cache of a node.
     pub digest: String,
     /// Size of the packed object.
     pub bytes: u64,
-    /// Name of the one file that is packed; `None`: a folder is.
+    /// Name of the packed file; `None` for a folder.
     #[serde(default)]
     pub file: Option<String>,
 }
 
-/// When a job is given up. Every comparison is a strict "greater than".
+/// Numbers of failures that fail a job. Every comparison except that of `fail_fast` is a strict "greater than".
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ErrorThresholds {
     /// Failed items; -1: any number.
     pub error_threshold: i64,
     /// Failed mini-batches; -1: any number.
     pub allowed_failed_count: i64,
-    /// Percentage of failed mini-batches, judged once all are scheduled; 100: any.
+    /// Percentage of failed mini-batches, evaluated once all are scheduled; 100: any.
     pub allowed_failed_percent: f64,
+    /// Attempts that fail for the same reason ("greater than or equal"); 0: any number.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub fail_fast: u64,
+}
+
+impl Default for ErrorThresholds {
+    /// No limits.
+    fn default() -> Self {
+        Self { error_threshold: -1, allowed_failed_count: -1, allowed_failed_percent: 100.0, fail_fast: 0 }
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// One input of a job.
@@ -209,12 +206,12 @@ pub struct Input {
     /// `{Store}/{Brand}/{file_name}.csv`: columns taken from the path.
     #[serde(default)]
     pub partition_format: Option<String>,
-    /// How to read the tables. Ignored for files.
+    /// How to read its tables. Ignored for files.
     #[serde(default)]
     pub table: TableOptions,
 }
 
-/// What an item is.
+/// The kind of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InputKind {
@@ -224,103 +221,26 @@ pub enum InputKind {
     Tabular,
 }
 
-/// How the tables of an input are read.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TableOptions {
-    /// Format of every file of the input.
-    pub format: TableFormat,
-    /// Field separator of delimited text, one byte.
-    pub delimiter: u8,
-    /// Whether the first line of a file names its columns.
-    pub header: HeaderMode,
-    /// WHATWG label of the text encoding, `utf-8` by default.
-    pub encoding: String,
-    /// Find column types in the first 200 rows; otherwise every column is text.
-    pub infer_column_types: bool,
-    /// A quoted field may hold line breaks. The file is then one mini-batch.
-    pub support_multi_line: bool,
-    /// Keep `''` in text columns instead of a missing value.
-    pub empty_as_string: bool,
-    /// What to do with a value that does not fit its column's type.
-    pub on_type_mismatch: MismatchPolicy,
-    /// The file's own columns that are read, in this order; empty: all, as they stand in the file. Left out of the
-    /// JSON where it is empty, so that a job without it keeps its fingerprint.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub columns: Vec<String>,
-}
-
-impl Default for TableOptions {
-    fn default() -> Self {
-        Self {
-            format: TableFormat::Csv,
-            delimiter: b',',
-            header: HeaderMode::AllFilesSameHeaders,
-            encoding: "utf-8".to_owned(),
-            infer_column_types: true,
-            support_multi_line: false,
-            empty_as_string: false,
-            on_type_mismatch: MismatchPolicy::Warn,
-            columns: Vec::new(),
-        }
-    }
-}
-
-/// Format of a table file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TableFormat {
-    /// Delimited text, comma by default.
-    Csv,
-    /// Delimited text, tab by default.
-    Tsv,
-    /// One JSON object a line.
-    Jsonl,
-    /// Apache Parquet.
-    Parquet,
-}
-
-impl TableFormat {
-    /// Whether the file is cut by byte ranges.
-    pub fn is_text(self) -> bool {
-        self != Self::Parquet
-    }
-}
-
-/// Where column names of delimited text come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HeaderMode {
-    /// Every file starts with the same header line.
-    AllFilesSameHeaders,
-    /// No file has one: `Column1`, `Column2`, …
-    NoHeader,
-}
-
-/// What happens to a value that does not fit the type found for its column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MismatchPolicy {
-    /// Convert as the original did, and report it.
-    Warn,
-    /// The record fails: it is not passed to `run`, and counts as a failed item.
-    Error,
-}
-
 /// `mini_batch_size`, with its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "unit", content = "count", rename_all = "snake_case")]
 pub enum MiniBatchSize {
-    /// So many files.
+    /// This many files.
     Files(u64),
-    /// So many bytes of a text table.
+    /// This many bytes of a text table.
     Bytes(u64),
-    /// So many rows of a table.
+    /// This many rows of a table.
     Rows(u64),
 }
 
-/// What becomes of the results.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+impl Default for MiniBatchSize {
+    fn default() -> Self {
+        Self::Files(1)
+    }
+}
+
+/// Destination and form of the results.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Output {
     /// One file of all rows, or counting only.
     pub action: OutputAction,
@@ -338,20 +258,22 @@ pub struct Output {
 }
 
 /// `output_action`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputAction {
     /// Results are counted; the script writes its own files.
+    #[default]
     SummaryOnly,
     /// All rows end up in one file.
     AppendRow,
 }
 
 /// How rows become bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputFormat {
     /// The compatible text: `format(element)` lines, or `to_csv` without header.
+    #[default]
     Text,
     /// CSV with a header (`output_format: native`).
     Csv,
@@ -362,86 +284,33 @@ pub enum OutputFormat {
 }
 
 /// The Python that runs the script.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Environment {
     /// The interpreter that a node of the compute target uses by default (`GRISTMILL_PYTHON` there).
+    #[default]
     Node,
-    /// An interpreter, as given or found.
+    /// An interpreter.
     Interpreter {
         /// Absolute path.
         path: ItemPath,
     },
-    /// A virtual environment made once from a file and cached by its content.
+    /// A virtual environment, created once from a file and cached by its content.
     Requirements {
         /// Absolute path of a requirements file or a `pyproject.toml`.
         file: ItemPath,
-        /// Interpreter that makes the environment.
+        /// Interpreter that creates the environment.
         base: ItemPath,
     },
 }
 
-/// What an outcome survives once it is acknowledged. The death of every process: always.
+/// Failures that an acknowledged outcome survives. It always survives the death of every process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// Not the death of the machine: what was written in its last seconds may be lost, and is done again.
+    /// Not the death of the machine: writes of its last seconds may be lost, and that work runs again.
     #[default]
     Process,
-    /// The death of the machine too: whatever is acknowledged has been forced to disk.
+    /// The death of the machine too: Gristmill forces data to disk before it acknowledges.
     Full,
-}
-
-/// How a job ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum JobState {
-    /// Not ended yet.
-    Running,
-    /// All mini-batches processed, within the thresholds, output written.
-    Completed,
-    /// A threshold was exceeded, or nothing could go on.
-    Failed,
-    /// Stopped by the user.
-    Canceled,
-}
-
-/// Column names and types of one input, found once when the job is planned.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TableSchema {
-    /// All of them in file order, whichever are read; columns taken from the path come last.
-    pub columns: Vec<TableColumn>,
-}
-
-/// One column of a [`TableSchema`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TableColumn {
-    /// Name as in the header.
-    pub name: String,
-    /// Type of every block.
-    pub column_type: ColumnType,
-}
-
-/// Types that text columns can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ColumnType {
-    /// `int64`.
-    Integer,
-    /// `float64`.
-    Float,
-    /// `bool`.
-    Boolean,
-    /// `datetime64[ns]`; month before day in `1/2/2020`.
-    DateTimeMonthFirst,
-    /// `datetime64[ns]`; day before month.
-    DateTimeDayFirst,
-    /// `object` of `str`.
-    Text,
-    /// `object` of `None`: every value seen was blank. Later values are kept as text.
-    Blank,
-}
-
-/// Wall clock, for records that people read. Never used to measure.
-pub fn milliseconds_since_epoch() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as u64)
 }

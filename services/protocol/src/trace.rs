@@ -1,17 +1,17 @@
-//! W3C trace context: which trace a message belongs to, and which step of it the message comes from.
+//! W3C trace context: the trace of a message, and the step of the trace that sent it.
 //!
-//! It is for people who look for where the time went. Nothing depends on it: a message without one, or with one that
-//! nobody can read, is as good as any other.
+//! Traces help people find where time is spent. Nothing else depends on them: a missing or unreadable context does not
+//! make a message invalid.
 
 use std::fmt;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A `traceparent` of version 00, as <https://www.w3.org/TR/trace-context/> has it.
+/// A `traceparent` of version 00 (<https://www.w3.org/TR/trace-context/>).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The trace: all steps of one mini-batch. Never 0.
+    /// The trace of all steps of one mini-batch. Never 0.
     pub trace_id: [u8; 16],
     /// The step. Never 0.
     pub span_id: [u8; 8],
@@ -19,11 +19,11 @@ pub struct TraceParent {
     pub flags: u8,
 }
 
-/// Characters of version, ids and flags, with their hyphens.
+/// Characters of version, ids and flags, including their hyphens.
 const LENGTH: usize = 55;
 
 impl TraceParent {
-    /// Reads one. A later version is read as this one, as the standard asks; what is none is `None`.
+    /// Parses a context, a later version like this one, as the standard requires. Returns `None` if invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let (head, rest) = text.split_at_checked(LENGTH)?;
         let (version, rest_allowed) = (head.get(..2)?, rest.starts_with('-'));
@@ -38,13 +38,13 @@ impl TraceParent {
         (is_whole && parsed.trace_id != [0; 16] && parsed.span_id != [0; 8]).then_some(parsed)
     }
 
-    /// Whether the step is recorded, so that those that follow should be.
+    /// Whether the step is recorded, and therefore the steps after it.
     pub fn is_sampled(&self) -> bool {
         self.flags & 1 == 1
     }
 }
 
-/// Lower-case digits, two a byte.
+/// Parses two lower-case digits for each byte.
 fn hex<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
     let mut bytes = [0; BYTES];
     if text.len() != 2 * BYTES {
@@ -61,7 +61,7 @@ fn hex<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
     Some(bytes)
 }
 
-/// Bytes as lower-case digits.
+/// Writes bytes as lower-case digits.
 fn write_hex(formatter: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     bytes.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
 }
@@ -88,17 +88,17 @@ impl Serialize for TraceParent {
     }
 }
 
-/// A message whose trace cannot be read has none.
+/// Reads an invalid context as `None`.
 pub(crate) fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TraceParent>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Given {
+    enum TextOrOther {
         Text(String),
         Other(IgnoredAny),
     }
-    Ok(match Given::deserialize(deserializer)? {
-        Given::Text(text) => TraceParent::parse(&text),
-        Given::Other(IgnoredAny) => None,
+    Ok(match TextOrOther::deserialize(deserializer)? {
+        TextOrOther::Text(text) => TraceParent::parse(&text),
+        TextOrOther::Other(IgnoredAny) => None,
     })
 }
 
@@ -112,7 +112,7 @@ mod tests {
     const EXAMPLE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn the_example_of_the_standard_is_read() {
+    fn example_of_the_standard_is_parsed() {
         let parsed = TraceParent::parse(EXAMPLE).expect("valid");
         assert_eq!((parsed.trace_id[0], parsed.span_id[7], parsed.is_sampled()), (0x4b, 0xb7, true));
         assert_eq!(parsed.to_string(), EXAMPLE);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_none() {
+    fn invalid_text_returns_none() {
         let zeros = "00-00000000000000000000000000000000-00f067aa0ba902b7-01";
         let no_span = "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01";
         let later = EXAMPLE.replacen("00", "ff", 1);
@@ -143,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn a_message_without_a_trace_is_what_it_was_before_there_were_any() {
+    fn message_without_trace_omits_the_field() {
         let text = serde_json::to_string(&descriptor(None)).expect("serialises");
         assert!(!text.contains("traceparent"), "{text}");
     }
 
     proptest! {
         #[test]
-        fn a_context_comes_back_with_its_message(
+        fn context_survives_encoding(
             trace_id in any::<[u8; 16]>().prop_filter("never 0", |id| *id != [0; 16]),
             span_id in any::<[u8; 8]>().prop_filter("never 0", |id| *id != [0; 8]),
             flags in any::<u8>(),
@@ -163,7 +163,7 @@ mod tests {
         }
 
         #[test]
-        fn no_context_makes_a_message_unreadable(value in prop_oneof![
+        fn invalid_context_does_not_make_a_message_unreadable(value in prop_oneof![
             any::<String>().prop_map(serde_json::Value::from),
             any::<i64>().prop_map(serde_json::Value::from),
             any::<Vec<String>>().prop_map(serde_json::Value::from),

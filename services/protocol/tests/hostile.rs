@@ -1,5 +1,5 @@
-//! Whatever comes from outside is read or refused: no bytes end the process, and none make it take more memory than
-//! there are bytes.
+//! Input from outside is either read or rejected: no bytes end the process or make it allocate more memory than their
+//! own length.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -35,12 +35,13 @@ fn attempt() -> Attempt {
         })),
         warnings: vec![],
         warnings_total: 0,
+        warning_kinds: vec![],
         detail: "/data/7.png".into(),
         traceparent: None,
     }
 }
 
-/// What honest writers send.
+/// Messages of correct writers.
 fn samples() -> Vec<Vec<u8>> {
     let json = |work: Work| {
         let descriptor = Descriptor {
@@ -53,7 +54,7 @@ fn samples() -> Vec<Vec<u8>> {
         };
         serde_json::to_vec(&descriptor).expect("plain data")
     };
-    let version = FileVersion { bytes: 3, etag: Some("\"e\"".into()) };
+    let version = FileVersion { bytes: 3, etag: Some("\"e\"".into()), modified: Some(4) };
     let range = BlockRange::RowGroup { row_group: 1, offset: 2, rows: 3 };
     let block = Block { path: "s3://b/c".into(), version: Some(version.clone()), range, path_columns: vec![] };
     let mut message = begin_message(JOB);
@@ -67,9 +68,10 @@ fn samples() -> Vec<Vec<u8>> {
             input: 0,
             paths: vec![ItemPath::from(b"/data/\xff".to_vec())],
             versions: vec![version],
+            stamps: vec![7],
             key: vec![("a".into(), "b".into())],
         }),
-        json(Work::Rows { input: 0, blocks: vec![block], key: vec![] }),
+        json(Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] }),
         json(Work::Planned { chunk: 1, line: 2 }),
         message,
         frame,
@@ -78,7 +80,7 @@ fn samples() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Every decoder of the crate. Nothing that they return is larger than what they were given.
+/// Calls every decoder of the crate. They return nothing larger than their input.
 fn decode(bytes: &[u8]) {
     if let Ok(descriptor) = Descriptor::of_message(bytes) {
         assert!(descriptor.detail().len() <= 8 * bytes.len() + 200);
@@ -98,7 +100,7 @@ fn decode(bytes: &[u8]) {
         assert!(payload.len() <= bytes.len());
     }
     if let Ok(spec) = serde_json::from_slice::<JobSpec>(bytes) {
-        let _ = spec.fault();
+        let _ = spec.check_names();
     }
     if let Ok(letter) = serde_json::from_slice::<DeadLetter>(bytes) {
         assert!(letter.body().len() <= bytes.len());
@@ -111,7 +113,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_change_of_what_was_sent_is_read_or_refused(
+    fn any_changed_message_is_read_or_rejected(
         sample in any::<prop::sample::Index>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..4u8), 1..12),
     ) {
@@ -125,7 +127,7 @@ proptest! {
                 0 => bytes[at] = byte,
                 1 => bytes.insert(at, byte),
                 2 => bytes.truncate(at),
-                // A number becomes another, a length a huge one.
+                // Changes a number, or makes a length huge.
                 _ => drop(bytes.splice(at..at, *b"99999999")),
             }
         }
@@ -133,20 +135,20 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn any_bytes_are_read_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         decode(&bytes);
     }
 }
 
 #[test]
-fn honest_messages_are_read() {
+fn valid_messages_are_read() {
     samples().iter().for_each(|sample| decode(sample));
     assert_eq!(samples().iter().filter(|sample| Descriptor::of_message(sample).is_ok()).count(), 3);
     assert_eq!(samples().iter().filter(|sample| job_of_message(&Bytes::copy_from_slice(sample)).is_ok()).count(), 1);
 }
 
 #[test]
-fn json_without_end_does_not_exhaust_the_stack() {
+fn endless_json_does_not_exhaust_the_stack() {
     for open in ["[", "{\"a\":", "{\"job_id\":[", "{\"work\":{\"kind\":"] {
         let deep = open.repeat(1_000_000);
         decode(deep.as_bytes());
@@ -158,7 +160,7 @@ fn json_without_end_does_not_exhaust_the_stack() {
 }
 
 #[test]
-fn a_length_is_not_believed_before_the_bytes_are_there() {
+fn announced_length_is_checked_before_its_bytes_arrive() {
     let huge = Bytes::from_static(b"\xff\xff\xff\xff\xff\xff\xff\xff{}");
     assert!(decode_records(&huge).all(|record| record.is_err()));
     let mut reader = FrameReader::default();
@@ -168,7 +170,7 @@ fn a_length_is_not_believed_before_the_bytes_are_there() {
 }
 
 #[test]
-fn messages_of_jobs_that_cannot_be_are_refused() {
+fn message_with_invalid_job_id_is_rejected() {
     for job_id in ["../..", "a/b", "", "a\nb", "\u{1b}[2J", &"a".repeat(1000)] {
         let work = Work::Rank;
         let descriptor = Descriptor {
@@ -180,8 +182,8 @@ fn messages_of_jobs_that_cannot_be_are_refused() {
             work,
         };
         let task = serde_json::to_vec(&descriptor).expect("plain data");
-        assert!(Descriptor::of_message(&task).expect_err(job_id).ends_with("is no id of a job"));
+        assert!(Descriptor::of_message(&task).expect_err(job_id).to_string().ends_with("is not a valid job id"));
         let result = Bytes::from(begin_message(job_id));
-        assert!(job_of_message(&result).expect_err(job_id).ends_with("is no id of a job"));
+        assert!(job_of_message(&result).expect_err(job_id).to_string().ends_with("is not a valid job id"));
     }
 }

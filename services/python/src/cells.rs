@@ -1,8 +1,7 @@
-//! The cells of one column of a DataFrame, as plain slices over the memory NumPy or Arrow holds them in.
+//! The cells of one column of a DataFrame, as slices of the memory of NumPy or Arrow.
 //!
-//! Python hands over `(kind, array)`. `kind` says what the array cannot: `bool` (as bytes), `datetime64[unit]` (as
-//! 64-bit integers), `utf8` (the buffers of an Arrow string array), `list` (a Python list), and `plain` for everything that
-//! speaks for itself.
+//! Python passes `(kind, array)`. `kind` tells how to read the array: `bool` (as bytes), `datetime64[unit]` (as 64-bit
+//! integers), `utf8` (the buffers of an Arrow string array), `list` (a Python list), and `plain` (as its dtype says).
 
 use std::borrow::Cow;
 
@@ -12,10 +11,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use pyo3::{Borrowed, ffi};
 
-/// `(kind, array)`; keeps the memory alive.
-pub type Given<'py> = (String, Bound<'py, PyAny>);
+/// A column as Python passes it, `(kind, array)`. It keeps the memory alive.
+pub type PyColumn<'py> = (String, Bound<'py, PyAny>);
 
-/// A column, borrowed from [`Given`].
+/// The cells of a column, borrowed from a [`PyColumn`].
 pub enum Cells<'a> {
     Int8(&'a [i8]),
     Int16(&'a [i16]),
@@ -27,16 +26,16 @@ pub enum Cells<'a> {
     UInt64(&'a [u64]),
     Float32(&'a [f32]),
     Float64(&'a [f64]),
-    /// Any byte but 0 is true.
+    /// 0 is false; any other byte is true.
     Bool(&'a [u8]),
-    /// [`crate::instant::MISSING`] is missing.
+    /// [`crate::instant::MISSING`] stands for a missing instant.
     Timestamp(&'a [i64], arrow::datatypes::TimeUnit),
     /// Addresses of Python objects; 0 stands for `None`.
     Object(Cow<'a, [usize]>),
     Utf8(Utf8<'a>),
 }
 
-/// An Arrow string array, large or not.
+/// An Arrow string array, with offsets of 32 or 64 bits.
 pub struct Utf8<'a> {
     validity: Option<&'a [u8]>,
     offsets: Offsets<'a>,
@@ -51,7 +50,7 @@ enum Offsets<'a> {
 }
 
 impl Utf8<'_> {
-    /// Text of a row; `None` where it is missing.
+    /// Returns the text of a row, or `None` if it is missing.
     pub fn get(&self, row: usize) -> Option<&[u8]> {
         let at = self.start + row;
         if self.validity.is_some_and(|bits| bits[at / 8] & (1 << (at % 8)) == 0) {
@@ -65,8 +64,8 @@ impl Utf8<'_> {
     }
 }
 
-/// Borrows every column, and makes sure each has `rows` cells.
-pub fn borrow_columns<'a>(columns: &'a [Given<'_>], rows: usize) -> PyResult<Vec<Cells<'a>>> {
+/// Borrows every column. Fails if one has not `rows` cells.
+pub fn borrow_columns<'a>(columns: &'a [PyColumn<'_>], rows: usize) -> PyResult<Vec<Cells<'a>>> {
     let mut borrowed = Vec::with_capacity(columns.len());
     for (kind, array) in columns {
         let cells = borrow_cells(kind, array)?;
@@ -92,7 +91,7 @@ fn borrow_cells<'a>(kind: &str, array: &'a Bound<'_, PyAny>) -> PyResult<Cells<'
             let list = array.cast::<PyList>()?;
             Ok(Cells::Object(list.iter().map(|object| object.as_ptr() as usize).collect()))
         }
-        _ => Err(PyTypeError::new_err(format!("a column of kind {kind} is not known"))),
+        _ => Err(PyTypeError::new_err(format!("unknown kind of column: {kind}"))),
     }
 }
 
@@ -116,18 +115,18 @@ fn borrow_plain<'a>(array: &'a Bound<'_, PyAny>) -> PyResult<Cells<'a>> {
             if !objects.is_contiguous() {
                 return Err(PyValueError::new_err("a column is not contiguous"));
             }
-            // SAFETY: a contiguous array of as many object pointers, kept alive and unchanged by the caller while the
-            // interpreter's lock is held.
+            // SAFETY: a contiguous array of this number of object pointers, which the caller keeps alive and unchanged
+            // while it holds the interpreter's lock.
             let addresses = unsafe { std::slice::from_raw_parts(objects.data().cast(), objects.len()) };
             Ok(Cells::Object(Cow::Borrowed(addresses)))
         }
-        _ => Err(PyTypeError::new_err(format!("a column of type {dtype} is not known"))),
+        _ => Err(PyTypeError::new_err(format!("unknown type of column: {dtype}"))),
     }
 }
 
 fn slice_of<'a, T: Element>(array: &'a Bound<'_, PyAny>) -> PyResult<&'a [T]> {
     let array = array.cast::<PyArray1<T>>()?;
-    // SAFETY: nobody else works on the frame while the result of `run()` is reported.
+    // SAFETY: no other code changes the frame while the result of `run()` is reported.
     unsafe { array.as_slice() }.map_err(|_| PyValueError::new_err("a column is not contiguous"))
 }
 
@@ -137,8 +136,8 @@ type Utf8Addresses = (usize, usize, usize, usize, usize, usize, usize);
 fn borrow_utf8<'a>(addresses: &'a Bound<'_, PyAny>) -> PyResult<Utf8<'a>> {
     let (validity, offsets, width, data, data_length, start, length): Utf8Addresses = addresses.extract()?;
     let end = start + length;
-    // SAFETY: the addresses are those of the buffers of an Arrow array that the caller keeps alive during the call;
-    // their lengths follow from the Arrow format.
+    // SAFETY: these are the addresses of the buffers of an Arrow array, which the caller keeps alive during the call.
+    // Their lengths follow from the Arrow format.
     unsafe {
         Ok(Utf8 {
             validity: (validity != 0).then(|| std::slice::from_raw_parts(validity as *const u8, end.div_ceil(8))),
@@ -172,7 +171,7 @@ impl Cells<'_> {
         }
     }
 
-    /// Whether reading a cell needs the interpreter.
+    /// Returns whether reading a cell needs the interpreter.
     pub fn is_object(&self) -> bool {
         matches!(self, Self::Object(_))
     }
@@ -186,7 +185,7 @@ pub enum ObjectCell<'a> {
     Integer(i64),
     Float(f64),
     Bool(bool),
-    /// Text that is no valid Unicode, an integer beyond 64 bits, or any other type.
+    /// Text that is not valid Unicode, an integer beyond 64 bits, or any other type.
     Other(Borrowed<'a, 'a, PyAny>),
 }
 
@@ -194,7 +193,7 @@ pub enum ObjectCell<'a> {
 pub fn read_object<'a>(py: Python<'a>, address: usize) -> ObjectCell<'a> {
     let pointer = address as *mut ffi::PyObject;
     // SAFETY: the caller holds the interpreter's lock (`py`) and a reference to the array that owns the object. Each
-    // call below is preceded by the check of the exact type it needs.
+    // call below follows a check of the exact type that it needs.
     unsafe {
         if pointer.is_null() || pointer == ffi::Py_None() {
             return ObjectCell::Missing;

@@ -1,42 +1,41 @@
-//! Rows as delimited text, byte for byte what `DataFrame.to_csv` and the `csv` module below it would write with
-//! minimal quoting.
+//! Rows as delimited text, byte for byte what `DataFrame.to_csv` and the `csv` module write with minimal quoting.
 
 use std::ops::Range;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDate, PyDict, PyInt, PyList, PyString, PyTuple};
 
-use crate::cells::{Cells, Given, ObjectCell, borrow_columns, read_object};
+use crate::cells::{Cells, ObjectCell, PyColumn, borrow_columns, read_object};
 use crate::instant::{Instant, MISSING, PLAIN_YEARS, Precision};
 use crate::number::{PYTHON_POSITIONAL, push_float, push_integer};
 
-/// Why formatting ended early.
-enum Stop {
-    /// A cell that only pandas knows how to write.
+/// Why a frame could not be written.
+enum Failure {
+    /// Only pandas can write a cell.
     Declined,
-    /// Writing a cell raised.
+    /// Writing a cell raised an exception.
     Raised(PyErr),
 }
 
-/// How this interpreter's `csv` and NumPy write.
+/// The conventions of this interpreter's `csv` and NumPy.
 #[derive(FromPyObject)]
 pub struct Dialect {
     separator: u8,
     /// Bytes that make `csv` quote a field.
     quoted: Vec<u8>,
-    /// Bytes that `csv` has another way with.
+    /// Bytes that `csv` handles in another way.
     declined: Vec<u8>,
-    /// The magnitudes that NumPy writes without an exponent in `float32`: smallest, and first beyond the largest.
+    /// The range of magnitudes that NumPy writes without an exponent in `float32`.
     float32_positional: (f64, f64),
 }
 
-/// The rows of a frame, or `None` if pandas must write it.
+/// Returns the rows of a frame, or `None` if pandas must write it.
 ///
-/// pandas decides for `chunk_rows` rows of a column at a time how much of an instant it writes.
+/// pandas chooses the precision of instants for each chunk of `chunk_rows` rows in a column.
 #[pyfunction]
 pub fn format_delimited<'py>(
     py: Python<'py>,
-    columns: Vec<Given<'py>>,
+    columns: Vec<PyColumn<'py>>,
     rows: usize,
     dialect: Dialect,
     chunk_rows: usize,
@@ -68,12 +67,12 @@ pub fn format_delimited<'py>(
     };
     match written {
         Ok(()) => Ok(Some(PyBytes::new(py, &text))),
-        Err(Stop::Declined) => Ok(None),
-        Err(Stop::Raised(error)) => Err(error),
+        Err(Failure::Declined) => Ok(None),
+        Err(Failure::Raised(error)) => Err(error),
     }
 }
 
-/// What a byte does to the field it stands in.
+/// The effect of a byte on its field.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Effect {
     None,
@@ -93,8 +92,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// `py` is there if any column holds objects.
-    fn write(&self, py: Option<Python<'_>>, text: &mut Vec<u8>) -> Result<(), Stop> {
+    /// Writes all rows. `py` is needed if any column holds objects.
+    fn write(&self, py: Option<Python<'_>>, text: &mut Vec<u8>) -> Result<(), Failure> {
         for row in 0..self.rows {
             let row_start = text.len();
             for (position, cells) in self.columns.iter().enumerate() {
@@ -104,7 +103,7 @@ impl Writer<'_> {
                 self.write_cell(py, position, cells, row, text)?;
             }
             if text.len() == row_start {
-                // A row of one empty field would otherwise read back as no row.
+                // Otherwise a row of one empty field would read back as no row.
                 text.extend_from_slice(b"\"\"");
             }
             text.push(b'\n');
@@ -119,7 +118,7 @@ impl Writer<'_> {
         cells: &Cells<'_>,
         row: usize,
         text: &mut Vec<u8>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), Failure> {
         match cells {
             Cells::Int8(cells) => push_integer(text, cells[row]),
             Cells::Int16(cells) => push_integer(text, cells[row]),
@@ -154,7 +153,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn write_object(&self, py: Python<'_>, address: usize, text: &mut Vec<u8>) -> Result<(), Stop> {
+    fn write_object(&self, py: Python<'_>, address: usize, text: &mut Vec<u8>) -> Result<(), Failure> {
         match read_object(py, address) {
             ObjectCell::Missing => {}
             ObjectCell::Text(field) => self.push_field(text, field)?,
@@ -162,27 +161,27 @@ impl Writer<'_> {
             ObjectCell::Float(value) => push_float(text, value, &PYTHON_POSITIONAL),
             ObjectCell::Bool(value) => push_bool(text, value),
             ObjectCell::Other(object) => {
-                // Its `__str__` may be anybody's code, which must not be able to free it.
+                // Own a reference, because its `__str__` may run code that releases the others.
                 let object = object.to_owned();
                 if !is_written_with_str(&object) {
-                    return Err(Stop::Declined);
+                    return Err(Failure::Declined);
                 }
-                let written = object.str().map_err(Stop::Raised)?;
-                // Text that is no valid Unicode is left to the fallback, which knows about file names.
-                self.push_field(text, written.to_str().map_err(|_| Stop::Declined)?.as_bytes())?;
+                let written = object.str().map_err(Failure::Raised)?;
+                // The fallback handles text that is not valid Unicode, such as file names.
+                self.push_field(text, written.to_str().map_err(|_| Failure::Declined)?.as_bytes())?;
             }
         }
         Ok(())
     }
 
-    fn push_field(&self, text: &mut Vec<u8>, field: &[u8]) -> Result<(), Stop> {
+    fn push_field(&self, text: &mut Vec<u8>, field: &[u8]) -> Result<(), Failure> {
         let effect = |byte: &u8| self.effects[usize::from(*byte)];
         if field.iter().all(|byte| effect(byte) == Effect::None) {
             text.extend_from_slice(field);
             return Ok(());
         }
         if field.iter().any(|byte| effect(byte) == Effect::Declines) {
-            return Err(Stop::Declined);
+            return Err(Failure::Declined);
         }
         text.push(b'"');
         for (position, piece) in field.split(|&byte| byte == b'"').enumerate() {
@@ -196,7 +195,7 @@ impl Writer<'_> {
     }
 }
 
-/// The precision that loses nothing of any instant, for each chunk of rows; `None` if a year is not a plain one.
+/// Returns the lowest precision that loses nothing, for each chunk of rows; `None` if a year has not four digits.
 fn precisions_of(cells: &Cells<'_>, chunk_rows: usize) -> Option<Vec<Precision>> {
     let Cells::Timestamp(cells, unit) = cells else { return Some(Vec::new()) };
     let mut precisions = Vec::with_capacity(cells.len() / chunk_rows + 1);
@@ -218,7 +217,7 @@ fn push_bool(text: &mut Vec<u8>, value: bool) {
     text.extend_from_slice(if value { b"True" } else { b"False" });
 }
 
-/// Whether `csv` writes `str(object)`, and pandas can never take the object for a missing value.
+/// Returns whether `csv` writes `str(object)` and pandas never treats the object as a missing value.
 fn is_written_with_str(object: &Bound<'_, PyAny>) -> bool {
     object.is_exact_instance_of::<PyInt>()
         || object.is_exact_instance_of::<PyList>()

@@ -7,10 +7,10 @@ use arrow::datatypes::TimeUnit;
 /// Stands for a missing instant (`NaT`).
 pub const MISSING: i64 = i64::MIN;
 
-/// Years whose text is four digits everywhere.
+/// Years that every release of pandas writes with four digits.
 pub const PLAIN_YEARS: RangeInclusive<i64> = 1000..=9999;
 
-/// How much of an instant there is to write; finer is greater.
+/// The precision of an instant in text; finer is greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precision {
     Day,
@@ -20,7 +20,7 @@ pub enum Precision {
     Nanosecond,
 }
 
-/// A point in time, taken apart.
+/// A point in time, split into its parts.
 pub struct Instant {
     pub year: i64,
     month: u32,
@@ -30,7 +30,7 @@ pub struct Instant {
 }
 
 impl Instant {
-    /// Takes `value` units since 1970 apart.
+    /// Splits `value` units since 1970.
     pub fn new(value: i64, unit: TimeUnit) -> Self {
         let per_second = match unit {
             TimeUnit::Second => 1,
@@ -49,7 +49,7 @@ impl Instant {
         }
     }
 
-    /// The precision that loses nothing.
+    /// Returns the lowest precision that loses nothing.
     pub fn precision(&self) -> Precision {
         match (self.nanosecond, self.second_of_day) {
             (0, 0) => Precision::Day,
@@ -60,7 +60,7 @@ impl Instant {
         }
     }
 
-    /// Appends `2020-01-31`, and at finer precisions `between`, the time and the digits of the fraction.
+    /// Appends `2020-01-31` and, at finer precisions, `between`, the time and the digits of the fraction.
     pub fn push(&self, text: &mut Vec<u8>, precision: Precision, between: u8) {
         push_digits(text, self.year.unsigned_abs() as u32, 4);
         text.push(b'-');
@@ -96,9 +96,9 @@ fn push_digits(text: &mut Vec<u8>, mut number: u32, width: usize) {
     }
 }
 
-/// Year, month and day of a number of days since 1970-01-01, in the calendar of today extended to all times.
+/// Returns year, month and day of a number of days since 1970-01-01, in the proleptic Gregorian calendar.
 ///
-/// The year is taken to begin in March, so that the leap day is its last; 400 of them are a whole number of days.
+/// Counts years from March, so that the leap day is the last day of its year; 400 years have a fixed number of days.
 fn date_of(days: i64) -> (i64, u32, u32) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);

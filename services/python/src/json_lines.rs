@@ -1,21 +1,21 @@
-//! Rows as JSON lines: one object a row, keys in column order, shortest numbers, missing values as `null`.
+//! Rows as JSON lines: one object for each row, keys in column order, shortest numbers, missing values as `null`.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::cells::{Cells, Given, ObjectCell, borrow_columns, read_object};
+use crate::cells::{Cells, ObjectCell, PyColumn, borrow_columns, read_object};
 use crate::instant::{Instant, MISSING, PLAIN_YEARS, Precision};
 use crate::number::{PYTHON_POSITIONAL, push_float, push_integer};
 
-/// A cell that only the `json` module knows how to write.
+/// Only the `json` module can write a cell.
 struct Declined;
 
-/// The rows of a frame, or `None` if Python must write them. `names` are unique.
+/// Returns the rows of a frame, or `None` if Python must write them. `names` are unique.
 #[pyfunction]
 pub fn format_json_lines<'py>(
     py: Python<'py>,
     names: Vec<String>,
-    columns: Vec<Given<'py>>,
+    columns: Vec<PyColumn<'py>>,
     rows: usize,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let columns = borrow_columns(&columns, rows)?;
@@ -29,7 +29,7 @@ pub fn format_json_lines<'py>(
     Ok(written.is_ok().then(|| PyBytes::new(py, &text)))
 }
 
-/// What stands before a value.
+/// Returns the text in front of a value.
 fn key(position: usize, name: &str) -> Vec<u8> {
     let mut key = if position == 0 { b"{".to_vec() } else { b",".to_vec() };
     push_string(&mut key, name.as_bytes());
@@ -90,7 +90,7 @@ fn write_cell(py: Option<Python<'_>>, cells: &Cells<'_>, row: usize, text: &mut 
             if !PLAIN_YEARS.contains(&instant.year) {
                 return Err(Declined);
             }
-            // As `isoformat` does: always with a time, and a fraction of six digits or of nine.
+            // Like `isoformat`: always with a time, and a fraction of six digits, or nine if needed.
             let precision = match instant.precision() {
                 Precision::Day | Precision::Second => Precision::Second,
                 Precision::Millisecond | Precision::Microsecond => Precision::Microsecond,

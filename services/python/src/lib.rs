@@ -1,14 +1,15 @@
 //! The part of the Python worker process that must be fast, or must work while user code holds the interpreter.
 //!
-//! Three duties, each in its own file: watch the agent and die with it (`watch`), say what the process is doing
-//! (`status_page`), and carry tables between Arrow and pandas (`table_in`, `table_out`, `delimited`, `json_lines`).
-//! Everything else, the run loop included, is Python: `package/gristmill/runner.py`.
+//! Each duty has its own file: ending with the agent (`watch`), publishing the current phase (`status_page`), detecting
+//! changed files (`inputs`), and converting tables between Arrow and pandas (`table_in`, `table_out`, `delimited`,
+//! `json_lines`). Everything else, including the main loop, is Python: `package/gristmill/runner.py`.
 //!
-//! What this extension cannot do exactly as pandas would, it declines (`None`, or the position of the column), and the
-//! Python side asks pandas itself.
+//! The extension declines a frame that it cannot write exactly like pandas (`None`, or the position of the column), and
+//! the Python side calls pandas.
 
 mod cells;
 mod delimited;
+mod inputs;
 mod instant;
 mod json_lines;
 mod memory;
@@ -31,11 +32,14 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("PHASE_RUN", protocol::SlotPhase::Run as u8)?;
     module.add("PHASE_REPORT", protocol::SlotPhase::Report as u8)?;
     module.add("PHASE_SHUTDOWN", protocol::SlotPhase::Shutdown as u8)?;
+    module.add("PHASE_IMPORT", protocol::SlotPhase::Import as u8)?;
     module.add("STATUS_PAGE_BYTES", protocol::STATUS_PAGE_BYTES)?;
     module.add("FRAME_LENGTH_MAX", protocol::FRAME_LENGTH_MAX)?;
     module.add_class::<status_page::StatusPage>()?;
     module.add_function(wrap_pyfunction!(watch::watch, module)?)?;
+    module.add_function(wrap_pyfunction!(watch::move_out_of_reach, module)?)?;
     module.add_function(wrap_pyfunction!(memory::keep_freed_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(inputs::changed_file, module)?)?;
     module.add_class::<table_in::TableReader>()?;
     module.add_function(wrap_pyfunction!(table_out::write_table, module)?)?;
     module.add_function(wrap_pyfunction!(delimited::format_delimited, module)?)?;

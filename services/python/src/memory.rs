@@ -1,13 +1,13 @@
-//! How the process keeps memory that it has freed.
+//! Keeps freed memory in the process.
 
 use pyo3::prelude::*;
 
-/// Freed memory that stays with the process, bytes. What the C library arrives at by itself once a block of half that
+/// Bytes of freed memory that the process keeps: the value that the C library itself chooses after a block of half that
 /// size was freed. The agent does the same (`worker/src/allocator.rs`).
 #[cfg(target_env = "gnu")]
 const KEPT_BYTES: i32 = 64 << 20;
 
-/// Has the C library keep what is freed: a frame is as large as the one before it, and getting its pages from the
+/// Makes the C library keep freed memory: a frame is as large as the one before it, and getting its pages from the
 /// kernel again takes longer than filling them.
 #[pyfunction]
 pub fn keep_freed_memory() {
@@ -16,7 +16,7 @@ pub fn keep_freed_memory() {
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, KEPT_BYTES / 2);
         libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
-        // Scripts may have threads of their own: see the agent.
+        // For threads of the script; see the agent.
         libc::mallopt(libc::M_TOP_PAD, KEPT_BYTES);
     }
 }

@@ -14,7 +14,7 @@ pub const PYTHON_POSITIONAL: Range<f64> = 1e-4..1e16;
 
 /// Appends the shortest text that reads back as `value`, or `inf`, `-inf`, `nan`.
 ///
-/// `positional` are the magnitudes to write without an exponent; NumPy's differ by type and release.
+/// `positional` is the range of magnitudes without an exponent; NumPy's depends on type and release.
 pub fn push_float<F: zmij::Float + Into<f64> + Copy>(text: &mut Vec<u8>, value: F, positional: &Range<f64>) {
     let wide: f64 = value.into();
     if !wide.is_finite() {
@@ -36,7 +36,7 @@ pub fn push_float<F: zmij::Float + Into<f64> + Copy>(text: &mut Vec<u8>, value: 
     }
 }
 
-/// Writes the digits of any decimal notation as Python does.
+/// Writes a number in any decimal notation as Python does.
 fn lay_out(text: &mut Vec<u8>, shortest: &[u8], is_positional: bool) {
     let (is_negative, unsigned) = match shortest {
         [b'-', rest @ ..] => (true, rest),

@@ -1,4 +1,4 @@
-//! What the process is doing, in shared memory: the agent reads it while user code holds the interpreter.
+//! The current phase of the process, in shared memory that the agent can read while user code holds the interpreter.
 
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -6,6 +6,7 @@ use std::os::fd::{FromRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use memmap2::{MmapOptions, MmapRaw};
+use protocol::status_offset::PRINTED;
 use protocol::{STATUS_PAGE_BYTES, status_offset};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
@@ -20,7 +21,7 @@ pub struct StatusPage {
 
 #[pymethods]
 impl StatusPage {
-    /// Maps the page behind `fd`, which stays the caller's.
+    /// Maps the page behind `fd`, which still belongs to the caller.
     #[new]
     fn new(fd: RawFd) -> PyResult<Self> {
         // SAFETY: the file is only borrowed; `ManuallyDrop` leaves it open.
@@ -32,7 +33,7 @@ impl StatusPage {
         Ok(Self { page, enabled: AtomicBool::new(true) })
     }
 
-    /// The process works on hand-over `sequence` (0: none) and has just entered `phase`.
+    /// Notes that the process works on hand-over `sequence` (0: none) and enters `phase`.
     fn set(&self, sequence: u64, phase: u8) {
         if !self.enabled.load(Ordering::Relaxed) {
             return;
@@ -43,7 +44,7 @@ impl StatusPage {
         self.field(status_offset::STATE).store((sequence << 8) | u64::from(phase), Ordering::Release);
     }
 
-    /// Begins hand-over `sequence` with `phase`. `False`: the agent has taken it back, and it must not be worked on.
+    /// Starts hand-over `sequence` with `phase`. Returns `False` if the agent has recalled it; then it must not run.
     fn begin(&self, sequence: u64, phase: u8) -> bool {
         self.set(sequence, phase);
         fence(Ordering::SeqCst);
@@ -52,7 +53,25 @@ impl StatusPage {
         !(first..end).contains(&sequence)
     }
 
-    /// A forked child shares the page and must leave it alone.
+    /// Notes that hand-over `attempt` is about to print to `stream` (0: stdout, 1: stderr) at `offset` of the file.
+    /// Only the first call for each attempt has an effect, also among forked processes.
+    fn note_printed(&self, stream: usize, attempt: u64, offset: u64) {
+        let [attempt_field, offset_field] = PRINTED[stream];
+        if self.field(attempt_field).load(Ordering::Acquire) == attempt + 1 {
+            return;
+        }
+        self.field(offset_field).store(offset, Ordering::Release);
+        self.field(attempt_field).store(attempt + 1, Ordering::Release);
+    }
+
+    /// Returns the offset of the output of hand-over `attempt` in the file of `stream`, or `None` if it has no output.
+    fn printed_from(&self, stream: usize, attempt: u64) -> Option<u64> {
+        let [attempt_field, offset_field] = PRINTED[stream];
+        let is_noted = self.field(attempt_field).load(Ordering::Acquire) == attempt + 1;
+        is_noted.then(|| self.field(offset_field).load(Ordering::Acquire))
+    }
+
+    /// Disables writes in a forked child, which shares the page.
     fn disable(&self) {
         self.enabled.store(false, Ordering::Relaxed);
     }

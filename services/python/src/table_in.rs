@@ -1,8 +1,8 @@
-//! A table from the agent, as the arrays of a DataFrame that user code owns and may change in place.
+//! Converts a table from the agent to the arrays of a DataFrame, which user code owns and may change in place.
 //!
-//! The memory file is mapped, decoded without a copy, and copied once into NumPy's own memory. Column types follow
-//! what entry scripts have always seen: text is `object`, a missing integer makes the column `float64`, a missing
-//! boolean makes it `object`, instants are `datetime64[ns]`.
+//! The memory file is mapped, decoded without a copy, and copied once to NumPy's own memory. Column types are those of
+//! the original: text is `object`, a missing integer makes the column `float64`, a missing boolean makes it `object`,
+//! instants are `datetime64[ns]`.
 
 use std::fs::File;
 use std::hash::BuildHasher;
@@ -22,17 +22,17 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
 use rustc_hash::FxBuildHasher;
 
-/// A column: its name, what to make of the array, the array.
+/// A column: `(name, kind, array)`.
 ///
-/// The second is `plain`, `date` (days since the epoch), a `datetime64[unit]` (64-bit integers, the smallest of which
-/// is missing), or `foreign`: the array is then the name of a type that only `pyarrow` can convert.
+/// The kind is `plain`, `date` (days since the epoch), `datetime64[unit]` (64-bit integers, the smallest of which is
+/// missing), or `foreign`: then the array is the name of a type that only `pyarrow` can convert.
 type Column = (String, &'static str, Py<PyAny>);
 
-/// Reads tables, one after the other, and remembers the texts that were in each column.
+/// Reads tables, and caches the texts of each column.
 #[pyclass]
 #[derive(Default)]
 pub struct TableReader {
-    memories: Vec<TextMemory>,
+    caches: Vec<TextCache>,
 }
 
 #[pymethods]
@@ -42,30 +42,33 @@ impl TableReader {
         Self::default()
     }
 
-    /// Reads the Arrow IPC stream of `length` bytes behind `fd`, which stays the caller's. Nothing of what is returned
-    /// refers to it.
+    /// Reads the Arrow IPC stream of `length` bytes behind `fd`, which still belongs to the caller. The result does not
+    /// refer to its memory.
     fn read(&mut self, py: Python<'_>, fd: RawFd, length: usize) -> PyResult<(usize, Vec<Column>)> {
-        let batch = py.detach(|| decode(fd, length)).map_err(PyValueError::new_err)?;
+        let batch = py.detach(|| decode(fd, length))?;
         let schema = batch.schema();
-        self.memories.resize_with(batch.num_columns().max(self.memories.len()), TextMemory::default);
+        self.caches.resize_with(batch.num_columns().max(self.caches.len()), TextCache::default);
         let mut columns = Vec::with_capacity(batch.num_columns());
-        for ((field, array), memory) in schema.fields().iter().zip(batch.columns()).zip(&mut self.memories) {
-            let (kind, data) = convert(py, array, memory)?;
+        for ((field, array), cache) in schema.fields().iter().zip(batch.columns()).zip(&mut self.caches) {
+            let is_json = field.metadata().get("ARROW:extension:name").is_some_and(|name| name == "arrow.json");
+            let (kind, data) = if is_json { json_values(py, array)? } else { convert(py, array, cache)? };
             columns.push((field.name().clone(), kind, data));
         }
         Ok((batch.num_rows(), columns))
     }
 }
 
-fn decode(fd: RawFd, length: usize) -> Result<RecordBatch, String> {
-    let damaged = |error: &dyn std::fmt::Display| format!("the table handed over cannot be read: {error}");
+fn decode(fd: RawFd, length: usize) -> PyResult<RecordBatch> {
+    let damaged = |error: &dyn std::fmt::Display| {
+        PyValueError::new_err(format!("the table from the engine cannot be read: {error}"))
+    };
     // SAFETY: the file is only borrowed; `ManuallyDrop` leaves it open.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
-    // SAFETY: the agent leaves the memory file as it is until this mini-batch is answered, and never shrinks one.
+    // SAFETY: the agent does not change the memory file until this mini-batch is answered, and never shrinks it.
     let map =
         unsafe { memmap2::MmapOptions::new().len(length).populate().map(&*file) }.map_err(|error| damaged(&error))?;
     let start = NonNull::new(map.as_ptr().cast_mut()).ok_or_else(|| damaged(&"it is empty"))?;
-    // SAFETY: the buffer owns the map, which does not move.
+    // SAFETY: the buffer owns the map, whose address does not change.
     let mut buffer = unsafe { Buffer::from_custom_allocation(start, length, Arc::new(map)) };
     let mut decoder = StreamDecoder::new();
     while !buffer.is_empty() {
@@ -76,7 +79,7 @@ fn decode(fd: RawFd, length: usize) -> Result<RecordBatch, String> {
     decoder.schema().map(RecordBatch::new_empty).ok_or_else(|| damaged(&"it holds no record batch"))
 }
 
-fn convert(py: Python<'_>, array: &ArrayRef, memory: &mut TextMemory) -> PyResult<(&'static str, Py<PyAny>)> {
+fn convert(py: Python<'_>, array: &ArrayRef, cache: &mut TextCache) -> PyResult<(&'static str, Py<PyAny>)> {
     match array.data_type() {
         DataType::Int8 => Ok(integers::<types::Int8Type>(py, array)),
         DataType::Int16 => Ok(integers::<types::Int16Type>(py, array)),
@@ -89,9 +92,9 @@ fn convert(py: Python<'_>, array: &ArrayRef, memory: &mut TextMemory) -> PyResul
         DataType::Float32 => Ok(floats(py, array.as_primitive::<types::Float32Type>(), f32::NAN)),
         DataType::Float64 => Ok(floats(py, array.as_primitive::<types::Float64Type>(), f64::NAN)),
         DataType::Boolean => Ok(booleans(py, array)),
-        DataType::Utf8 => texts(py, array.as_string::<i32>(), memory),
-        DataType::LargeUtf8 => texts(py, array.as_string::<i64>(), memory),
-        DataType::Utf8View => texts(py, array.as_string_view(), memory),
+        DataType::Utf8 => texts(py, array.as_string::<i32>(), cache),
+        DataType::LargeUtf8 => texts(py, array.as_string::<i64>(), cache),
+        DataType::Utf8View => texts(py, array.as_string_view(), cache),
         DataType::Dictionary(keys, values) if **keys == DataType::Int32 && **values == DataType::Utf8 => {
             texts_of_dictionary(py, array.as_dictionary::<types::Int32Type>())
         }
@@ -157,7 +160,7 @@ fn booleans(py: Python<'_>, array: &ArrayRef) -> (&'static str, Py<PyAny>) {
     ("plain", objects(py, array.iter().map(|value| value.map_or_else(|| py.None(), cell)).collect()))
 }
 
-/// Instants in nanoseconds, or in their own unit where one does not fit.
+/// Converts instants to nanoseconds, or keeps their unit if one does not fit.
 fn instants(py: Python<'_>, array: &ArrayRef, unit: TimeUnit) -> (&'static str, Py<PyAny>) {
     let (kind, factor, values) = match unit {
         TimeUnit::Second => {
@@ -171,7 +174,7 @@ fn instants(py: Python<'_>, array: &ArrayRef, unit: TimeUnit) -> (&'static str, 
         }
         TimeUnit::Nanosecond => ("datetime64[ns]", 1, array.as_primitive::<types::TimestampNanosecondType>().values()),
     };
-    let given = || {
+    let optional = || {
         let missing = array.nulls();
         values.iter().enumerate().map(move |(row, &value)| match missing {
             Some(nulls) if nulls.is_null(row) => None,
@@ -179,27 +182,27 @@ fn instants(py: Python<'_>, array: &ArrayRef, unit: TimeUnit) -> (&'static str, 
         })
     };
     let nanoseconds: Option<Vec<i64>> =
-        given().map(|value| value.map_or(Some(i64::MIN), |value| value.checked_mul(factor))).collect();
+        optional().map(|value| value.map_or(Some(i64::MIN), |value| value.checked_mul(factor))).collect();
     match nanoseconds {
         Some(nanoseconds) => ("datetime64[ns]", owned(py, nanoseconds)),
-        None => (kind, owned(py, given().map(|value| value.unwrap_or(i64::MIN)).collect::<Vec<i64>>())),
+        None => (kind, owned(py, optional().map(|value| value.unwrap_or(i64::MIN)).collect::<Vec<i64>>())),
     }
 }
 
-fn texts<'a, S>(py: Python<'_>, array: S, memory: &mut TextMemory) -> PyResult<(&'static str, Py<PyAny>)>
+fn texts<'a, S>(py: Python<'_>, array: S, cache: &mut TextCache) -> PyResult<(&'static str, Py<PyAny>)>
 where
     S: ArrayAccessor<Item = &'a str>,
 {
-    memory.begin();
+    cache.begin();
     let mut cells = Vec::with_capacity(array.len());
     for row in 0..array.len() {
-        cells.push(if array.is_null(row) { py.None() } else { memory.object(py, array.value(row)) });
+        cells.push(if array.is_null(row) { py.None() } else { cache.object(py, array.value(row)) });
     }
-    memory.end();
+    cache.end();
     Ok(("plain", objects(py, cells)))
 }
 
-/// Equal texts become the same Python object.
+/// Converts a dictionary: equal texts become the same Python object.
 fn texts_of_dictionary(
     py: Python<'_>,
     array: &DictionaryArray<types::Int32Type>,
@@ -212,47 +215,72 @@ fn texts_of_dictionary(
     Ok(("plain", objects(py, array.keys_iter().map(known).collect())))
 }
 
-/// Longest text worth remembering, bytes.
-const REMEMBERED_BYTES_MAX: usize = 32;
-/// Slots of the memory of texts; a power of two.
-const REMEMBERED_SLOTS: usize = 8192;
-/// Texts that are looked up before the memory of a column is judged, when it is new.
-const TRIAL: usize = 4 * REMEMBERED_SLOTS;
-/// The same in a column whose memory was of no use the last time.
+/// Parses JSON texts to `dict`, `list`, `str`, `int`, `float`, `bool` or `None`.
+fn json_values(py: Python<'_>, array: &ArrayRef) -> PyResult<(&'static str, Py<PyAny>)> {
+    /// Bytes for one call of Python's own parser: a call costs as much as parsing a short value.
+    const TEXT_BYTES: usize = 256 * 1024;
+    let parse = py.import("json")?.getattr("loads")?;
+    let texts = array.as_string::<i64>();
+    let mut cells = Vec::with_capacity(texts.len());
+    let mut list = String::from("[");
+    for row in 0..texts.len() {
+        list.push_str(if texts.is_null(row) { "null" } else { texts.value(row) });
+        let is_last = row + 1 == texts.len();
+        if is_last || list.len() >= TEXT_BYTES {
+            list.push(']');
+            for value in parse.call1((&list,))?.try_iter()? {
+                cells.push(value?.unbind());
+            }
+            list.truncate(1);
+        } else {
+            list.push(',');
+        }
+    }
+    Ok(("plain", objects(py, cells)))
+}
+
+/// Longest cached text, bytes.
+const CACHED_BYTES_MAX: usize = 32;
+/// Slots of the cache; a power of two.
+const CACHE_SLOTS: usize = 8192;
+/// Lookups before the cache of a column is evaluated.
+const TRIAL: usize = 4 * CACHE_SLOTS;
+/// The same for a cache that was useless the last time.
 const RETRIAL: usize = 1024;
 
-/// Columns often repeat a few values, from one mini-batch to the next too: the same text becomes the same Python
-/// object, which is quicker found than made. A column of ever new values stops asking.
+/// A cache of the texts in a column. Columns often repeat a few values, also in later mini-batches: the same text
+/// becomes the same Python object, because finding an object is quicker than creating one. A column of ever new values
+/// stops looking up.
 #[derive(Default)]
-struct TextMemory {
+struct TextCache {
     slots: Vec<Option<Py<PyString>>>,
-    /// Texts that may still be looked up before the next judgement.
+    /// Lookups left before the next evaluation.
     trial: usize,
-    asked: usize,
+    lookups: usize,
     found: usize,
     is_useless: bool,
 }
 
-impl TextMemory {
-    /// A new column of texts begins.
+impl TextCache {
+    /// Begins the column of another table.
     fn begin(&mut self) {
         self.trial = if self.is_useless { RETRIAL } else { TRIAL };
-        (self.asked, self.found) = (0, 0);
+        (self.lookups, self.found) = (0, 0);
     }
 
     fn object(&mut self, py: Python<'_>, text: &str) -> Py<PyAny> {
-        if text.len() > REMEMBERED_BYTES_MAX || self.trial == 0 {
+        if text.len() > CACHED_BYTES_MAX || self.trial == 0 {
             return PyString::new(py, text).into_any().unbind();
         }
-        self.asked += 1;
+        self.lookups += 1;
         self.trial -= 1;
-        if self.trial == 0 && self.judge() {
+        if self.trial == 0 && self.is_useful() {
             self.trial = TRIAL;
         }
         if self.slots.is_empty() {
-            self.slots.resize_with(REMEMBERED_SLOTS, || None);
+            self.slots.resize_with(CACHE_SLOTS, || None);
         }
-        let slot = &mut self.slots[FxBuildHasher.hash_one(text.as_bytes()) as usize % REMEMBERED_SLOTS];
+        let slot = &mut self.slots[FxBuildHasher.hash_one(text.as_bytes()) as usize % CACHE_SLOTS];
         if let Some(known) = slot
             && known.bind(py).to_str().is_ok_and(|known| known == text)
         {
@@ -264,17 +292,17 @@ impl TextMemory {
         object.into_any()
     }
 
-    /// Whether looking up is worth it: one in four must be found.
-    fn judge(&mut self) -> bool {
-        self.is_useless = self.found < self.asked / 4;
-        (self.asked, self.found) = (0, 0);
+    /// Evaluates the cache: one in four lookups must succeed.
+    fn is_useful(&mut self) -> bool {
+        self.is_useless = self.found < self.lookups / 4;
+        (self.lookups, self.found) = (0, 0);
         !self.is_useless
     }
 
-    /// The column has ended.
+    /// Ends the column.
     fn end(&mut self) {
-        if self.asked >= RETRIAL {
-            self.judge();
+        if self.lookups >= RETRIAL {
+            self.is_useful();
         }
     }
 }

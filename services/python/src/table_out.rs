@@ -1,4 +1,4 @@
-//! Rows as an Arrow IPC stream of one record batch: the parts of a Parquet output.
+//! Rows as an Arrow IPC stream of one record batch, for the parts of a Parquet output.
 
 use std::sync::Arc;
 
@@ -13,22 +13,22 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::cells::{Cells, Given, ObjectCell, Utf8, borrow_columns, read_object};
+use crate::cells::{Cells, ObjectCell, PyColumn, Utf8, borrow_columns, read_object};
 use crate::instant::MISSING;
 
-/// The stream, or the position of the first column whose cells this cannot write.
+/// The stream, or the position of the first column that the extension cannot write.
 #[derive(IntoPyObject)]
 pub enum Written<'py> {
     Stream(Bound<'py, PyBytes>),
     Declined(usize),
 }
 
-/// Writes a frame. NaN becomes null, as a Parquet reader expects of pandas.
+/// Writes a frame. NaN becomes null, as in Parquet files of pandas.
 #[pyfunction]
 pub fn write_table<'py>(
     py: Python<'py>,
     names: Vec<String>,
-    columns: Vec<Given<'py>>,
+    columns: Vec<PyColumn<'py>>,
     rows: usize,
 ) -> PyResult<Written<'py>> {
     let columns = borrow_columns(&columns, rows)?;
@@ -94,7 +94,7 @@ fn strings_of(cells: &Utf8<'_>, rows: usize) -> StringArray {
     (0..rows).map(|row| cells.get(row).map(|text| String::from_utf8_lossy(text).into_owned())).collect()
 }
 
-/// The one type all cells of an object column have; a column without any value is text.
+/// Converts an object column if all its cells have the same type. A column without values becomes text.
 fn array_of_objects(py: Python<'_>, addresses: &[usize]) -> Option<ArrayRef> {
     let cells = || addresses.iter().map(|&address| read_object(py, address));
     let all = |accepts: fn(&ObjectCell<'_>) -> bool| {

@@ -1,48 +1,106 @@
-//! A process does not outlive its agent.
+//! Ends the process when its agent ends.
 //!
-//! The watch is a thread of its own that never takes the interpreter's lock, so it also ends a process whose user
-//! code holds that lock forever.
+//! A thread watches the agent. It never takes the interpreter's lock, so it also ends a process whose user code holds
+//! that lock forever. If the kernel allows it, the thread has its own table of descriptors, so it still watches when
+//! user code closes every descriptor.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Signal, getpgrp, getpid, kill_process, kill_process_group};
+use rustix::process::{Pid, Resource, Signal, getpid, getrlimit, kill_process, kill_process_group};
 
-/// Ends this process, and its process group if it leads one, as soon as the peer of socket `fd` is gone.
+/// Lowest descriptor of the moved socket: above those that `os.closerange(3, 256)` closes and user code guesses. Higher
+/// numbers enlarge the table of descriptors, which every fork copies.
+const SOCKET_FD_MIN: u64 = 4000;
+/// Descriptors left above the socket if the limit is lower.
+const FD_RESERVE: u64 = 16;
+/// Searches for processes to kill: others may fork during a search.
+const KILL_ROUNDS: usize = 20;
+
+/// Moves a descriptor to a high number, closed on exec, and returns the number.
 #[pyfunction]
-pub fn watch(fd: RawFd) -> PyResult<()> {
+pub fn move_out_of_reach(fd: RawFd) -> PyResult<RawFd> {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let lowest = SOCKET_FD_MIN.min(limit.saturating_sub(FD_RESERVE)) as RawFd;
+    // SAFETY: the caller passes ownership of the descriptor.
+    let original = unsafe { OwnedFd::from_raw_fd(fd) };
+    rustix::io::fcntl_dupfd_cloexec(&original, lowest)
+        .map(IntoRawFd::into_raw_fd)
+        .map_err(|error| PyOSError::new_err(format!("cannot move the socket to the agent: {error}")))
+}
+
+/// Starts the thread that ends this process, its process group if it leads one, and every process whose environment
+/// contains the variable `marker` (`NAME=VALUE`), as soon as the peer of socket `fd` closes it.
+#[pyfunction]
+#[pyo3(signature = (fd, marker=None))]
+pub fn watch(fd: RawFd, marker: Option<String>) -> PyResult<()> {
     std::thread::Builder::new()
         .name("gristmill-watch".to_owned())
         .stack_size(64 * 1024)
-        .spawn(move || wait_for_hang_up(fd))
+        .spawn(move || wait_for_hang_up(fd, marker.as_deref()))
         .map(drop)
         .map_err(|error| PyOSError::new_err(format!("cannot start the thread that watches the agent: {error}")))
 }
 
-fn wait_for_hang_up(fd: RawFd) {
+fn wait_for_hang_up(fd: RawFd, marker: Option<&str>) {
+    // The interpreter must handle signals: a stack dump names the thread that handles its signal as the current one.
+    block_signals();
+    // SAFETY: this thread uses only the socket. If the kernel refuses, the table remains shared.
+    unsafe { libc::unshare(libc::CLONE_FILES) };
     loop {
-        // SAFETY: the descriptor belongs to the process for its whole life. Should user code close it all the same,
-        // poll says so, and the next answer to the agent fails.
+        // SAFETY: the process owns the descriptor for its whole life. If user code closes it in a shared table, `poll`
+        // reports that, and the next answer to the agent fails.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         let mut interest = [PollFd::new(&socket, PollFlags::empty())];
         match poll(&mut interest, None) {
             Ok(_) if interest[0].revents().contains(PollFlags::NVAL) => return,
-            Ok(_) if interest[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) => end_process_group(),
+            Ok(_) if interest[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) => end_process_tree(marker),
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return,
         }
     }
 }
 
-fn end_process_group() -> ! {
+fn block_signals() {
+    // SAFETY: `sigfillset` initialises the set, and the mask is that of this thread alone.
+    unsafe {
+        let mut every: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut every);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &every, std::ptr::null_mut());
+    }
+}
+
+fn end_process_tree(marker: Option<&str>) -> ! {
     let own = getpid();
-    if getpgrp() == own {
-        // Children that user code started go with it.
+    // Find children that have left the process group by their environment.
+    if let Some(marker) = marker {
+        for _ in 0..KILL_ROUNDS {
+            let marked: Vec<Pid> = marked_processes(marker.as_bytes()).filter(|pid| *pid != own).collect();
+            if marked.is_empty() {
+                break;
+            }
+            for pid in marked {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+    // Zero if the leader of the group is outside of the container, so it is not a `Pid`.
+    // SAFETY: only asks the kernel.
+    if unsafe { libc::getpgrp() } == own.as_raw_nonzero().get() {
         let _ = kill_process_group(own, Signal::KILL);
     }
     let _ = kill_process(own, Signal::KILL);
     std::process::abort()
+}
+
+fn marked_processes(marker: &[u8]) -> impl Iterator<Item = Pid> {
+    std::fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(move |entry| {
+        let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+        // A process that has ended has no environment.
+        let environment = std::fs::read(entry.path().join("environ")).ok()?;
+        environment.split(|byte| *byte == 0).any(|variable| variable == marker).then_some(pid)
+    })
 }

@@ -13,17 +13,17 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(os.environ["GRISTMILL"]).resolve().parent / "python"
-"""With the extension of the build that is tested; ``scripts/build`` puts it beside the executable."""
+"""The package with the extension of the tested build; ``scripts/build`` puts it beside the executable."""
 BOOTSTRAP = PACKAGE / "gristmill" / "bootstrap.py"
 PREFIX = struct.Struct("<II")
 WAIT_SECONDS = 60
-"""A test that waits longer has failed; none waits for time to pass."""
-PHASES = ("starting", "init", "idle", "load", "run", "report", "shutdown")
+"""Maximum wait of a test; none waits for time to pass."""
+PHASES = ("starting", "init", "idle", "load", "run", "report", "shutdown", "import")
 STACK_DUMP_SIGNAL = signal.SIGRTMAX - 1
 
 
 class Agent:
-    """One worker process with its script, in a folder of its own."""
+    """One worker process with its script, in a separate folder."""
 
     def __init__(
         self, folder, script, *, name="score.py", files=None, python=sys.executable, environment=None, **configure
@@ -62,6 +62,8 @@ class Agent:
             "strict_results": False,
             "log_bytes_max": 1 << 20,
             "threads": 1,
+            "tabular": False,
+            "items_per_mini_batch": None,
             **configure,
         }
         self.send(self.configure)
@@ -141,13 +143,15 @@ class Agent:
     # What it receives.
 
     def receive(self):
-        """The next event, with its rows under `rows`; `None` at the end of the stream."""
+        """Returns the next event, with its rows and the default status, or `None` at the end of the stream."""
         header = self._read(PREFIX.size)
         if header is None:
             return None
         header_length, payload_length = PREFIX.unpack(header)
         event = json.loads(self._read(header_length))
         event["rows"] = self._read(payload_length) if payload_length else b""
+        if event["frame"] == "answered":
+            event.setdefault("status", "succeeded")
         return event
 
     def _read(self, length):
@@ -169,7 +173,7 @@ class Agent:
         return event
 
     def finish(self):
-        """Ends the process in order; returns the events before its end."""
+        """Ends the process normally and returns the events before its end."""
         self.send({"frame": "finish"})
         events = []
         while (event := self.receive()) is not None:
@@ -189,17 +193,17 @@ class Agent:
     # What it can look at.
 
     def status(self):
-        """`(sequence, phase, since)` as the status page has it."""
+        """Returns `(sequence, phase, since)` from the status page."""
         state, since = struct.unpack_from("<QQ", self._status)
         return state >> 8, PHASES[state & 0xFF], since
 
     def recall(self, first, end):
-        """Takes back the hand-overs `first .. end` that have not begun."""
+        """Recalls the unstarted mini-batches `first .. end`."""
         struct.pack_into("<Q", self._status, 16, first)
         struct.pack_into("<Q", self._status, 24, end)
 
     def wait_for_phase(self, phase, sequence=None):
-        """Waits until the status page says so, without relying on how long that takes."""
+        """Waits until the status page shows the phase, without relying on durations."""
         while True:
             now, what, _ = self.status()
             if what == phase and sequence in (None, now):
@@ -224,7 +228,7 @@ class Agent:
 
 
 def memory_file(batch):
-    """A sealed memory file with the batch as an Arrow IPC stream, and its length."""
+    """Returns a sealed memory file with the batch as an Arrow IPC stream, and its length."""
     import pyarrow
 
     sink = pyarrow.BufferOutputStream()

@@ -11,7 +11,7 @@ sys.path.insert(0, str(PACKAGE))
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts a worker process with a script; `start(script, ...)` waits until it is ready, unless told not to."""
+    """Starts a worker process with a script; `start(script, ...)` waits until it is ready, unless `ready=False`."""
     agents = []
 
     def start(script, *, ready=True, **options):

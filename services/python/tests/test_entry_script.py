@@ -1,4 +1,4 @@
-"""The contract with an entry script: its functions, their arguments, what they may return, where they run."""
+"""The contract with an entry script: its functions, their arguments, their allowed results, their environment."""
 
 import json
 import os
@@ -8,10 +8,10 @@ import pytest
 ILLEGAL = "The run() method in the entry script should return a list or a pandas DataFrame"
 
 
-def test_run_alone_is_enough(start):
+def test_script_needs_only_run(start):
     agent = start("def run(anything): return anything")
     event = agent.run(["/data/a.png", "/data/b c.png"])
-    assert event["frame"] == "done" and event["sequence"] == 1 and event["returned"] == 2
+    assert event["status"] == "succeeded" and event["sequence"] == 1 and event["returned"] == 2
     assert event["rows"] == b"/data/a.png\n/data/b c.png\n"
     assert event["run_seconds"] >= 0 and event["process_seconds"] >= 0
     assert "columns" not in event and "warnings" not in event
@@ -59,12 +59,12 @@ def test_answers_come_in_order_of_a_long_frame(start):
         ("data, *, flag=1", False),
     ],
 )
-def test_who_gets_the_context(start, signature, gets_context):
+def test_run_signature_decides_about_the_context(start, signature, gets_context):
     agent = start(f"def run({signature}): return ['MiniBatchContext' in repr(locals())]")
     assert agent.run()["rows"] == f"{gets_context}\n".encode()
 
 
-def test_a_decorator_that_hides_the_signature(start):
+def test_decorator_that_hides_the_signature_is_seen_through(start):
     agent = start(
         """
         def timed(function):
@@ -77,7 +77,7 @@ def test_a_decorator_that_hides_the_signature(start):
     assert agent.run(["a"])["rows"] == b"a\n"
 
 
-def test_the_context(start):
+def test_context_describes_the_mini_batch(start):
     agent = start(
         """
         def run(mini_batch, context):
@@ -93,7 +93,7 @@ def test_the_context(start):
     assert agent.run(["a"])["rows"].startswith(b"{}\n")
 
 
-def test_a_rank_mini_batch_is_an_empty_list_of_one_item(start):
+def test_rank_mini_batch_is_an_empty_list_of_one_item(start):
     agent = start("def run(mini_batch): return [mini_batch]")
     agent.hand_over(agent.mini_batch({"kind": "rank"}))
     event = agent.receive()
@@ -119,7 +119,7 @@ def test_a_rank_mini_batch_is_an_empty_list_of_one_item(start):
         ("pandas.DataFrame({'a': []})", ""),
     ],
 )
-def test_text_of_legal_results(start, expression, rows):
+def test_text_of_valid_results(start, expression, rows):
     agent = start(f"import numpy, pandas\ndef run(mini_batch): return {expression}")
     event = agent.run(["a", "b", "c", "d"])
     assert event["rows"].decode() == rows
@@ -136,7 +136,7 @@ def test_text_of_legal_results(start, expression, rows):
         ("map(str.upper, mini_batch)", "A\nB\n", "map"),
     ],
 )
-def test_what_becomes_a_list_with_a_warning(start, expression, rows, kind):
+def test_other_sequences_become_lists_with_a_warning(start, expression, rows, kind):
     agent = start(f"import numpy, pandas\ndef run(mini_batch): return {expression}")
     event = agent.run(["a", "b"])
     assert (event["returned"], event["rows"].decode()) == (2, rows)
@@ -145,15 +145,15 @@ def test_what_becomes_a_list_with_a_warning(start, expression, rows, kind):
     ]
 
 
-def test_a_run_that_is_a_generator_function(start):
+def test_generator_function_as_run(start):
     agent = start("def run(mini_batch):\n    for path in mini_batch: yield path")
     assert agent.run(["a", "b"])["rows"] == b"a\nb\n"
 
 
-def test_a_generator_that_raises_is_a_run_that_raises(start):
+def test_exception_in_a_generator_fails_the_attempt(start):
     agent = start("def run(mini_batch):\n    yield 1\n    raise ValueError('halfway')")
     event = agent.run()
-    assert event["frame"] == "failed" and not event["illegal_result"]
+    assert event["status"] == "run_raised"
     assert (event["error"]["message"] == "halfway" and "line 4" in event["error"]["traceback"]) or "line 3" in event[
         "error"
     ]["traceback"]
@@ -164,16 +164,16 @@ def test_a_generator_that_raises_is_a_run_that_raises(start):
     [("None", "NoneType"), ("'text'", "str"), ("b''", "bytes"), ("{'a': 1}", "dict"), ("5", "int"), ("{1}", "set"),
      ("numpy.array(1)", "ndarray")],
 )  # fmt: skip
-def test_illegal_results_name_type_and_mini_batch(start, expression, kind):
+def test_invalid_results_name_type_and_mini_batch(start, expression, kind):
     agent = start(f"import numpy\ndef run(mini_batch): return {expression}")
     event = agent.run(mini_batch=41)
-    assert event["frame"] == "failed" and event["illegal_result"] and not event.get("load_failed")
+    assert event["status"] == "illegal_result"
     message = event["error"]["message"]
     assert message.startswith(ILLEGAL) and message.endswith(kind) and "mini-batch 41" in message
-    assert agent.run()["frame"] == "failed", "the process goes on"
+    assert agent.run()["status"] == "illegal_result", "the process continues"
 
 
-def test_short_and_long_results(start):
+def test_long_result_is_kept_with_a_warning(start):
     agent = start("def run(mini_batch): return ['x'] * int(mini_batch[0])")
     short = agent.run(["1", "b", "c"])
     assert short["returned"] == 1 and "warnings" not in short
@@ -185,12 +185,12 @@ def test_short_and_long_results(start):
 def test_strict_results_fail_a_short_one(start):
     agent = start("def run(mini_batch): return ['x'] * int(mini_batch[0])", strict_results=True)
     event = agent.run(["1", "b"])
-    assert event["frame"] == "failed" and event["illegal_result"]
+    assert event["status"] == "illegal_result"
     assert "1 results for the 2 items" in event["error"]["message"]
-    assert agent.run(["2", "b"])["frame"] == "done"
+    assert agent.run(["2", "b"])["status"] == "succeeded"
 
 
-def test_a_list_emptied_by_the_script_still_counts_its_items(start):
+def test_list_emptied_by_the_script_still_counts_its_items(start):
     agent = start("def run(mini_batch):\n    mini_batch.clear()\n    return ['x', 'y', 'z']", strict_results=True)
     assert agent.run(["1", "b"])["warnings"]
 
@@ -218,7 +218,7 @@ def test_summary_only_counts_without_rows(start):
         ("return run(mini_batch)", "RecursionError", "maximum recursion depth exceeded"),
     ],
 )
-def test_whatever_run_raises_fails_the_attempt_only(start, statement, category, message):
+def test_every_exception_fails_only_the_attempt(start, statement, category, message):
     agent = start(
         f"""
         class Unprintable:
@@ -231,13 +231,13 @@ def test_whatever_run_raises_fails_the_attempt_only(start, statement, category, 
         """
     )
     event = agent.run(["bad"])
-    assert event["frame"] == "failed" and not event["illegal_result"]
+    assert event["status"] == "run_raised"
     assert event["error"]["category"] == category
     assert message in event["error"]["message"] and "\n" not in event["error"]["message"]
     assert agent.run(["good"])["rows"] == b"good\n"
 
 
-def test_the_traceback_shows_user_code_and_stands_in_the_error_file(start):
+def test_traceback_shows_user_code_and_is_in_the_error_file(start):
     agent = start(
         """
         def deep(path): raise ValueError(f"cannot read {path}")
@@ -252,7 +252,7 @@ def test_the_traceback_shows_user_code_and_stands_in_the_error_file(start):
     assert "run() of mini-batch 12, try 2: ValueError: cannot read x.png" in text and "in deep" in text
 
 
-def test_an_endless_traceback_keeps_its_tail(start):
+def test_long_traceback_keeps_its_tail(start):
     agent = start("def run(mini_batch): raise ValueError('é' * 100_000 + 'the end')")
     error = agent.run()["error"]
     assert len(error["traceback"].encode()) <= 16 * 1024 and error["traceback"].rstrip().endswith("the end")
@@ -275,7 +275,7 @@ def test_arguments_and_import_time_argparse(start):
     ]  # fmt: skip
 
 
-def test_where_a_script_runs(start):
+def test_working_directory_and_import_path(start):
     agent = start(
         """
         import os, sys
@@ -293,7 +293,7 @@ def test_where_a_script_runs(start):
     assert (agent.scratch / "outputs").is_dir()
 
 
-def test_a_script_in_a_subfolder_finds_both_folders(start):
+def test_script_in_a_subfolder_finds_both_folders(start):
     agent = start(
         "import at_root, beside\ndef run(mini_batch): return [__name__, at_root.X, beside.X]",
         name="a/b.py",
@@ -303,12 +303,12 @@ def test_a_script_in_a_subfolder_finds_both_folders(start):
 
 
 @pytest.mark.parametrize("name", ["digit-identification.py", "code/score.py", "json.py", "2nd.py", "test.py"])
-def test_names_that_python_cannot_import_or_has_given_away(start, name):
+def test_unimportable_and_reserved_script_names(start, name):
     agent = start("import json, os\ndef run(mini_batch): return [os.path.basename(__file__)]", name=name)
     assert agent.run()["rows"].decode().strip() == os.path.basename(name)
 
 
-def test_a_package_with_relative_imports(start):
+def test_package_may_use_relative_imports(start):
     agent = start(
         "from . import tools\ndef run(mini_batch): return [tools.X]",
         name="pack/score.py",
@@ -319,7 +319,7 @@ def test_a_package_with_relative_imports(start):
 
 def test_main_guards_do_not_run(start):
     agent = start("if __name__ == '__main__': raise SystemExit(9)\ndef run(mini_batch): return mini_batch")
-    assert agent.run()["frame"] == "done"
+    assert agent.run()["status"] == "succeeded"
 
 
 @pytest.mark.parametrize(
@@ -331,6 +331,13 @@ def test_main_guards_do_not_run(start):
         ("run = 5", "MissingRun", "score.py has no function run(mini_batch)"),
         ("raise SystemExit(4)", "SystemExit", "the script called sys.exit(4)"),
         ("import argparse; argparse.ArgumentParser().parse_args()", "SystemExit", "use parse_known_args()"),
+        (
+            "from argparse import *; p = ArgumentParser(); p.add_argument('--x', required=True); p.parse_args([])",
+            "SystemExit",
+            "the script called sys.exit(2): the following arguments are required: --x",
+        ),
+        ("async def run(m): return m", "AsyncFunction", "run() of score.py is async"),
+        ("async def init(): pass\ndef run(m): return m", "AsyncFunction", "init() of score.py is async"),
         ("def init(): raise OSError('no model')\ndef run(m): return m", "OSError", "no model"),
         ("import sys\ndef init(): sys.exit()\ndef run(m): return m", "SystemExit", "the script called sys.exit()"),
         ("def init(): raise KeyboardInterrupt\ndef run(m): return m", "KeyboardInterrupt", "KeyboardInterrupt"),
@@ -348,7 +355,7 @@ def test_scripts_that_cannot_start(start, script, category, message):
     assert category in agent.log(event["error"]["log"])
 
 
-def test_a_failed_init_leaves_although_threads_run(start):
+def test_failed_init_exits_despite_threads(start):
     agent = start(
         """
         import threading
@@ -363,7 +370,7 @@ def test_a_failed_init_leaves_although_threads_run(start):
     assert agent.wait() == 72
 
 
-def test_a_failing_shutdown_is_reported_and_exits_in_order(start):
+def test_failing_shutdown_is_reported_and_exits_normally(start):
     agent = start(
         """
         import atexit
@@ -379,20 +386,20 @@ def test_a_failing_shutdown_is_reported_and_exits_in_order(start):
     assert agent.stdout() == "at exit\n"
 
 
-def test_ready_says_how_long_and_which_python(start):
+def test_ready_reports_durations_and_python_version(start):
     agent = start("def run(mini_batch): return [__import__('platform').python_version()]", ready=False)
     event = agent.ready()
     assert event["init_seconds"] >= 0
     assert agent.run()["rows"].decode().strip() == event["python_version"]
 
 
-def test_paths_of_any_bytes_come_back_as_they_were(start):
+def test_paths_of_any_bytes_are_returned_unchanged(start):
     agent = start("import os\ndef run(mini_batch): return [os.fsencode(mini_batch[0])] + mini_batch")
     raw = {"bytes": "L2RhdGEv//4="}
     assert agent.run([raw])["rows"] == b"b'/data/\\xff\\xfe'\n" + b"/data/\xff\xfe\n"
 
 
-def test_the_package_folder_shadows_nothing(start):
+def test_package_folder_shadows_nothing(start):
     agent = start(
         """
         import sys, runner, logs
@@ -404,7 +411,7 @@ def test_the_package_folder_shadows_nothing(start):
     assert agent.run()["rows"] == b"1\n2\nFalse\n"
 
 
-def test_profiles(start):
+def test_profiler_counts_every_run(start):
     for module in ("cProfile", "profile"):
         agent = start("def work(): pass\ndef run(mini_batch): work(); return mini_batch", profiling_module=module)
         agent.run()
@@ -425,7 +432,7 @@ def test_settings_of_to_csv(start):
     assert event["rows"] == b'1,"x,y"\n2,NULL\n' and event["columns"] == ["a", "b"]
 
 
-def test_native_formats(start):
+def test_native_formats_keep_types(start):
     script = """
     import pandas
     def run(mini_batch):

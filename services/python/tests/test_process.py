@@ -1,4 +1,4 @@
-"""What user code can do to its process, and what the agent sees of it."""
+"""Effects of user code on its process, as seen by the agent."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from agent import BOOTSTRAP, STACK_DUMP_SIGNAL
 import gristmill
 
 
-def test_print_logging_and_children_land_in_their_files(start):
+def test_output_goes_to_its_files(start):
     agent = start(
         """
         import logging, os, subprocess, sys
@@ -61,8 +61,8 @@ def test_basic_config_of_the_script_takes_effect(start):
 
 
 @pytest.mark.parametrize("environment, expected", [({}, "3"), ({"OMP_NUM_THREADS": "7"}, "7")])
-def test_numeric_libraries_share_the_cores_unless_told_otherwise(start, monkeypatch, environment, expected):
-    """They read it when they are imported."""
+def test_numeric_libraries_share_the_cores_by_default(start, monkeypatch, environment, expected):
+    """The libraries read the variable when they are imported."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     agent = start(
         "import os\nTHREADS = os.environ['OMP_NUM_THREADS']\ndef run(mini_batch): print(THREADS); return mini_batch",
@@ -83,11 +83,11 @@ def test_megabytes_without_a_newline(start):
     agent = start(
         "def run(mini_batch):\n    print('x' * 5_000_000, end='')\n    return mini_batch", log_bytes_max=8 << 20
     )
-    assert agent.run()["frame"] == "done"
+    assert agent.run()["status"] == "succeeded"
     assert agent.stdout() == "x" * 5_000_000
 
 
-def test_log_files_stop_at_their_limit_and_say_so(start):
+def test_log_files_are_capped_with_a_note(start):
     agent = start(
         """
         import sys
@@ -99,7 +99,7 @@ def test_log_files_stop_at_their_limit_and_say_so(start):
         log_bytes_max=2000,
     )
     for _ in range(3):
-        assert agent.run()["frame"] == "done"
+        assert agent.run()["status"] == "succeeded"
     lines = agent.stdout().splitlines()
     assert len(agent.stdout()) < 2100
     assert lines[-1] == "[cut here: this file has reached its limit of 2000 bytes]"
@@ -144,22 +144,22 @@ def test_text_streams_are_real(start):
         "import builtins; builtins.print = None",
     ],
 )
-def test_what_a_script_does_to_its_process_breaks_nothing(start, statement):
+def test_changes_of_process_state_do_no_harm(start, statement):
     agent = start(f"import gc, os, signal, sys\ndef run(mini_batch):\n    {statement}\n    return mini_batch")
     assert agent.run(["a"])["rows"] == b"a\n"
     agent.run(["b"])
     agent.finish()
 
 
-def test_a_closed_stdout_is_opened_again_for_the_next_run(start):
+def test_closed_stdout_is_reopened_for_the_next_run(start):
     agent = start(
         "import sys\ndef run(mini_batch):\n    print(mini_batch)\n    sys.stdout.close()\n    return mini_batch"
     )
-    assert [agent.run([name])["frame"] for name in "abc"] == ["done"] * 3
+    assert [agent.run([name])["status"] for name in "abc"] == ["succeeded"] * 3
     assert agent.stdout() == "['a']\n['b']\n['c']\n"
 
 
-def test_the_process_ends_with_its_agent_while_user_code_holds_the_interpreter(start):
+def test_busy_process_ends_with_its_agent(start):
     agent = start(
         """
         import subprocess
@@ -189,13 +189,13 @@ def is_running(pid):
         return False
 
 
-def test_an_idle_process_ends_with_its_agent(start):
+def test_idle_process_ends_with_its_agent(start):
     agent = start("def run(mini_batch): return mini_batch")
     agent.socket.close()
     assert agent.wait() in (-signal.SIGKILL, 82)
 
 
-def test_the_status_page_says_what_the_process_does(start):
+def test_status_page_shows_the_activity(start):
     agent = start(
         """
         import os
@@ -211,12 +211,12 @@ def test_the_status_page_says_what_the_process_does(start):
     agent.wait_for_phase("run", 1)
     since = agent.status()[2]
     fifo.write_text("go on")
-    assert agent.receive()["frame"] == "done"
+    assert agent.receive()["status"] == "succeeded"
     agent.wait_for_phase("idle", 0)
     assert agent.status()[2] > since
 
 
-def test_hand_overs_that_wait_behind_a_slow_run_can_be_taken_back(start):
+def test_waiting_mini_batches_can_be_recalled(start):
     agent = start("def run(mini_batch):\n    open(mini_batch[0]).read()\n    return mini_batch")
     fifo = agent.folder / "fifo"
     os.mkfifo(fifo)
@@ -226,11 +226,11 @@ def test_hand_overs_that_wait_behind_a_slow_run_can_be_taken_back(start):
     fifo.write_text("go on")
     events = [agent.receive() for _ in range(4)]
     assert [(event["frame"], event["sequence"]) for event in events] == [
-        ("done", 1), ("recalled", 2), ("recalled", 3), ("done", 4),
+        ("answered", 1), ("recalled", 2), ("recalled", 3), ("answered", 4),
     ]  # fmt: skip
 
 
-def test_stacks_can_be_asked_for_while_user_code_holds_the_interpreter(start):
+def test_stacks_are_available_while_user_code_holds_the_interpreter(start):
     agent = start("def stuck():\n    sum(range(10**14))\ndef run(mini_batch): stuck()")
     agent.hand_over(agent.files(["a"]))
     agent.wait_for_phase("run", 1)
@@ -245,7 +245,7 @@ def test_stacks_can_be_asked_for_while_user_code_holds_the_interpreter(start):
     "statement, status",
     [("os._exit(5)", 5), ("os.kill(os.getpid(), 9)", -9), ("import faulthandler; faulthandler._sigsegv()", -11)],
 )
-def test_sudden_ends_show_as_the_end_of_the_stream(start, statement, status):
+def test_sudden_death_ends_the_stream(start, statement, status):
     agent = start(f"import os\ndef run(mini_batch):\n    print('before')\n    {statement}")
     agent.hand_over(agent.files(["a"]))
     assert agent.receive() is None
@@ -256,7 +256,7 @@ def test_sudden_ends_show_as_the_end_of_the_stream(start, statement, status):
 
 
 @pytest.mark.parametrize("ending", ["return mini_batch", "raise ValueError", "import sys; sys.exit(7)", "os._exit(0)"])
-def test_a_forked_child_never_speaks_for_its_parent(start, ending):
+def test_forked_child_never_answers_for_its_parent(start, ending):
     agent = start(
         f"""
         import os
@@ -305,12 +305,12 @@ def test_descriptors_of_the_agent_are_not_inherited(start):
     assert agent.run()["rows"] == b"False\n"
 
 
-def test_a_large_result_arrives_whole(start):
+def test_large_result_arrives_complete(start):
     agent = start("def run(mini_batch): return ['x' * 1000] * 20_000")
     assert agent.run()["rows"] == (b"x" * 1000 + b"\n") * 20_000
 
 
-def test_frames_may_come_in_any_pieces(start):
+def test_frames_may_arrive_in_any_pieces(start):
     import json
     import struct
 
@@ -321,7 +321,7 @@ def test_frames_may_come_in_any_pieces(start):
     assert agent.receive()["rows"] == b"a" * 50 + b"\n"
 
 
-def test_a_signal_handler_of_the_script_does_not_disturb_reading(start):
+def test_signal_handler_of_the_script_does_not_disturb_reading(start):
     agent = start(
         "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)\ndef run(mini_batch): return mini_batch"
     )
@@ -330,7 +330,7 @@ def test_a_signal_handler_of_the_script_does_not_disturb_reading(start):
     assert agent.run(["a"])["rows"] == b"a\n"
 
 
-def test_frames_nobody_knows_end_the_process_with_a_reason(start):
+def test_unknown_frames_end_the_process_with_a_reason(start):
     agent = start("def run(mini_batch): return mini_batch")
     agent.send({"frame": "surprise"})
     assert agent.receive() is None
@@ -338,7 +338,7 @@ def test_frames_nobody_knows_end_the_process_with_a_reason(start):
     assert "surprise" in agent.stderr_of_descriptor()
 
 
-def test_started_by_hand_it_says_so():
+def test_manual_start_prints_an_explanation():
     ended = subprocess.run([sys.executable, str(BOOTSTRAP)], capture_output=True, text=True, close_fds=True)
     assert ended.returncode == 72
     assert ended.stderr.startswith("gristmill: ") and ended.stderr.count("\n") == 1
@@ -353,7 +353,7 @@ def start_without_agent(package):
         )  # fmt: skip
 
 
-def test_an_extension_that_cannot_be_loaded_is_one_line(tmp_path):
+def test_unloadable_extension_is_reported_in_one_line(tmp_path):
     package = tmp_path / "gristmill"
     shutil.copytree(BOOTSTRAP.parent, package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     (package / "_native.abi3.so").write_text("no library")
@@ -362,7 +362,7 @@ def test_an_extension_that_cannot_be_loaded_is_one_line(tmp_path):
     assert "cannot load the worker package" in ended.stderr and ended.stderr.count("\n") == 1
 
 
-def test_an_extension_of_another_version_is_one_line(tmp_path):
+def test_extension_of_another_version_is_reported_in_one_line(tmp_path):
     package = tmp_path / "gristmill"
     shutil.copytree(BOOTSTRAP.parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "__init__.py").write_text('__version__ = "99.0.0"\n')
@@ -370,3 +370,72 @@ def test_an_extension_of_another_version_is_one_line(tmp_path):
     assert ended.returncode == 72
     assert f"extension is of version {gristmill.__version__} and its Python files are of 99.0.0" in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_failure_quotes_the_output_of_its_own_attempt(start):
+    agent = start(
+        """
+        import sys
+        print("at import")
+        def run(mini_batch):
+            for number in range(int(mini_batch[0])):
+                print("line", number)
+                print("error", number, file=sys.stderr)
+            raise ValueError
+        """
+    )
+    printed = [agent.run([count])["error"]["printed"].splitlines() for count in ("1", "0", "20")]
+    assert printed[0] == ["line 0", "error 0"]
+    assert printed[1] == []
+    assert printed[2] == [f"{what} {number}" for what in ("line", "error") for number in range(15, 20)]
+    assert "Printed last:\n  line 0\n  error 0\n" in agent.log("user/error/0/process000.txt")
+
+
+def test_quoted_output_is_bounded(start):
+    agent = start("def run(mini_batch):\n    print('x' * 100_000 + 'end', end='')\n    raise ValueError")
+    printed = agent.run()["error"]["printed"]
+    assert printed.endswith("xend") and len(printed) <= 2048
+
+
+@pytest.mark.parametrize(
+    "statement, chance",
+    [
+        ("import no_such_module", "perhaps"),
+        ("open('/no/such/model')", "perhaps"),
+        ("raise KeyError('model')", "perhaps"),
+        ("raise ConnectionRefusedError('registry')", "likely"),
+        ("raise TimeoutError", "likely"),
+        ("exec('try:\\n    raise ConnectionError\\nexcept OSError as e:\\n    raise KeyError from e')", "likely"),
+        ("raise MemoryError", "likely"),
+        ("import sys; sys.exit(2)", "never"),
+        ("exec('a b')", "never"),
+    ],
+)  # fmt: skip
+def test_chance_of_another_start(start, statement, chance):
+    agent = start(f"def init(): {statement}\ndef run(mini_batch): return mini_batch", ready=False)
+    event = agent.receive()
+    assert (event["frame"], event["chance"]) == ("init_failed", chance)
+
+
+def test_table_needs_pandas_before_the_first_mini_batch(start):
+    script = "import sys\nsys.path = [p for p in sys.path if '-packages' not in p]\ndef run(frame): return frame"
+    event = start(script, ready=False, tabular=True).receive()
+    assert (event["frame"], event["chance"], event["error"]["category"]) == ("init_failed", "never", "MissingPandas")
+    assert f"run {sys.executable} -m pip install pandas" in event["error"]["message"]
+    start(script)
+
+
+def test_process_without_its_socket_reports_it(start):
+    agent = start("import os\ndef run(mini_batch): os.closerange(3, 65536); return mini_batch")
+    agent.hand_over(agent.files(["a"]))
+    assert agent.wait() == 83
+    assert "the script closed the connection to the engine" in agent.stderr_of_descriptor()
+
+
+def test_process_without_its_socket_still_ends_with_its_agent(start):
+    agent = start("import os, time\ndef run(m): os.closerange(3, 65536); os.mkdir('closed'); time.sleep(1000)")
+    agent.hand_over(agent.files(["a"]))
+    while agent.process.poll() is None and not (agent.scratch / "closed").exists():
+        os.sched_yield()
+    agent.socket.close()
+    assert agent.wait() == -signal.SIGKILL

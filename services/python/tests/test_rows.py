@@ -1,4 +1,4 @@
-"""Rows of frames are byte for byte those of pandas, whatever is in them."""
+"""Rows of frames equal those of pandas, byte for byte, for any content."""
 
 import csv
 import io
@@ -62,7 +62,7 @@ MAJOR = int(pandas.__version__.split(".")[0])
 
 
 def instants_of(drawn):
-    """Instants of one precision, kept in one unit, the first of them missing or not."""
+    """Generates instants of one precision and one unit, with or without a missing first value."""
     numbers, factor, unit, is_first_missing = drawn
     nanoseconds = [number * factor % 2**62 - 2**61 for number in numbers]
     if factor == 86_400 * 10**9:
@@ -89,7 +89,7 @@ def expected(frame, **arguments):
 
 @settings(max_examples=600, deadline=None)
 @given(frames(), st.sampled_from([" ", ",", "\t", ";", "|"]))
-def test_delimited_text_is_that_of_pandas(frame, separator):
+def test_delimited_text_equals_that_of_pandas(frame, separator):
     try:
         text = expected(frame, sep=separator)
     except csv.Error as error:
@@ -105,7 +105,7 @@ def test_delimited_text_is_that_of_pandas(frame, separator):
 @example(
     [float(f"{digits}e{exponent}") for digits in ("1", "1.5", "9.999999999999999") for exponent in range(-320, 309, 1)]
 )
-def test_floats_are_those_of_pandas_and_of_repr(values):
+def test_floats_equal_those_of_pandas_and_repr(values):
     frame = pandas.DataFrame({"f": values})
     assert natively(frame) == expected(frame)
     assert natively(pandas.DataFrame({"f": pandas.Series(values, dtype=object)})) == expected(frame)
@@ -114,19 +114,19 @@ def test_floats_are_those_of_pandas_and_of_repr(values):
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.floats(width=32), min_size=1))
 @example([float(numpy.float32(f"1.1e{exponent}")) for exponent in range(-45, 39)])
-def test_short_floats_are_those_of_pandas(values):
+def test_short_floats_equal_those_of_pandas(values):
     frame = pandas.DataFrame({"f": numpy.array(values, dtype="float32")})
     assert natively(frame) == expected(frame)
 
 
 def natively(frame, separator=" "):
-    """The text of the extension; a test that means it must not pass by falling back."""
+    """Returns the text of the extension; tests of it must not pass by falling back to pandas."""
     text = delimited.format_natively(frame, delimited.probe_dialect(separator))
     assert text is not None
     return text
 
 
-def test_the_native_writer_is_in_use():
+def test_native_writer_is_in_use():
     formatter = rows.Text({})
     formatter.of_frame(pandas.DataFrame({"a": [1]}))
     assert formatter._frames._dialect is not None
@@ -164,7 +164,7 @@ def test_frames_that_never_need_the_fallback(frame):
     ],
     ids=range(6),
 )
-def test_odd_objects_are_left_to_pandas(cells):
+def test_pandas_formats_odd_objects(cells):
     frame = pandas.DataFrame({"a": pandas.Series(cells, dtype=object)})
     assert rows.Text({}).of_frame(frame)[0] == expected(frame)
 
@@ -191,7 +191,7 @@ def test_instants_of_all_times_are_written_natively():
     assert natively(fine, ",") == expected(fine, sep=",")
 
 
-def test_the_precision_of_instants_is_decided_chunk_by_chunk():
+def test_precision_of_instants_is_decided_chunk_by_chunk():
     first_day = numpy.datetime64("2020-01-01", "ns")
     times = numpy.full(120_000, first_day)
     times[-1] += numpy.timedelta64(1, "ms")
@@ -218,7 +218,7 @@ def test_settings_of_to_csv_are_kept(arguments):
     assert names == {"index": ["", "a", "b"], "columns": ["b"]}.get(next(iter(arguments)), ["a", "b"])
 
 
-def test_file_names_of_any_bytes_go_out_as_they_were():
+def test_file_names_of_any_bytes_are_written_unchanged():
     name = b"/data/\xff\xfe x".decode("utf-8", "surrogateescape")
     assert rows.Text({}).of_list([name])[0] == b"/data/\xff\xfe x\n"
     assert rows.Text({}).of_frame(pandas.DataFrame({"a": [name]}, dtype=object))[0] == b'"/data/\xff\xfe x"\n'
@@ -241,7 +241,7 @@ def test_lists_are_lines_of_format(elements):
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 4).flatmap(lambda size: st.lists(column_of(size), min_size=1, max_size=3)))
-def test_json_lines_say_the_same_as_the_frame(columns):
+def test_json_lines_equal_the_frame(columns):
     frame = pandas.DataFrame({f"c{position}": pandas.Series(column) for position, column in enumerate(columns)})
     written, _ = rows.JsonLines().of_frame(frame)
     lines = [json.loads(line, parse_constant=None) for line in written.decode().split("\n")[:-1]]
@@ -309,7 +309,7 @@ def test_parquet_through_pyarrow_and_without_it(monkeypatch):
         rows.Parquet().of_frame(frame)
 
 
-def test_a_column_that_parquet_cannot_hold_is_named():
+def test_column_unsupported_by_parquet_is_named():
     frame = pandas.DataFrame({"fine": [1, 2], "mixed": [b"bytes", 3]})
     with pytest.raises(rows.RowsError, match="column 'mixed' of the result cannot be written"):
         rows.Parquet().of_frame(frame)
@@ -329,7 +329,7 @@ def test_csv_lists():
     assert rows.Csv({}).of_list([["a", 1], ("b", None)]) == (b"a,1\nb,\n", None)
 
 
-def test_the_probe_of_csv_quoting_matches_this_interpreter():
+def test_probe_of_csv_quoting_matches_this_interpreter():
     quoted = delimited.probe_dialect(" ").quoted
     text = io.StringIO()
     csv.writer(text, lineterminator="\n", delimiter=" ").writerow(["a\rb", "c"])

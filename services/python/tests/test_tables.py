@@ -1,4 +1,4 @@
-"""Tables from the agent: the frame that `run` gets, and where its rows go."""
+"""Tables from the agent: the frame for `run`, and the lifetime of its memory."""
 
 import datetime
 import decimal
@@ -19,7 +19,7 @@ def batch(**columns):
 
 def shown(agent, table):
     event = agent.run_table(table)
-    assert event["frame"] == "done", event
+    assert event["status"] == "succeeded", event
     return event["rows"].decode().splitlines()
 
 
@@ -71,6 +71,20 @@ def test_column_types(start):
     ]
 
 
+def test_json_text_becomes_python_values(start):
+    agent = start(SHOW)
+    cells = ['{"a": [1, null, {"b": "é"}]}', None, '"text"', "[]", "18446744073709551616", "1.5", "true", "NaN", "null"]
+    field = pa.field("j", pa.large_string(), metadata={"ARROW:extension:name": "arrow.json"})
+    table = pa.record_batch([pa.array(cells, pa.large_string())], schema=pa.schema([field]))
+    values = "[{'a': [1, None, {'b': 'é'}]}, None, 'text', [], 18446744073709551616, 1.5, True, nan, None]"
+    assert shown(agent, table) == [f"j|object|{values}"]
+    many = pa.record_batch(
+        [pa.array([f'["{"x" * 1000}", {row}]' for row in range(2000)], pa.large_string())], schema=pa.schema([field])
+    )
+    [line] = shown(agent, many)
+    assert line.count("['xxx") == 2000 and line.endswith("', 1999]]"), "several calls of the parser make one column"
+
+
 def test_types_that_need_pyarrow(start):
     agent = start(SHOW)
     table = batch(
@@ -92,12 +106,12 @@ def test_types_that_need_pyarrow(start):
     assert lines[5] == "plain|int64|[1, 2]"
 
 
-def test_a_missing_pyarrow_is_named_with_the_column(start):
+def test_missing_pyarrow_is_named_with_the_column(start):
     agent = start("import sys\nsys.modules['pyarrow'] = None\n" + SHOW)
     event = agent.run_table(batch(money=pa.array([decimal.Decimal("1.50")])))
-    assert event["frame"] == "failed" and event["load_failed"] and not event["illegal_result"]
+    assert event["status"] == "load_failed"
     assert "column 'money'" in event["error"]["message"] and "pyarrow" in event["error"]["message"]
-    assert shown(agent, batch(i=pa.array([1]))) == ["i|int64|[1]"], "and the process goes on"
+    assert shown(agent, batch(i=pa.array([1]))) == ["i|int64|[1]"], "the process continues"
 
 
 def test_instants_out_of_range_keep_their_unit(start):
@@ -106,7 +120,7 @@ def test_instants_out_of_range_keep_their_unit(start):
     assert lines[0].startswith(("t|datetime64[us]|[Timestamp('1066-", "t|object|[datetime.datetime(1066,"))
 
 
-def test_the_index_starts_at_zero_and_names_may_repeat(start):
+def test_index_starts_at_zero_and_names_may_repeat(start):
     agent = start(
         """
         def run(frame):
@@ -120,7 +134,7 @@ def test_the_index_starts_at_zero_and_names_may_repeat(start):
         ]  # fmt: skip
 
 
-def test_the_frame_is_the_scripts_own(start):
+def test_script_may_change_its_frame(start):
     agent = start(
         """
         def run(frame):
@@ -158,10 +172,10 @@ def test_memory_files_are_closed_after_use(start):
 def test_records_that_failed_before_run_do_not_make_a_result_short(start):
     agent = start("def run(frame): return frame", strict_results=True)
     event = agent.run_table(batch(n=pa.array([1, 2])), total=5)
-    assert (event["frame"], event["returned"]) == ("done", 2)
+    assert (event["status"], event["returned"]) == ("succeeded", 2)
 
 
-def test_a_damaged_table_fails_the_mini_batch_only(start):
+def test_damaged_table_fails_only_its_mini_batch(start):
     import os
 
     agent = start("def run(frame): return frame")
@@ -169,7 +183,7 @@ def test_a_damaged_table_fails_the_mini_batch_only(start):
     os.write(memory, b"\xff\xff\xff\xff" + b"\x10\0\0\0" + b"garbage" * 10)
     agent.hand_over(agent.mini_batch({"kind": "table", "rows": 1, "total": 1, "bytes": 70}), descriptors=[memory])
     event = agent.receive()
-    assert event["frame"] == "failed" and event["load_failed"]
+    assert event["status"] == "load_failed"
     assert "cannot be read" in event["error"]["message"]
     agent.hand_over(agent.mini_batch({"kind": "table", "rows": 1, "total": 1, "bytes": 70}))
     assert "without its memory file" in agent.receive()["error"]["message"]
@@ -190,7 +204,7 @@ def test_repeated_and_unique_texts(start, rows):
     assert event["rows"].decode() == "".join(f"x u{n}\n" for n in range(rows))
 
 
-def test_a_frame_stays_as_it_is_when_others_come_after_it(start):
+def test_later_frames_do_not_change_a_frame(start):
     agent = start(
         """
         kept = []
@@ -205,8 +219,8 @@ def test_a_frame_stays_as_it_is_when_others_come_after_it(start):
         assert shown(agent, table)[: round + 1] == ["1 a 3", "2 b 1", "3 a 2"][: round + 1]
 
 
-def test_texts_that_come_back_and_texts_that_never_do(start):
-    """More values than are remembered, in one column again and again, in the other always new ones."""
+def test_recurring_and_unique_texts_across_mini_batches(start):
+    """One column repeats more values than the cache holds, the other has only new ones."""
     agent = start(
         """
         def run(frame):

@@ -39,7 +39,7 @@ def test_entry_script_in_a_worker(start):
     assert agent.stdout() == ""
 
 
-def test_the_logger_is_an_ordinary_one(start):
+def test_logger_is_an_ordinary_logger(start):
     agent = start(
         """
         import logging, sys
@@ -58,7 +58,7 @@ def test_the_logger_is_an_ordinary_one(start):
     assert agent.stderr() == "everywhere\n" and "|EntryScript|WARNING|" in agent.stdout()
 
 
-def test_the_log_folder_is_there_to_write_to(start):
+def test_log_folder_is_writable(start):
     agent = start(
         """
         import os
@@ -69,10 +69,10 @@ def test_the_log_folder_is_there_to_write_to(start):
             return mini_batch
         """
     )
-    assert agent.run()["frame"] == "done"
+    assert agent.run()["status"] == "succeeded"
 
 
-def test_without_an_output_folder_there_is_the_working_directory(start):
+def test_output_folder_defaults_to_the_working_directory(start):
     agent = start(
         "from azureml_user.parallel_run import EntryScript\ndef run(mini_batch): return [EntryScript().output_dir]",
         output=None,
@@ -92,7 +92,7 @@ def local(tmp_path, script, **environment):
     return ended
 
 
-def test_entry_script_in_a_plain_python(tmp_path):
+def test_entry_script_works_in_a_plain_python(tmp_path):
     script = """
     from azureml_user.parallel_run import EntryScript
     entry = EntryScript()
@@ -156,7 +156,7 @@ def test_names_that_the_stand_in_lacks_can_be_imported_but_not_used(start):
     assert error["message"].startswith("azureml.core.Dataset.get_by_name needs the real azureml-core")
 
 
-def test_an_installed_azureml_wins(start, tmp_path):
+def test_installed_azureml_takes_precedence(start, tmp_path):
     package = tmp_path / "site" / "azureml" / "core"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("REAL = True")

@@ -1,28 +1,28 @@
-//! The clock by which leases lapse and delays end. Tests hold a manual one, so that none of them sleeps.
+//! The clock that ends leases and delays. Tests use a manual clock, so that none of them sleeps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Says what time it is.
+/// A source of the current time.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// The wall clock, the only one that processes sharing a file agree on. Setting it back lengthens the leases that
-    /// run at that moment.
+    /// The wall clock, the only clock on which processes that share a file agree. Setting it back lengthens the leases
+    /// that exist at that moment.
     System,
-    /// The clock of the tokio runtime, which tests can pause.
+    /// The clock of the Tokio runtime, which tests can pause.
     Tokio(tokio::time::Instant),
-    /// A clock that moves when it is told to.
+    /// A clock that tests advance.
     Manual(ManualClock),
 }
 
 impl Clock {
-    /// The clock of the tokio runtime.
+    /// Returns the clock of the Tokio runtime.
     pub fn tokio() -> Self {
         Self::Tokio(tokio::time::Instant::now())
     }
 
-    /// Milliseconds since some moment in the past.
+    /// Returns the milliseconds since a fixed moment in the past.
     pub(crate) fn now_milliseconds(&self) -> i64 {
         match self {
             Self::System => whole_milliseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
@@ -31,32 +31,32 @@ impl Clock {
         }
     }
 
-    /// The moment that lies `duration` ahead.
+    /// Returns the time `duration` from now.
     pub(crate) fn after(&self, duration: Duration) -> i64 {
         self.now_milliseconds().saturating_add(milliseconds(duration))
     }
 }
 
-/// A clock that stands still until it is advanced. Clones share the time.
+/// A clock that stands still until a test advances it. Clones share the time.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<AtomicI64>);
 
-/// Where clocks start that do not follow the wall clock: a date like today's (2023-11-14), so that stored times look alike.
+/// The start of clocks that do not follow the wall clock: a recent date (2023-11-14), so that stored times look real.
 const START_MILLISECONDS: i64 = 1_700_000_000_000;
 
 impl ManualClock {
-    /// A clock at an arbitrary moment.
+    /// Creates a clock at an arbitrary time.
     pub fn new() -> Self {
         Self(Arc::new(AtomicI64::new(START_MILLISECONDS)))
     }
 
-    /// A clock that shows that date.
+    /// Creates a clock that shows this date.
     pub fn at(date: SystemTime) -> Self {
         let since_epoch = date.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(Arc::new(AtomicI64::new(whole_milliseconds(since_epoch))))
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn advance(&self, duration: Duration) {
         self.0.fetch_add(milliseconds(duration), Ordering::SeqCst);
     }
@@ -69,18 +69,18 @@ impl Default for ManualClock {
 }
 
 fn whole_milliseconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).expect("clocks show a date that fits")
+    i64::try_from(duration.as_millis()).expect("dates of clocks fit")
 }
 
-/// A century: longer than anything waits, and short enough that no sum overflows.
+/// A century: longer than any wait, and short enough that no sum overflows.
 const CENTURY: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
-/// Rounded up, so that nothing ends early.
+/// Converts to milliseconds, rounded up so that nothing ends early.
 fn milliseconds(duration: Duration) -> i64 {
     whole_milliseconds(duration.min(CENTURY) + Duration::from_nanos(999_999))
 }
 
-/// The moment until which a call waits.
+/// Returns the deadline of a call that waits this long.
 pub(crate) fn deadline(wait: Duration) -> tokio::time::Instant {
     tokio::time::Instant::now() + wait.min(CENTURY)
 }

@@ -1,20 +1,21 @@
 //! One shared queue seen as many: each job gets a view of it, and a view is a [`Queue`].
 //!
-//! A fleet shares one queue between all jobs, while whoever works on a job wants to be alone with it. So one loop
-//! receives, as much as all views together ask for, and sorts what comes by group. A group that nobody has a view of
-//! yet is told to the owner as an [`Arrival`]; its deliveries wait, their leases extended, until the owner opens a
-//! view or refuses them. What waits in vain for a reader that has moved on is given back for others.
+//! A compute target shares one queue between all jobs, while an agent or a reducer works on one job. So one loop
+//! receives as much as all views together ask for, and sorts it by group. The loop reports a group without a view to
+//! the owner as an [`Arrival`]; its deliveries wait, their leases extended, until the owner opens a view or refuses
+//! them. The demultiplexer returns deliveries to the queue if their reader does not fetch them.
 //!
-//! Sending, extending and acknowledging go straight through: a receipt of a view is one of the shared queue.
+//! Sending, extending and acknowledging pass through unchanged: a receipt of a view is a receipt of the shared queue.
 
 mod state;
 mod view;
 
+use std::collections::HashSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::{ExponentialBuilder, Retryable};
+use backon::{BackoffBuilder, ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -24,73 +25,79 @@ use crate::{Delivery, Error, Message, Queue, Receipt, Receive};
 use state::{Poll, Shared};
 pub use view::View;
 
-/// Arrivals that the owner has not looked at yet, before receiving waits for it.
+/// Arrivals that the owner has not yet handled, before receiving waits for the owner.
 const ARRIVALS_MAX: usize = 256;
-/// Pauses between calls to a queue that does not answer, each twice as long as the one before.
-const PAUSE_MIN: Duration = Duration::from_millis(200);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Pauses between calls to a queue that does not answer.
+const RETRY: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_millis(200))
+    .with_max_delay(Duration::from_secs(10))
+    .without_max_times();
 
-/// How a shared queue is split.
+/// Settings of a demultiplexer.
 #[derive(Clone, Debug)]
 pub struct DemultiplexerOptions {
-    /// Whose a message is; in the error, why it cannot be read.
-    pub group_of: fn(&Bytes) -> Result<String, String>,
-    /// How deliveries that nobody here wants go back.
+    /// Returns the group of a message, or why it cannot be read.
+    pub group_of: fn(&Bytes) -> Result<String, Unreadable>,
+    /// How unwanted deliveries return to the queue.
     pub return_by: ReturnBy,
-    /// Leases of deliveries that wait for a view or its reader.
+    /// Lease of deliveries that wait for a view or its reader.
     pub lease: Duration,
     /// The longest wait of one call to the shared queue.
     pub poll_wait: Duration,
-    /// Messages to receive while there are no views, so that groups are noticed. Where there are some, others come with
-    /// what their readers ask for.
+    /// Number of messages to receive while there are no views, so that the owner learns of groups. Once there are
+    /// views, messages of other groups arrive together with those that readers request.
     pub idle_wish: usize,
-    /// How long a delivery waits for the reader of its view before it is given back; `None`: for ever.
+    /// How long a delivery waits for the reader of its view before it is returned; `None`: without limit.
     pub hold_max: Option<Duration>,
 }
 
-/// How deliveries that nobody here wants go back.
+/// Why a message cannot be read, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable(pub String);
+
+/// How unwanted deliveries return to the queue.
 #[derive(Clone, Copy, Debug)]
 pub enum ReturnBy {
-    /// Their leases end. The next delivery counts on.
+    /// Releases them. The next delivery continues the count.
     Release,
-    /// What the function makes of them is sent, then they are acknowledged. The next delivery is a first one, so the
-    /// function puts into the body what the queue had counted.
+    /// Sends the bodies that the function returns, equal ones once, then acknowledges the deliveries. The next delivery
+    /// counts as the first, so the function records the previous count in the body.
     Republish(fn(&Delivery) -> Bytes),
 }
 
-/// What the owner of a demultiplexer should look at.
+/// An event that the owner of a demultiplexer must handle.
 #[derive(Debug)]
 pub enum Arrival {
-    /// Deliveries of this group wait for a view, or to be refused.
+    /// Deliveries of this group wait until the owner opens a view or refuses them.
     NewGroup(String),
-    /// A message that is none of ours. It stays leased for a while, and is the owner's to acknowledge.
+    /// A message that cannot be read. It stays leased for a while; the owner acknowledges it.
     Unreadable {
         /// The message.
         delivery: Delivery,
         /// Why it cannot be read.
         reason: String,
     },
-    /// The shared queue cannot be used; nothing more is received.
+    /// The shared queue cannot be used; receiving has stopped.
     Failed(Error),
 }
 
-/// What becomes of deliveries that wait for a view.
+/// How to end the wait of deliveries without a view.
 #[derive(Clone, Copy, Debug)]
 pub enum Refusal {
-    /// They are of no use to anybody, and acknowledged. Only those received before the reason was looked up: a job may
-    /// be opened again at any time.
+    /// Acknowledges them because nothing needs them. Only those received before the owner looked up the group, because
+    /// a job may be opened again at any time.
     Drop {
-        /// When the looking up began.
+        /// When the look-up began.
         received_before: Instant,
     },
-    /// Somebody else may want them.
+    /// Returns them to the queue, for another process.
     GiveBack {
-        /// How long nobody receives them, where the queue can do that.
+        /// How long they stay invisible, if the queue supports that.
         delay: Duration,
     },
 }
 
-/// Splits one shared queue. Dropping it ends receiving, and the views are empty from then on.
+/// Splits one shared queue into views. Dropping it stops receiving, and the views then stay empty.
 #[derive(Debug)]
 pub struct Demultiplexer {
     shared: Arc<Shared>,
@@ -99,7 +106,7 @@ pub struct Demultiplexer {
 }
 
 impl Demultiplexer {
-    /// Starts receiving. The second part tells what its owner should look at, and must be read.
+    /// Starts receiving. The owner must read the returned channel.
     pub fn start(queue: Arc<dyn Queue>, options: DemultiplexerOptions) -> (Self, mpsc::Receiver<Arrival>) {
         let shared = Arc::new(Shared::new(queue, options));
         let (arrivals, receiver) = mpsc::channel(ARRIVALS_MAX);
@@ -109,18 +116,18 @@ impl Demultiplexer {
         (Self { shared, polling: tokio::sync::Mutex::new(Some(polling)), _keeping: keeping }, receiver)
     }
 
-    /// The view of a group. What waits for it goes there.
+    /// Opens the view of a group, which gets the deliveries that wait for it.
     pub fn view(&self, group: &str) -> Arc<View> {
         self.shared.open(group);
         Arc::new(View::new(self.shared.clone(), group.to_owned()))
     }
 
-    /// Nobody reads the view of a group any more. If something waits there, the group is told as a new one.
+    /// Closes the view of a group. If deliveries wait there, the owner gets another [`Arrival::NewGroup`].
     pub fn close(&self, group: &str) {
         self.shared.close(group);
     }
 
-    /// Ends the waiting of deliveries for a view that is not opened, or has been closed.
+    /// Ends the wait of deliveries whose view is not open.
     pub async fn refuse(&self, group: &str, refusal: Refusal) -> Result<(), Error> {
         match refusal {
             Refusal::Drop { received_before } => {
@@ -130,12 +137,12 @@ impl Demultiplexer {
             }
             Refusal::GiveBack { delay } => {
                 let deliveries = self.shared.take_unviewed(group, None);
-                give_back(&*self.shared.queue, self.shared.options.return_by, group, deliveries, delay).await
+                return_deliveries(&*self.shared.queue, self.shared.options.return_by, group, deliveries, delay).await
             }
         }
     }
 
-    /// Receives nothing for that long, whoever asks.
+    /// Pauses receiving for this long.
     pub fn pause(&self, time: Duration) {
         self.shared.pause_until(Instant::now() + time);
     }
@@ -145,23 +152,24 @@ impl Demultiplexer {
         self.shared.set_idle_wish(messages);
     }
 
-    /// Since when nothing has been held here, by a view's reader or waiting for one; `None`: something is.
+    /// Returns since when no delivery has been held here, by a reader or waiting for one; `None` if one is.
     pub fn quiet_since(&self) -> Option<Instant> {
         self.shared.quiet_since()
     }
 
-    /// Stops receiving for good, and gives back everything that no reader has yet.
+    /// Stops receiving permanently, and returns all deliveries that no reader has to the queue.
     pub async fn drain(&self) -> Result<(), Error> {
         if let Some(polling) = self.polling.lock().await.take() {
             polling.abort();
             let _ = polling.await;
-            // What a backend has fetched ahead goes back too.
+            // Also returns what the backend has prefetched.
             let (visibility, wait) = (self.shared.options.lease, Duration::ZERO);
             self.shared.queue.receive(Receive { messages_max: 0, visibility, wait }).await?;
         }
         self.shared.stop();
         for (group, deliveries) in self.shared.take_all() {
-            give_back(&*self.shared.queue, self.shared.options.return_by, &group, deliveries, Duration::ZERO).await?;
+            return_deliveries(&*self.shared.queue, self.shared.options.return_by, &group, deliveries, Duration::ZERO)
+                .await?;
         }
         Ok(())
     }
@@ -173,9 +181,9 @@ impl Drop for Demultiplexer {
     }
 }
 
-/// Receives what is asked for, and sorts it.
+/// Receives what readers request, and sorts it by group.
 async fn poll(shared: Arc<Shared>, arrivals: mpsc::Sender<Arrival>) {
-    let mut pause = PAUSE_MIN;
+    let mut pauses = RETRY.build();
     loop {
         let request = match shared.next_poll() {
             Poll::Receive(request) => request,
@@ -188,23 +196,23 @@ async fn poll(shared: Arc<Shared>, arrivals: mpsc::Sender<Arrival>) {
                 continue;
             }
         };
-        let told = match shared.queue.receive(request).await {
+        let arrived = match shared.queue.receive(request).await {
             Ok(deliveries) => {
-                pause = PAUSE_MIN;
+                pauses = RETRY.build();
                 shared.arrived(deliveries, request.visibility)
             }
             Err(error) => {
                 shared.failed(&error);
                 if matches!(error, Error::Unavailable { .. }) {
-                    tracing::warn!("{error}; trying again in {pause:?}");
+                    let pause = pauses.next().expect("the number of retries has no limit");
+                    tracing::warn!("{error:#}; trying again in {pause:?}");
                     sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
                     continue;
                 }
                 vec![Arrival::Failed(error)]
             }
         };
-        for arrival in told {
+        for arrival in arrived {
             let is_last = matches!(arrival, Arrival::Failed(_));
             if arrivals.send(arrival).await.is_err() || is_last {
                 return;
@@ -213,7 +221,7 @@ async fn poll(shared: Arc<Shared>, arrivals: mpsc::Sender<Arrival>) {
     }
 }
 
-/// Extends the leases of what waits, and gives back what waits in vain.
+/// Extends the leases of waiting deliveries, and returns those that have waited too long.
 async fn keep(shared: Arc<Shared>) {
     let lease = shared.options.lease;
     let period = shared.options.hold_max.map_or(lease / 3, |hold_max| hold_max.min(lease / 3));
@@ -221,9 +229,9 @@ async fn keep(shared: Arc<Shared>) {
         sleep(period).await;
         for (group, excess) in shared.take_excess() {
             let count = excess.len();
-            match give_back(&*shared.queue, shared.options.return_by, &group, excess, Duration::ZERO).await {
-                Ok(()) => tracing::debug!(job.id = group, "{count} messages that nobody here needs are given back"),
-                Err(error) => tracing::warn!(job.id = group, "cannot give {count} messages back: {error}"),
+            match return_deliveries(&*shared.queue, shared.options.return_by, &group, excess, Duration::ZERO).await {
+                Ok(()) => tracing::debug!(job.id = group, "returned {count} messages that no reader here fetched"),
+                Err(error) => tracing::warn!(job.id = group, "cannot return {count} messages: {error:#}"),
             }
         }
         let leases: Vec<(Receipt, Duration)> =
@@ -234,13 +242,13 @@ async fn keep(shared: Arc<Shared>) {
         let extended_at = Instant::now();
         match shared.queue.extend(&leases).await {
             Ok(lost) => shared.extended(extended_at, &lost),
-            Err(error) => tracing::warn!("cannot extend {} leases, trying again: {error}", leases.len()),
+            Err(error) => tracing::warn!("cannot extend {} leases, trying again: {error:#}", leases.len()),
         }
     }
 }
 
-/// Gives deliveries back, after `delay` where the queue can do that.
-async fn give_back(
+/// Returns deliveries to the queue, invisible for `delay` if the queue supports that.
+async fn return_deliveries(
     queue: &dyn Queue,
     return_by: ReturnBy,
     group: &str,
@@ -261,8 +269,11 @@ async fn give_back(
         }
         ReturnBy::Republish(body_of) => {
             let delay = delay.min(queue.limits().delay_max);
-            let message = |delivery| Message { body: body_of(delivery), group: group.to_owned(), delay };
-            let messages: Vec<Message> = deliveries.iter().map(message).collect();
+            // Copies that meet return as one message. Calls whose answers are lost make copies, so they would multiply
+            // from return to return.
+            let mut seen = HashSet::new();
+            let bodies = deliveries.iter().map(body_of).filter(|body| seen.insert(body.clone()));
+            let messages: Vec<Message> = bodies.map(|body| Message { body, group: group.to_owned(), delay }).collect();
             persist(|| queue.send(messages.clone())).await?;
             persist(|| queue.acknowledge(&receipts)).await.map(drop)
         }

@@ -1,26 +1,29 @@
 //! Why a call failed, sorted by what the caller does next.
 
+use std::error::Error as StdError;
+use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
+
 /// A call to a queue failed. Losing a lease is not an error, see [`Queue`](crate::Queue).
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+///
+/// `{}` names the queue and what it cannot do; `{:#}` adds the cause, as `anyhow` does.
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The queue does not answer now and may later: call again, after a pause that grows.
-    #[error("queue {queue} does not answer: {reason}")]
+    /// The queue does not answer now and may later: call again, after a growing pause.
     Unavailable {
         /// Path or address.
         queue: String,
         /// What happened, and what may help.
-        reason: String,
+        source: Cause,
     },
-    /// No call will succeed until somebody changes something: stop, and show this.
-    #[error("queue {queue} cannot be used: {reason}")]
+    /// No call will succeed until a person changes something: stop, and show this.
     Misconfigured {
         /// Path or address.
         queue: String,
         /// What is wrong, and what to do about it.
-        reason: String,
+        source: Cause,
     },
-    /// A message is larger than the queue carries, and none of its batch was sent: send a reference instead.
-    #[error("a message of {bytes} bytes is larger than the {bytes_max} that queue {queue} carries")]
+    /// A message is larger than the queue allows, and no message of its batch was sent: send a reference instead.
     TooLarge {
         /// Path or address.
         queue: String,
@@ -31,8 +34,24 @@ pub enum Error {
     },
 }
 
+impl Display for Error {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable { queue, .. } => write!(formatter, "queue {queue} does not answer")?,
+            Self::Misconfigured { queue, .. } => write!(formatter, "queue {queue} cannot be used")?,
+            Self::TooLarge { queue, bytes, bytes_max } => {
+                write!(formatter, "a message of {bytes} bytes exceeds the limit of queue {queue}, {bytes_max} bytes")?;
+            }
+        }
+        match self.source() {
+            Some(cause) if formatter.alternate() => write!(formatter, ": {cause}"),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Error {
-    /// Which error it is, in a word for machines.
+    /// Returns the kind of the error in one word, for metrics.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Unavailable { .. } => "unavailable",
@@ -42,10 +61,70 @@ impl Error {
     }
 }
 
+/// The cause of an error in words for people, and the error of the service or system from which they were made.
+///
+/// The words quote that error, so that no text appears twice: like [`std::io::Error`], a cause ends the chain of
+/// [`source`](StdError::source), and [`get_ref`](Self::get_ref) returns the error behind it.
+#[derive(Clone, Debug)]
+pub struct Cause {
+    words: String,
+    error: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+impl Cause {
+    pub(crate) fn new(words: impl Into<String>, error: impl StdError + Send + Sync + 'static) -> Self {
+        Self { words: words.into(), error: Some(Arc::new(error)) }
+    }
+
+    /// Returns the error from which the words were made, if a service or the system reported one.
+    pub fn get_ref(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
+        self.error.as_deref()
+    }
+}
+
+impl From<String> for Cause {
+    fn from(words: String) -> Self {
+        Self { words, error: None }
+    }
+}
+
+impl From<&str> for Cause {
+    fn from(words: &str) -> Self {
+        Self::from(words.to_owned())
+    }
+}
+
+impl Display for Cause {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.words)
+    }
+}
+
+impl StdError for Cause {}
+
 /// Fails if a body is larger than `bytes_max`.
 pub(crate) fn check_sizes(messages: &[crate::Message], bytes_max: usize, queue: &str) -> Result<(), Error> {
     match messages.iter().map(|message| message.body.len()).max() {
         Some(bytes) if bytes > bytes_max => Err(Error::TooLarge { queue: queue.to_owned(), bytes, bytes_max }),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cause_is_kept_and_shown_once() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let source = Cause::new(format!("start the broker ({refused})"), refused);
+        let error = Error::Unavailable { queue: "tasks".to_owned(), source };
+        assert_eq!(error.to_string(), "queue tasks does not answer");
+        assert_eq!(format!("{error:#}"), "queue tasks does not answer: start the broker (connection refused)");
+        let chain = std::iter::successors(Some(&error as &dyn StdError), |error| (*error).source());
+        assert_eq!(chain.map(ToString::to_string).collect::<Vec<_>>().join(": "), format!("{error:#}"));
+        let cause = error.source().and_then(|source| source.downcast_ref::<Cause>()).expect("a cause");
+        let refused = cause.get_ref().and_then(|error| error.downcast_ref::<std::io::Error>()).expect("the system's");
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     }
 }

@@ -1,22 +1,22 @@
-//! Where roles meet: a queue that delivers every message at least once, under a lease.
+//! Queues that connect the roles: each delivers every message at least once, under a lease.
 //!
 //! The one idea: the documentation of [`Queue`] is the contract, [`contract`] is the same contract as tests, and every
 //! backend passes it. Backends differ where the services behind them differ; each difference is a field of
 //! [`contract::Capabilities`], so it is written down once.
 //!
-//! The life of a message: *sent*, *delayed* for as long as it asked, *visible*, *in flight* from the moment it is
-//! received until its lease ends, and then either gone (acknowledged) or visible again (lapsed or released). Each
-//! hand-over is a [`Delivery`] with a [`Receipt`] of its own and a count.
+//! The life of a message: *sent*, *delayed* for the requested time, *visible*, *in flight* from the moment it is
+//! received until its lease ends, and then either removed (acknowledged) or visible again (expired or released). Each
+//! hand-over is a [`Delivery`] with its own [`Receipt`] and a count.
 //!
-//! | backend | for | a killed process loses | leases end |
+//! | backend | used for | a killed process loses | leases end |
 //! |---|---|---|---|
 //! | [`SqliteQueue`] | one machine, nothing to install | nothing | by the wall clock |
 //! | [`RabbitQueue`] | several machines, on RabbitMQ | nothing | with their connection |
-//! | [`SqsQueue`] | several machines, on AWS | nothing | by the clock of the service, after 12 hours at most |
-//! | [`MemoryQueue`] | tests | everything | by a clock the test may hold |
+//! | [`SqsQueue`] | several machines, on AWS | nothing | by the clock of the service, after at most 12 hours |
+//! | [`MemoryQueue`] | tests | everything | by a clock that the test may control |
 //!
-//! What is deliberately absent: topics, priorities, a dead-letter policy (who receives decides what cannot be read),
-//! and any knowledge of what a body means.
+//! Deliberately absent: topics, priorities, a dead-letter policy (the receiver decides which messages it cannot read),
+//! and any knowledge of the meaning of a body.
 
 mod clock;
 pub mod contract;
@@ -36,8 +36,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use clock::{Clock, ManualClock};
-pub use demultiplexer::{Arrival, Demultiplexer, DemultiplexerOptions, Refusal, ReturnBy, View};
-pub use error::Error;
+pub use demultiplexer::{Arrival, Demultiplexer, DemultiplexerOptions, Refusal, ReturnBy, Unreadable, View};
+pub use error::{Cause, Error};
 pub use memory::{MemoryOptions, MemoryQueue};
 pub use observed::Observed;
 pub use rabbitmq::{RabbitOptions, RabbitQueue};
@@ -46,82 +46,83 @@ pub use sqs::{Redrive, SqsAttributes, SqsOptions, SqsQueue, SqsTarget};
 
 /// A queue of messages, delivered at least once.
 ///
-/// What holds for every backend:
+/// For every backend:
 ///
-/// - A message for which [`send`](Queue::send) returned `Ok` is delivered until a delivery of it is acknowledged.
+/// - A message for which [`send`](Queue::send) returned `Ok` is delivered until one of its deliveries is acknowledged.
 ///   It may be delivered more than once, and in any order.
-/// - While a delivery is leased, no other receiver gets the message, save for the rare duplicate that some services
-///   allow. So a lease is for economy; only counting once, downstream, makes a result count once.
-/// - A lease is *lost* when it has lapsed, was released, or the message was delivered again. Loss is an answer, not an
-///   error, and each receipt of a batch is answered on its own.
+/// - While a delivery is leased, no other receiver gets the message, except for the rare duplicate that some services
+///   allow. A lease therefore only saves work; the reducer ensures that each result counts once.
+/// - A lease is *lost* when it has expired or was released, or when the message was delivered again. Loss is an answer,
+///   not an error, and the queue answers each receipt of a batch separately.
 /// - Calls take batches of any size. A backend whose service takes ten at a time splits them.
-/// - After [`Error::Unavailable`] a call may have had its effect, wholly or in part. Calling again is always right.
-/// - Dropping the future of a call leaves it done or not done. A dropped [`receive`](Queue::receive) loses no message:
-///   what it had claimed comes back at once where the backend can do that, and otherwise when its lease lapses.
+/// - After [`Error::Unavailable`] a call may have taken effect, in whole or in part. Calling again is always correct.
+/// - A call whose future is dropped either takes effect or does not. A dropped [`receive`](Queue::receive) loses no
+///   message: those that it claimed return immediately if the backend supports that, and otherwise when their leases
+///   expire.
 #[async_trait]
 pub trait Queue: Send + Sync + Debug {
-    /// Sends messages. When this returns `Ok`, all of them are as durable as the backend makes them.
+    /// Sends messages. After `Ok`, all of them are as durable as the backend makes them.
     ///
-    /// [`Error::TooLarge`] means that none was sent; after any other error some may have been.
+    /// [`Error::TooLarge`] means that none was sent; any other error means that some may have been.
     async fn send(&self, messages: Vec<Message>) -> Result<(), Error>;
 
     /// Receives up to `messages_max` visible messages and leases each for `visibility`.
     ///
-    /// Returns at once when any are there, with what is there (a backend may return fewer than are visible); otherwise
-    /// waits up to `wait` for the first, and returns empty when none came.
+    /// Returns immediately if any are visible (a backend may return fewer than that); otherwise
+    /// waits up to `wait` for the first, and returns an empty list if none arrives.
     async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error>;
 
-    /// Makes each lease end that long from now: later than it would have, or earlier. Returns the receipts that are
-    /// lost, whose work should stop.
+    /// Sets the remaining time of each lease, which lengthens or shortens it. Returns the receipts that are
+    /// lost; their work should stop.
     async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error>;
 
-    /// Removes messages for good. Returns the receipts that were lost and therefore not acknowledged.
+    /// Removes messages permanently. Returns the receipts that were lost and therefore not acknowledged.
     ///
-    /// Two cases are the backend's choice: a receipt whose lease lapsed or was released, while nobody received the
-    /// message since; and an old receipt of a message that was delivered again, which on some services removes it.
-    /// So acknowledge only what is announced durably. Acknowledging what is already gone does no harm, and may be
-    /// answered either way.
+    /// Two cases are the backend's choice: a receipt whose lease expired or was released, while no receiver has got the
+    /// message since; and an old receipt of a message that was delivered again, which removes it on some services.
+    /// Therefore acknowledge only what is announced durably. Acknowledging a removed message does no harm, and the
+    /// queue may answer either way.
     async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error>;
 
-    /// Ends leases: the messages are visible again at once. Used when a node drains. Their receive count stays; the
-    /// next delivery counts on. Lost receipts are ignored.
+    /// Ends leases: the messages are visible again immediately. Nodes that drain use this. The receive count stays; the
+    /// next delivery continues it. Lost receipts are ignored.
     async fn release(&self, receipts: &[Receipt]) -> Result<(), Error>;
 
-    /// How much is in the queue, approximately: for progress and scaling, never for deciding that work is done.
+    /// Returns the approximate number of messages: for progress and scaling, never to decide that all work is done.
     async fn depth(&self) -> Result<Depth, Error>;
 
-    /// What the service behind the queue allows.
+    /// Returns the limits of the service behind the queue.
     fn limits(&self) -> Limits;
 }
 
-/// What is sent.
+/// A message to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Any bytes.
     pub body: Bytes,
-    /// The job it belongs to. A backend that can deliver fairly between groups does, so that a large job does not keep
-    /// a small one waiting; the others ignore it.
+    /// The job of the message. A backend that can deliver fairly between groups does so, which keeps a large job from
+    /// delaying a small one; the others ignore it.
     pub group: String,
-    /// How long nobody receives it.
+    /// Time until the message becomes visible.
     pub delay: Duration,
 }
 
 impl Message {
-    /// A message that is visible at once.
+    /// Creates a message that is visible immediately.
     pub fn new(body: impl Into<Bytes>, group: impl Into<String>) -> Self {
         Self { body: body.into(), group: group.into(), delay: Duration::ZERO }
     }
 }
 
-/// What to receive.
+/// A request to receive messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// The most messages to return. With 0 the call returns none; a backend that fetches ahead gives back what nobody
-    /// has, and fetches no more until it is asked again.
+    /// Maximum number of messages. With 0 the call returns none; a backend that prefetches then returns its unclaimed
+    /// messages to the queue, and fetches no more until the next receive.
     pub messages_max: usize,
-    /// How long each delivery is leased.
+    /// Duration of each lease.
     pub visibility: Duration,
-    /// How long to wait for the first message. A backend may wait less if its service cannot wait that long.
+    /// Maximum wait for the first message. A backend may wait less if its service cannot wait that long.
     pub wait: Duration,
 }
 
@@ -130,21 +131,21 @@ pub struct Receive {
 pub struct Delivery {
     /// The bytes that were sent.
     pub body: Bytes,
-    /// Names this hand-over to [`Queue::extend`], [`Queue::acknowledge`] and [`Queue::release`].
+    /// Identifies this hand-over to [`Queue::extend`], [`Queue::acknowledge`] and [`Queue::release`].
     pub receipt: Receipt,
-    /// How many times the message has been delivered, this time included: 1 at first. Some services only estimate it.
+    /// Number of deliveries of the message, this one included: 1 at first. Some services only estimate it.
     pub receive_count: u32,
 }
 
-/// Names one delivery of one message to the queue that made it. Opaque, and worth nothing to any other queue.
+/// Identifies one delivery of one message to the queue that issued it. Opaque, and meaningless to any other queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt(Name);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Name {
-    /// A message and one of its deliveries, or a delivery tag and the connection it is valid on.
+    /// A message and one of its deliveries, or a delivery tag and the connection on which it is valid.
     Numbered { message: i64, delivery: u32 },
-    /// What a service calls it.
+    /// The handle that a service issued.
     Handle(Arc<str>),
 }
 
@@ -157,7 +158,7 @@ impl Receipt {
         Self(Name::Handle(handle))
     }
 
-    /// What the service calls it, if it is the receipt of a service.
+    /// Returns the handle of the service, if a service issued the receipt.
     fn handle(&self) -> Option<&str> {
         match &self.0 {
             Name::Handle(handle) => Some(handle),
@@ -165,7 +166,7 @@ impl Receipt {
         }
     }
 
-    /// Message and delivery. A receipt of a queue of another kind gives numbers that name nothing.
+    /// Returns message and delivery. For a receipt of another kind of queue, these numbers match no message.
     fn numbers(&self) -> (i64, u32) {
         match self.0 {
             Name::Numbered { message, delivery } => (message, delivery),
@@ -174,32 +175,32 @@ impl Receipt {
     }
 }
 
-/// What the service behind a queue allows.
+/// The limits of the service behind a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The largest [`Message::body`].
     pub message_bytes_max: usize,
-    /// The longest time that one delivery can stay leased, extensions included; `None`: as long as it is extended.
+    /// The longest time that one delivery can stay leased, extensions included; `None`: no limit.
     pub lease_max: Option<Duration>,
-    /// The longest [`Message::delay`]; longer ones are cut to it, and with zero all are ignored.
+    /// The longest [`Message::delay`]; longer delays are shortened to it, and with zero all are ignored.
     pub delay_max: Duration,
-    /// Leases end by time. Otherwise a lease is as long as the connection it was made on, and all end with that.
+    /// Leases expire by time. Otherwise all leases of a connection end with that connection.
     pub timed_lease: bool,
 }
 
-/// How much is in a queue, approximately.
+/// The approximate number of messages in a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depth {
     /// Messages that could be received now.
     pub visible: u64,
     /// Messages that are leased.
     pub in_flight: u64,
-    /// Messages that are not visible yet and were never received.
+    /// Messages that are not yet visible and were never received.
     pub delayed: u64,
 }
 
 impl Depth {
-    /// Messages of any kind.
+    /// Returns the number of all messages.
     pub fn total(&self) -> u64 {
         self.visible + self.in_flight + self.delayed
     }

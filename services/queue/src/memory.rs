@@ -1,4 +1,4 @@
-//! A queue in memory, for tests: it keeps the contract, and does on demand what real services do rarely.
+//! A queue in memory, for tests: it keeps the contract, and produces on demand the rare behaviour of real services.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -13,10 +13,10 @@ use crate::clock::deadline;
 use crate::error::check_sizes;
 use crate::{Clock, Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 
-/// How a [`MemoryQueue`] behaves where services differ.
+/// The behaviour of a [`MemoryQueue`] where services differ.
 #[derive(Clone, Debug)]
 pub struct MemoryOptions {
-    /// Ends leases and delays.
+    /// The clock that ends leases and delays.
     pub clock: Clock,
     /// Whether acknowledging with an old receipt removes a message that was delivered again since.
     pub old_receipt_deletes: bool,
@@ -30,7 +30,7 @@ impl Default for MemoryOptions {
     }
 }
 
-/// A queue in memory, for tests. Needs a tokio runtime.
+/// A queue in memory, for tests. Needs a Tokio runtime.
 #[derive(Debug)]
 pub struct MemoryQueue {
     options: MemoryOptions,
@@ -41,9 +41,9 @@ pub struct MemoryQueue {
 #[derive(Debug, Default)]
 struct State {
     messages: BTreeMap<i64, Stored>,
-    /// `(visible_at, id)` of every message, the order in which they are claimed.
+    /// `(visible_at, id)` of every message: the order of claims.
     order: BTreeSet<(i64, i64)>,
-    /// Messages to deliver again although they are leased.
+    /// Messages to deliver again during their lease.
     duplicates: VecDeque<i64>,
     last_id: i64,
     failures_left: usize,
@@ -57,33 +57,32 @@ struct Stored {
     receive_count: u32,
 }
 
-/// `visible_at` of a message that anyone may have now; before every clock, so that such messages keep their order.
+/// `visible_at` of a message that is visible now; earlier than any clock, so that such messages keep their order.
 const VISIBLE_NOW: i64 = 0;
 
-/// How soon a waiting receiver notices that a manual clock was moved.
+/// Interval at which a waiting receiver checks a manual clock.
 const TICK: Duration = Duration::from_millis(10);
 
-/// As long as anybody waits.
+/// Longer than any receiver waits.
 const LOOK_MAX: Duration = Duration::from_secs(3600);
 
 impl MemoryQueue {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new(options: MemoryOptions) -> Self {
         Self { options, state: Mutex::default(), became_visible: Notify::new() }
     }
 
-    /// Lets the next `calls` calls fail with [`Error::Unavailable`], without effect.
+    /// Makes the next `calls` calls fail with [`Error::Unavailable`], without effect.
     pub fn fail_next(&self, calls: usize) {
         self.state().failures_left = calls;
     }
 
-    /// Lets each of the next `deliveries` deliveries happen twice: another receiver gets the message, although it is
-    /// leased.
+    /// Duplicates each of the next `deliveries` deliveries: another receiver gets the message during its lease.
     pub fn duplicate_next(&self, deliveries: usize) {
         self.state().duplicates_left = deliveries;
     }
 
-    /// When a message may have become visible without anybody saying so.
+    /// Returns the time at which a message may become visible without a notification.
     fn next_look(&self, now: i64) -> Instant {
         let wait = match self.options.clock {
             Clock::Manual(_) => TICK,
@@ -99,14 +98,14 @@ impl MemoryQueue {
         self.state.lock().expect("no holder panics")
     }
 
-    /// The state, unless this call is to fail.
+    /// Returns the state, or the error that the test requested.
     fn call(&self) -> Result<MutexGuard<'_, State>, Error> {
         let mut state = self.state();
         match state.failures_left.checked_sub(1) {
             None => Ok(state),
             Some(left) => {
                 state.failures_left = left;
-                Err(Error::Unavailable { queue: NAME.to_owned(), reason: "told to fail".to_owned() })
+                Err(Error::Unavailable { queue: NAME.to_owned(), source: "a test requested this failure".into() })
             }
         }
     }
@@ -276,7 +275,7 @@ mod tests {
     const REQUEST: Receive = Receive { messages_max: 10, visibility: Duration::from_secs(60), wait: Duration::ZERO };
 
     #[tokio::test]
-    async fn a_duplicate_is_delivered_although_the_message_is_leased() {
+    async fn duplicate_is_delivered_during_the_lease() {
         let queue = MemoryQueue::new(MemoryOptions::default());
         queue.send(vec![Message::new("a", "job"), Message::new("b", "job")]).await.expect("sends");
         queue.duplicate_next(1);
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn told_to_fail_it_fails_that_often_and_changes_nothing() {
+    async fn requested_failures_have_no_effect() {
         let queue = MemoryQueue::new(MemoryOptions::default());
         queue.fail_next(2);
         let sent = queue.send(vec![Message::new("a", "job")]).await;

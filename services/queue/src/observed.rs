@@ -1,6 +1,6 @@
-//! A queue that tells how it is used: which calls are made, how long they take, and whether it answers at all.
+//! A decorator that records the use of a queue: which calls are made, how long they take, and whether it answers.
 //!
-//! It goes around any [`Queue`], so that no backend and no caller knows of it, and a role that nobody watches pays
+//! It wraps any [`Queue`], so that neither backends nor callers know of it, and a role without observers pays
 //! nothing.
 
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use tokio::time::Instant;
 
 use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 
-/// Goes around a queue.
+/// A wrapper around a queue.
 #[derive(Debug)]
 pub struct Observed {
     queue: Arc<dyn Queue>,
     name: &'static str,
-    /// That it answers whoever receives: a role that does not receive has nothing to do.
+    /// Healthy while the queue answers receives; a role that receives nothing has nothing to do.
     answers: Duty,
 }
 
-/// The receive that waits for its answer: dropped without one, nobody waits any more.
+/// A receive that waits for its answer. When it is dropped without one, nothing is waiting any more.
 struct Asked<'a>(&'a Duty);
 
 impl Drop for Asked<'_> {
@@ -32,7 +32,7 @@ impl Drop for Asked<'_> {
 }
 
 impl Observed {
-    /// `name`: which queue of the target it is (`tasks`, `results`, `dead-letters`).
+    /// Wraps a queue. `name` is its role in the target (`tasks`, `results`, `dead-letters`).
     pub fn new(queue: Arc<dyn Queue>, name: &'static str, health: &Health) -> Self {
         Self { queue, name, answers: health.answering(format!("the queue of {name}")) }
     }
@@ -67,7 +67,7 @@ impl Queue for Observed {
         self.answers.asked(request.wait);
         let asked = Asked(&self.answers);
         let answer = self.observe("receive", self.queue.receive(request)).await;
-        // What failed is asked again, and is not answered before that succeeds.
+        // The caller repeats a failed receive, and the queue counts as answering only once one succeeds.
         std::mem::forget(asked);
         let deliveries = answer?;
         let labels = [(DESTINATION, self.name), (OPERATION, "receive")];

@@ -1,21 +1,24 @@
-//! Records on their way from messages into the ledger, and from there into everything that follows from them.
+//! Records between the messages that bring them and the ledger, tally and reports that read them.
 //!
-//! Of a job of millions of quick mini-batches nearly all of them are ordinary successes. Of those a batch holds a few
-//! numbers, in one piece of memory for each message, and everything else stays in the bytes it came in.
+//! In large jobs almost every record is an ordinary success. A batch stores a few numbers of it, in one allocation for
+//! each message, and refers to the message for everything else.
 
 use std::ops::Range;
 
 use bytes::Bytes;
-use protocol::{EventRef, RecordError, RecordRef, ResultEvent, Rows, encode_record, read_records};
+use protocol::{
+    AttemptCore, AttemptRef, EventRef, ProcessName, Record, RecordError, ResultEvent, Rows, SuccessRef, encode_record,
+    read_records,
+};
 
-/// What an ordinary success takes in a message, about: its path, its counts and times, and few rows.
+/// Approximate size of an ordinary success in a message: its path, its counts and times, and few rows.
 const ORDINARY_BYTES: usize = 160;
 
 /// The records of some messages, or of a segment of the ledger.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     messages: Vec<Message>,
-    /// Of all records.
+    /// Size of all records.
     bytes: usize,
 }
 
@@ -24,21 +27,13 @@ pub(crate) struct Batch {
 struct Message {
     body: Bytes,
     records: Vec<Held>,
-    /// Who made the successes. Neighbours share it.
-    processes: Vec<Process>,
-    /// Columns of successes that returned a DataFrame. Neighbours share them too.
+    /// Processes of the successes. Consecutive successes share one.
+    processes: Vec<ProcessName<String>>,
+    /// Columns of successes that returned a DataFrame. Consecutive successes share one.
     column_lists: Vec<Vec<String>>,
 }
 
-/// A Python process.
-#[derive(Debug)]
-pub(crate) struct Process {
-    pub node: String,
-    /// `processNNN`.
-    pub name: String,
-}
-
-/// A record: where it is in its message, to the end of its rows, and where these are.
+/// A record with its range in the message and the range of its rows, which it ends with.
 #[derive(Debug)]
 struct Held {
     span: Span,
@@ -46,14 +41,14 @@ struct Held {
     event: Event,
 }
 
-/// Where something is in a message.
+/// A range of a message in half the memory of [`Range<usize>`].
 #[derive(Clone, Copy, Debug)]
-struct Span {
+pub(crate) struct Span {
     start: u32,
     end: u32,
 }
 
-/// An event, as a batch holds it.
+/// An event in a batch.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// An ordinary success.
@@ -62,51 +57,35 @@ pub(crate) enum Event {
     Other(Box<ResultEvent>),
 }
 
-/// An ordinary success. The fields are those of [`protocol::Success`]; what takes memory is elsewhere.
-#[derive(Debug)]
-pub(crate) struct Success {
-    pub mini_batch: u64,
-    pub try_number: u32,
-    pub deliveries_lost: u32,
-    pub total: u64,
-    pub succeeded: u64,
-    pub rows: Rows,
-    pub started_at: u64,
-    pub elapsed_seconds: f64,
-    pub process_seconds: f64,
-    pub run_seconds: f64,
-    /// Where it is in the message.
-    detail: Span,
-    /// Position among the processes of the message.
-    process: u32,
-    /// Position among its column lists.
-    columns: Option<u32>,
-}
+/// An ordinary success: its process and its columns are positions in the lists of its message, its texts are ranges of
+/// it.
+pub(crate) type Success = AttemptCore<u32, Span, u32>;
 
-/// A record, with what it shares with others.
+/// A record, with the data that it shares with others.
 #[derive(Clone, Copy)]
-pub(crate) struct Shown<'a> {
+pub(crate) struct RecordView<'a> {
     pub event: &'a Event,
     body: &'a [u8],
-    processes: &'a [Process],
+    processes: &'a [ProcessName<String>],
     column_lists: &'a [Vec<String>],
 }
 
-/// What is put aside of a message: its end that is no sequence of records, or a record that is not believed.
+/// Bytes of a message that cannot be committed: a record that is not believed, or everything from the first byte that
+/// is not part of a record.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub bytes: Bytes,
     pub reason: String,
 }
 
-/// Bytes that are no record.
+/// The bytes from `start` on are not a record.
 pub(crate) struct NoRecord {
     pub start: usize,
     pub error: RecordError,
 }
 
 impl Event {
-    /// Its mini-batch, if an attempt has ended.
+    /// Returns the mini-batch, if the event is an attempt.
     pub fn attempted(&self) -> Option<u64> {
         match self {
             Self::Success(success) => Some(success.mini_batch),
@@ -117,7 +96,7 @@ impl Event {
         }
     }
 
-    /// Whether a mini-batch will not be attempted again.
+    /// Whether it ends a mini-batch.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Success(_) => true,
@@ -125,7 +104,22 @@ impl Event {
         }
     }
 
-    /// The event, unless it is an ordinary success.
+    /// Whether only workers send such events.
+    pub fn is_from_worker(&self) -> bool {
+        let Self::Other(event) = self else { return true };
+        matches!(
+            **event,
+            ResultEvent::Attempt(_)
+                | ResultEvent::ProcessStarted { .. }
+                | ResultEvent::ProcessReady { .. }
+                | ResultEvent::InitFailed { .. }
+                | ResultEvent::ProcessEnded { .. }
+                | ResultEvent::NodeStopped { .. }
+                | ResultEvent::Waiting(_)
+        )
+    }
+
+    /// Returns the event, unless it is an ordinary success.
     pub fn other(&self) -> Option<&ResultEvent> {
         match self {
             Self::Success(_) => None,
@@ -157,36 +151,48 @@ impl From<Range<usize>> for Span {
     }
 }
 
-impl<'a> Shown<'a> {
-    /// Who made a success.
-    pub fn process(&self, success: &Success) -> &'a Process {
-        &self.processes[success.process as usize]
+impl<'a> RecordView<'a> {
+    /// Returns a success with its texts and columns.
+    pub fn attempt(&self, success: &Success) -> AttemptRef<'a> {
+        let name = |position| {
+            let ProcessName { node, process } = self.process(position);
+            ProcessName { node: node.as_str(), process: process.as_str() }
+        };
+        success.map(name, |span| self.text(span), |position| self.columns(position))
     }
 
-    /// The columns of a success.
-    pub fn columns(&self, success: &Success) -> Option<&'a Vec<String>> {
-        success.columns.map(|position| &self.column_lists[position as usize])
+    /// Returns the process at a position.
+    pub fn process(&self, position: u32) -> &'a ProcessName<String> {
+        &self.processes[position as usize]
     }
 
-    /// The detail of a success.
-    pub fn detail(&self, success: &Success) -> &'a str {
-        str::from_utf8(&self.body[success.detail.range()]).expect("it was text when it was read first")
+    /// Returns the columns at a position.
+    pub fn columns(&self, position: u32) -> &'a [String] {
+        &self.column_lists[position as usize]
+    }
+
+    /// Returns the rows of a success.
+    pub fn rows(&self, success: &Success) -> Rows<&'a str> {
+        success.rows.map(|span| self.text(span))
+    }
+
+    fn text(&self, span: Span) -> &'a str {
+        str::from_utf8(&self.body[span.range()]).expect("it was text when it was read first")
     }
 }
 
 impl Message {
-    /// One of which no record is read.
     fn new(body: Bytes) -> Self {
         let records = Vec::with_capacity(body.len() / ORDINARY_BYTES);
         Self { body, records, processes: Vec::new(), column_lists: Vec::new() }
     }
 
-    /// Reads its records, up to what is none.
+    /// Reads the records, up to the first bytes that are not a record.
     fn read(&mut self) -> Result<(), NoRecord> {
         let body = self.body.clone();
         let mut start = 0;
         for record in read_records(&body) {
-            let RecordRef { event, rows } = record.map_err(|error| NoRecord { start, error })?;
+            let Record { event, rows } = record.map_err(|error| NoRecord { start, error })?;
             let span = std::mem::replace(&mut start, rows.end)..rows.end;
             let event = match event {
                 EventRef::Success(success) => Event::Success(self.hold(success)),
@@ -199,53 +205,46 @@ impl Message {
         Ok(())
     }
 
-    fn hold(&mut self, success: protocol::Success<'_>) -> Success {
-        let is_of = |process: &Process| process.name == success.process && process.node == success.node;
-        if !self.processes.last().is_some_and(is_of) {
-            self.processes.push(Process { node: success.node.into(), name: success.process.into() });
-        }
-        let columns = success.columns.map(|columns| {
-            if self.column_lists.last().is_none_or(|last| *last != columns) {
-                self.column_lists.push(columns.into_iter().map(str::to_owned).collect());
+    fn hold(&mut self, success: SuccessRef<'_>) -> Success {
+        let Self { body, processes, column_lists, .. } = self;
+        let position_of_process = |ProcessName { node, process }: ProcessName<&str>| {
+            if processes.last().is_none_or(|last| last.process != process || last.node != node) {
+                processes.push(ProcessName { node: node.to_owned(), process: process.to_owned() });
             }
-            position(&self.column_lists)
-        });
-        let detail_start = success.detail.as_ptr().addr() - self.body.as_ptr().addr();
-        Success {
-            mini_batch: success.mini_batch,
-            try_number: success.try_number,
-            deliveries_lost: success.deliveries_lost,
-            total: success.total,
-            succeeded: success.succeeded,
-            rows: success.rows.into(),
-            started_at: success.started_at,
-            elapsed_seconds: success.elapsed_seconds,
-            process_seconds: success.process_seconds,
-            run_seconds: success.run_seconds,
-            detail: (detail_start..detail_start + success.detail.len()).into(),
-            process: position(&self.processes),
-            columns,
-        }
+            last_position(processes)
+        };
+        let position_of_columns = |columns: Vec<&str>| {
+            if column_lists.last().is_none_or(|last| *last != columns) {
+                column_lists.push(columns.into_iter().map(str::to_owned).collect());
+            }
+            last_position(column_lists)
+        };
+        let body_start = body.as_ptr().addr();
+        let span_of = |text: &str| {
+            let start = text.as_ptr().addr() - body_start;
+            Span::from(start..start + text.len())
+        };
+        success.map(position_of_process, span_of, position_of_columns)
     }
 
-    fn shown(&self) -> impl Iterator<Item = Shown<'_>> {
+    fn views(&self) -> impl Iterator<Item = RecordView<'_>> {
         let Self { body, records, processes, column_lists } = self;
-        records.iter().map(|held| Shown { event: &held.event, body, processes, column_lists })
+        records.iter().map(|held| RecordView { event: &held.event, body, processes, column_lists })
     }
 
-    /// Goes through its records and leaves out some of them. Returns the bytes that it has less.
-    fn retain(&mut self, mut keeps: impl FnMut(Shown<'_>, &Held) -> bool) -> usize {
+    /// Removes the records that `keeps` rejects. Returns their size.
+    fn retain(&mut self, mut keeps: impl FnMut(RecordView<'_>, &Held) -> bool) -> usize {
         let Self { body, records, processes, column_lists } = self;
-        let mut left_out = 0;
+        let mut removed = 0;
         records.retain(|held| {
-            let keep = keeps(Shown { event: &held.event, body, processes, column_lists }, held);
-            left_out += if keep { 0 } else { held.span.len() };
+            let keep = keeps(RecordView { event: &held.event, body, processes, column_lists }, held);
+            removed += if keep { 0 } else { held.span.len() };
             keep
         });
-        left_out
+        removed
     }
 
-    /// The bytes of its records, in as few pieces as they stand there.
+    /// Returns the bytes of the records; adjacent records are one piece.
     fn pieces(&self) -> impl Iterator<Item = Bytes> {
         let runs = self.records.chunk_by(|one, next| one.span.end == next.span.start);
         runs.filter_map(|run| {
@@ -256,13 +255,13 @@ impl Message {
 }
 
 impl Batch {
-    /// Adds a message. What cannot be read of it stays out, and is returned.
+    /// Adds a message. Returns the rest of it from the first byte that is not part of a record.
     pub fn add(&mut self, body: &Bytes) -> Option<Unreadable> {
         let NoRecord { start, error } = self.read(body).err()?;
-        Some(Unreadable { bytes: body.slice(start..), reason: error.to_string() })
+        Some(Unreadable { bytes: body.slice(start..), reason: format!("{:#}", anyhow::Error::from(error)) })
     }
 
-    /// Adds a message, or a segment, up to what is no record.
+    /// Adds a message or a segment, up to the first bytes that are not a record.
     pub fn read(&mut self, body: &Bytes) -> Result<(), NoRecord> {
         let mut message = Message::new(body.clone());
         let read = message.read();
@@ -271,23 +270,23 @@ impl Batch {
         read
     }
 
-    /// The events, in order.
+    /// Returns the events in order.
     pub fn events(&self) -> impl Iterator<Item = &Event> {
         self.records().map(|record| record.event)
     }
 
-    /// The records, in order.
-    pub fn records(&self) -> impl Iterator<Item = Shown<'_>> {
-        self.messages.iter().flat_map(Message::shown)
+    /// Returns the records in order.
+    pub fn records(&self) -> impl Iterator<Item = RecordView<'_>> {
+        self.messages.iter().flat_map(Message::views)
     }
 
-    /// Takes out every record for which there is a reason to.
-    pub fn take_refused(&mut self, refused: impl Fn(&Event) -> Option<String>) -> Vec<Unreadable> {
+    /// Removes and returns the records for which `rejected` has a reason.
+    pub fn take_rejected(&mut self, rejected: impl Fn(RecordView<'_>) -> Option<String>) -> Vec<Unreadable> {
         let mut taken = Vec::new();
         for message in &mut self.messages {
             let body = message.body.clone();
             self.bytes -= message.retain(|record, held| {
-                let Some(reason) = refused(record.event) else { return true };
+                let Some(reason) = rejected(record) else { return true };
                 taken.push(Unreadable { bytes: body.slice(held.span.range()), reason });
                 false
             });
@@ -295,25 +294,25 @@ impl Batch {
         taken
     }
 
-    /// Adds the messages of another batch behind its own.
+    /// Appends the messages of another batch.
     pub fn append(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.messages.extend(other.messages);
     }
 
-    /// Adds an event of the reducer's own.
+    /// Adds an event that the reducer itself makes.
     pub fn add_event(&mut self, event: &ResultEvent) {
         let mut body = Vec::new();
         encode_record(event, b"", &mut body);
         self.add(&body.into());
     }
 
-    /// Leaves out every event that is not news. Returns how many of them were attempts.
-    pub fn retain(&mut self, mut is_news: impl FnMut(&Event) -> bool) -> u64 {
+    /// Removes every event that is not new. Returns how many of them were attempts.
+    pub fn retain(&mut self, mut is_new: impl FnMut(&Event) -> bool) -> u64 {
         let mut attempts = 0;
         for message in &mut self.messages {
             self.bytes -= message.retain(|record, _| {
-                let keep = is_news(record.event);
+                let keep = is_new(record.event);
                 attempts += u64::from(!keep && record.event.attempted().is_some());
                 keep
             });
@@ -321,8 +320,9 @@ impl Batch {
         attempts
     }
 
-    /// Goes through the records, each with the place of its rows in the segment, and leaves out those that change nothing.
-    pub fn retain_in_segment(&mut self, mut changes: impl FnMut(Shown<'_>, Range<usize>) -> bool) {
+    /// Passes each record, with the range of its rows in the segment, to `changes`, and removes those that change
+    /// nothing.
+    pub fn retain_in_segment(&mut self, mut changes: impl FnMut(RecordView<'_>, Range<usize>) -> bool) {
         let mut end = 0;
         for message in &mut self.messages {
             self.bytes -= message.retain(|record, held| {
@@ -332,7 +332,7 @@ impl Batch {
         }
     }
 
-    /// Bytes of all records.
+    /// Returns the size of all records.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -341,20 +341,19 @@ impl Batch {
         self.len() == 0
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.messages.iter().map(|message| message.records.len()).sum()
     }
 
-    /// The bytes of all records, in as few pieces as they stand in their messages.
+    /// Returns the bytes of all records; adjacent records are one piece.
     pub fn segment(&self) -> Vec<Bytes> {
         self.messages.iter().flat_map(Message::pieces).collect()
     }
 }
 
-/// Of the last one.
-fn position<T>(list: &[T]) -> u32 {
-    u32::try_from(list.len() - 1).expect("fewer than there are records")
+fn last_position<T>(list: &[T]) -> u32 {
+    u32::try_from(list.len() - 1).expect("there are fewer entries than records")
 }
 
 #[cfg(test)]
@@ -363,12 +362,12 @@ mod tests {
     use crate::fixtures::{batch, message, records, succeeded};
 
     #[test]
-    fn a_record_stays_small() {
-        assert!(size_of::<Held>() <= 136, "{}", size_of::<Held>());
+    fn record_takes_128_bytes_at_most() {
+        assert!(size_of::<Held>() <= 128, "{}", size_of::<Held>());
     }
 
     #[test]
-    fn what_cannot_be_read_stays_out_and_the_rest_stays_in() {
+    fn unreadable_rest_of_a_message_is_returned() {
         let mut body = message(0, b"good\n");
         let good = body.len();
         body.extend_from_slice(b"\x02\0\0\0\0\0\0\0{}");
@@ -383,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_left_out() {
+    fn retain_removes_known_events() {
         let mut batch = batch(&[message(0, b"zero\n"), message(1, b"one\n"), message(2, b"two\n")]);
         let is_one = |event: &Event| event.attempted() == Some(1);
         assert_eq!(batch.retain(|event| !is_one(event)), 1);
@@ -394,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_together_is_one_piece() {
+    fn adjacent_records_are_one_piece() {
         let mut body = protocol::begin_message("digits");
         let job_bytes = body.len();
         (0..4).for_each(|mini_batch| body.extend(message(mini_batch, b"row\n")));
@@ -408,15 +407,18 @@ mod tests {
         assert_eq!(batch.segment().len(), 3);
     }
 
-    /// Whatever a batch keeps of a success itself, and whatever the bytes keep, belongs together, in every batch it comes to.
+    /// The numbers in a batch and the texts in its messages stay together when batches are joined and filtered.
     #[test]
-    fn what_is_shared_stays_with_its_success() {
+    fn success_keeps_its_process_columns_and_texts() {
         let made_by = |mini_batch: u64| {
             let mut attempt = succeeded(mini_batch, 1, 1, 1);
             (attempt.node, attempt.process) =
                 (format!("n{}", mini_batch / 3).into(), format!("p{}", mini_batch / 2).into());
             attempt.columns = (!mini_batch.is_multiple_of(4)).then(|| vec![format!("c{}", mini_batch / 5)]);
-            attempt.rows = Rows::Inline;
+            attempt.rows = match mini_batch % 3 {
+                0 => Rows::Part { name: format!("{mini_batch}-1"), bytes: mini_batch },
+                _ => Rows::Inline,
+            };
             attempt
         };
         let mut whole = Batch::default();
@@ -433,11 +435,7 @@ mod tests {
         let mut seen = Vec::new();
         whole.retain_in_segment(|record, rows| {
             let Event::Success(success) = record.event else { panic!("{:?}", record.event) };
-            let attempt = made_by(success.mini_batch);
-            let process = record.process(success);
-            assert_eq!((&*process.node, &*process.name), (&*attempt.node, &*attempt.process));
-            assert_eq!(record.columns(success), attempt.columns.as_ref());
-            assert_eq!(record.detail(success), attempt.detail);
+            assert_eq!(record.attempt(success), made_by(success.mini_batch).core());
             assert_eq!(segment[rows], *format!("row {}\n", success.mini_batch).as_bytes());
             seen.push(success.mini_batch);
             success.mini_batch != 4

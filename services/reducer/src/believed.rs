@@ -1,31 +1,36 @@
-//! What is believed of a result message. Whoever can write to the result queue can say how a mini-batch ended; that is
-//! what workers are for. He cannot say what only a reducer says, name rows of another mini-batch, invent mini-batches,
-//! or end the plan before its end.
+//! Checks on result messages. A principal that can write to the result queue can report the end of a mini-batch, as
+//! workers do. It cannot report events that only reducers write, name rows of another mini-batch, invent mini-batches,
+//! or shorten the plan.
 
-use protocol::{Planned, ResultEvent, Rows, is_part_of};
-use storage::{JobStore, PLAN_CHUNK_MINI_BATCHES, Result};
+use protocol::{PlanPosition, Planned, ResultEvent, Rows, is_part_of};
+use storage::{JobStore, Result};
 
-use crate::batch::{Batch, Event, Unreadable};
+use crate::batch::{Batch, Event, RecordView, Unreadable};
 
-/// The items of one result, and its warnings: more than any process could have made, and sums of them stay numbers.
+/// Limit on items and warnings of one result: more than any process can produce, and sums of such counts cannot
+/// overflow.
 const COUNT_MAX: u64 = u32::MAX as u64;
 
-/// Why an event is refused that came through the queue, by what it says alone.
-pub(crate) fn refused(event: &Event) -> Option<String> {
-    let only_reducers = |what: &str| Some(format!("only a reducer says that {what}"));
-    let event = match event {
-        Event::Success(success) => return refused_attempt(success.mini_batch, success.total, &success.rows),
-        Event::Other(event) => &**event,
-    };
+/// Returns why an event from the queue is rejected on its content alone.
+pub(crate) fn rejected(record: RecordView<'_>) -> Option<String> {
+    match record.event {
+        Event::Success(success) => rejected_attempt(success.mini_batch, success.total, record.rows(success)),
+        Event::Other(event) => rejected_event(event),
+    }
+}
+
+fn rejected_event(event: &ResultEvent) -> Option<String> {
+    let only_reducers = |what: &str| Some(format!("only a reducer may report that {what}"));
     match event {
         ResultEvent::Attempt(attempt) => {
-            refused_attempt(attempt.mini_batch, attempt.total.max(attempt.warnings_total), &attempt.rows)
+            let count = attempt.total.max(attempt.warnings_total);
+            rejected_attempt(attempt.mini_batch, count, attempt.core().rows)
         }
-        ResultEvent::Reopened { .. } => only_reducers("a job was opened again"),
+        ResultEvent::Reopened { .. } => only_reducers("a job was reopened"),
         ResultEvent::Ended { .. } => only_reducers("a job has ended"),
         ResultEvent::RowsLost { .. } => only_reducers("rows are lost"),
         ResultEvent::CutShort => only_reducers("a segment was cut short"),
-        ResultEvent::Duplicates { .. } => only_reducers("attempts came twice"),
+        ResultEvent::Duplicates { .. } => only_reducers("attempts were delivered twice"),
         ResultEvent::Job { .. }
         | ResultEvent::Planned(_)
         | ResultEvent::PlanFailed { .. }
@@ -38,53 +43,53 @@ pub(crate) fn refused(event: &Event) -> Option<String> {
     }
 }
 
-fn refused_attempt(mini_batch: u64, count: u64, rows: &Rows) -> Option<String> {
+fn rejected_attempt(mini_batch: u64, count: u64, rows: Rows<&str>) -> Option<String> {
     if count > COUNT_MAX {
-        return Some(format!("mini-batch {mini_batch} would have more items or warnings than any"));
+        return Some(format!("mini-batch {mini_batch} claims more than {COUNT_MAX} items or warnings"));
     }
     match rows {
         Rows::Part { name, .. } if !is_part_of(name, mini_batch) => {
-            Some(format!("{name:?} is no part of mini-batch {mini_batch}"))
+            Some(format!("{name:?} is not a part of mini-batch {mini_batch}"))
         }
         _ => None,
     }
 }
 
-/// What the store says was published. A chunk of the plan stands there before its first mini-batch is sent, and the
-/// plan's totals before anybody is told of them.
+/// The published mini-batches according to the store, which holds a chunk of the plan before its first mini-batch is
+/// sent, and the totals of the plan before they are announced.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
-    /// No mini-batch from this one on is known to be published.
+    /// Number of mini-batches known to be published.
     mini_batches: u64,
     totals: Option<Planned>,
 }
 
 impl Published {
-    /// Takes those events out of a batch that speak of mini-batches which were never published, or of another plan.
-    pub async fn take_refused(&mut self, batch: &mut Batch, store: &JobStore) -> Result<Vec<Unreadable>> {
+    /// Removes the events of a batch that name unpublished mini-batches or another plan.
+    pub async fn take_rejected(&mut self, batch: &mut Batch, store: &JobStore) -> Result<Vec<Unreadable>> {
         self.learn(batch.events(), store).await?;
-        Ok(batch.take_refused(|event| self.refused(event)))
+        Ok(batch.take_rejected(|record| self.rejected(record.event)))
     }
 
-    /// Why the first of these events of the ledger cannot be: somebody has changed it, or the plan.
+    /// Returns why the first invalid event of a segment contradicts the plan. Somebody has changed ledger or plan.
     pub async fn contradicted(&mut self, segment: &Batch, store: &JobStore) -> Result<Option<String>> {
         self.learn(segment.events(), store).await?;
-        Ok(segment.events().find_map(|event| self.refused(event)))
+        Ok(segment.events().find_map(|event| self.rejected(event)))
     }
 
-    fn refused(&self, event: &Event) -> Option<String> {
+    fn rejected(&self, event: &Event) -> Option<String> {
         match (event.attempted(), event.other()) {
             (Some(mini_batch), _) if mini_batch >= self.mini_batches => {
                 Some(format!("mini-batch {mini_batch} was never published"))
             }
             (_, Some(ResultEvent::Planned(planned))) if self.totals.as_ref() != Some(planned) => {
-                Some(format!("the plan in the store is not one of {} mini-batches", planned.mini_batches))
+                Some(format!("the plan in the store does not have {} mini-batches", planned.mini_batches))
             }
             _ => None,
         }
     }
 
-    /// Asks the store for what is needed to judge these events.
+    /// Reads from the store what is needed to check these events.
     async fn learn<'a>(&mut self, events: impl Iterator<Item = &'a Event>, store: &JobStore) -> Result<()> {
         let mut unknown = Vec::new();
         let mut names_totals = false;
@@ -102,15 +107,15 @@ impl Published {
         }
         unknown.sort_unstable();
         for number in unknown {
-            let chunk = number / PLAN_CHUNK_MINI_BATCHES;
+            let chunk = PlanPosition::of(number).chunk;
             if number < self.mini_batches {
                 continue;
             }
-            // Chunks are made in order: behind one that is missing there is none.
+            // Chunks are created in order: none follows a missing one.
             if !store.has_plan_chunk(chunk).await? {
                 break;
             }
-            self.mini_batches = chunk.saturating_add(1).saturating_mul(PLAN_CHUNK_MINI_BATCHES);
+            self.mini_batches = PlanPosition::first_of(chunk.saturating_add(1));
         }
         Ok(())
     }
@@ -146,16 +151,16 @@ mod tests {
         ResultEvent::Attempt(Box::new(attempt))
     }
 
-    /// Of an ordinary success, and of the same written as JSON.
+    /// Returns the reasons against the compact form and the JSON form of an event.
     fn reasons(event: &ResultEvent) -> [Option<String>; 2] {
         let read = batch(std::slice::from_ref(event));
-        let read = read.events().next().expect("one");
-        assert!(matches!(read, Event::Success(_)));
-        [refused(read), refused(&event.clone().into())]
+        let record = read.records().next().expect("one");
+        assert!(matches!(record.event, Event::Success(_)));
+        [rejected(record), rejected_event(event)]
     }
 
     #[test]
-    fn what_only_reducers_say_is_not_believed_of_others() {
+    fn event_that_only_reducers_write_is_rejected() {
         for event in [
             ResultEvent::Ended { state: JobState::Completed, cause: None },
             ResultEvent::Reopened { at: 0 },
@@ -163,20 +168,20 @@ mod tests {
             ResultEvent::CutShort,
             ResultEvent::Duplicates { count: u64::MAX },
         ] {
-            let reason = refused(&event.into()).expect("refused");
+            let reason = rejected_event(&event).expect("rejected");
             assert!(reason.starts_with("only a reducer"), "{reason}");
         }
         assert_eq!(reasons(&attempt(7)), [None, None]);
     }
 
     #[test]
-    fn rows_are_those_of_the_mini_batch_itself() {
+    fn part_of_another_mini_batch_is_rejected() {
         assert_eq!(reasons(&part(7, "0000000007-1-0-node-17")), [None, None]);
         for name in
             ["0000000008-1-0-node-17", "../../jobs/other/parts/0000000007-1", "7-/../../spec.json", "/etc/shadow"]
         {
             for reason in reasons(&part(7, name)) {
-                assert!(reason.expect("refused").ends_with("is no part of mini-batch 7"), "{name}");
+                assert!(reason.expect("rejected").ends_with("is not a part of mini-batch 7"), "{name}");
             }
         }
         let mut many = succeeded(7, 1, 1, 1);
@@ -185,15 +190,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn mini_batches_that_were_never_published_are_refused() {
+    async fn unpublished_mini_batch_is_rejected() {
         let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
         for chunk in 0..2 {
             store.create_plan_chunk(chunk, Bytes::from_static(b"{}\n")).await.expect("writable");
         }
         let mut published = Published::default();
         let mut batch_of = batch(&[attempt(1024), attempt(0), attempt(1023), attempt(u64::MAX)]);
-        let refused = published.take_refused(&mut batch_of, &store).await.expect("readable");
-        let reasons: Vec<&str> = refused.iter().map(|refused| refused.reason.as_str()).collect();
+        let rejected = published.take_rejected(&mut batch_of, &store).await.expect("readable");
+        let reasons: Vec<&str> = rejected.iter().map(|rejected| rejected.reason.as_str()).collect();
         assert_eq!(
             reasons,
             ["mini-batch 1024 was never published", "mini-batch 18446744073709551615 was never published"]
@@ -201,22 +206,28 @@ mod tests {
         assert_eq!(batch_of.events().count(), 2);
 
         store.create_plan_chunk(2, Bytes::from_static(b"{}\n")).await.expect("writable");
-        let refused = published.take_refused(&mut batch(&[attempt(1024)]), &store).await.expect("readable");
-        assert!(refused.is_empty(), "it is published now");
+        let rejected = published.take_rejected(&mut batch(&[attempt(1024)]), &store).await.expect("readable");
+        assert!(rejected.is_empty(), "chunk 2 is published now");
     }
 
     #[tokio::test]
-    async fn the_plan_ends_where_the_store_says() {
+    async fn plan_totals_must_match_the_store() {
         let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
         let mut published = Published::default();
         let planned = |mini_batches| ResultEvent::Planned(Planned { mini_batches, items: None });
-        let early = published.take_refused(&mut batch(&[planned(0)]), &store).await.expect("readable");
-        assert_eq!(early[0].reason, "the plan in the store is not one of 0 mini-batches");
-        let complete = PlanComplete { mini_batches: 3, items: None, files: 3, inputs_digest: String::new() };
+        let early = published.take_rejected(&mut batch(&[planned(0)]), &store).await.expect("readable");
+        assert_eq!(early[0].reason, "the plan in the store does not have 0 mini-batches");
+        let complete = PlanComplete {
+            mini_batches: 3,
+            items: None,
+            files: 3,
+            inputs_digest: String::new(),
+            left_out: Default::default(),
+        };
         store.put_plan_complete(&complete).await.expect("writable");
         let mut events = batch(&[planned(3), planned(2), attempt(2), attempt(3)]);
-        let refused = published.take_refused(&mut events, &store).await.expect("readable");
-        assert_eq!(refused.len(), 2, "{refused:?}");
+        let rejected = published.take_rejected(&mut events, &store).await.expect("readable");
+        assert_eq!(rejected.len(), 2, "{rejected:?}");
         assert_eq!(events.events().count(), 2);
     }
 }

@@ -1,13 +1,13 @@
-//! One field of delimited text, quoted only where it must be.
+//! Fields of delimited text, quoted only if necessary.
 
-/// How fields are told apart.
+/// Separator and quoting of fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Dialect {
     pub separator: String,
     pub quote: char,
-    /// Quote every field, as `csv.QUOTE_ALL` and `csv.QUOTE_NONNUMERIC` do with text.
+    /// Quote every text field, like `csv.QUOTE_ALL` and `csv.QUOTE_NONNUMERIC`.
     pub quote_all: bool,
-    /// Quote none, as `csv.QUOTE_NONE` does.
+    /// Quote no field, like `csv.QUOTE_NONE`.
     pub quote_none: bool,
     pub line_end: String,
 }
@@ -19,7 +19,7 @@ impl Default for Dialect {
 }
 
 impl Dialect {
-    /// Appends one field, without a separator.
+    /// Appends one field without a separator.
     pub fn push_field(&self, field: &str, into: &mut String) {
         if self.quote_none || !(self.quote_all || self.is_special(field)) {
             into.push_str(field);
@@ -35,7 +35,7 @@ impl Dialect {
         into.push(self.quote);
     }
 
-    /// Whether a field has something in it that would end it.
+    /// Whether a field contains a separator, a quote or a line break.
     fn is_special(&self, field: &str) -> bool {
         let bytes = field.as_bytes();
         if let ([separator], Ok(quote)) = (self.separator.as_bytes(), u8::try_from(self.quote))
@@ -47,10 +47,10 @@ impl Dialect {
         memchr::memchr2(b'\n', b'\r', bytes).is_some() || field.contains(self.quote) || field.contains(&*self.separator)
     }
 
-    /// One line of text fields.
+    /// Returns one line of text fields.
     pub fn line(&self, fields: &[String]) -> String {
         let mut line = String::new();
-        // A lone empty field would otherwise be an empty line, which readers skip.
+        // Quotes a single empty field, because readers skip empty lines.
         if let [field] = fields
             && field.is_empty()
             && !self.quote_none
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_must_be_quoted_is() {
+    fn fields_are_quoted_only_if_necessary() {
         let comma = Dialect::default();
         assert_eq!(line(&comma, &["a b", "c,d", "e\"f", "g\nh", ""]), "a b,\"c,d\",\"e\"\"f\",\"g\nh\",\n");
         let space = Dialect { separator: " ".into(), ..Dialect::default() };

@@ -1,18 +1,20 @@
-//! What went wrong in a job, grouped so that a million failures of one kind are one line.
+//! The failures of a job, grouped so that a million failures of one kind are one line.
 
 use std::collections::{BTreeMap, HashMap};
 
-use protocol::{Attempt, AttemptStatus, ErrorReport};
+use protocol::{Attempt, AttemptStatus, ErrorReport, FailureCause};
 
-/// Distinct errors that are kept apart; more are counted under their category alone. Messages often name a file, so
-/// there may be as many as mini-batches.
+/// Distinct errors with a group of their own; others are counted by category only. Messages often name a file, so there
+/// may be as many errors as mini-batches.
 const GROUPS_MAX: usize = 200;
 /// Mini-batches named for each error.
 pub(crate) const EXAMPLES_MAX: usize = 5;
-/// Failed mini-batches described one by one.
+/// Failed mini-batches described individually.
 const GIVEN_UP_MAX: usize = 10;
+/// Causes in the result of a job.
+const CAUSES_MAX: usize = 5;
 
-/// Everything known of the failures of a job.
+/// Everything known about the failures of a job.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
     groups: HashMap<(String, String), FailureGroup>,
@@ -21,7 +23,21 @@ pub struct Failures {
     attempts_succeeded: u64,
     attempts_failed: u64,
     given_up: BTreeMap<u64, GivenUp>,
+    /// Mini-batches whose last try failed and that have another try.
+    retrying: BTreeMap<u64, GivenUp>,
     next_group: usize,
+    /// Number of failed attempts for each reason.
+    reasons: HashMap<String, u64>,
+    repeated: Option<Repeated>,
+}
+
+/// The most frequent reason of failed attempts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repeated {
+    /// Number of attempts.
+    pub count: u64,
+    /// The latest error.
+    pub sentence: String,
 }
 
 /// Failures with the same category and message.
@@ -29,38 +45,40 @@ pub struct Failures {
 pub struct FailureGroup {
     /// `ValueError`, `RunTimeout`, …
     pub category: String,
-    /// One line; empty where the group collects many.
+    /// One line; empty if the group collects different messages.
     pub message: String,
-    /// How often.
+    /// Number of failures.
     pub count: u64,
-    /// Some of the mini-batches; none for failures of `init()`.
+    /// Some of the mini-batches; empty for failures of `init()`.
     pub mini_batches: Vec<u64>,
-    /// Traceback of the first.
+    /// Traceback of the first failure.
     pub traceback: String,
-    /// File below `logs/` to open next, of the first.
+    /// File below `logs/` to open next, for the first failure.
     pub log: String,
+    /// The last lines printed before the first failure.
+    pub printed: String,
     order: usize,
 }
 
-/// A mini-batch that failed for good.
+/// A mini-batch that failed, finally or until its next try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUp {
-    /// Which.
+    /// Number of the mini-batch.
     pub mini_batch: u64,
-    /// Its first item.
+    /// First item.
     pub detail: String,
-    /// How often it was tried.
+    /// Number of tries.
     pub tries: u32,
-    /// How the last try ended.
+    /// Error of the last try.
     pub error: ErrorReport,
 }
 
-/// What most attempts ended with.
+/// The cause of most attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dominant {
-    /// Attempts that ended so.
+    /// Attempts with this cause.
     pub count: u64,
-    /// All attempts that ended.
+    /// All ended attempts.
     pub attempts: u64,
     /// The cause, for people.
     pub cause: String,
@@ -79,29 +97,46 @@ impl Failures {
             in_lines,
         );
         *self.categories.entry(error.category.clone()).or_default() += 1;
+        self.count_reason(&error);
         self.add(&error, Some(attempt.mini_batch));
+    }
+
+    fn count_reason(&mut self, error: &ErrorReport) {
+        let reason = reason(error);
+        if self.reasons.len() >= GROUPS_MAX && !self.reasons.contains_key(&reason) {
+            return;
+        }
+        let count = self.reasons.entry(reason).or_default();
+        *count += 1;
+        if self.repeated.as_ref().is_none_or(|repeated| repeated.count < *count) {
+            self.repeated = Some(Repeated { count: *count, sentence: error_sentence(error) });
+        }
+    }
+
+    /// Returns the most frequent reason of failed attempts.
+    pub fn repeated(&self) -> Option<&Repeated> {
+        self.repeated.as_ref()
     }
 
     pub(crate) fn init_failed(&mut self, error: &ErrorReport) {
         self.add(&in_lines(error), None);
     }
 
+    /// Adds the last attempt of a mini-batch.
     pub(crate) fn given_up(&mut self, attempt: &Attempt) {
-        let given_up = GivenUp {
-            mini_batch: attempt.mini_batch,
-            detail: one_line(&attempt.detail),
-            tries: attempt.try_number,
-            error: attempt.error.as_deref().map(in_lines).unwrap_or_default(),
-        };
-        self.given_up.insert(attempt.mini_batch, given_up);
-        if self.given_up.len() > GIVEN_UP_MAX {
-            self.given_up.pop_last();
-        }
+        self.retrying.remove(&attempt.mini_batch);
+        remember(&mut self.given_up, attempt);
     }
 
-    /// A success has beaten the failure.
+    /// Adds a failed attempt that another try follows.
+    pub(crate) fn retried(&mut self, attempt: &Attempt) {
+        remember(&mut self.retrying, attempt);
+    }
+
+    /// Removes the failure of a mini-batch that has succeeded.
     pub(crate) fn forgive(&mut self, mini_batch: u64) {
         self.given_up.remove(&mini_batch);
+        self.retrying.remove(&mini_batch);
     }
 
     fn add(&mut self, error: &ErrorReport, mini_batch: Option<u64>) {
@@ -117,6 +152,7 @@ impl Failures {
             mini_batches: vec![],
             traceback: error.traceback.clone(),
             log: error.log.clone(),
+            printed: error.printed.clone(),
             order,
         });
         self.next_group += usize::from(group.count == 0);
@@ -129,19 +165,40 @@ impl Failures {
         }
     }
 
-    /// Groups, the most frequent first.
+    /// Returns the groups, the most frequent first.
     pub fn groups(&self) -> Vec<&FailureGroup> {
         let mut groups: Vec<_> = self.groups.values().collect();
         groups.sort_by_key(|group| (std::cmp::Reverse(group.count), group.order));
         groups
     }
 
-    /// Some of the mini-batches that failed for good, lowest first.
+    /// Returns some of the finally failed mini-batches, lowest first.
     pub fn given_up_first(&self) -> impl Iterator<Item = &GivenUp> {
         self.given_up.values()
     }
 
-    /// The cause of more than half of all outcomes, if there is one: timeouts of any kind, or one kind of error.
+    /// Returns the failed mini-batch to examine first: one that failed finally, else one that has another try.
+    pub fn first(&self) -> Option<&GivenUp> {
+        self.given_up.values().next().or_else(|| self.retrying.values().next())
+    }
+
+    /// Returns the causes of failed attempts for the result of the job, the most frequent first.
+    pub fn causes(&self) -> Vec<FailureCause> {
+        let cause = |group: &FailureGroup| FailureCause {
+            error: group.error(),
+            attempts: group.count,
+            mini_batches: group.mini_batches.clone(),
+            log: group.log.clone(),
+        };
+        self.groups().into_iter().take(CAUSES_MAX).map(cause).collect()
+    }
+
+    /// Returns the number of failed attempts.
+    pub fn attempts_failed(&self) -> u64 {
+        self.attempts_failed
+    }
+
+    /// Returns the cause of more than half of all outcomes, if there is one: timeouts of any kind, or one category.
     pub fn dominant(&self) -> Option<Dominant> {
         let attempts = self.attempts_succeeded + self.attempts_failed;
         let of = |status| self.statuses.get(&status).copied().unwrap_or_default();
@@ -155,27 +212,88 @@ impl Failures {
             return None;
         }
         let message = self.groups().into_iter().find(|group| group.category == *category).map(|group| &group.message);
-        let cause = match message {
-            Some(message) if !message.is_empty() => format!("{category}: {message}"),
-            _ => category.clone(),
-        };
+        let cause = error_line(category, message.map_or("", String::as_str));
         Some(Dominant { count, attempts, cause })
     }
 }
 
-/// The same report, with nothing in it that breaks the line it is told in.
+impl FailureGroup {
+    /// Returns category and message in one line.
+    pub fn error(&self) -> String {
+        error_line(&self.category, &self.message)
+    }
+}
+
+impl GivenUp {
+    /// Returns category and message of the last try in one line.
+    pub fn error_line(&self) -> String {
+        error_line(&self.error.category, &one_line(&self.error.message))
+    }
+}
+
+/// Returns the error and the file to open in whole sentences, its message in one line.
+pub(crate) fn error_sentence(error: &ErrorReport) -> String {
+    let (category, log) = (error.category.clone(), error.log.clone());
+    ErrorReport { category, message: one_line(&error.message), log, ..ErrorReport::default() }.sentence()
+}
+
+fn error_line(category: &str, message: &str) -> String {
+    match (category.is_empty(), message.is_empty()) {
+        (_, true) => category.to_owned(),
+        (true, false) => message.to_owned(),
+        (false, false) => format!("{category}: {message}"),
+    }
+}
+
+fn remember(mini_batches: &mut BTreeMap<u64, GivenUp>, attempt: &Attempt) {
+    let failed = GivenUp {
+        mini_batch: attempt.mini_batch,
+        detail: one_line(&attempt.detail),
+        tries: attempt.try_number,
+        error: attempt.error.as_deref().map(in_lines).unwrap_or_default(),
+    };
+    mini_batches.insert(attempt.mini_batch, failed);
+    if mini_batches.len() > GIVEN_UP_MAX {
+        mini_batches.pop_last();
+    }
+}
+
+/// Returns the same report with one-line names.
 fn in_lines(error: &ErrorReport) -> ErrorReport {
     ErrorReport { category: one_line(&error.category), log: one_line(&error.log), ..error.clone() }
 }
 
-/// The first line, cut where no terminal shows more.
-pub(crate) fn one_line(text: &str) -> String {
-    const CHARACTERS_MAX: usize = 400;
-    let line = text.trim().lines().next().unwrap_or_default();
-    match line.char_indices().nth(CHARACTERS_MAX) {
-        Some((at, _)) => format!("{}…", &line[..at]),
-        None => line.to_owned(),
+/// Returns the reason of a failure, which is equal for errors that differ only in numbers, paths and quoted texts.
+fn reason(error: &ErrorReport) -> String {
+    const PUNCTUATION: [char; 11] = ['(', ')', '[', ']', '{', '}', ',', ';', ':', '.', '='];
+    let mut reason = format!("{}:", error.category);
+    let mut quote = None;
+    for word in one_line(&error.message).split_whitespace() {
+        let word = word.trim_matches(PUNCTUATION);
+        if quote.is_some() {
+            quote = quote.filter(|quote| !word.ends_with(*quote));
+            continue;
+        }
+        let begins = word.chars().next().filter(|first| ['\'', '"', '`'].contains(first));
+        quote = begins.filter(|quote| word.len() == 1 || !word.ends_with(*quote));
+        let is_name = begins.is_some() || word.contains(|c: char| c == '/' || c == '\\' || c.is_ascii_digit());
+        reason.push(' ');
+        reason.push_str(if is_name { "…" } else { word });
     }
+    reason
+}
+
+/// Returns the first line. A long line loses its middle, because the end often names the remedy.
+pub(crate) fn one_line(text: &str) -> String {
+    const BEGINNING: usize = 600;
+    const END: usize = 300;
+    let line = text.trim().lines().next().unwrap_or_default();
+    let count = line.chars().count();
+    if count <= BEGINNING + END {
+        return line.to_owned();
+    }
+    let at = |position| line.char_indices().nth(position).map_or(line.len(), |(at, _)| at);
+    format!("{} … {}", &line[..at(BEGINNING)], &line[at(count - END)..])
 }
 
 #[cfg(test)]
@@ -195,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn distinct_messages_do_not_fill_the_memory() {
+    fn number_of_groups_is_bounded() {
         let mut failures = Failures::default();
         for mini_batch in 0..1000 {
             let mut attempt = failed(mini_batch, 1, true, 1);
@@ -209,7 +327,40 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_says_stays_in_its_line() {
+    fn reason_ignores_files_and_numbers() {
+        let mut failures = Failures::default();
+        let messages = [
+            "cannot read /data/1.png: 3 bytes",
+            "cannot read /data/2.png: 17 bytes",
+            "model 'a b c' is missing",
+            "cannot read 0x7f: 5 bytes",
+            "model 'd' is missing",
+            "model 'd' is gone",
+        ];
+        for (mini_batch, message) in (0..).zip(messages) {
+            let mut attempt = failed(mini_batch, 1, true, 1);
+            attempt.error.as_mut().expect("failed").message = message.into();
+            failures.attempt_failed(&attempt);
+        }
+        let repeated = failures.repeated().expect("there are failures");
+        assert_eq!(repeated.count, 3);
+        assert!(repeated.sentence.contains("cannot read 0x7f"), "{}", repeated.sentence);
+        assert_eq!(failures.reasons.len(), 3, "{:?}", failures.reasons);
+    }
+
+    #[test]
+    fn long_line_keeps_its_beginning_and_its_end() {
+        let line = format!("beginning {} end", "ü".repeat(5000));
+        let short = one_line(&line);
+        assert!(
+            short.starts_with("beginning ü") && short.ends_with("ü end") && short.chars().count() < 1000,
+            "{short}"
+        );
+        assert_eq!(one_line("two\nlines"), "two");
+    }
+
+    #[test]
+    fn texts_from_workers_stay_on_one_line() {
         let mut attempt = failed(0, 1, true, 1);
         attempt.detail = "a.png\nCause: none".into();
         let error = attempt.error.as_mut().expect("failed");
@@ -223,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_dominates_with_more_than_half_of_the_outcomes() {
+    fn cause_of_more_than_half_of_the_outcomes_dominates() {
         let mut failures = Failures::default();
         failures.attempt_succeeded();
         failures.attempt_failed(&failed(0, 1, true, 1));

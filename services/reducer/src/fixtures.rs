@@ -24,6 +24,7 @@ pub(crate) fn attempt(
             message: "bad value".into(),
             traceback: "Traceback: bad value".into(),
             log: "user/error/0/process000.txt".into(),
+            printed: String::new(),
         })
     });
     Attempt {
@@ -45,6 +46,7 @@ pub(crate) fn attempt(
         error,
         warnings: vec![],
         warnings_total: 0,
+        warning_kinds: vec![],
         detail: format!("/data/{mini_batch}.png"),
         traceparent: None,
     }
@@ -90,9 +92,15 @@ pub(crate) fn spec(output: &Path) -> JobSpec {
     }
 }
 
-/// Says in the store that so many mini-batches were published, and no more.
+/// Writes a plan of this many mini-batches to the store.
 pub(crate) async fn put_plan(store: &JobStore, mini_batches: u64, items: Option<u64>) {
     store.create_plan_chunk(0, Bytes::from_static(b"{}\n")).await.expect("writable");
-    let complete = PlanComplete { mini_batches, items, files: mini_batches, inputs_digest: String::new() };
+    let complete = PlanComplete {
+        mini_batches,
+        items,
+        files: mini_batches,
+        inputs_digest: String::new(),
+        left_out: Default::default(),
+    };
     store.put_plan_complete(&complete).await.expect("writable");
 }

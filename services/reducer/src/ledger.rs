@@ -1,14 +1,15 @@
-//! The log of everything that was committed, and where in it the rows of each mini-batch are.
+//! The log of all committed events, and the index of the rows of each mini-batch.
 //!
-//! A segment is a concatenation of received records, created if absent: that creation is the commit. Any number of
-//! reducers may append: whoever finds the next name taken reads what the other has committed, leaves out what it now
-//! knows, and tries the name after that. So all of them read the same ledger, and nothing has to fence one off.
+//! A segment is a concatenation of received records. Creating it if absent is the commit. Any number of reducers may
+//! append: if the next segment exists, a reducer reads it, drops the events that it now knows, and tries the next
+//! number. All reducers therefore read the same ledger, and none needs to be fenced off.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::Context;
+use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use protocol::{RecordError, ResultEvent, Rows, encode_record};
 use storage::{Commit, JobStore};
@@ -20,34 +21,36 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::batch::{Batch, NoRecord};
 use crate::tally::reserve;
 
-/// What one segment holds, but for a single message that is larger.
+/// Largest segment, unless a single message is larger.
 pub(crate) const SEGMENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Pauses before a commit is tried again, each twice as long as the one before.
-const COMMIT_PAUSE_MIN: Duration = Duration::from_millis(250);
-const COMMIT_PAUSE_MAX: Duration = Duration::from_secs(8);
+/// Pauses between tries of a commit. [`Ledger`] limits their sum.
+const COMMIT_RETRY: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_millis(250))
+    .with_max_delay(Duration::from_secs(8))
+    .without_max_times();
 
-/// Where the rows of a mini-batch are.
+/// The place of the rows of a mini-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// It has none.
+pub(crate) enum RowsAt {
+    /// No rows.
     #[default]
     None,
-    /// In a ledger segment.
+    /// A range of a ledger segment.
     Inline { segment: u32, offset: u32, length: u32 },
-    /// In a part, by its position among the parts.
+    /// A part, by its position among the parts.
     Part(u32),
 }
 
-/// 20 bytes, because there may be ten million of them.
+/// The rows of one mini-batch, in 20 bytes, because there may be ten million mini-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
-    place: Place,
-    /// Position of its column list plus one; 0: it has none.
+    rows: RowsAt,
+    /// Position of its column list plus one; 0 without columns.
     columns: u32,
 }
 
-/// Where everything is that the final file is made of. Plain data.
+/// The places of everything in the final file. Plain data.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     entries: Vec<Entry>,
@@ -57,7 +60,7 @@ pub(crate) struct Index {
     segment_bytes: Vec<u64>,
 }
 
-/// A part, as its worker announced it.
+/// A part with the size that its worker announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PartFile {
     pub name: Box<str>,
@@ -65,68 +68,67 @@ pub(crate) struct PartFile {
 }
 
 impl Index {
-    /// So many mini-batches will come.
+    /// Reserves memory for this many mini-batches.
     pub fn expect(&mut self, mini_batches: u64) {
         reserve(&mut self.entries, mini_batches);
     }
 
-    /// Remembers the rows of the attempt of a mini-batch that counts. `at`: where they are in the segment, if they are
-    /// there.
-    pub fn place(
+    /// Records the rows of the attempt that counts. `at`: range of inline rows in the segment.
+    pub fn insert(
         &mut self,
         mini_batch: u64,
-        rows: &Rows,
-        columns: Option<&Vec<String>>,
+        rows: Rows<&str>,
+        columns: Option<&[String]>,
         segment: u32,
         at: Range<usize>,
     ) {
-        let place = match rows {
-            Rows::None => Place::None,
-            Rows::Inline => Place::Inline {
+        let rows = match rows {
+            Rows::None => RowsAt::None,
+            Rows::Inline => RowsAt::Inline {
                 segment,
                 offset: u32::try_from(at.start).expect("segments are shorter than 4 GiB"),
                 length: u32::try_from(at.len()).expect("the length of a record is 32 bits wide"),
             },
             Rows::Part { name, bytes } => {
-                self.parts.push(PartFile { name: name.as_str().into(), bytes: *bytes });
-                Place::Part(u32::try_from(self.parts.len() - 1).expect("fewer than 4 thousand million parts"))
+                self.parts.push(PartFile { name: name.into(), bytes });
+                RowsAt::Part(u32::try_from(self.parts.len() - 1).expect("fewer than 4 thousand million parts"))
             }
         };
         let columns = columns.map_or(0, |columns| self.columns_position(columns) + 1);
-        if place == Place::None && columns == 0 {
+        if rows == RowsAt::None && columns == 0 {
             return;
         }
         let index = usize::try_from(mini_batch).expect("64-bit machine");
         if self.entries.len() <= index {
             self.entries.resize(index + 1, Entry::default());
         }
-        self.entries[index] = Entry { place, columns };
+        self.entries[index] = Entry { rows, columns };
     }
 
-    /// Forgets where the rows of a mini-batch are.
+    /// Removes the rows of a mini-batch.
     pub fn remove(&mut self, mini_batch: u64) {
         if let Some(entry) = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index)) {
             *entry = Entry::default();
         }
     }
 
-    fn columns_position(&mut self, columns: &Vec<String>) -> u32 {
+    fn columns_position(&mut self, columns: &[String]) -> u32 {
         if let Some(position) = self.columns_known.get(columns) {
             return *position;
         }
         let position = u32::try_from(self.columns.len()).expect("fewer column lists than mini-batches");
-        self.columns.push(columns.clone());
-        self.columns_known.insert(columns.clone(), position);
+        self.columns.push(columns.to_owned());
+        self.columns_known.insert(columns.to_owned(), position);
         position
     }
 
-    /// Every mini-batch that has rows, in order.
-    pub fn places(&self) -> impl Iterator<Item = (u64, Place)> + '_ {
-        let entries = (0..).zip(&self.entries).map(|(mini_batch, entry)| (mini_batch, entry.place));
-        entries.filter(|(_, place)| *place != Place::None)
+    /// Returns the mini-batches that have rows, in order.
+    pub fn rows(&self) -> impl Iterator<Item = (u64, RowsAt)> + '_ {
+        let entries = (0..).zip(&self.entries).map(|(mini_batch, entry)| (mini_batch, entry.rows));
+        entries.filter(|(_, rows)| *rows != RowsAt::None)
     }
 
-    /// Column lists of the mini-batches that returned a DataFrame, in order.
+    /// Returns the column lists of the mini-batches that returned a DataFrame, in order.
     pub fn column_lists(&self) -> impl Iterator<Item = (u64, &[String])> + '_ {
         (0..)
             .zip(&self.entries)
@@ -134,7 +136,7 @@ impl Index {
             .map(|(mini_batch, entry)| (mini_batch, self.columns[entry.columns as usize - 1].as_slice()))
     }
 
-    /// Distinct column lists there are.
+    /// Returns the number of distinct column lists.
     pub fn column_lists_distinct(&self) -> usize {
         self.columns.len()
     }
@@ -143,56 +145,61 @@ impl Index {
         &self.parts[position as usize]
     }
 
-    /// Size of a segment.
+    /// Returns the size of the ledger.
+    pub fn bytes(&self) -> u64 {
+        self.segment_bytes.iter().sum()
+    }
+
+    /// Returns the size of a segment.
     pub fn segment_bytes(&self, segment: u32) -> u64 {
         self.segment_bytes[segment as usize]
     }
 }
 
-/// What became of a batch.
+/// The result of committing a batch.
 #[derive(Debug)]
 pub(crate) enum Committed {
     /// It is the next segment.
     Ours(Batch),
-    /// Another reducer was quicker. Read what it has committed before trying again.
+    /// Another reducer has created the segment. Read it before trying again.
     Lost(Batch),
 }
 
-/// The ledger of one job, open at its end.
+/// The ledger of one job.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     store: JobStore,
     job_id: String,
-    /// For how long a store that does not answer is tried.
+    /// How long to retry commits while the store is unavailable.
     patience: Duration,
-    /// Segments that are being read, from the next one on: a long ledger is read sooner so.
+    /// Concurrent reads of the next segments, which makes reading a long ledger faster.
     reading: VecDeque<AbortOnDropHandle<storage::Result<Option<Bytes>>>>,
-    /// A segment that is cut short is replaced by what can be read of it: nobody else serves the job.
-    mends: bool,
-    /// Segments that were.
-    pub mended: u32,
+    /// Whether to replace a truncated segment by its readable part, which only a lone reducer may do.
+    repairs: bool,
+    /// Number of repaired segments.
+    pub repaired: u32,
     pub index: Index,
 }
 
 impl Ledger {
-    /// Opens the ledger before its first segment; [`read_next`](Self::read_next) goes through it.
+    /// Opens the ledger before its first segment.
     pub fn new(store: JobStore, job_id: &str, patience: Duration) -> Self {
         let (reading, index) = (VecDeque::new(), Index::default());
-        Self { store, job_id: job_id.to_owned(), patience, reading, mends: false, mended: 0, index }
+        Self { store, job_id: job_id.to_owned(), patience, reading, repairs: false, repaired: 0, index }
     }
 
-    /// The same one for a job that nobody else serves. A machine that stops may leave its last segments empty or cut
-    /// short. What only they held has to be done again, and the rest stands.
-    pub fn mending(self) -> Self {
-        Self { mends: true, ..self }
+    /// Returns the ledger of a job that no other reducer serves. A machine that stops may leave the last segments empty
+    /// or truncated; this ledger keeps their readable part, and the lost results must be computed again.
+    pub fn repairing(self) -> Self {
+        Self { repairs: true, ..self }
     }
 
-    /// The number of committed segments that are known: the number of the next.
+    /// Returns the number of known segments, which is the number of the next segment.
     pub fn segments(&self) -> u32 {
         u32::try_from(self.index.segment_bytes.len()).expect("fewer than 4 thousand million segments")
     }
 
-    /// Reads the next committed segment, or finds that there is none. `ahead`: how many are read at a time.
+    /// Reads the next committed segment. Returns `None` at the end of the ledger. `ahead`: number of concurrent reads.
     pub async fn read_next(&mut self, ahead: usize) -> anyhow::Result<Option<Batch>> {
         let segment = self.segments();
         for next in segment + self.reading.len() as u32..segment + ahead.max(1) as u32 {
@@ -207,8 +214,8 @@ impl Ledger {
             return Ok(None);
         };
         let (bytes, records) = match decode_segment(&bytes) {
-            Err(Unusable { readable, cut_short: true, .. }) if self.mends => {
-                self.mend(segment, &bytes[..readable]).await?
+            Err(Unusable { readable, cut_short: true, .. }) if self.repairs => {
+                self.repair(segment, &bytes[..readable]).await?
             }
             Err(Unusable { error, .. }) => (bytes, Err(error)),
             Ok(records) => (bytes, Ok(records)),
@@ -220,25 +227,25 @@ impl Ledger {
             };
             let job = &self.job_id;
             format!(
-                "{object} is damaged: restore it, or move it away and run `gristmill retry {job}`, which runs what \
-                 only this object held again"
+                "{object} is damaged: restore it, or move it away and run `gristmill retry {job}`, which repeats the \
+                 work that only this object recorded"
             )
         })?;
         self.index.segment_bytes.push(bytes.len() as u64);
         Ok(Some(records))
     }
 
-    async fn mend(&mut self, segment: u32, readable: &[u8]) -> anyhow::Result<(Bytes, anyhow::Result<Batch>)> {
+    async fn repair(&mut self, segment: u32, readable: &[u8]) -> anyhow::Result<(Bytes, anyhow::Result<Batch>)> {
         let mut bytes = readable.to_vec();
         encode_record(&ResultEvent::CutShort, b"", &mut bytes);
         let bytes = Bytes::from(bytes);
-        self.store.replace_segment(u64::from(segment), bytes.clone()).await.context("mend the ledger")?;
-        self.mended += 1;
+        self.store.replace_segment(u64::from(segment), bytes.clone()).await.context("repair the ledger")?;
+        self.repaired += 1;
         let records = decode_segment(&bytes).map_err(|unusable| unusable.error);
         Ok((bytes, records))
     }
 
-    /// Commits a batch as the next segment, unless another reducer has made that.
+    /// Commits a batch as the next segment, unless another reducer has created that segment.
     pub async fn commit(&mut self, batch: Batch) -> anyhow::Result<Committed> {
         let sequence = self.segments();
         let (segment, bytes) = (batch.segment(), batch.bytes() as u64);
@@ -259,27 +266,23 @@ impl Ledger {
     }
 
     async fn commit_patiently(&self, sequence: u64, segment: Vec<Bytes>) -> storage::Result<Commit> {
-        let began = Instant::now();
-        let mut pause = COMMIT_PAUSE_MIN;
-        loop {
-            match self.store.commit_segment(sequence, segment.clone()).await {
-                Err(error @ storage::Error::Unavailable { .. }) if began.elapsed() + pause <= self.patience => {
-                    tracing::warn!(%error, pause.seconds = pause.as_secs_f64(), "results could not be committed, trying again");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(COMMIT_PAUSE_MAX);
-                }
-                other => return other,
-            }
-        }
+        let commit = || self.store.commit_segment(sequence, segment.clone());
+        commit
+            .retry(COMMIT_RETRY.with_total_delay(Some(self.patience)))
+            .when(|error| matches!(error, storage::Error::Unavailable { .. }))
+            .notify(|error, pause| {
+                tracing::warn!(error = %format!("{error:#}"), pause.seconds = pause.as_secs_f64(), "cannot commit results, trying again");
+            })
+            .await
     }
 }
 
-/// A segment that cannot be read to its end.
+/// A segment with an unreadable end.
 struct Unusable {
     error: anyhow::Error,
-    /// Bytes of the records before that.
+    /// Size of the readable records.
     readable: usize,
-    /// It ends too early, as files do that were not on the disk yet when the machine stopped.
+    /// It is truncated, like a file that was not yet on the disk when the machine stopped.
     cut_short: bool,
 }
 
@@ -297,8 +300,8 @@ fn decode_segment(bytes: &Bytes) -> Result<Batch, Unusable> {
     }
 }
 
-/// Whether a record, and all that follows it, was never written from somewhere within its header on: some file systems
-/// show zeros there.
+/// Whether everything from somewhere within the header of a record on was never written. Some file systems show zeros
+/// there.
 fn is_blank(record: &[u8]) -> bool {
     let written = record.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     let header_bytes = record.first_chunk().map_or(0, |&bytes| u32::from_le_bytes(bytes) as usize);
@@ -322,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_stays_small() {
+    fn entry_takes_20_bytes_at_most() {
         assert!(size_of::<Entry>() <= 20);
     }
 
@@ -338,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_committed_is_read_again_with_the_same_places() {
+    async fn committed_records_are_read_with_the_same_rows() {
         let (_folder, store) = store();
         let mut first = ledger(&store);
         let mut named = protocol::begin_message("digits");
@@ -355,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_comes_second_reads_what_the_first_committed_and_goes_on_after_it() {
+    async fn second_writer_reads_the_segment_of_the_first_and_continues_after_it() {
         let (_folder, store) = store();
         let (mut first, mut second) = (ledger(&store), ledger(&store));
         commit(&mut second, &[message(0, b"second\n")]).await;
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_ledger_is_read_in_order_and_to_its_end() {
+    async fn long_ledger_is_read_in_order_and_to_its_end() {
         let (_folder, store) = store();
         let mut first = ledger(&store);
         for mini_batch in 0..10 {
@@ -393,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_damaged_segment_is_named_with_what_to_do() {
+    async fn damaged_segment_is_named_with_the_remedy() {
         let (_folder, store) = store();
         store.commit_segment(0, vec![Bytes::from_static(b"no records")]).await.expect("writable");
         let error = format!("{:#}", ledger(&store).read_next(1).await.expect_err("damaged"));
@@ -403,16 +406,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_empty_segment_is_none() {
+    async fn empty_segment_is_damaged() {
         let (_folder, store) = store();
         store.commit_segment(0, vec![]).await.expect("writable");
         let error = format!("{:#}", ledger(&store).read_next(1).await.expect_err("damaged"));
         assert!(error.ends_with("it is empty"), "{error}");
     }
 
-    /// Wherever a segment ends: its whole records stand, a later reader finds the same, and others go on after it.
+    /// Wherever a segment is cut: its complete records remain, later readers read the same, and commits continue after
+    /// it.
     #[tokio::test]
-    async fn a_segment_that_is_cut_short_is_mended_by_who_serves_the_job_alone() {
+    async fn lone_reducer_repairs_truncated_segment() {
         let mut whole = message(0, b"zero\n");
         let first = whole.len();
         whole.extend(message(1, b"one\n"));
@@ -428,27 +432,27 @@ mod tests {
             let (_folder, store) = store();
             store.commit_segment(0, vec![bytes.into()]).await.expect("writable");
             ledger(&store).read_next(1).await.expect_err("others may serve the job");
-            let mut mending = ledger(&store).mending();
-            let mended = records(&mending.read_next(1).await.expect("mended").expect("one segment"));
-            assert_eq!(mended.len(), 1 + usize::from(intact));
-            assert_eq!(mended.last().expect("counted").event, ResultEvent::CutShort);
-            assert_eq!(mending.mended, 1);
-            let mut again = ledger(&store).mending();
-            assert_eq!(records(&again.read_next(1).await.expect("readable").expect("one segment")), mended);
-            assert_eq!((again.mended, again.segments()), (0, 1));
+            let mut repairing = ledger(&store).repairing();
+            let repaired = records(&repairing.read_next(1).await.expect("repaired").expect("one segment"));
+            assert_eq!(repaired.len(), 1 + usize::from(intact));
+            assert_eq!(repaired.last().expect("counted").event, ResultEvent::CutShort);
+            assert_eq!(repairing.repaired, 1);
+            let mut again = ledger(&store).repairing();
+            assert_eq!(records(&again.read_next(1).await.expect("readable").expect("one segment")), repaired);
+            assert_eq!((again.repaired, again.segments()), (0, 1));
             commit(&mut again, &[message(1, b"one\n")]).await;
         }
     }
 
     #[test]
-    fn column_lists_are_kept_once() {
+    fn equal_column_lists_are_stored_once() {
         let mut index = Index::default();
         for mini_batch in 0..100 {
-            let columns = vec!["a".into(), if mini_batch == 50 { "c" } else { "b" }.into()];
-            index.place(mini_batch, &Rows::None, Some(&columns), 0, 0..0);
+            let columns = ["a".into(), if mini_batch == 50 { "c" } else { "b" }.into()];
+            index.insert(mini_batch, Rows::None, Some(&columns), 0, 0..0);
         }
         assert_eq!(index.column_lists_distinct(), 2);
         assert_eq!(index.column_lists().nth(50), Some((50, &["a".to_owned(), "c".to_owned()][..])));
-        assert_eq!(index.places().count(), 0);
+        assert_eq!(index.rows().count(), 0);
     }
 }

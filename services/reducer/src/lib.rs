@@ -1,45 +1,65 @@
 //! The reducer: the only committer of a job's results.
 //!
-//! It receives result messages, appends them to the ledger, and only then acknowledges them. What the ledger
-//! says is folded into the [`Tally`], a pure value: progress, thresholds, reports and the decision to end the job all
-//! follow from it, so a restarted reducer reads the ledger and goes on. At the end one ordered pass over the ledger
-//! and the parts makes the final file.
+//! It receives result messages, appends them to the ledger, and only then acknowledges them. The [`Tally`], a pure
+//! value, follows from the ledger; progress, thresholds, reports and the decision to end the job follow from the tally.
+//! A restarted reducer therefore reads the ledger and continues. At the end, one ordered pass over the ledger and the
+//! parts writes the final file.
 //!
 //! | to see | open |
 //! |---|---|
+//! | the loop of one reducer | `job.rs` |
+//! | how results are committed | `receive.rs`, `commit.rs`, `ledger.rs` |
+//! | what depends on other processes that work on the job | `peers.rs` |
 //! | which attempt counts | `tally.rs` |
-//! | who is up, and who waits | `fleet.rs` |
-//! | what went wrong, grouped | `failures.rs` |
-//! | when a job is given up | `thresholds.rs` |
-//! | how results are committed and found again | `ledger.rs` |
-//! | how the final file is made | `output/` |
-//! | what people read | `reports/` |
-//! | the order in which all this happens | `reducer.rs`, `reducer/finish.rs` |
-//! | how one process serves all jobs of a compute target | `service.rs` |
+//! | running nodes and processes, and waits | `nodes.rs` |
+//! | failures, grouped | `failures.rs` |
+//! | when a job ends, and how | `judge.rs`, `thresholds.rs`, `stalls.rs` |
+//! | whether a worker is present | `presence.rs` |
+//! | which messages are rejected | `believed.rs` |
+//! | how the final file is written | `finish.rs`, `output.rs` |
+//! | progress and reports for people | `progress.rs`, `reports.rs` |
+//! | the progress of a killed reducer | `committed.rs` |
+//! | how one process serves all jobs of a target | `service.rs` |
 //!
-//! What is deliberately absent: any knowledge of queues' makes, of how rows were made, and of how mini-batches get to
-//! workers. Nothing here publishes a descriptor.
+//! Deliberately absent: any knowledge of queue backends, of how rows are made, and of how mini-batches reach workers.
+//! Nothing here publishes a descriptor.
 
 mod batch;
 mod believed;
+mod commit;
+mod committed;
 mod csv;
 mod failures;
+mod finish;
 #[cfg(test)]
 mod fixtures;
-mod fleet;
+mod job;
+mod judge;
 mod ledger;
+mod nodes;
 mod options;
 mod output;
-mod reducer;
+mod peers;
+mod presence;
+mod progress;
+mod receive;
 mod reports;
 mod service;
+mod stalls;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod thresholds;
+mod words;
 
-pub use failures::{Dominant, FailureGroup, Failures, GivenUp};
-pub use fleet::Fleet;
+pub use committed::committed;
+pub use failures::{Dominant, FailureGroup, Failures, GivenUp, Repeated};
+pub use job::{FailJob, Reducer};
+pub use nodes::Nodes;
 pub use options::{CrashPoint, Options};
-pub use reducer::{FailJob, Reducer};
+pub use peers::Peers;
 pub use service::{Service, ServiceOptions};
-pub use tally::{Effect, MiniBatchState, Tally};
-pub use thresholds::{Elapsed, Limits};
+pub use stalls::Elapsed;
+pub use tally::{Effect, MiniBatchState, Tally, Warnings};
+pub use thresholds::Limits;
+pub use words::{clause, counted, sentence};

@@ -1,4 +1,4 @@
-//! What a reducer can be told, and the points at which a test may stop it.
+//! The options of a reducer, and the points at which tests kill it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,38 +7,39 @@ use std::time::Duration;
 use protocol::milliseconds_since_epoch;
 use queue::Queue;
 
-/// How a reducer works. The default is right for a job on one machine.
+use crate::Peers;
+
+/// The options of a reducer. The default suits a job on one machine.
 #[derive(Clone)]
 pub struct Options {
-    /// Name of this reducer in logs and temporary files; unique among those that may run at once.
+    /// Name of this reducer in logs and temporary files; unique among concurrent reducers.
     pub writer: String,
-    /// Processes a node, where the job leaves it open and the caller knows.
+    /// Processes per node, if the job leaves it open and the caller knows it.
     pub process_count_per_node: Option<u32>,
-    /// Other machines work on the job: nodes come and go and outlive this reducer, which believes what the ledger says
-    /// of them, and other reducers may serve the job at the same time. `false`: all there is ends with this process.
-    pub shared: bool,
-    /// Age of a job before failures of `init()` all over it end it.
+    /// Other processes that work on the job.
+    pub peers: Peers,
+    /// Age of a job from which failures of `init()` in every process fail it.
     pub init_failure_age: Duration,
-    /// Period of the progress overview and the summaries, and of the thresholds that are polled.
+    /// Interval of the progress overview, the summaries and the polled thresholds.
     pub report_interval: Duration,
-    /// Period of `progress.json`, and of looking for a request to cancel; where the job is shared, also of looking
-    /// for what others have committed.
+    /// Interval of `progress.json` and of checks for a request to cancel; with peers, also of checks for their commits.
     pub progress_interval: Duration,
-    /// Segments are committed no more often than this while messages keep coming.
+    /// Time without a sign of life after which a worker counts as absent. Workers give one every two seconds.
+    pub silence: Duration,
+    /// Minimum interval between commits while messages arrive.
     pub commit_interval: Duration,
-    /// For how long a store that does not answer is tried before the reducer stops.
+    /// How long to retry an unavailable store before the reducer stops.
     pub store_patience: Duration,
-    /// For how long a received message stays invisible to others: what a dead reducer had received is seen by the
-    /// next after this.
+    /// How long a received message stays invisible to other reducers, which receive it if this one dies.
     pub visibility: Duration,
     /// How long one call to the result queue waits for the first message.
     pub receive_wait: Duration,
-    /// For how long the final file is still written after this reducer was told to stop. Then it is left to the next one,
-    /// which writes it from the beginning.
+    /// How long this reducer continues to write the final file after it was asked to stop. The next reducer then writes
+    /// the file from the beginning.
     pub output_grace: Duration,
-    /// Where messages go that cannot be read to their end; `None`: only into the logs.
+    /// Destination of unreadable messages; `None`: only the logs.
     pub dead_letters: Option<Arc<dyn Queue>>,
-    /// Whether reports are written for people.
+    /// Whether to write reports for people.
     pub reports: bool,
     /// Called at every step of the write path.
     pub crash: Arc<dyn Fn(CrashPoint) + Send + Sync>,
@@ -49,11 +50,12 @@ impl Default for Options {
         Self {
             writer: std::process::id().to_string(),
             process_count_per_node: None,
-            shared: false,
+            peers: Peers::Alone,
             init_failure_age: Duration::from_secs(120),
             report_interval: Duration::from_secs(10),
             progress_interval: Duration::from_secs(1),
-            // 40 objects a second at most.
+            silence: Duration::from_secs(5),
+            // At most 40 objects per second.
             commit_interval: Duration::from_millis(25),
             // A full disk stays full.
             store_patience: Duration::from_secs(4),
@@ -68,12 +70,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// For jobs of a compute target, which many machines work on and where every request to the store has a price.
+    /// Returns the options for jobs of a target, where many machines work and every request to the store has a price.
     pub fn shared() -> Self {
         Self {
-            // Process ids alone are alike in containers.
+            // Containers have equal process ids.
             writer: format!("{}-{:x}", std::process::id(), milliseconds_since_epoch()),
-            shared: true,
+            peers: Peers::Many,
             progress_interval: Duration::from_secs(3),
             commit_interval: Duration::from_millis(200),
             store_patience: Duration::from_secs(120),
@@ -89,36 +91,21 @@ impl fmt::Debug for Options {
     }
 }
 
-macro_rules! crash_points {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Steps of the write path, in order. A job killed at any of them is finished by the next reducer.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum CrashPoint {
-            $($(#[$doc])* $name,)*
-        }
-
-        impl CrashPoint {
-            /// Every step: a crash test goes through them.
-            pub const ALL: &'static [Self] = &[$(Self::$name),*];
-        }
-    };
-}
-
-crash_points! {
+protocol::crash_points! {
     /// Messages were received.
     BeforeSegmentCommit,
-    /// They are in the ledger, and not yet acknowledged.
+    /// They are in the ledger, but not acknowledged.
     AfterSegmentCommit,
     /// They are acknowledged.
     AfterAcknowledge,
     /// Every mini-batch has ended.
     BeforeOutput,
-    /// Some of the final file is written, under a temporary name.
+    /// A part of the final file is written, under a temporary name.
     DuringOutput,
-    /// All of it is.
+    /// All of it is written.
     BeforeRename,
-    /// The final file stands.
+    /// The final file has its name.
     AfterRename,
-    /// `result.json` stands; parts are still there.
+    /// `result.json` exists, and so do the parts.
     AfterResult,
 }

@@ -1,9 +1,9 @@
 //! Every open job of a compute target, served by one process: one [`Reducer`] a job, each with its view of the shared
 //! result queue.
 //!
-//! Jobs are found by their open markers in the store and by their messages. Any number of services may run: what one
-//! of them commits the others read. A job that cannot be served is told once, tried again from time to time, and
-//! stops no other.
+//! A service finds jobs by their open markers in the store and by their messages. Any number of services may run: each
+//! reads what the others commit. A service reports once that it cannot serve a job, retries from time to time, and
+//! meanwhile serves the others.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use protocol::{DeadLetter, JobState, job_of_message};
-use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Message, Queue, Refusal, ReturnBy};
+use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Message, Queue, Refusal, ReturnBy, Unreadable};
 use storage::{JobStore, TargetStore};
 use telemetry::metrics::STATE;
 use telemetry::{Duty, Health, metrics};
@@ -25,15 +25,15 @@ use tracing::Instrument;
 use crate::failures::one_line;
 use crate::{Options, Reducer};
 
-/// The longest wait of one call to the result queue, which is what services allow.
+/// The longest wait of one call to the result queue: the limit of SQS.
 const POLL_WAIT: Duration = Duration::from_secs(20);
 /// Messages to receive while no job is open, so that new ones are noticed.
 const IDLE_WISH: usize = 10;
 
-/// How long everything may take, from being told to stop to the end. Below what containers are given: 120 s.
+/// How long everything may take from the request to stop to the end; containers have 120 s.
 const LEAVE_TIME: Duration = Duration::from_secs(90);
 
-/// How long messages of a job that cannot be served are held where the queue has no delays.
+/// How long the service holds messages of a job that it cannot serve, where the queue has no delays.
 const UNTIMED_PAUSE: Duration = Duration::from_secs(1);
 
 /// How a [`Service`] works.
@@ -41,13 +41,13 @@ const UNTIMED_PAUSE: Duration = Duration::from_secs(1);
 pub struct ServiceOptions {
     /// Of each job's reducer.
     pub reducer: Options,
-    /// Period of looking for jobs that have no messages yet, or were opened again.
+    /// Period of looking for jobs without messages, or that were reopened.
     pub look_interval: Duration,
-    /// How long to wait before a job that could not be served is tried again.
+    /// How long to wait before serving a job again that could not be served.
     pub trouble_interval: Duration,
-    /// Return when no job has been open for so long; `None`: never.
+    /// Return when no job has been open for this long; `None`: never.
     pub idle_exit: Option<Duration>,
-    /// Where it shows that it makes progress.
+    /// Where the service shows that it makes progress.
     pub health: Health,
 }
 
@@ -70,21 +70,23 @@ pub struct Service {
     pub target: TargetStore,
     /// Its result queue.
     pub results: Arc<dyn Queue>,
-    /// Where messages go that nobody can read.
+    /// Queue for messages that no reducer can read.
     pub dead_letters: Arc<dyn Queue>,
     /// How to work.
     pub options: ServiceOptions,
 }
 
 impl Service {
-    /// Serves until `stop` is cancelled, or nothing has been open for as long as the options say. Then what was
-    /// received is committed, the rest is given back, and jobs go on without this service.
+    /// Serves until `stop` is cancelled, or no job has been open for `idle_exit`. Then it commits what it has received,
+    /// returns the rest, and leaves its jobs to other services.
     ///
     /// An error means that the result queue cannot be used.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let options = DemultiplexerOptions {
-            group_of: job_of_message,
-            // Where leases are not ended by time, nothing would keep a message from coming back at once, and first.
+            group_of: |body| {
+                job_of_message(body).map_err(|error| Unreadable(format!("{:#}", anyhow::Error::from(error))))
+            },
+            // Without timed leases, a released message would be redelivered first, and at once.
             return_by: match self.results.limits().timed_lease {
                 true => ReturnBy::Release,
                 false => ReturnBy::Republish(|delivery: &Delivery| delivery.body.clone()),
@@ -96,52 +98,52 @@ impl Service {
         };
         let (demultiplexer, arrivals) = Demultiplexer::start(self.results.clone(), options);
         let health = self.options.health.clone();
-        let mut serving = Serving {
+        let mut running = Running {
             store_answers: health.answering("the store"),
             demultiplexer: Arc::new(demultiplexer),
             jobs: HashMap::new(),
-            told: HashSet::new(),
+            refused: HashSet::new(),
             tasks: JoinSet::new(),
             stop: stop.child_token(),
             quiet_since: Instant::now(),
             service: self,
         };
         let alive = health.coming_round("the loop of the service");
-        let worked = serving.work(arrivals, &stop, &alive).await;
-        serving.leave().await;
+        let worked = running.work(arrivals, &stop, &alive).await;
+        running.leave().await;
         worked
     }
 }
 
-/// Where a job stands with this service.
+/// A job, as this service knows it.
 #[derive(Debug)]
 struct Job {
-    /// A task is looking at it, or serving it.
+    /// A task looks the job up, or serves it.
     is_served: bool,
-    /// Why it could not be served, when that was last tried, in one line.
+    /// Why the last attempt to serve it failed, in one line.
     trouble: Option<String>,
     again_at: Instant,
 }
 
-/// What a task has to say of its job at the end.
+/// How the task of a job ends.
 #[derive(Debug)]
 enum Outcome {
     Ended(JobState),
-    /// It had ended, or never existed: messages that came before one looked are of no use.
+    /// It had ended, or never existed: messages received before the look-up are useless.
     Absent {
         looked_at: Instant,
         why: &'static str,
     },
-    /// It was told to stop.
+    /// The service stops.
     Left,
 }
 
-struct Serving {
+struct Running {
     service: Service,
     demultiplexer: Arc<Demultiplexer>,
     jobs: HashMap<String, Job>,
-    /// Jobs of which it has been said that their messages are dropped.
-    told: HashSet<String>,
+    /// Jobs of which the log says that their messages are dropped.
+    refused: HashSet<String>,
     tasks: JoinSet<(String, anyhow::Result<Outcome>)>,
     stop: CancellationToken,
     /// Since when no job has been open.
@@ -149,7 +151,7 @@ struct Serving {
     store_answers: Duty,
 }
 
-impl Serving {
+impl Running {
     async fn work(
         &mut self,
         mut arrivals: mpsc::Receiver<Arrival>,
@@ -193,7 +195,7 @@ impl Serving {
         self.store_answers.asked(Duration::ZERO);
         let open = match self.service.target.open_jobs().await {
             Ok(open) => open,
-            Err(error) => return tracing::warn!("cannot look for open jobs, trying again: {error}"),
+            Err(error) => return tracing::warn!("cannot look for open jobs, trying again: {error:#}"),
         };
         self.store_answers.answered();
         for job_id in open {
@@ -201,7 +203,7 @@ impl Serving {
         }
     }
 
-    /// Messages of a job wait that nobody has a view of.
+    /// Handles messages of a job that has no view.
     fn arrived(&mut self, job_id: String) {
         if self.jobs.get(&job_id).is_some_and(|job| !job.is_served && job.again_at > Instant::now()) {
             self.give_back(job_id);
@@ -210,7 +212,7 @@ impl Serving {
         }
     }
 
-    /// Begins to serve a job, unless that has been done, or was tried in vain a moment ago.
+    /// Starts to serve a job, unless it is served already or has just failed.
     fn start(&mut self, job_id: String) {
         let now = Instant::now();
         let job = self.jobs.entry(job_id.clone()).or_insert(Job { is_served: false, trouble: None, again_at: now });
@@ -228,7 +230,7 @@ impl Serving {
             options,
             stop: self.stop.clone(),
         };
-        // A panic is the trouble of one job.
+        // A panic ends only this job's task.
         self.tasks.spawn(async move {
             let span = tracing::error_span!("reducer", job.id = job_id, node.id = task.options.writer);
             let outcome = AbortOnDropHandle::new(tokio::spawn(task.run().instrument(span))).await;
@@ -248,18 +250,21 @@ impl Serving {
                 };
                 metrics().jobs_ended.get_or_create(&[(STATE, state)]).inc();
                 self.jobs.remove(&job_id);
-                self.told.remove(&job_id);
+                self.refused.remove(&job_id);
                 self.demultiplexer.close(&job_id);
             }
             Ok(Outcome::Left) => drop(self.jobs.remove(&job_id)),
             Ok(Outcome::Absent { looked_at, why }) => {
                 self.jobs.remove(&job_id);
-                if self.told.insert(job_id.clone()) {
+                if self.refused.insert(job_id.clone()) {
                     tracing::info!(job.id = job_id, "{why}: messages of this job are dropped");
                 }
                 let dropped = self.demultiplexer.refuse(&job_id, Refusal::Drop { received_before: looked_at }).await;
                 if let Err(error) = dropped {
-                    tracing::warn!(job.id = job_id, "messages could not be dropped and will come again: {error}");
+                    tracing::warn!(
+                        job.id = job_id,
+                        "messages could not be dropped and will be delivered again: {error:#}"
+                    );
                 }
             }
             Err(error) => {
@@ -270,7 +275,7 @@ impl Serving {
         }
     }
 
-    /// Tells once why a job cannot be served: here, and to whoever looks at the job.
+    /// Reports once why a job cannot be served: in the log, and in the progress of the job.
     async fn trouble(&mut self, job_id: &str, trouble: String) {
         let again_at = Instant::now() + self.service.options.trouble_interval;
         let now = Job { is_served: false, trouble: Some(trouble.clone()), again_at };
@@ -283,11 +288,11 @@ impl Serving {
         let mut progress = job.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
         progress.trouble = Some(trouble);
         if let Err(error) = job.put_progress(&progress).await {
-            tracing::debug!(job.id = job_id, "the trouble cannot be written: {error}");
+            tracing::debug!(job.id = job_id, "the trouble cannot be written: {error:#}");
         }
     }
 
-    /// Gives messages of a job that cannot be served to others, and to later.
+    /// Returns messages of a job that cannot be served, for other services or a later attempt.
     fn give_back(&self, job_id: String) {
         let is_timed = self.service.results.limits().timed_lease;
         let demultiplexer = self.demultiplexer.clone();
@@ -297,12 +302,12 @@ impl Serving {
                 sleep(UNTIMED_PAUSE).await;
             }
             if let Err(error) = demultiplexer.refuse(&job_id, Refusal::GiveBack { delay }).await {
-                tracing::warn!(job.id = job_id, "messages of the job could not be given back: {error}");
+                tracing::warn!(job.id = job_id, "messages of the job could not be returned: {error:#}");
             }
         });
     }
 
-    /// A message that is none of ours.
+    /// Moves a message that cannot be read to the dead letters.
     async fn bury(&self, delivery: Delivery, reason: &str) {
         tracing::warn!(
             message.bytes = delivery.body.len(),
@@ -315,12 +320,12 @@ impl Serving {
             Err(error) => Err(error),
         };
         if let Err(error) = buried {
-            tracing::warn!("it comes again: {error}");
+            tracing::warn!("the message will be redelivered: {error:#}");
         }
     }
 
-    /// Lets every job's reducer commit what it has, as long as there is time. What a store or a queue that does not answer
-    /// keeps from being done is done by others: the messages come again.
+    /// Lets every job's reducer commit what it has, until the time is up. If store or queue do not answer, other services
+    /// do the work: the queue redelivers the messages.
     async fn leave(&mut self) {
         self.stop.cancel();
         let left = async {
@@ -330,11 +335,11 @@ impl Serving {
                 }
             }
             if let Err(error) = self.demultiplexer.drain().await {
-                tracing::warn!("messages could not be given back and come again by themselves: {error}");
+                tracing::warn!("messages could not be returned and will be redelivered: {error:#}");
             }
         };
         if timeout(LEAVE_TIME, left).await.is_err() {
-            tracing::warn!("store or queue do not answer: what is not committed comes again by itself");
+            tracing::warn!("store or queue do not answer: what is not committed will be redelivered");
         }
     }
 }
@@ -353,7 +358,7 @@ impl Task {
     async fn run(self) -> anyhow::Result<Outcome> {
         let looked_at = Instant::now();
         if self.job.result().await?.is_some() {
-            // Whoever wrote the result may not have come to this.
+            // The reducer that wrote the result may have died before it removed the marker.
             self.mark_ended().await?;
             return Ok(Outcome::Absent { looked_at, why: "it has ended" });
         }
@@ -373,7 +378,7 @@ impl Task {
         }
     }
 
-    /// Removes the marker of an ended job, unless it is opened again just now.
+    /// Removes the marker of an ended job, unless the job has just been reopened.
     async fn mark_ended(&self) -> storage::Result<()> {
         self.target.mark_ended(&self.job_id).await?;
         if self.job.result().await?.is_none() {
@@ -383,7 +388,7 @@ impl Task {
     }
 }
 
-/// A result message that cannot be read, for people.
+/// Returns the dead letter of a result message that cannot be read.
 pub(crate) fn dead_letter(reason: &str, reducer: &str, body: &[u8], dead_letters: &dyn Queue) -> Message {
     let bytes_max = dead_letters.limits().message_bytes_max;
     Message::new(DeadLetter::message(reason, reducer, "results", body, bytes_max), "dead-letters")

@@ -1,42 +1,45 @@
-//! What the events of a job add up to. A pure fold: no I/O, no clock, so that a restarted reducer that reads the same
-//! ledger stands where the former one stood.
+//! The counts and states that follow from the events of a job. A pure fold without I/O or clock, so that a restarted
+//! reducer reaches the same state from the same ledger.
 //!
-//! Delivered at least once, counted once: of each mini-batch exactly one successful attempt counts, the first that
-//! was committed. A success beats a failure recorded before it, a failure never undoes a success, and an attempt that
-//! is announced twice changes nothing the second time.
+//! Delivered at least once, counted once: exactly one successful attempt of each mini-batch counts, the first in the
+//! ledger. A success replaces an earlier failure, a failure never replaces a success, and an attempt that is announced
+//! twice changes nothing the second time.
 
-use protocol::{Attempt, AttemptStatus, Counts, JobState, Planned, ResultEvent};
+mod warnings;
 
-use crate::batch::{Event, Process, Success};
+use protocol::{Attempt, AttemptStatus, Counts, JobState, Planned, Progress, ResultEvent};
+
+use crate::batch::{Event, RecordView};
 use crate::failures::Failures;
-use crate::fleet::Fleet;
+use crate::nodes::Nodes;
+pub use warnings::Warnings;
 
-/// Where one mini-batch stands.
+/// The state of a mini-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MiniBatchState {
-    /// No attempt of it has ended.
+    /// No attempt has ended.
     #[default]
     Pending,
-    /// Its last try failed, and another one follows.
+    /// The last try failed, and another follows.
     Retrying,
-    /// Its tries are spent.
+    /// All tries are spent.
     Failed,
-    /// One attempt succeeded: final.
+    /// One attempt succeeded.
     Succeeded,
 }
 
-/// What an event did to the tally.
+/// The effect of an event on the tally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The attempt is the one that counts: its rows are the rows of the mini-batch.
+    /// The attempt counts: its rows are the rows of the mini-batch.
     Won,
-    /// It was news.
+    /// The event was new.
     Counted,
-    /// It was known already, or came too late to matter.
+    /// The event was known, or too late to matter.
     Nothing,
 }
 
-/// 20 bytes, because there may be ten million of them. Item counts saturate at `u32::MAX`, far beyond what one
+/// One mini-batch in 20 bytes, because there may be ten million. Item counts saturate at `u32::MAX`, far more than one
 /// result can hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
@@ -44,16 +47,16 @@ struct Entry {
     succeeded: u32,
     /// Largest number of a failed try.
     tries: u32,
-    /// Largest number of a failed try that was to be followed by another.
+    /// Largest number of a failed try that another was to follow.
     retries: u32,
     deliveries_lost: u16,
     state: MiniBatchState,
 }
 
-/// Room for so many mini-batches, if there is as much: vectors that grow by and by copy themselves again and again.
+/// Reserves memory for this many mini-batches, if available, because a growing vector copies itself repeatedly.
 pub(crate) fn reserve<T>(entries: &mut Vec<T>, mini_batches: u64) {
     let more = usize::try_from(mini_batches).unwrap_or(usize::MAX).saturating_sub(entries.len());
-    // Without it they grow by and by.
+    // If this fails, the vector grows step by step.
     let _ = entries.try_reserve_exact(more);
 }
 
@@ -70,19 +73,19 @@ pub struct Tally {
     items_failed: u64,
     retries: u64,
     deliveries_lost: u64,
-    warnings: u64,
+    warnings: Warnings,
     duplicates: u64,
     ended_as: Option<(JobState, Option<String>)>,
     failures: Failures,
-    fleet: Fleet,
+    nodes: Nodes,
 }
 
 impl Tally {
-    /// Takes in one event.
+    /// Applies one event.
     pub fn apply(&mut self, event: &ResultEvent) -> Effect {
         match event {
             ResultEvent::Attempt(attempt) => {
-                self.fleet.attempt_ended(&attempt.node, &attempt.process);
+                self.nodes.attempt_ended(&attempt.node, &attempt.process);
                 let effect = self.apply_attempt(attempt);
                 self.duplicates += u64::from(effect == Effect::Nothing);
                 effect
@@ -120,24 +123,30 @@ impl Tally {
                 if let ResultEvent::InitFailed { error, .. } = other {
                     self.failures.init_failed(error);
                 }
-                self.fleet.apply(other);
+                self.nodes.apply(other);
                 Effect::Counted
             }
         }
     }
 
-    /// Takes in an ordinary success, made by this process.
-    pub(crate) fn apply_success(&mut self, success: &Success, process: &Process) -> Effect {
-        self.fleet.attempt_ended(&process.node, &process.name);
-        let effect = match self.delivered(success.mini_batch, success.deliveries_lost) {
-            Some(index) => self.succeed(index, success.total, success.succeeded),
-            None => Effect::Nothing,
-        };
-        self.duplicates += u64::from(effect == Effect::Nothing);
-        effect
+    /// Applies one record of a batch.
+    pub(crate) fn apply_record(&mut self, record: RecordView<'_>) -> Effect {
+        match record.event {
+            Event::Success(success) => {
+                let process = record.process(success.process);
+                self.nodes.attempt_ended(&process.node, &process.process);
+                let effect = match self.delivered(success.mini_batch, success.deliveries_lost) {
+                    Some(index) => self.succeed(index, success.total, success.succeeded),
+                    None => Effect::Nothing,
+                };
+                self.duplicates += u64::from(effect == Effect::Nothing);
+                effect
+            }
+            Event::Other(event) => self.apply(event),
+        }
     }
 
-    /// Whether an event would change nothing: it was committed before, or comes too late to matter.
+    /// Whether an event would change nothing, because it was committed before or is too late to matter.
     pub(crate) fn is_known(&self, event: &Event) -> bool {
         match event {
             Event::Success(success) => self.is_known_success(success.mini_batch, success.deliveries_lost),
@@ -196,13 +205,13 @@ impl Tally {
         }
         let effect = self.succeed(index, attempt.total, attempt.succeeded);
         if effect == Effect::Won {
-            self.warnings += attempt.warnings_total.max(attempt.warnings.len() as u64);
+            self.warnings.add(attempt);
         }
         effect
     }
 
-    /// An attempt of a mini-batch has ended, and before it so many deliveries were lost. Returns the position of its
-    /// entry, unless it is outside the plan.
+    /// Records that an attempt of a mini-batch ended after this many lost deliveries. Returns the position of the
+    /// entry, or `None` outside the plan.
     fn delivered(&mut self, mini_batch: u64, deliveries_lost: u32) -> Option<usize> {
         if self.is_outside_plan(mini_batch) {
             return None;
@@ -227,7 +236,10 @@ impl Tally {
                 self.items_failed -= u64::from(entry.total);
                 self.failures.forgive(index as u64);
             }
-            MiniBatchState::Retrying => self.retrying -= 1,
+            MiniBatchState::Retrying => {
+                self.retrying -= 1;
+                self.failures.forgive(index as u64);
+            }
             MiniBatchState::Pending => {}
         }
         entry.state = MiniBatchState::Succeeded;
@@ -255,14 +267,17 @@ impl Tally {
                 entry.state = MiniBatchState::Retrying;
                 self.retrying += 1;
             }
+            if effect == Effect::Counted && entry.state == MiniBatchState::Retrying {
+                self.failures.retried(attempt);
+            }
             return effect;
         }
-        // Where the items could not be counted there was at least one: empty mini-batches do not fail.
+        // If the items could not be counted, there was at least one: empty mini-batches do not fail.
         let total = u32::try_from(attempt.total).unwrap_or(u32::MAX).max(1);
         match entry.state {
             MiniBatchState::Succeeded => return effect,
             MiniBatchState::Failed => {
-                // One attempt could not count the items, another could.
+                // One attempt could not count the items, and another could.
                 self.items_failed += u64::from(total.saturating_sub(entry.total));
                 entry.total = entry.total.max(total);
                 return effect;
@@ -278,7 +293,7 @@ impl Tally {
         Effect::Counted
     }
 
-    /// A success has to be had again. What was spent on the mini-batch stays spent.
+    /// Reverts a success whose rows were lost. The tries spent on the mini-batch stay spent.
     fn lose(&mut self, mini_batch: u64) {
         let entry = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index));
         let Some(entry) = entry.filter(|entry| entry.state == MiniBatchState::Succeeded) else { return };
@@ -304,23 +319,23 @@ impl Tally {
         self.begin_session();
     }
 
-    /// Forgets nodes, processes and a failure to plan: those the ledger knows belong to a run that is over.
+    /// Resets nodes, processes and a failure to plan, which belong to an earlier run.
     pub fn begin_session(&mut self) {
-        self.fleet = Fleet::default();
+        self.nodes = Nodes::default();
         self.plan_failure = None;
     }
 
-    /// Where a mini-batch stands.
+    /// Returns the state of a mini-batch.
     pub fn state(&self, mini_batch: u64) -> MiniBatchState {
         self.entry(mini_batch).state
     }
 
-    /// Tries that user code has spent on a mini-batch, as `tries_spent` of its next descriptor.
+    /// Returns the tries that user code has spent on a mini-batch, for `tries_spent` of its next descriptor.
     pub fn tries_spent(&self, mini_batch: u64) -> u32 {
         self.entry(mini_batch).tries
     }
 
-    /// Deliveries of a mini-batch lost with their node, as `deliveries_lost` of its next descriptor.
+    /// Returns the deliveries of a mini-batch lost with their node, for `deliveries_lost` of its next descriptor.
     pub fn deliveries_lost(&self, mini_batch: u64) -> u32 {
         u32::from(self.entry(mini_batch).deliveries_lost)
     }
@@ -329,319 +344,98 @@ impl Tally {
         usize::try_from(mini_batch).ok().and_then(|index| self.entries.get(index)).copied().unwrap_or_default()
     }
 
-    /// One more than the largest mini-batch of which anything is known.
+    /// Returns one more than the largest mini-batch with an attempt.
     pub fn seen(&self) -> u64 {
         self.entries.len() as u64
     }
 
-    /// The plan's totals, once known.
+    /// Returns the totals of the plan, once known.
     pub fn planned(&self) -> Option<&Planned> {
         self.planned.as_ref()
     }
 
-    /// Why the job cannot be planned, if it cannot.
+    /// Returns why the job cannot be planned, if so.
     pub fn plan_failure(&self) -> Option<&str> {
         self.plan_failure.as_deref()
     }
 
-    /// How the job ended, and why, once that is committed.
+    /// Returns the committed end of the job and its cause.
     pub fn ended_as(&self) -> Option<(JobState, Option<&str>)> {
         self.ended_as.as_ref().map(|(state, cause)| (*state, cause.as_deref()))
     }
 
-    /// Mini-batches, by how they ended. `total` is 0 until the plan is complete.
+    /// Returns the counts of mini-batches. `total` is 0 until the plan is complete.
     pub fn mini_batches(&self) -> Counts {
         let total = self.planned.as_ref().map_or(0, |planned| planned.mini_batches);
         Counts { total, succeeded: self.succeeded, failed: self.failed }
     }
 
-    /// Items, by how they ended. `total` is what the plan says, else the items of the mini-batches that ended.
+    /// Returns the counts of items. `total` is that of the plan if known, else the items of ended mini-batches.
     pub fn items(&self) -> Counts {
         let ended = self.items_succeeded + self.items_failed;
         let total = self.planned.as_ref().and_then(|planned| planned.items).unwrap_or(ended);
         Counts { total, succeeded: self.items_succeeded, failed: self.items_failed }
     }
 
-    /// Mini-batches that will not be attempted again.
+    /// Returns the number of mini-batches that will not be attempted again.
     pub fn ended(&self) -> u64 {
         self.succeeded + self.failed
     }
 
-    /// Whether the plan is complete and every mini-batch of it has ended.
+    /// Whether the plan is complete and all its mini-batches have ended.
     pub fn is_complete(&self) -> bool {
         self.planned.as_ref().is_some_and(|planned| self.ended() >= planned.mini_batches)
     }
 
-    /// Mini-batches whose latest known attempt failed, whether or not another try follows.
+    /// Returns the number of mini-batches whose latest attempt failed, whether or not another try follows.
     pub fn currently_failed(&self) -> u64 {
         self.failed + self.retrying
     }
 
-    /// Mini-batches that failed and are tried again.
+    /// Returns the number of failed mini-batches that have another try.
     pub fn retrying(&self) -> u64 {
         self.retrying
     }
 
-    /// Failed tries that were followed by another.
+    /// Returns the number of failed tries that another followed.
     pub fn retries(&self) -> u64 {
         self.retries
     }
 
-    /// Deliveries lost with their node, of all mini-batches.
+    /// Returns the number of deliveries lost with their node, for all mini-batches.
     pub fn deliveries_lost_total(&self) -> u64 {
         self.deliveries_lost
     }
 
-    /// Warnings of the attempts that count.
-    pub fn warnings(&self) -> u64 {
-        self.warnings
+    /// Returns the warnings of the attempts that count.
+    pub fn warnings(&self) -> &Warnings {
+        &self.warnings
     }
 
-    /// Deliveries of attempts that counted for nothing.
+    /// Returns the number of attempts that changed nothing.
     pub fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// What went wrong, grouped.
+    /// Writes the counts into a report of progress.
+    pub(crate) fn write_counts(&self, progress: &mut Progress) {
+        progress.planned = self.planned.is_some();
+        progress.mini_batches = self.mini_batches();
+        progress.items = self.items();
+        progress.retries = self.retries;
+        progress.retrying = self.retrying;
+    }
+
+    /// Returns the failures, grouped.
     pub fn failures(&self) -> &Failures {
         &self.failures
     }
 
-    /// Nodes and processes.
-    pub fn fleet(&self) -> &Fleet {
-        &self.fleet
+    /// Returns the nodes and processes.
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::batch::Batch;
-    use crate::fixtures::{attempt, failed, succeeded};
-
-    fn fold(events: &[ResultEvent]) -> Tally {
-        let mut tally = Tally::default();
-        for event in events {
-            tally.apply(event);
-        }
-        tally
-    }
-
-    fn event(attempt: Attempt) -> ResultEvent {
-        ResultEvent::Attempt(Box::new(attempt))
-    }
-
-    #[test]
-    fn an_entry_stays_small() {
-        assert_eq!(size_of::<Entry>(), 20);
-    }
-
-    #[test]
-    fn the_first_success_counts_and_later_attempts_change_nothing() {
-        let mut tally = Tally::default();
-        assert_eq!(tally.apply(&event(succeeded(0, 1, 10, 7))), Effect::Won);
-        assert_eq!(tally.apply(&event(succeeded(0, 2, 10, 10))), Effect::Nothing);
-        tally.apply(&event(failed(0, 2, true, 10)));
-        assert_eq!(tally.items(), Counts { total: 10, succeeded: 7, failed: 3 });
-        assert_eq!(tally.mini_batches(), Counts { total: 0, succeeded: 1, failed: 0 });
-    }
-
-    #[test]
-    fn a_late_success_beats_a_failure() {
-        let tally = fold(&[event(failed(3, 3, true, 10)), event(succeeded(3, 1, 10, 10))]);
-        assert_eq!(tally.state(3), MiniBatchState::Succeeded);
-        assert_eq!(tally.items(), Counts { total: 10, succeeded: 10, failed: 0 });
-        assert_eq!(tally.mini_batches().failed, 0);
-        assert_eq!(tally.failures().given_up_first().count(), 0);
-    }
-
-    #[test]
-    fn a_failed_first_try_counts_as_failed_until_the_next_succeeds() {
-        let mut tally = fold(&[event(failed(0, 1, false, 10))]);
-        assert_eq!((tally.currently_failed(), tally.ended(), tally.retries()), (1, 0, 1));
-        assert_eq!(tally.items().failed, 0);
-        tally.apply(&event(succeeded(0, 2, 10, 10)));
-        assert_eq!((tally.currently_failed(), tally.ended(), tally.retries()), (0, 1, 1));
-    }
-
-    #[test]
-    fn reopening_makes_failures_pending_and_keeps_successes() {
-        let mut tally = fold(&[
-            event(succeeded(0, 1, 2, 1)),
-            event(failed(1, 3, true, 5)),
-            event(failed(2, 1, false, 5)),
-            ResultEvent::Planned(Planned { mini_batches: 3, items: None }),
-        ]);
-        assert!(!tally.is_complete());
-        tally.apply(&ResultEvent::Reopened { at: 1 });
-        assert_eq!((tally.state(1), tally.tries_spent(1)), (MiniBatchState::Pending, 0));
-        assert_eq!((tally.state(2), tally.tries_spent(2)), (MiniBatchState::Pending, 0));
-        assert_eq!(tally.items(), Counts { total: 2, succeeded: 1, failed: 1 });
-        assert_eq!((tally.currently_failed(), tally.ended()), (0, 1));
-        tally.apply(&event(succeeded(1, 1, 5, 5)));
-        tally.apply(&event(failed(2, 3, true, 5)));
-        assert!(tally.is_complete());
-    }
-
-    #[test]
-    fn both_counts_of_a_mini_batch_are_kept_apart() {
-        let mut lost = failed(0, 2, false, 1);
-        lost.deliveries_lost = 4;
-        let tally = fold(&[event(lost.clone()), event(lost)]);
-        assert_eq!((tally.tries_spent(0), tally.deliveries_lost(0)), (2, 4));
-        assert_eq!((tally.retries(), tally.deliveries_lost_total()), (2, 4));
-    }
-
-    #[test]
-    fn room_for_all_mini_batches_is_made_once_if_there_is_as_much() {
-        let planned = |mini_batches| ResultEvent::Planned(Planned { mini_batches, items: None });
-        let mut tally = fold(&[event(succeeded(2, 1, 1, 1)), planned(1000)]);
-        let room = tally.entries.capacity();
-        tally.apply(&event(succeeded(999, 1, 1, 1)));
-        assert_eq!((room, tally.entries.capacity()), (1000, 1000));
-
-        let mut tally = fold(&[planned(u64::MAX)]);
-        assert_eq!(tally.apply(&event(succeeded(5, 1, 1, 1))), Effect::Won);
-    }
-
-    #[test]
-    fn a_mini_batch_outside_the_plan_is_ignored() {
-        let mut tally = fold(&[ResultEvent::Planned(Planned { mini_batches: 1, items: Some(1) })]);
-        assert_eq!(tally.apply(&event(succeeded(u64::MAX, 1, 1, 1))), Effect::Nothing);
-    }
-
-    /// Attempts as real jobs make them: all attempts of one mini-batch agree on its items, the successful ones on
-    /// how many succeeded, and a try is final when it is the third.
-    fn attempts() -> impl Strategy<Value = Vec<ResultEvent>> {
-        let one =
-            (0..12u64, 1..=3u32, prop::bool::weighted(0.4), 0..3u32).prop_map(|(mini_batch, number, good, lost)| {
-                let total = mini_batch % 4;
-                let status = if good { AttemptStatus::Succeeded } else { AttemptStatus::RunRaised };
-                let succeeded = if good { total / 2 } else { 0 };
-                let mut attempt = attempt(mini_batch, number, status, good || number == 3, total, succeeded);
-                attempt.deliveries_lost = lost;
-                event(attempt)
-            });
-        prop::collection::vec(one, 0..60)
-    }
-
-    type Standing = (Counts, Counts, u64, u64, u64, Vec<(MiniBatchState, u32, u32)>);
-
-    fn standing(tally: &Tally) -> Standing {
-        (
-            tally.mini_batches(),
-            tally.items(),
-            tally.currently_failed(),
-            tally.retries(),
-            tally.deliveries_lost_total(),
-            (0..12).map(|id| (tally.state(id), tally.tries_spent(id), tally.deliveries_lost(id))).collect(),
-        )
-    }
-
-    proptest! {
-        #[test]
-        fn order_and_duplicates_do_not_matter(
-            (events, shuffled) in attempts().prop_flat_map(|events| {
-                let twice: Vec<_> = events.iter().chain(&events).cloned().collect();
-                (Just(events), Just(twice).prop_shuffle())
-            })
-        ) {
-            prop_assert_eq!(standing(&fold(&events)), standing(&fold(&shuffled)));
-        }
-
-        #[test]
-        fn what_is_known_changes_nothing(events in attempts()) {
-            let mut tally = Tally::default();
-            let mut filtered = Tally::default();
-            for event in events.iter().chain(&events) {
-                let (known, before) = (tally.is_known_event(event), standing(&tally));
-                let effect = tally.apply(event);
-                if known {
-                    prop_assert_eq!((effect, standing(&tally)), (Effect::Nothing, before));
-                }
-                if !filtered.is_known_event(event) {
-                    filtered.apply(event);
-                }
-            }
-            prop_assert_eq!(standing(&tally), standing(&filtered));
-            prop_assert!(events.iter().all(|event| tally.is_known_event(event)), "all have been delivered");
-        }
-
-        /// As they are most often read, and as JSON.
-        #[test]
-        fn an_ordinary_success_counts_in_either_form(events in attempts()) {
-            let mut batch = Batch::default();
-            events.iter().for_each(|event| batch.add_event(event));
-            let mut read = Tally::default();
-            let mut effects = Vec::new();
-            batch.retain_in_segment(|record, _| {
-                let known = read.is_known(record.event);
-                let effect = match record.event {
-                    Event::Success(success) => read.apply_success(success, record.process(success)),
-                    Event::Other(event) => read.apply(event),
-                };
-                effects.push((known, effect));
-                true
-            });
-            let mut tally = Tally::default();
-            let expected: Vec<_> =
-                events.iter().map(|event| (tally.is_known_event(event), tally.apply(event))).collect();
-            prop_assert_eq!(effects, expected);
-            prop_assert_eq!(standing(&read), standing(&tally));
-        }
-
-        #[test]
-        fn items_and_mini_batches_are_conserved(events in attempts()) {
-            let tally = fold(&events);
-            let states: Vec<_> = (0..12).map(|id| tally.state(id)).collect();
-            let count = |wanted| states.iter().filter(|state| **state == wanted).count() as u64;
-            prop_assert_eq!(count(MiniBatchState::Succeeded), tally.mini_batches().succeeded);
-            prop_assert_eq!(count(MiniBatchState::Failed), tally.mini_batches().failed);
-            prop_assert_eq!(count(MiniBatchState::Retrying), tally.retrying());
-            let ended = (0..12u64).zip(&states);
-            let items: u64 = ended
-                .map(|(id, state)| match state {
-                    MiniBatchState::Succeeded => id % 4,
-                    MiniBatchState::Failed => (id % 4).max(1),
-                    MiniBatchState::Pending | MiniBatchState::Retrying => 0,
-                })
-                .sum();
-            prop_assert_eq!(tally.items().succeeded + tally.items().failed, items);
-        }
-
-        #[test]
-        fn exactly_one_attempt_of_each_success_wins(events in attempts()) {
-            let mut tally = Tally::default();
-            let won = events.iter().filter(|event| tally.apply(event) == Effect::Won).count() as u64;
-            prop_assert_eq!(won, tally.mini_batches().succeeded);
-        }
-
-        #[test]
-        fn what_is_lost_can_be_had_again(events in attempts()) {
-            let mut tally = fold(&events);
-            let (before, won) = (standing(&tally), tally.mini_batches().succeeded);
-            let lost: Vec<u64> = (0..12).filter(|&id| tally.state(id) == MiniBatchState::Succeeded).collect();
-            tally.apply(&ResultEvent::RowsLost { mini_batches: (0..12).collect() });
-            prop_assert_eq!(tally.mini_batches().succeeded, 0);
-            prop_assert_eq!(tally.items().succeeded, 0);
-            prop_assert!(lost.iter().all(|&id| tally.state(id) == MiniBatchState::Pending));
-            let again = events.iter().filter(|event| tally.apply(event) == Effect::Won).count() as u64;
-            prop_assert_eq!((again, standing(&tally)), (won, before));
-        }
-
-        #[test]
-        fn reopening_leaves_only_successes(events in attempts()) {
-            let mut tally = fold(&events);
-            let succeeded = tally.mini_batches().succeeded;
-            let items = tally.items().succeeded;
-            tally.apply(&ResultEvent::Reopened { at: 0 });
-            prop_assert_eq!(tally.mini_batches(), Counts { total: 0, succeeded, failed: 0 });
-            prop_assert_eq!(tally.items().succeeded, items);
-            prop_assert_eq!(tally.currently_failed(), 0);
-            let again = fold(&events.iter().cloned().chain([ResultEvent::Reopened { at: 0 }]).collect::<Vec<_>>());
-            prop_assert_eq!(standing(&tally), standing(&again));
-        }
-    }
-}
+mod tests;

@@ -1,6 +1,6 @@
-//! AWS settings, from where every AWS tool takes them: environment, profile, web identity, container and instance role.
+//! AWS settings from the usual sources: environment, profile, web identity, container and instance role.
 //!
-//! The SDK finds them; `object_store` is handed its credentials, so both speak to S3 as the same user.
+//! The SDK finds them, and `object_store` gets its credentials, so that both use the same principal.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,24 +19,24 @@ use url::Url;
 
 use crate::{Error, Result, StoreOptions};
 
-/// Credentials that expire sooner are fetched anew.
+/// Credentials that expire sooner than this are fetched again.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(300);
 
-/// One request of the SDK, and how often it is tried: a copy of half a gigabyte takes its time.
+/// Time limits and number of attempts of requests of the SDK: a copy of half a gigabyte is slow.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 const ATTEMPT_TIME: Duration = Duration::from_secs(180);
 const ATTEMPTS_MAX: u32 = 6;
 
-/// What the chain has found.
+/// The settings that the SDK found.
 #[derive(Clone, Debug)]
 pub(crate) struct Aws {
     pub config: SdkConfig,
-    /// Where S3 is, if not at AWS.
+    /// Endpoint of S3, if not that of AWS.
     pub endpoint: Option<String>,
 }
 
 impl Aws {
-    /// An address of S3 that is none is an error here: the libraries that are handed it panic.
+    /// Loads the settings. Rejects an invalid endpoint of S3, with which the libraries would panic.
     pub async fn load(options: &StoreOptions) -> Result<Self> {
         let mut loader = aws_config::defaults(BehaviorVersion::latest());
         if let Some(region) = &options.region {
@@ -44,7 +44,7 @@ impl Aws {
         }
         let config = loader.load().await;
         let key = ServiceConfigKey::builder().service_id("S3").env("AWS_ENDPOINT_URL").profile("endpoint_url").build();
-        let key = key.expect("all of it is given");
+        let key = key.expect("all fields are set");
         let of_s3 = config.service_config().and_then(|settings| settings.load_config(key));
         let endpoint = options.endpoint.clone().or(of_s3).or_else(|| config.endpoint_url().map(str::to_owned));
         let endpoint = endpoint.or_else(|| std::env::var("AWS_ENDPOINT").ok().filter(|value| !value.is_empty()));
@@ -52,37 +52,37 @@ impl Aws {
         Ok(Self { config, endpoint })
     }
 
-    /// For `object_store`.
+    /// Returns the credentials for `object_store`.
     pub fn credentials(&self) -> Option<Arc<Credentials>> {
         let provider = self.config.credentials_provider()?;
         Some(Arc::new(Credentials { provider, last: Mutex::new(None) }))
     }
 
-    /// For what `object_store` has no call for.
+    /// Returns a client for requests that `object_store` does not support.
     pub fn s3(&self) -> aws_sdk_s3::Client {
         let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT_TIME).operation_attempt_timeout(ATTEMPT_TIME);
         let mut config = aws_sdk_s3::config::Builder::from(&self.config)
             .retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS_MAX))
             .timeout_config(timeouts.build())
-            // Other makers' stores do not know the newer checksums.
+            // Stores of other vendors do not support the newer checksums.
             .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
         if let Some(endpoint) = &self.endpoint {
-            // Emulators and other makers' stores have no host name for each bucket.
+            // Emulators and stores of other vendors have no host name for each bucket.
             config = config.endpoint_url(endpoint).force_path_style(true);
         }
         aws_sdk_s3::Client::from_conf(config.build())
     }
 }
 
-/// Whether requests can be sent to an address. It is not repeated: it may hold a password.
+/// Fails if no requests can be sent to an address. The message does not quote it, because it may contain a password.
 fn check_endpoint(endpoint: &str) -> Result<()> {
     let url = Url::parse(endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     match url {
         Some(url) if url.username().is_empty() && url.password().is_none() && url.query().is_none() => Ok(()),
         _ => Err(Error::unavailable(
             "the endpoint of S3",
-            "it is not an address such as https://minio.example:9000, without user, password or query; mend `endpoint` \
+            "it is not an address such as https://minio.example:9000, without user, password or query; correct `endpoint` \
              of the compute target, AWS_ENDPOINT_URL or AWS_ENDPOINT_URL_S3, or endpoint_url of the AWS profile",
         )),
     }
@@ -140,12 +140,13 @@ mod tests {
     use crate::TargetStore;
 
     #[tokio::test]
-    async fn an_endpoint_that_is_none_is_told_and_not_shown() {
+    async fn invalid_endpoint_is_rejected_and_not_shown() {
         for endpoint in
             ["", " ", "minio:9000", "minio", "//minio", "ftp://minio", "http://", "http://u:s3cr3t@minio", "s3cr3t"]
         {
             let options = StoreOptions { endpoint: Some(endpoint.to_owned()), region: Some("us-east-1".to_owned()) };
-            let error = TargetStore::open("s3://bucket/jobs", options).await.expect_err(endpoint).to_string();
+            let error = TargetStore::open("s3://bucket/jobs", options).await.expect_err(endpoint);
+            let error = format!("{error:#}");
             assert!(error.starts_with("the endpoint of S3: it is not an address such as"), "{endpoint:?}: {error}");
             assert!(!error.contains("s3cr3t"), "{error}");
         }

@@ -1,25 +1,24 @@
-//! Whether a store can do what jobs depend on.
+//! Checks whether a store has the properties on which jobs depend.
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 
 use bytes::Bytes;
 use futures::future::join_all;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode};
 
-use crate::{Error, Result, TargetStore};
+use crate::{Error, Result, TargetStore, random_name};
 
-/// Writers that race for one object.
+/// Number of writers that race for one object.
 const WRITERS: u64 = 16;
 
-/// Why a store cannot hold jobs: two reducers would overwrite each other's results.
+/// Why a store cannot hold jobs: two reducers could overwrite each other's results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotConditional {
-    /// It has no such call.
+    /// It does not support conditional creates.
     Unsupported(String),
-    /// It says yes to everybody: it ignores `If-None-Match`.
+    /// It accepts every create: it ignores `If-None-Match`.
     Ignored {
-        /// Writers that were told that they had created the object, beside the one that had.
+        /// Number of writers that were wrongly told that they had created the object.
         deceived: usize,
     },
 }
@@ -39,11 +38,11 @@ impl fmt::Display for NotConditional {
     }
 }
 
-/// Lets 16 writers race to create one object. Exactly one may win, and its bytes must be those that are there. Leaves
+/// Lets 16 writers race to create one object. Exactly one may win, and the object must contain its bytes. Leaves
 /// nothing behind.
 pub async fn conditional_create_works(target: &TargetStore) -> Result<std::result::Result<(), NotConditional>> {
     let (store, prefix) = target.objects();
-    let path = prefix.join("doctor").join(format!("race-{:016x}", RandomState::new().hash_one(0)));
+    let path = prefix.join("doctor").join(format!("race-{}", random_name()));
     let name = format!("{}/doctor", target.url());
     let checked = race(&*store, &path, &name).await;
     match store.delete(&path).await {
@@ -60,10 +59,10 @@ async fn race(
     let bytes = |writer: u64| Bytes::from(format!("writer {writer}"));
     let create =
         |writer| async move { (writer, store.put_opts(path, bytes(writer).into(), PutMode::Create.into()).await) };
-    let mut told = Vec::new();
+    let mut created_by = Vec::new();
     for (writer, created) in join_all((0..WRITERS).map(create)).await {
         match created {
-            Ok(_) => told.push(writer),
+            Ok(_) => created_by.push(writer),
             Err(object_store::Error::AlreadyExists { .. }) => {}
             Err(error @ (object_store::Error::NotImplemented { .. } | object_store::Error::NotSupported { .. })) => {
                 return Ok(Err(NotConditional::Unsupported(error.to_string())));
@@ -73,6 +72,6 @@ async fn race(
     }
     let found = async { store.get(path).await?.bytes().await };
     let found = found.await.map_err(|error| Error::from_store(name, error))?;
-    let deceived = told.iter().filter(|&&writer| bytes(writer) != found).count();
+    let deceived = created_by.iter().filter(|&&writer| bytes(writer) != found).count();
     Ok(if deceived == 0 { Ok(()) } else { Err(NotConditional::Ignored { deceived }) })
 }

@@ -1,35 +1,37 @@
-//! Creating an object if it is absent: how everything is committed that must not be committed twice.
+//! Creates an object if it is absent: the commit of everything that must not be committed twice.
 //!
-//! A store answers 412 where another object is there already, and 409 where another create of it is under way, which
-//! may come to nothing. `object_store` tells both as `AlreadyExists`, and tries a create again after errors of the
-//! server but not after a lost answer. So what counts is the object itself: whoever meets his own bytes has won, and
-//! where there is none the create is tried again.
+//! A store answers 412 if the object exists, and 409 while another create is in progress, which may fail.
+//! `object_store` reports both as `AlreadyExists`, and retries a create after errors of the server but not after a lost
+//! answer. So the object itself decides: a writer that finds its own bytes has won, and without an object it retries
+//! the create.
 
 use std::time::Duration;
 
+use backon::{BackoffBuilder, ExponentialBuilder};
 use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 
 use crate::{Error, Result};
 
-/// Pauses before a create is tried again, each twice as long as the one before.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Where another create is under way, which may take its time.
+/// Pauses between tries of a create.
+const RETRY: ExponentialBuilder =
+    ExponentialBuilder::new().with_min_delay(Duration::from_millis(100)).without_max_delay().without_max_times();
+/// The longest pause while another create is in progress, which may be slow.
 const PAUSE_MAX_CONFLICT: Duration = Duration::from_secs(2);
-/// Where the answer was lost: errors that a store owns up to have been tried again by its client.
+/// The longest pause after a lost answer. The client has already retried the errors that the store reported.
 const PAUSE_MAX_LOST: Duration = Duration::from_millis(200);
 
-/// Whether a created-if-absent object is ours.
+/// The result of creating an object if absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// It was absent and now holds our bytes.
+    /// It was absent and now contains our bytes.
     Committed,
-    /// Somebody else has created it; our bytes are nowhere.
+    /// Another writer has created it; our bytes are not stored.
     Lost,
 }
 
-/// Creates an object unless it exists. Two writers of the same bytes both believe that they have created it: where
+/// Creates an object unless it exists. Two writers of the same bytes both get `Committed`: where
 /// that matters, the bytes must name their writer.
 pub(crate) async fn create(
     store: &dyn ObjectStore,
@@ -37,7 +39,7 @@ pub(crate) async fn create(
     name: &str,
     bytes: PutPayload,
 ) -> Result<Commit> {
-    let mut pause = PAUSE_MIN;
+    let mut pauses = RETRY.build();
     loop {
         let (error, pause_max) = match store.put_opts(path, bytes.clone(), PutMode::Create.into()).await {
             Ok(_) => return Ok(Commit::Committed),
@@ -47,19 +49,18 @@ pub(crate) async fn create(
                 Err(object_store::Error::NotFound { .. }) => (error, PAUSE_MAX_CONFLICT),
                 Err(error) => (error, PAUSE_MAX_LOST),
             },
-            // It may have been created all the same.
+            // The object may have been created nevertheless.
             Err(error @ object_store::Error::Generic { .. }) if !is_local(&error) => (error, PAUSE_MAX_LOST),
             Err(error) => return Err(Error::from_store(name, error)),
         };
-        if pause > pause_max {
-            return Err(Error::from_store(name, error));
+        match pauses.next().filter(|pause| *pause <= pause_max) {
+            Some(pause) => tokio::time::sleep(pause).await,
+            None => return Err(Error::from_store(name, error)),
         }
-        tokio::time::sleep(pause).await;
-        pause *= 2;
     }
 }
 
-/// Whether an object holds these bytes.
+/// Returns whether an object contains these bytes.
 async fn holds(store: &dyn ObjectStore, path: &ObjectPath, bytes: &PutPayload) -> object_store::Result<bool> {
     let found = store.get(path).await?.bytes().await?;
     let mut rest = &found[..];
@@ -73,7 +74,7 @@ async fn holds(store: &dyn ObjectStore, path: &ObjectPath, bytes: &PutPayload) -
     Ok(bytes.iter().all(is_begun_by) && rest.is_empty())
 }
 
-/// A disk does not lose answers, and a full one stays full.
+/// Returns whether the error is that of a local disk, which loses no answers, and stays full.
 fn is_local(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::Generic { store: "LocalFileSystem", .. })
 }

@@ -1,64 +1,86 @@
-//! What can go wrong with an object, by what the caller does next.
+//! Errors of objects and stores, sorted by what the caller does next.
 
 use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt::{self, Debug, Display, Formatter};
 
-/// Every message names the object.
+/// The cause of an error.
+pub type Source = Box<dyn StdError + Send + Sync>;
+
+/// A call failed. Every message names the object.
+///
+/// `{}` says what failed; `{:#}` adds the cause, as `anyhow` does.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no such object, or no such bucket.
-    #[error("{object} does not exist")]
+    /// The object, or its bucket, does not exist.
     NotFound {
-        /// Which object.
+        /// Name of the object.
         object: String,
     },
-    /// The store knows us not, or does not let us: trying again does not help before credentials or rights are mended.
-    #[error("{object}: access denied: {message}; check the credentials, and what they allow")]
+    /// The store rejects the credentials or denies access: retrying fails until a person corrects these.
     Denied {
-        /// Which object.
+        /// Name of the object.
         object: String,
-        /// What the store said.
-        message: String,
+        /// The answer of the store.
+        source: Source,
     },
-    /// Another object is there than the one that was asked for: it has been overwritten or removed since.
-    #[error("{object} has changed: it was {expected}, and is {found} now")]
+    /// The object differs from the requested one: it has been overwritten or removed since.
     Changed {
-        /// Which object.
+        /// Name of the object.
         object: String,
-        /// What was asked for, for people: `ETag "…", 17 bytes`.
+        /// The requested version, for people: `ETag "…", 17 bytes`.
         expected: String,
-        /// What is there now, for people.
+        /// The current version, for people.
         found: String,
     },
-    /// Another writer has finished the object, and has removed what this one had sent of it.
-    #[error("{object} has been written by somebody else meanwhile")]
+    /// Another writer has finished the object, and has removed the parts that this writer had sent.
     Superseded {
-        /// Which object.
+        /// Name of the object.
         object: String,
     },
-    /// It could not be read or written: try again later, or mend the cause (disk full, address, network).
-    #[error("{object}: {message}")]
+    /// Reading or writing failed: retry later, or correct the cause (disk full, address, network).
     Unavailable {
-        /// Which object.
+        /// Name of the object.
         object: String,
-        /// What the store said.
-        message: String,
+        /// The answer of the store or the system.
+        source: Source,
     },
-    /// It was read but makes no sense.
-    #[error("{object} is damaged: {message}")]
+    /// The object was read, but its content is invalid.
     Damaged {
-        /// Which object.
+        /// Name of the object.
         object: String,
-        /// What the decoder said.
-        message: String,
+        /// The error of the decoder.
+        source: Source,
     },
-    /// What is to be packed is larger than it may be: leave something out.
-    #[error("found {found}; allowed: {allowed}")]
+    /// The source of a snapshot exceeds the limit: leave something out.
     TooLarge {
-        /// What was counted until the limit was passed.
+        /// What was counted until it exceeded the limit.
         found: String,
         /// The limit, and what to do.
         allowed: String,
     },
+}
+
+impl Display for Error {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound { object } => write!(formatter, "{object} does not exist")?,
+            Self::Denied { object, .. } => {
+                write!(formatter, "{object}: access denied; check the credentials and what they allow")?;
+            }
+            Self::Changed { object, expected, found } => {
+                write!(formatter, "{object} has changed: it was {expected}, and is {found} now")?;
+            }
+            Self::Superseded { object } => write!(formatter, "another writer has written {object} meanwhile")?,
+            Self::Unavailable { object, .. } => write!(formatter, "{object}")?,
+            Self::Damaged { object, .. } => write!(formatter, "{object} is damaged")?,
+            Self::TooLarge { found, allowed } => write!(formatter, "found {found}; allowed: {allowed}")?,
+        }
+        match self.source() {
+            Some(cause) if formatter.alternate() => write!(formatter, ": {cause}"),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Error {
@@ -67,25 +89,45 @@ impl Error {
         match error {
             object_store::Error::NotFound { .. } => Self::NotFound { object },
             error @ (object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. }) => {
-                Self::Denied { object, message: said(&error) }
+                Self::Denied { object, source: Answer(error).into() }
             }
-            error => Self::Unavailable { object, message: said(&error) },
+            error => Self::Unavailable { object, source: Answer(error).into() },
         }
     }
 
-    pub(crate) fn unavailable(object: &str, error: impl std::fmt::Display) -> Self {
-        Self::Unavailable { object: object.to_owned(), message: error.to_string() }
+    pub(crate) fn unavailable(object: &str, source: impl Into<Source>) -> Self {
+        Self::Unavailable { object: object.to_owned(), source: source.into() }
+    }
+
+    pub(crate) fn damaged(object: impl Into<String>, source: impl Into<Source>) -> Self {
+        Self::Damaged { object: object.into(), source: source.into() }
     }
 }
 
-/// The deepest cause says what happened ("No space left on device"); the layers above only say where. Of an answer in
-/// XML people need two elements.
-pub(crate) fn said(error: &dyn std::error::Error) -> String {
-    let mut deepest = error;
-    while let Some(source) = deepest.source() {
-        deepest = source;
+/// An error of a client library, shown in one line by its deepest cause.
+///
+/// The layers of the library repeat that cause and each other. So, like [`std::io::Error`], an answer ends the chain of
+/// [`source`](StdError::source), and the error of the library is its field.
+#[derive(Debug)]
+pub struct Answer<E>(pub E);
+
+impl<E: StdError + 'static> Display for Answer<E> {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&said(&self.0))
     }
-    let text = deepest.to_string();
+}
+
+impl<E: StdError + 'static> StdError for Answer<E> {}
+
+/// Returns the deepest cause of an error. It says what happened ("No space left on device"); the layers above only say
+/// where.
+pub fn deepest_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
+    std::iter::successors(Some(error), |error| (*error).source()).last().expect("the error itself")
+}
+
+/// Returns the deepest cause in one line. For an answer in XML, this is its message and code.
+pub(crate) fn said(error: &(dyn StdError + 'static)) -> String {
+    let text = deepest_cause(error).to_string();
     let element = |name: &str| {
         let (_, rest) = text.split_once(&format!("<{name}>"))?;
         rest.split_once(&format!("</{name}>")).map(|(value, _)| value)
@@ -99,16 +141,32 @@ pub(crate) fn said(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]
-    fn an_answer_in_xml_becomes_one_line() {
+    fn answer_in_xml_becomes_one_line() {
         let body = "403 Forbidden: <?xml version=\"1.0\"?>\n<Error><Code>InvalidAccessKeyId</Code>\n\
                     <Message>The AWS Access Key Id you provided\ndoes not exist in our records.</Message></Error>";
         assert_eq!(
-            said(&std::io::Error::other(body)),
+            said(&io::Error::other(body)),
             "The AWS Access Key Id you provided does not exist in our records. (InvalidAccessKeyId)"
         );
-        assert_eq!(said(&std::io::Error::other("No space left on device")), "No space left on device");
+        assert_eq!(said(&io::Error::other("No space left on device")), "No space left on device");
+    }
+
+    #[test]
+    fn cause_is_kept_and_shown_once() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let error = object_store::Error::Generic { store: "LocalFileSystem", source: Box::new(full) };
+        let error = Error::from_store("plan/0", error);
+        assert_eq!(error.to_string(), "plan/0");
+        assert_eq!(format!("{error:#}"), "plan/0: no storage space");
+        let chain = std::iter::successors(Some(&error as &dyn StdError), |error| (*error).source());
+        assert_eq!(chain.map(ToString::to_string).collect::<Vec<_>>().join(": "), format!("{error:#}"));
+        let answer = error.source().and_then(|source| source.downcast_ref::<Answer<object_store::Error>>());
+        let full = deepest_cause(&answer.expect("the answer of the store").0).downcast_ref::<io::Error>();
+        assert_eq!(full.expect("the system's error").kind(), io::ErrorKind::StorageFull);
     }
 }

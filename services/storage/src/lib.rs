@@ -1,24 +1,27 @@
-//! Where every object of a job lives, over any `object_store`.
+//! The objects of jobs and targets, in any `object_store`.
 //!
-//! A job is a folder of objects, and these objects are the truth: queues can be rebuilt from them.
+//! A job is a folder of objects, and these objects are the truth: Gristmill can rebuild the queues from them.
 //!
 //! ```text
-//! spec.json            the job, resolved                                    written once
+//! spec.json            the resolved job                                     written once
 //! plan/<chunk>         descriptors, one JSON line each                      created if absent, by the partitioner
-//! plan/schemas.json    column names and types, one entry an input           written before the first chunk
-//! plan/complete.json   how many chunks, mini-batches and items there are    written last
-//! parts/<name>         rows of one successful attempt, when they are large  by a worker, before it announces them
-//! ledger/<sequence>    records the reducer has committed                    created if absent: this is the commit
-//! control/cancel       the user wants the job to stop                       created if absent
-//! progress.json        how the job stands                                   overwritten
-//! result.json          how it ended                                         created if absent
-//! nodes/<seat>/<epoch> who may work on the job, where that is limited       created if absent, by workers
-//! logs/                the log tree                                         by all roles, directly where it is a folder
+//! plan/schemas.json    column names and types, one entry per input          written before the first chunk
+//! plan/complete.json   number of chunks, mini-batches and items             written last
+//! parts/<name>         rows of one successful attempt, if large             by a worker, before it announces them
+//! ledger/<sequence>    records that a reducer has committed                 created if absent: this is the commit
+//! control/cancel       the user has canceled the job                        created if absent
+//! control/removing     the job is about to be removed                       by `clean`, before spec.json is deleted
+//! progress.json        progress of the job                                  overwritten
+//! result.json          how the job ended                                    created if absent
+//! nodes/alive          the last sign of life of a worker                    overwritten, by one worker for all
+//! nodes/<seat>/<epoch> nodes that may work on the job, if limited           created if absent, by workers
+//! logs/                the log tree                                         by all roles, directly if it is a folder
 //! ```
 //!
-//! The store of a compute target ([`TargetStore`]) holds many jobs.
+//! The store of a compute target ([`TargetStore`]) contains many jobs.
 
 mod aws;
+mod beat;
 pub mod check;
 mod create;
 pub mod disk;
@@ -27,6 +30,7 @@ mod job_store;
 mod logs;
 mod plan;
 mod probe;
+mod random;
 mod remote;
 mod seats;
 pub mod snapshot;
@@ -36,19 +40,22 @@ mod tree;
 mod upload;
 mod web;
 
+pub use beat::Beat;
 pub use create::Commit;
-pub use error::Error;
+pub use error::{Answer, Error, Source as ErrorSource, deepest_cause};
 pub use job_store::{JobStore, PartStream};
 pub use logs::LogFile;
-pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanComplete};
-pub use probe::{Probe, create_bucket, probe};
+pub use plan::{LeftOut, PlanComplete};
+pub use probe::{Probe, can_write, create_bucket, probe};
+pub use protocol::PLAN_CHUNK_MINI_BATCHES;
+pub use random::random_name;
 pub use remote::{Destination, file_name, is_below};
 pub use seats::Seat;
 pub use snapshot::{Limit, Source, pack, unpack};
 pub use stores::{StoreOptions, Stores};
-pub use target::TargetStore;
+pub use target::{Removal, TargetStore};
 pub use tree::Tree;
 pub use upload::Upload;
 
-/// What every call gives.
+/// The result of every call.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,5 +1,6 @@
-//! The log tree of a job, where every role puts what people read.
+//! The log tree of a job, into which every role writes files for people.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,19 +20,19 @@ pub struct LogFile {
 }
 
 impl JobStore {
-    /// Writes a file of the log tree; `path` is relative to `logs/`. Replaces the former one.
+    /// Writes or replaces a file of the log tree; `path` is relative to `logs/`.
     pub async fn put_log(&self, path: &str, bytes: Bytes) -> Result<()> {
         self.put(&format!("logs/{path}"), bytes).await
     }
 
-    /// Writes a file of the log tree, of any size, from a local one.
+    /// Writes a file of the log tree, of any size, from a local file.
     pub async fn put_log_file(&self, path: &str, file: &Path) -> Result<()> {
         let name = format!("logs/{path}");
         Upload::file(Arc::clone(&self.store), self.path(&name), self.name(&name), file).await
     }
 
-    /// As [`put_log_file`](Self::put_log_file), of a local file that is of no more use: where it is on the disk of the
-    /// store, it is moved.
+    /// Works like [`put_log_file`](Self::put_log_file) for a local file that is no longer needed: moves it if it is on
+    /// the disk of the store.
     pub async fn move_log_file(&self, path: &str, file: &Path) -> Result<()> {
         if let Some(log) = self.folder().map(|folder| folder.join("logs").join(path)) {
             let folder = log.parent().expect("in a folder");
@@ -47,7 +48,12 @@ impl JobStore {
         self.get(&format!("logs/{path}")).await
     }
 
-    /// Every file of the log tree, by path.
+    /// Reads a range of bytes of a file of the log tree, which must be within the file.
+    pub async fn log_range(&self, path: &str, range: Range<u64>) -> Result<Bytes> {
+        self.range(&format!("logs/{path}"), range).await
+    }
+
+    /// Returns all files of the log tree, sorted by path.
     pub async fn logs(&self) -> Result<Vec<LogFile>> {
         let prefix = self.path("logs");
         let files = self.store.list(Some(&prefix)).try_filter_map(|meta| {
@@ -73,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_file_of_no_more_use_is_moved_where_that_can_be_done() {
+    async fn local_log_file_is_moved_within_a_disk() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let job = folder.path().join("job");
         std::fs::create_dir(&job).expect("fresh");

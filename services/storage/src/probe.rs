@@ -1,6 +1,5 @@
-//! What a store lets us do, found out by doing it, and what its clock says.
+//! Finds out what a store allows by doing it, and compares its clock.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};
 
 use futures::TryStreamExt;
@@ -8,23 +7,24 @@ use object_store::path::Path as ObjectPath;
 use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt};
 use url::Url;
 
+use crate::error::Answer;
 use crate::stores::shown;
-use crate::{Error, Result, StoreOptions, Stores, TargetStore};
+use crate::{Error, Result, StoreOptions, Stores, TargetStore, random_name};
 
-/// What was done, and how it went.
+/// The results of a probe.
 #[derive(Debug)]
 pub struct Probe {
-    /// Each kind of request, by name, in order. After a put that fails nothing else is tried.
+    /// Each kind of request and its result, in order. A failed put ends the probe.
     pub requests: Vec<(&'static str, Result<()>)>,
-    /// By how many seconds the store's clock is ahead of ours, beyond what rounding explains.
+    /// Seconds by which the clock of the store is ahead of ours, beyond what rounding explains.
     pub clock_ahead_seconds: Option<f64>,
 }
 
-/// Writes, reads, lists, uploads in parts and deletes, below `doctor/`. Leaves nothing behind where it may delete.
+/// Writes, reads, lists, uploads in parts and deletes, below `doctor/`. Leaves nothing behind if it may delete.
 pub async fn probe(target: &TargetStore) -> Probe {
     let (store, prefix) = target.objects();
     let folder = prefix.join("doctor");
-    let name = format!("probe-{:016x}", RandomState::new().hash_one(0));
+    let name = format!("probe-{}", random_name());
     let (whole, parts) = (folder.clone().join(name.as_str()), folder.clone().join(format!("{name}-parts")));
     let failed = |error| Error::from_store(&format!("{}/doctor", target.url()), error);
 
@@ -45,6 +45,17 @@ pub async fn probe(target: &TargetStore) -> Probe {
     ];
     let clock_ahead_seconds = head.ok().map(|meta| ahead(meta.last_modified.into(), before, after));
     Probe { requests, clock_ahead_seconds }
+}
+
+/// Checks whether objects can be written below `url`: begins and aborts an upload, which leaves nothing behind. Stores
+/// that begin an upload without a request always pass.
+pub async fn can_write(url: &str, options: StoreOptions) -> Result<()> {
+    let parsed = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
+    let (store, path) = Stores::new(options).open(&parsed).await?;
+    let upload = store.put_multipart(&path.join(".gristmill-probe")).await;
+    // An upload that cannot be aborted contains no byte.
+    let _ = upload.map_err(|error| Error::from_store(&shown(&parsed), error))?.abort().await;
+    Ok(())
 }
 
 async fn list(store: &dyn ObjectStore, folder: &ObjectPath, expected: &ObjectPath) -> object_store::Result<()> {
@@ -68,7 +79,7 @@ async fn upload(store: &dyn ObjectStore, path: &ObjectPath) -> object_store::Res
     match uploaded.await {
         Ok(_) => Ok(()),
         Err(error) => {
-            // The first error is the one to tell.
+            // The first error is the one to report.
             let _ = upload.abort().await;
             Err(error)
         }
@@ -85,7 +96,7 @@ async fn delete(store: &dyn ObjectStore, paths: [&ObjectPath; 2]) -> object_stor
     Ok(())
 }
 
-/// The store rounds times down to seconds, and wrote at some time between `before` and `after`.
+/// Returns the difference of clocks. The store rounds times down to seconds, and wrote between `before` and `after`.
 fn ahead(written: SystemTime, before: SystemTime, after: SystemTime) -> f64 {
     let earliest = before - Duration::from_secs(1);
     let seconds = |later: SystemTime, earlier: SystemTime| later.duration_since(earlier).map(|gap| gap.as_secs_f64());
@@ -96,8 +107,8 @@ fn ahead(written: SystemTime, before: SystemTime, after: SystemTime) -> f64 {
     }
 }
 
-/// Creates the bucket of an `s3://` URL, unless it is there; says whether it had to. Only for emulators: elsewhere a
-/// bucket belongs to somebody, and is made with a policy.
+/// Creates the bucket of an `s3://` URL unless it exists. Returns whether it created it. Only for emulators: elsewhere
+/// a bucket has an owner, who creates it with a policy.
 pub async fn create_bucket(url: &str, options: StoreOptions) -> Result<bool> {
     let parsed = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
     let stores = Stores::new(options);
@@ -112,7 +123,7 @@ pub async fn create_bucket(url: &str, options: StoreOptions) -> Result<bool> {
     }
     match s3.create_bucket().bucket(bucket).send().await {
         Ok(_) => Ok(true),
-        Err(error) => Err(Error::unavailable(&shown(&parsed), crate::error::said(&error))),
+        Err(error) => Err(Error::unavailable(&shown(&parsed), Answer(error))),
     }
 }
 
@@ -121,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounding_down_is_no_difference() {
+    fn rounding_is_no_difference_of_clocks() {
         let time = |seconds: f64| SystemTime::UNIX_EPOCH + Duration::from_secs_f64(seconds);
         let ahead = |written, before, after| ahead(time(written), time(before), time(after)).round();
         assert_eq!(ahead(100.0, 100.9, 101.2), 0.0);
@@ -131,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_folder_lets_us_do_everything_and_keeps_nothing() {
+    async fn probe_of_a_folder_passes_and_leaves_nothing() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let url = Url::from_file_path(folder.path()).expect("absolute");
         let target = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");

@@ -1,6 +1,6 @@
-//! Single objects anywhere, by URL: what jobs read, as opposed to what they are.
+//! Single objects by URL: the inputs of jobs.
 //!
-//! An object is asked for in the version that was planned (`If-Match`), so nobody ever gets a mixture of two.
+//! Every read requests the planned version of an object (`If-Match`), so that no reader gets a mixture of two versions.
 
 use std::fs::File;
 use std::ops::Range;
@@ -19,14 +19,15 @@ use crate::stores::shown;
 use crate::{Error, Result, Stores};
 
 impl Stores {
-    /// Downloads an object into a file that appears whole or not at all. Streams: memory does not depend on its size.
+    /// Downloads an object into a file that appears complete or not at all. Streams: memory does not depend on its
+    /// size.
     pub async fn download(&self, url: &str, version: Option<&FileVersion>, to: &Path) -> Result<()> {
         let url = parsed(url)?;
         let (store, path) = self.open(&url).await?;
         download(&*store, &path, &shown(&url), version, to).await
     }
 
-    /// Reads a range of bytes of an object, which must not end behind it.
+    /// Reads a range of bytes of an object, which must be within the object.
     pub async fn read(&self, url: &str, version: Option<&FileVersion>, range: Range<u64>) -> Result<Bytes> {
         let url = parsed(url)?;
         let (store, path) = self.open(&url).await?;
@@ -35,7 +36,7 @@ impl Stores {
         object.bytes().await.map_err(|error| Error::from_store(&name, error))
     }
 
-    /// Reads a range of bytes of an object into a file, where they have the same place. Streams.
+    /// Reads a range of bytes of an object into the same range of a file. Streams.
     pub async fn read_into(
         &self,
         url: &str,
@@ -55,7 +56,7 @@ impl Stores {
         Ok(())
     }
 
-    /// Size of an object.
+    /// Returns the size of an object.
     pub async fn size(&self, url: &str) -> Result<u64> {
         let url = parsed(url)?;
         let (store, path) = self.open(&url).await?;
@@ -64,17 +65,17 @@ impl Stores {
     }
 }
 
-/// Where a file of a job's output goes.
+/// The destination of a file of a job's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Into this folder of this machine, or of a disk that machines share.
+    /// A folder on a local or shared disk.
     Folder(PathBuf),
-    /// To this URL.
+    /// A URL.
     Url(String),
 }
 
 impl Destination {
-    /// `folder` is a path or a URL; `file://` URLs are paths.
+    /// Returns the destination in `folder`, a path or a URL; `file://` URLs are paths.
     pub fn of(folder: &ItemPath, file_name: &str) -> Result<Self> {
         if !folder.is_url() {
             return Ok(Self::Folder(folder.as_path().to_owned()));
@@ -91,23 +92,23 @@ impl Destination {
     }
 }
 
-/// The name of the object behind a URL, as its file was called: without percent encoding.
+/// Returns the name of the object behind a URL without percent encoding.
 pub fn file_name(url: &str) -> String {
     let path = Url::parse(url).ok().and_then(|url| ObjectPath::from_url_path(url.path()).ok());
     path.and_then(|path| path.filename().map(str::to_owned)).unwrap_or_else(|| "object".to_owned())
 }
 
-/// Whether a URL names the object that `base` names, or one below it, in the same store.
+/// Returns whether a URL names the object of `base`, or one below it, in the same store.
 pub fn is_below(url: &Url, base: &Url) -> bool {
     let store = |url: &Url| (url.scheme().to_owned(), url.authority().to_owned());
     let path = |url: &Url| ObjectPath::from_url_path(url.path()).ok();
     let (Some(path), Some(below)) = (path(url), path(base)) else { return false };
-    // A web server has no folders, so only what is written as one is one.
+    // A web server has no folders, so only a URL with a final slash counts as one.
     let is_folder = !base.scheme().starts_with("http") || base.path().ends_with('/');
     store(url) == store(base) && if is_folder { path.prefix_matches(&below) } else { path == below }
 }
 
-/// What is no URL is not repeated: it may hold a password.
+/// Parses a URL. The message does not quote an invalid URL, because it may contain a password.
 pub(crate) fn parsed(url: &str) -> Result<Url> {
     Url::parse(url).map_err(|error| Error::unavailable("a URL that cannot be read", error))
 }
@@ -155,10 +156,10 @@ async fn get(
         found: described(found.e_tag.as_deref(), found.size),
     };
     match (store.get_opts(path, options).await, version) {
-        // Not every store looks at If-Match.
+        // Some stores ignore If-Match.
         (Ok(object), Some(version)) if !is_version(&object.meta, version) => Err(changed(version, &object.meta)),
         (Ok(object), _) => Ok(object),
-        // A range that does not exist is an answer too.
+        // A missing range may mean another version.
         (Err(error), Some(version)) if !matches!(error, object_store::Error::NotFound { .. }) => {
             match store.head(path).await {
                 Ok(found) if !is_version(&found, version) => Err(changed(version, &found)),
@@ -189,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_output_goes_into_a_folder_or_to_a_url() {
+    fn destination_is_a_folder_or_a_url() {
         let of = |folder: &str| Destination::of(&folder.into(), "a b.txt").expect("valid");
         assert_eq!(of("/data/out"), Destination::Folder("/data/out".into()));
         assert_eq!(of("file:///data/o%20ut/"), Destination::Folder("/data/o ut/".into()));
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_downloaded_file_has_the_name_it_had() {
+    fn file_name_is_decoded() {
         assert_eq!(file_name("s3://bucket/images/a%20b.png"), "a b.png");
         assert_eq!(file_name("https://host/data/caf%C3%A9.csv?version=2"), "café.csv");
         assert_eq!(file_name("https://host/"), "object");

@@ -1,44 +1,43 @@
-//! Seats: how many nodes may work on a job at a time, where the job says so.
+//! Seats limit how many nodes may work on a job at a time.
 //!
 //! A seat has epochs, each an object that is created if absent and names its holder. The holder creates the next one
-//! from time to time; a seat whose last epoch has not changed for a while is free, and whoever creates the next has it.
-//! Clocks are not compared: everybody measures by his own for how long nothing has changed.
-
-use std::hash::{BuildHasher, RandomState};
+//! from time to time. A seat without a new epoch for a while is free, and the node that creates the next epoch takes
+//! it. Clocks are not compared: each node measures with its own clock how long nothing has changed.
 
 use futures::TryStreamExt;
 use object_store::ObjectStore;
 use serde::{Deserialize, Serialize};
 
 use crate::create::Commit;
+use crate::random::random_bits;
 use crate::{Error, JobStore, Result};
 
-/// How a seat stands.
+/// The state of a seat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seat {
     /// The last epoch.
     pub epoch: u64,
-    /// Node that has created it.
+    /// Node that created it.
     pub node: String,
 }
 
-/// What an epoch holds.
+/// The content of an epoch.
 #[derive(Serialize, Deserialize)]
 struct Claim {
     node: String,
-    /// Another one for every claim: of two claims with the same name, one is lost.
+    /// Different for every claim, so that one of two claims with the same node name is lost.
     claim: u64,
 }
 
 impl JobStore {
-    /// Takes or keeps a seat by creating its epoch `epoch`, one more than the last.
+    /// Takes or keeps a seat by creating the epoch `epoch`, one more than the last.
     pub async fn claim_seat(&self, seat: u32, epoch: u64, node: &str) -> Result<Commit> {
-        let claim = Claim { node: node.to_owned(), claim: RandomState::new().hash_one(epoch) };
+        let claim = Claim { node: node.to_owned(), claim: random_bits() };
         let claim = serde_json::to_vec(&claim).expect("plain data always serialises");
         self.create(&format!("nodes/{seat}/{epoch:010}"), claim.into()).await
     }
 
-    /// The last epoch of a seat that is at least `known`, an epoch that the caller has seen; `None`: nobody has ever had
+    /// Returns the last epoch of a seat, at least `known`, which the caller has seen; `None` if no node has ever had
     /// it.
     pub async fn seat(&self, seat: u32, known: u64) -> Result<Option<Seat>> {
         let folder = self.path(&format!("nodes/{seat}"));

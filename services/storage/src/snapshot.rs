@@ -1,12 +1,13 @@
-//! Folders and files that travel with a job: packed into one object whose name is the digest of its content.
+//! Snapshots: folders and files of a job, packed into one object that is named by the digest of its content.
 //!
-//! The one idea: the same content gives the same bytes, so a snapshot is stored and unpacked once, whoever sends it and
-//! however often. Names are sorted, times and owners are zero, and of the modes only "executable" is kept. Symbolic links
-//! are followed, as the original did: what they point to is packed in their place; a dangling or circular one is left
+//! The one idea: the same content gives the same bytes, so a snapshot is stored and unpacked once, no matter how often
+//! it is sent. Names are sorted, times and owners are zero, and the only mode kept is "executable". Symbolic links
+//! are followed, as the original did: their targets are packed in their place; dangling and circular links are left
 //! out. Empty folders do not travel.
 //!
-//! The digest is that of the tar stream before compression; [`unpack`] checks it, so a node never runs what was not sent.
+//! The digest is that of the tar stream before compression. [`unpack`] checks it, so a node runs only what was sent.
 
+mod fit;
 mod unpack;
 mod walk;
 
@@ -25,18 +26,19 @@ use protocol::Snapshot;
 
 use crate::{Error, Result};
 
+pub use fit::fit;
 pub use unpack::unpack;
-pub use walk::files;
+pub use walk::{Listing, files};
 
-/// Good for text and quick enough for data.
+/// Good for text and fast enough for data.
 const COMPRESSION_LEVEL: i32 = 3;
 
-/// A file that says of its folder: this is where jobs, queues or a store are kept. It belongs to no script.
+/// A file that marks its folder as one of jobs, queues or a store, which is not part of scripts.
 const MARK: &str = ".gristmill-data";
 
-/// Marks a folder in which jobs, queues or a store are kept: it may lie among scripts, and would travel with them.
+/// Marks a folder of jobs, queues or a store, which would otherwise travel with the scripts around it.
 pub fn mark(folder: &Path) -> io::Result<()> {
-    let text = "Jobs, queues or a store of Gristmill are kept in this folder. It is no part of scripts around it.\n";
+    let text = "Gristmill keeps jobs, queues or a store in this folder. It is not part of the scripts around it.\n";
     match File::create_new(folder.join(MARK)) {
         Ok(mut file) => file.write_all(text.as_bytes()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -44,24 +46,25 @@ pub fn mark(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// What to pack.
+/// The source of a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
-    /// A folder of scripts: every file that `.amlignore` or `.gitignore` there does not exclude, without `.git`,
-    /// `__pycache__`, virtual environments, folders that are [marked](mark) and logs (`*.log`, `nohup.out`).
+    /// A folder of scripts: every file that `.amlignore` or `.gitignore` there does not exclude, without what editors,
+    /// systems and version control leave (`.git`, `.vscode`, `__pycache__`, `.DS_Store`, `*.swp`, …), environments of
+    /// Python, folders that are [marked](mark) and logs (`*.log`, `nohup.out`).
     Scripts {
         /// The folder.
         folder: &'a Path,
         /// A file that is packed even if it is excluded, relative to the folder.
         entry_script: Option<&'a str>,
-        /// What else does not belong to it.
+        /// Further files that are not part of it.
         excluded: &'a Gitignore,
     },
     /// A folder as it is, or one file.
     Data(&'a Path),
 }
 
-/// How large what is packed may be, and what comes out of a snapshot.
+/// The limit of a snapshot's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// The contents of all files together.
@@ -71,45 +74,48 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Larger than any folder of scripts (a larger one holds data), and as many files as can be read at every start
-    /// without being noticed.
+    /// More than any folder of scripts needs (a larger one contains data), and as many files as a start can read
+    /// without a noticeable delay.
     pub const SCRIPTS: Self = Self { bytes: 300 * 1024 * 1024, files: 20_000 };
 
-    /// Models and tables that every node keeps a copy of. What is larger belongs into a store, and is named by its URL.
+    /// For models and tables, of which every node keeps a copy. Larger data belongs into a store, and the job names its
+    /// URL.
     pub const DATA: Self = Self { bytes: 32 * 1024 * 1024 * 1024, files: 200_000 };
 }
 
-impl Source<'_> {
-    fn limit(&self) -> Limit {
-        match self {
-            Self::Scripts { .. } => Limit::SCRIPTS,
-            Self::Data(_) => Limit::DATA,
+/// Packs `source` into the file `archive`, which it creates or replaces.
+///
+/// [`Error::TooLarge`] names the largest files and the remedy. A file that changes meanwhile is [`Error::Unavailable`].
+/// Blocks: it reads and compresses everything.
+pub fn pack(source: Source<'_>, archive: &Path) -> Result<Snapshot> {
+    let files = files(source)?.files;
+    match source {
+        Source::Data(path) => {
+            let file = if path.is_file() { Some(file_name(path)?.to_owned()) } else { None };
+            Ok(Snapshot { file, ..pack_files(&files, archive)? })
+        }
+        Source::Scripts { .. } => {
+            let (files, left_out) = fit(files, |_| true)?;
+            debug_assert!(left_out.is_none(), "everything is needed");
+            pack_files(&files, archive)
         }
     }
 }
 
-/// Packs `source` into the file `archive`, which is created or replaced.
-///
-/// [`Error::TooLarge`] names the largest files and what to do. A file that changes meanwhile is [`Error::Unavailable`].
-/// Blocks: it reads and compresses everything.
-pub fn pack(source: Source<'_>, archive: &Path) -> Result<Snapshot> {
-    let files = files(source)?;
-    let file = match source {
-        Source::Data(path) if path.is_file() => Some(file_name(path)?.to_owned()),
-        _ => None,
-    };
+/// Works like [`pack`] for listed files.
+pub fn pack_files(files: &[SnapshotFile], archive: &Path) -> Result<Snapshot> {
     let written = failed(archive);
     let output = BufWriter::new(File::create(archive).map_err(&written)?);
     let compressed = zstd::Encoder::new(output, COMPRESSION_LEVEL).map_err(&written)?;
     let mut tar = tar::Builder::new(Digesting { inner: compressed, hasher: Hasher::new() });
-    for (name, path) in &files {
-        append(&mut tar, name, path)?;
+    for file in files {
+        append(&mut tar, &file.name, &file.path)?;
     }
     let Digesting { inner, hasher } = tar.into_inner().map_err(&written)?;
     let output = inner.finish().map_err(&written)?;
     let output = output.into_inner().map_err(|error| written(error.into_error()))?;
     let bytes = output.metadata().map_err(&written)?.len();
-    Ok(Snapshot { digest: hasher.finalize().to_hex().to_string(), bytes, file })
+    Ok(Snapshot { digest: hasher.finalize().to_hex().to_string(), bytes, file: None })
 }
 
 fn append(tar: &mut tar::Builder<impl Write>, name: &Path, path: &Path) -> Result<()> {
@@ -135,12 +141,10 @@ fn mode(is_executable: bool) -> u32 {
     if is_executable { 0o755 } else { 0o644 }
 }
 
-/// The name under which one file is packed. It stands in the job as text.
+/// Returns the name under which a single file is packed. The job contains it as text.
 fn file_name(path: &Path) -> Result<&str> {
-    path.file_name().and_then(OsStr::to_str).ok_or_else(|| Error::Unavailable {
-        object: path.display().to_string(),
-        message: "its name is not valid UTF-8".to_owned(),
-    })
+    let name = path.file_name().and_then(OsStr::to_str);
+    name.ok_or_else(|| Error::unavailable(&path.display().to_string(), "its name is not valid UTF-8"))
 }
 
 /// A file that must be as long as it was when its header was written.
@@ -154,14 +158,14 @@ impl Read for SteadyFile {
         let count = self.file.read(buffer)?;
         let is_whole = if count == 0 { self.left == 0 || buffer.is_empty() } else { count as u64 <= self.left };
         if !is_whole {
-            return Err(io::Error::other("it changed while it was being packed; try again once nobody writes to it"));
+            return Err(io::Error::other("it changed during packing; try again once nothing writes to it"));
         }
         self.left -= count as u64;
         Ok(count)
     }
 }
 
-/// Passes bytes on and digests them.
+/// Forwards bytes and digests them.
 struct Digesting<W> {
     inner: W,
     hasher: Hasher,
@@ -179,5 +183,13 @@ impl<W: Write> Write for Digesting<W> {
     }
 }
 
-/// A file to pack: its name in the snapshot, and where it stands.
-pub type SnapshotFile = (PathBuf, PathBuf);
+/// A file to pack.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SnapshotFile {
+    /// Its name in the snapshot.
+    pub name: PathBuf,
+    /// Its path.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+}

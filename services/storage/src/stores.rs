@@ -1,4 +1,4 @@
-//! Opens the store behind any URL, always with the same settings: those of the compute target.
+//! Opens the store behind a URL, always with the settings of the compute target.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,23 +10,23 @@ use tokio::sync::OnceCell;
 use url::{Position, Url};
 
 use crate::aws::Aws;
-use crate::error::said;
+use crate::error::Answer;
 use crate::{Error, Result, web};
 
-/// What the user may set beside the usual variables and files of the vendors.
+/// Settings in addition to the usual variables and files of the vendors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// Where S3 is, if not at AWS: an emulator, or another maker's store. Overrides `AWS_ENDPOINT_URL_S3` and
-    /// `AWS_ENDPOINT_URL`.
+    /// Endpoint of S3, if not that of AWS: an emulator, or a store of another vendor. Overrides `AWS_ENDPOINT_URL_S3`
+    /// and `AWS_ENDPOINT_URL`.
     pub endpoint: Option<String>,
     /// Overrides the region that the AWS chain finds.
     pub region: Option<String>,
 }
 
-/// Opened stores. Clones share them; belongs to one runtime, as connections do.
+/// Opened stores. Clones share them. They belong to one runtime, as connections do.
 ///
-/// AWS settings come from the usual chain (environment, profile, web identity, instance role), those of others from
-/// their variables (`AZURE_…`, `GOOGLE_…`).
+/// AWS settings come from the usual sources (environment, profile, web identity, instance role), those of other vendors
+/// from their variables (`AZURE_…`, `GOOGLE_…`).
 #[derive(Clone, Debug, Default)]
 pub struct Stores(Arc<Inner>);
 
@@ -38,24 +38,24 @@ struct Inner {
 }
 
 impl Stores {
-    /// Opens nothing yet.
+    /// Opens no store yet.
     pub fn new(options: StoreOptions) -> Self {
         Self(Arc::new(Inner { options, ..Inner::default() }))
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn options(&self) -> &StoreOptions {
         &self.0.options
     }
 
-    /// Lets `store` stand behind all URLs of the host and port, or bucket, of `url`.
+    /// Uses `store` for all URLs of the host and port, or bucket, of `url`.
     pub fn stand_in(&self, url: &Url, store: Arc<dyn ObjectStore>) {
         self.0.opened.lock().expect("nobody panics holding it").insert(key(url), store);
     }
 
-    /// The store that a URL points into, and the place in it. Asks the store nothing.
+    /// Returns the store of a URL, and the path in it. Sends no request.
     pub async fn open(&self, url: &Url) -> Result<(Arc<dyn ObjectStore>, ObjectPath)> {
-        let unavailable = |error: object_store::Error| Error::unavailable(&shown(url), said(&error));
+        let unavailable = |error: object_store::Error| Error::unavailable(&shown(url), Answer(error));
         let (scheme, path) = ObjectStoreScheme::parse(url).map_err(|error| unavailable(error.into()))?;
         let key = key(url);
         if let Some(store) = self.0.opened.lock().expect("nobody panics holding it").get(&key) {
@@ -74,7 +74,7 @@ impl Stores {
     fn s3(&self, url: &Url, aws: &Aws) -> object_store::Result<Box<dyn ObjectStore>> {
         let mut builder = AmazonS3Builder::new().with_url(url.as_str());
         for (name, value) in variables(url) {
-            // Where S3 is, and who asks, has been found already.
+            // The endpoint and the credentials are already known.
             if let Ok(key) = name.parse()
                 && !name.starts_with("aws_endpoint")
             {
@@ -93,7 +93,8 @@ impl Stores {
         builder.build().map(|store| Box::new(store) as _)
     }
 
-    /// What S3 answers when asked whether there is a bucket; `None`: it is no bucket of S3, or nobody answers.
+    /// Returns the status of S3 for a request for the bucket; `None` if it is no bucket of S3, or if S3 does not
+    /// answer.
     pub(crate) async fn bucket_status(&self, url: &Url) -> Option<u16> {
         if !matches!(url.scheme(), "s3" | "s3a") {
             return None;
@@ -109,32 +110,32 @@ impl Stores {
     }
 }
 
-/// What the URLs of one store have in common.
+/// Returns the common part of the URLs of one store.
 fn key(url: &Url) -> String {
-    // The first segment is a bucket in some `https` addresses.
+    // Some `https` addresses contain the bucket as first segment.
     let bucket = url.path_segments().and_then(|mut segments| segments.next()).unwrap_or_default();
     let bucket = if url.scheme() == "https" { bucket } else { "" };
     format!("{}/{bucket}", &url[..Position::BeforePath])
 }
 
-/// The vendors' variables, by the names that their stores know.
+/// Returns the vendors' variables under the names of their options.
 fn variables(url: &Url) -> impl Iterator<Item = (String, String)> {
-    // Stores also know their options by short names: a variable `TOKEN` or `REGION` is none of ours.
+    // Options also have short names, but a variable `TOKEN` or `REGION` is not meant for a store.
     let ours = |name: &str| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix));
     let variables =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let variables =
         variables.filter(move |(name, _)| ours(name)).map(|(name, value)| (name.to_ascii_lowercase(), value));
-    // Whoever writes `http` means it.
+    // An explicit `http` is intentional.
     variables.chain((url.scheme() == "http").then(|| ("allow_http".to_owned(), "true".to_owned())))
 }
 
-/// A URL for people: without what may be secret in it.
+/// Returns a URL for people, without its secrets.
 pub(crate) fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
     url.set_fragment(None);
-    // Fails where there is no host, and then there is no user either.
+    // Fails without a host, and then there is no user either.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     url.into()

@@ -1,10 +1,15 @@
-//! The store of a compute target: all jobs, which of them are open, and the folders that travel with them.
+//! The store of a compute target: all jobs and the list of open jobs. [`removal`] removes jobs, and [`snapshots`] keeps
+//! the folders that travel with them.
 //!
 //! ```text
 //! jobs/<job_id>/…      the objects of one job: `JobStore`
 //! open/<job_id>        empty: the job has not ended
 //! snapshots/<digest>   a packed folder or file, named by its content
+//! snapshots/removing   a removal of snapshots is in progress
 //! ```
+
+mod removal;
+mod snapshots;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,9 +21,11 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use protocol::{Durability, is_job_id};
 use url::Url;
 
-use crate::error::said;
+use crate::error::Answer;
 use crate::stores::shown;
-use crate::{Error, JobStore, Result, StoreOptions, Stores, Upload};
+use crate::{Error, JobStore, Result, StoreOptions, Stores};
+
+pub use removal::Removal;
 
 /// All jobs of one compute target.
 #[derive(Clone, Debug)]
@@ -32,11 +39,11 @@ pub struct TargetStore {
 }
 
 impl TargetStore {
-    /// Opens `s3://bucket/prefix`, `file:///folder` (which is made if it is absent), or the URL of any other store, and
-    /// looks into it once: what is wrong with the address, the bucket or the credentials is told here.
+    /// Opens `s3://bucket/prefix`, `file:///folder` (which is created if absent), or the URL of any other store. Sends
+    /// one request, so that errors in the address, the bucket or the credentials appear here.
     pub async fn open(url: &str, options: StoreOptions) -> Result<Self> {
         let parsed = Url::parse(url).map_err(|error| {
-            Error::unavailable(url, format_args!("not a URL of a store such as s3://bucket/prefix: {error}"))
+            Error::unavailable(url, format!("not a URL of a store such as s3://bucket/prefix: {error}"))
         })?;
         let stores = Stores::new(options);
         let shown = shown(&parsed).trim_end_matches('/').to_owned();
@@ -45,7 +52,7 @@ impl TargetStore {
                 let folder =
                     parsed.to_file_path().map_err(|()| Error::unavailable(&shown, "not a path of this machine"))?;
                 std::fs::create_dir_all(&folder).map_err(|error| Error::unavailable(&shown, error))?;
-                // Whoever may only read it has made no scripts there.
+                // A principal that may only read the folder has no scripts there.
                 let _ = crate::snapshot::mark(&folder);
                 Some(folder)
             }
@@ -60,42 +67,47 @@ impl TargetStore {
         }
     }
 
-    /// A listing that fails does not say why: S3 is asked for the bucket itself.
+    /// Creates a target below `prefix` of any store. Sends no request.
+    pub fn new(store: Arc<dyn ObjectStore>, prefix: ObjectPath) -> Self {
+        Self { url: String::new(), store, prefix, folder: None, stores: Stores::default() }
+    }
+
+    /// Explains a failed listing, which does not say why: asks S3 for the bucket itself.
     async fn explained(&self, url: &Url, error: object_store::Error) -> Error {
         let no_bucket = || {
-            let message = "there is no such bucket; create it, or mend `store` of the compute target";
+            let message = "there is no such bucket; create it, or correct `store` of the compute target";
             Error::unavailable(&self.url, message)
         };
         match (self.stores.bucket_status(url).await, error) {
             (Some(404), _) | (None, object_store::Error::NotFound { .. }) => no_bucket(),
-            (Some(401 | 403), error) => Error::Denied { object: self.url.clone(), message: said(&error) },
+            (Some(401 | 403), error) => Error::Denied { object: self.url.clone(), source: Answer(error).into() },
             (_, error) => Error::from_store(&self.url, error),
         }
     }
 
-    /// The URL, without what may be secret in it, and without a slash at its end.
+    /// Returns the URL, without its secrets and without a slash at its end.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The root folder of a `file://` store.
+    /// Returns the root folder of a `file://` store.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// Opens inputs and outputs, with the same settings.
+    /// Returns the stores of inputs and outputs, which have the same settings.
     pub fn stores(&self) -> &Stores {
         &self.stores
     }
 
-    /// The objects as they are: the store, and the prefix of this target in it.
+    /// Returns the underlying store, and the prefix of this target in it.
     pub fn objects(&self) -> (Arc<dyn ObjectStore>, ObjectPath) {
         (Arc::clone(&self.store), self.prefix.clone())
     }
 
-    /// The objects of one job. Asks the store nothing: there may be no such job.
+    /// Returns the objects of one job. Sends no request: the job may not exist.
     pub fn job(&self, job_id: &str) -> JobStore {
-        // One name, whatever it is: what would lead elsewhere is encoded.
+        // Always a single name: characters that would lead elsewhere are encoded.
         let name = ObjectPath::default().join(job_id);
         JobStore {
             store: Arc::clone(&self.store),
@@ -109,7 +121,7 @@ impl TargetStore {
         }
     }
 
-    /// Every job that has ever been enqueued here, by name.
+    /// Returns the ids of all jobs, sorted.
     pub async fn job_ids(&self) -> Result<Vec<String>> {
         let listed = self.store.list_with_delimiter(Some(&self.path("jobs"))).await;
         let listed = listed.map_err(|error| Error::from_store(&self.name("jobs"), error))?;
@@ -120,7 +132,7 @@ impl TargetStore {
         Ok(ids)
     }
 
-    /// Jobs that have not ended, by name.
+    /// Returns the ids of the jobs that have not ended, sorted.
     pub async fn open_jobs(&self) -> Result<Vec<String>> {
         let listed = self.store.list(Some(&self.path("open")));
         let id = |meta: ObjectMeta| meta.location.filename().filter(|name| is_job_id(name)).map(str::to_owned);
@@ -130,14 +142,15 @@ impl TargetStore {
         Ok(ids)
     }
 
-    /// Says that a job has not ended. Comes before its first message, so that a reducer finds whatever has messages.
+    /// Marks a job as open. The caller does this before the first message, so that reducers find every job with
+    /// messages.
     pub async fn mark_open(&self, job_id: &str) -> Result<()> {
         let name = format!("open/{job_id}");
         let put = self.store.put(&self.path(&name), Bytes::new().into()).await;
         put.map(drop).map_err(|error| Error::from_store(&self.name(&name), error))
     }
 
-    /// Says that a job has ended. Comes after its `result.json`.
+    /// Marks a job as ended. The caller does this after writing `result.json`.
     pub async fn mark_ended(&self, job_id: &str) -> Result<()> {
         let name = format!("open/{job_id}");
         match self.store.delete(&self.path(&name)).await {
@@ -146,23 +159,12 @@ impl TargetStore {
         }
     }
 
-    /// Downloads a snapshot into a file that appears whole or not at all.
-    pub async fn snapshot(&self, digest: &str, to: &Path) -> Result<()> {
-        let name = format!("snapshots/{digest}");
-        crate::remote::download(&*self.store, &self.path(&name), &self.name(&name), None, to).await
-    }
-
-    /// Uploads a snapshot, unless one of this digest is there already; says whether it had to.
-    pub async fn put_snapshot(&self, digest: &str, file: &Path) -> Result<bool> {
-        let name = format!("snapshots/{digest}");
-        let path = self.path(&name);
-        match self.store.head(&path).await {
-            Ok(_) => return Ok(false),
-            Err(object_store::Error::NotFound { .. }) => {}
-            Err(error) => return Err(Error::from_store(&self.name(&name), error)),
+    async fn exists(&self, path: &ObjectPath, name: &str) -> Result<bool> {
+        match self.store.head(path).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(Error::from_store(&self.name(name), error)),
         }
-        Upload::file(Arc::clone(&self.store), path, self.name(&name), file).await?;
-        Ok(true)
     }
 
     fn path(&self, name: &str) -> ObjectPath {
@@ -178,8 +180,17 @@ impl TargetStore {
 mod tests {
     use super::*;
 
+    /// Returns a store in a folder, and one in memory that behaves like a bucket.
+    pub(super) async fn targets(folder: &Path) -> [TargetStore; 2] {
+        let url = Url::from_file_path(folder).expect("absolute");
+        let local = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
+        let store = Arc::new(object_store::memory::InMemory::new());
+        let bucket = TargetStore { store, prefix: ObjectPath::from("prefix"), folder: None, ..local.clone() };
+        [local, bucket]
+    }
+
     #[tokio::test]
-    async fn a_job_id_leads_nowhere_else() {
+    async fn job_id_cannot_lead_to_other_objects() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let root = folder.path().join("store");
         std::fs::create_dir_all(root.join("jobs")).expect("writable");

@@ -1,4 +1,4 @@
-//! What stands behind a URL as a whole: one object, or a folder of them. Reference data is fetched like this.
+//! Everything behind a URL: one object, or a folder of objects. Nodes fetch reference data like this.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ use crate::remote::{download, file_name, parsed};
 use crate::stores::shown;
 use crate::{Error, Result, Stores};
 
-/// Objects that are fetched at a time.
+/// Concurrent downloads.
 const DOWNLOADS_AT_ONCE: usize = 8;
 
-/// One object or a folder, in the versions that were there when it was looked at.
+/// One object or a folder, in the versions that were listed.
 #[derive(Debug)]
 pub struct Tree {
     store: Arc<dyn ObjectStore>,
     /// The URL for people.
     url: String,
-    /// What the object or folder is called.
+    /// The name of the object or folder.
     name: String,
     objects: Vec<Object>,
     digest: String,
@@ -31,13 +31,13 @@ pub struct Tree {
 #[derive(Debug)]
 struct Object {
     location: ObjectPath,
-    /// Below the folder; nothing for one object.
+    /// Path below the folder; empty for a single object.
     relative: PathBuf,
     version: FileVersion,
 }
 
 impl Stores {
-    /// Looks what is behind a URL: the object of that name, or else everything below it.
+    /// Lists what is behind a URL: the object of that name, or else everything below it.
     pub async fn tree(&self, url: &str) -> Result<Tree> {
         let parsed = parsed(url)?;
         let (store, path) = self.open(&parsed).await?;
@@ -45,7 +45,7 @@ impl Stores {
         let metas = look(&*store, &path, &url).await?;
         let mut hasher = blake3::Hasher::new();
         hasher.update(url.as_bytes());
-        // Objects that some tools put in the place of folders.
+        // Some tools create empty objects in place of folders.
         let folders: BTreeSet<ObjectPath> = metas.iter().flat_map(|meta| folders_of(&meta.location)).collect();
         let mut objects = Vec::new();
         for meta in metas {
@@ -53,12 +53,12 @@ impl Stores {
                 continue;
             }
             let relative = relative(&meta.location, &path, &url)?;
-            // Where a store has no ETags, the time has to do.
+            // A store without ETags has only the time.
             let version = meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.to_rfc3339());
             for text in [meta.location.as_ref(), &version, &meta.size.to_string()] {
                 hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
             }
-            let version = FileVersion { bytes: meta.size, etag: meta.e_tag };
+            let version = FileVersion { bytes: meta.size, etag: meta.e_tag, modified: None };
             objects.push(Object { location: meta.location, relative, version });
         }
         let digest = hasher.finalize().to_hex().to_string();
@@ -67,22 +67,22 @@ impl Stores {
 }
 
 impl Tree {
-    /// Names the URL, and the versions of all objects behind it.
+    /// Returns a digest of the URL and the versions of all objects behind it.
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// What the object or folder is called: a plain file name.
+    /// Returns the name of the object or folder: a plain file name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Bytes of all objects.
+    /// Returns the total size of all objects.
     pub fn bytes(&self) -> u64 {
         self.objects.iter().map(|object| object.version.bytes).sum()
     }
 
-    /// Fetches everything. `to` becomes the file, or the folder.
+    /// Downloads everything. `to` becomes the file or the folder.
     pub async fn download(&self, to: &Path) -> Result<()> {
         let downloads: Vec<_> = self.objects.iter().map(|object| self.fetch(object, to)).collect();
         stream::iter(downloads).buffer_unordered(DOWNLOADS_AT_ONCE).try_collect().await
@@ -98,7 +98,7 @@ impl Tree {
     }
 }
 
-/// The object, or those below it by name.
+/// Lists the object, or those below it, sorted by name.
 async fn look(store: &dyn ObjectStore, path: &ObjectPath, url: &str) -> Result<Vec<ObjectMeta>> {
     if !url.ends_with('/') && !path.as_ref().is_empty() {
         match store.head(path).await {
@@ -112,7 +112,7 @@ async fn look(store: &dyn ObjectStore, path: &ObjectPath, url: &str) -> Result<V
     let mut metas: Vec<ObjectMeta> = listed.map_err(|error| match error {
         error if url.starts_with("http") => Error::unavailable(
             url,
-            format_args!("folders of this server cannot be listed, name one file: {}", crate::error::said(&error)),
+            format!("this server cannot list folders, name one file: {}", crate::error::said(&error)),
         ),
         error => Error::from_store(url, error),
     })?;
@@ -123,15 +123,15 @@ async fn look(store: &dyn ObjectStore, path: &ObjectPath, url: &str) -> Result<V
     Ok(metas)
 }
 
-/// Every folder that an object lies in.
+/// Returns every folder that contains an object.
 fn folders_of(location: &ObjectPath) -> impl Iterator<Item = ObjectPath> {
     let parts: Vec<_> = location.parts().map(|part| part.as_ref().to_owned()).collect();
     (1..parts.len()).map(move |count| parts[..count].join("/").into())
 }
 
-/// Where an object goes. It never leads out of the folder.
+/// Returns the path of an object below the folder, and never one outside it.
 fn relative(location: &ObjectPath, below: &ObjectPath, url: &str) -> Result<PathBuf> {
-    let outside = || Error::unavailable(url, format_args!("{location} cannot be the name of a file"));
+    let outside = || Error::unavailable(url, format!("{location} cannot be the name of a file"));
     let parts = location.prefix_match(below).ok_or_else(outside)?;
     let mut relative = PathBuf::new();
     for part in parts {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_object_is_a_file_and_a_prefix_is_a_folder() {
+    async fn object_becomes_a_file_and_prefix_a_folder() {
         let objects = [("ref/a.txt", "a"), ("ref/sub/b.txt", "b"), ("ref/sub", ""), ("reference/c.txt", "c")];
         let (stores, _) = stores(&objects).await;
         let folder = tempfile::tempdir().expect("a folder");
@@ -189,10 +189,10 @@ mod tests {
     }
 
     #[test]
-    fn no_object_lands_outside_the_folder() {
+    fn path_outside_the_folder_is_rejected() {
         let below = ObjectPath::from("ref");
         let of = |location: &str| {
-            // As a listing of a foreign store could have it.
+            // A listing of a foreign store could contain this.
             relative(&ObjectPath::parse(location).map_err(|_| ())?, &below, "s3://bucket/ref").map_err(drop)
         };
         assert_eq!(of("ref/a/b.txt"), Ok("a/b.txt".into()));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_changes_has_another_digest_and_is_never_mixed() {
+    async fn changed_object_changes_the_digest_and_fails_the_download() {
         let (stores, memory) = stores(&[("ref/a", "1"), ("ref/b", "1")]).await;
         let digest = async || stores.tree("s3://bucket/ref").await.expect("it is there").digest().to_owned();
         let before = digest().await;

@@ -1,6 +1,6 @@
-//! Writing an object of any size with bounded memory. It appears whole when it is finished, or not at all.
+//! Writes an object of any size with bounded memory. It appears complete once it is finished, or not at all.
 //!
-//! On S3 whole objects can be appended without passing through here: the store copies them itself.
+//! S3 can append other objects itself, without transferring them to this process.
 
 mod s3;
 
@@ -17,15 +17,15 @@ use url::Url;
 use crate::job_store::part;
 use crate::stores::shown;
 use crate::{Error, JobStore, Result, Stores};
-use s3::{Place, S3Upload};
+use s3::{S3Object, S3Upload};
 
-/// Piece in which a file is read.
+/// Size of the pieces in which a file is read.
 const READ_BYTES: usize = 1 << 20;
-/// What is sent in one request, at least, and how many of them at a time: 32 MiB of memory, more only for objects of
+/// Minimum size of a request, and number of concurrent requests: 32 MiB of memory, more only for objects of
 /// more than 70 GiB.
 const PART_BYTES: u64 = 8 << 20;
 const PARTS_AT_ONCE: usize = 4;
-/// Stores take 10 000 parts of one upload.
+/// Stores allow 10 000 parts per upload.
 const PARTS_MAX: u64 = 9000;
 
 /// An object that is being written.
@@ -42,11 +42,11 @@ enum Into {
 }
 
 impl Stores {
-    /// Begins to write an object of about `bytes_expected`: what is far longer may not find room.
+    /// Begins to write an object of about `bytes_expected`; a far larger one may fail.
     pub async fn upload(&self, url: &str, bytes_expected: u64) -> Result<Upload> {
         let url = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
         let name = shown(&url);
-        if let Some(place) = Place::of(&url) {
+        if let Some(place) = S3Object::of(&url) {
             let upload = S3Upload::new(self.aws().await?.s3(), place, name.clone(), bytes_expected);
             return Ok(Upload { name, into: Into::S3(upload) });
         }
@@ -54,7 +54,7 @@ impl Stores {
         Ok(Upload::to(store, path, name, bytes_expected))
     }
 
-    /// Whether there is such an object.
+    /// Returns whether an object exists.
     pub async fn exists(&self, url: &str) -> Result<bool> {
         let url = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
         let (store, path) = self.open(&url).await?;
@@ -67,7 +67,7 @@ impl Stores {
 }
 
 impl Upload {
-    /// Into any store. `name` is for messages.
+    /// Begins an upload to any store. `name` is for messages.
     pub(crate) fn to(store: Arc<dyn ObjectStore>, path: ObjectPath, name: String, bytes_expected: u64) -> Self {
         let part_bytes = PART_BYTES.max(bytes_expected / PARTS_MAX + 1);
         let part_bytes = usize::try_from(part_bytes).expect("64-bit machine");
@@ -110,12 +110,12 @@ impl Upload {
         }
     }
 
-    /// Appends a part of a job, of this size. Where both are on S3 and the part is large enough, the store copies it.
+    /// Appends a part of a job, of this size. If both are on S3 and the part is large enough, S3 copies it.
     pub async fn write_part(&mut self, job: &JobStore, name: &str, bytes: u64) -> Result<()> {
         let object = part(name);
         let mut from = 0;
         if let (Into::S3(upload), Ok(url)) = (&mut self.into, Url::parse(&job.url))
-            && let Some(folder) = Place::of(&url)
+            && let Some(folder) = S3Object::of(&url)
             && let Some(head) = upload.bytes_before_copy(bytes)
         {
             if head > 0 {
@@ -128,7 +128,7 @@ impl Upload {
             let mut part = job.part_stream(name).await?;
             if part.bytes() != bytes {
                 let message = format!("it has {} bytes instead of {bytes}", part.bytes());
-                return Err(Error::Damaged { object: format!("part {name}"), message });
+                return Err(Error::damaged(format!("part {name}"), message));
             }
             while let Some(piece) = part.next().await? {
                 self.write(piece).await?;
@@ -145,7 +145,7 @@ impl Upload {
         }
     }
 
-    /// Removes what has been sent already. What cannot be removed is left to whoever finishes the object.
+    /// Removes the parts sent so far. If that fails, the writer that finishes the object removes them.
     pub async fn abort(self) {
         match self.into {
             Into::Any(mut writer) => drop(writer.abort().await),

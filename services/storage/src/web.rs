@@ -1,7 +1,7 @@
-//! Files of web servers, which may send whoever asks anywhere else.
+//! Files on web servers, which may redirect a request anywhere.
 //!
-//! A node has a metadata service beside it that hands out its credentials to whoever asks from there. A redirect, or a
-//! name that resolves to such an address, must not make an input of what it answers.
+//! The metadata service of a node gives the node's credentials to any process there. A redirect, or a
+//! name that resolves to such an address, must not turn its answer into an input.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use reqwest::redirect::Policy;
 use url::{Host, Position, Url};
 
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// Without a byte, not for the whole file.
+/// Time limit without a byte, not for the whole file.
 const READ_TIME: Duration = Duration::from_secs(30);
 const REDIRECTS_MAX: usize = 10;
 
-/// Names of metadata services, beside their addresses.
+/// Names of metadata services, in addition to their addresses.
 const METADATA_NAMES: &[&str] =
     &["metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"];
-/// Those of AWS and Google for IPv6, and that of Alibaba, which are not link-local.
+/// IPv6 addresses of AWS and Google, and the address of Alibaba, which are not link-local.
 const METADATA_ADDRESSES: &[IpAddr] = &[
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
@@ -30,10 +30,10 @@ const METADATA_ADDRESSES: &[IpAddr] = &[
 ];
 
 #[derive(Debug, thiserror::Error)]
-#[error("{0} is an address of the machine that asks, such as its metadata service, and no place of inputs")]
+#[error("{0} is an address of this machine, such as its metadata service, and cannot be an input")]
 struct Forbidden(String);
 
-/// The store behind the host of an `http` or `https` URL.
+/// Opens the store of the host of an `http` or `https` URL.
 pub(crate) fn open(url: &Url) -> object_store::Result<Box<dyn ObjectStore>> {
     if let Some(host) = url.host().filter(is_metadata) {
         let source = Box::new(Forbidden(host.to_string()));
@@ -42,7 +42,7 @@ pub(crate) fn open(url: &Url) -> object_store::Result<Box<dyn ObjectStore>> {
     let is_plain = url.scheme() == "http";
     let store = HttpBuilder::new()
         .with_url(&url[..Position::BeforePath])
-        // Whoever writes `http` means it.
+        // An explicit `http` is intentional.
         .with_config(ClientConfigKey::AllowHttp, is_plain.to_string())
         .with_http_connector(Connector { is_plain })
         .build()?;
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::Stores;
 
-    /// A web server that gives every request this answer.
+    /// Starts a web server that gives every request this answer.
     async fn server(answer: String) -> Url {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = Url::parse(&format!("http://{}", listener.local_addr().expect("bound"))).expect("a URL");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_metadata_service_is_no_input() {
+    async fn metadata_service_is_rejected() {
         for url in [
             "http://169.254.169.254/latest/meta-data/iam/security-credentials/role",
             "http://2852039166/latest/meta-data",
@@ -167,27 +167,28 @@ mod tests {
             "http://METADATA.google.internal./computeMetadata/v1/",
             "https://100.100.100.200/latest/meta-data",
         ] {
-            let error = Stores::default().size(url).await.expect_err(url).to_string();
-            assert!(error.contains("its metadata service, and no place of inputs"), "{url}: {error}");
+            let error = format!("{:#}", Stores::default().size(url).await.expect_err(url));
+            assert!(error.contains("its metadata service, and cannot be an input"), "{url}: {error}");
         }
     }
 
     #[tokio::test]
-    async fn no_redirect_leads_to_this_machine_or_its_metadata() {
+    async fn redirect_to_this_machine_or_its_metadata_is_rejected() {
         for to in
             ["http://169.254.169.254/latest/meta-data/", "http://[::1]:1/", "http://localhost:1/", "file:///etc/shadow"]
         {
             let url = server(redirect(to)).await;
-            let error = Stores::default().read(&format!("{url}data.csv"), None, 0..1).await.expect_err(to).to_string();
-            let told = ["no place of inputs", "302", "redirect", "scheme"].iter().any(|part| error.contains(part));
-            assert!(told && !error.contains("refused") && !error.contains("root:"), "{to}: {error}");
+            let error = Stores::default().read(&format!("{url}data.csv"), None, 0..1).await.expect_err(to);
+            let error = format!("{error:#}");
+            let is_named = ["cannot be an input", "302", "redirect", "scheme"].iter().any(|part| error.contains(part));
+            assert!(is_named && !error.contains("refused") && !error.contains("root:"), "{to}: {error}");
         }
     }
 
     #[tokio::test]
     async fn other_redirects_are_followed() {
         let there = server("HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nrows".to_owned()).await;
-        // Two servers of this machine: the first host is the second's.
+        // Both servers are on this machine, and the redirect stays on the same host.
         let here = server(redirect(&format!("{there}data.csv"))).await;
         let store = open(&here).expect("it can be opened");
         let read = store.get(&"data.csv".into()).await.expect("there").bytes().await.expect("whole");

@@ -1,31 +1,34 @@
-//! Where a table file is cut into blocks.
+//! Splits table files into blocks.
 //!
-//! Text is cut without being read: a line belongs to the block in which its first byte lies, and a line that starts
-//! exactly on a boundary to the block before it.
+//! Text is split without being read if possible: a line belongs to the block of its first byte, and a line that starts
+//! exactly on a boundary belongs to the block before it. Text whose rows must be found is read once, from front to
+//! back.
 
 use std::path::Path;
 
 use protocol::{BlockRange, TableOptions};
 
-use crate::error::{Result, display};
-use crate::row_groups::parquet_row_groups;
-use crate::source::{TextFile, is_blank};
+use crate::error::Result;
+use crate::infer::has_header;
+use crate::source::{LINE_BYTES_MAX, TextFile};
+use crate::split::{is_blank, is_multi_line};
+use crate::stream::{RecordEnds, TextStream, record_ends, too_long};
 
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// Number of blocks of a text file. Blocks may turn out to hold no line.
+/// Returns the number of blocks of a text file. A block may contain no line.
 pub fn text_blocks(file_bytes: u64, block_bytes: u64) -> u64 {
     file_bytes.div_ceil(block_bytes.max(1))
 }
 
-/// The lines of block `k`, counted from 0.
+/// Returns the lines of block `k`, counted from 0.
 pub fn text_block_range(k: u64, block_bytes: u64) -> BlockRange {
     let block_bytes = block_bytes.max(1);
     let first = if k == 0 { 0 } else { k.saturating_mul(block_bytes).saturating_add(1) };
     BlockRange::Lines { first, last: k.saturating_add(1).saturating_mul(block_bytes) }
 }
 
-/// Pieces of one row group of at most `rows_max` rows each.
+/// Splits one row group into pieces of at most `rows_max` rows.
 pub fn split_row_group(row_group: u32, rows: u64, rows_max: u64) -> impl Iterator<Item = BlockRange> {
     let rows_max = rows_max.max(1);
     (0..rows.div_ceil(rows_max)).map(move |piece| {
@@ -34,120 +37,140 @@ pub fn split_row_group(row_group: u32, rows: u64, rows_max: u64) -> impl Iterato
     })
 }
 
-/// Ranges of one file of `rows` rows each; the last one, and the last one of each row group, may have fewer.
-///
-/// Text is scanned while the iterator advances, in constant memory. Where a row cannot be told from a line
-/// (`support_multi_line`) the file is one range.
-pub fn row_ranges(
-    path: &Path,
-    options: &TableOptions,
-    rows: u64,
-) -> Result<Box<dyn Iterator<Item = Result<BlockRange>> + Send>> {
-    let rows = rows.max(1);
-    if !options.format.is_text() {
-        let groups = parquet_row_groups(path)?;
-        let ranges = (0u32..).zip(groups).flat_map(move |(group, count)| split_row_group(group, count, rows));
-        return Ok(Box::new(ranges.map(Ok)));
-    }
-    let file = TextFile::open(path, &display(path), options)?;
-    if options.support_multi_line {
-        let whole = (file.bytes() > 0).then_some(Ok(BlockRange::WholeText));
-        return Ok(Box::new(whole.into_iter()));
-    }
-    Ok(Box::new(RowRanges::new(file, options, rows)))
+/// The size of one range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeSize {
+    /// This many rows.
+    Rows(u64),
+    /// The rows that start in the same block of this many bytes, as [`text_block_range`] counts them.
+    Bytes(u64),
 }
 
-struct RowRanges {
-    file: TextFile,
+/// Returns the ranges of a text file, which messages call `name`. The last one may be smaller, and none is empty.
+///
+/// Each has its number of rows. The iterator reads the file as it advances, in constant memory. A file that can be
+/// split at any line becomes [`BlockRange::Lines`], any other [`BlockRange::Records`].
+pub fn text_ranges(path: &Path, name: &str, options: &TableOptions, size: RangeSize) -> Result<TextRanges> {
+    let file = TextFile::open(path, name, options)?;
+    let ends = record_ends(options);
+    Ok(TextRanges {
+        is_lines: !file.is_stream() && !is_multi_line(options),
+        delimiter: options.delimiter,
+        size: match size {
+            RangeSize::Rows(rows) => RangeSize::Rows(rows.max(1)),
+            RangeSize::Bytes(bytes) => RangeSize::Bytes(bytes.max(1)),
+        },
+        awaits_header: has_header(options),
+        stream: TextStream::open(&file, 0)?,
+        ends,
+        buffer: vec![0; PIECE_BYTES],
+        filled: 0,
+        done: 0,
+        record: 0,
+        record_is_blank: true,
+        block: 0,
+        first: 0,
+        rows: 0,
+        has_ended: false,
+    })
+}
+
+/// The result of [`text_ranges`].
+pub struct TextRanges {
+    stream: TextStream,
+    ends: RecordEnds,
+    is_lines: bool,
     delimiter: u8,
-    rows_max: u64,
+    size: RangeSize,
     buffer: Vec<u8>,
-    /// Where the buffer stands in the file, how much of it is filled, and how much of that is done.
-    buffer_offset: u64,
+    /// Filled bytes of the buffer, and processed bytes among them.
     filled: usize,
     done: usize,
-    /// Start of the line that is being looked at, and whether only white space was seen in it.
-    line: u64,
-    line_is_blank: bool,
-    /// Start of the header line, which is no row.
-    header: Option<u64>,
-    /// The range being collected.
+    /// Start of the current record, and whether it contains only white space so far.
+    record: u64,
+    record_is_blank: bool,
+    /// The first record that is not blank is the header.
+    awaits_header: bool,
+    /// The current range, and the block in which its first row starts.
     first: u64,
     rows: u64,
+    block: u64,
     has_ended: bool,
 }
 
-impl RowRanges {
-    fn new(file: TextFile, options: &TableOptions, rows_max: u64) -> Self {
-        let header = crate::infer::has_header(options).then(|| file.first_line());
-        Self {
-            delimiter: crate::infer::splitter(options).delimiter,
-            rows_max,
-            buffer: vec![0; PIECE_BYTES],
-            buffer_offset: file.mark_bytes(),
-            filled: 0,
-            done: 0,
-            line: 0,
-            line_is_blank: true,
-            header,
-            first: 0,
-            rows: 0,
-            has_ended: false,
-            file,
+impl TextRanges {
+    /// Counts the record that ends here, and returns the range before it if that is complete.
+    fn end_record(&mut self, next: u64) -> Option<(BlockRange, u64)> {
+        let record = std::mem::replace(&mut self.record, next);
+        let is_blank = std::mem::replace(&mut self.record_is_blank, true);
+        if is_blank || std::mem::take(&mut self.awaits_header) {
+            return None;
+        }
+        let (is_full, block) = match self.size {
+            RangeSize::Rows(rows) => (self.rows == rows, 0),
+            RangeSize::Bytes(bytes) => {
+                let block = record.saturating_sub(1) / bytes;
+                (self.rows > 0 && self.block != block, block)
+            }
+        };
+        if !is_full {
+            self.block = if self.rows == 0 { block } else { self.block };
+            self.rows += 1;
+            return None;
+        }
+        self.block = block;
+        let rows = std::mem::replace(&mut self.rows, 1);
+        let first = std::mem::replace(&mut self.first, record);
+        Some((self.range(first, record), rows))
+    }
+
+    fn range(&self, start: u64, end: u64) -> BlockRange {
+        match self.is_lines {
+            true => BlockRange::Lines { first: start, last: end - 1 },
+            false => BlockRange::Records { start, end },
         }
     }
 
-    /// Counts the line that ends here, and returns the range in front of it if that is complete.
-    fn end_line(&mut self, next_line: u64) -> Option<BlockRange> {
-        let line = std::mem::replace(&mut self.line, next_line);
-        let is_blank = std::mem::replace(&mut self.line_is_blank, true);
-        if is_blank || self.header == Some(line) {
-            return None;
-        }
-        self.rows += 1;
-        if self.rows <= self.rows_max {
-            return None;
-        }
-        self.rows = 1;
-        let first = std::mem::replace(&mut self.first, line);
-        Some(BlockRange::Lines { first, last: line - 1 })
-    }
-
-    fn advance(&mut self) -> Result<Option<BlockRange>> {
+    fn advance(&mut self) -> Result<Option<(BlockRange, u64)>> {
         loop {
             if self.done == self.filled {
-                self.buffer_offset += self.filled as u64;
-                self.filled = self.file.read_at(&mut self.buffer, self.buffer_offset)?;
+                self.filled = self.stream.read(&mut self.buffer)?;
                 self.done = 0;
                 if self.filled == 0 {
                     break;
                 }
             }
             let rest = &self.buffer[self.done..self.filled];
-            let length = memchr::memchr(b'\n', rest);
-            let line = &rest[..length.unwrap_or(rest.len())];
-            self.line_is_blank = self.line_is_blank && is_blank(line, self.delimiter);
-            self.done += line.len();
-            if length.is_some() {
-                self.done += 1;
-                let next_line = self.buffer_offset + self.done as u64;
-                if let Some(range) = self.end_line(next_line) {
-                    return Ok(Some(range));
-                }
+            let end = self.ends.next(rest);
+            let seen = &rest[..end.unwrap_or(rest.len())];
+            self.record_is_blank =
+                self.record_is_blank && is_blank(seen.strip_suffix(b"\n").unwrap_or(seen), self.delimiter);
+            self.done += seen.len();
+            let position = self.stream.position() - (self.filled - self.done) as u64;
+            if position - self.record > LINE_BYTES_MAX as u64 && !self.is_lines {
+                return Err(too_long(self.stream.name(), self.record));
+            }
+            if end.is_some()
+                && let Some(range) = self.end_record(position)
+            {
+                return Ok(Some(range));
             }
         }
-        if !self.line_is_blank
-            && let Some(range) = self.end_line(self.buffer_offset)
+        let end = self.stream.position();
+        if !self.record_is_blank
+            && let Some(range) = self.end_record(end)
         {
             return Ok(Some(range));
         }
         self.has_ended = true;
-        Ok((self.rows > 0).then_some(BlockRange::Lines { first: self.first, last: self.buffer_offset }))
+        // No line starts at the end of the file.
+        let end = if self.is_lines { end + 1 } else { end };
+        Ok((self.rows > 0).then(|| (self.range(self.first, end), self.rows)))
     }
 }
 
-impl Iterator for RowRanges {
-    type Item = Result<BlockRange>;
+impl Iterator for TextRanges {
+    type Item = Result<(BlockRange, u64)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.has_ended {

@@ -1,10 +1,10 @@
 //! Columns under construction: one typed builder for each type a text column can have.
 //!
-//! A builder takes a value from the text of a cell. It always takes exactly one value, whatever the cell holds, and
-//! says if that value is not what the cell said.
+//! A builder takes a value from the text of a cell. It always appends exactly one value, no matter what the cell
+//! contains, and reports whether the value differs from the cell.
 //!
-//! Missing numbers and times are kept in the values themselves (NaN, the smallest 64-bit number), as pandas keeps them,
-//! so that its arrays are plain copies of these.
+//! Missing numbers and times are special values (NaN, the smallest 64-bit number), as in pandas,
+//! so that its arrays are plain copies.
 
 use std::sync::Arc;
 
@@ -13,25 +13,25 @@ use arrow::array::{
     NullBufferBuilder, TimestampNanosecondArray,
 };
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
-use protocol::ColumnType;
+use protocol::{ColumnType, TableFormat, TableOptions};
 
 use crate::datetime::{DayOrder, parse_datetime};
 use crate::error::Result;
-use crate::problems::{Became, Misfit};
+use crate::problems::{Became, Misfit, Problem};
 use crate::scalar::{parse_boolean, parse_float, parse_integer, quick_decimal, short_decimal, short_digits, trim};
 
-/// What `NaT` is in `datetime64[ns]`.
+/// The value of `NaT` in `datetime64[ns]`.
 const NOT_A_TIME: i64 = i64::MIN;
 
-/// Takes the cells of one column.
+/// A builder of one column.
 pub(crate) trait Builder {
-    /// Takes the cell `text[start..end]` if that can be done quickly. `start <= end` is not given.
+    /// Appends the cell `text[start..end]` if that is fast. `start <= end` is not guaranteed.
     fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool;
-    /// Takes any cell, already without quotes.
+    /// Appends any cell, without its quotes.
     fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit>;
-    /// Takes a value that is not there.
+    /// Appends a missing value.
     fn take_missing(&mut self);
-    /// Makes room for more values.
+    /// Reserves room for more values.
     fn reserve(&mut self, values: usize, bytes: usize);
 }
 
@@ -42,24 +42,44 @@ pub(crate) enum Column {
     Boolean(Booleans),
     DateTime(DateTimes),
     Text(Texts),
-    /// Text that has so far been missing everywhere.
+    /// Text of which all values are missing so far.
     Blank(Texts),
 }
 
+/// A finished column.
+pub(crate) struct Finished {
+    pub array: ArrayRef,
+    /// Its texts are JSON, which the frame contains as Python values.
+    pub is_json: bool,
+}
+
+impl From<ArrayRef> for Finished {
+    fn from(array: ArrayRef) -> Self {
+        Self { array, is_json: false }
+    }
+}
+
 impl Column {
-    pub fn new(column_type: ColumnType, empty_as_string: bool) -> Self {
+    /// Creates a column named `name` of the inferred type, or of its type in the options.
+    pub fn new(name: &str, column_type: ColumnType, options: &TableOptions) -> Self {
+        let is_given = options.column_types.contains_key(name);
+        let keeps_json = match column_type {
+            ColumnType::Json => true,
+            _ => options.format == TableFormat::Jsonl && options.infer_column_types && !is_given,
+        };
+        let texts = || Texts { keeps_json, ..Texts::new(options.empty_as_string) };
         match column_type {
-            ColumnType::Integer => Self::Integer(Integers::default()),
-            ColumnType::Float => Self::Float(Floats::default()),
+            ColumnType::Integer => Self::Integer(Integers { is_given, ..Integers::default() }),
+            ColumnType::Float => Self::Float(Floats { is_given, ..Floats::default() }),
             ColumnType::Boolean => Self::Boolean(Booleans::default()),
             ColumnType::DateTimeMonthFirst => Self::DateTime(DateTimes::new(DayOrder::MonthFirst)),
             ColumnType::DateTimeDayFirst => Self::DateTime(DateTimes::new(DayOrder::DayFirst)),
-            ColumnType::Text => Self::Text(Texts::new(empty_as_string)),
-            ColumnType::Blank => Self::Blank(Texts::new(empty_as_string)),
+            ColumnType::Text | ColumnType::Json => Self::Text(texts()),
+            ColumnType::Blank => Self::Blank(texts()),
         }
     }
 
-    /// The builder, where its type does not matter.
+    /// Returns the builder as a trait object.
     pub fn builder(&mut self) -> &mut dyn Builder {
         match self {
             Self::Integer(values) => values,
@@ -70,10 +90,10 @@ impl Column {
         }
     }
 
-    /// The finished column. `failed` marks rows that will be taken out; they do not decide its type. `rounded` is
-    /// called for each whole number that becomes a different one because the column has missing values.
-    pub fn finish(self, failed: Option<&[bool]>, rounded: impl FnMut(usize, i64, f64)) -> Result<ArrayRef> {
-        Ok(match self {
+    /// Returns the finished column. `failed` marks rows that will be removed; they do not affect its type. `rounded` is
+    /// called for each whole number that changes because the column has missing values.
+    pub fn finish(self, failed: Option<&[bool]>, rounded: impl FnMut(usize, i64, f64)) -> Result<Finished> {
+        let array: ArrayRef = match self {
             Self::Integer(values) => values.finish(failed, rounded),
             Self::Float(values) => Arc::new(Float64Array::new(ScalarBuffer::from(values.values), None)),
             Self::Boolean(mut values) => Arc::new(BooleanArray::new(values.values.finish(), values.valid.finish())),
@@ -86,17 +106,36 @@ impl Column {
             Self::Blank(values) if values.missing == values.offsets.len() - 1 => {
                 Arc::new(NullArray::new(values.missing))
             }
-            Self::Text(values) | Self::Blank(values) => values.finish()?,
-        })
+            Self::Text(values) | Self::Blank(values) => return values.finish(),
+        };
+        Ok(array.into())
     }
 }
 
-/// `int64`, or `float64` where a value is missing or no whole number.
+/// `int64`, or `float64` if a value is missing or is not a whole number.
 #[derive(Default)]
 pub(crate) struct Integers {
     values: Vec<i64>,
-    /// Rows whose value is not in `values`.
+    /// Rows without a value in `values`.
     others: Vec<(usize, f64)>,
+    /// The options make the values numbers, so that leading zeros have no meaning.
+    is_given: bool,
+}
+
+/// Returns whether a number has a digit after a leading zero: such a text is more likely a code than a number.
+///
+/// Without a branch on the first digit: it is a zero in every other fraction, and each wrong guess of the processor
+/// costs as much as the whole conversion.
+#[inline]
+fn has_leading_zero(text: &[u8], start: usize, end: usize) -> bool {
+    let Some(&[first, second]) = text.get(start..).and_then(<[u8]>::first_chunk) else { return false };
+    (end > start + 1) & (first == b'0') & second.is_ascii_digit()
+}
+
+/// Works like [`has_leading_zero`] for a cell without surrounding white space.
+fn is_padded(cell: &[u8]) -> bool {
+    let digits = usize::from(matches!(cell, [b'+' | b'-', ..]));
+    has_leading_zero(cell, digits, cell.len())
 }
 
 impl Integers {
@@ -130,6 +169,9 @@ impl Builder for Integers {
     fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool {
         let negative = text.get(start) == Some(&b'-');
         let digits = start + usize::from(negative);
+        if has_leading_zero(text, digits, end) {
+            return false;
+        }
         let Some(value) = end.checked_sub(digits).and_then(|length| short_digits(text, digits, length)) else {
             return false;
         };
@@ -139,21 +181,24 @@ impl Builder for Integers {
     }
 
     fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
-        /// Beyond it not every whole number is a double.
+        /// Beyond it, doubles do not represent every whole number.
         const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
         let cell = trim(cell);
-        let misfit = |became| Err(Misfit { expected: "integer", became });
+        let misfit = |problem, became| Err(Misfit { problem, became });
         if cell.is_empty() {
             self.take_missing();
             return Ok(());
         }
         if let Some(value) = parse_integer(cell) {
             self.values.push(value);
-            return Ok(());
+            return match is_padded(cell) && !self.is_given {
+                true => misfit(Problem::LeadingZeros, Became::Integer(value)),
+                false => Ok(()),
+            };
         }
         let Some(float) = parse_float(cell) else {
             self.take_missing();
-            return misfit(Became::Missing);
+            return misfit(Problem::NoInteger, Became::Missing);
         };
         if float.is_nan() {
             self.take_missing();
@@ -161,11 +206,14 @@ impl Builder for Integers {
         }
         if !(-(2f64.powi(63))..2f64.powi(63)).contains(&float) {
             self.take_other(float);
-            return misfit(Became::Float(float));
+            return misfit(Problem::BeyondInteger, Became::Float(float));
         }
         let value = float as i64;
         self.values.push(value);
-        if float.fract() == 0.0 && float.abs() < EXACT_MAX { Ok(()) } else { misfit(Became::Integer(value)) }
+        match float.fract() == 0.0 && float.abs() < EXACT_MAX {
+            true => Ok(()),
+            false => misfit(Problem::Fraction, Became::Integer(value)),
+        }
     }
 
     fn take_missing(&mut self) {
@@ -181,16 +229,21 @@ impl Builder for Integers {
 #[derive(Default)]
 pub(crate) struct Floats {
     values: Vec<f64>,
+    /// The options make the values numbers.
+    is_given: bool,
 }
 
 impl Builder for Floats {
     #[inline]
     fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool {
+        let negative = text.get(start) == Some(&b'-');
+        if has_leading_zero(text, start + usize::from(negative), end) {
+            return false;
+        }
         if let Some(value) = quick_decimal(text, start, end) {
             self.values.push(value);
             return true;
         }
-        let negative = text.get(start) == Some(&b'-');
         let Some(digits) = text.get(start + usize::from(negative)..end) else { return false };
         let Some(value) = short_decimal(digits) else { return false };
         self.values.push(if negative { -value } else { value });
@@ -199,12 +252,19 @@ impl Builder for Floats {
 
     fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
         let cell = trim(cell);
-        let value = parse_float(cell);
-        self.values.push(value.unwrap_or(f64::NAN));
-        if value.is_some() || cell.is_empty() {
-            Ok(())
+        let Some(value) = parse_float(cell) else {
+            self.values.push(f64::NAN);
+            let misfit = Misfit { problem: Problem::NoNumber, became: Became::Missing };
+            return if cell.is_empty() { Ok(()) } else { Err(misfit) };
+        };
+        self.values.push(value);
+        let lossy = |problem| Err(Misfit { problem, became: Became::Float(value) });
+        if is_padded(cell) && !self.is_given {
+            lossy(Problem::LeadingZeros)
+        } else if is_rounded(cell, value) {
+            lossy(Problem::Rounded)
         } else {
-            Err(Misfit { expected: "number", became: Became::Missing })
+            Ok(())
         }
     }
 
@@ -215,6 +275,17 @@ impl Builder for Floats {
     fn reserve(&mut self, values: usize, _bytes: usize) {
         self.values.reserve(values);
     }
+}
+
+/// Returns whether a double changes a whole number.
+fn is_rounded(cell: &[u8], value: f64) -> bool {
+    /// All numbers with fewer digits are exact.
+    const DIGITS_EXACT: usize = 15;
+    if cell.len() <= DIGITS_EXACT {
+        return false;
+    }
+    let digits = std::str::from_utf8(cell).ok().filter(|text| !text.contains(['.', 'e', 'E']));
+    digits.and_then(|digits| digits.parse::<i128>().ok()).is_some_and(|exact| value as i128 != exact)
 }
 
 /// `bool`, with missing values.
@@ -248,7 +319,7 @@ impl Builder for Booleans {
             }
             None => {
                 self.take_missing();
-                let misfit = Misfit { expected: "truth value", became: Became::Missing };
+                let misfit = Misfit { problem: Problem::NoTruthValue, became: Became::Missing };
                 if cell.is_empty() { Ok(()) } else { Err(misfit) }
             }
         }
@@ -294,7 +365,7 @@ impl Builder for DateTimes {
             }
             None => {
                 self.take_missing();
-                let misfit = Misfit { expected: "date or time", became: Became::Missing };
+                let misfit = Misfit { problem: Problem::NoTime, became: Became::Missing };
                 if cell.is_empty() { Ok(()) } else { Err(misfit) }
             }
         }
@@ -317,23 +388,65 @@ pub(crate) struct Texts {
     valid: NullBufferBuilder,
     missing: usize,
     empty_as_string: bool,
+    /// JSON values other than strings keep their kind.
+    pub keeps_json: bool,
+    /// Rows with a JSON value, ascending.
+    json: Vec<usize>,
 }
 
 impl Texts {
     pub fn new(empty_as_string: bool) -> Self {
-        Self { offsets: vec![0], bytes: Vec::new(), valid: NullBufferBuilder::new(0), missing: 0, empty_as_string }
+        Self {
+            offsets: vec![0],
+            bytes: Vec::new(),
+            valid: NullBufferBuilder::new(0),
+            missing: 0,
+            empty_as_string,
+            keeps_json: false,
+            json: Vec::new(),
+        }
     }
 
-    /// Takes a value as it stands, empty or not.
+    /// Appends a value unchanged, even if it is empty.
     pub fn take_text(&mut self, text: &[u8]) {
         self.bytes.extend_from_slice(text);
         self.offsets.push(self.bytes.len() as i64);
         self.valid.append_non_null();
     }
 
-    pub fn finish(mut self) -> Result<ArrayRef> {
+    /// Appends a JSON value in its written form.
+    pub fn take_json(&mut self, json: &[u8]) {
+        self.json.push(self.offsets.len() - 1);
+        self.take_text(json);
+    }
+
+    pub fn finish(mut self) -> Result<Finished> {
+        let is_json = !self.json.is_empty();
+        if is_json {
+            self.write_texts_as_json();
+        }
         let offsets = OffsetBuffer::new(ScalarBuffer::from(self.offsets));
-        Ok(Arc::new(LargeStringArray::try_new(offsets, Buffer::from(self.bytes), self.valid.finish())?))
+        let array = LargeStringArray::try_new(offsets, Buffer::from(self.bytes), self.valid.finish())?;
+        Ok(Finished { array: Arc::new(array), is_json })
+    }
+
+    /// Converts all values of the column to JSON.
+    fn write_texts_as_json(&mut self) {
+        let texts = std::mem::take(&mut self.bytes);
+        let mut json = self.json.iter().copied().peekable();
+        let mut start = 0;
+        for row in 0..self.offsets.len() - 1 {
+            let end = self.offsets[row + 1] as usize;
+            let text = &texts[start..end];
+            start = end;
+            if json.next_if_eq(&row).is_some() {
+                self.bytes.extend_from_slice(text);
+            } else if self.valid.is_valid(row) {
+                let text = std::str::from_utf8(text).expect("lines are decoded");
+                serde_json::to_writer(&mut self.bytes, text).expect("memory takes everything");
+            }
+            self.offsets[row + 1] = self.bytes.len() as i64;
+        }
     }
 }
 

@@ -1,9 +1,9 @@
-//! Dates and times out of text, as nanoseconds since the epoch.
+//! Parses dates and times as nanoseconds since the epoch.
 //!
-//! Read are ISO 8601 (`2020-01-31`, also with slashes) and four-digit years at the end (`1/31/2020`, `31/1/2020`), both
-//! with an optional time, fraction, AM or PM, and offset. An offset is applied: the result is UTC.
+//! The forms are ISO 8601 (`2020-01-31`, also with slashes) and four-digit years at the end (`1/31/2020`, `31/1/2020`),
+//! both with an optional time, fraction, AM or PM, and offset. An offset is applied: the result is UTC.
 
-/// Which of the first two numbers in `1/2/2020` is the month.
+/// The position of the month in `1/2/2020`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DayOrder {
     MonthFirst,
@@ -12,7 +12,8 @@ pub(crate) enum DayOrder {
 
 const NANOSECONDS_PER_SECOND: i128 = 1_000_000_000;
 
-/// Nanoseconds since the epoch; `None` if `cell` is no date, or beyond what 64 bits hold (years 1677 to 2262).
+/// Returns nanoseconds since the epoch; `None` if `cell` is not a date, or outside the range of 64 bits (years 1677 to
+/// 2262).
 pub(crate) fn parse_datetime(cell: &[u8], order: DayOrder) -> Option<i64> {
     let mut cursor = Cursor { rest: cell };
     let (year, month, day) = cursor.date(order)?;
@@ -20,13 +21,13 @@ pub(crate) fn parse_datetime(cell: &[u8], order: DayOrder) -> Option<i64> {
     let time = if cursor.rest.is_empty() { Time::default() } else { cursor.time()? };
     let seconds = i128::from(days) * 86_400 + i128::from(time.seconds);
     let nanoseconds = seconds * NANOSECONDS_PER_SECOND + i128::from(time.nanoseconds);
-    // The smallest number stands for "not a time" in pandas.
+    // The smallest number means "not a time" in pandas.
     i64::try_from(nanoseconds).ok().filter(|&value| value != i64::MIN)
 }
 
 #[derive(Default)]
 struct Time {
-    /// Seconds of the day, the offset taken off.
+    /// Seconds of the day in UTC.
     seconds: i32,
     nanoseconds: u32,
 }
@@ -144,7 +145,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Days between 1970-01-01 and a day of the Gregorian calendar.
+/// Returns the days between 1970-01-01 and a day of the Gregorian calendar.
 fn days_since_epoch(year: u32, month: u32, day: u32) -> Option<i64> {
     const DAYS: [u32; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
@@ -152,7 +153,7 @@ fn days_since_epoch(year: u32, month: u32, day: u32) -> Option<i64> {
     if day == 0 || day > days {
         return None;
     }
-    // Years that begin in March, so that the leap day is the last one.
+    // Years start in March, so that the leap day is the last day.
     let year = i64::from(year) - i64::from(month <= 2);
     let month = i64::from((month + 9) % 12);
     let era = year.div_euclid(400);
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_date_and_what_is_not() {
+    fn dates_are_distinguished_from_other_text() {
         use DayOrder::{DayFirst, MonthFirst};
         for (text, order, expected) in [
             ("1970-01-01", MonthFirst, Some(0.0)),

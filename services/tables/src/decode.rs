@@ -1,4 +1,4 @@
-//! Blocks of a mini-batch into one record batch.
+//! Decodes the blocks of a mini-batch into one record batch.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,68 +8,74 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Field, Schema};
-use protocol::{Block, BlockRange, TableFormat, TableOptions, TableSchema, Warning};
+use protocol::{Block, BlockRange, TableFormat, TableOptions, TableSchema, Warning, WarningKind};
 
-use crate::column::{Column, Texts};
+use crate::column::{Column, Finished, Texts};
 use crate::delimited::Table;
 use crate::error::{Error, Result};
-use crate::infer::{column_names, has_header, splitter};
-use crate::problems::{LineNumbers, Place, Problems};
+use crate::infer::{column_names, has_header};
+use crate::problems::{LineNumbers, Place, Problem, Problems};
 use crate::row_groups::{RowGroupReader, joined};
 use crate::source::{Text, TextFile};
-use crate::split::{Rows, first_row};
+use crate::split::{Rows, first_row, splitter};
+use crate::stream::{TextStream, Windows, record_ends};
 
-/// One block, and where its file is on this machine.
+/// One block and its local file.
 #[derive(Clone, Copy)]
 pub struct LocalBlock<'a> {
-    /// The block as it was planned. Messages name its path.
+    /// The planned block. Messages name its path.
     pub block: &'a Block,
     /// The file itself, or its local copy.
     pub path: &'a Path,
-    /// The copy holds only the beginning of the file, its footer, and what the block needs, each in its place.
+    /// The copy contains only the beginning of the file, its footer, and the bytes of the block, each at its offset.
     pub has_holes: bool,
 }
 
-/// What to decode.
+/// A request to decode blocks.
 #[derive(Clone, Copy)]
 pub struct DecodeRequest<'a> {
     /// At least one; all with the same path columns.
     pub blocks: &'a [LocalBlock<'a>],
-    /// How to read the files.
+    /// The options of the files.
     pub options: &'a TableOptions,
-    /// All columns of text tables, those from the path last. Not looked at for Parquet.
+    /// All columns of text tables, those from the path last. Ignored for Parquet.
     pub schema: Option<&'a TableSchema>,
 }
 
 /// The rows of a mini-batch.
 #[derive(Debug)]
 pub struct Decoded {
-    /// All rows that are fit to be processed, the blocks' rows one after the other.
+    /// All valid rows, in the order of the blocks.
     pub batch: RecordBatch,
-    /// Rows of `batch`.
+    /// Number of rows in `batch`.
     pub rows: u64,
-    /// Records that are not in `batch` because they could not be read, or do not fit and should fail then.
+    /// Number of records that are not in `batch` because they are unreadable, or because they must fail if they do not
+    /// fit.
     pub failed_records: u64,
-    /// What the user should know, the first [`crate::WARNINGS_MAX`] of it.
+    /// The first [`crate::WARNINGS_MAX`] warnings.
     pub warnings: Vec<Warning>,
-    /// Number of warnings, those not worded included.
+    /// Number of all warnings.
     pub warnings_total: u64,
+    /// All warnings by kind, for a summary.
+    pub warning_kinds: Vec<WarningKind>,
 }
 
-/// Lines are read and decoded in pieces of this size: what is parsed has just been read, and is in the processor's
+/// Size of the pieces in which lines are read and decoded, so that the text to parse is still in the processor's
 /// cache.
 const WINDOW_BYTES: u64 = 512 * 1024;
 
-/// The mark of UTF-8.
+/// The byte order mark of UTF-8.
 const MARK_BYTES_MAX: u64 = 3;
 
-/// Decodes mini-batches, one after the other. Keeps its buffers.
+/// Decodes successive mini-batches. Keeps its buffers.
 pub struct Decoder {
     window_bytes: u64,
     text: Text,
     rows: Rows,
     lines: LineNumbers,
     row_groups: RowGroupReader,
+    /// The end of the last range of a text that is read from front to back: the next range probably begins there.
+    stream: Option<TextStream>,
 }
 
 impl fmt::Debug for Decoder {
@@ -85,7 +91,8 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// A decoder that reads so many bytes of lines at a time, but at least a byte order mark and what follows it.
+    /// Creates a decoder that reads this many bytes of lines at a time, but at least a byte order mark and the byte
+    /// after it.
     pub fn with_window(window_bytes: u64) -> Self {
         Self {
             window_bytes: window_bytes.max(MARK_BYTES_MAX + 1),
@@ -93,6 +100,7 @@ impl Decoder {
             rows: Rows::default(),
             lines: LineNumbers::default(),
             row_groups: RowGroupReader::default(),
+            stream: None,
         }
     }
 
@@ -105,10 +113,9 @@ impl Decoder {
         let schema = request.schema.ok_or_else(|| Error::Options("text tables need a schema".to_owned()))?;
         let path_columns = request.blocks.first().map_or(0, |block| block.block.path_columns.len());
         let own = &schema.columns[..schema.columns.len().saturating_sub(path_columns)];
-        let empty_as_string = request.options.empty_as_string;
         let names: Vec<String> = own.iter().map(|column| column.name.clone()).collect();
         let selected = selection(&names, &request.options.columns)?;
-        let new_column = |&index: &usize| Column::new(own[index].column_type, empty_as_string);
+        let new_column = |&index: &usize| Column::new(&own[index].name, own[index].column_type, request.options);
         let mut table = Table {
             columns: selected.iter().map(new_column).collect(),
             names,
@@ -123,7 +130,7 @@ impl Decoder {
             self.append_block(block, request.options, &mut table)?;
             rows_of_blocks.push(table.rows - before);
         }
-        finish(table, request.blocks, &rows_of_blocks)
+        finish(table, request, &rows_of_blocks)
     }
 
     fn append_block(&mut self, block: &LocalBlock, options: &TableOptions, table: &mut Table) -> Result<()> {
@@ -131,6 +138,10 @@ impl Decoder {
         let mut file = TextFile::open(block.path, &name, options)?;
         file.has_holes = block.has_holes;
         match block.block.range {
+            BlockRange::Lines { .. } if file.is_stream() => {
+                let message = "its text has to be read from the beginning, and was cut as if it had not";
+                return Err(Error::Plan { path: name, message: message.to_owned() });
+            }
             BlockRange::Lines { first, last } => {
                 let last = last.min(file.bytes());
                 let mut from = first;
@@ -138,22 +149,54 @@ impl Decoder {
                     let to = last.min(from.saturating_add(self.window_bytes - 1));
                     file.read_lines(from, to, &mut self.text)?;
                     let has_first_line = (from..=to).contains(&file.first_line());
-                    // Room for all of them is made once.
+                    // Reserves room for all rows at once.
                     let behind = if from == first { last - to } else { 0 };
                     self.append_text(&file, options, has_first_line, behind, table);
                     from = to + 1;
                 }
             }
-            BlockRange::WholeText => {
-                file.read_prefix(u64::MAX, &mut self.text)?;
-                self.append_text(&file, options, true, 0, table);
-            }
+            BlockRange::WholeText => self.append_records(&file, 0, u64::MAX, options, table)?,
+            BlockRange::Records { start, end } => self.append_records(&file, start, end, options, table)?,
             BlockRange::RowGroup { .. } => return Err(wrong_range(&name, "a text file has no row groups")),
         }
         Ok(())
     }
 
-    /// Appends the rows of `self.text`, behind which `behind` bytes of the block follow.
+    /// Appends the records at bytes `start..end` of a text.
+    fn append_records(
+        &mut self,
+        file: &TextFile,
+        start: u64,
+        end: u64,
+        options: &TableOptions,
+        table: &mut Table,
+    ) -> Result<()> {
+        let mut stream = match self.stream.take() {
+            Some(mut stream) if stream.leads_to(file, start) => {
+                stream.skip_to(start)?;
+                stream
+            }
+            _ => TextStream::open(file, start)?,
+        };
+        let window_bytes = usize::try_from(self.window_bytes).unwrap_or(usize::MAX);
+        let mut windows = Windows::new(&mut stream, record_ends(options), window_bytes, end.max(start));
+        let (mut has_first_line, mut is_sized) = (start == 0, end == u64::MAX);
+        while windows.next(&mut self.text)? {
+            if !self.text.is_blank(options.delimiter) {
+                let behind = if is_sized { 0 } else { windows.behind() };
+                self.append_text(file, options, has_first_line, behind, table);
+                (has_first_line, is_sized) = (false, true);
+            }
+        }
+        if end != u64::MAX && stream.position() < end {
+            let message = format!("its text ends at byte {}, before byte {end}", stream.position());
+            return Err(Error::Plan { path: file.name().to_owned(), message });
+        }
+        self.stream = file.is_stream().then_some(stream);
+        Ok(())
+    }
+
+    /// Appends the rows of `self.text`, after which `behind` bytes of the block follow.
     fn append_text(
         &mut self,
         file: &TextFile,
@@ -170,18 +213,19 @@ impl Decoder {
         let splitter = splitter(options);
         let mut from = 0;
         if has_first_line && has_header(options) {
-            let (header, next) = first_row(splitter, place.text.as_slice());
-            from = next;
-            let header = column_names(header);
+            let first = first_row(splitter, place.text.as_slice());
+            from = first.next;
+            if first.is_broken {
+                let defect = "the header line ends within quotes";
+                table.problems.defect(Problem::BrokenHeader, (&mut place, 0), None, None, defect);
+            }
+            let header = column_names(first.cells);
             let differs = match table.is_selection {
                 false => header != table.names,
                 true => table.selected.iter().any(|&index| header.get(index) != Some(&table.names[index])),
             };
             if differs {
-                table.problems.warn(|| {
-                    let name = file.name();
-                    format!("{name}: its header differs from that of the first file, whose column names are used")
-                });
+                table.problems.other_header(file.name());
             }
         }
         table.append_delimited(splitter, from, behind, &mut self.rows, &mut place);
@@ -195,8 +239,8 @@ impl Decoder {
             let BlockRange::RowGroup { row_group, offset, rows } = block.block.range else {
                 return Err(wrong_range(&name, "a Parquet file has no lines"));
             };
-            let (piece, listed) = ((row_group, offset, rows), &request.options.columns);
-            let batch = self.row_groups.read(block.path, &name, piece, listed, request.blocks.len() == 1)?;
+            let (piece, is_alone) = ((row_group, offset, rows), request.blocks.len() == 1);
+            let batch = self.row_groups.read(block.path, &name, piece, request.options, is_alone)?;
             rows_of_blocks.push(batch.num_rows());
             batches.push(batch);
         }
@@ -204,15 +248,22 @@ impl Decoder {
         let own = first.schema();
         let name = request.blocks[0].block.path.display();
         let batch = joined(&own, batches, &name)?;
-        let names = own.fields().iter().map(|field| field.name().clone()).collect();
+        let fields = own.fields().iter().map(|field| field.as_ref().clone()).collect();
         let rows = batch.num_rows();
-        let batch = assemble(names, batch.columns().to_vec(), request.blocks, &rows_of_blocks, rows)?;
-        Ok(Decoded { batch, rows: rows as u64, failed_records: 0, warnings: Vec::new(), warnings_total: 0 })
+        let batch = assemble(fields, batch.columns().to_vec(), request.blocks, &rows_of_blocks, rows)?;
+        Ok(Decoded {
+            batch,
+            rows: rows as u64,
+            failed_records: 0,
+            warnings: Vec::new(),
+            warnings_total: 0,
+            warning_kinds: Vec::new(),
+        })
     }
 }
 
-/// Where the columns of `listed` stand among `names`, in the order of the list; all of them where nothing is listed, and
-/// none in a table that has none at all.
+/// Returns the positions in `names` of the columns in `listed`, in the order of the list; all positions without a list,
+/// and none in a table without columns.
 fn selection(names: &[String], listed: &[String]) -> Result<Vec<usize>> {
     if listed.is_empty() || names.is_empty() {
         return Ok((0..names.len()).collect());
@@ -226,7 +277,7 @@ fn selection(names: &[String], listed: &[String]) -> Result<Vec<usize>> {
     listed.iter().map(position).collect()
 }
 
-/// Decodes one mini-batch. Who decodes several keeps a [`Decoder`].
+/// Decodes one mini-batch. Callers that decode several keep a [`Decoder`].
 pub fn decode(request: &DecodeRequest) -> Result<Decoded> {
     Decoder::default().decode(request)
 }
@@ -235,33 +286,35 @@ fn wrong_range(name: &str, message: &str) -> Error {
     Error::Plan { path: name.to_owned(), message: message.to_owned() }
 }
 
-fn finish(table: Table, blocks: &[LocalBlock], rows_of_blocks: &[usize]) -> Result<Decoded> {
+fn finish(table: Table, request: &DecodeRequest, rows_of_blocks: &[usize]) -> Result<Decoded> {
     let Table { names, selected, columns, rows, mut problems, .. } = table;
-    let names: Vec<String> = selected.iter().map(|&index| names[index].clone()).collect();
     let failed = problems.failed_rows(rows);
+    let mut fields = Vec::with_capacity(columns.len());
     let mut arrays = Vec::with_capacity(columns.len());
-    for (name, column) in names.iter().zip(columns) {
-        arrays.push(column.finish(failed.as_deref(), |row, value, rounded| {
-            problems.warn(|| {
-                format!(
-                    "row {row} of the mini-batch, column \"{name}\": {value} is rounded to {rounded} because other \
-                     values of the column are missing"
-                )
-            });
-        })?);
+    for (&index, column) in selected.iter().zip(columns) {
+        let name = &names[index];
+        let rounded = |row, value, rounded| problems.rounded(row, name, value, rounded);
+        let Finished { array, is_json } = column.finish(failed.as_deref(), rounded)?;
+        let field = Field::new(name, array.data_type().clone(), true);
+        let kind = ("ARROW:extension:name".to_owned(), JSON.to_owned());
+        fields.push(if is_json { field.with_metadata(HashMap::from([kind])) } else { field });
+        arrays.push(array);
     }
-    let mut batch = assemble(names, arrays, blocks, rows_of_blocks, rows)?;
+    let mut batch = assemble(fields, arrays, request.blocks, rows_of_blocks, rows)?;
     if let Some(failed) = failed {
         batch = filter_record_batch(&batch, &BooleanArray::from_iter(failed.iter().map(|failed| Some(!failed))))?;
     }
     let failed_records = (rows - batch.num_rows()) as u64 + problems.unread_records;
-    let (warnings, warnings_total) = problems.into_warnings();
-    Ok(Decoded { rows: batch.num_rows() as u64, batch, failed_records, warnings, warnings_total })
+    let (warnings, warnings_total, warning_kinds) = problems.finish(request.options);
+    Ok(Decoded { rows: batch.num_rows() as u64, batch, failed_records, warnings, warnings_total, warning_kinds })
 }
 
-/// The batch of the files' own columns and those from their paths.
+/// Arrow's name for text that is JSON.
+const JSON: &str = "arrow.json";
+
+/// Returns the batch of the columns in the files and those from their paths.
 fn assemble(
-    mut names: Vec<String>,
+    mut fields: Vec<Field>,
     mut arrays: Vec<ArrayRef>,
     blocks: &[LocalBlock],
     rows_of_blocks: &[usize],
@@ -276,11 +329,10 @@ fn assemble(
                 values.take_text(value.as_bytes());
             }
         }
-        names.push(name.clone());
-        arrays.push(values.finish()?);
+        let Finished { array, .. } = values.finish()?;
+        fields.push(Field::new(name, array.data_type().clone(), true));
+        arrays.push(array);
     }
-    let fields: Vec<Field> =
-        names.into_iter().zip(&arrays).map(|(name, array)| Field::new(name, array.data_type().clone(), true)).collect();
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     Ok(RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options)?)
 }
@@ -292,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_block_is_never_in_memory_as_a_whole() {
+    fn long_block_is_decoded_in_pieces() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("a.csv");
         let lines = 40 * WINDOW_BYTES as usize / 8;

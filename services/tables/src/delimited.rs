@@ -1,27 +1,27 @@
-//! Delimited text into columns.
+//! Parses delimited text into columns.
 
 use crate::column::{Builder, Column};
-use crate::problems::{Place, Problems};
+use crate::problems::{Place, Problem, Problems};
 use crate::split::{Rows, Splitter, unquote};
 
-/// The columns of one mini-batch while its blocks are read.
+/// The columns of one mini-batch under construction.
 pub(crate) struct Table {
-    /// Names of the file's own columns.
+    /// Names of the columns in the file.
     pub names: Vec<String>,
-    /// Which of `names` are read, in the order of the table.
+    /// Positions in `names` of the columns to read, in the order of the table.
     pub selected: Vec<usize>,
-    /// Whether the job lists them: what else the files hold is of no interest then.
+    /// Whether the job lists its columns, so that all others are irrelevant.
     pub is_selection: bool,
-    /// The columns that are read, in the order of `selected`.
+    /// The columns to read, in the order of `selected`.
     pub columns: Vec<Column>,
-    /// Rows in each of them.
+    /// Number of rows in each column.
     pub rows: usize,
-    /// What is wrong with them.
+    /// Problems in the rows.
     pub problems: Problems,
 }
 
 impl Table {
-    /// Appends the rows of the text of `place`, from `from` on. Behind it, `behind` bytes of the same kind follow.
+    /// Appends the rows of the text of `place`, from `from` on. After the text, `behind` bytes of the block follow.
     pub fn append_delimited(
         &mut self,
         splitter: Splitter,
@@ -38,7 +38,7 @@ impl Table {
             at = splitter.split(text, at, self.names.len(), usize::MAX, rows);
             self.report_ragged(rows, place);
             if !is_sized && (at < text.len() || behind > 0) {
-                // The first rows tell how many there will be, a little more so that a guess just short costs nothing.
+                // Estimates the number of rows from the first ones, with a small reserve.
                 let share = ((text.len() - start) as f64 + behind as f64) / (at - start) as f64 * 1.05;
                 self.reserve(rows, share);
                 is_sized = true;
@@ -61,9 +61,8 @@ impl Table {
             }
             self.rows += rows.count;
             if rows.unterminated {
-                let mend = "the rest of the file was taken into its last cell";
-                let last = self.rows.checked_sub(1);
-                self.problems.defect(place, at, last, "the file ends within a quoted cell", mend);
+                let (problem, last) = (Problem::OpenQuote, self.rows.checked_sub(1));
+                self.problems.defect(problem, (&mut *place, at), last, None, "the file ends within a quoted cell");
             }
         }
     }
@@ -82,11 +81,16 @@ impl Table {
     fn report_ragged(&mut self, rows: &Rows, place: &mut Place) {
         let columns = self.names.len();
         for ragged in &rows.ragged {
-            let mend = if ragged.cells < columns { "the others are missing" } else { "the others were dropped" };
+            let problem = match ragged.cells {
+                _ if ragged.is_broken => Problem::BrokenQuote,
+                cells if cells < columns => Problem::FewCells,
+                _ => Problem::ManyCells,
+            };
             let plural = if ragged.cells == 1 { "" } else { "s" };
-            let defect = format_args!("{} cell{plural} in a table of {columns} columns", ragged.cells);
-            // Where records fail, the row was left out already.
-            self.problems.defect(place, ragged.position, None, defect, mend);
+            let within = if ragged.is_broken { "the line ends within quotes, with " } else { "" };
+            let defect = format_args!("{within}{} cell{plural} in a table of {columns} columns", ragged.cells);
+            // If records fail, the row was already left out.
+            self.problems.defect(problem, (&mut *place, ragged.position), None, None, defect);
         }
     }
 }

@@ -1,53 +1,78 @@
-//! What can go wrong with a table as a whole. A single bad record is a warning or a failed record, not an error.
+//! Errors of whole tables. A single bad record is a warning or a failed record, not an error.
 
+use std::error::Error as StdError;
+use std::fmt::{self, Display, Formatter};
 use std::path::Path;
 
 /// Why a table could not be planned or decoded.
+///
+/// `{}` says what is wrong; `{:#}` adds the cause, as `anyhow` does.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be opened or read. May pass; trying again makes sense.
-    #[error("{path} cannot be read: {source}")]
+    /// The file cannot be opened or read. A retry may succeed.
     Unreadable {
         /// The file, for people.
         path: String,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The content is not what its format says. Trying again does not help.
-    #[error("{path}, {place}: {message}")]
+    /// The content does not match its format. A retry fails, too.
     Malformed {
         /// The file, for people.
         path: String,
         /// `line 7`, `byte 1024`, `row group 3`, `footer`.
         place: String,
-        /// What was found, and what to do.
+        /// The problem and the remedy.
         message: String,
     },
-    /// The table options do not suit the file, or each other. The user has to change them.
-    #[error("{0}")]
+    /// The file does not have the format of its name or of the job file. The user must correct one of them.
+    Kind {
+        /// The file, for people.
+        path: String,
+        /// The problem and the remedy; continues the path.
+        message: String,
+    },
+    /// The table options do not suit the file, or each other. The user must change them.
     Options(String),
-    /// What was planned does not suit the file; it has probably changed since. Plan again.
-    #[error("{path} is not as it was planned: {message}")]
+    /// The plan does not match the file, which has probably changed since. Plan again.
     Plan {
         /// The file, for people.
         path: String,
         /// The difference.
         message: String,
     },
-    /// The rows do not make a table.
-    #[error("the rows cannot be made into a table: {0}")]
+    /// The rows do not form a table.
     Arrow(#[from] arrow::error::ArrowError),
+}
+
+impl Display for Error {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { path, .. } => write!(formatter, "{path} cannot be read")?,
+            Self::Malformed { path, place, message } => write!(formatter, "{path}, {place}: {message}")?,
+            Self::Kind { path, message } => write!(formatter, "{path} {message}")?,
+            Self::Options(message) => write!(formatter, "{message}")?,
+            Self::Plan { path, message } => {
+                write!(formatter, "{path} has changed since the job was planned: {message}")?
+            }
+            Self::Arrow(_) => write!(formatter, "the rows cannot be turned into a table")?,
+        }
+        match self.source() {
+            Some(cause) if formatter.alternate() => write!(formatter, ": {cause}"),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Closure for `map_err` on file operations.
+/// Returns a closure for `map_err` on file operations.
 pub(crate) fn unreadable(path: &str) -> impl Fn(std::io::Error) -> Error + '_ {
     move |source| Error::Unreadable { path: path.to_owned(), source }
 }
 
-/// A path for people, always one line.
+/// Returns a path for people, always in one line.
 pub(crate) fn display(path: &Path) -> String {
     protocol::ItemPath::from(path).display()
 }

@@ -1,38 +1,32 @@
-//! Names and types of the columns of text tables, from the first rows of an input.
+//! Infers names and types of the columns of text tables from the first rows of an input.
 //!
-//! The one idea: for each column, keep the set of types that every value so far can have; the narrowest one left wins.
+//! The one idea: for each column, keep the set of types that all values so far can have; the narrowest remaining type
+//! wins.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use protocol::{BlockRange, ColumnType, HeaderMode, TableColumn, TableFormat, TableOptions, TableSchema};
 
+use crate::WINDOW_ROWS;
 use crate::blocks::text_block_range;
 use crate::datetime::{DayOrder, parse_datetime};
 use crate::error::{Error, Result, display};
 use crate::jsonl::{Value, lines, members};
 use crate::scalar::{parse_float, parse_integer, trim};
 use crate::source::{Text, TextFile, encoding_of};
-use crate::split::{Rows, Splitter, first_row, unquote};
+use crate::split::{FirstRow, Rows, first_row, is_multi_line, splitter, unquote};
+use crate::stream::{TextStream, Windows, record_ends};
 
-/// Data rows that decide the types, counted over the files of an input in order.
-pub const WINDOW_ROWS: usize = 200;
-
-/// Read at a time.
+/// Bytes read at a time.
 const PIECE_BYTES: u64 = 256 * 1024;
 
-/// How `options` cut text into cells.
-pub(crate) fn splitter(options: &TableOptions) -> Splitter {
-    let drop_ragged = options.on_type_mismatch == protocol::MismatchPolicy::Error;
-    Splitter { delimiter: options.delimiter, multi_line: options.support_multi_line, drop_ragged }
-}
-
-/// Whether the first line of every file names the columns.
+/// Returns whether the first line of every file names the columns.
 pub(crate) fn has_header(options: &TableOptions) -> bool {
     options.format != TableFormat::Jsonl && options.header == HeaderMode::AllFilesSameHeaders
 }
 
-/// Column names out of the cells of a header line: none empty, none twice.
+/// Returns the column names in a header line, none of them empty or repeated.
 pub(crate) fn column_names(cells: Vec<String>) -> Vec<String> {
     let mut taken: HashSet<String> = cells.iter().filter(|cell| !cell.trim().is_empty()).cloned().collect();
     let mut seen = HashSet::new();
@@ -56,9 +50,9 @@ pub(crate) fn column_names(cells: Vec<String>) -> Vec<String> {
 /// Collects the first rows of an input, file by file.
 pub struct SchemaInference {
     options: TableOptions,
-    /// Records looked at.
+    /// Number of records read.
     window: usize,
-    /// Those of them that could be read.
+    /// Number of readable records among them.
     rows: usize,
     columns: Vec<(String, Candidates)>,
     has_columns: bool,
@@ -66,7 +60,7 @@ pub struct SchemaInference {
 }
 
 impl SchemaInference {
-    /// Begins with an input. Fails if the options contradict each other.
+    /// Begins the inference for an input. Fails if the options contradict each other.
     pub fn new(options: &TableOptions) -> Result<Self> {
         encoding_of(options)?;
         if matches!(options.delimiter, b'"' | b'\n' | b'\r') {
@@ -82,30 +76,30 @@ impl SchemaInference {
         })
     }
 
-    /// Whether further files change nothing. Parquet files have types of their own, so none is needed.
+    /// Returns whether further files change nothing. Parquet files contain their types, so none is needed.
     pub fn is_complete(&self) -> bool {
         self.window >= WINDOW_ROWS || !self.options.format.is_text()
     }
 
-    /// Names of the columns so far.
+    /// Returns the names of the columns so far.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.columns.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Whether further files add no column.
+    /// Returns whether further files add no column.
     pub fn knows_names(&self) -> bool {
         self.has_columns || self.is_complete()
     }
 
-    /// Looks at the next file of the input, which messages call `name`. Reads no more of it than is needed.
+    /// Adds the next file of the input, which messages call `name`. Reads only as much as necessary.
     pub fn add_file(&mut self, path: &Path, name: &str) -> Result<()> {
         if self.is_complete() {
             return Ok(());
         }
         let file = TextFile::open(path, name, &self.options)?;
         let mut text = std::mem::take(&mut self.text);
-        let added = if self.options.support_multi_line {
-            self.add_whole(&file, &mut text)
+        let added = if file.is_stream() || is_multi_line(&self.options) {
+            self.add_records(&file, &mut text)
         } else {
             self.add_lines(&file, &mut text)
         };
@@ -128,32 +122,20 @@ impl SchemaInference {
         Ok(())
     }
 
-    fn add_whole(&mut self, file: &TextFile, text: &mut Text) -> Result<()> {
-        let mut limit = PIECE_BYTES;
-        loop {
-            file.read_prefix(limit, text)?;
-            // The last row of a part may be half a row.
-            let is_part = limit < file.bytes();
-            let text = text.as_slice();
-            let rows = if is_part { self.count_rows(text).saturating_sub(1) } else { usize::MAX };
-            if !is_part || rows > WINDOW_ROWS - self.window {
-                self.add_text(text, true);
-                return Ok(());
+    fn add_records(&mut self, file: &TextFile, text: &mut Text) -> Result<()> {
+        let mut stream = TextStream::open(file, 0)?;
+        let mut windows = Windows::new(&mut stream, record_ends(&self.options), PIECE_BYTES as usize, u64::MAX);
+        let mut has_first_line = true;
+        while !self.is_complete() && windows.next(text)? {
+            if !text.is_blank(self.options.delimiter) {
+                self.add_text(text.as_slice(), has_first_line);
+                has_first_line = false;
             }
-            limit *= 4;
         }
+        Ok(())
     }
 
-    fn count_rows(&self, text: &[u8]) -> usize {
-        if self.options.format == TableFormat::Jsonl {
-            return lines(text).take(WINDOW_ROWS + 2).count();
-        }
-        let mut rows = Rows::default();
-        splitter(&self.options).split(text, 0, 0, WINDOW_ROWS + 2, &mut rows);
-        rows.count.max(rows.ragged.len())
-    }
-
-    /// Adds whole rows. `has_first_line`: the first line of the file is among them.
+    /// Adds whole rows. `has_first_line` says whether they include the first line of the file.
     fn add_text(&mut self, text: &[u8], has_first_line: bool) {
         if self.options.format == TableFormat::Jsonl {
             return self.add_objects(text);
@@ -161,7 +143,7 @@ impl SchemaInference {
         let splitter = splitter(&self.options);
         let mut from = 0;
         if has_first_line {
-            let (cells, next) = first_row(splitter, text);
+            let FirstRow { cells, next, .. } = first_row(splitter, text);
             if has_header(&self.options) {
                 from = next;
             }
@@ -191,7 +173,7 @@ impl SchemaInference {
         for (_, line) in lines(text).take(WINDOW_ROWS - self.window) {
             self.window += 1;
             let mut row = Vec::new();
-            // A line that cannot be read says nothing about types.
+            // An unreadable line has no types.
             if members(line, Some, |key, value| row.push((key, value))).is_err() {
                 continue;
             }
@@ -206,23 +188,29 @@ impl SchemaInference {
         }
     }
 
-    /// The schema, with `path_columns` as last columns; `None` for Parquet, whose files have types of their own.
+    /// Returns the schema, with `path_columns` as last columns; `None` for Parquet, whose files contain their types.
     pub fn finish(self, path_columns: &[String]) -> Option<TableSchema> {
         if !self.options.format.is_text() {
             return None;
         }
-        let (rows, infers) = (self.rows, self.options.infer_column_types);
-        let own = self.columns.into_iter().map(|(name, candidates)| TableColumn {
-            name,
-            column_type: if infers { candidates.decide(rows) } else { ColumnType::Text },
-        });
+        let (rows, infers, mut given) = (self.rows, self.options.infer_column_types, self.options.column_types);
+        let mut own: Vec<TableColumn> = Vec::with_capacity(self.columns.len());
+        own.extend(self.columns.into_iter().map(|(name, candidates)| {
+            let found = if infers { candidates.decide(rows) } else { ColumnType::Text };
+            TableColumn { column_type: given.remove(&name).unwrap_or(found), name }
+        }));
+        if self.options.format == TableFormat::Jsonl {
+            // Keys of later lines.
+            own.extend(given.into_iter().map(|(name, column_type)| TableColumn { name, column_type }));
+        }
         let from_path =
             path_columns.iter().map(|name| TableColumn { name: name.clone(), column_type: ColumnType::Text });
-        Some(TableSchema { columns: own.chain(from_path).collect() })
+        own.extend(from_path);
+        Some(TableSchema { columns: own })
     }
 }
 
-/// The schema of local files, with `path_columns` as last columns; `None` for Parquet.
+/// Infers the schema of local files, with `path_columns` as last columns; `None` for Parquet.
 pub fn infer_schema<'a>(
     files: impl IntoIterator<Item = &'a Path>,
     options: &TableOptions,
@@ -238,21 +226,41 @@ pub fn infer_schema<'a>(
     Ok(inference.finish(path_columns))
 }
 
-/// Types that every value of a column so far can have.
+/// The types that all values of a column so far can have.
 struct Candidates {
     /// Number of values that are not blank.
     filled: usize,
-    /// `0` and `1`; `true` and `false`; `T` and `F`; `Y` and `N`. A column keeps to one notation.
+    /// `0` and `1`; `true` and `false`; `T` and `F`; `Y` and `N`. A column uses one notation.
     booleans: [bool; 4],
     integer: bool,
     float: bool,
     month_first: bool,
     day_first: bool,
+    /// The kind of JSON values.
+    json: Option<JsonKind>,
+}
+
+/// The kind of all values in a column of JSON lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum JsonKind {
+    Number,
+    Boolean,
+    Text,
+    /// Objects, arrays, or values of several kinds.
+    Mixed,
 }
 
 impl Default for Candidates {
     fn default() -> Self {
-        Self { filled: 0, booleans: [true; 4], integer: true, float: true, month_first: true, day_first: true }
+        Self {
+            filled: 0,
+            booleans: [true; 4],
+            integer: true,
+            float: true,
+            month_first: true,
+            day_first: true,
+            json: None,
+        }
     }
 }
 
@@ -279,32 +287,39 @@ impl Candidates {
         self.day_first = self.day_first && parse_datetime(cell, DayOrder::DayFirst).is_some();
     }
 
-    /// JSON says itself what is a number and what is text.
+    /// JSON distinguishes numbers from text. Values of several kinds stay unchanged.
     fn see_json(&mut self, value: &Value) {
-        const TEXT: Candidates = Candidates {
-            filled: 0,
-            booleans: [false; 4],
-            integer: false,
-            float: false,
-            month_first: false,
-            day_first: false,
-        };
-        match value {
-            Value::Missing => {}
+        let kind = match value {
+            Value::Missing => return,
             Value::Number(number) => {
                 self.see(number);
                 self.booleans = [false; 4];
+                JsonKind::Number
             }
-            Value::Boolean(value) => self.see(if *value { b"true" } else { b"false" }),
-            Value::Text(_) | Value::Nested(_) => *self = Self { filled: self.filled + 1, ..TEXT },
+            Value::Boolean(value) => {
+                self.see(if *value { b"true" } else { b"false" });
+                JsonKind::Boolean
+            }
+            Value::Text(_) => {
+                self.filled += 1;
+                JsonKind::Text
+            }
+            Value::Nested(_) => JsonKind::Mixed,
+        };
+        match self.json {
+            None => self.json = Some(kind),
+            Some(known) if known != kind => self.json = Some(JsonKind::Mixed),
+            Some(_) => {}
         }
     }
 
     fn decide(&self, rows: usize) -> ColumnType {
         match self {
+            Self { json: Some(JsonKind::Mixed), .. } => ColumnType::Json,
+            Self { json: Some(JsonKind::Text), .. } => ColumnType::Text,
             _ if self.filled == 0 => ColumnType::Blank,
             _ if self.booleans.contains(&true) => ColumnType::Boolean,
-            // A missing value makes floats of whole numbers; so that every block looks the same, all are floats.
+            // A missing value turns whole numbers into floats; all are floats, so that all blocks have the same type.
             _ if self.integer && self.filled == rows => ColumnType::Integer,
             _ if self.float => ColumnType::Float,
             _ if self.month_first => ColumnType::DateTimeMonthFirst,

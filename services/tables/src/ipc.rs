@@ -1,7 +1,7 @@
-//! The hand-over form of a table: an Arrow IPC stream of one schema message and one record batch.
+//! The form in which a table is handed over: an Arrow IPC stream of one schema message and one record batch.
 //!
-//! The stream is a list of buffers that share the memory of the columns: its size is known before a byte is copied, and
-//! the only copy is the one to where it goes.
+//! The stream is a list of buffers that share the memory of the columns: its size is known before any copy, and
+//! the only copy is that to its destination.
 
 use std::io::{self, Write};
 
@@ -11,13 +11,13 @@ use arrow::ipc::writer::StreamEncoder;
 
 use crate::error::Result;
 
-/// A table as it is handed over. Buffers are not compressed and start at multiples of 64 bytes.
+/// A table to hand over. Buffers are not compressed and start at multiples of 64 bytes.
 pub struct IpcStream {
     buffers: Vec<Buffer>,
 }
 
 impl IpcStream {
-    /// The stream of one batch.
+    /// Creates the stream of one batch.
     pub fn new(batch: &RecordBatch) -> Result<Self> {
         let mut encoder = StreamEncoder::try_new(&batch.schema())?;
         let mut buffers = encoder.encode(batch)?;
@@ -25,12 +25,12 @@ impl IpcStream {
         Ok(Self { buffers })
     }
 
-    /// Exact length.
+    /// Returns the exact length.
     pub fn bytes(&self) -> u64 {
         self.buffers.iter().map(|buffer| buffer.len() as u64).sum()
     }
 
-    /// The pieces, in order; for a vectored write.
+    /// Returns the pieces, in order, for a vectored write.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> + Clone {
         self.buffers.iter().map(Buffer::as_slice)
     }

@@ -1,32 +1,31 @@
-//! JSON lines into columns: one object a line, each member a cell.
+//! Parses JSON lines into columns: one object per line, and each member is a cell.
 //!
-//! Only the flat object is parsed here, so that a cell is a piece of the line and nothing is allocated for it; values
-//! that hold others are checked by `serde_json` and kept as compact JSON text.
+//! The parser checks a line and finds its members without building values: a cell is a piece of the line, without an
+//! allocation. Objects and arrays stay JSON text, which becomes `dict` and `list` in the frame.
+//! So does any value of a text column that is not a text.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use serde::de::IgnoredAny;
-
 use crate::column::{Builder, Column};
 use crate::delimited::Table;
-use crate::problems::{Misfit, Place};
-use crate::source::is_blank;
+use crate::problems::{Misfit, Place, Problem};
+use crate::split::is_blank;
 
 /// One value of a flat object.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value<'a> {
-    /// `null`, or not there.
+    /// `null` or missing.
     Missing,
     Boolean(bool),
-    /// As it is written; also `NaN` and `Infinity`, which Python writes.
+    /// In its written form; includes `NaN` and `Infinity`, which Python writes.
     Number(&'a [u8]),
     Text(Cow<'a, str>),
-    /// An object or an array, as it is written.
+    /// An object or an array in its written form.
     Nested(&'a [u8]),
 }
 
-/// The lines of a text that are not blank, with their positions.
+/// Returns the lines of a text that are not blank, with their positions.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -34,7 +33,7 @@ pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
             let start = at;
             let end = memchr::memchr(b'\n', &text[at..]).map_or(text.len(), |length| at + length);
             at = end + 1;
-            // No delimiter stands between JSON values that could be white space.
+            // JSON lines have no delimiter that could be white space.
             if !is_blank(&text[start..end], b'\n') {
                 return Some((start, &text[start..end]));
             }
@@ -43,8 +42,8 @@ pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// Calls `each` with those members of the object that `line` holds whose key `find` knows, and with what it knows of
-/// them. Of the others only the end is found.
+/// Calls `each` with those members of the object in `line` whose key `find` knows, and with the result of `find`.
+/// Skips the other members.
 pub(crate) fn members<'a, K>(
     line: &'a [u8],
     mut find: impl FnMut(Cow<'a, str>) -> Option<K>,
@@ -83,6 +82,12 @@ pub(crate) fn members<'a, K>(
 }
 
 const NO_VALUE: &str = "a value in the JSON object is none";
+const TOO_DEEP: &str = "the JSON object is nested too deep";
+
+/// Python's own parser supports about 1000 levels.
+const DEPTH_MAX: usize = 500;
+/// Python rejects integers of more than 4300 digits.
+const NUMBER_BYTES_MAX: usize = 4000;
 
 struct Cursor<'a> {
     line: &'a [u8],
@@ -108,7 +113,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Goes behind a string, and says whether there are escapes in it.
+    /// Skips a string, and returns whether it contains escapes.
     fn skip_string(&mut self) -> Result<bool, &'static str> {
         const UNENDED: &str = "a string in the JSON object does not end";
         self.expect(b'"', "a string is missing in the JSON object")?;
@@ -137,17 +142,75 @@ impl<'a> Cursor<'a> {
         std::str::from_utf8(&self.line[opening + 1..self.at - 1]).map(Cow::Borrowed).map_err(|_| NO_TEXT)
     }
 
-    /// An object or an array.
+    /// Reads a complete and valid object or array.
     fn nested(&mut self) -> Result<&'a [u8], &'static str> {
-        let rest = &self.line[self.at..];
-        let mut values = serde_json::Deserializer::from_slice(rest).into_iter::<IgnoredAny>();
-        let Some(Ok(_)) = values.next() else { return Err(NO_VALUE) };
-        let length = values.byte_offset();
-        self.at += length;
-        Ok(&rest[..length])
+        let start = self.at;
+        // The closing characters of the open objects and arrays.
+        let mut open = Vec::new();
+        loop {
+            match self.peek() {
+                Some(opening @ (b'{' | b'[')) => {
+                    if open.len() == DEPTH_MAX {
+                        return Err(TOO_DEEP);
+                    }
+                    self.at += 1;
+                    open.push(if opening == b'{' { b'}' } else { b']' });
+                    self.skip_space();
+                    if self.peek() != open.last().copied() {
+                        self.member(&open)?;
+                        continue;
+                    }
+                }
+                Some(b'"') => drop(self.string()?),
+                _ => self.legal_word().map(drop)?,
+            }
+            // After a value, or before the end of an empty object or array.
+            loop {
+                self.skip_space();
+                match self.peek() {
+                    Some(b',') => {
+                        self.at += 1;
+                        self.skip_space();
+                        self.member(&open)?;
+                        break;
+                    }
+                    end if end == open.last().copied() => {
+                        self.at += 1;
+                        open.pop();
+                        if open.is_empty() {
+                            return Ok(&self.line[start..self.at]);
+                        }
+                    }
+                    _ => return Err(NO_VALUE),
+                }
+            }
+        }
     }
 
-    /// What is neither a string nor holds other values.
+    /// Skips the key of the next member of an object.
+    fn member(&mut self, open: &[u8]) -> Result<(), &'static str> {
+        if open.last() == Some(&b'}') {
+            self.string()?;
+            self.skip_space();
+            self.expect(b':', "a colon is missing in the JSON object")?;
+            self.skip_space();
+        }
+        Ok(())
+    }
+
+    fn legal_word(&mut self) -> Result<Value<'a>, &'static str> {
+        let word = self.word();
+        match word {
+            b"null" => Ok(Value::Missing),
+            b"true" => Ok(Value::Boolean(true)),
+            b"false" => Ok(Value::Boolean(false)),
+            b"NaN" | b"Infinity" | b"-Infinity" => Ok(Value::Number(word)),
+            _ if is_number(word) => Ok(Value::Number(word)),
+            _ => Err(NO_VALUE),
+        }
+    }
+
+    /// Reads a number, a truth value or `null`.
     fn word(&mut self) -> &'a [u8] {
         let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\r' | b'\n');
         let rest = &self.line[self.at..];
@@ -156,7 +219,7 @@ impl<'a> Cursor<'a> {
         word
     }
 
-    /// Goes behind a value. Whether it is a legal one is only seen where it has to be read to find its end.
+    /// Skips a value. Checks it only as far as necessary to find its end.
     fn skip_value(&mut self) -> Result<(), &'static str> {
         match self.peek() {
             Some(b'"') => self.skip_string().map(drop),
@@ -172,19 +235,14 @@ impl<'a> Cursor<'a> {
             Some(b'{' | b'[') => return self.nested().map(Value::Nested),
             _ => {}
         }
-        let word = self.word();
-        match word {
-            b"null" => Ok(Value::Missing),
-            b"true" => Ok(Value::Boolean(true)),
-            b"false" => Ok(Value::Boolean(false)),
-            b"NaN" | b"Infinity" | b"-Infinity" => Ok(Value::Number(word)),
-            _ if is_number(word) => Ok(Value::Number(word)),
-            _ => Err(NO_VALUE),
-        }
+        self.legal_word()
     }
 }
 
 fn is_number(word: &[u8]) -> bool {
+    if word.len() > NUMBER_BYTES_MAX {
+        return false;
+    }
     let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let mut rest = word.strip_prefix(b"-").unwrap_or(word);
     let whole = digits(rest);
@@ -210,7 +268,7 @@ fn is_number(word: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// Valid JSON without the white space between its parts.
+/// Returns valid JSON without the white space between its parts.
 fn compact<'a>(json: &[u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
     scratch.clear();
     let mut in_string = false;
@@ -236,7 +294,7 @@ impl Table {
         let names = std::mem::take(&mut self.names);
         let indexes: HashMap<&str, usize> =
             names.iter().enumerate().map(|(index, name)| (name.as_str(), index)).collect();
-        // Where a member goes by the position of its name; behind the last column goes what has none.
+        // The column of a member by the position of its name; members without column go after the last one.
         let mut columns = vec![None; names.len()];
         for (column, &index) in self.selected.iter().enumerate() {
             columns[index] = Some(column);
@@ -247,7 +305,7 @@ impl Table {
         for (position, line) in lines(text) {
             cells.fill(Value::Missing);
             let mut unknown: Option<String> = None;
-            // Members mostly come in the order of the columns.
+            // Members are mostly in the order of the columns.
             let mut next = 0;
             let find = |key: Cow<str>| {
                 let index = match names.get(next) {
@@ -288,7 +346,8 @@ impl Table {
             }
             if let Some(key) = unknown {
                 let defect = format_args!("\"{key}\" is in none of the first rows, which name the columns");
-                self.problems.defect(place, position, Some(self.rows), defect, "it was dropped");
+                let (place, row) = ((&mut *place, position), Some(self.rows));
+                self.problems.defect(Problem::UnknownKey, place, row, Some(key.as_str()), defect);
             }
             self.rows += 1;
         }
@@ -302,7 +361,11 @@ fn take(column: &mut Column, value: &Value, written: &[u8]) -> Result<(), Misfit
             column.builder().take_missing();
             Ok(())
         }
-        // A string that is there is there, also when it is empty.
+        (Column::Text(texts) | Column::Blank(texts), value) if texts.keeps_json && !matches!(value, Value::Text(_)) => {
+            texts.take_json(written);
+            Ok(())
+        }
+        // An empty string is not missing.
         (Column::Text(texts) | Column::Blank(texts), _) => {
             texts.take_text(written);
             Ok(())
@@ -326,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_every_kind() {
+    fn values_of_all_kinds_are_parsed() {
         let line = r#" {"a": 1, "b":-1.5e3 ,"c":true,"d":null,"e":"x\n\"y","f":[1, {"g": "a b"}],"h":NaN} "#;
         let mut found = Vec::new();
         members(line.as_bytes(), Some, |key, value| found.push((key.into_owned(), value))).expect("valid");
@@ -341,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_told() {
+    fn line_that_is_not_an_object_is_reported() {
         for line in [
             "",
             "1",
@@ -372,7 +435,7 @@ mod tests {
         #[test]
         fn accepts_what_serde_json_accepts(line in r#"\{("[ab]":(-?[0-9]{1,3}(\.[0-9])?([eE][+-]?[0-9])?|true|null|"x"|\[\]|[a-z"\\{}\[\]:,0-9.]{1,4}),?){0,3}\}?"#) {
             let theirs = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&line);
-            // Numbers beyond a double are no matter of grammar.
+            // The grammar does not limit numbers to doubles.
             let is_range = theirs.as_ref().is_err_and(|error| error.to_string().contains("out of range"));
             prop_assert!(is_range || theirs.is_ok() == parsed(&line).is_ok(), "{} {:?}", line, theirs);
         }

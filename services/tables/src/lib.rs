@@ -1,42 +1,52 @@
-//! Tables of an input: delimited text, JSON lines and Parquet, cut into blocks, typed, and decoded to Arrow.
+//! Tables of an input: delimited text, JSON lines and Parquet, split into blocks, typed, and decoded to Arrow.
 //!
-//! The partitioner asks where a file is cut ([`text_block_range`], [`parquet_row_groups`], [`row_ranges`]) and what its
-//! columns are ([`SchemaInference`]); the worker asks for the rows of a mini-batch ([`Decoder`]) in the form in which
-//! they are handed over ([`IpcStream`]). Files are local: who has an object elsewhere fetches it first.
+//! The partitioner needs the blocks of a file ([`text_block_range`], [`parquet_row_groups`], [`text_ranges`]) and its
+//! columns ([`SchemaInference`]); the worker needs the rows of a mini-batch ([`Decoder`]) in the form in which
+//! it hands them over ([`IpcStream`]). Files are local: callers fetch remote objects first.
 //!
 //! The columns of a decoded batch are `Int64`, `Float64`, `Boolean`, `Timestamp(ns)` without a zone, `LargeUtf8` and
-//! `Null`; those of a Parquet file are as they are there, text being `LargeUtf8` too.
+//! `Null`; those of a Parquet file keep their types, except that text is `LargeUtf8`, too.
 //!
-//! Where the options list columns, a batch has these and no others; the rest of a file is passed over: cells are found
-//! and not parsed, JSON values are skipped, column chunks of Parquet stay unread. Then no warning is about it either.
+//! If the options list columns, a batch has only these. The rest of a file is skipped: cells are found
+//! but not parsed, JSON values are skipped, and column chunks of Parquet stay unread. Warnings do not mention it.
 //!
-//! - `Int64` has no missing values. A block in which one is missing has the column as `Float64`.
+//! - `Int64` has no missing values. In a block with a missing value the column is `Float64`.
 //! - `Float64` has no null bitmap: a missing value is NaN.
 //! - `Timestamp` has `i64::MIN` where its bitmap says null.
 //!
-//! A bad record never stops a mini-batch. It is kept as the original would have kept it, with a warning, or, if the
-//! options say so, counted as failed; only a file that cannot be read at all is an [`Error`].
+//! A bad record never stops a mini-batch. It is kept as the original would keep it, with a warning, or, if the
+//! options say so, counted as failed. Only an unreadable file is an [`Error`].
 
 mod blocks;
+mod cast;
 mod column;
 mod datetime;
 mod decode;
 mod delimited;
+pub mod detect;
 mod error;
 mod infer;
 mod ipc;
 mod jsonl;
+mod peek;
 mod problems;
 mod row_groups;
 mod scalar;
+mod sketch;
 mod source;
 mod split;
+mod stream;
 
-pub use blocks::{row_ranges, split_row_group, text_block_range, text_blocks};
+pub use blocks::{RangeSize, TextRanges, split_row_group, text_block_range, text_blocks, text_ranges};
 pub use decode::{DecodeRequest, Decoded, Decoder, LocalBlock, decode};
 pub use error::{Error, Result};
-pub use infer::{SchemaInference, WINDOW_ROWS, infer_schema};
+pub use infer::{SchemaInference, infer_schema};
 pub use ipc::IpcStream;
+pub use peek::{Peek, peek, shown as delimiter_shown};
 pub use problems::WARNINGS_MAX;
 pub use row_groups::{parquet_columns, parquet_row_groups, row_group_bytes};
-pub use source::LINE_BYTES_MAX;
+pub use sketch::{Sketch, from_path, parquet_sketches, schema_sketches, text_sketches};
+pub use source::{LINE_BYTES_MAX, is_read_from_front, must_be_read};
+
+/// Number of data rows that determine the types of columns, counted over the files of an input in order.
+pub const WINDOW_ROWS: usize = 200;

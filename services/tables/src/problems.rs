@@ -1,33 +1,38 @@
-//! Bad records: counted, and the first few told with file, line, column and value.
+//! Bad records: counted by kind, and the first few reported with file, line, column and value.
+//!
+//! A kind becomes one sentence in the summary of a job: what was lost in which column, how often, where first, and
+//! what to set. Every value that differs from the file belongs to a kind.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use protocol::{MismatchPolicy, Warning};
+use protocol::{ColumnType, MismatchPolicy, TableFormat, TableOptions, WARNING_KINDS_MAX, Warning, WarningKind};
 
+use crate::WINDOW_ROWS;
+use crate::scalar::{parse_float, parse_integer, trim};
 use crate::source::{Text, TextFile};
 
-/// Warnings that are told in full; more are only counted.
+/// Maximum number of warnings with text; further warnings are only counted.
 pub const WARNINGS_MAX: usize = 10;
 
-/// Farthest a line number is counted for. Beyond it a message names the byte.
+/// Maximum distance over which line numbers are counted. Beyond it, a message names the byte.
 const LINE_COUNT_BYTES_MAX: u64 = 1 << 30;
 
-/// Bytes of a value that a message shows.
+/// Maximum bytes of a value in a message.
 const VALUE_BYTES_MAX: usize = 60;
 
-/// Checkpoints kept, so that each file is counted through once and not once a block.
+/// Maximum number of checkpoints, which avoid counting the lines of a file once per block.
 const CHECKPOINTS_MAX: usize = 1024;
 
-/// What is known about the line numbers of files.
+/// Known line numbers of files.
 #[derive(Default)]
 pub(crate) struct LineNumbers {
-    /// File and byte offset of a line's start to the number of lines before it.
+    /// Number of lines before a file's byte offset at which a line starts.
     checkpoints: BTreeMap<(String, u64), u64>,
 }
 
 impl LineNumbers {
-    /// Lines before `offset`, where a line starts; `None` where it would take too long to tell.
+    /// Returns the number of lines before `offset`, where a line starts; `None` if counting would take too long.
     fn before(&mut self, file: &TextFile, offset: u64) -> Option<u64> {
         let key = |offset| (file.name().to_owned(), offset);
         let near = self.checkpoints.range(key(0)..=key(offset)).next_back();
@@ -44,7 +49,7 @@ impl LineNumbers {
     }
 }
 
-/// Where a block's text comes from, so that a place in it can be named.
+/// The origin of a block's text, which names places in it.
 pub(crate) struct Place<'a> {
     pub file: &'a TextFile,
     pub text: &'a Text,
@@ -52,10 +57,10 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// `data.csv, line 7` for a position in the text.
+    /// Returns `data.csv, line 7` for a position in the text.
     fn describe(&mut self, position: usize) -> String {
         let name = self.file.name();
-        match self.lines.before(self.file, self.text.offset) {
+        match self.text.lines_before.or_else(|| self.lines.before(self.file, self.text.offset)) {
             Some(before) => {
                 let inside = memchr::memchr_iter(b'\n', &self.text.as_slice()[..position]).count() as u64;
                 format!("{name}, line {}", before + inside + 1)
@@ -65,82 +70,239 @@ impl Place<'_> {
     }
 }
 
-/// What is wrong with the records of one mini-batch.
+/// A defect of a record, or the part of it that is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Problem {
+    NoInteger,
+    Fraction,
+    BeyondInteger,
+    NoNumber,
+    NoTruthValue,
+    NoTime,
+    LeadingZeros,
+    Rounded,
+    InvalidBytes,
+    FewCells,
+    ManyCells,
+    BrokenQuote,
+    BrokenHeader,
+    OpenQuote,
+    OtherHeader,
+    NoObject,
+    UnknownKey,
+}
+
+impl Problem {
+    /// Returns the problem, and the fate of the value or the record unless it fails.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::NoInteger => ("not a whole number", "read as missing"),
+            Self::Fraction => ("not a whole number", "fraction dropped"),
+            Self::BeyondInteger => ("beyond int64", "read as float64"),
+            Self::NoNumber => ("not a number", "read as missing"),
+            Self::NoTruthValue => ("not a truth value", "read as missing"),
+            Self::NoTime => ("not a date or time", "read as missing"),
+            Self::LeadingZeros => ("leading zeros", "dropped"),
+            Self::Rounded => ("more digits than float64 holds", "rounded"),
+            Self::InvalidBytes => ("bytes that are not valid in the encoding", "replaced by U+FFFD"),
+            Self::FewCells => ("rows with fewer cells than there are columns", "the others are missing"),
+            Self::ManyCells => ("rows with more cells than there are columns", "the others were dropped"),
+            Self::BrokenQuote => ("lines that end within quotes", "the row was cut there"),
+            Self::BrokenHeader => ("a header that ends within quotes", "it was cut there"),
+            Self::OpenQuote => ("a quote that is not closed", "the rest of the file was taken into its cell"),
+            Self::OtherHeader => {
+                ("a header that differs from that of the first file", "the names of the first file are used")
+            }
+            Self::NoObject => ("lines that are no JSON object", FAILED),
+            Self::UnknownKey => ("a key that none of the first rows has", "it was dropped"),
+        }
+    }
+
+    /// Returns whether the record fails if the job requires that for records that do not fit.
+    fn can_fail(self) -> bool {
+        !matches!(
+            self,
+            Self::LeadingZeros | Self::Rounded | Self::InvalidBytes | Self::BrokenHeader | Self::OtherHeader
+        )
+    }
+
+    /// Returns the name of the type that the value does not have.
+    fn expected(self) -> &'static str {
+        match self {
+            Self::NoNumber => "number",
+            Self::NoTruthValue => "truth value",
+            Self::NoTime => "date or time",
+            _ => "integer",
+        }
+    }
+
+    /// Returns the narrowest type that keeps this value, for problems with types.
+    fn type_for(self, value: &[u8]) -> Option<ColumnType> {
+        let value = trim(value);
+        match self {
+            Self::NoInteger | Self::NoTruthValue if parse_integer(value).is_some() => Some(ColumnType::Integer),
+            Self::NoInteger | Self::Fraction | Self::NoTruthValue if parse_float(value).is_some() => {
+                Some(ColumnType::Float)
+            }
+            Self::NoInteger | Self::Fraction | Self::BeyondInteger | Self::NoNumber | Self::NoTruthValue => {
+                Some(ColumnType::Text)
+            }
+            Self::NoTime | Self::LeadingZeros | Self::Rounded => Some(ColumnType::Text),
+            _ => None,
+        }
+    }
+}
+
+const FAILED: &str = "the record failed";
+
+/// One kind of problem, and its number of occurrences.
+struct Counted {
+    problem: Problem,
+    column: Option<String>,
+    count: u64,
+    first: String,
+    column_type: Option<ColumnType>,
+}
+
+/// The problems of the records of one mini-batch.
 pub(crate) struct Problems {
     policy: MismatchPolicy,
     warnings: Vec<Warning>,
     total: u64,
-    /// Rows that are in the columns but must not reach the frame.
+    kinds: Vec<Counted>,
+    /// Rows in the columns that must not reach the frame.
     failed_rows: Vec<usize>,
-    /// Records that did not even become rows.
+    /// Number of records that did not become rows.
     pub unread_records: u64,
 }
 
 impl Problems {
     pub fn new(policy: MismatchPolicy) -> Self {
-        Self { policy, warnings: Vec::new(), total: 0, failed_rows: Vec::new(), unread_records: 0 }
+        let (warnings, kinds, failed_rows) = (Vec::new(), Vec::new(), Vec::new());
+        Self { policy, warnings, total: 0, kinds, failed_rows, unread_records: 0 }
     }
 
-    /// Whether a record that does not fit fails.
-    pub fn fails(&self) -> bool {
-        self.policy == MismatchPolicy::Error
+    /// Returns whether a record that does not fit fails.
+    fn fails(&self, problem: Problem) -> bool {
+        self.policy == MismatchPolicy::Error && problem.can_fail()
     }
 
-    /// Counts a warning, and words it if it is one of the first.
-    pub fn warn(&mut self, message: impl FnOnce() -> String) {
+    /// Counts a problem, and adds its text if it is among the first or the first of its kind. `message` gets the place.
+    fn add(
+        &mut self,
+        problem: Problem,
+        (column, value): (Option<&str>, Option<&[u8]>),
+        place: impl FnOnce() -> String,
+        message: impl FnOnce(&str) -> String,
+    ) {
         self.total += 1;
-        if self.warnings.len() < WARNINGS_MAX {
-            self.warnings.push(Warning { message: message() });
+        let column_type = value.and_then(|value| problem.type_for(value));
+        let is_same = |known: &Counted| known.problem == problem && known.column.as_deref() == column;
+        let is_new = match self.kinds.iter().position(is_same) {
+            Some(index) => {
+                let known = &mut self.kinds[index];
+                known.count += 1;
+                known.column_type = known.column_type.max(column_type);
+                false
+            }
+            None => self.kinds.len() < WARNING_KINDS_MAX,
+        };
+        let is_worded = self.warnings.len() < WARNINGS_MAX;
+        if !is_new && !is_worded {
+            return;
+        }
+        let place = place();
+        if is_worded {
+            self.warnings.push(Warning { message: message(&place) });
+        }
+        if is_new {
+            let first = value.map_or_else(|| place.clone(), |value| format!("{place}: {}", quoted(value)));
+            self.kinds.push(Counted { problem, column: column.map(str::to_owned), count: 1, first, column_type });
         }
     }
 
-    /// A record that cannot be read, whatever the policy is.
+    /// Adds an unreadable record, which fails under any policy.
     pub fn unreadable_record(&mut self, place: &mut Place, position: usize, reason: impl Display) {
         self.unread_records += 1;
-        self.warn(|| format!("{}: {reason}; the record failed", place.describe(position)));
+        let message = |place: &str| format!("{place}: {reason}; {FAILED}");
+        self.add(Problem::NoObject, (None, None), || place.describe(position), message);
     }
 
-    /// A value that does not fit its column, in row `row` of the mini-batch.
+    /// Adds a value that does not fit its column completely, in row `row` of the mini-batch.
     pub fn misfit(&mut self, place: &mut Place, position: usize, row: usize, column: &str, value: &[u8], what: Misfit) {
-        let outcome = if self.fails() {
+        let Misfit { problem, became } = what;
+        let fails = self.fails(problem);
+        if fails {
             self.failed_rows.push(row);
-            "the record failed".to_owned()
-        } else {
-            format!("read as {}", what.became)
+        }
+        let message = |place: &str| {
+            let (what, outcome) = problem.words();
+            let value = quoted(value);
+            match problem {
+                Problem::LeadingZeros | Problem::Rounded => {
+                    format!("{place}, column \"{column}\": {value} is read as {became}; {what}: {outcome}")
+                }
+                _ if fails => format!("{place}, column \"{column}\": {value} is no {}; {FAILED}", problem.expected()),
+                _ => format!("{place}, column \"{column}\": {value} is no {}; read as {became}", problem.expected()),
+            }
         };
-        self.warn(|| {
-            let place = place.describe(position);
-            format!("{place}, column \"{column}\": {} is no {}; {outcome}", quoted(value), what.expected)
-        });
+        self.add(problem, (Some(column), Some(value)), || place.describe(position), message);
     }
 
-    /// Something about a whole record that loses information.
-    pub fn defect(&mut self, place: &mut Place, position: usize, row: Option<usize>, defect: impl Display, mend: &str) {
-        let outcome = if self.fails() {
+    /// Adds a whole number that changes because its column has missing values.
+    pub fn rounded(&mut self, row: usize, column: &str, value: i64, rounded: f64) {
+        let text = value.to_string();
+        let place = || format!("row {row} of a mini-batch");
+        let message = |_: &str| {
+            format!(
+                "row {row} of the mini-batch, column \"{column}\": {value} is rounded to {rounded} because other values \
+                 of the column are missing"
+            )
+        };
+        self.add(Problem::Rounded, (Some(column), Some(text.as_bytes())), place, message);
+    }
+
+    /// Adds the loss of information in a whole record, which `defect` describes. If the record is row `row` and not
+    /// already left out, it is removed if it fails.
+    pub fn defect(
+        &mut self,
+        problem: Problem,
+        (place, position): (&mut Place, usize),
+        row: Option<usize>,
+        column: Option<&str>,
+        defect: impl Display,
+    ) {
+        let fails = self.fails(problem);
+        if fails {
             match row {
                 Some(row) => self.failed_rows.push(row),
                 None => self.unread_records += 1,
             }
-            "the record failed"
-        } else {
-            mend
-        };
-        self.warn(|| format!("{}: {defect}; {outcome}", place.describe(position)));
+        }
+        let message = |place: &str| format!("{place}: {defect}; {}", if fails { FAILED } else { problem.words().1 });
+        self.add(problem, (column, None), || place.describe(position), message);
     }
 
-    /// Bytes that are no text, in a cell that keeps them as U+FFFD.
+    /// Adds a file whose header differs from that of the first file.
+    pub fn other_header(&mut self, name: &str) {
+        let message =
+            |name: &str| format!("{name}: its header differs from that of the first file, whose column names are used");
+        self.add(Problem::OtherHeader, (None, None), || name.to_owned(), message);
+    }
+
+    /// Adds invalid bytes in a cell, which contains U+FFFD instead.
     pub fn replaced(&mut self, place: &mut Place, position: usize, column: &str, value: &[u8]) {
-        self.warn(|| {
-            let place = place.describe(position);
+        let message = |place: &str| {
             format!(
                 "{place}, column \"{column}\": bytes that are not valid in the file's encoding were replaced by U+FFFD \
                  in {}",
                 quoted(value)
             )
-        });
+        };
+        self.add(Problem::InvalidBytes, (Some(column), Some(value)), || place.describe(position), message);
     }
 
-    /// One flag a row, `true` for those that failed; `None` if all are fine.
+    /// Returns one flag per row, `true` for failed rows; `None` if none failed.
     pub fn failed_rows(&self, rows: usize) -> Option<Vec<bool>> {
         if self.failed_rows.is_empty() {
             return None;
@@ -152,22 +314,71 @@ impl Problems {
         Some(failed)
     }
 
-    /// The warnings, and how many there were.
-    pub fn into_warnings(self) -> (Vec<Warning>, u64) {
-        (self.warnings, self.total)
+    /// Returns the first warnings, their total number, and their kinds.
+    pub fn finish(self, options: &TableOptions) -> (Vec<Warning>, u64, Vec<WarningKind>) {
+        let fails = self.policy == MismatchPolicy::Error;
+        let kinds = self.kinds.into_iter().map(|mut counted| {
+            let (what, outcome) = counted.problem.words();
+            if options.format == TableFormat::Jsonl && counted.column_type == Some(ColumnType::Text) {
+                // This type keeps JSON values that the other turns into text.
+                counted.column_type = Some(ColumnType::Json);
+            }
+            let outcome = if fails && counted.problem.can_fail() { FAILED } else { outcome };
+            let remedy = remedy(&counted, options);
+            let Counted { column, count, first, column_type, .. } = counted;
+            WarningKind { column, problem: format!("{what}, {outcome}"), count, first, remedy, column_type }
+        });
+        (self.warnings, self.total, kinds.collect())
     }
 }
 
-/// A value that does not fit its column.
+/// Returns the remedy.
+fn remedy(counted: &Counted, options: &TableOptions) -> String {
+    let column = counted.column.as_deref().unwrap_or_default();
+    if let Some(column_type) = counted.column_type {
+        let setting = format!("columns: {{{}: {}}}", yaml_key(column), column_type.name());
+        return match options.column_types.get(column) {
+            Some(given) => format!("`columns` makes it {}: correct the values, or set {setting}", given.name()),
+            None if matches!(counted.problem, Problem::LeadingZeros | Problem::Rounded) => {
+                format!("to keep them, set {setting}")
+            }
+            None => format!("its type comes from the first {WINDOW_ROWS} rows: set {setting}"),
+        };
+    }
+    match counted.problem {
+        Problem::BrokenQuote | Problem::BrokenHeader => {
+            "where fields hold line breaks, set support_multi_line: true".to_owned()
+        }
+        Problem::OpenQuote => "close the quote in the file".to_owned(),
+        Problem::FewCells | Problem::ManyCells => "correct the rows, or check delimiter and quotes".to_owned(),
+        Problem::InvalidBytes => {
+            let encoding = &options.encoding;
+            format!("the files are read as {encoding}: set encoding to theirs, such as windows-1252")
+        }
+        Problem::OtherHeader => "make files with other columns an input of their own".to_owned(),
+        Problem::NoObject => "write one JSON object a line".to_owned(),
+        _ => format!("to read it, set columns: {{{}: json}}", yaml_key(column)),
+    }
+}
+
+/// Returns a name in the form of a key in a one-line YAML mapping.
+fn yaml_key(name: &str) -> String {
+    const RESERVED: [&str; 10] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan"];
+    let is_word = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+        && name.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
+        && !RESERVED.contains(&name.to_ascii_lowercase().as_str());
+    if is_word { name.to_owned() } else { format!("{name:?}") }
+}
+
+/// A value that does not fit its column completely.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Misfit {
-    /// `integer`, `number`, …
-    pub expected: &'static str,
-    /// What stands in the column instead.
+    pub problem: Problem,
+    /// The value in the column instead.
     pub became: Became,
 }
 
-/// What stands in the column instead of a value that does not fit.
+/// The value in a column in place of one that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Became {
     Missing,
@@ -185,7 +396,7 @@ impl Display for Became {
     }
 }
 
-/// A value for people: one line, not too long.
+/// Returns a value for people: one line of limited length.
 fn quoted(value: &[u8]) -> String {
     let shown = String::from_utf8_lossy(&value[..value.len().min(VALUE_BYTES_MAX)]);
     let ellipsis = if value.len() > VALUE_BYTES_MAX { "…" } else { "" };

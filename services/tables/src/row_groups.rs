@@ -1,9 +1,9 @@
-//! Parquet: one row group, or rows of one, as they stand in the file.
+//! Reads Parquet: one row group, or some of its rows.
 //!
-//! Column types are those of the file, but for text: it has 64-bit offsets as everywhere else in this crate, unless the
-//! file keeps it as a dictionary. Then that is handed on, because what is equal need not be made twice. Dictionaries of
-//! anything else are read as their values. What a library stored in the file about its own index is left out: a mini-batch
-//! has an index of its own.
+//! Column types are those of the file, except for text: it has 64-bit offsets as everywhere in this crate, unless the
+//! file stores it as a dictionary, which is kept so that equal texts are created once. Dictionaries of
+//! other types are read as their values. Metadata of a library about its index is dropped: a mini-batch
+//! has its own index.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -18,30 +18,54 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
-use parquet::basic::Encoding;
+use parquet::basic::{Compression, Encoding};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 
+use protocol::TableOptions;
+
+use crate::cast::{check_types, with_given_types};
 use crate::error::{Error, Result, display, unreadable};
 
-/// Number of rows in each row group of a Parquet file.
+/// Returns the number of rows in each row group of a Parquet file.
 pub fn parquet_row_groups(path: &Path) -> Result<Vec<u64>> {
     let name = display(path);
     let file = File::open(path).map_err(unreadable(&name))?;
     let metadata = guarded(&name, "footer", || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))?;
+    check_codecs(&metadata, &name)?;
     let groups = metadata.metadata().row_groups().iter();
     groups.map(|group| u64::try_from(group.num_rows()).map_err(|_| negative(&name))).collect()
 }
 
-/// Names of the columns of a Parquet file; of nested ones, that of the whole.
-pub fn parquet_columns(path: &Path) -> Result<Vec<String>> {
+/// Fails if a column has an unsupported compression.
+fn check_codecs(metadata: &ArrowReaderMetadata, name: &str) -> Result<()> {
+    let unread = |codec: Compression| match codec {
+        Compression::BROTLI(_) => Some("brotli"),
+        Compression::LZO => Some("LZO"),
+        _ => None,
+    };
+    let mut chunks = metadata.metadata().row_groups().iter().flat_map(RowGroupMetaData::columns);
+    match chunks.find_map(|chunk| unread(chunk.compression())) {
+        None => Ok(()),
+        Some(codec) => Err(Error::Kind {
+            path: name.to_owned(),
+            message: format!("has columns compressed with {codec}, which is not read; write it with zstd or snappy"),
+        }),
+    }
+}
+
+/// Returns the names of the top-level columns of a Parquet file. Fails if a column cannot have the type
+/// in the options.
+pub fn parquet_columns(path: &Path, options: &TableOptions) -> Result<Vec<String>> {
     let name = display(path);
     let file = File::open(path).map_err(unreadable(&name))?;
     let metadata = guarded(&name, "footer", || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))?;
+    check_types(&readable_schema(metadata.schema()), options, &name)?;
     Ok(metadata.schema().fields().iter().map(|field| field.name().clone()).collect())
 }
 
-/// Where the columns of a row group stand in a Parquet file, which messages call `name`. Only its footer is read.
+/// Returns the byte ranges of the columns of a row group in a Parquet file, which messages call `name`. Reads only its
+/// footer.
 pub fn row_group_bytes(path: &Path, name: &str, row_group: u32) -> Result<Range<u64>> {
     let file = File::open(path).map_err(unreadable(name))?;
     let range = guarded(name, "footer", || {
@@ -60,8 +84,12 @@ fn negative(name: &str) -> Error {
     Error::Malformed { path: name.to_owned(), place: "footer".to_owned(), message }
 }
 
-/// Some corrupt files make the decoder panic instead of returning an error; to the user both are the same.
-fn guarded<T>(name: &str, place: &str, read: impl FnOnce() -> std::result::Result<T, ParquetError>) -> Result<T> {
+/// Turns a panic into an error: some corrupt files make the decoder panic.
+pub(crate) fn guarded<T>(
+    name: &str,
+    place: &str,
+    read: impl FnOnce() -> std::result::Result<T, ParquetError>,
+) -> Result<T> {
     let malformed = |message: String| {
         let message = format!("not readable as Parquet: {message}");
         Error::Malformed { path: name.to_owned(), place: place.to_owned(), message }
@@ -72,7 +100,7 @@ fn guarded<T>(name: &str, place: &str, read: impl FnOnce() -> std::result::Resul
     }
 }
 
-/// Reads row groups. Keeps the footer of the last file, which the next block most likely needs again.
+/// Reads row groups. Keeps the footer of the last file, which the next block probably needs.
 #[derive(Default)]
 pub(crate) struct RowGroupReader {
     last: Option<(Identity, ArrowReaderMetadata)>,
@@ -86,15 +114,16 @@ struct Identity {
 }
 
 impl RowGroupReader {
-    /// Rows `offset .. offset + rows` of row group `row_group` of `path`, which messages call `name`: the columns that
-    /// `listed` names, in its order, or, where it names none, all. Text of a whole row group may come as
-    /// dictionaries if `with_dictionaries`: those of several do not go together.
+    /// Reads rows `offset .. offset + rows` of row group `row_group` of `path`, which messages call `name`: the columns
+    /// that `options` list, in that order, or all columns without a list; each with its type in the options. Text of a
+    /// whole row group may be dictionaries if `with_dictionaries`; dictionaries of several row groups cannot be
+    /// combined.
     pub fn read(
         &mut self,
         path: &Path,
         name: &str,
         (row_group, offset, rows): (u32, u64, u64),
-        listed: &[String],
+        options: &TableOptions,
         with_dictionaries: bool,
     ) -> Result<RecordBatch> {
         let file = File::open(path).map_err(unreadable(name))?;
@@ -104,12 +133,12 @@ impl RowGroupReader {
         if let Some(group) = group.filter(|_| with_dictionaries && is_whole)
             && let Some(schema) = dictionary_schema(&metadata, group)
         {
-            let options = ArrowReaderOptions::new().with_schema(schema);
+            let reading = ArrowReaderOptions::new().with_schema(schema);
             let footer = Arc::clone(metadata.metadata());
-            metadata = guarded(name, "footer", || ArrowReaderMetadata::try_new(footer, options))?;
+            metadata = guarded(name, "footer", || ArrowReaderMetadata::try_new(footer, reading))?;
         }
         let schema = bare_schema(metadata.schema());
-        let selection = Selection::new(&schema, listed, name)?;
+        let selection = Selection::new(&schema, &options.columns, name)?;
         let schema = match &selection {
             None => schema,
             Some(selection) => Arc::new(schema.project(&selection.columns)?),
@@ -142,10 +171,11 @@ impl RowGroupReader {
             let message = format!("holds {} rows where its footer promises {rows}", batch.num_rows());
             return Err(Error::Malformed { path: name.to_owned(), place: format!("row group {row_group}"), message });
         }
-        match selection {
-            None => Ok(batch),
-            Some(selection) => Ok(batch.project(&selection.order)?),
-        }
+        let batch = match selection {
+            None => batch,
+            Some(selection) => batch.project(&selection.order)?,
+        };
+        with_given_types(batch, options, name)
     }
 
     fn metadata(&mut self, file: &File, path: &Path, name: &str) -> Result<ArrowReaderMetadata> {
@@ -166,16 +196,16 @@ impl RowGroupReader {
     }
 }
 
-/// Columns of a file that are read; the others stay where they are.
+/// The columns of a file to read.
 struct Selection {
-    /// Their positions in the file, ascending, which is the order they are read in.
+    /// Their positions in the file, ascending: the order of reading.
     columns: Vec<usize>,
-    /// The order they are wanted in, by position in `columns`.
+    /// The requested order, as positions in `columns`.
     order: Vec<usize>,
 }
 
 impl Selection {
-    /// `None` where nothing is listed, so that everything is read.
+    /// Returns `None` without a list, so that all columns are read.
     fn new(schema: &Schema, listed: &[String], name: &str) -> Result<Option<Self>> {
         if listed.is_empty() {
             return Ok(None);
@@ -195,7 +225,7 @@ impl Selection {
     }
 }
 
-/// One batch of several, whose columns must be the same.
+/// Combines batches with the same columns.
 pub(crate) fn joined(schema: &SchemaRef, batches: Vec<RecordBatch>, name: &str) -> Result<RecordBatch> {
     let batches = batches.into_iter().map(|batch| {
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
@@ -213,20 +243,21 @@ pub(crate) fn joined(schema: &SchemaRef, batches: Vec<RecordBatch>, name: &str) 
     }
 }
 
-/// The schema without metadata.
+/// Returns the schema without metadata.
 fn bare_schema(schema: &Schema) -> SchemaRef {
     let bare = |field: &Arc<Field>| Field::new(field.name(), field.data_type().clone(), true);
     Arc::new(Schema::new(schema.fields().iter().map(bare).collect::<Vec<_>>()))
 }
 
-/// The schema without metadata, dictionaries and kinds of text. For the reader, which wants a column that is never
-/// missing in the file to be called so.
+/// Returns the schema without metadata, dictionaries and kinds of text, for the reader, which requires a column that is
+/// never null in the file to be declared so.
 fn readable_schema(schema: &Schema) -> SchemaRef {
     let plain = |field: &Arc<Field>| Field::new(field.name(), plain_type(field.data_type()), field.is_nullable());
     Arc::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()))
 }
 
-/// The same, with dictionaries where all text of a column stands in one in this row group; `None` if it nowhere does.
+/// Returns the schema with dictionaries for columns whose text in this row group is entirely in one; `None` if there are
+/// no such columns.
 fn dictionary_schema(metadata: &ArrowReaderMetadata, group: &RowGroupMetaData) -> Option<SchemaRef> {
     let mut fields: Vec<Arc<Field>> = metadata.schema().fields().iter().map(Arc::clone).collect();
     let mut has_dictionaries = false;
@@ -241,7 +272,7 @@ fn dictionary_schema(metadata: &ArrowReaderMetadata, group: &RowGroupMetaData) -
     has_dictionaries.then(|| Arc::new(Schema::new(fields)))
 }
 
-/// Whether every value of the chunk stands in its dictionary. Writers that do not say so are not asked twice.
+/// Returns whether every value of the chunk is in its dictionary, according to the writer.
 fn is_dictionary(chunk: &ColumnChunkMetaData) -> bool {
     let is_only = |encoding| chunk.page_encoding_stats_mask().is_some_and(|mask| mask.is_only(encoding));
     chunk.dictionary_page_offset().is_some()

@@ -1,30 +1,30 @@
-//! Numbers and truth values out of text, without allocation.
+//! Parses numbers and truth values without allocation.
 
-/// Without white space around it.
+/// Returns the text without surrounding white space.
 pub(crate) fn trim(cell: &[u8]) -> &[u8] {
     cell.trim_ascii()
 }
 
-/// A whole number of up to eight plain digits, out of `text[start..end]`: the common case, without a loop.
+/// Parses a whole number of up to eight plain digits in `text[start..end]`: the common case, without a loop.
 ///
-/// Reads eight bytes behind `start`, so it declines near the end of `text`.
+/// Reads eight bytes after `start`, so it returns `None` near the end of `text`.
 #[inline]
 pub(crate) fn short_digits(text: &[u8], start: usize, length: usize) -> Option<u64> {
     if length == 0 || length > 8 {
         return None;
     }
     let word = u64::from_le_bytes(*text.get(start..)?.first_chunk::<8>()?);
-    // The digits move to the end and zeros fill the front. A byte below '0' becomes part of no digit below.
+    // Moves the digits to the end and fills the front with zeros. A byte below '0' does not become a digit below.
     let word = shift_in_zeros(word, length);
     is_digits(word).then(|| digits_value(word))
 }
 
-/// The first `length` bytes of a word, 1 to 8, moved to its end, with zeros in front of them.
+/// Returns the first `length` bytes of a word, 1 to 8, moved to its end, after zeros.
 #[inline]
 fn shift_in_zeros(word: u64, length: usize) -> u64 {
     const ZEROS: u64 = 0x3030_3030_3030_3030;
     let fill = 64 - 8 * length;
-    // In two steps, because one of 64 bits is none.
+    // In two steps, because a shift by 64 bits is undefined.
     (word << fill) | (ZEROS >> 1 >> (63 - fill))
 }
 
@@ -35,7 +35,7 @@ fn is_digits(word: u64) -> bool {
     (above | below) & 0x8080_8080_8080_8080 == 0
 }
 
-/// The number that eight digits in a little-endian word stand for.
+/// Returns the number that eight digits in a little-endian word represent.
 #[inline]
 fn digits_value(word: u64) -> u64 {
     let pairs = (word & 0x0F0F_0F0F_0F0F_0F0F).wrapping_mul(2561) >> 8;
@@ -43,7 +43,7 @@ fn digits_value(word: u64) -> u64 {
     (fours & 0x0000_FFFF_0000_FFFF).wrapping_mul(42_949_672_960_001) >> 32
 }
 
-/// A whole number with an optional sign, within `i64`.
+/// Parses a whole number with an optional sign, within `i64`.
 pub(crate) fn parse_integer(cell: &[u8]) -> Option<i64> {
     let (negative, digits) = split_sign(cell);
     if digits.is_empty() {
@@ -55,7 +55,7 @@ pub(crate) fn parse_integer(cell: &[u8]) -> Option<i64> {
         if digit > 9 {
             return None;
         }
-        // Negative, because that side of i64 reaches one further.
+        // Negative, because the negative range of i64 is larger by one.
         value = value.checked_mul(10)?.checked_sub(i64::from(digit))?;
     }
     if negative { Some(value) } else { value.checked_neg() }
@@ -69,7 +69,7 @@ fn split_sign(cell: &[u8]) -> (bool, &[u8]) {
     }
 }
 
-/// A decimal or scientific number, `nan` or `inf`; correctly rounded.
+/// Parses a decimal or scientific number, `nan` or `inf`; correctly rounded.
 pub(crate) fn parse_float(cell: &[u8]) -> Option<f64> {
     let (negative, rest) = split_sign(cell);
     if !rest.first().is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'.') {
@@ -79,11 +79,11 @@ pub(crate) fn parse_float(cell: &[u8]) -> Option<f64> {
     Some(if negative { -value } else { value })
 }
 
-/// Powers of ten that a double holds exactly.
+/// Powers of ten that a double represents exactly.
 const POWERS_OF_TEN: [f64; 18] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17];
 
-/// Digits with at most one point among them. Exact: both operands of the one division are.
+/// Parses digits with at most one point. Exact, because both operands of its division are.
 pub(crate) fn short_decimal(digits: &[u8]) -> Option<f64> {
     const EXACT_MAX: u64 = 1 << 53;
     if digits.is_empty() || digits.len() > POWERS_OF_TEN.len() {
@@ -105,11 +105,11 @@ pub(crate) fn short_decimal(digits: &[u8]) -> Option<f64> {
     (mantissa <= EXACT_MAX).then(|| mantissa as f64 / POWERS_OF_TEN[fraction])
 }
 
-/// A decimal of up to eight characters, digits with at most one point among them, out of `text[start..end]`, with an
+/// Parses a decimal of up to eight characters, digits with at most one point, in `text[start..end]`, with an
 /// optional minus: the common case. Without a loop, because lengths vary from cell to cell and each wrong guess of the
-/// processor costs as much as the whole conversion.
+/// branch predictor costs as much as the whole conversion.
 ///
-/// Reads eight bytes behind the sign, so it declines near the end of `text`.
+/// Reads eight bytes after the sign, so it returns `None` near the end of `text`.
 #[inline]
 pub(crate) fn quick_decimal(text: &[u8], start: usize, end: usize) -> Option<f64> {
     const POINTS: u64 = 0x2E2E_2E2E_2E2E_2E2E;
@@ -130,7 +130,7 @@ pub(crate) fn quick_decimal(text: &[u8], start: usize, end: usize) -> Option<f64
         if length == 1 {
             return None;
         }
-        // The digits in front of the point move into its place.
+        // Moves the digits before the point into its place.
         let point = points.trailing_zeros() - 7;
         let up_to_point = u64::MAX >> (56 - point);
         ((word & !up_to_point) | ((word << 8) & up_to_point) | u64::from(b'0'), (56 - point) / 8)
@@ -142,7 +142,7 @@ pub(crate) fn quick_decimal(text: &[u8], start: usize, end: usize) -> Option<f64
     Some(f64::from_bits(value.to_bits() | (u64::from(is_negative) << 63)))
 }
 
-/// A truth value in any of the notations that are recognised.
+/// Parses a truth value in any recognised notation.
 pub(crate) fn parse_boolean(cell: &[u8]) -> Option<bool> {
     match cell {
         b"1" | b"T" | b"Y" => Some(true),

@@ -1,52 +1,65 @@
-//! Reads the lines of one block out of a text file, as valid UTF-8, whatever the encoding of the file is.
+//! Reads the lines of one block from a text file of any encoding, as valid UTF-8.
 //!
-//! The one idea: a line belongs to the block in which it starts, so a block is read from the first line break in it
-//! to the first line break behind it, usually with a single `pread`. Nothing is mapped into memory: a file that
-//! shrinks while it is read is then an ordinary short read.
+//! The one idea: a line belongs to the block in which it starts, so a block extends from its first line break
+//! to the first line break after it, usually with a single `pread`. Nothing is mapped into memory: a file that
+//! shrinks during reading is then an ordinary short read.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::fs::{File, Metadata};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use encoding_rs::{Encoding, ISO_2022_JP, UTF_8, UTF_16BE, UTF_16LE};
 use memchr::{memchr, memrchr};
 use protocol::TableOptions;
 
+use crate::detect::{Compression, Content, MAGIC_BYTES, content, named, refusal};
 use crate::error::{Error, Result, unreadable};
+use crate::peek::unmarked_utf16;
+use crate::split::{is_blank, is_multi_line};
 
-/// Longest piece of a line behind the end of its block that is still read. Longer ones are more likely a binary file
-/// than a table, and would take the node's memory with them.
+/// Longest piece of a line that is read after the end of its block. A longer line is more likely a binary file
+/// than a table, and would exhaust the memory of the node.
 pub const LINE_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// Read with a block, because its last line usually ends there.
+/// Bytes read in addition to a block, because its last line usually ends there.
 const TAIL_BYTES: usize = 16 * 1024;
 
-/// Largest buffer that is kept for the next block: one huge line must not occupy memory for ever.
+/// Largest buffer that is kept for the next block: one huge line must not occupy memory permanently.
 const KEPT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// The encoding that `options` name.
-///
-/// Encodings whose line breaks cannot be found by looking for the byte 0x0A are refused unless the file is read whole.
+/// Returns the encoding in `options`.
 pub(crate) fn encoding_of(options: &TableOptions) -> Result<&'static Encoding> {
     let label = options.encoding.as_str();
-    let Some(encoding) = encoding_for(label) else {
-        return Err(Error::Options(format!(
+    encoding_for(label).ok_or_else(|| {
+        Error::Options(format!(
             "encoding \"{label}\" is unknown; use a label such as utf-8, latin1, windows-1252 or shift_jis"
-        )));
-    };
-    if !is_splittable(encoding) && !options.support_multi_line {
-        return Err(Error::Options(format!(
-            "a file in encoding \"{label}\" cannot be cut at byte offsets; set support_multi_line: true, which makes \
-             each file one mini-batch, or convert the files to utf-8"
-        )));
-    }
-    Ok(encoding)
+        ))
+    })
 }
 
-/// WHATWG labels, and those that Python has beside them: `utf_8`, `latin-1`, `utf-8-sig`.
+/// Returns whether a text file must be read to be split: from front to back, or because line breaks in quotes do not
+/// end rows.
+pub fn must_be_read(name: &[u8], options: &TableOptions) -> bool {
+    options.format.is_text() && (is_multi_line(options) || is_read_from_front(name, options))
+}
+
+/// Returns whether a text file can only be read from front to back: its name shows a compression, or line breaks, or
+/// quotes if these matter, cannot be found by their bytes in its encoding.
+pub fn is_read_from_front(name: &[u8], options: &TableOptions) -> bool {
+    let shows_ends = || encoding_of(options).is_ok_and(|encoding| shows_ends(encoding, options));
+    options.format.is_text() && (named(name).compression.is_some() || !shows_ends())
+}
+
+/// Returns whether bytes show the ends of records. In some encodings a byte of a character may look like a delimiter or
+/// a quote, which matters if quotes do, and in some like a line break.
+fn shows_ends(encoding: &'static Encoding, options: &TableOptions) -> bool {
+    is_splittable(encoding) && (!is_multi_line(options) || encoding == UTF_8 || encoding.is_single_byte())
+}
+
+/// Returns the encoding of a label of WHATWG or Python: `utf_8`, `latin-1`, `utf-8-sig`.
 fn encoding_for(label: &str) -> Option<&'static Encoding> {
     let label = label.trim().to_ascii_lowercase().replace('_', "-");
     let label = label.strip_suffix("-sig").unwrap_or(&label);
@@ -55,37 +68,39 @@ fn encoding_for(label: &str) -> Option<&'static Encoding> {
         .find_map(|label| Encoding::for_label_no_replacement(label.as_bytes()))
 }
 
-fn is_splittable(encoding: &'static Encoding) -> bool {
+pub(crate) fn is_splittable(encoding: &'static Encoding) -> bool {
     ![UTF_16LE, UTF_16BE, ISO_2022_JP].contains(&encoding)
-}
-
-/// Whether a line holds nothing: such lines are skipped everywhere.
-pub(crate) fn is_blank(line: &[u8], delimiter: u8) -> bool {
-    line.iter().all(|&byte| matches!(byte, b' ' | b'\t' | b'\r') && byte != delimiter)
 }
 
 /// The text of one block: `bytes[start..end]`, whole lines.
 #[derive(Default)]
 pub(crate) struct Text {
-    /// Kept between blocks, so that it is allocated once.
+    /// The buffer, which is kept between blocks.
     pub bytes: Vec<u8>,
-    /// First byte of the text.
+    /// Start of the text.
     pub start: usize,
-    /// Behind the last byte of the text.
+    /// End of the text.
     pub end: usize,
-    /// Where `bytes[start]` stands in the file.
+    /// Offset of `bytes[start]` in the file.
     pub offset: u64,
-    /// Whether bytes that are no text were replaced by U+FFFD.
+    /// Whether invalid bytes were replaced by U+FFFD.
     pub replaced: bool,
+    /// Number of lines before it, if counted while reading.
+    pub lines_before: Option<u64>,
 }
 
 impl Text {
-    /// The text itself.
+    /// Returns the text.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    fn clear(&mut self, offset: u64) {
+    /// Returns whether it contains only white space and line breaks.
+    pub fn is_blank(&self, delimiter: u8) -> bool {
+        self.as_slice().split(|&byte| byte == b'\n').all(|line| is_blank(line, delimiter))
+    }
+
+    pub fn clear(&mut self, offset: u64) {
         let mut bytes = std::mem::take(&mut self.bytes);
         if bytes.capacity() > KEPT_BYTES_MAX {
             bytes = Vec::new();
@@ -93,7 +108,7 @@ impl Text {
         *self = Self { bytes, offset, ..Self::default() };
     }
 
-    fn decode(&mut self, encoding: &'static Encoding) {
+    pub fn decode(&mut self, encoding: &'static Encoding) {
         let raw = &self.bytes[self.start..self.end];
         if encoding == UTF_8 && std::str::from_utf8(raw).is_ok() {
             return;
@@ -108,16 +123,38 @@ impl Text {
     }
 }
 
-/// One text file, open.
+/// The identity of a file in the file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    file: (u64, u64),
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+impl Identity {
+    fn new(metadata: &Metadata) -> Self {
+        Self {
+            file: (metadata.dev(), metadata.ino()),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
+}
+
+/// An open text file.
 pub(crate) struct TextFile {
     file: File,
     name: String,
     bytes: u64,
     first_line: u64,
     encoding: &'static Encoding,
+    compression: Option<Compression>,
+    /// Whether it is read from front to back, see [`crate::stream`].
+    is_stream: bool,
+    identity: Identity,
     /// Length of the byte order mark.
     mark_bytes: usize,
-    /// Some of the file is missing: nobody can say how many lines there are before the block.
+    /// Parts of the file are missing, so that the number of lines before the block is unknown.
     pub has_holes: bool,
 }
 
@@ -131,37 +168,88 @@ impl TextFile {
             return Err(unreadable(name)(io::ErrorKind::IsADirectory.into()));
         }
         let bytes = metadata.len();
-        let mut opened =
-            Self { file, name: name.to_owned(), bytes, first_line: 0, encoding, mark_bytes: 0, has_holes: false };
-        let mut head = [0; 4];
+        let mut opened = Self {
+            file,
+            name: name.to_owned(),
+            bytes,
+            first_line: 0,
+            encoding,
+            compression: None,
+            is_stream: false,
+            identity: Identity::new(&metadata),
+            mark_bytes: 0,
+            has_holes: false,
+        };
+        let mut head = [0; MAGIC_BYTES];
         let head_length = opened.read_at(&mut head, 0)?;
-        // A mark says what the file is, whatever the options say.
+        if let Some(message) = refusal(named(name.as_bytes()), options.format, &head[..head_length]) {
+            return Err(Error::Kind { path: name.to_owned(), message });
+        }
+        if let Content::Compressed(compression) = content(&head[..head_length]) {
+            (opened.compression, opened.is_stream) = (Some(compression), true);
+            return Ok(opened);
+        }
+        // A byte order mark takes precedence over the options.
         if let Some((marked, mark_bytes)) = Encoding::for_bom(&head[..head_length]) {
-            if !is_splittable(marked) && !options.support_multi_line {
-                return Err(Error::Options(format!(
-                    "{name} is {} text; set support_multi_line: true, or convert it to utf-8",
-                    marked.name()
-                )));
+            if !is_splittable(marked) && !must_be_read(name.as_bytes(), options) {
+                let encoding = marked.name().to_ascii_lowercase();
+                return Err(Error::Options(format!("{name} is {} text; set encoding: {encoding}", marked.name())));
             }
             (opened.encoding, opened.mark_bytes) = (marked, mark_bytes);
+        }
+        if opened.encoding == UTF_8
+            && let Some(message) = unmarked_utf16(&head[..head_length])
+        {
+            return Err(Error::Kind { path: name.to_owned(), message });
+        }
+        if !shows_ends(opened.encoding, options) {
+            opened.is_stream = true;
+            return Ok(opened);
         }
         opened.first_line = opened.find_first_line(options.delimiter)?;
         Ok(opened)
     }
 
-    /// Size.
+    /// Returns the size.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The file, for people.
+    /// Returns the name of the file, for people.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where the first line starts that is not blank: the header, if there is one.
+    /// Returns the start of the first line that is not blank: the header, if there is one.
     pub fn first_line(&self) -> u64 {
         self.first_line
+    }
+
+    /// Returns its compression.
+    pub fn compression(&self) -> Option<Compression> {
+        self.compression
+    }
+
+    /// Returns whether its text can only be read from front to back.
+    pub fn is_stream(&self) -> bool {
+        self.is_stream
+    }
+
+    /// Returns its encoding; for a compressed file, that of the options.
+    pub fn encoding(&self) -> &'static Encoding {
+        self.encoding
+    }
+
+    /// Returns the identity of the file.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Opens the file again, at its beginning.
+    pub fn again(&self) -> io::Result<File> {
+        let mut file = self.file.try_clone()?;
+        file.seek(SeekFrom::Start(0))?;
+        Ok(file)
     }
 
     /// Length of the byte order mark.
@@ -190,7 +278,7 @@ impl TextFile {
         }
     }
 
-    /// Fills `buffer` from `offset` on, as far as the file goes.
+    /// Fills `buffer` from `offset` on, up to the end of the file.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -206,7 +294,7 @@ impl TextFile {
 
     /// Reads the lines that start at a byte offset from `first` to `last`, both included.
     pub fn read_lines(&self, first: u64, last: u64, text: &mut Text) -> Result<()> {
-        // The line break in front of a line that starts at `first`.
+        // The line break before a line that starts at `first`.
         let from = first.saturating_sub(1);
         let last = last.min(self.bytes);
         text.clear(from);
@@ -251,17 +339,7 @@ impl TextFile {
         Ok(())
     }
 
-    /// Reads the first `limit` bytes of the file, which may end within a character or a line.
-    pub fn read_prefix(&self, limit: u64, text: &mut Text) -> Result<()> {
-        text.clear(0);
-        let wanted = usize::try_from(limit.min(self.bytes)).expect("files that are read whole fit into memory");
-        text.end = self.fill(text, 0, wanted)?;
-        text.start = self.mark_bytes.min(text.end);
-        text.decode(self.encoding);
-        Ok(())
-    }
-
-    /// Grows the buffer to at least `to` bytes, reads into it from `at` on, and returns how far it is filled.
+    /// Grows the buffer to at least `to` bytes, reads into it from `at` on, and returns its filled length.
     fn fill(&self, text: &mut Text, at: usize, to: usize) -> Result<usize> {
         if text.bytes.len() < to {
             text.bytes.resize(to, 0);

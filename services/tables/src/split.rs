@@ -1,51 +1,71 @@
-//! Cuts delimited text into rows and cells.
+//! Splits delimited text into rows and cells.
 //!
 //! The one idea: a pass over the text, 64 bytes at a time, marks the few bytes that can end a cell; only those are
-//! looked at one by one. The pass writes where cells end into an index, and the columns are then parsed one after the
-//! other from it, each in a tight loop of its own. The index covers a few hundred rows at a time, so that it and the
-//! text it points into stay in the processor's cache.
+//! examined one by one. The pass writes the ends of cells into an index, and the columns are then parsed one after the
+//! other from it, each in its own tight loop. The index covers a few hundred rows at a time, so that it and its
+//! text stay in the processor's cache.
 
-use crate::source::is_blank;
+use std::ops::Range;
 
-/// Cells in the index of one chunk.
+use protocol::{MismatchPolicy, TableFormat, TableOptions};
+
+/// Returns whether a line is blank. Blank lines are skipped everywhere.
+pub(crate) fn is_blank(line: &[u8], delimiter: u8) -> bool {
+    line.iter().all(|&byte| matches!(byte, b' ' | b'\t' | b'\r') && byte != delimiter)
+}
+
+/// Returns whether a record may contain line breaks.
+pub(crate) fn is_multi_line(options: &TableOptions) -> bool {
+    options.support_multi_line && matches!(options.format, TableFormat::Csv | TableFormat::Tsv)
+}
+
+/// Returns the splitter for `options`.
+pub(crate) fn splitter(options: &TableOptions) -> Splitter {
+    let drop_ragged = options.on_type_mismatch == MismatchPolicy::Error;
+    Splitter { delimiter: options.delimiter, multi_line: is_multi_line(options), drop_ragged }
+}
+
+/// Number of cells in the index of one chunk.
 const INDEX_CELLS: usize = 16 * 1024;
 
-/// How to tell cells and rows apart.
+/// The rules that separate cells and rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Splitter {
-    /// Between two cells of a row.
+    /// The delimiter between two cells of a row.
     pub delimiter: u8,
-    /// Whether a line break in a quoted cell belongs to the cell. Otherwise it ends the row, quoted or not.
+    /// Whether a line break in a quoted cell belongs to the cell. Otherwise it ends the row.
     pub multi_line: bool,
-    /// Leave rows out that have too few or too many cells. They are reported in either case.
+    /// Whether to leave out rows with too few or too many cells. They are reported in any case.
     pub drop_ragged: bool,
 }
 
-/// A row whose number of cells is not that of the table.
+/// A row with a wrong number of cells, or that ends within quotes.
 pub(crate) struct Ragged {
-    /// Where it starts in the text.
+    /// Its start in the text.
     pub position: usize,
     /// Number of its cells.
     pub cells: usize,
+    /// It ends within quotes, so that the next line is probably its rest.
+    pub is_broken: bool,
 }
 
-/// Where the cells of a few rows are.
+/// The positions of the cells of some rows.
 #[derive(Default)]
 pub(crate) struct Rows {
-    /// For each row: where it starts minus one, then where each of its cells ends; relative to `base`.
+    /// For each row: its start minus one, then the end of each of its cells; relative to `base`.
     index: Vec<u32>,
     base: usize,
     columns: usize,
     /// Number of rows.
     pub count: usize,
-    /// Rows with too few or too many cells, those left out included.
+    /// Rows with too few or too many cells, or that end within quotes, including those left out.
     pub ragged: Vec<Ragged>,
-    /// The text ended within quotes.
+    /// Whether the text ended within quotes, in a row that is not left out.
     pub unterminated: bool,
 }
 
 impl Rows {
-    /// The cells of one column as `(start, end)`. A missing cell has `start > end`.
+    /// Returns the cells of one column as `(start, end)`. A missing cell has `start > end`.
     pub fn cells(&self, column: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let base = self.base;
         self.index[..self.count * (self.columns + 1)]
@@ -55,7 +75,7 @@ impl Rows {
 }
 
 impl Splitter {
-    /// Indexes the next rows of `text`, at most `rows_max`, and returns where the first row behind them starts.
+    /// Indexes the next rows of `text`, at most `rows_max`, and returns the start of the first row after them.
     pub fn split(&self, text: &[u8], from: usize, columns: usize, rows_max: usize, rows: &mut Rows) -> usize {
         let stride = columns + 1;
         let rows_max = rows_max.min(INDEX_CELLS / stride).max(1);
@@ -79,10 +99,12 @@ impl Splitter {
                     marks = self.marks(tail, window);
                     continue;
                 }
-                rows.unterminated = quoted && self.multi_line;
+                let kept = rows.count;
                 if row < tail.len() {
-                    self.end_row(tail, row, tail.len(), cells, rows);
+                    self.end_row(tail, row..tail.len(), cells, quoted && !self.multi_line, rows);
                 }
+                // A row that is left out is reported as such.
+                rows.unterminated = quoted && self.multi_line && rows.count > kept;
                 return text.len();
             }
             let at = window + marks.trailing_zeros() as usize;
@@ -101,14 +123,14 @@ impl Splitter {
                 if quoted && self.multi_line {
                     continue;
                 }
-                self.end_row(tail, row, at, cells, rows);
+                self.end_row(tail, row..at, cells, quoted, rows);
                 (row, cell, cells, quoted) = (at + 1, at + 1, 0, false);
                 if rows.count == rows_max || row > u32::MAX as usize / 4 {
                     return from + row;
                 }
                 entry = &mut rows.index[rows.count * stride..][..stride];
             } else if quoted {
-                // Closes the cell, or is the first of two that stand for one.
+                // Closes the quotes, or is the first of two quotes that represent one.
                 quoted = false;
                 after_quote = at + 1;
             } else if at == cell || at == after_quote {
@@ -117,8 +139,9 @@ impl Splitter {
         }
     }
 
-    /// Takes the row `tail[row..end]` into the index. `cells` delimiters were found in it.
-    fn end_row(&self, tail: &[u8], row: usize, mut end: usize, cells: usize, rows: &mut Rows) {
+    /// Adds the row `tail[place]` with `cells` delimiters to the index. `is_broken` says whether it ends within quotes.
+    fn end_row(&self, tail: &[u8], place: Range<usize>, cells: usize, is_broken: bool, rows: &mut Rows) {
+        let Range { start: row, mut end } = place;
         if end > row && tail[end - 1] == b'\r' {
             end -= 1;
         }
@@ -130,7 +153,7 @@ impl Splitter {
         entry[0] = (row as u32).wrapping_sub(1);
         let found = cells + 1;
         if found <= columns {
-            // Cells that are not there end before they start.
+            // Missing cells end before they start.
             entry[found..].fill(end as u32);
         }
         let ragged = if found > columns {
@@ -140,15 +163,16 @@ impl Splitter {
         } else {
             found < columns
         };
+        let ragged = ragged || is_broken;
         if ragged {
-            rows.ragged.push(Ragged { position: rows.base + row, cells: found });
+            rows.ragged.push(Ragged { position: rows.base + row, cells: found, is_broken });
         }
         if !(ragged && self.drop_ragged) {
             rows.count += 1;
         }
     }
 
-    /// One bit for each of 64 bytes: whether it can end a cell.
+    /// Returns one bit for each of 64 bytes: whether it can end a cell.
     #[inline]
     fn marks(&self, tail: &[u8], window: usize) -> u64 {
         match tail[window..].first_chunk::<64>() {
@@ -164,7 +188,7 @@ impl Splitter {
 
     #[inline]
     fn marks_of(&self, chunk: &[u8; 64]) -> u64 {
-        // Written so that the compiler makes vector instructions of it: bytes of 0 or 1 first, then eight of them at
+        // The compiler turns this into vector instructions: bytes of 0 or 1 first, then eight of them at
         // a time into eight bits by one multiplication.
         const GATHER: u64 = 0x0102_0408_1020_4080;
         let mut flags = [0u8; 64];
@@ -179,7 +203,7 @@ impl Splitter {
     }
 }
 
-/// The content of a cell without its quotes. `scratch` holds it where quotes in it had to be resolved.
+/// Returns the content of a cell without its quotes. `scratch` contains it if it has doubled quotes.
 pub(crate) fn unquote<'a>(cell: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
     let [b'"', inner @ ..] = cell else { return cell };
     if let [plain @ .., b'"'] = inner
@@ -197,7 +221,7 @@ pub(crate) fn unquote<'a>(cell: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] 
         scratch.extend_from_slice(&rest[..quote]);
         rest = &rest[quote + 1..];
         let [b'"', behind @ ..] = rest else {
-            // What follows the closing quote is taken as it stands.
+            // Text after the closing quote is kept unchanged.
             scratch.extend_from_slice(rest);
             return scratch;
         };
@@ -206,16 +230,27 @@ pub(crate) fn unquote<'a>(cell: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] 
     }
 }
 
-/// The cells of the first row of `text` that is not blank, and where the next row starts.
-pub(crate) fn first_row(splitter: Splitter, text: &[u8]) -> (Vec<String>, usize) {
+/// The first row of a text.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct FirstRow {
+    /// Its cells; empty if the text is blank.
+    pub cells: Vec<String>,
+    /// It ends within quotes.
+    pub is_broken: bool,
+    /// Start of the next row.
+    pub next: usize,
+}
+
+/// Returns the first row of `text` that is not blank.
+pub(crate) fn first_row(splitter: Splitter, text: &[u8]) -> FirstRow {
     let splitter = Splitter { drop_ragged: false, ..splitter };
     let mut rows = Rows::default();
     let next = splitter.split(text, 0, 0, 1, &mut rows);
-    let columns = match rows.ragged.first() {
-        Some(row) => row.cells,
-        // A row of nothing but delimiters is not ragged in a table without columns.
-        None if rows.count == 1 => memchr::memchr_iter(splitter.delimiter, &text[..next]).count() + 1,
-        None => return (Vec::new(), next),
+    let (columns, is_broken) = match rows.ragged.first() {
+        Some(row) => (row.cells, row.is_broken),
+        // A row of only delimiters is not ragged in a table without columns.
+        None if rows.count == 1 => (memchr::memchr_iter(splitter.delimiter, &text[..next]).count() + 1, false),
+        None => return FirstRow { next, ..FirstRow::default() },
     };
     splitter.split(text, 0, columns, 1, &mut rows);
     let mut scratch = Vec::new();
@@ -223,7 +258,7 @@ pub(crate) fn first_row(splitter: Splitter, text: &[u8]) -> (Vec<String>, usize)
         let (start, end) = rows.cells(column).next().expect("one row was split");
         String::from_utf8_lossy(unquote(&text[start..end], &mut scratch)).into_owned()
     });
-    (cells.collect(), next)
+    FirstRow { cells: cells.collect(), is_broken, next }
 }
 
 #[cfg(test)]
@@ -252,7 +287,7 @@ mod tests {
         table
     }
 
-    /// What the cells of a text are, told one byte at a time.
+    /// Splits a text into cells, one byte at a time.
     fn reference(text: &[u8], columns: usize, multi_line: bool) -> Vec<Vec<Option<String>>> {
         let mut table = Vec::new();
         let mut at = 0;
@@ -301,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn quotes_are_only_special_at_the_start_of_a_cell() {
+    fn quotes_are_special_only_at_the_start_of_a_cell() {
         let table = split_all(PLAIN, b"\"a,b\",c\"d\n\"x\"\"y\",\"p\"q\"\n", 2);
         let expected = [["a,b", "c\"d"], ["x\"y", "pq\""]].map(|row| row.map(|cell| Some(cell.to_owned())).to_vec());
         assert_eq!(table, expected);
     }
 
     #[test]
-    fn a_line_break_in_quotes_ends_the_row_unless_multi_line() {
+    fn quoted_line_break_ends_the_row_unless_multi_line() {
         let text = b"1,\"a\nb\"\n";
         assert_eq!(split_all(PLAIN, text, 2).len(), 2);
         let table = split_all(Splitter { multi_line: true, ..PLAIN }, text, 2);
@@ -316,21 +351,37 @@ mod tests {
     }
 
     #[test]
-    fn ragged_rows_are_told_but_trailing_delimiters_are_not() {
+    fn row_that_ends_within_quotes_is_reported_for_any_width() {
+        let mut rows = Rows::default();
+        let text = b"1,\"a\nb\"\n2,\"c\"\n3,\"d";
+        PLAIN.split(text, 0, 2, 9, &mut rows);
+        let broken: Vec<_> = rows.ragged.iter().map(|row| (row.position, row.cells, row.is_broken)).collect();
+        assert_eq!(broken, [(0, 2, true), (5, 1, false), (14, 2, true)]);
+        Splitter { drop_ragged: true, ..PLAIN }.split(text, 0, 2, 9, &mut rows);
+        assert_eq!(rows.count, 1, "strict jobs do not take them");
+        Splitter { multi_line: true, ..PLAIN }.split(text, 0, 2, 9, &mut rows);
+        assert!(rows.ragged.is_empty() && rows.unterminated);
+    }
+
+    #[test]
+    fn ragged_rows_are_reported_and_trailing_delimiters_are_not() {
         let mut rows = Rows::default();
         let text = b"1,2\n1\n1,2,3\n1,2,,\n";
         assert_eq!(PLAIN.split(text, 0, 2, 9, &mut rows), text.len());
         let ragged: Vec<_> = rows.ragged.iter().map(|row| (row.position, row.cells)).collect();
         assert_eq!((rows.count, ragged), (4, vec![(4, 1), (6, 3)]));
+        assert!(rows.ragged.iter().all(|row| !row.is_broken));
         Splitter { drop_ragged: true, ..PLAIN }.split(text, 0, 2, 9, &mut rows);
         assert_eq!((rows.count, rows.ragged.len()), (2, 2));
     }
 
     #[test]
-    fn the_first_row_tells_its_own_width() {
-        assert_eq!(first_row(PLAIN, b"\n\na,\"b \"\"c\"\nd"), (vec!["a".to_owned(), "b \"c".to_owned()], 12));
-        assert_eq!(first_row(PLAIN, b",,\n").0, ["", "", ""]);
-        assert_eq!(first_row(PLAIN, b"").0, Vec::<String>::new());
+    fn first_row_has_its_own_width() {
+        let first = first_row(PLAIN, b"\n\na,\"b \"\"c\"\nd");
+        assert_eq!((first.cells, first.is_broken, first.next), (vec!["a".to_owned(), "b \"c".to_owned()], false, 12));
+        assert_eq!(first_row(PLAIN, b",,\n").cells, ["", "", ""]);
+        assert_eq!(first_row(PLAIN, b""), FirstRow::default());
+        assert!(first_row(PLAIN, b"a,\"b\nc\",d\n").is_broken);
     }
 
     proptest! {

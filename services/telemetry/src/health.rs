@@ -1,22 +1,21 @@
-//! Whether a role makes progress: each of its loops, and each thing that it waits for, is a [`Duty`] that must show signs
-//! of life. A role is ill when one of them has not for longer than is allowed.
+//! Whether a role makes progress. Each of its loops, and each service that it calls, is a [`Duty`] that must show signs
+//! of life. A role is unhealthy if one of them is overdue for longer than a limit.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// How a role is. Clones are the same one.
+/// The health of a role. Clones share it.
 #[derive(Clone)]
 pub struct Health(Arc<Shared>);
 
 struct Shared {
-    /// A duty may be overdue for so long.
+    /// A duty may be overdue for this long.
     limit: Duration,
     began: Instant,
     duties: Mutex<Vec<Weak<State>>>,
-    /// Why the role is not to be relied on (yet, or any more); `None`: it is.
-    not_ready: Mutex<Option<&'static str>>,
+    not_ready: Mutex<Option<NotReady>>,
 }
 
 struct State {
@@ -28,31 +27,52 @@ struct State {
 /// No sign of life is due.
 const NOTHING: u64 = u64::MAX;
 
-/// Something that must happen again and again. It ends when it is dropped.
+/// A duty that must show signs of life until it is dropped.
 pub struct Duty {
     began: Instant,
     state: Arc<State>,
 }
 
+/// Why a role is unhealthy.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no sign of life of {duty} for {} s", overdue.as_secs())]
+pub struct Unhealthy {
+    /// Name of the duty.
+    pub duty: String,
+    /// Time since its sign of life was due.
+    pub overdue: Duration,
+}
+
+/// Why a role is not ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotReady {
+    /// Not all of its services have answered.
+    #[error("it is starting")]
+    Starting,
+    /// It accepts nothing new.
+    #[error("it is ending")]
+    Ending,
+}
+
 impl Health {
-    /// Of a role that is starting, and that may stand still for so long.
+    /// Creates the health of a role that is starting, and whose duties may be overdue for `limit`.
     pub fn new(limit: Duration) -> Self {
         Self(Arc::new(Shared {
             limit,
             began: Instant::now(),
             duties: Mutex::default(),
-            not_ready: Mutex::new(Some("it is starting")),
+            not_ready: Mutex::new(Some(NotReady::Starting)),
         }))
     }
 
-    /// A loop, which must come round. `name`: which one, for people.
+    /// Adds a loop, which must call [`Duty::beat`] in each round. `name` is for people.
     pub fn coming_round(&self, name: impl Into<String>) -> Duty {
         let duty = self.answering(name);
         duty.beat();
         duty
     }
 
-    /// Somebody who is asked, and must answer.
+    /// Adds a service, which must answer calls.
     pub fn answering(&self, name: impl Into<String>) -> Duty {
         let state = Arc::new(State { name: name.into(), due: AtomicU64::new(NOTHING) });
         let mut duties = self.0.duties.lock().expect("no holder panics");
@@ -61,8 +81,8 @@ impl Health {
         Duty { began: self.0.began, state }
     }
 
-    /// Whether every duty is done; in the error, which is not, in one line.
-    pub fn check(&self) -> Result<(), String> {
+    /// Checks every duty. The error names the one that is overdue for the longest time.
+    pub fn check(&self) -> Result<(), Unhealthy> {
         let now = self.0.began.elapsed();
         let duties = self.0.duties.lock().expect("no holder panics");
         let overdue = duties.iter().filter_map(Weak::upgrade).filter_map(|state| {
@@ -72,27 +92,27 @@ impl Health {
         });
         match overdue.max_by_key(|(overdue, _)| *overdue) {
             None => Ok(()),
-            Some((overdue, state)) => Err(format!("no sign of life of {} for {} s", state.name, overdue.as_secs())),
+            Some((overdue, state)) => Err(Unhealthy { duty: state.name.clone(), overdue }),
         }
     }
 
-    /// Everything the role needs has answered.
+    /// Notes that all services of the role have answered.
     pub fn ready(&self) {
         *self.0.not_ready.lock().expect("no holder panics") = None;
     }
 
-    /// The role ends, and takes nothing new.
+    /// Notes that the role ends and accepts nothing new.
     pub fn ending(&self) {
-        *self.0.not_ready.lock().expect("no holder panics") = Some("it is ending");
+        *self.0.not_ready.lock().expect("no holder panics") = Some(NotReady::Ending);
     }
 
-    /// Whether the role can be relied on; in the error, why not.
-    pub fn check_ready(&self) -> Result<(), &'static str> {
+    /// Checks whether the role is ready.
+    pub fn check_ready(&self) -> Result<(), NotReady> {
         self.0.not_ready.lock().expect("no holder panics").map_or(Ok(()), Err)
     }
 }
 
-/// Nobody looks.
+/// Without a limit.
 impl Default for Health {
     fn default() -> Self {
         Self::new(Duration::MAX)
@@ -100,17 +120,17 @@ impl Default for Health {
 }
 
 impl Duty {
-    /// The loop has come round.
+    /// Notes that the loop has completed a round.
     pub fn beat(&self) {
         self.state.due.store(self.after(Duration::ZERO), Ordering::Relaxed);
     }
 
-    /// An answer is asked for, and may take so long. A question that waits for its answer already is not put off.
+    /// Notes a call that may take as long as `wait`. A further call does not extend the deadline of an unanswered one.
     pub fn asked(&self, wait: Duration) {
         let _ = self.state.due.compare_exchange(NOTHING, self.after(wait), Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// An answer has come, or nobody waits for one any more.
+    /// Notes an answer, or that the role no longer waits for it.
     pub fn answered(&self) {
         self.state.due.store(NOTHING, Ordering::Relaxed);
     }
@@ -136,62 +156,61 @@ impl fmt::Debug for Duty {
 mod tests {
     use super::*;
 
-    /// Nothing may be overdue, so that time need not pass: what is due now is overdue at the next look that a clock can
-    /// tell from this one.
+    /// Returns a health with the limit 0: a duty that is due now is overdue as soon as the clock advances.
     fn strict() -> Health {
         Health::new(Duration::ZERO)
     }
 
-    fn until_ill(health: &Health) -> String {
+    fn until_unhealthy(health: &Health) -> String {
         loop {
-            if let Err(why) = health.check() {
-                return why;
+            if let Err(error) = health.check() {
+                return error.to_string();
             }
             std::hint::spin_loop();
         }
     }
 
     #[test]
-    fn a_loop_that_does_not_come_round_is_named_and_one_that_ended_is_not_missed() {
+    fn stuck_loop_is_named_until_it_ends() {
         let health = strict();
         let duty = health.coming_round("the loop of the node");
-        assert_eq!(until_ill(&health), "no sign of life of the loop of the node for 0 s");
+        assert_eq!(until_unhealthy(&health), "no sign of life of the loop of the node for 0 s");
         drop(duty);
         assert_eq!(health.check(), Ok(()));
     }
 
     #[test]
-    fn who_is_not_asked_need_not_answer() {
+    fn only_a_call_makes_an_answer_due() {
         let health = strict();
         let queue = health.answering("the queue");
         assert_eq!(health.check(), Ok(()));
         queue.asked(Duration::ZERO);
-        until_ill(&health);
+        until_unhealthy(&health);
         queue.answered();
         assert_eq!(health.check(), Ok(()));
     }
 
     #[test]
-    fn asking_again_puts_nothing_off() {
+    fn further_call_does_not_extend_the_deadline() {
         let health = strict();
         let queue = health.answering("the queue");
         queue.asked(Duration::ZERO);
         queue.asked(Duration::from_secs(3600));
-        until_ill(&health);
+        until_unhealthy(&health);
         queue.answered();
         queue.asked(Duration::from_secs(3600));
         assert_eq!(health.check(), Ok(()), "a long wait was announced");
     }
 
     #[test]
-    fn a_role_that_may_stand_still_is_well() {
+    fn role_without_limit_is_healthy_and_ready_between_start_and_end() {
         let health = Health::default();
         let _duty = health.coming_round("the loop");
         assert_eq!(health.check(), Ok(()));
-        assert_eq!(health.check_ready(), Err("it is starting"));
+        assert_eq!(health.check_ready(), Err(NotReady::Starting));
         health.ready();
         assert_eq!(health.check_ready(), Ok(()));
         health.ending();
-        assert_eq!(health.check_ready(), Err("it is ending"));
+        assert_eq!(health.check_ready(), Err(NotReady::Ending));
     }
 }

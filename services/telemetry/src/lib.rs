@@ -1,7 +1,7 @@
-//! What a role tells about itself while it works, for machines that watch it.
+//! Health, metrics and traces of a role, for monitoring.
 //!
-//! The one idea: a role only notes what happens, at the place where it happens, and at the price of an atomic store.
-//! Who looks at it, and whether anybody does, is decided by the executable.
+//! A role records events where they happen, at the cost of an atomic store. The executable decides whether and where to
+//! publish them.
 
 mod health;
 pub mod metrics;

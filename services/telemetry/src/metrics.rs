@@ -1,10 +1,10 @@
-//! What a role counts, under the names that a Prometheus scrape shows.
+//! The metrics of a role, under the names in a Prometheus scrape.
 //!
-//! Names follow the OpenTelemetry conventions for messaging where these have one, and begin with `gristmill_` elsewhere.
-//! Every series exists from the start, so that an alert sees a zero and not an absence. `OBSERVABILITY.md` describes
-//! each; a test compares it with a scrape.
+//! Names follow the OpenTelemetry conventions for messaging if there is one, else they begin with `gristmill_`. Every
+//! series exists from the start, so that an alert gets a zero instead of no data. `OBSERVABILITY.md` describes each
+//! metric; a test compares it with a scrape.
 //!
-//! Counters are atomic, and are added to once for many mini-batches where these are quick.
+//! Counters are atomic. Quick mini-batches update them once for many.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -26,29 +26,29 @@ pub type FloatGauge = Gauge<f64, AtomicU64>;
 
 /// Which queue of a target.
 pub const DESTINATION: &str = "messaging_destination_name";
-/// What is done with a queue, or with a message.
+/// Operation on a queue or a message.
 pub const OPERATION: &str = "messaging_operation_name";
-/// Why it failed; empty when it did not.
+/// Why it failed; empty for a success.
 pub const ERROR: &str = "error_type";
 /// How something ended.
 pub const OUTCOME: &str = "outcome";
-/// How something is.
+/// State.
 pub const STATE: &str = "state";
 
 /// The destination of descriptors.
 pub const TASKS: &str = "tasks";
 /// The destination of outcomes.
 pub const RESULTS: &str = "results";
-/// The destination of messages that nobody can read.
+/// The destination of messages that cannot be read.
 pub const DEAD_LETTERS: &str = "dead-letters";
 
 /// From a quick local call to a long poll.
 const CALL_SECONDS: [f64; 12] = [0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 10.0, 30.0];
-/// From a run that does nothing to the longest that jobs allow in practice.
+/// From an empty run to the longest that jobs allow in practice.
 const PROCESS_SECONDS: [f64; 14] =
     [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0];
 
-/// Every metric of this process. They count whether anybody looks or not.
+/// Every metric of this process, recorded whether or not it is scraped.
 #[derive(Debug)]
 pub struct Metrics {
     /// Calls of a queue: [`DESTINATION`], [`OPERATION`], [`ERROR`].
@@ -89,7 +89,7 @@ pub struct Metrics {
     pub queue_messages: Family<Labels<2>, Gauge>,
 }
 
-/// Which role is scraped: each shows what it has.
+/// A role, which selects the metrics of a scrape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// `gristmill worker`.
@@ -107,7 +107,7 @@ impl Role {
     }
 }
 
-/// The metrics of this process.
+/// Returns the metrics of this process.
 pub fn metrics() -> &'static Metrics {
     static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
     &METRICS
@@ -137,13 +137,13 @@ impl Metrics {
         }
     }
 
-    /// The role has got somewhere.
+    /// Records that the role has made progress.
     pub fn progressed(&self) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         self.last_progress.set(now.as_secs_f64());
     }
 
-    /// What a scrape of this role shows. `system`: the broker, as OpenTelemetry names it.
+    /// Returns the metrics of a role. `system`: the broker, as OpenTelemetry names it.
     fn registry(&self, role: Role, system: &'static str) -> Registry {
         let mut root = Registry::default();
         let about = [("role", role.word()), ("version", env!("CARGO_PKG_VERSION"))];
@@ -157,7 +157,7 @@ impl Metrics {
         let _ = self.messages_consumed.get_or_create(&[(DESTINATION, own.0), (OPERATION, "receive")]);
         let _ = self.messages_sent.get_or_create(&[(DESTINATION, own.1), (OPERATION, "send")]);
         let messaging = root.sub_registry_with_label(("messaging_system".into(), system.into()));
-        let mut show = Shown(messaging);
+        let mut show = Registration(messaging);
         show.seconds("messaging_client_operation_duration", "Calls of a queue", &self.queue_calls);
         show.as_is("messaging_client_sent_messages", "Messages sent", &self.messages_sent);
         show.as_is("messaging_client_consumed_messages", "Messages received", &self.messages_consumed);
@@ -166,7 +166,7 @@ impl Metrics {
         } else {
             show.as_is("gristmill_queue_messages", "Messages in a queue, approximately", &self.queue_messages);
         }
-        let mut show = Shown(&mut root);
+        let mut show = Registration(&mut root);
         let jobs_open = "Jobs that are worked on (worker), or whose results are committed (reducer)";
         show.as_is("gristmill_jobs_open", jobs_open, &self.jobs_open);
         let last_progress = "When an attempt was last announced (worker), or a result committed (reducer)";
@@ -179,7 +179,7 @@ impl Metrics {
         root
     }
 
-    fn show_worker(&self, show: &mut Shown) {
+    fn show_worker(&self, show: &mut Registration) {
         for outcome in ["succeeded", "failed"] {
             let _ = self.items.get_or_create(&[(OUTCOME, outcome)]);
         }
@@ -191,7 +191,7 @@ impl Metrics {
         show.as_is("gristmill_leases_lost", "Leases that ended before the work was announced", &self.leases_lost);
     }
 
-    fn show_reducer(&self, show: &mut Shown) {
+    fn show_reducer(&self, show: &mut Registration) {
         for outcome in ["succeeded", "failed"] {
             let _ = self.mini_batches.get_or_create(&[(OUTCOME, outcome)]);
         }
@@ -210,10 +210,10 @@ impl Metrics {
     }
 }
 
-/// A registry that takes clones: the metrics themselves are shared.
-struct Shown<'a>(&'a mut Registry);
+/// Registers clones, which share their values with the metrics.
+struct Registration<'a>(&'a mut Registry);
 
-impl Shown<'_> {
+impl Registration<'_> {
     fn as_is(&mut self, name: &str, help: &str, metric: &(impl Metric + Clone)) {
         self.0.register(name, help, metric.clone());
     }
@@ -227,11 +227,11 @@ impl Shown<'_> {
     }
 }
 
-/// What a scrape of one role shows.
+/// The metrics of one role, for scrapes.
 pub struct Scrape(Registry);
 
 impl Scrape {
-    /// Of this process, which has this role. `system`: the broker, as OpenTelemetry names it.
+    /// Selects the metrics of a role. `system`: the broker, as OpenTelemetry names it.
     pub fn of(role: Role, system: &'static str) -> Self {
         Self(metrics().registry(role, system))
     }
@@ -239,10 +239,10 @@ impl Scrape {
     /// The content type of [`text`](Self::text).
     pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-    /// What the metrics are now.
+    /// Returns the current values.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        encode(&mut text, &self.0).expect("a string takes everything");
+        encode(&mut text, &self.0).expect("writing to a string cannot fail");
         text
     }
 }
@@ -253,7 +253,7 @@ impl fmt::Debug for Scrape {
     }
 }
 
-/// One part of a gauge to which several contribute. It goes with its owner.
+/// One contribution to a shared gauge, removed when it is dropped.
 #[derive(Debug)]
 pub struct Share {
     gauge: Gauge,
@@ -261,12 +261,12 @@ pub struct Share {
 }
 
 impl Share {
-    /// Nothing yet.
+    /// Creates a share of 0.
     pub fn of(gauge: &Gauge) -> Self {
         Self { gauge: gauge.clone(), value: 0 }
     }
 
-    /// Makes this share that large.
+    /// Sets this share.
     pub fn set(&mut self, value: usize) {
         let value = i64::try_from(value).unwrap_or(i64::MAX);
         self.gauge.inc_by(value - self.value);
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gauge_is_the_sum_of_its_shares() {
+    fn gauge_is_the_sum_of_its_shares() {
         let gauge = Gauge::default();
         let (mut first, mut second) = (Share::of(&gauge), Share::of(&gauge));
         first.set(5);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn every_series_of_a_role_is_there_before_anything_happens() {
+    fn every_series_of_a_role_exists_from_the_start() {
         for (role, series) in [
             (Role::Worker, "gristmill_items_total{outcome=\"failed\"} 0"),
             (Role::Worker, "gristmill_leases_lost_total 0"),

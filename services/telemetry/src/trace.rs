@@ -1,7 +1,8 @@
-//! One trace for each mini-batch: the partitioner begins it, and every later step continues what its message carries.
+//! One trace for each mini-batch: the partitioner begins it, and every later step continues the trace that its message
+//! carries.
 //!
-//! A step is told as a whole when it is over, so that nothing is kept open while many mini-batches are under way. Who
-//! wants to know them installs a recorder; without one, a step costs a look at whether there is one.
+//! A step is recorded as a whole when it has ended, so that no step stays open while many mini-batches are in progress.
+//! Steps go to the installed recorder; without one, a step costs one check.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
@@ -13,30 +14,30 @@ use protocol::TraceParent;
 pub struct Step {
     /// `create tasks`, `process tasks`, `process results`.
     pub name: &'static str,
-    /// What it does with messages.
+    /// Its relation to messages.
     pub kind: StepKind,
-    /// The step whose message began it; `None`: it is the first.
+    /// The step that sent its message; `None`: it is the first.
     pub parent: Option<TraceParent>,
-    /// When it began.
+    /// Start.
     pub began: SystemTime,
-    /// How long it took.
+    /// Duration.
     pub took: Duration,
-    /// What is worth knowing of it.
+    /// Attributes.
     pub fields: Vec<(&'static str, Value)>,
-    /// Why it failed, in a word.
+    /// Why it failed, in one word.
     pub error: Option<&'static str>,
 }
 
-/// What a step does with messages.
+/// The relation of a step to messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
-    /// Its message begins another step.
+    /// It sends a message, which begins another step.
     Producer,
-    /// A message began it.
+    /// It began with a message.
     Consumer,
 }
 
-/// What a field says.
+/// The value of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// A name.
@@ -57,12 +58,12 @@ impl From<u64> for Value {
     }
 }
 
-/// Keeps a step, and says how the next refers to it. `None`: nobody wants to know.
+/// Records a step, and returns the reference that the next step uses as its parent; `None`: the step was not recorded.
 pub type Recorder = Box<dyn Fn(Step) -> Option<TraceParent> + Send + Sync>;
 
 static RECORDER: OnceLock<Recorder> = OnceLock::new();
 
-/// From now on steps are told to this recorder. The first one stays.
+/// Sets the recorder of steps. Later calls have no effect.
 pub fn install(recorder: Recorder) {
     let _ = RECORDER.set(recorder);
 }
@@ -72,8 +73,8 @@ pub fn begin(step: impl FnOnce() -> Step) -> Option<TraceParent> {
     RECORDER.get().and_then(|recorder| recorder(step()))
 }
 
-/// Continues the trace of a message, if it has one that is recorded. What the next message carries: this step, or, where
-/// nobody records it, the one before.
+/// Continues the trace of a message, if it is recorded. Returns the parent for the next message: this step, or the step
+/// before if this one was not recorded.
 pub fn go_on(parent: Option<TraceParent>, step: impl FnOnce() -> Step) -> Option<TraceParent> {
     let recorder = RECORDER.get().filter(|_| parent.is_some_and(|parent| parent.is_sampled()));
     recorder.and_then(|recorder| recorder(Step { parent, ..step() })).or(parent)

@@ -1,67 +1,80 @@
-//! One job on one node: one loop that decides. It is the only one that receives from the task queue, hands mini-batches
-//! to processes, and judges how they end; everything else (receiving, preparing, each process, announcing) runs beside
-//! it and reports to it.
+//! One job on one node: executes the actions of the scheduler, and reports events to it.
 //!
-//! A delivery moves through: received → waiting to be prepared → being prepared → waiting for a process → in the pipe
-//! of a process → announced. Its lease is held all the way.
+//! One loop reports events and executes actions. Receiving, preparing, announcing and each process have tasks of their
+//! own. [`crate::scheduler`] makes every decision.
 
+mod actions;
+mod examine;
 mod processes;
-mod receive;
-mod stop;
-mod watch;
+mod reports;
+mod stacks;
 
-use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use bytes::Bytes;
-use protocol::{Descriptor, JobSpec, ResultEvent, SLOT_PHASES};
-use queue::{Delivery, Queue};
+use protocol::{Descriptor, JobSpec, ResultEvent, SLOT_PHASES, milliseconds_since_epoch};
+use queue::Queue;
 use storage::JobStore;
 use telemetry::metrics::STATE;
 use telemetry::{Health, Share, metrics};
-use tokio::sync::{mpsc, watch as channel};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::announce::{Announcement, Announcements, Announcer, Outcome, RowsRoom, give_back};
+use crate::announce::{Announcements, Announcer, give_back, tell};
 use crate::gpu::GpuIndices;
-use crate::lease::{LeaseId, Leases};
+use crate::lease::{LeaseId, Leases, Received};
 use crate::node_log::NodeLog;
-use crate::prepare::{self, Preparer};
+use crate::prepare::{Preparation, Preparer};
 use crate::python_process::Report;
-use crate::slot::{Ending, InPipe, Prepared, Worker, conclude};
+use crate::scheduler::{
+    Config, Event, Moment, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Stop, wait_of_node,
+};
 use crate::{Crash, monitor};
-use processes::Slot;
+use processes::Running;
 
-/// How often processes are looked at for timeouts.
+/// Time between two ticks of the scheduler.
 const TICK: Duration = Duration::from_millis(50);
-/// How long `shutdown()` and the end of the interpreter may take.
-const SHUTDOWN_TIME: Duration = Duration::from_secs(30);
+/// Longest wait for the end of killed processes.
+const END_TIME: Duration = Duration::from_secs(2);
 
-/// What the agent should do. Values only ever get larger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stop {
-    /// Work.
-    No,
-    /// The job is done: let processes call `shutdown()` and end.
-    Finish,
-    /// Take nothing new, give back what has not begun, finish what runs if that is soon.
-    Drain,
-    /// Kill what runs, give everything back.
-    Kill,
-}
-
-/// How long things may take that no job decides.
+/// Time limits that do not depend on the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long a delivery stays invisible without news of its node. Leases are extended three times as often.
+    /// How long a delivery stays invisible without an extension. The agent extends leases three times in each step.
     pub lease_step: Duration,
-    /// How long a draining agent lets `run()` finish what it has begun.
+    /// How long a draining agent waits for `run()`.
     pub grace: Duration,
-    /// How long a queue that does not answer is waited for, before the agent gives up with everything still leased.
+    /// How long the agent retries calls of a queue that is unavailable, before it fails and keeps everything leased.
     pub patience: Duration,
+}
+
+/// Provisions a job on a node (installs packages, downloads reference data), and reports to the job if that takes long.
+pub async fn report_provisioning<T>(
+    results: &dyn Queue,
+    job_id: &str,
+    node: &str,
+    provisioning: impl Future<Output = T>,
+) -> T {
+    let began = Instant::now();
+    let mut provisioning = std::pin::pin!(provisioning);
+    let mut pause = NOTICE_AFTER_MAX;
+    loop {
+        tokio::select! {
+            provisioned = &mut provisioning => return provisioned,
+            () = tokio::time::sleep(pause) => {
+                pause = NOTICE_AGAIN;
+                let detail = "making the Python environment, or fetching side inputs".to_owned();
+                let waiting = wait_of_node(node, began.elapsed(), milliseconds_since_epoch(), detail);
+                // A failure to report does not stop the work.
+                if let Err(error) = tell(results, job_id, &ResultEvent::Waiting(waiting.into()), Duration::ZERO).await {
+                    tracing::debug!(job.id = job_id, "cannot report that provisioning takes long: {error:#}");
+                }
+            }
+        }
+    }
 }
 
 impl Default for Timing {
@@ -81,7 +94,7 @@ pub struct Agent {
     pub tasks: Arc<dyn Queue>,
     /// Result queue.
     pub results: Arc<dyn Queue>,
-    /// Where messages go that are no mini-batches of the job; `None`: they are removed, and told in the log.
+    /// Receives messages that are not mini-batches of the job; `None`: the agent only logs and removes them.
     pub dead_letters: Option<Arc<dyn Queue>>,
     /// Node id.
     pub node: String,
@@ -95,45 +108,46 @@ pub struct Agent {
     pub package: PathBuf,
     /// Folder of this node for working directories and downloaded inputs.
     pub work_folder: PathBuf,
-    /// Tables that may be ready at once, in bytes.
+    /// Bytes of tables and downloads that may be ready at once.
     pub prefetch_bytes_max: u64,
-    /// What takes how long.
+    /// Time limits.
     pub timing: Timing,
-    /// Where it shows that it makes progress.
+    /// Health of the node.
     pub health: Health,
     /// Crash tests.
     pub crash: Crash,
 }
 
 impl Agent {
-    /// Works until told to stop. An error means that queue or storage cannot be used; what was held is redelivered.
-    pub async fn run(self, stop: channel::Receiver<Stop>) -> Result<()> {
+    /// Works until it is stopped. Fails if the queue or the store cannot be used; the queue then redelivers the
+    /// mini-batches of this agent.
+    pub async fn run(self, stop: watch::Receiver<Stop>) -> Result<()> {
         let (tasks, job_id, patience) = (self.tasks.clone(), self.spec.job_id.clone(), self.timing.patience);
         let held = self.work(stop).await?;
         give_back(&*tasks, &job_id, held, patience).await
     }
 
-    /// Where the log tree is: in the job's folder, or on this node where the job has none.
+    /// Returns the root of the log tree: in the job's folder, or on this node if the job has none.
     pub fn logs(&self) -> PathBuf {
         self.store.folder().unwrap_or(&self.work_folder).join("logs")
     }
 
-    /// As [`run`](Self::run), but what is still held at the end is the caller's to give back or to acknowledge. Nobody
-    /// extends its leases any more.
-    pub async fn work(self, mut stop: channel::Receiver<Stop>) -> Result<Vec<(queue::Receipt, Descriptor)>> {
+    /// Works like [`run`](Self::run), but leaves it to the caller to return or acknowledge the mini-batches still held
+    /// at the end, whose leases the agent no longer extends.
+    pub async fn work(self, mut stop: watch::Receiver<Stop>) -> Result<Vec<(queue::Receipt, Descriptor)>> {
         if *stop.borrow_and_update() != Stop::No {
             return Ok(Vec::new());
         }
         let logs = self.logs();
-        let (events, mut reports) = mpsc::unbounded_channel();
+        let (messages, mut inbox) = mpsc::unbounded_channel();
         let leases = Leases::new(self.timing.lease_step, self.tasks.limits().timed_lease);
-        let lost = events.clone();
+        let lost = messages.clone();
         let _heartbeat = leases.keep(self.tasks.clone(), move |lease| {
-            let _ = lost.send(Event::LeaseLost(lease));
+            let _ = lost.send(Message::LeaseLost(lease));
         });
         let interval = Duration::from_secs(self.spec.resource_monitor_interval_seconds);
         let _monitor = monitor::start(logs.join("perf").join(&self.node), interval);
-        let (announcements, announcer) = Announcer {
+        let (announcements, mut announcer) = Announcer {
             job_id: self.spec.job_id.clone(),
             store: self.store.clone(),
             tasks: self.tasks.clone(),
@@ -143,198 +157,147 @@ impl Agent {
             crash: self.crash,
         }
         .start();
-        let mut announcer = announcer;
         let alive = self.health.coming_round(format!("the agent of job {}", self.spec.job_id));
-        let mut dispatcher = Dispatcher::new(self, logs, leases, events, announcements);
-        dispatcher.start_processes().await?;
+        let mut executor = Executor::new(self, logs, leases, messages, announcements);
+        executor.execute().await;
 
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        while !dispatcher.is_over() {
+        while !executor.scheduler.is_over(now()) {
             alive.beat();
             tokio::select! {
-                // Who is told to stop begins nothing more, however much else has happened meanwhile.
+                // A stop precedes all other pending events, so that a stopped agent starts nothing.
                 biased;
-                changed = stop.changed() => {
-                    // Whoever could tell us to stop is gone: so is the job.
-                    let stop = changed.map_or(Stop::Kill, |()| *stop.borrow_and_update());
-                    dispatcher.stop(stop).await?;
-                }
+                stop = Stop::next(&mut stop) => executor.handle(Event::Stop(stop)).await,
                 ended = &mut announcer => {
                     ended.context("the announcer panicked")??;
                     unreachable!("the announcer ends before its senders only with an error");
                 }
-                _ = tick.tick() => dispatcher.tick().await?,
-                event = reports.recv() => {
-                    dispatcher.handle(event.expect("the dispatcher itself holds a sender")).await?;
-                    while let Ok(event) = reports.try_recv() {
-                        dispatcher.handle(event).await?;
+                _ = tick.tick() => executor.tick().await,
+                message = inbox.recv() => {
+                    executor.receive(message.expect("the executor itself holds a sender")).await?;
+                    while let Ok(message) = inbox.try_recv() {
+                        executor.receive(message).await?;
                     }
                 }
             }
-            dispatcher.give_back_waiting().await?;
-            dispatcher.prepare_next();
-            dispatcher.hand_over();
-            dispatcher.receive();
+            executor.schedule().await;
         }
-        let held = dispatcher.close().await?;
-        drop(dispatcher);
+        let held = executor.close().await;
+        drop(executor);
         announcer.await.context("the announcer panicked")??;
         Ok(held)
     }
 }
 
-/// What happens beside the loop.
-enum Event {
-    Received { asked: tokio::time::Instant, deliveries: Result<Vec<Delivery>, queue::Error> },
-    Prepared(LeaseId, prepare::Preparation),
-    Process { slot: usize, generation: u64, report: Report },
+/// A message from a task beside the loop.
+enum Message {
+    Received(Result<Received>),
+    Prepared { lease: LeaseId, descriptor: Box<Descriptor>, preparation: Preparation },
+    Process { process: ProcessId, report: Report },
     LeaseLost(LeaseId),
 }
 
-/// A delivery that is being prepared.
-struct Preparing {
-    waiting: Waiting,
-    /// Memory it is expected to take.
-    bytes: u64,
-    since: Instant,
-}
-
-/// A delivery before it is prepared.
-#[derive(Clone)]
-struct Waiting {
-    lease: LeaseId,
-    descriptor: Descriptor,
-    deliveries_lost: u32,
-}
-
-struct Dispatcher {
+/// The scheduler of one job, and the state that its actions need.
+struct Executor {
+    scheduler: Scheduler,
     agent: Agent,
     leases: Leases,
-    events: mpsc::UnboundedSender<Event>,
+    messages: mpsc::UnboundedSender<Message>,
     announcements: Announcements,
-    rows_room: RowsRoom,
     log: NodeLog,
     preparer: Arc<Preparer>,
-    slots: Vec<Slot>,
-    gpus: GpuIndices,
-    next_process: u32,
-    /// Failures of `init()` in a row.
-    failed_starts: u32,
-    /// Processes in a row that were ready and ended without answering and without a mini-batch to blame.
-    idle_deaths: u32,
-    /// What the last of either said.
-    last_failure: String,
-    /// The reason, once the agent has given up starting processes.
-    gave_up: Option<String>,
-    stop: Stop,
-    /// When patience with a stop ends.
-    stop_deadline: Option<Instant>,
-
     receiving: Option<AbortOnDropHandle<()>>,
-    to_prepare: VecDeque<Waiting>,
-    preparing: HashMap<LeaseId, Preparing>,
-    ready: VecDeque<Prepared>,
-    /// What this job adds to the leases of the node.
+    /// The process in each slot of the scheduler.
+    running: Vec<Option<Running>>,
+    gpus: GpuIndices,
+    /// When ended children of the script were last reaped.
+    reaped: Instant,
+    /// Leases of this job, as a share of the node's.
     leases_held: Share,
-    /// What it adds to the node's processes, by phase.
+    /// Processes of this job by phase, as a share of the node's.
     processes: [Share; SLOT_PHASES.len()],
 }
 
-impl Dispatcher {
+impl Executor {
     fn new(
         agent: Agent,
         logs: PathBuf,
         leases: Leases,
-        events: mpsc::UnboundedSender<Event>,
+        messages: mpsc::UnboundedSender<Message>,
         announcements: Announcements,
     ) -> Self {
         let log = NodeLog::open(&logs, &agent.node);
         let cache = agent.work_folder.join("inputs");
+        let config = Config {
+            spec: agent.spec.clone(),
+            node: agent.node.clone(),
+            processes: agent.process_count,
+            first_process: log.first_process_number(),
+            prefetch_bytes_max: agent.prefetch_bytes_max,
+            grace: agent.timing.grace,
+            lease_max: agent.tasks.limits().lease_max,
+        };
         Self {
+            scheduler: Scheduler::new(config, now()),
             preparer: Arc::new(Preparer::new(agent.spec.clone(), agent.store.clone(), cache, agent.prefetch_bytes_max)),
-            slots: (0..agent.process_count).map(|_| Slot::default()).collect(),
-            gpus: GpuIndices::new(agent.gpu_count),
-            next_process: log.first_process_number(),
-            failed_starts: 0,
-            idle_deaths: 0,
-            last_failure: String::new(),
-            gave_up: None,
-            stop: Stop::No,
-            stop_deadline: None,
             receiving: None,
-            to_prepare: VecDeque::new(),
-            preparing: HashMap::new(),
-            ready: VecDeque::new(),
+            running: (0..agent.process_count).map(|_| None).collect(),
+            gpus: GpuIndices::new(agent.gpu_count),
+            reaped: Instant::now(),
             leases_held: Share::of(&metrics().leases_held),
             processes: SLOT_PHASES
                 .map(|phase| Share::of(&metrics().processes.get_or_create(&[(STATE, phase.metric_word())]))),
             agent,
             leases,
-            events,
+            messages,
             announcements,
-            rows_room: RowsRoom::default(),
             log,
         }
     }
 
-    async fn handle(&mut self, event: Event) -> Result<()> {
-        match event {
-            Event::Received { asked, deliveries } => self.received(asked, deliveries).await,
-            Event::Prepared(lease, preparation) => self.prepared(lease, preparation).await,
-            Event::Process { slot, generation, report } => self.process_reported(slot, generation, report).await,
-            Event::LeaseLost(lease) => {
-                self.lease_lost(lease);
-                Ok(())
+    /// Reports an event, and executes the resulting actions.
+    async fn handle(&mut self, event: Event) {
+        self.scheduler.handle(event, now());
+        self.execute().await;
+    }
+
+    /// Executes the next steps after all events so far.
+    async fn schedule(&mut self) {
+        let leases = self.leases.lapsed();
+        if !leases.is_empty() {
+            let sightings = self.sightings();
+            self.handle(Event::LeasesLost { leases, sightings }).await;
+        }
+        self.scheduler.schedule(now());
+        self.execute().await;
+    }
+
+    async fn execute(&mut self) {
+        while let Some(action) = self.scheduler.next_action() {
+            if let Some(answer) = self.perform(action).await {
+                self.scheduler.handle(answer, now());
             }
         }
     }
 
-    /// Shows what this job holds here.
-    fn show(&mut self) {
-        self.leases_held.set(self.leases.count());
-        let mut phases = [0; SLOT_PHASES.len()];
-        for running in self.slots.iter().filter_map(|slot| slot.running.as_ref()) {
-            phases[running.process.status().0 as usize] += 1;
-        }
-        self.processes.iter_mut().zip(phases).for_each(|(share, count)| share.set(count));
+    /// Kills the remaining processes, and returns the mini-batches that the agent still holds, with their receipts.
+    async fn close(&mut self) -> Vec<(queue::Receipt, Descriptor)> {
+        let ends: Vec<_> = self.running.iter().flatten().map(|running| running.process.ended()).collect();
+        let held = self.scheduler.close();
+        self.execute().await;
+        // The command may end with this agent, and then nothing kills the children of the processes.
+        let all_ended = futures::future::join_all(ends.iter().map(CancellationToken::cancelled));
+        let _ = tokio::time::timeout(END_TIME, all_ended).await;
+        self.leases.release(held)
     }
 
-    // ---- announce --------------------------------------------------------------------------------------------
-
-    /// Announces how an attempt ended. `slot`: whose process it was, if one saw it.
-    async fn conclude(&mut self, slot: Option<usize>, mut handed: InPipe, ending: Ending, rows: Bytes) -> Result<()> {
-        let mut running = slot.and_then(|slot| self.slots[slot].running.as_mut());
-        let process = running.as_ref().map_or("", |running| &running.name);
-        let worker = Worker { node: &self.agent.node, process };
-        let (attempt, next_try) = conclude(&mut handed, worker, ending, self.agent.spec.run_max_try);
-        if let Some(running) = &mut running {
-            running.log.attempt(running.process.id(), &attempt);
-        }
-        tracing::debug!(
-            job.id = self.agent.spec.job_id,
-            mini_batch.id = attempt.mini_batch,
-            attempt.number = attempt.try_number,
-            node.id = attempt.node.as_str(),
-            process.id = attempt.process.as_str(),
-            attempt.outcome = attempt.status.word(),
-            attempt.seconds = attempt.elapsed_seconds,
-            traceparent = attempt.traceparent.map(tracing::field::display),
-            "an attempt ended"
-        );
-        let lease = handed.prepared.lease;
-        let room = self.rows_room.reserve(rows.len()).await;
-        let outcome = Outcome { lease, attempt, rows, next_try, room };
-        self.announce(Announcement::Outcome(Box::new(outcome))).await
+    /// Returns the process, unless it is forgotten.
+    fn running(&mut self, process: ProcessId) -> Option<&mut Running> {
+        self.running[process.slot].as_mut().filter(|running| running.id == process)
     }
+}
 
-    async fn announce(&self, announcement: Announcement) -> Result<()> {
-        // The announcer is gone only after an error of its own, which the main loop reports.
-        let _ = self.announcements.send(announcement).await;
-        Ok(())
-    }
-
-    async fn tell(&self, event: ResultEvent) -> Result<()> {
-        self.announce(Announcement::Event(event)).await
-    }
+fn now() -> Moment {
+    Moment { instant: Instant::now(), milliseconds: milliseconds_since_epoch() }
 }

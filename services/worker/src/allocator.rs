@@ -1,13 +1,13 @@
-//! How this process keeps memory that it has freed.
+//! Keeps freed memory in this process.
 
-/// Freed memory that stays with the process, bytes. What the C library arrives at by itself once a block of half that
+/// Bytes of freed memory that the process keeps: the value that the C library itself chooses after a block of half that
 /// size was freed. The Python processes do the same (`python/src/memory.rs`).
 #[cfg(target_env = "gnu")]
 const KEPT_BYTES: i32 = 64 << 20;
 
-/// Has the C library keep what is freed: a table is as large as the one before it, and getting its pages from the
-/// kernel again takes longer than filling them. In as many places as there are cores, not in eight times as many: what
-/// one has kept, the others cannot use. For `main`, before threads start.
+/// Makes the C library keep freed memory: a table is as large as the one before it, and getting its pages from the
+/// kernel again takes longer than filling them. Limits the number of arenas to the number of cores instead of eight
+/// times as many, because an arena cannot use the memory that another keeps. For `main`, before threads start.
 pub fn keep_freed_memory() {
     #[cfg(target_env = "gnu")]
     {
@@ -16,7 +16,7 @@ pub fn keep_freed_memory() {
         unsafe {
             libc::mallopt(libc::M_MMAP_THRESHOLD, KEPT_BYTES / 2);
             libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
-            // The memory of threads comes in pieces of 64 MiB; without this a piece goes as soon as it is empty.
+            // Threads allocate in pieces of 64 MiB; without this setting, an empty piece is freed immediately.
             libc::mallopt(libc::M_TOP_PAD, KEPT_BYTES);
             libc::mallopt(libc::M_ARENA_MAX, cores.try_into().unwrap_or(i32::MAX));
         }
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_finds_again_what_it_has_freed() {
+    fn thread_reuses_freed_memory() {
         keep_freed_memory();
         let tables = || {
             let columns: Vec<Vec<u8>> = (1..61).map(|column| vec![column; 1_200_000]).collect();

@@ -1,107 +1,81 @@
-//! Write, announce, acknowledge: the one place where an outcome leaves the node, in the one order that loses nothing.
+//! Write, announce, acknowledge: outcomes leave the node only here, in the order that loses nothing.
 //!
-//! 1. *Write*: rows too large for a message become a part in storage. Where a job wants it, all parts of a round are
-//!    forced to disk at once.
-//! 2. *Announce*: the attempt goes to the result queue; a try that is followed by another is published again.
-//! 3. *Acknowledge*: only now the task queue forgets the delivery.
+//! 1. *Write*: rows that are too large for a message become a part in the store. For jobs with full durability, all
+//!    parts of a round are forced to disk together.
+//! 2. *Announce*: the attempt goes to the result queue; the next try, if there is one, goes to the task queue.
+//! 3. *Acknowledge*: only now the task queue deletes the delivery.
 //!
-//! A mini-batch that is given back takes the same way, without an attempt: it is published again as it was, and then
-//! acknowledged. So it costs neither a try nor a lost delivery, whatever the queue counts.
+//! To return a mini-batch is to publish it again unchanged and then acknowledge it, without an attempt. That costs
+//! neither a try nor a lost delivery, although the queue counts deliveries.
 //!
-//! A crash between two steps repeats work, and the reducer counts the repeated announcement once. What accumulates
-//! while one round is under way travels together in the next, so rounds grow with the load. Small ones do not follow
-//! each other at once, or a quick queue would get one outcome at a time and take the processor from the processes.
+//! A crash between two steps repeats work, and the reducer counts the repeated announcement once. Outcomes that
+//! accumulate during one round travel together in the next, so rounds grow with the load. Small rounds pause before the
+//! next one: otherwise a quick queue would get one outcome at a time, and take processor time from the processes.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use backon::{ExponentialBuilder, Retryable};
+use backon::Retryable;
 use bytes::Bytes;
-use protocol::{Attempt, Descriptor, ResultEvent, Rows, Work};
+use protocol::{Attempt, AttemptStatus, Descriptor, PlanPosition, ResultEvent, Rows, Work};
 use queue::{Message, Queue};
-use storage::{JobStore, PLAN_CHUNK_MINI_BATCHES};
+use storage::JobStore;
+use telemetry::trace::{Step, StepKind};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tracing::Instrument;
 
 use crate::counts::Counts;
-use crate::lease::{LeaseId, Leases};
+use crate::lease::Leases;
 use crate::messages::{Messages, inline_rows_bytes_max};
+use crate::retry::{self, while_unavailable};
+use crate::scheduler::{Announcement, Outcome};
 use crate::{Crash, CrashPoint};
 
-/// From a small round to the next, at least.
+/// Shortest time from the start of a small round to the next round.
 const ROUND_PERIOD: Duration = Duration::from_millis(10);
-/// Outcomes that make a round worth its calls, however soon after the last.
+/// A round of at least this many outcomes is not small.
 const ROUND_ENOUGH: usize = 64;
-/// Outcomes in one round.
+/// Most outcomes of one round.
 const ROUND_MAX: usize = 4096;
-/// Outcomes that may wait for a round, before those who produce them wait too.
+/// Most outcomes that wait for a round; further ones block the agent.
 const WAITING_MAX: usize = 8192;
 
 /// Rows of all processes that may wait to be written.
 const ROWS_KILOBYTES_MAX: usize = 32 * 1024;
 
-/// Something for the reducer.
-#[derive(Debug)]
-pub enum Announcement {
-    /// A mini-batch was attempted.
-    Outcome(Box<Outcome>),
-    /// Anything else the reducer should know.
-    Event(ResultEvent),
-    /// A mini-batch that was not begun, or not ended, and is for others.
-    GiveBack {
-        /// The delivery. If its lease is lost by now, others have it already.
-        lease: LeaseId,
-        /// As it is to be published.
-        descriptor: Box<Descriptor>,
-    },
-}
+/// Memory of rows that wait to be written.
+type Room = OwnedSemaphorePermit;
 
-/// An attempt, and what must happen to its delivery.
-#[derive(Debug)]
-pub struct Outcome {
-    /// The delivery. If its lease is lost by now, nothing is announced.
-    pub lease: LeaseId,
-    /// How the attempt ended. `rows` is decided here.
-    pub attempt: Attempt,
-    /// Rows of a success.
-    pub rows: Bytes,
-    /// The descriptor of the next try, if there is one.
-    pub next_try: Option<Descriptor>,
-    /// Memory for the rows, free again when they are written.
-    pub room: OwnedSemaphorePermit,
-}
-
-/// Memory for rows that wait to be written: who produces faster than the disk takes it has to wait.
+/// Sends announcements to the announcer. Clones share the memory for rows.
 #[derive(Clone, Debug)]
-pub struct RowsRoom {
+pub struct Announcements {
+    sender: mpsc::Sender<(Announcement, Room)>,
     kilobytes: Arc<Semaphore>,
 }
 
-impl Default for RowsRoom {
-    fn default() -> Self {
-        Self { kilobytes: Arc::new(Semaphore::new(ROWS_KILOBYTES_MAX)) }
-    }
-}
-
-impl RowsRoom {
-    /// Waits for room for so many bytes. Rows larger than all of it get all of it.
-    pub async fn reserve(&self, bytes: usize) -> OwnedSemaphorePermit {
+impl Announcements {
+    /// Sends an announcement. Blocks while too many others wait, or rows that the disk has not taken yet. Larger rows than
+    /// the total room get all of it.
+    pub async fn send(&self, announcement: Announcement) {
+        let bytes = match &announcement {
+            Announcement::Outcome(outcome) => outcome.rows.len(),
+            _ => 0,
+        };
         let kilobytes = u32::try_from(bytes.div_ceil(1024).min(ROWS_KILOBYTES_MAX)).expect("bounded");
-        self.kilobytes.clone().acquire_many_owned(kilobytes).await.expect("never closed")
+        let room = self.kilobytes.clone().acquire_many_owned(kilobytes).await.expect("never closed");
+        // Fails only after an error of the announcer, which its task returns.
+        let _ = self.sender.send((announcement, room)).await;
     }
 }
 
-/// Where announcements go.
-pub type Announcements = mpsc::Sender<Announcement>;
-
-/// Everything the announcer needs.
+/// Announces the outcomes of one agent.
 #[derive(Debug)]
 pub struct Announcer {
-    /// Job that all announcements belong to.
+    /// The job.
     pub job_id: String,
-    /// Where parts go.
+    /// Its store, for parts.
     pub store: JobStore,
     /// Task queue.
     pub tasks: Arc<dyn Queue>,
@@ -109,26 +83,27 @@ pub struct Announcer {
     pub results: Arc<dyn Queue>,
     /// The agent's leases.
     pub leases: Leases,
-    /// How long a queue that does not answer is waited for.
+    /// How long calls of a queue that is unavailable are retried.
     pub patience: Duration,
     /// Crash tests.
     pub crash: Crash,
 }
 
 impl Announcer {
-    /// Starts the announcer. It ends, with everything announced, when all senders are gone.
+    /// Starts the announcer. It ends when all senders are dropped and everything is announced.
     pub fn start(self) -> (Announcements, tokio::task::JoinHandle<Result<()>>) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        (sender, tokio::spawn(self.run(receiver).in_current_span()))
+        let announcements = Announcements { sender, kilobytes: Arc::new(Semaphore::new(ROWS_KILOBYTES_MAX)) };
+        (announcements, tokio::spawn(self.run(receiver).in_current_span()))
     }
 
-    async fn run(self, mut receiver: mpsc::Receiver<Announcement>) -> Result<()> {
+    async fn run(self, mut receiver: mpsc::Receiver<(Announcement, Room)>) -> Result<()> {
         let mut round = Vec::new();
         while receiver.recv_many(&mut round, ROUND_MAX).await > 0 {
             let next = Instant::now() + ROUND_PERIOD;
             let is_small = round.len() < ROUND_ENOUGH;
             let has_parts = self.announce(round.drain(..)).await?;
-            // Large rows wait in memory, so they do not wait for others.
+            // After large rows there is no pause, because the next ones occupy memory.
             if is_small && !has_parts {
                 sleep_until(next).await;
             }
@@ -136,8 +111,8 @@ impl Announcer {
         Ok(())
     }
 
-    /// Returns whether there was a part to write.
-    async fn announce(&self, round: impl Iterator<Item = Announcement>) -> Result<bool> {
+    /// Announces one round. Returns whether it had a part to write.
+    async fn announce(&self, round: impl Iterator<Item = (Announcement, Room)>) -> Result<bool> {
         let mut messages = Messages::new(&self.job_id, self.results.limits().message_bytes_max);
         let task_bytes_max = self.tasks.limits().message_bytes_max;
         let mut next_tries = Vec::new();
@@ -145,13 +120,13 @@ impl Announcer {
         let mut rooms = Vec::new();
         let mut has_parts = false;
         let mut counts = Counts::default();
-        for announcement in round {
+        for (announcement, room) in round {
             match announcement {
                 Announcement::Event(event) => messages.push(&event, b""),
                 Announcement::Outcome(outcome) => {
-                    // A lost lease: somebody else has the mini-batch now, and will announce it.
+                    // The lease is lost: another node has the mini-batch, and will announce its outcome.
                     let Some(receipt) = self.leases.receipt(outcome.lease) else { continue };
-                    let Outcome { lease, mut attempt, rows, next_try, room } = *outcome;
+                    let Outcome { lease, mut attempt, rows, next_try, .. } = *outcome;
                     let rows = self.write(&mut attempt, rows).await?;
                     has_parts |= matches!(attempt.rows, Rows::Part { .. });
                     // Writing may take long.
@@ -164,7 +139,7 @@ impl Announcer {
                     next_tries.extend(next_try.map(|next_try| task_message(&self.job_id, next_try, task_bytes_max)));
                     announced.push((lease, receipt));
                 }
-                Announcement::GiveBack { lease, descriptor } => {
+                Announcement::Return { lease, descriptor } => {
                     let Some(receipt) = self.leases.receipt(lease) else { continue };
                     next_tries.push(task_message(&self.job_id, *descriptor, task_bytes_max));
                     announced.push((lease, receipt));
@@ -176,20 +151,23 @@ impl Announcer {
         }
         let messages = messages.finish();
         if !messages.is_empty() {
-            persist("announce to the result queue", self.patience, || self.results.send(messages.clone())).await?;
+            let send = || self.results.send(messages.clone());
+            while_unavailable("announce to the result queue", Some(self.patience), send).await?;
             (self.crash)(CrashPoint::AfterAnnounce);
-            counts.tell();
+            counts.record();
         }
         drop(rooms);
         if !next_tries.is_empty() {
-            persist("publish the next try", self.patience, || self.tasks.send(next_tries.clone())).await?;
+            let send = || self.tasks.send(next_tries.clone());
+            while_unavailable("publish to the task queue", Some(self.patience), send).await?;
             (self.crash)(CrashPoint::AfterRepublish);
         }
         let (leases, receipts): (Vec<_>, Vec<_>) = announced.into_iter().unzip();
         if !receipts.is_empty() {
-            // A receipt that is refused belongs to a lease lost meanwhile. Its outcome stands: it was announced
-            // under the lease, and is counted once.
-            persist("acknowledge", self.patience, || self.tasks.acknowledge(&receipts)).await?;
+            // The queue rejects receipts of leases that were lost in the meantime. Their outcomes remain valid: they
+            // were announced under the lease, and count once.
+            let acknowledge = || self.tasks.acknowledge(&receipts);
+            while_unavailable("acknowledge mini-batches", Some(self.patience), acknowledge).await?;
             (self.crash)(CrashPoint::AfterTaskAcknowledge);
         }
         for lease in leases {
@@ -198,7 +176,7 @@ impl Announcer {
         Ok(has_parts)
     }
 
-    /// Decides where rows go, and returns those that stay inline.
+    /// Writes large rows as a part, and returns small ones.
     async fn write(&self, attempt: &mut Attempt, rows: Bytes) -> Result<Bytes> {
         if rows.is_empty() {
             attempt.rows = Rows::None;
@@ -208,21 +186,23 @@ impl Announcer {
             attempt.rows = Rows::Inline;
             return Ok(rows);
         }
-        // The name is that of the attempt: another attempt of the same mini-batch writes another part.
+        // The name contains the attempt, so another attempt of the mini-batch writes another part.
         let name = format!(
             "{:010}-{}-{}-{}-{}",
             attempt.mini_batch, attempt.try_number, attempt.deliveries_lost, attempt.node, attempt.started_at
         );
         (self.crash)(CrashPoint::BeforePart);
         let put = || async { self.store.put_part(&name, rows.clone()).await };
-        put.retry(backoff()).await.with_context(|| format!("write the rows of mini-batch {}", attempt.mini_batch))?;
+        put.retry(retry::PAUSES)
+            .await
+            .with_context(|| format!("write the rows of mini-batch {}", attempt.mini_batch))?;
         (self.crash)(CrashPoint::AfterPart);
         attempt.rows = Rows::Part { name, bytes: rows.len() as u64 };
         Ok(Bytes::new())
     }
 }
 
-/// Descriptors given back unspent: each is published again as it was, and the old message acknowledged.
+/// Returns mini-batches: publishes each again unchanged, and acknowledges the old message.
 pub async fn give_back(
     tasks: &dyn Queue,
     job_id: &str,
@@ -236,46 +216,49 @@ pub async fn give_back(
     let (receipts, descriptors): (Vec<_>, Vec<_>) = held.into_iter().unzip();
     let message = |descriptor| task_message(job_id, descriptor, bytes_max);
     let messages: Vec<Message> = descriptors.into_iter().map(message).collect();
-    persist("give mini-batches back", patience, || tasks.send(messages.clone())).await?;
-    persist("give mini-batches back", patience, || tasks.acknowledge(&receipts)).await?;
+    while_unavailable("return mini-batches", Some(patience), || tasks.send(messages.clone())).await?;
+    while_unavailable("return mini-batches", Some(patience), || tasks.acknowledge(&receipts)).await?;
     Ok(())
 }
 
-/// Tells a job's reducer of something that no agent of the job does.
+/// Sends an event to a job's reducer from outside its agents.
 pub async fn tell(results: &dyn Queue, job_id: &str, event: &ResultEvent, patience: Duration) -> Result<()> {
     let mut messages = Messages::new(job_id, results.limits().message_bytes_max);
     messages.push(event, b"");
     let messages = messages.finish();
-    persist("announce to the result queue", patience, || results.send(messages.clone())).await
+    while_unavailable("announce to the result queue", Some(patience), || results.send(messages.clone())).await
 }
 
-/// The message for a descriptor. One that is too large for the queue points into the plan: the place of a mini-batch
-/// there follows from its number.
+/// Returns the attempt as a step of the trace of its mini-batch.
+pub fn processed(job_id: &str, attempt: &Attempt) -> Step {
+    let error = (attempt.status != AttemptStatus::Succeeded).then(|| attempt.status.word());
+    Step {
+        name: "process tasks",
+        kind: StepKind::Consumer,
+        parent: None,
+        began: SystemTime::UNIX_EPOCH + Duration::from_millis(attempt.started_at),
+        took: Duration::try_from_secs_f64(attempt.elapsed_seconds).unwrap_or_default(),
+        fields: vec![
+            ("job.id", job_id.into()),
+            ("mini_batch.id", attempt.mini_batch.into()),
+            ("attempt.number", u64::from(attempt.try_number).into()),
+            ("node.id", attempt.node.as_str().into()),
+            ("process.id", attempt.process.as_str().into()),
+            ("outcome", attempt.status.word().into()),
+        ],
+        error,
+    }
+}
+
+/// Returns the message for a descriptor. If it is too large for the queue, it points into the plan.
 fn task_message(job_id: &str, descriptor: Descriptor, bytes_max: usize) -> Message {
     let encode = |descriptor: &Descriptor| serde_json::to_vec(descriptor).expect("descriptors always serialise");
     let mut body = encode(&descriptor);
     if body.len() > bytes_max {
-        let chunk = descriptor.mini_batch / PLAN_CHUNK_MINI_BATCHES;
-        let line = descriptor.mini_batch % PLAN_CHUNK_MINI_BATCHES;
+        let PlanPosition { chunk, line } = PlanPosition::of(descriptor.mini_batch);
         body = encode(&Descriptor { work: Work::Planned { chunk, line }, ..descriptor });
     }
     Message::new(body, job_id)
-}
-
-/// A queue that is away for a while is waited for; one that stays away ends the agent, with everything still leased.
-async fn persist<T, F>(what: &'static str, patience: Duration, call: impl FnMut() -> F) -> Result<T>
-where
-    F: Future<Output = Result<T, queue::Error>>,
-{
-    call.retry(backoff().without_max_times().with_total_delay(Some(patience)))
-        .when(|error| matches!(error, queue::Error::Unavailable { .. }))
-        .notify(|error, pause| tracing::warn!("cannot {what}, trying again in {pause:?}: {error}"))
-        .await
-        .context(what)
-}
-
-fn backoff() -> ExponentialBuilder {
-    ExponentialBuilder::default().with_jitter().with_max_delay(Duration::from_secs(2)).with_max_times(6)
 }
 
 #[cfg(test)]
@@ -283,7 +266,9 @@ mod tests {
     use queue::{Delivery, Depth, MemoryOptions, MemoryQueue, Receive};
 
     use super::*;
-    use crate::slot::{Ending, InPipe, Prepared, Worker, conclude};
+    use crate::lease::LeaseId;
+    use crate::prepare::Prepared;
+    use crate::scheduler::{Attempted, Moment, Worker, conclude};
 
     const PATIENCE: Duration = Duration::from_secs(12);
 
@@ -313,7 +298,7 @@ mod tests {
 
     fn descriptor(mini_batch: u64, path_bytes: usize) -> Descriptor {
         let paths = vec!["x".repeat(path_bytes).as_str().into()];
-        let work = Work::Files { input: 0, paths, versions: vec![], key: vec![] };
+        let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
         Descriptor { job_id: "job".into(), mini_batch, tries_spent: 1, deliveries_lost: 2, traceparent: None, work }
     }
 
@@ -328,7 +313,7 @@ mod tests {
     }
 
     impl Node {
-        /// Holds a delivery of some message.
+        /// Holds a delivery of a message.
         async fn hold(&self) -> LeaseId {
             self.tasks.send(vec![Message::new("first", "job")]).await.expect("memory is always there");
             let delivery = receive(&self.tasks).await;
@@ -337,51 +322,52 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_given_back_is_a_new_message_that_has_spent_nothing() {
+    async fn returned_mini_batch_is_a_new_message_without_cost() {
         let node = node(10_000);
         let lease = node.hold().await;
         let descriptor = Box::new(descriptor(7, 10));
-        let announcement = Announcement::GiveBack { lease, descriptor: descriptor.clone() };
-        node.announcements.send(announcement).await.expect("the announcer works");
+        node.announcements.send(Announcement::Return { lease, descriptor: descriptor.clone() }).await;
         let delivery = receive(&node.tasks).await;
         assert_eq!((read(&delivery), delivery.receive_count), (*descriptor, 1));
         while node.leases.count() > 0 {
             tokio::task::yield_now().await;
         }
         assert_eq!(node.tasks.depth().await.expect("answers"), Depth { visible: 0, in_flight: 1, delayed: 0 });
-        assert_eq!(node.results.depth().await.expect("answers"), Depth::default(), "nobody is told");
+        assert_eq!(node.results.depth().await.expect("answers"), Depth::default(), "no announcement");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_lost_is_neither_given_back_nor_announced() {
+    async fn mini_batch_with_lost_lease_is_not_returned() {
         let node = node(10_000);
         let lease = node.hold().await;
         node.leases.end(lease);
-        let announcement = Announcement::GiveBack { lease, descriptor: Box::new(descriptor(7, 10)) };
-        node.announcements.send(announcement).await.expect("the announcer works");
+        let descriptor = Box::new(descriptor(7, 10));
+        node.announcements.send(Announcement::Return { lease, descriptor }).await;
         let marker = Announcement::Event(ResultEvent::NodeStopped { node: "0".into(), cause: None });
-        node.announcements.send(marker).await.expect("the announcer works");
+        node.announcements.send(marker).await;
         receive(&node.results).await;
         assert_eq!(node.tasks.depth().await.expect("answers").visible, 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_next_try_that_is_too_large_points_into_the_plan() {
+    async fn too_large_next_try_points_into_the_plan() {
         let node = node(1000);
         let lease = node.hold().await;
-        let prepared = Prepared::unreadable(lease, descriptor(1030, 2000), 2);
+        let descriptor = descriptor(1030, 2000);
+        let prepared = Prepared::unreadable(&descriptor);
+        let began = Moment { instant: std::time::Instant::now(), milliseconds: 0 };
+        let attempted = Attempted { lease, descriptor, deliveries_lost: 2, prepared, began };
         let worker = Worker { node: "0", process: "" };
-        let ending = Ending::failed(protocol::AttemptStatus::RunRaised, protocol::ErrorReport::default());
-        let (attempt, next_try) = conclude(&mut InPipe::unrun(prepared), worker, ending, 3);
-        let room = RowsRoom::default().reserve(0).await;
-        let outcome = Outcome { lease, attempt, rows: Bytes::new(), next_try, room };
-        node.announcements.send(Announcement::Outcome(Box::new(outcome))).await.expect("the announcer works");
+        let ending = protocol::Ending::failed(AttemptStatus::RunRaised, protocol::ErrorReport::default());
+        let (attempt, next_try) = conclude(attempted, worker, ending, 3, began);
+        let outcome = Outcome { lease, process: None, attempt, rows: Bytes::new(), next_try };
+        node.announcements.send(Announcement::Outcome(outcome.into())).await;
         let next = read(&receive(&node.tasks).await);
         assert_eq!((next.tries_spent, next.work), (2, Work::Planned { chunk: 2, line: 6 }));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_queue_that_is_away_is_waited_for() {
+    async fn unavailable_queue_is_retried_for_as_long_as_patience() {
         let node = node(10_000);
         let lease = node.hold().await;
         node.tasks.fail_next(3);

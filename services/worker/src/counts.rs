@@ -1,5 +1,5 @@
-//! What a round of announcements adds to the metrics of this process: once for the whole round, because a round may hold
-//! hundreds of mini-batches that took microseconds each.
+//! Metrics of announcements, updated once for each round, because a round may hold hundreds of mini-batches that took
+//! microseconds each.
 
 use protocol::{Attempt, AttemptStatus, Rows};
 use telemetry::metrics;
@@ -16,7 +16,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// An attempt that is about to be announced, and its rows that travel with it.
+    /// Adds an attempt, and the size of its inline rows.
     pub fn add(&mut self, attempt: &Attempt, inline_bytes: u64) {
         let known = self.attempts.iter().position(|(status, _)| *status == attempt.status);
         let index = known.unwrap_or_else(|| {
@@ -32,8 +32,8 @@ impl Counts {
         };
     }
 
-    /// The round was announced.
-    pub fn tell(self) {
+    /// Updates the metrics after the round was announced.
+    pub fn record(self) {
         let metrics = metrics();
         for (status, seconds) in &self.attempts {
             let error = if *status == AttemptStatus::Succeeded { "" } else { status.word() };

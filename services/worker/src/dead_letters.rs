@@ -1,10 +1,10 @@
-//! Messages that are no mini-batches: kept for people to look at, and out of everybody's way.
+//! Messages that are not mini-batches: kept for people to inspect, and removed from the task queue.
 
 use protocol::DeadLetter;
 use queue::{Delivery, Message, Queue};
 
-/// Moves a delivery to the dead letters, with the reason; removes it where there are none. It is acknowledged last, so a
-/// message that cannot be moved comes again.
+/// Moves a delivery to the dead letters, with the reason, or removes it if there are none. Acknowledges it last, so
+/// that the queue redelivers a message that could not be moved.
 pub async fn bury(
     tasks: &dyn Queue,
     dead_letters: Option<&dyn Queue>,

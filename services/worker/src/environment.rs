@@ -1,33 +1,52 @@
-//! The interpreter that runs the script: one that is there, or one in a virtual environment made once from a
-//! requirements file or a `pyproject.toml`, and cached by content.
+//! The interpreter of the script: an existing one, or one in an environment that is created once from a requirements
+//! file, a `pyproject.toml` or a conda file, and cached by content.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use protocol::Environment;
+use protocol::{CONDA_TOOLS, CondaFile, Environment};
 use storage::disk;
 
-/// Lines of the installer's output that an error carries.
+use crate::conda;
+
+/// Lines of the installer's output in an error.
 const INSTALLER_LINES: usize = 15;
 
-/// The interpreter of `environment`, made ready below `cache` if need be; `default` is what this node uses where the
-/// job names none.
+/// Returns the interpreter of `environment`, and creates it below `cache` if needed. `default` is the interpreter of
+/// jobs that name none. Calls `report` with file and folder before it creates an environment.
 ///
-/// Blocks, for minutes when packages are installed. Two jobs that need the same environment wait for each other.
-pub fn interpreter(environment: &Environment, default: &Path, cache: &Path, tell: impl Fn(&str)) -> Result<PathBuf> {
+/// Blocks, for minutes if it installs packages. Two jobs that need the same environment wait for each other.
+pub fn interpreter(
+    environment: &Environment,
+    default: &Path,
+    cache: &Path,
+    report: impl Fn(&Path, &Path),
+) -> Result<PathBuf> {
     match environment {
         Environment::Node => Ok(default.to_owned()),
         Environment::Interpreter { path } => Ok(path.as_path().to_owned()),
-        Environment::Requirements { file, base } => virtual_environment(file.as_path(), base.as_path(), cache, tell),
+        Environment::Requirements { file, base } => virtual_environment(file.as_path(), base.as_path(), cache, report),
     }
 }
 
-fn virtual_environment(file: &Path, base: &Path, cache: &Path, tell: impl Fn(&str)) -> Result<PathBuf> {
+/// How to create an environment.
+enum Recipe {
+    /// A virtual environment, and the arguments of pip.
+    Virtual { base: PathBuf, packages: Vec<OsString> },
+    /// A tool of conda creates it.
+    Conda,
+}
+
+fn virtual_environment(file: &Path, base: &Path, cache: &Path, report: impl Fn(&Path, &Path)) -> Result<PathBuf> {
     let content = std::fs::read(file).with_context(|| format!("read the environment file {}", file.display()))?;
-    let version = run(Command::new(base).args(["-c", "import sys; print(sys.version, sys.base_prefix)"]))
-        .with_context(|| format!("ask {} for its version", base.display()))?;
+    let recipe = recipe(file, &content, base)?;
+    let version = match &recipe {
+        Recipe::Virtual { base, .. } => version(base)?,
+        Recipe::Conda => "conda".to_owned(),
+    };
     let mut digest = blake3::Hasher::new();
     digest.update(&content).update(version.as_bytes()).update(file.extension().unwrap_or_default().as_encoded_bytes());
     let name = &digest.finalize().to_hex()[..16];
@@ -35,31 +54,78 @@ fn virtual_environment(file: &Path, base: &Path, cache: &Path, tell: impl Fn(&st
     let python = folder.join("bin/python");
     let complete = folder.join("complete");
 
-    std::fs::create_dir_all(cache).with_context(|| format!("make {}", cache.display()))?;
+    std::fs::create_dir_all(cache).with_context(|| format!("create {}", cache.display()))?;
     let lock = File::create(cache.join(format!("{name}.lock")))?;
-    lock.lock().context("wait for another job that makes the same environment")?;
+    lock.lock().context("wait for another job that creates the same environment")?;
     if complete.exists() {
         return Ok(python);
     }
-    tell(&format!("making a Python environment from {} (once; kept in {})", file.display(), folder.display()));
-    // What an interrupted installation left behind is not worth mending.
+    report(file, &folder);
+    // Left by an interrupted installation.
     if folder.exists() {
         std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
     }
-    run(Command::new(base).args(["-m", "venv"]).arg(&folder))
-        .with_context(|| format!("make a virtual environment with {}", base.display()))?;
-    let mut install = Command::new(&python);
-    install.args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input"]);
-    if file.extension().is_some_and(|extension| extension == "toml") {
-        install.arg(file.parent().unwrap_or(Path::new(".")));
-    } else {
-        install.arg("--requirement").arg(file);
+    match recipe {
+        Recipe::Virtual { base, packages } => {
+            run(Command::new(&base).args(["-m", "venv"]).arg(&folder))
+                .with_context(|| format!("create a virtual environment with {}", base.display()))?;
+            let mut install = Command::new(&python);
+            install.args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input"]).args(&packages);
+            // Relative paths in the list are relative to its file.
+            install.current_dir(file.parent().unwrap_or(Path::new("/")));
+            if !packages.is_empty() {
+                run(&mut install).with_context(|| format!("install the packages of {}", file.display()))?;
+            }
+        }
+        Recipe::Conda => {
+            run(&mut conda::command(file, &folder, is_installed)?)
+                .with_context(|| format!("create the environment of {}", file.display()))?;
+        }
     }
-    run(&mut install).with_context(|| format!("install the packages of {}", file.display()))?;
-    // Once it is complete it is believed, after a power cut too.
+    // A complete environment is never checked again, so it must survive a power cut.
     disk::sync_file_system(&folder).with_context(|| format!("write {} to disk", folder.display()))?;
     File::create(&complete)?;
     Ok(python)
+}
+
+fn recipe(file: &Path, content: &[u8], base: &Path) -> Result<Recipe> {
+    if !CondaFile::is_named(file) {
+        let packages = match file.extension().is_some_and(|extension| extension == "toml") {
+            true => vec![file.parent().unwrap_or(Path::new(".")).into()],
+            false => vec!["--requirement".into(), file.into()],
+        };
+        return Ok(Recipe::Virtual { base: base.to_owned(), packages });
+    }
+    let wanted =
+        CondaFile::parse(&String::from_utf8_lossy(content)).with_context(|| format!("read {}", file.display()))?;
+    if !wanted.packages.is_empty() {
+        return Ok(Recipe::Conda);
+    }
+    let packages = conda::pip_arguments(&wanted);
+    let Some((major, minor)) = wanted.python else { return Ok(Recipe::Virtual { base: base.to_owned(), packages }) };
+    let named = PathBuf::from(format!("python{major}.{minor}"));
+    let is_wanted =
+        |python: &Path| version(python).is_ok_and(|version| version.starts_with(&format!("{major}.{minor}.")));
+    match [base.to_owned(), named].into_iter().find(|python| is_wanted(python)) {
+        Some(base) => Ok(Recipe::Virtual { base, packages }),
+        None if CONDA_TOOLS.iter().any(|tool| is_installed(tool).is_some()) => Ok(Recipe::Conda),
+        None => bail!(
+            "{} asks for Python {major}.{minor}, {} is another version, and there is neither a python{major}.{minor} nor \
+             micromamba, mamba or conda on PATH: install one of them",
+            file.display(),
+            base.display()
+        ),
+    }
+}
+
+/// Returns the version of an interpreter, and where it is installed.
+fn version(python: &Path) -> Result<String> {
+    run(Command::new(python).args(["-c", "import sys; print(sys.version, sys.base_prefix)"]))
+        .with_context(|| format!("ask {} for its version", python.display()))
+}
+
+fn is_installed(program: &str) -> Option<PathBuf> {
+    run(Command::new(program).arg("--version")).ok().map(|_| PathBuf::from(program))
 }
 
 fn run(command: &mut Command) -> Result<String> {
@@ -86,27 +152,46 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_is_made_once() {
+    fn environment_is_created_once() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let environment = environment(folder.path(), "# nothing\n");
-        let told = std::cell::Cell::new(0);
+        let reports = std::cell::Cell::new(0);
         for _ in 0..2 {
-            let python = interpreter(&environment, Path::new("python3"), &folder.path().join("cache"), |_| {
-                told.set(told.get() + 1)
+            let python = interpreter(&environment, Path::new("python3"), &folder.path().join("cache"), |_, _| {
+                reports.set(reports.get() + 1)
             });
-            assert!(python.expect("an empty environment can be made").exists());
+            assert!(python.expect("an empty environment can be created").exists());
         }
-        assert_eq!(told.get(), 1);
+        assert_eq!(reports.get(), 1);
     }
 
     #[test]
-    fn a_failed_installation_shows_what_the_installer_said_and_is_tried_again() {
+    fn conda_file_with_pip_packages_only_needs_no_conda() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let wheelhouse = folder.path().join("none.txt");
+        std::fs::write(wheelhouse, "# nothing\n").expect("writable");
+        let python = version(Path::new("python3")).expect("installed");
+        let minor = python.split('.').take(2).collect::<Vec<_>>().join(".");
+        let create = |text: &str| {
+            let file = folder.path().join("environment.yml");
+            std::fs::write(&file, text).expect("writable");
+            let environment = Environment::Requirements { file: file.into(), base: "python3".into() };
+            interpreter(&environment, Path::new("python3"), &folder.path().join("cache"), |_, _| ())
+        };
+        let python = create(&format!("dependencies: [python={minor}, pip, pip: ['-r none.txt']]"));
+        assert!(python.expect("an empty environment can be created").exists());
+        let error = create("dependencies: [python=3.99, pip: [a]]").expect_err("there is no such version");
+        assert!(format!("{error:#}").contains("asks for Python 3.99"), "{error:#}");
+    }
+
+    #[test]
+    fn failed_installation_quotes_the_installer_and_is_retried() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let cache = folder.path().join("cache");
         let missing = environment(folder.path(), "/no/such/package.whl\n");
-        let error = interpreter(&missing, Path::new("python3"), &cache, |_| ()).expect_err("cannot be installed");
+        let error = interpreter(&missing, Path::new("python3"), &cache, |_, _| ()).expect_err("cannot be installed");
         assert!(format!("{error:#}").contains("/no/such/package.whl"), "{error:#}");
-        let error = interpreter(&missing, Path::new("python3"), &cache, |_| ()).expect_err("is not taken for complete");
+        let error = interpreter(&missing, Path::new("python3"), &cache, |_, _| ()).expect_err("not complete");
         assert!(format!("{error:#}").contains("install the packages"), "{error:#}");
     }
 }

@@ -1,44 +1,50 @@
-//! What this node holds of the task queue, and the duty to say so in time.
+//! The leases of this node in the task queue.
 //!
-//! Every held delivery is extended in short steps, so that a dead node is noticed within one step. One that runs is
-//! never extended past its deadline, so that the queue itself takes it back from a node that hangs. A lease that was
-//! not extended in time is lost: whoever works under it must stop, and may announce nothing.
+//! The node extends every lease in short steps, so the queue redelivers the mini-batches of a dead node within one
+//! step. It never extends the lease of a running mini-batch past the deadline, so the queue redelivers it if the node
+//! hangs. A lease that was not extended in time is lost: the node stops the work under it and announces nothing.
 //!
-//! A node that was stopped for a while, or whose queue does not answer, hears of a loss too late. So the end of each
-//! timed lease is kept here too, reckoned from before the call that granted it, and past it the lease counts as lost.
+//! A suspended node, or one whose queue is unavailable, would learn of a loss too late. So the node also keeps the end
+//! of each timed lease, counted from before the call that granted it. After that end the lease counts as lost.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use queue::{Queue, Receipt};
+use anyhow::Result;
+use queue::{Delivery, Queue, Receipt, Receive};
+use rustc_hash::FxHashMap;
 use telemetry::metrics;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
+use crate::retry::while_unavailable;
+
+/// How long a request to the queue waits for the first message.
+const RECEIVE_WAIT: Duration = Duration::from_secs(20);
 /// Extensions in one step: two may fail before a lease lapses.
 const HEARTBEATS_PER_STEP: u32 = 3;
-/// How often leases are looked at that end with their connection: it costs no call.
+/// Time between two checks of leases that end with their connection. A check costs no call.
 const CHECK: Duration = Duration::from_secs(1);
 /// The shortest extension.
 const EXTENSION_MIN: Duration = Duration::from_secs(1);
-/// Before the longest time that the queue allows: a delivery may have been leased a while before it came here.
+/// Margin to the longest lease that the queue allows, because a delivery may have been leased a while before it
+/// arrived.
 const LEASE_MAX_MARGIN: Duration = Duration::from_secs(60);
 
-/// Names a held delivery within this node.
+/// Identifies a leased delivery within this node.
 pub type LeaseId = u64;
 
 #[derive(Debug)]
 struct Lease {
     receipt: Receipt,
     since: Instant,
-    /// Until when it is known to be held; `None`: it does not end by time.
+    /// Its end, unless it is extended; `None`: it does not end by time.
     until: Option<Instant>,
-    /// Its end has been acted upon: an extension that succeeded after all comes too late.
+    /// Reported as lost: an extension that succeeds later is ignored.
     lapsed: bool,
-    /// Set from the moment the mini-batch starts to load and run.
+    /// Set when the attempt starts.
     deadline: Option<Instant>,
 }
 
@@ -52,71 +58,109 @@ impl Lease {
 #[derive(Debug, Default)]
 struct Table {
     next: LeaseId,
-    held: HashMap<LeaseId, Lease>,
+    held: FxHashMap<LeaseId, Lease>,
+    /// No lease ends before this time; `None`: none ends by time.
+    first_end: Option<Instant>,
 }
 
-/// Every lease of one agent. Clones share one table.
+/// Messages that the queue has leased to this node for one step.
+#[derive(Debug)]
+pub struct Received {
+    /// When the node requested them. The leases began at this moment or later.
+    pub requested: Instant,
+    /// The messages.
+    pub deliveries: Vec<Delivery>,
+}
+
+/// All leases of one agent. Clones share one table.
 #[derive(Clone, Debug)]
 pub struct Leases {
-    /// How long a delivery stays invisible without news of its node.
+    /// Duration of one extension.
     step: Duration,
     timed: bool,
     table: Arc<Mutex<Table>>,
-    /// A delivery has come that waits no longer for the next round of extensions.
+    /// Notified when a lease must be extended before the next round.
     urgent: Arc<Notify>,
 }
 
 impl Leases {
-    /// None yet. `timed`: as in the limits of the queue.
+    /// Creates an empty table. `timed`: as in the limits of the queue.
     pub fn new(step: Duration, timed: bool) -> Self {
         Self { step, timed, table: Arc::default(), urgent: Arc::default() }
     }
 
-    /// Takes note of a delivery, which was asked for at `asked`, and is leased for one step.
-    pub fn hold(&self, receipt: Receipt, asked: Instant) -> LeaseId {
+    /// Requests messages, and retries without end while the queue is unavailable.
+    pub async fn receive(&self, tasks: &dyn Queue, messages_max: usize) -> Result<Received> {
+        let request = Receive { messages_max, visibility: self.step, wait: RECEIVE_WAIT };
+        let receive = || async {
+            let requested = Instant::now();
+            tasks.receive(request).await.map(|deliveries| Received { requested, deliveries })
+        };
+        while_unavailable("receive from the task queue", None, receive).await
+    }
+
+    /// Adds a delivery, which was requested at `requested` and is leased for one step.
+    pub fn hold(&self, receipt: Receipt, requested: Instant) -> LeaseId {
         let now = Instant::now();
-        let until = self.timed.then(|| asked + self.step);
-        // It came at the end of a long wait, and nobody knows when its lease began.
+        let until = self.timed.then(|| requested + self.step);
+        // It arrived at the end of a long wait, and its lease may have begun with the request.
         if until.is_some_and(|until| until < now + self.heartbeat() * (HEARTBEATS_PER_STEP - 1)) {
             self.urgent.notify_one();
         }
         let mut table = self.lock();
         let id = table.next;
         table.next += 1;
+        table.first_end = [table.first_end, until].into_iter().flatten().min();
         table.held.insert(id, Lease { receipt, since: now, until, lapsed: false, deadline: None });
         id
     }
 
-    /// The mini-batch starts to load and run, and must have ended by `deadline`.
+    /// Notes that the attempt starts and must end by `deadline`.
     pub fn start(&self, id: LeaseId, deadline: Instant) {
         if let Some(lease) = self.lock().held.get_mut(&id) {
             lease.deadline = Some(deadline);
         }
     }
 
-    /// The receipt, if the lease is still held.
+    /// Returns the receipt, unless the lease is lost.
     pub fn receipt(&self, id: LeaseId) -> Option<Receipt> {
         let mut table = self.lock();
         let lease = table.held.get_mut(&id)?;
         (!lease.has_lapsed(Instant::now())).then(|| lease.receipt.clone())
     }
 
-    /// How long it has been held, if it still is.
-    pub fn age(&self, id: LeaseId) -> Option<Duration> {
-        self.lock().held.get(&id).map(|lease| lease.since.elapsed())
+    /// Removes and returns the lapsed leases, in order. Costs little if there are none.
+    pub fn lapsed(&self) -> Vec<LeaseId> {
+        if self.lock().first_end.is_none_or(|end| end > Instant::now()) {
+            return Vec::new();
+        }
+        let mut lapsed = self.take_lapsed();
+        metrics().leases_lost.inc_by(lapsed.len() as u64);
+        lapsed.sort_unstable();
+        lapsed
     }
 
-    /// The delivery was acknowledged or given back.
+    /// Removes a delivery that was acknowledged or returned.
     pub fn end(&self, id: LeaseId) {
         self.lock().held.remove(&id);
     }
 
-    /// Number of held deliveries.
+    /// Stops extending the leases of mini-batches, and returns their receipts. Leaves out lost leases.
+    pub fn release<T>(&self, held: Vec<(LeaseId, T)>) -> Vec<(Receipt, T)> {
+        let release = |(lease, mini_batch)| {
+            let receipt = self.receipt(lease)?;
+            self.end(lease);
+            Some((receipt, mini_batch))
+        };
+        held.into_iter().filter_map(release).collect()
+    }
+
+    /// Returns the number of leases.
     pub fn count(&self) -> usize {
         self.lock().held.len()
     }
 
-    /// Extends all leases until the guard is dropped. `lost` is called for each one that has lapsed.
+    /// Extends all leases until the guard is dropped. Calls `lost` for each lost lease.
     pub fn keep(&self, tasks: Arc<dyn Queue>, lost: impl Fn(LeaseId) + Send + 'static) -> AbortOnDropHandle<()> {
         let leases = self.clone();
         let heartbeat = if self.timed { self.heartbeat() } else { self.heartbeat().min(CHECK) };
@@ -127,8 +171,9 @@ impl Leases {
                     () = sleep_until(leases.first_end().map_or(next, |end| end.min(next))) => {}
                     () = leases.urgent.notified() => {}
                 }
-                let (extended, ended) = leases.extend(&*tasks).await;
-                // Leases end while a queue that is away is waited for: it is asked more often.
+                let (extended, mut ended) = leases.extend(&*tasks).await;
+                ended.sort_unstable();
+                // While the queue is unavailable, leases get closer to their end, so the next try comes sooner.
                 next = Instant::now() + if extended { heartbeat } else { heartbeat / HEARTBEATS_PER_STEP };
                 metrics().leases_lost.inc_by(ended.len() as u64);
                 for id in ended {
@@ -144,21 +189,24 @@ impl Leases {
     }
 
     fn first_end(&self) -> Option<Instant> {
-        self.lock().held.values().filter_map(|lease| lease.until).min()
+        self.lock().look_for_first_end()
     }
 
-    /// Forgets the leases whose time is over.
+    /// Removes and returns the lapsed leases.
     fn take_lapsed(&self) -> Vec<LeaseId> {
         let now = Instant::now();
-        self.lock().held.extract_if(|_, lease| lease.has_lapsed(now)).map(|(id, _)| id).collect()
+        let mut table = self.lock();
+        let lapsed = table.held.extract_if(|_, lease| lease.has_lapsed(now)).map(|(id, _)| id).collect();
+        table.look_for_first_end();
+        lapsed
     }
 
-    /// Whether the queue answered, and what was lost.
+    /// Extends all leases. Returns whether the queue answered, and the lost leases.
     async fn extend(&self, tasks: &dyn Queue) -> (bool, Vec<LeaseId>) {
         let mut lost = self.take_lapsed();
         let now = Instant::now();
         let lease_max = tasks.limits().lease_max.map(|lease_max| lease_max.saturating_sub(LEASE_MAX_MARGIN));
-        let extensions: HashMap<LeaseId, (Receipt, Duration)> = self
+        let extensions: FxHashMap<LeaseId, (Receipt, Duration)> = self
             .lock()
             .held
             .iter()
@@ -172,8 +220,8 @@ impl Leases {
         if extensions.is_empty() {
             return (true, lost);
         }
-        let asked: Vec<_> = extensions.values().cloned().collect();
-        let answer = tasks.extend(&asked).await;
+        let requested: Vec<_> = extensions.values().cloned().collect();
+        let answer = tasks.extend(&requested).await;
         if let Ok(lapsed) = &answer {
             let mut table = self.lock();
             lost.extend(table.held.extract_if(|_, lease| lapsed.contains(&lease.receipt)).map(|(id, _)| id));
@@ -184,7 +232,7 @@ impl Leases {
             }
         }
         if let Err(error) = &answer {
-            tracing::warn!("cannot extend {} leases, trying again: {error}", extensions.len());
+            tracing::warn!(error = %format!("{error:#}"), "cannot extend {} leases, retrying", extensions.len());
         }
         lost.extend(self.take_lapsed());
         (answer.is_ok(), lost)
@@ -192,6 +240,13 @@ impl Leases {
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().expect("no holder of the lock panics")
+    }
+}
+
+impl Table {
+    fn look_for_first_end(&mut self) -> Option<Instant> {
+        self.first_end = self.held.values().filter_map(|lease| lease.until).min();
+        self.first_end
     }
 }
 
@@ -218,7 +273,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_held_delivery_stays_ours_while_the_guard_lives() {
+    async fn lease_counts_from_the_request_that_succeeded() {
+        let (tasks, leases) = (with_one_message().await, Leases::new(LEASE_STEP, true));
+        tasks.fail_next(3);
+        let began = Instant::now();
+        let Received { requested, deliveries } = leases.receive(&*tasks, 10).await.expect("available in the end");
+        assert_eq!((deliveries.len(), requested), (1, Instant::now()));
+        assert!(requested > began, "pauses between requests");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn guard_extends_leases_until_it_is_dropped() {
         let tasks = with_one_message().await;
         let leases = Leases::new(LEASE_STEP, true);
         leases.hold(receive(&tasks).await.remove(0).receipt, Instant::now());
@@ -227,11 +292,11 @@ mod tests {
         assert!(receive(&tasks).await.is_empty());
         drop(guard);
         tokio::time::sleep(2 * LEASE_STEP).await;
-        assert_eq!(receive(&tasks).await.len(), 1, "without the guard the queue takes it back");
+        assert_eq!(receive(&tasks).await.len(), 1, "the queue redelivers without the guard");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_extended_past_its_deadline_and_the_loss_is_told() {
+    async fn lease_is_not_extended_past_its_deadline_and_its_loss_is_reported() {
         let tasks = with_one_message().await;
         let leases = Leases::new(LEASE_STEP, true);
         let id = leases.hold(receive(&tasks).await.remove(0).receipt, Instant::now());
@@ -245,43 +310,59 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_could_not_be_extended_is_lost_at_its_end_though_nobody_else_has_it() {
+    async fn lease_that_cannot_be_extended_is_lost_at_its_end() {
         let tasks = with_one_message().await;
         let leases = Leases::new(LEASE_STEP, true);
-        let asked = Instant::now();
-        let id = leases.hold(receive(&tasks).await.remove(0).receipt, asked);
+        let requested = Instant::now();
+        let id = leases.hold(receive(&tasks).await.remove(0).receipt, requested);
         tasks.fail_next(1000);
         let (sender, mut lost) = mpsc::unbounded_channel();
         let _guard = leases.keep(tasks.clone(), move |id| sender.send(id).expect("the test listens"));
-        tokio::time::sleep_until(asked + LEASE_STEP - Duration::from_millis(1)).await;
-        assert!(leases.receipt(id).is_some(), "it is ours until then");
+        tokio::time::sleep_until(requested + LEASE_STEP - Duration::from_millis(1)).await;
+        assert!(leases.receipt(id).is_some(), "held until then");
         assert_eq!(lost.recv().await, Some(id));
-        assert_eq!(asked.elapsed(), LEASE_STEP);
+        assert_eq!(requested.elapsed(), LEASE_STEP);
         assert_eq!(leases.count(), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_node_that_was_stopped_knows_before_it_has_asked_the_queue() {
+    async fn suspended_node_detects_the_loss_without_the_queue() {
         let tasks = with_one_message().await;
         let leases = Leases::new(LEASE_STEP, true);
         let id = leases.hold(receive(&tasks).await.remove(0).receipt, Instant::now());
         let (sender, mut lost) = mpsc::unbounded_channel();
         let _guard = leases.keep(tasks.clone(), move |id| sender.send(id).expect("the test listens"));
-        // Nothing else gets a turn meanwhile, and when it does, the queue would still let the lease be extended.
+        // No other task runs in the meantime, and the queue would still extend the lease afterwards.
         tokio::time::advance(LEASE_STEP).await;
         assert_eq!(leases.receipt(id), None);
         assert_eq!(lost.recv().await, Some(id));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_came_at_the_end_of_a_long_wait_is_extended_at_once() {
+    async fn lapsed_leases_are_removed_once_and_in_order() {
+        let (tasks, leases) = (with_one_message().await, Leases::new(LEASE_STEP, true));
+        let receipt = receive(&tasks).await.remove(0).receipt;
+        let hold = || leases.hold(receipt.clone(), Instant::now());
+        let early = [hold(), hold()];
+        tokio::time::advance(LEASE_STEP / 2).await;
+        let late = hold();
+        assert!(leases.lapsed().is_empty());
+        tokio::time::advance(LEASE_STEP / 2).await;
+        assert_eq!(leases.lapsed(), early);
+        assert!(leases.lapsed().is_empty());
+        tokio::time::advance(LEASE_STEP / 2).await;
+        assert_eq!(leases.lapsed(), [late]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delivery_after_a_long_wait_is_extended_immediately() {
         let tasks = with_one_message().await;
         let leases = Leases::new(LEASE_STEP, true);
         let (sender, mut lost) = mpsc::unbounded_channel();
         let _guard = leases.keep(tasks.clone(), move |id| sender.send(id).expect("the test listens"));
         tokio::time::sleep(Duration::from_secs(25)).await;
-        let asked = Instant::now() - Duration::from_secs(29);
-        let id = leases.hold(receive(&tasks).await.remove(0).receipt, asked);
+        let requested = Instant::now() - Duration::from_secs(29);
+        let id = leases.hold(receive(&tasks).await.remove(0).receipt, requested);
         tokio::time::sleep(2 * LEASE_STEP).await;
         assert!(leases.receipt(id).is_some());
         assert!(lost.try_recv().is_err());

@@ -1,26 +1,31 @@
-//! The worker: an agent takes the mini-batches of one job from the task queue, has them ready before a Python process
-//! asks, supervises the processes that call user code, and announces what came of it. A node of a fleet runs one for
-//! every job that has messages there.
+//! The worker: an agent receives the mini-batches of one job from the task queue, prepares them, supervises the Python
+//! processes that call user code, and announces the outcomes. A node of a fleet runs one agent for every job that has
+//! messages for it.
 //!
-//! | file | what it does |
+//! | file | purpose |
 //! |---|---|
-//! | `node` | a worker of a fleet: which jobs are here, what they need, when they leave |
-//! | `agent` | one job: the only loop that decides; everything else reports to it |
-//! | `slot` | what one Python process is busy with, and how an attempt ended |
-//! | `python_process` | start, talk to, look at and kill one interpreter |
-//! | `prepare` | a descriptor becomes what `run()` gets: paths, or a table in shared memory |
-//! | `side_inputs` | reference data by URL becomes paths of this machine |
+//! | `node` | a worker of a fleet, which serves every job of a target; its `roster` decides which jobs are here |
+//! | `scheduler` | every decision about one job on this node, as a state machine without I/O |
+//! | `agent` | one job: executes the actions of the scheduler, and reports events to it |
+//! | `stop` | how agents and nodes are stopped |
+//! | `python_process` | starts, messages, observes and kills one interpreter |
+//! | `prepare` | prepares the argument of `run()`: paths, or a table in shared memory |
+//! | `side_inputs` | downloads reference data and replaces its URLs by local paths |
 //! | `announce` | write, announce, acknowledge, in that order |
-//! | `lease` | what is held is extended; what is lost stops |
-//! | `counts` | what announcements add to the metrics |
+//! | `lease` | extends leases, and reports lost ones |
+//! | `retry` | how calls of queues and stores are retried |
+//! | `orphans` | kills child processes that user code leaves behind |
+//! | `printed` | the last lines that a process printed, for reports |
+//! | `counts` | metrics of announcements |
 //! | `monitor` | samples of processor, memory, disk and network |
 //!
-//! It knows the queue and the storage, and neither the partitioner nor the reducer.
+//! The worker depends on the queue and the storage, but neither on the partitioner nor on the reducer.
 
 mod agent;
 mod allocator;
 mod announce;
 mod capped_log;
+mod conda;
 mod counts;
 mod dead_letters;
 mod environment;
@@ -31,44 +36,37 @@ mod messages;
 mod monitor;
 mod node;
 mod node_log;
+mod oom;
+mod orphans;
 mod prepare;
+mod printed;
 mod python_process;
+mod retry;
+pub mod scheduler;
 mod scratch;
 mod side_inputs;
-mod slot;
+mod stop;
 
-pub use agent::{Agent, Stop, Timing};
+pub use agent::{Agent, Timing, report_provisioning};
 pub use allocator::keep_freed_memory;
 pub use environment::interpreter;
 pub use gpu::{count_by_driver, default_process_count};
-pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection};
+pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection, roster};
 pub use side_inputs::fetch_side_inputs;
+pub use stop::{Stop, StopSender};
 
-/// What a node decides, without the Python processes it decides about: a simulation of the protocol makes its nodes of
-/// these.
-pub mod decisions {
-    pub use crate::announce::{Announcement, Announcements, Announcer, Outcome, RowsRoom};
-    pub use crate::lease::{LeaseId, Leases};
-    pub use crate::slot::{Ending, InPipe, Prepared, Worker, conclude, deliveries_lost, lost_too_often};
+/// The parts of agents and nodes beside scheduler and roster, from which the simulation builds its nodes.
+pub mod parts {
+    pub use crate::announce::{Announcements, Announcer};
+    pub use crate::lease::{LeaseId, Leases, Received};
+    pub use crate::node::beat::keep_beating;
+    pub use crate::node::errands::{Errands, let_go};
+    pub use crate::node::executor::demultiplexer_options;
+    pub use crate::prepare::{Preparation, Prepared};
 }
 
-macro_rules! crash_points {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Steps of the write path, in order. A job killed at any of them is finished by the next run.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum CrashPoint {
-            $($(#[$doc])* $name,)*
-        }
-
-        impl CrashPoint {
-            /// Every step: a crash test goes through them.
-            pub const ALL: &'static [Self] = &[$(Self::$name),*];
-        }
-    };
-}
-
-crash_points! {
-    /// Deliveries are leased, nothing is done with them yet.
+protocol::crash_points! {
+    /// The node has leased deliveries and done nothing else.
     AfterReceive,
     /// A process has been handed mini-batches.
     AfterHandOver,
@@ -76,15 +74,15 @@ crash_points! {
     AfterRun,
     /// Rows are about to be written as a part.
     BeforePart,
-    /// The part is written, nobody knows of it.
+    /// The part is written, its outcome not announced.
     AfterPart,
     /// Outcomes are in the result queue, deliveries still leased.
     AfterAnnounce,
     /// The next try is published, the old delivery still leased.
     AfterRepublish,
-    /// The task queue has forgotten the deliveries.
+    /// The task queue has deleted the deliveries.
     AfterTaskAcknowledge,
 }
 
-/// Called at every crash point. Does nothing but in crash tests.
+/// Called at every crash point. Does nothing except in crash tests.
 pub type Crash = fn(CrashPoint);

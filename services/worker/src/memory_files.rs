@@ -1,8 +1,8 @@
-//! Memory files for tables on their way to Python processes, used again and again.
+//! Memory files that carry tables to Python processes, and are reused.
 //!
-//! A process copies what it gets into memory of its own before it calls `run()`. So a file is free once its mini-batch
-//! is answered, and the next table overwrites pages that are there already, and mapped: the kernel takes longer to find,
-//! to fill and to give back pages one by one than it takes to copy into them.
+//! A process copies a table to its own memory before it calls `run()`. So the file is free once the mini-batch is
+//! answered, and the next table overwrites pages that exist and are mapped: the kernel takes longer to allocate, clear
+//! and free pages than it takes to copy into them.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,19 +11,19 @@ use anyhow::{Context, Result};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::MemfdFlags;
 
-/// A file is this part larger than its first table: the next ones are seldom much longer.
+/// A file is larger than its first table by this fraction, because the next tables are seldom much larger.
 const SPARE_PART: usize = 16;
 
-/// One memory file.
+/// A memory file.
 #[derive(Debug)]
 pub struct MemoryFile {
-    /// The file, as it is sent to a process.
+    /// The descriptor for the process.
     pub file: Arc<OwnedFd>,
-    /// All of it.
+    /// Its mapping.
     memory: MmapRaw,
 }
 
-/// The files that are free. Shared by the threads that decode.
+/// The free files. Decoding threads share them.
 #[derive(Debug)]
 pub struct MemoryFiles {
     free: Mutex<Free>,
@@ -37,12 +37,12 @@ struct Free {
 }
 
 impl MemoryFiles {
-    /// Keeps free files of `bytes_max` together, at most.
+    /// Creates an empty list, which keeps at most `bytes_max` of free files.
     pub fn new(bytes_max: u64) -> Self {
         Self { free: Mutex::default(), bytes_max }
     }
 
-    /// A file that begins with `pieces`, one after the other. What stands behind them means nothing.
+    /// Returns a file that begins with `pieces`. Bytes behind them are undefined.
     pub fn fill<'a>(&self, pieces: impl Iterator<Item = &'a [u8]> + Clone) -> Result<MemoryFile> {
         let bytes = pieces.clone().map(<[u8]>::len).sum();
         let mut file = match self.take() {
@@ -50,14 +50,14 @@ impl MemoryFiles {
             Some(file) => MemoryFile::with_room(file.file, bytes)?,
             None => {
                 let file = rustix::fs::memfd_create("gristmill-table", MemfdFlags::CLOEXEC);
-                MemoryFile::with_room(Arc::new(file.context("make a memory file")?), bytes)?
+                MemoryFile::with_room(Arc::new(file.context("create a memory file")?), bytes)?
             }
         };
         file.overwrite(pieces);
         Ok(file)
     }
 
-    /// Takes back a file that no process looks into any more.
+    /// Frees a file that no process reads any more.
     pub fn give_back(&self, file: MemoryFile) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.bytes + file.occupied() <= self.bytes_max {
@@ -75,10 +75,10 @@ impl MemoryFiles {
 }
 
 impl MemoryFile {
-    /// Makes a file large enough for so many bytes, and takes all its pages at once.
+    /// Enlarges a file to hold `bytes`, and allocates all its pages.
     fn with_room(file: Arc<OwnedFd>, bytes: usize) -> Result<Self> {
         let length = (bytes + bytes / SPARE_PART).max(1);
-        rustix::fs::ftruncate(&file, length as u64).context("make room in a memory file")?;
+        rustix::fs::ftruncate(&file, length as u64).context("enlarge a memory file")?;
         let memory = MmapOptions::new().len(length).populate().map_raw(&*file).context("map a memory file")?;
         Ok(Self { file, memory })
     }
@@ -87,14 +87,14 @@ impl MemoryFile {
         let mut at = 0;
         for piece in pieces {
             assert!(piece.len() <= self.memory.len() - at, "there is room for all of them");
-            // SAFETY: the target lies within the mapping, which nobody else of this process writes to or reads, and no
-            // other process looks into a file that is free. A memory file only grows.
+            // SAFETY: the target lies within the mapping. No other code of this process accesses the mapping, and no
+            // other process reads a free file. A memory file only grows.
             unsafe { self.memory.as_mut_ptr().add(at).copy_from_nonoverlapping(piece.as_ptr(), piece.len()) };
             at += piece.len();
         }
     }
 
-    /// Memory that it takes.
+    /// Returns the memory that it occupies.
     fn occupied(&self) -> u64 {
         self.memory.len() as u64
     }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_given_back_is_filled_again_from_its_beginning() {
+    fn returned_file_is_filled_again_from_its_beginning() {
         let files = MemoryFiles::new(1000);
         let first = files.fill(pieces()).expect("fill");
         let number = first.file.as_raw_fd();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_table_finds_room_in_a_file_that_was_smaller() {
+    fn file_grows_for_a_larger_table() {
         let files = MemoryFiles::new(1 << 30);
         let mut number = None;
         for size in [0, 10, 100_000, 50, 104_000, 3_000_000] {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_use_is_never_given_to_another() {
+    fn file_in_use_is_not_reused() {
         let files = MemoryFiles::new(1000);
         let first = files.fill(pieces()).expect("fill");
         let second = files.fill([&b"other"[..]].into_iter()).expect("fill");
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn free_files_together_never_occupy_more_than_agreed() {
+    fn free_files_are_limited() {
         let files = MemoryFiles::new(25);
         let taken: Vec<_> = (0..4).map(|_| files.fill(pieces()).expect("fill")).collect();
         taken.into_iter().for_each(|file| files.give_back(file));

@@ -1,4 +1,4 @@
-//! Result messages under construction, none larger than the queue carries.
+//! Builds result messages of at most the size that the queue carries.
 
 use bytes::Bytes;
 use protocol::{Attempt, ErrorReport, ResultEvent, begin_message, encode_record};
@@ -6,14 +6,14 @@ use queue::Message;
 
 /// Rows up to this size travel inside the result message.
 const INLINE_ROWS_BYTES_MAX: usize = 64 * 1024;
-/// A message is closed when it has reached this size: larger ones save no calls worth having.
+/// A message is closed when it has reached this size: larger ones save few calls.
 const MESSAGE_BYTES_FULL: usize = 128 * 1024;
-/// Of a text that makes an event too large, so many bytes are kept.
+/// Bytes that are kept of each text in an event that is too large.
 const CUT_BYTES: usize = 1024;
-/// And so many warnings.
+/// Warnings that are kept of such an event.
 const CUT_WARNINGS: usize = 2;
 
-/// The largest rows that travel inside a message of a queue that carries `message_bytes_max`.
+/// Returns the size of the largest rows that travel inside a message, for a queue that carries `message_bytes_max`.
 pub fn inline_rows_bytes_max(message_bytes_max: usize) -> usize {
     INLINE_ROWS_BYTES_MAX.min(message_bytes_max / 4)
 }
@@ -29,12 +29,12 @@ pub struct Messages<'a> {
 }
 
 impl<'a> Messages<'a> {
-    /// None yet. `bytes_max` is what the queue carries.
+    /// Creates an empty list. `bytes_max` is the largest message of the queue.
     pub fn new(job_id: &'a str, bytes_max: usize) -> Self {
         Self { job_id, bytes_max, full: Vec::new(), current: Vec::new(), record: Vec::new() }
     }
 
-    /// Adds an event. What people read in it is cut where it would not fit into a message of its own.
+    /// Adds an event. Cuts its texts if it would not fit into a message of its own.
     pub fn push(&mut self, event: &ResultEvent, rows: &[u8]) {
         self.record.clear();
         encode_record(event, rows, &mut self.record);
@@ -61,7 +61,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// All of them.
+    /// Returns the messages.
     pub fn finish(mut self) -> Vec<Message> {
         self.close();
         self.full.into_iter().map(|body| Message::new(body, self.job_id)).collect()
@@ -71,11 +71,12 @@ impl<'a> Messages<'a> {
 fn cut(event: ResultEvent) -> ResultEvent {
     match event {
         ResultEvent::Attempt(mut attempt) => {
-            let Attempt { error, warnings, detail, .. } = &mut *attempt;
+            let Attempt { error, warnings, warning_kinds, detail, .. } = &mut *attempt;
             if let Some(error) = error {
                 cut_error(error);
             }
             warnings.truncate(CUT_WARNINGS);
+            warning_kinds.truncate(CUT_WARNINGS);
             warnings.iter_mut().for_each(|warning| cut_text(&mut warning.message));
             cut_text(detail);
             ResultEvent::Attempt(attempt)
@@ -104,7 +105,7 @@ fn cut_error(error: &mut ErrorReport) {
 fn cut_text(text: &mut String) {
     if text.len() > CUT_BYTES {
         text.truncate(text.floor_char_boundary(CUT_BYTES));
-        text.push_str(" … (cut: the queue carries no more)");
+        text.push_str(" … (cut: too large for the queue)");
     }
 }
 
@@ -120,13 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn no_message_is_larger_than_the_queue_carries() {
+    fn message_is_never_larger_than_the_queue_carries() {
         let mut messages = Messages::new("job", 8000);
         let sizes = [3000, 3000, 3000, 7000, 20_000, 10];
         sizes.iter().for_each(|bytes| messages.push(&init_failed(*bytes), b"rows"));
         let messages = messages.finish();
         assert!(messages.iter().all(|message| message.body.len() <= 8000));
-        assert!(messages.iter().all(|message| job_of_message(&message.body).as_deref() == Ok("job")));
+        assert!(messages.iter().all(|message| job_of_message(&message.body).is_ok_and(|job_id| job_id == "job")));
         let records = messages.iter().flat_map(|message| decode_records(&message.body).skip(1));
         let texts: Vec<usize> = records
             .map(|record| match record.expect("readable").event {

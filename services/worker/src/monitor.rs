@@ -1,4 +1,5 @@
-//! Samples of what the node and its processes use, below `perf/<node>/`, for finding out later why a job was slow.
+//! Samples of the resource usage of the node and its processes, in `perf/<node>/`, to find out later why a job was
+//! slow.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,7 +11,7 @@ use chrono::Utc;
 use sysinfo::{Disks, Networks, ProcessRefreshKind, ProcessesToUpdate, System};
 use tokio_util::task::AbortOnDropHandle;
 
-/// The first sample is taken early, so that short jobs have one.
+/// Longest time before the first sample, so that short jobs have one.
 const FIRST_SAMPLE_MAX: Duration = Duration::from_secs(5);
 const MEGABYTE: f64 = 1024.0 * 1024.0;
 
@@ -41,10 +42,10 @@ pub fn start(folder: PathBuf, interval: Duration) -> Option<AbortOnDropHandle<()
             match taken {
                 Ok(Ok(used)) => sampler = Some(used),
                 Ok(Err(error)) => {
-                    tracing::warn!("cannot sample what the node uses: {error:#}");
+                    tracing::warn!("cannot sample the resource usage of the node: {error:#}");
                     sampler = None;
                 }
-                // The runtime is going down.
+                // The runtime shuts down.
                 Err(_) => return,
             }
         }
@@ -57,7 +58,7 @@ struct Sampler {
 
 impl Sampler {
     fn new() -> Result<Self> {
-        // Processor use is a difference between two looks; this is the first.
+        // Processor usage is the difference between two readings; this is the first.
         let mut system = System::new()?;
         system.refresh_cpu_usage();
         Ok(Self { system })
@@ -143,7 +144,7 @@ impl Sampler {
         )
     }
 
-    /// The agent and everything below it, threads left out.
+    /// Returns the agent and its descendants, without threads.
     fn own_processes(&self) -> Vec<&sysinfo::Process> {
         let us = sysinfo::Pid::from_u32(std::process::id());
         let below_us = |process: &sysinfo::Process| {
@@ -163,7 +164,7 @@ impl Sampler {
     }
 }
 
-/// Reads, writes, and their megabytes, over all whole disks since boot.
+/// Returns reads, writes and their megabytes since boot, over all whole disks.
 fn disk_io() -> (u64, u64, f64, f64) {
     const SECTOR_BYTES: f64 = 512.0;
     let mut sums = (0, 0, 0.0, 0.0);
@@ -209,9 +210,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_fills_every_file_with_rows_as_wide_as_their_header() {
+    fn sample_adds_a_complete_row_to_every_file() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        Sampler::new().and_then(|mut sampler| sampler.sample(folder.path())).expect("this machine can be looked at");
+        Sampler::new().and_then(|mut sampler| sampler.sample(folder.path())).expect("readable");
         for name in ["node_resource_usage.csv", "processes_resource_usage.csv", "node_disk_usage.csv"] {
             let text = std::fs::read_to_string(folder.path().join(name)).expect("written");
             let widths: Vec<usize> = text.lines().map(|line| line.split(',').count()).collect();

@@ -1,16 +1,16 @@
-//! The node's own log files: `sys/node/<node>/_main.txt`, one `processNNN.txt` a process, and `user/error/…` for what
-//! user code could not write itself because it was killed.
+//! The node's own log files: `sys/node/<node>/_main.txt`, one `processNNN.txt` for each process, and `user/error/…` for
+//! errors that a killed process could not write itself.
 //!
-//! Lines have the form `time|LEVEL|pid|thread|message`, time in UTC. Failing to write a log never stops the work.
+//! Lines have the form `time|LEVEL|pid|thread|message`, time in UTC. A failure to write a log never stops the work.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use chrono::{SecondsFormat, Utc};
-use protocol::Attempt;
+use protocol::{Attempt, ErrorReport};
 
-/// Paths and the main file of one node.
+/// The paths and the main log of one node.
 #[derive(Debug)]
 pub struct NodeLog {
     logs: PathBuf,
@@ -25,40 +25,53 @@ impl NodeLog {
         Self { logs: logs.to_owned(), node: node.to_owned(), main }
     }
 
-    /// Writes to the main log, at once.
+    /// Writes to the main log, and flushes it.
     pub fn main(&mut self, level: &str, message: &str) {
         self.main.line(level, std::process::id(), &on_one_line(message));
         self.main.flush();
     }
 
-    /// The job's `logs` folder.
+    /// Returns the job's `logs` folder.
     pub fn folder(&self) -> &Path {
         &self.logs
     }
 
-    /// The log of one process.
+    /// Opens the log of one process.
     pub fn process(&self, process: &str) -> LogFile {
         LogFile::open(self.system_file(process, "txt"))
     }
 
-    /// `sys/node/<node>/<process>.<extension>`.
+    /// Returns `sys/node/<node>/<process>.<extension>`.
     pub fn system_file(&self, process: &str, extension: &str) -> PathBuf {
         self.logs.join("sys/node").join(&self.node).join(format!("{process}.{extension}"))
     }
 
-    /// The file below `logs/` where the errors of a process are told in full.
-    pub fn user_error_name(&self, process: &str) -> String {
-        format!("user/error/{}/{process}.txt", self.node)
+    /// Returns `user/<stream>/<node>/<process>.<stream>.txt`, the output of the process's Python code.
+    pub fn user_stream(&self, process: &str, stream: &str) -> PathBuf {
+        self.logs.join("user").join(stream).join(&self.node).join(format!("{process}.{stream}.txt"))
     }
 
-    /// Adds to the user errors of a process, on behalf of one that can no longer write.
-    pub fn user_error(&self, process: &str, pid: u32, message: &str, traceback: &str) {
-        let mut file = LogFile::open(self.logs.join(self.user_error_name(process)));
-        file.line("ERROR", pid, &format!("{message}\n{traceback}"));
+    /// Adds an error, of a mini-batch or outside of any, to the error file of a process that can no longer write to it.
+    pub fn user_error(&self, process: &str, pid: u32, mini_batch: Option<u64>, error: &ErrorReport) {
+        let mut text = mini_batch.map_or(String::new(), |mini_batch| format!("mini-batch {mini_batch}: "));
+        text.push_str(&error.message);
+        if !error.traceback.is_empty() {
+            text.push('\n');
+            text.push_str(error.traceback.trim_end());
+        }
+        if !error.printed.is_empty() {
+            text.push_str("\nPrinted last:");
+            for line in error.printed.lines() {
+                text.push_str("\n  ");
+                text.push_str(line);
+            }
+        }
+        let mut file = LogFile::open(self.logs.join(user_error_name(&self.node, process)));
+        file.line("ERROR", pid, &text);
         file.flush();
     }
 
-    /// Number for the first process of this node: after every process that earlier runs of the job have logged.
+    /// Returns the number for the first process of this node, which follows those in the logs of earlier runs of the job.
     pub fn first_process_number(&self) -> u32 {
         let Ok(entries) = std::fs::read_dir(self.logs.join("sys/node").join(&self.node)) else { return 0 };
         let numbers = entries.flatten().filter_map(|entry| {
@@ -67,6 +80,11 @@ impl NodeLog {
         });
         numbers.max().map_or(0, |highest| highest + 1)
     }
+}
+
+/// Returns the file below `logs/` that holds the complete errors of a process.
+pub fn user_error_name(node: &str, process: &str) -> String {
+    format!("user/error/{node}/{process}.txt")
 }
 
 /// One log file; buffered.
@@ -91,12 +109,12 @@ impl LogFile {
     pub fn line(&mut self, level: &str, pid: u32, message: &str) {
         if let Some(file) = &mut self.file {
             let now = Utc::now().to_rfc3339_opts(SecondsFormat::Micros, true);
-            // A full disk is noticed where it matters: when outcomes are announced.
+            // Ignored: a full disk fails the announcement of outcomes.
             let _ = writeln!(file, "{now}|{level}|{pid}|MainThread|{message}");
         }
     }
 
-    /// Adds what there is to say of one attempt.
+    /// Adds a line about an attempt.
     pub fn attempt(&mut self, pid: u32, attempt: &Attempt) {
         let level = if attempt.error.is_some() { "ERROR" } else { "INFO" };
         let mut message = format!(
@@ -120,7 +138,7 @@ impl LogFile {
         self.line(level, pid, &on_one_line(&message));
     }
 
-    /// Hands buffered lines to the file.
+    /// Writes buffered lines to the file.
     pub fn flush(&mut self) {
         if let Some(file) = &mut self.file {
             let _ = file.flush();
@@ -128,7 +146,7 @@ impl LogFile {
     }
 }
 
-/// What scripts and queues say cannot look like a line of the engine's own.
+/// Joins lines, so that text of scripts and queues cannot imitate a line of the engine.
 fn on_one_line(message: &str) -> String {
     message.replace(['\n', '\r'], " ")
 }
@@ -138,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_one_line() {
+    fn message_is_one_line() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut log = NodeLog::open(folder.path(), "0");
         log.main("ERROR", "bad\n2026-11-21T00:00:00Z|INFO|1|MainThread|all is well\r\n");
@@ -147,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_job_goes_on_numbering_its_processes() {
+    fn resumed_job_continues_the_numbers_of_its_processes() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let log = NodeLog::open(folder.path(), "0");
         assert_eq!(log.first_process_number(), 0);

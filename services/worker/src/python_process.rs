@@ -1,7 +1,9 @@
-//! One Python interpreter as a child process: start, talk, look, kill. It knows nothing of queues or leases.
+//! One Python interpreter as a child process: starts, messages, observes and kills it. Independent of queues and
+//! leases.
 //!
-//! The child is the leader of its own process group and session. Whatever way it ends, the whole group is killed
-//! before the child is reaped, so nothing that user code forked outlives it, and no recycled process id is ever hit.
+//! The child leads its own process group and session. However it ends, the agent kills the whole group before it reaps
+//! the child, and then the descendants that have left the group (`orphans`). So no descendant outlives the child, and
+//! no signal hits a recycled process id.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -11,9 +13,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -26,18 +28,24 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::capped_log;
+use crate::orphans::{self, PROCESS_VARIABLE};
+use crate::printed::Pipes;
 
-/// Where the child finds its end of the socket. Part of the contract with the Python package.
+/// Descriptor of the child's end of the socket. Part of the contract with the Python package.
 const SOCKET_FD: RawFd = 3;
-/// Where the child finds the status page.
+/// Descriptor of the status page.
 const STATUS_FD: RawFd = 4;
-/// Above every descriptor number the child expects something at.
+/// Lowest descriptor of the originals, above those that the child expects.
 const FD_FLOOR: RawFd = 10;
-/// Files that may be passed with one `sendmsg`; the kernel's limit is 253.
+/// Files that are passed with one `sendmsg`; the kernel's limit is 253.
 const FILES_PER_SEND_MAX: usize = 64;
-/// Bytes asked of the socket at once.
+/// Longest wait for the end of the output, after the process and its children have ended.
+const LAST_OUTPUT_TIME: Duration = Duration::from_millis(500);
+/// Bytes of one read from the socket.
 const READ_BYTES: usize = 256 * 1024;
 
 /// How to start a process.
@@ -53,26 +61,28 @@ pub struct Start {
     pub environment: Vec<(OsString, OsString)>,
     /// Scheduling priority, 0 to 20.
     pub nice: u32,
-    /// Where what the process and its children write to descriptors 1 and 2 goes.
+    /// Value that identifies the process on this machine. Its children inherit it.
+    pub marker: String,
+    /// File for the output of the process and its children on descriptor 1.
     pub stdout_log: PathBuf,
-    /// See `stdout_log`.
+    /// The same for descriptor 2.
     pub stderr_log: PathBuf,
     /// Limit of each of the two files.
     pub log_bytes_max: u64,
 }
 
-/// What a process tells whoever started it.
+/// A report about a process.
 #[derive(Debug)]
 pub enum Report {
-    /// Frames, in order, each with its payload.
+    /// Frames from the process, in order, each with its payload.
     Events(Vec<(ProcessEvent, Bytes)>),
-    /// It is gone, group and all: exit status, or minus the signal. Nothing follows.
+    /// The process and its descendants have ended: exit status, or minus the signal. The last report.
     Exited(i32),
-    /// It sent something that is no frame. It will be killed.
+    /// The process sent an invalid frame.
     Broken(String),
 }
 
-/// A frame on its way to the process, with the memory files that belong to it.
+/// Frames for the process, with their memory files.
 #[derive(Debug)]
 pub struct Outgoing {
     /// Encoded frames.
@@ -87,13 +97,26 @@ pub struct PythonProcess {
     pid: Pid,
     outgoing: mpsc::UnboundedSender<Outgoing>,
     status: StatusPage,
+    incomplete: Arc<Incomplete>,
+    pipes: Arc<Pipes>,
+    ended: CancellationToken,
     supervisor: tokio::task::JoinHandle<()>,
 }
 
+/// When the last bytes of an incomplete frame arrived.
+#[derive(Debug, Default)]
+struct Incomplete(Mutex<Option<Instant>>);
+
+impl Incomplete {
+    fn set(&self, since: Option<Instant>) {
+        *self.0.lock().expect("no holder panics") = since;
+    }
+}
+
 impl PythonProcess {
-    /// Starts the interpreter. `report` is called from a task of its own for everything that happens.
+    /// Starts the interpreter. Calls `report` from a task of its own.
     pub fn start(start: &Start, report: impl Fn(Report) + Send + Sync + 'static) -> Result<Self> {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().context("make a socket pair")?;
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().context("create a socket pair")?;
         let status = StatusPage::new()?;
         let socket_fd = rustix::io::fcntl_dupfd_cloexec(&theirs, FD_FLOOR)?;
         let status_fd = rustix::io::fcntl_dupfd_cloexec(&status.file, FD_FLOOR)?;
@@ -103,24 +126,24 @@ impl PythonProcess {
             .arg(&start.bootstrap)
             .current_dir(&start.scratch)
             .envs(start.environment.iter().map(|(name, value)| (name, value)))
+            .env(PROCESS_VARIABLE, &start.marker)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let (socket, page, nice) = (socket_fd.as_raw_fd(), status_fd.as_raw_fd(), start.nice as libc::c_int);
-        // SAFETY: between fork and exec only async-signal-safe calls are made, on descriptors that this function keeps
-        // open until the child has been started.
+        // SAFETY: between fork and exec the closure makes only async-signal-safe calls, on descriptors that this
+        // function keeps open until the child has started.
         unsafe {
             command.pre_exec(move || {
                 if libc::setsid() < 0 || libc::dup2(socket, SOCKET_FD) < 0 || libc::dup2(page, STATUS_FD) < 0 {
                     return Err(std::io::Error::last_os_error());
                 }
-                // Failing to lower the priority is no reason not to run.
+                // The process also runs with an unchanged priority.
                 libc::setpriority(libc::PRIO_PROCESS, 0, nice);
                 Ok(())
             });
         }
-        let mut child = command
-            .spawn()
+        let mut child = orphans::start(|| command.spawn(), tokio::process::Child::id)
             .with_context(|| format!("start {} in {}", start.python.display(), start.scratch.display()))?;
         drop((socket_fd, status_fd));
         let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32)).expect("a started child has a process id");
@@ -130,19 +153,27 @@ impl PythonProcess {
             .map_err(|error| error.into_parts().1)
             .context("watch the process")?;
 
+        let mut pipes = Pipes::default();
+        let mut copying = JoinSet::new();
         if let Some(stdout) = child.stdout.take() {
-            tokio::spawn(capped_log::copy(stdout, start.stdout_log.clone(), start.log_bytes_max));
+            let latest = pipes.add(stdout.as_fd());
+            copying.spawn(capped_log::copy(stdout, start.stdout_log.clone(), start.log_bytes_max, latest));
         }
         if let Some(stderr) = child.stderr.take() {
-            tokio::spawn(capped_log::copy(stderr, start.stderr_log.clone(), start.log_bytes_max));
+            let latest = pipes.add(stderr.as_fd());
+            copying.spawn(capped_log::copy(stderr, start.stderr_log.clone(), start.log_bytes_max, latest));
         }
 
         ours.set_nonblocking(true).context("prepare the socket")?;
         let socket = Arc::new(UnixStream::from_std(ours).context("prepare the socket")?);
         let (outgoing, to_send) = mpsc::unbounded_channel();
         let writer = tokio::spawn(write_frames(socket.clone(), to_send));
+        let incomplete = Arc::new(Incomplete::default());
+        let (reading, marker) = (incomplete.clone(), start.marker.clone());
+        let ended = CancellationToken::new();
+        let has_ended = ended.clone();
         let supervisor = tokio::spawn(async move {
-            if let Err(error) = read_frames(&socket, &report, &exit).await {
+            if let Err(error) = read_frames(&socket, &reading, &report, &exit).await {
                 report(Report::Broken(format!("{error:#}")));
                 let _ = exit.readable().await;
             }
@@ -152,41 +183,65 @@ impl PythonProcess {
                 Ok(status) => status.code().unwrap_or_else(|| -status.signal().unwrap_or(0)),
                 Err(_) => -1,
             };
+            let _ = tokio::task::spawn_blocking(move || orphans::kill(pid, &marker)).await;
+            // All writers have ended, so the pipes hold the rest of the output.
+            let _ = tokio::time::timeout(LAST_OUTPUT_TIME, copying.join_all()).await;
             report(Report::Exited(code));
+            has_ended.cancel();
         });
-        Ok(Self { pid, outgoing, status, supervisor })
+        Ok(Self { pid, outgoing, status, incomplete, pipes: Arc::new(pipes), ended, supervisor })
     }
 
-    /// Process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.pid.as_raw_nonzero().get() as u32
     }
 
-    /// Queues frames. If the process is gone, its exit is reported and nothing else happens.
+    /// Queues frames, which are dropped if the process has ended.
     pub fn send(&self, outgoing: Outgoing) {
         let _ = self.outgoing.send(outgoing);
     }
 
-    /// What the process is doing, on which hand-over (0: none), and for how long.
+    /// Returns the phase of the process, its hand-over (0: none), and the duration of the phase so far.
     pub fn status(&self) -> (SlotPhase, u64, Duration) {
         self.status.read()
     }
 
-    /// Takes back the hand-overs `first..end`. `false`: too late, the process has got as far as `first`; it answers for
-    /// each of them whether it was begun.
+    /// Returns the offsets in the user's files for stdout and stderr at which the output of a hand-over (0: of
+    /// `init()`) begins; `None`: it has no output.
+    pub fn printed_from(&self, sequence: u64) -> [Option<u64>; 2] {
+        self.status.printed_from(sequence)
+    }
+
+    /// Returns a token that is cancelled when the process and its descendants have ended.
+    pub fn ended(&self) -> CancellationToken {
+        self.ended.clone()
+    }
+
+    /// Returns the output of native code and child processes.
+    pub fn pipes(&self) -> &Arc<Pipes> {
+        &self.pipes
+    }
+
+    /// Returns the time since the last bytes of an incomplete frame.
+    pub fn frame_incomplete_for(&self) -> Option<Duration> {
+        self.incomplete.0.lock().expect("no holder panics").map(|since| since.elapsed())
+    }
+
+    /// Recalls the hand-overs `first..end`. Returns `false` if the process has reached `first`; then it answers each of
+    /// them.
     pub fn recall(&self, first: u64, end: u64) -> bool {
         self.status.recall(first, end)
     }
 
-    /// Asks the interpreter to write all Python stacks into its stack file. Works while user code holds the
-    /// interpreter, and would end one that has not got as
-    /// far as registering the signal, so it must only be called in phases after `Starting`.
+    /// Asks the interpreter to write all Python stacks to its stack file. Works while user code holds the interpreter.
+    /// Call it only in phases after `Starting`: before, the signal would end the interpreter.
     pub fn dump_stacks(&self) {
         // SAFETY: `kill` with a valid process id; the child is not reaped while `self` is alive and unreported.
         unsafe { libc::kill(self.pid.as_raw_nonzero().get(), stack_signal()) };
     }
 
-    /// Kills the whole process group. The exit is reported as usual.
+    /// Kills the whole process group. A report of the exit follows.
     pub fn kill(&self) {
         kill_group(self.pid);
     }
@@ -209,8 +264,14 @@ fn kill_group(leader: Pid) {
     let _ = rustix::process::kill_process_group(leader, Signal::KILL);
 }
 
-/// Reads until the process is gone: its exit is what counts, since a forked child may keep the socket open.
-async fn read_frames(socket: &UnixStream, report: &impl Fn(Report), exit: &AsyncFd<OwnedFd>) -> Result<()> {
+/// Reads frames until the process exits. The end of the stream is not enough, since a forked child may keep the socket
+/// open.
+async fn read_frames(
+    socket: &UnixStream,
+    incomplete: &Incomplete,
+    report: &impl Fn(Report),
+    exit: &AsyncFd<OwnedFd>,
+) -> Result<()> {
     let mut frames = FrameReader::default();
     loop {
         let exited = tokio::select! {
@@ -218,7 +279,7 @@ async fn read_frames(socket: &UnixStream, report: &impl Fn(Report), exit: &Async
             ready = socket.readable() => { ready?; false }
             gone = exit.readable() => { gone?.retain_ready(); true }
         };
-        // After the exit, what is left in the socket still counts: results that were sent are results.
+        // Results that the process sent before its exit still count.
         loop {
             let buffer = frames.buffer();
             buffer.reserve(READ_BYTES);
@@ -227,7 +288,10 @@ async fn read_frames(socket: &UnixStream, report: &impl Fn(Report), exit: &Async
                     exit.readable().await?.retain_ready();
                     return Ok(());
                 }
-                Ok(_) => report_frames(&mut frames, report)?,
+                Ok(_) => {
+                    report_frames(&mut frames, report)?;
+                    incomplete.set(frames.is_in_a_frame().then(Instant::now));
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
                     exit.readable().await?.retain_ready();
@@ -259,7 +323,7 @@ fn report_frames(frames: &mut FrameReader, report: &impl Fn(Report)) -> Result<(
 
 async fn write_frames(socket: Arc<UnixStream>, mut to_send: mpsc::UnboundedReceiver<Outgoing>) {
     while let Some(outgoing) = to_send.recv().await {
-        // A failed write means that the process is gone; its exit says so.
+        // A write fails if the process has ended, which another report tells.
         if write_frame(&socket, outgoing).await.is_err() {
             return;
         }
@@ -271,8 +335,8 @@ async fn write_frame(socket: &UnixStream, outgoing: Outgoing) -> std::io::Result
     let mut files: VecDeque<Arc<OwnedFd>> = outgoing.files.into();
     while !rest.is_empty() {
         let sending = files.len().min(FILES_PER_SEND_MAX);
-        // While files remain, bytes go out one at a time but for the last batch, so that every file has a byte to
-        // travel with, and all files arrive before the end of their frame.
+        // All calls except the last send one byte, so that each batch of files travels with a byte and all files arrive
+        // before the end of their frame.
         let bytes = if files.len() > sending { &rest[..1] } else { rest };
         let sent = socket
             .async_io(Interest::WRITABLE, || {
@@ -292,7 +356,7 @@ async fn write_frame(socket: &UnixStream, outgoing: Outgoing) -> std::io::Result
     Ok(())
 }
 
-/// Shared memory in which the process says what it is doing.
+/// Shared memory in which the process writes its phase.
 #[derive(Debug)]
 struct StatusPage {
     file: OwnedFd,
@@ -306,8 +370,8 @@ unsafe impl Sync for StatusPage {}
 
 impl StatusPage {
     fn new() -> Result<Self> {
-        let file = rustix::fs::memfd_create("gristmill-status", MemfdFlags::CLOEXEC).context("make a status page")?;
-        rustix::fs::ftruncate(&file, STATUS_PAGE_BYTES as u64).context("make a status page")?;
+        let file = rustix::fs::memfd_create("gristmill-status", MemfdFlags::CLOEXEC).context("create a status page")?;
+        rustix::fs::ftruncate(&file, STATUS_PAGE_BYTES as u64).context("create a status page")?;
         // SAFETY: a fresh shared mapping of a file of this size, at an address of the kernel's choice.
         let address = unsafe {
             rustix::mm::mmap(
@@ -339,8 +403,12 @@ impl StatusPage {
         self.load(status_offset::STATE) >> 8 < first
     }
 
+    fn printed_from(&self, sequence: u64) -> [Option<u64>; 2] {
+        status_offset::PRINTED.map(|[attempt, offset]| (self.load(attempt) == sequence + 1).then(|| self.load(offset)))
+    }
+
     fn read(&self) -> (SlotPhase, u64, Duration) {
-        // Read again until the phase did not change meanwhile, so that time and phase belong together.
+        // Repeat until the phase has not changed in between, so that time and phase belong together.
         loop {
             let state = self.load(status_offset::STATE);
             let since = self.load(status_offset::SINCE);
@@ -358,12 +426,12 @@ impl StatusPage {
 
 impl Drop for StatusPage {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this size, and nobody holds a reference into it any more.
+        // SAFETY: mapped by `new` with this size, and no reference into it is left.
         let _ = unsafe { rustix::mm::munmap(self.address, STATUS_PAGE_BYTES) };
     }
 }
 
-/// The bootstrap script of a Python package folder.
+/// Returns the bootstrap script of a Python package folder.
 pub fn bootstrap_script(package: &Path) -> PathBuf {
     package.join("gristmill").join("bootstrap.py")
 }

@@ -1,18 +1,18 @@
-//! The working directory of a process: a private folder that shows the top of the snapshot through links.
+//! The working directory of a process: a private folder with links to the entries of the snapshot.
 //!
-//! So scripts that open their files by relative name find them, scripts that write `./outputs` may, and two processes
-//! do not overwrite each other's files.
+//! Scripts can open their files by relative name and write `./outputs`, and processes do not overwrite each other's
+//! files.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Folders that scripts write into; they are made fresh instead of linked, so that the snapshot stays as it is.
+/// Folders that scripts write to. They are not linked, so that the snapshot does not change.
 const WRITTEN: [&str; 2] = ["outputs", "logs"];
 
-/// Makes the folder and its links.
-pub fn make(scratch: &Path, snapshot: &Path) -> Result<()> {
-    std::fs::create_dir_all(scratch).with_context(|| format!("make the working folder {}", scratch.display()))?;
+/// Creates the folder and its links.
+pub fn create(scratch: &Path, snapshot: &Path) -> Result<()> {
+    std::fs::create_dir_all(scratch).with_context(|| format!("create the working folder {}", scratch.display()))?;
     let entries = std::fs::read_dir(snapshot).with_context(|| format!("read {}", snapshot.display()))?;
     for entry in entries {
         let name = entry.with_context(|| format!("read {}", snapshot.display()))?.file_name();
@@ -29,7 +29,7 @@ pub fn make(scratch: &Path, snapshot: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes the folder, unless user code left something of its own in it.
+/// Removes the folder, unless user code left files in it.
 pub fn remove(scratch: &Path) {
     let Ok(entries) = std::fs::read_dir(scratch) else { return };
     for entry in entries.flatten() {
@@ -45,15 +45,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_snapshot_is_seen_and_what_the_script_wrote_is_kept() {
+    fn snapshot_is_linked_and_files_of_the_script_are_kept() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (snapshot, scratch) = (folder.path().join("snapshot"), folder.path().join("scratch"));
         std::fs::create_dir_all(snapshot.join("outputs")).expect("writable");
         std::fs::write(snapshot.join("model.txt"), "weights").expect("writable");
 
-        make(&scratch, &snapshot).expect("possible");
+        create(&scratch, &snapshot).expect("possible");
         assert_eq!(std::fs::read_to_string(scratch.join("model.txt")).expect("linked"), "weights");
-        std::fs::create_dir(scratch.join("outputs")).expect("not linked, so free");
+        std::fs::create_dir(scratch.join("outputs")).expect("not linked");
         std::fs::write(scratch.join("outputs/mine.txt"), "result").expect("writable");
         remove(&scratch);
         assert!(scratch.join("outputs/mine.txt").exists());
@@ -61,7 +61,7 @@ mod tests {
         assert!(snapshot.join("model.txt").exists());
 
         let unused = folder.path().join("unused");
-        make(&unused, &snapshot).expect("possible");
+        create(&unused, &snapshot).expect("possible");
         remove(&unused);
         assert!(!unused.exists());
     }

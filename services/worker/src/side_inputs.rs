@@ -1,7 +1,7 @@
-//! Reference data by URL: fetched once into a cache of this machine, so that scripts get paths.
+//! Reference data by URL: downloads it once into a cache of this machine, so that scripts get local paths.
 //!
-//! A copy is named by its URL and the versions of all objects behind it. A job looks what is there when it begins here,
-//! so an object that has changed is fetched anew for the next job, and never changes under a running one.
+//! The name of a copy depends on its URL and the versions of all its objects, which a job looks up when it starts on
+//! this machine. So a changed object is downloaded again for the next job, and a copy never changes during a job.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use protocol::{ItemPath, JobSpec};
 use storage::{Stores, disk};
 use tokio::sync::Mutex;
 
-/// Options of the script that the engine sets, and whose values nothing replaces.
+/// Option that the engine passes to the script; its value is never replaced.
 const OUTPUT_OPTION: &str = "--output";
 
-/// One download of a thing at a time: who comes second finds it made.
+/// A lock for each copy, so that concurrent jobs download it once.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(Mutex<HashMap<String, Arc<Mutex<()>>>>);
 
@@ -25,24 +25,23 @@ impl Turns {
     }
 }
 
-/// Fetches every side input that is a URL into `cache`, and gives the job the paths of the copies, wherever it says
-/// the URL.
+/// Downloads every side input that is a URL into `cache`, and replaces the URLs in the job by the paths of the copies.
 pub async fn fetch_side_inputs(spec: &mut JobSpec, stores: &Stores, cache: &Path) -> Result<()> {
     fetch(spec, stores, cache, &Turns::default(), &std::process::id().to_string()).await
 }
 
-/// `by` tells apart who shares the cache.
+/// Does the same. `by` distinguishes the users of a shared cache.
 pub(crate) async fn fetch(spec: &mut JobSpec, stores: &Stores, cache: &Path, turns: &Turns, by: &str) -> Result<()> {
     let mut copies = Vec::new();
     for (name, original) in spec.side_inputs.iter().filter(|(_, original)| original.is_url()) {
         let url = lossless(original)?;
         let copy = copy_of(&url, stores, cache, turns, by).await.map_err(|error| match error.downcast_ref() {
             Some(storage::Error::NotFound { object }) => anyhow!(
-                "side input {name} cannot be downloaded: {object} does not exist; put it there, or mend \
+                "side input {name} cannot be downloaded: {object} does not exist; upload it, or correct \
                  side_inputs.{name}, and start the job again"
             ),
             _ => error.context(format!(
-                "side input {name} cannot be downloaded (mend the cause, or side_inputs.{name}, and start the job again)"
+                "side input {name} cannot be downloaded (correct the cause, or side_inputs.{name}, and start the job again)"
             )),
         })?;
         copies.push((name.clone(), copy.into()));
@@ -60,7 +59,7 @@ async fn copy_of(url: &str, stores: &Stores, cache: &Path, turns: &Turns, by: &s
         return Ok(copy);
     }
     let partial = cache.join(format!("{}.{by}.partial", tree.digest()));
-    // What an earlier attempt has left.
+    // Left by an interrupted download.
     let _ = std::fs::remove_dir_all(&partial);
     tracing::info!("downloading {url}: {} bytes", tree.bytes());
     let fetched = match tree.download(&partial.join(tree.name())).await {
@@ -77,25 +76,25 @@ async fn copy_of(url: &str, stores: &Stores, cache: &Path, turns: &Turns, by: &s
     }
 }
 
-/// Once it is there it is believed, after a power cut too.
+/// Moves a copy to its final name. It is never checked again, so it must survive a power cut.
 async fn keep(partial: PathBuf, folder: PathBuf) -> Result<()> {
     let kept = tokio::task::spawn_blocking(move || {
         disk::sync_file_system(&partial).with_context(|| format!("write {} to disk", partial.display()))?;
-        std::fs::rename(&partial, &folder).with_context(|| format!("make {}", folder.display()))
+        std::fs::rename(&partial, &folder).with_context(|| format!("create {}", folder.display()))
     });
-    kept.await.context("keep a side input")?
+    kept.await.context("move a side input")?
 }
 
-/// Every mention of a side input becomes the path of its copy here.
+/// Replaces every mention of a side input by the path of its copy.
 pub(crate) fn place(spec: &mut JobSpec, copies: Vec<(String, ItemPath)>) -> Result<()> {
     let mut moved: Vec<(String, String)> = Vec::new();
     for (name, copy) in copies {
         if let Some(original) = spec.side_inputs.insert(name, copy.clone()) {
-            // What lies in a folder may be named with or without another slash.
+            // A folder may be mentioned with or without a slash at its end.
             moved.push((lossless(&original)?.trim_end_matches('/').to_owned(), lossless(&copy)?));
         }
     }
-    // Longest first: one may lie in another.
+    // Longest first, because one may contain another.
     moved.sort_by_key(|(original, _)| std::cmp::Reverse(original.len()));
     let mut is_output = false;
     for argument in &mut spec.argv {
@@ -113,7 +112,7 @@ fn lossless(path: &ItemPath) -> Result<String> {
     String::from_utf8(path.as_bytes().to_vec()).map_err(|_| anyhow!("{} is not valid UTF-8", path.display()))
 }
 
-/// Replaces whole paths, and paths of what lies in them.
+/// Replaces whole paths, and the beginnings of paths below them.
 fn replace_paths(text: &str, moved: &[(String, String)]) -> String {
     let mut replaced = String::new();
     let mut rest = text;
@@ -134,7 +133,7 @@ fn replace_paths(text: &str, moved: &[(String, String)]) -> String {
     replaced
 }
 
-/// Whether a character beside a path makes it another path.
+/// Returns whether a character beside a path makes it a different path.
 fn is_path_character(character: char) -> bool {
     character.is_alphanumeric() || matches!(character, '_' | '-' | '.' | '/' | '~')
 }
@@ -147,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_paths_are_replaced_and_nothing_that_only_looks_alike() {
+    fn only_whole_paths_are_replaced() {
         let moved = [("/data/ref/model", "/cache/b"), ("/data/ref", "/cache/a")];
         let moved: Vec<_> = moved.iter().map(|(from, to)| (from.to_string(), to.to_string())).collect();
         for (text, expected) in [
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_url_is_fetched_once_for_all_jobs_and_again_when_it_has_changed() {
+    async fn url_is_downloaded_once_and_again_after_a_change() {
         let memory = Arc::new(InMemory::new());
         let put = async |content: &str| {
             let put = memory.put(&"ref/a.txt".into(), content.to_owned().into()).await;
@@ -190,7 +189,7 @@ mod tests {
         let turns = Turns::default();
         let fetched = async || {
             let mut spec = spec();
-            fetch(&mut spec, &stores, cache.path(), &turns, "node").await.expect("it is there");
+            fetch(&mut spec, &stores, cache.path(), &turns, "node").await.expect("it exists");
             spec
         };
         let (first, second) = tokio::join!(fetched(), fetched());
@@ -212,14 +211,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_there_is_told_in_one_line() {
+    async fn missing_object_is_reported_in_one_line() {
         let stores = Stores::default();
         stores.stand_in(&"s3://bucket".parse().expect("a URL"), Arc::new(InMemory::new()));
         let cache = tempfile::tempdir().expect("a folder");
-        let error = fetch_side_inputs(&mut spec(), &stores, cache.path()).await.expect_err("it is not there");
+        let error = fetch_side_inputs(&mut spec(), &stores, cache.path()).await.expect_err("it does not exist");
         assert_eq!(
             format!("{error:#}"),
-            "side input all cannot be downloaded: s3://bucket/ref/ does not exist; put it there, or mend \
+            "side input all cannot be downloaded: s3://bucket/ref/ does not exist; upload it, or correct \
              side_inputs.all, and start the job again"
         );
     }

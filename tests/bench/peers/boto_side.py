@@ -1,4 +1,4 @@
-"""The other side on SQS: a plain boto3 loop that only receives and deletes. It runs nothing and keeps nothing.
+"""The peer on SQS: a plain boto3 loop that only receives and deletes. It runs and records nothing.
 
 The messages are in the queue before the clock starts.
 Usage: boto_side.py ENDPOINT_URL MESSAGES

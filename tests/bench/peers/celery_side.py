@@ -1,6 +1,6 @@
-"""The other side on RabbitMQ: the same mini-batches as Celery tasks, acknowledged late, with results.
+"""The peer on RabbitMQ: the same mini-batches as Celery tasks, acknowledged late, with results.
 
-The worker is up before the clock starts; it runs from the first task sent to the last result received, so neither the
+The worker starts before the clock, which runs from the first task sent to the last result received; so neither the
 start of Celery nor that of its processes counts.
 Usage: celery_side.py BROKER_URL FOLDER OUTPUT PROCESSES
 """

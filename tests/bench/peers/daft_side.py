@@ -1,6 +1,6 @@
 """The same work with Daft on its native runner: its own readers and writers, `run` as a batch function.
 
-Daft sees which columns the function takes, so it reads no others.
+Daft knows which columns the function uses, and reads no others.
 Usage: daft_side.py one|csv|parquet FOLDER OUTPUT
 """
 

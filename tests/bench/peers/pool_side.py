@@ -1,6 +1,6 @@
 """The same work with multiprocessing.Pool and, for tables, pandas.
 
-It is what a person would write in an afternoon: nothing is durable, nothing is retried, no log is kept.
+It takes an afternoon to write, and has no durability, no retries and no log.
 Usage: pool_side.py noop|one|csv|parquet|files|plan FOLDER OUTPUT
 """
 
@@ -18,7 +18,7 @@ FILES_PER_MINI_BATCH = 10
 
 
 def files_of(folder):
-    """Every file below a folder, sorted, one folder after the other."""
+    """Yields every file below a folder, sorted, one folder after the other."""
     for path, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
@@ -36,13 +36,13 @@ def no_operation(pool, folder, rows):
 
 
 def lengths(pool, folder, rows):
-    """In the order in which they come: the sum of the work, without waiting for the slowest."""
+    """Writes results in the order of completion, without waiting for the slowest."""
     for result in pool.imap_unordered(length.run, chunks(files_of(folder), FILES_PER_MINI_BATCH)):
         rows.writelines(f"{element}\n" for element in result)
 
 
 def line_ranges(folder):
-    """Byte ranges of about four megabytes that end at line ends, the headers excluded."""
+    """Returns byte ranges of about four megabytes that end at line ends, without headers."""
     for path in files_of(folder):
         size = os.path.getsize(path)
         with open(path, "rb") as file:

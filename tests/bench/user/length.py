@@ -1,4 +1,4 @@
-"""What the user wants of small files: how many bytes they have."""
+"""User code that returns the size of small files."""
 
 import os
 

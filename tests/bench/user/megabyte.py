@@ -1,4 +1,4 @@
-"""What the user wants of a file: a megabyte of text, in one row."""
+"""User code that returns a megabyte of text as one row."""
 
 ROW = "gristmill " * 100_000
 

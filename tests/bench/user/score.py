@@ -1,4 +1,4 @@
-"""What the user wants of a table: three columns from eight."""
+"""User code that computes three columns from eight."""
 
 import pandas as pd
 from timed import timed

@@ -1,4 +1,4 @@
-"""Adds up the CPU time that the user's function takes, the same way on every side."""
+"""Sums the CPU time of the user's function, in the same way on every side."""
 
 import functools
 import os
@@ -8,7 +8,7 @@ import time
 
 
 def timed(function):
-    """Counts into one file for each thread, in the folder BENCH_USER_SECONDS, if that is set."""
+    """Writes one file for each thread into the folder BENCH_USER_SECONDS, if that is set."""
     folder = os.environ.get("BENCH_USER_SECONDS")
     if not folder:
         return function
@@ -29,5 +29,5 @@ def timed(function):
 
 
 def total_seconds(folder):
-    """What all threads have counted."""
+    """Returns the sum of all threads."""
     return sum(struct.unpack("d", entry.read_bytes())[0] for entry in folder.iterdir())

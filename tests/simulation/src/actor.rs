@@ -1,4 +1,4 @@
-//! A process that can die or stand still at any call it makes.
+//! A role that can die or freeze at any call it makes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,16 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::weather::{Dice, Weather};
 
-/// One life of a process. Clones are the same life.
+/// Why a node should stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Somebody drains it.
+    Drain,
+    /// Its machine will be taken away.
+    SpotNotice,
+}
+
+/// One life of a role. Clones are the same life.
 #[derive(Clone, Debug)]
 pub(crate) struct Actor {
     shared: Arc<Shared>,
@@ -21,6 +30,8 @@ struct Shared {
     weather: Weather,
     calm_from: Instant,
     dead: watch::Sender<bool>,
+    /// What a node was told first, and when.
+    told: watch::Sender<Option<(Told, Instant)>>,
     frozen_until: watch::Sender<Option<Instant>>,
 }
 
@@ -28,9 +39,9 @@ struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Works,
-    /// It fails, and nothing has happened.
+    /// It fails without effect.
     Fails,
-    /// It fails, although it has happened.
+    /// It fails, although it has taken effect.
     AnswerLost,
 }
 
@@ -43,6 +54,7 @@ impl Actor {
             weather,
             calm_from,
             dead: watch::Sender::new(false),
+            told: watch::Sender::new(None),
             frozen_until: watch::Sender::new(None),
         };
         Self { shared: Arc::new(shared) }
@@ -64,14 +76,34 @@ impl Actor {
         Instant::now() < self.shared.calm_from
     }
 
-    /// With that probability, while the weather lasts.
+    /// Returns true with this probability, and never after the weather has ended.
     pub fn happens(&self, probability: impl Fn(&Weather) -> f64) -> bool {
         self.is_stormy() && self.dice().happens(probability(self.weather()))
     }
 
-    /// Nothing is heard of it any more.
+    /// Ends this life.
     pub fn kill(&self) {
         self.shared.dead.send_replace(true);
+    }
+
+    /// Tells a node to stop.
+    pub fn tell(&self, told: Told) {
+        self.shared.told.send_modify(|before| {
+            before.get_or_insert((told, Instant::now()));
+        });
+    }
+
+    /// Waits until the stop of the node is requested.
+    pub async fn told(&self) -> Told {
+        let mut told = self.shared.told.subscribe();
+        let told = told.wait_for(Option::is_some).await.ok().and_then(|told| *told);
+        told.expect("the sender lives as long as this actor").0
+    }
+
+    /// Whether the stop was requested long enough ago for the node to know. A frozen node learns nothing.
+    pub fn is_told_to_stop(&self) -> bool {
+        let hears_at = |told: Instant| self.thawed_at().map_or(told, |thawed| told.max(thawed));
+        self.shared.told.borrow().is_some_and(|(_, at)| hears_at(at).elapsed() > Duration::from_secs(1))
     }
 
     /// Waits for its death.
@@ -87,7 +119,12 @@ impl Actor {
         self.shared.frozen_until.send_replace(Some(Instant::now() + time));
     }
 
-    /// Waits while it stands still; for ever if it is dead.
+    /// Returns the end of the last freeze.
+    pub fn thawed_at(&self) -> Option<Instant> {
+        *self.shared.frozen_until.borrow()
+    }
+
+    /// Waits while the role is frozen; for ever if it is dead.
     pub async fn alive(&self) {
         loop {
             if self.is_dead() {
@@ -101,10 +138,10 @@ impl Actor {
         }
     }
 
-    /// Before a call: waits as long as it takes to arrive, and says what becomes of it.
+    /// Waits until a call arrives, and returns what becomes of it.
     pub async fn call(&self) -> Fate {
         self.alive().await;
-        // A call takes some time even in good weather, so that others come in between.
+        // A call takes some time even in good weather, so that other calls come in between.
         sleep(Duration::from_millis(1 + self.dice().below(20))).await;
         if self.happens(|weather| weather.delay / 2.0) {
             sleep(self.dice().time(self.weather().delay_max)).await;
@@ -116,7 +153,7 @@ impl Actor {
         Fate::Works
     }
 
-    /// After a call: waits for the answer.
+    /// Waits for the answer of a call.
     pub async fn answer(&self) {
         if self.happens(|weather| weather.delay / 2.0) {
             sleep(self.dice().time(self.weather().delay_max)).await;

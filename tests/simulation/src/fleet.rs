@@ -1,54 +1,59 @@
-//! One seed, from the job's description to its end.
+//! One seed, from the first job to the end of the last.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ThreadId;
 use std::time::Duration;
 
 use object_store::memory::InMemory;
 use partitioner::{Partitioner, Pending};
 use protocol::{JobResult, JobSpec};
-use queue::{Clock, MemoryOptions, MemoryQueue};
-use reducer::{CrashPoint, MiniBatchState, Options, Reducer, Tally};
-use storage::JobStore;
-use tokio::sync::mpsc;
+use queue::{Clock, Depth, MemoryOptions, MemoryQueue, Queue};
+use reducer::{CrashPoint, MiniBatchState, Options, Reducer, Service, ServiceOptions, Tally};
+use storage::{JobStore, TargetStore};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::actor::Actor;
-use crate::job::{JOBS, Job};
+use crate::actor::{Actor, Told};
+use crate::job::Job;
 use crate::node::Node;
 use crate::queue_layer::{QueueLayer, Side};
 use crate::rules;
 use crate::store_layer::StoreLayer;
 use crate::weather::{Bug, Scenario, Weather};
-use crate::witness::{Violation, Witness};
+use crate::witness::{JobWitness, Violation, Witness};
 
 /// No job takes longer, whatever the weather.
 const PATIENCE: Duration = Duration::from_secs(2 * 3600);
-/// Longer than in production: looking around is most of what there is to simulate.
+/// Longer than in production: looking around is most of the work of the simulation.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
 const VISIBILITY: Duration = Duration::from_secs(60);
+/// How long the roles go on after the last job has ended: late reducers and messages change nothing.
+const AFTERMATH: Duration = Duration::from_secs(10);
+/// Within this time of calm after the last job nothing is left of it.
+const TIDY_TIME: Duration = Duration::from_secs(600);
 
 /// What a seed came to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Played {
+    /// Jobs.
+    pub jobs: u64,
     /// Runs of user code.
     pub attempts: u64,
     /// Lives of nodes, reducers and partitioners.
     pub lives: u64,
     /// Virtual time.
     pub time: Duration,
-    /// The job stood still because messages were lost, and was retried.
-    pub retried: bool,
+    /// Jobs that stood still because messages had vanished, and were retried.
+    pub retried: u64,
 }
 
-/// Plays one seed. The error is the first rule that was broken.
+/// Plays one seed. The error is the first broken rule.
 pub fn run(scenario: Scenario) -> Result<Played, Violation> {
-    let job = Job::new(scenario.seed % JOBS);
     let folder = folder();
-    // Pauses before something is tried again are drawn from this one.
+    // Pauses before retries are drawn from this generator.
     fastrand::seed(scenario.seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -56,19 +61,24 @@ pub fn run(scenario: Scenario) -> Result<Played, Violation> {
         .build()
         .expect("a thread can have a runtime");
     let played = runtime.block_on(async {
-        let spec = job.spec(folder.path(), scenario.bug);
-        let output = folder.path().join(&spec.output.file_name);
         let weather = Weather::of(scenario.seed);
+        let witnesses = Job::of_seed(scenario.seed).into_iter().map(|job| {
+            let spec = job.spec(&folder.path().join(job.id()), scenario.bug);
+            std::fs::create_dir(spec.output.folder.as_path()).expect("the temporary folder is writable");
+            let output = spec.output.folder.as_path().join(&spec.output.file_name);
+            JobWitness::new(job, spec, output)
+        });
         let world = World {
             memory: Arc::new(InMemory::new()),
             tasks: queue(&weather),
             results: queue(&weather),
-            witness: Arc::new(Witness::new(job, output)),
+            dead_letters: queue(&weather),
+            witness: Arc::new(Witness::new(witnesses)),
             calm_from: Instant::now() + weather.ends,
             thread: std::thread::current().id(),
             scenario,
             weather,
-            spec,
+            play: 0,
         };
         world.play().await
     });
@@ -76,7 +86,7 @@ pub fn run(scenario: Scenario) -> Result<Played, Violation> {
     played
 }
 
-/// In memory where there is such a place.
+/// Makes a temporary folder, in memory where the system allows that.
 fn folder() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
@@ -96,69 +106,140 @@ struct World {
     memory: Arc<InMemory>,
     tasks: Arc<MemoryQueue>,
     results: Arc<MemoryQueue>,
+    dead_letters: Arc<MemoryQueue>,
     witness: Arc<Witness>,
     calm_from: Instant,
     thread: ThreadId,
     scenario: Scenario,
     weather: Weather,
-    spec: JobSpec,
+    /// How often jobs were retried.
+    play: u64,
 }
 
-/// Who lives.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Role {
-    Partitioner,
+    Partitioner(Arc<JobWitness>),
     Node,
     Reducer,
+}
+
+impl Role {
+    fn name(&self) -> String {
+        match self {
+            Self::Partitioner(witness) => format!("Partitioner of {}", witness.spec.job_id),
+            Self::Node => "Node".to_owned(),
+            Self::Reducer => "Reducer".to_owned(),
+        }
+    }
 }
 
 impl World {
     async fn play(mut self) -> Result<Played, Violation> {
         let began = Instant::now();
-        let god = self.with(Weather::calm()).actor("god".to_owned());
-        self.store(&god).put_spec(&self.spec).await.expect("memory takes it");
-        let (result, mut lives) = self.play_once(began).await?;
-        let retried = rules::stood_still(&result, &self.weather);
-        if !retried {
-            rules::check(&self.witness, &result)?;
-        } else {
-            // Somebody retries the job, in good weather.
+        let lives = Arc::new(AtomicU64::new(0));
+        let mut jobs: Vec<_> = self.witness.jobs().cloned().collect();
+        let mut played = Played { jobs: jobs.len() as u64, ..Played::default() };
+        loop {
+            let results = self.play_once(&jobs, &lives).await?;
+            let mut stood_still = Vec::new();
+            for (witness, result) in jobs.into_iter().zip(results) {
+                match result {
+                    Some(result) if !rules::stood_still(&result, &self.weather) => rules::check(&witness, &result)?,
+                    _ => stood_still.push(witness),
+                }
+            }
+            if stood_still.is_empty() {
+                break;
+            }
+            // Somebody retries these jobs, in good weather.
+            played.retried += stood_still.len() as u64;
+            jobs = stood_still;
+            self.play += 1;
             self.calm_from = Instant::now();
-            self.open_again(&god).await;
-            let (result, more) = self.play_once(began).await?;
-            lives += more;
-            rules::check(&self.witness, &result)?;
-        }
-        Ok(Played { attempts: self.witness.attempts(), lives, time: began.elapsed(), retried })
-    }
-
-    async fn open_again(&self, god: &Actor) {
-        let mut reducer = self.reducer(god).await.expect("it is calm");
-        reducer.reopen().await.expect("it is calm");
-    }
-
-    /// Until some reducer says how the job ended.
-    async fn play_once(&self, began: Instant) -> Result<(JobResult, u64), Violation> {
-        let (ended, mut ends) = mpsc::unbounded_channel();
-        let mut roles = JoinSet::new();
-        let lives = Arc::new(std::sync::atomic::AtomicU64::new(0));
-        let nodes = (0..self.weather.nodes).map(|number| (Role::Node, number));
-        let reducers = (0..self.weather.reducers).map(|number| (Role::Reducer, number));
-        for (role, number) in nodes.chain(reducers).chain([(Role::Partitioner, 0)]) {
-            roles.spawn(self.clone().keep_alive(role, number, ended.clone(), lives.clone()));
-        }
-        let result = timeout(PATIENCE, ends.recv()).await;
-        roles.abort_all();
-        while roles.join_next().await.is_some() {}
-        let lives = lives.load(std::sync::atomic::Ordering::SeqCst);
-        match (self.witness.violation(), result) {
-            (Some(violation), _) => Err(violation),
-            (None, Ok(result)) => Ok((result.expect("a reducer ends"), lives)),
-            (None, Err(_)) => {
-                let detail = format!("it still runs after {} hours", began.elapsed().as_secs() / 3600);
-                Err(Violation { rule: "every job ends", detail })
+            let user = self.with(Weather::calm()).actor("User".to_owned());
+            for job in &jobs {
+                self.reducer(&job.spec, &user).await.expect("it is calm").reopen().await.expect("it is calm");
+                self.target(&user).mark_open(&job.spec.job_id).await.expect("it is calm");
             }
         }
+        played.attempts = self.witness.jobs().map(|job| job.attempts()).sum();
+        played.lives = lives.load(Ordering::SeqCst);
+        played.time = began.elapsed();
+        Ok(played)
+    }
+
+    /// Plays until reducers have written how each job ended. Returns no result of a job that stands still because
+    /// messages have vanished.
+    async fn play_once(
+        &self,
+        jobs: &[Arc<JobWitness>],
+        lives: &Arc<AtomicU64>,
+    ) -> Result<Vec<Option<JobResult>>, Violation> {
+        let mut roles = JoinSet::new();
+        for number in 0..self.weather.nodes {
+            roles.spawn(self.clone().keep_alive(Role::Node, number, lives.clone()));
+        }
+        for number in 0..self.weather.reducers {
+            roles.spawn(self.clone().keep_alive(Role::Reducer, number, lives.clone()));
+        }
+        for (job, number) in jobs.iter().zip(0..) {
+            roles.spawn(self.clone().submit(job.clone(), number, lives.clone()));
+        }
+        let ended = async {
+            while !jobs.iter().all(|job| job.result().is_some()) && self.witness.violation().is_none() {
+                sleep(Duration::from_secs(1)).await;
+            }
+            sleep(AFTERMATH).await;
+        };
+        let has_ended = timeout(PATIENCE, ended).await.is_ok();
+        let leftovers = if has_ended { self.tidied().await } else { None };
+        roles.abort_all();
+        while roles.join_next().await.is_some() {}
+        if let Some(violation) = self.witness.violation() {
+            return Err(violation);
+        }
+        let results: Vec<_> = jobs.iter().map(|job| job.result()).collect();
+        for (job, result) in jobs.iter().zip(&results) {
+            // Without nodes that work on it, a job waits. Nodes find it again by its messages, unless those vanish.
+            let may_wait = self.weather.vanish > 0.0 && !job.is_attended(PATIENCE / 2);
+            if result.is_none() && !may_wait {
+                let detail = format!("{} still runs after {} hours", job.spec.job_id, PATIENCE.as_secs() / 3600);
+                return Err(Violation { rule: "every job ends", detail });
+            }
+        }
+        match leftovers {
+            Some(detail) => Err(Violation { rule: "nothing is left of an ended job", detail }),
+            None => Ok(results),
+        }
+    }
+
+    /// Waits until no queue, node or marker has anything of the jobs, which have ended; otherwise returns what is left.
+    async fn tidied(&self) -> Option<String> {
+        sleep_until(self.calm_from).await;
+        let until = Instant::now() + TIDY_TIME;
+        loop {
+            let leftovers = self.leftovers().await?;
+            if Instant::now() >= until || self.witness.violation().is_some() {
+                return Some(leftovers);
+            }
+            sleep(Duration::from_secs(5)).await;
+        }
+    }
+
+    async fn leftovers(&self) -> Option<String> {
+        for (name, queue) in [("tasks", &self.tasks), ("results", &self.results), ("dead letters", &self.dead_letters)]
+        {
+            let depth = queue.depth().await.expect("memory answers");
+            if depth != Depth::default() {
+                return Some(format!("the queue of {name} has {depth:?}"));
+            }
+        }
+        let user = self.with(Weather::calm()).actor("User".to_owned());
+        let open = self.target(&user).open_jobs().await.expect("memory answers");
+        if !open.is_empty() {
+            return Some(format!("these jobs are open: {open:?}"));
+        }
+        self.witness.node_with_jobs()
     }
 
     fn with(&self, weather: Weather) -> Self {
@@ -169,29 +250,38 @@ impl World {
         Actor::new(name, self.scenario.seed, self.weather.clone(), self.calm_from)
     }
 
-    /// One life after the other, until the job ends.
-    async fn keep_alive(
-        self,
-        role: Role,
-        number: u64,
-        ended: mpsc::UnboundedSender<JobResult>,
-        lives: Arc<std::sync::atomic::AtomicU64>,
-    ) {
+    /// A user submits a job, and may cancel it. A retry only publishes it again.
+    async fn submit(self, job: Arc<JobWitness>, number: u64, lives: Arc<AtomicU64>) {
+        let user = self.with(Weather::calm()).actor("User".to_owned());
+        let store = self.store(&job.spec, &user);
+        let canceled_after = job.job.canceled_after.filter(|_| self.play == 0);
+        if self.play == 0 {
+            sleep(job.job.begins).await;
+            store.put_spec(&job.spec).await.expect("memory takes it");
+            self.target(&user).mark_open(&job.spec.job_id).await.expect("memory takes it");
+        }
+        let canceled = async {
+            let Some(after) = canceled_after else { return };
+            sleep(after).await;
+            if job.result().is_none() {
+                store.request_cancel("by its user").await.expect("memory takes it");
+            }
+        };
+        tokio::join!(self.clone().keep_alive(Role::Partitioner(job.clone()), number, lives), canceled);
+    }
+
+    /// Plays one life of a role after the other, until the roles are aborted.
+    async fn keep_alive(self, role: Role, number: u64, lives: Arc<AtomicU64>) {
         for life in 0u64.. {
-            lives.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-            let actor = self.actor(format!("{role:?}-{number}-{life}"));
-            let world = self.clone();
-            let (own, ended) = (actor.clone(), ended.clone());
+            lives.fetch_add(1, Ordering::SeqCst);
+            let actor = self.actor(format!("{}-{number}-{}-{life}", role.name(), self.play));
+            let (world, own, own_role) = (self.clone(), actor.clone(), role.clone());
             let mut living = JoinSet::new();
             living.spawn(async move {
-                match role {
-                    Role::Partitioner => world.partition(&own).await,
+                match own_role {
+                    Role::Partitioner(job) => world.partition(&job.spec, &own).await,
                     Role::Node => world.work(&own).await,
-                    Role::Reducer => {
-                        let result = world.reduce(&own).await;
-                        drop(ended.send(result));
-                        std::future::pending().await
-                    }
+                    Role::Reducer => world.reduce(&own).await,
                 }
             });
             tokio::select! {
@@ -200,22 +290,25 @@ impl World {
                     if let Some(Err(error)) = done
                         && error.is_panic()
                     {
-                        self.witness.report("nobody panics", format!("{role:?}: {error}"));
+                        self.witness.report("no role panics", format!("{}: {error}", actor.name()));
                     }
-                    if matches!(role, Role::Partitioner) {
+                    if matches!(role, Role::Partitioner(_)) {
                         return;
                     }
                 }
-                () = self.death(&actor) => actor.kill(),
+                () = self.death(&role, &actor) => actor.kill(),
             }
             living.abort_all();
             while living.join_next().await.is_some() {}
+            self.witness.died(actor.name());
             sleep(actor.dice().between(Duration::from_secs(1), Duration::from_secs(20))).await;
         }
     }
 
-    /// Comes sooner or later while the weather lasts; before that the process may stand still for a while.
-    async fn death(&self, actor: &Actor) {
+    /// Waits for the death of a role, which comes sooner or later while the weather lasts. Before that the role may
+    /// freeze for a while.
+    async fn death(&self, role: &Role, actor: &Actor) {
+        let is_node = matches!(role, Role::Node);
         let crashes = async {
             loop {
                 let every = self.weather.crash_every;
@@ -226,13 +319,23 @@ impl World {
                 if Instant::now() >= self.calm_from {
                     continue;
                 }
+                if is_node && actor.happens(|weather| weather.drain) {
+                    // The node ends by itself.
+                    actor.tell(Told::Drain);
+                    continue;
+                }
+                if is_node && actor.happens(|weather| weather.spot) {
+                    actor.tell(Told::SpotNotice);
+                    sleep(self.weather.spot_time).await;
+                    return;
+                }
                 if !actor.happens(|weather| weather.freeze) {
                     return;
                 }
                 actor.freeze(actor.dice().time(self.weather.freeze_max));
             }
         };
-        // Or it is killed by what it runs.
+        // Or its own mini-batch kills it.
         tokio::select! { biased; () = actor.dead() => {} () = crashes => {} }
     }
 
@@ -245,7 +348,11 @@ impl World {
         Arc::new(QueueLayer { inner, actor, witness, side, bug: self.scenario.bug, tasks, held: Default::default() })
     }
 
-    fn store(&self, actor: &Actor) -> JobStore {
+    fn store(&self, spec: &JobSpec, actor: &Actor) -> JobStore {
+        self.target(actor).job(&spec.job_id)
+    }
+
+    fn target(&self, actor: &Actor) -> TargetStore {
         let layer = StoreLayer {
             inner: self.memory.clone(),
             actor: actor.clone(),
@@ -253,16 +360,16 @@ impl World {
             bug: self.scenario.bug,
             thread: self.thread,
         };
-        JobStore::new(Arc::new(layer), object_store::path::Path::default())
+        TargetStore::new(Arc::new(layer), object_store::path::Path::default())
     }
 
-    async fn partition(&self, actor: &Actor) {
+    async fn partition(&self, spec: &JobSpec, actor: &Actor) {
         let tasks = self.layer(actor, Side::PartitionerTasks, None);
         let results = self.layer(actor, Side::Results, None);
-        let partitioner = Partitioner::new(self.spec.clone(), self.store(actor), tasks, results);
+        let partitioner = Partitioner::new(spec.clone(), self.store(spec, actor), tasks, results);
         loop {
-            // What is published again does no harm; after a retry, what has ended is left out.
-            let pending = self.pending(actor).await;
+            // Publishing twice does no harm; a retry leaves out what has ended.
+            let pending = self.pending(spec, actor).await;
             if partitioner.resume(&pending, |_| ()).await.is_ok() {
                 return;
             }
@@ -270,8 +377,8 @@ impl World {
         }
     }
 
-    async fn pending(&self, actor: &Actor) -> impl Fn(u64) -> Option<Pending> + use<> {
-        let tally: Option<Tally> = self.reducer(actor).await.ok().map(|reducer| reducer.tally().clone());
+    async fn pending(&self, spec: &JobSpec, actor: &Actor) -> impl Fn(u64) -> Option<Pending> + use<> {
+        let tally: Option<Tally> = self.reducer(spec, actor).await.ok().map(|reducer| reducer.tally().clone());
         move |mini_batch| {
             let Some(tally) = &tally else { return Some(Pending::default()) };
             let tries_spent = tally.tries_spent(mini_batch);
@@ -288,43 +395,66 @@ impl World {
         let node = Node {
             actor: actor.clone(),
             witness: self.witness.clone(),
-            store: self.store(actor),
+            target: self.target(actor),
             tasks,
             results,
-            job_id: self.spec.job_id.clone(),
+            bug: self.scenario.bug,
         };
         node.live().await;
     }
 
-    async fn reducer(&self, actor: &Actor) -> anyhow::Result<Reducer> {
+    async fn reducer(&self, spec: &JobSpec, actor: &Actor) -> anyhow::Result<Reducer> {
+        let results = self.layer(actor, Side::ReducerResults, None);
+        Reducer::open(self.store(spec, actor), results, self.reducer_options(actor)).await
+    }
+
+    fn reducer_options(&self, actor: &Actor) -> Options {
         let (witness, bug) = (self.witness.clone(), self.scenario.bug);
-        let options = Options {
+        Options {
             writer: actor.name().to_owned(),
             visibility: VISIBILITY,
             reports: false,
             progress_interval: PROGRESS_INTERVAL,
+            silence: Duration::from_secs(300),
             crash: Arc::new(move |at| {
-                if bug == Some(Bug::WritesInPlace) && at == CrashPoint::DuringOutput {
-                    std::fs::write(&witness.output, "row of").expect("the folder is there");
+                for job in witness.jobs() {
+                    if bug == Some(Bug::WritesInPlace) && at == CrashPoint::DuringOutput {
+                        std::fs::write(&job.output, "row of").expect("the folder is there");
+                    }
+                    job.look_at_output();
                 }
-                witness.look_at_output();
             }),
             ..Options::shared()
-        };
-        Reducer::open(self.store(actor), self.layer(actor, Side::ReducerResults, None), options).await
+        }
     }
 
-    async fn reduce(&self, actor: &Actor) -> JobResult {
+    /// Serves every open job of the target; sometimes the service is asked to stop, and restarts.
+    async fn reduce(&self, actor: &Actor) {
         loop {
-            let served = match self.reducer(actor).await {
-                Ok(reducer) => reducer.serve(CancellationToken::new()).await,
-                Err(error) => Err(error),
+            let service = Service {
+                target: self.target(actor),
+                results: self.layer(actor, Side::ReducerResults, None),
+                dead_letters: self.dead_letters.clone(),
+                options: ServiceOptions {
+                    reducer: self.reducer_options(actor),
+                    look_interval: PROGRESS_INTERVAL,
+                    ..ServiceOptions::default()
+                },
             };
-            if let Ok(Some(result)) = served {
-                return result;
-            }
-            // As the service does: the job is tried again after a while.
-            sleep(Duration::from_secs(20)).await;
+            let stop = CancellationToken::new();
+            let served = service.run(stop.clone());
+            let is_stopped = actor.happens(|weather| weather.stop);
+            let asked = async {
+                if !is_stopped {
+                    std::future::pending::<()>().await;
+                }
+                sleep(actor.dice().between(Duration::from_secs(1), Duration::from_secs(120))).await;
+                stop.cancel();
+                std::future::pending::<()>().await;
+            };
+            tokio::select! { biased; _ = served => {} () = asked => {} }
+            // A supervisor restarts it.
+            sleep(Duration::from_secs(1)).await;
         }
     }
 }

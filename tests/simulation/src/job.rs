@@ -1,35 +1,62 @@
-//! The jobs that are played, and how user code ends on each try.
+//! The jobs of a seed, and how user code ends on each try.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{AttemptStatus, JobSpec, Output};
 
 use crate::weather::{Bug, Dice};
 
-/// There are so many different jobs; the undisturbed run of each is played once.
-pub(crate) const JOBS: u64 = 32;
+/// Number of different jobs.
+const JOBS: u64 = 32;
 const TRIES_MAX: u32 = 3;
 
 /// A job, and what its script does.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub number: u64,
+    /// When it is submitted.
+    pub begins: Duration,
+    /// How long after that its user cancels it.
+    pub canceled_after: Option<Duration>,
+    /// Nodes that may work on it at a time.
+    pub node_count: Option<u32>,
     pub mini_batches: u64,
     /// Tries that fail before one succeeds; `u32::MAX`: all.
     failures: BTreeMap<u64, (u32, AttemptStatus)>,
-    /// A node that begins it dies.
+    /// A mini-batch that kills its node.
     pub poison: Option<u64>,
-    /// Ends one way or the other, at random.
+    /// A mini-batch that fails at random.
     pub flaky: Option<u64>,
-    /// Its rows are too large for a message of 32 KiB.
+    /// A mini-batch whose rows are too large for a message of 32 KiB.
     large: Option<u64>,
+    /// Most runs take a millisecond, so that a process gets many mini-batches at a time.
+    pub quick: bool,
+    /// Mini-batches that have to be looked up in the plan.
+    planned: BTreeSet<u64>,
     pub lost_delivery_max: u32,
 }
 
 impl Job {
-    pub fn new(number: u64) -> Self {
+    /// Returns the jobs of a seed.
+    pub fn of_seed(seed: u64) -> Vec<Self> {
+        let dice = Dice::new(seed, "jobs");
+        let count = [1, 1, 1, 2, 2, 3][dice.below(6) as usize];
+        let first = seed % JOBS;
+        let step = 1 + dice.below(JOBS / 2 - 1);
+        let jobs = (0..count).map(|index| {
+            let job = Self::new((first + index * step) % JOBS);
+            let begins = if index == 0 { Duration::ZERO } else { dice.time(Duration::from_secs(180)) };
+            let canceled_after = dice.happens(0.08).then(|| dice.time(Duration::from_secs(120)));
+            let node_count = dice.happens(0.3).then(|| 1 + u32::from(dice.happens(0.3)));
+            Self { begins, canceled_after, node_count, ..job }
+        });
+        jobs.collect()
+    }
+
+    fn new(number: u64) -> Self {
         let dice = Dice::new(number, "job");
         let mini_batches = 2 + dice.below(11);
         let mut failures = BTreeMap::new();
@@ -40,6 +67,14 @@ impl Job {
                 failures.insert(mini_batch, (count, statuses[dice.below(3) as usize]));
             }
         }
+        let quick = dice.happens(0.5);
+        let mut planned: BTreeSet<u64> = (0..mini_batches).filter(|_| dice.happens(0.2)).collect();
+        let slow = failures.iter().filter(|_| dice.happens(0.3)).map(|(mini_batch, _)| *mini_batch);
+        // Some of them fail because their preparation takes too long.
+        for mini_batch in slow.collect::<Vec<_>>() {
+            planned.insert(mini_batch);
+            failures.entry(mini_batch).and_modify(|(_, status)| *status = AttemptStatus::LoadTimedOut);
+        }
         let one = |probability| dice.happens(probability).then(|| dice.below(mini_batches));
         let poison = one(0.2);
         let large = one(0.3);
@@ -49,33 +84,46 @@ impl Job {
         }
         Self {
             number,
+            begins: Duration::ZERO,
+            canceled_after: None,
+            node_count: None,
             mini_batches,
             failures,
             poison,
             flaky,
             large,
+            quick,
+            planned,
             lost_delivery_max: if poison.is_some() { 3 } else { 1000 },
         }
+    }
+
+    pub fn id(&self) -> String {
+        format!("simulated-{}", self.number)
     }
 
     pub fn spec(&self, folder: &Path, bug: Option<Bug>) -> JobSpec {
         let example = JobSpec::example();
         JobSpec {
-            job_id: format!("simulated-{}", self.number),
+            job_id: self.id(),
+            node_count: self.node_count,
             name: "simulated".into(),
             rank_mini_batch_count: self.mini_batches,
             output: Output { folder: folder.into(), ..example.output },
             process_count_per_node: Some(2),
-            // Longer than any weather: whoever stands still for so long would do so for ever.
+            // Longer than any weather: a job without progress for this long will never make any.
             progress_update_timeout_seconds: if bug == Some(Bug::WaitsForEver) { u64::from(u32::MAX) } else { 1800 },
             first_task_creation_timeout_seconds: 1800,
             run_max_try: TRIES_MAX,
+            // `init()` may take three times this and 30 seconds, longer than any weather.
+            run_invocation_timeout_seconds: 90,
+            task_overhead_timeout_seconds: 10,
             lost_delivery_max: self.lost_delivery_max,
             ..example
         }
     }
 
-    /// How a try ends.
+    /// Returns how a try ends.
     pub fn ends(&self, mini_batch: u64, try_number: u32) -> AttemptStatus {
         match self.failures.get(&mini_batch) {
             Some((count, status)) if try_number <= *count => *status,
@@ -83,24 +131,29 @@ impl Job {
         }
     }
 
-    /// What `run` returns.
+    /// Whether the mini-batch has to be looked up in the plan.
+    pub fn is_planned(&self, mini_batch: u64) -> bool {
+        self.planned.contains(&mini_batch)
+    }
+
+    /// Returns the rows that `run` returns.
     pub fn rows(&self, mini_batch: u64) -> Bytes {
-        let row = format!("row of mini-batch {mini_batch}\n");
-        if self.large == Some(mini_batch) { row.repeat(400).into() } else { row.into() }
+        let row = format!("row of mini-batch {mini_batch} of job {}\n", self.number);
+        if self.large == Some(mini_batch) { row.repeat(500).into() } else { row.into() }
     }
 
-    /// Whether the weather has no say in what becomes of the job.
+    /// Whether the job ends in the same way whatever the weather is.
     pub fn is_certain(&self) -> bool {
-        self.poison.is_none() && self.flaky.is_none()
+        self.poison.is_none() && self.flaky.is_none() && self.canceled_after.is_none()
     }
 
-    /// Whether its rows are in the final file when nothing goes wrong.
+    /// Whether the final file of an undisturbed run holds rows of the mini-batch.
     pub fn succeeds(&self, mini_batch: u64) -> bool {
         self.poison != Some(mini_batch)
             && (1..=TRIES_MAX).any(|number| self.ends(mini_batch, number) == AttemptStatus::Succeeded)
     }
 
-    /// The final file, if these have succeeded.
+    /// Returns the final file if these mini-batches have succeeded.
     pub fn output(&self, succeeded: impl Fn(u64) -> bool) -> Vec<u8> {
         let rows: Vec<Bytes> =
             (0..self.mini_batches).filter(|&mini_batch| succeeded(mini_batch)).map(|id| self.rows(id)).collect();

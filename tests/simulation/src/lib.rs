@@ -1,21 +1,36 @@
-//! The protocol of a fleet, simulated: thousands of jobs in virtual time, each under its own bad weather.
+//! A simulated fleet: several jobs on several nodes with several reducers, in virtual time, under the weather of a seed.
 //!
-//! What decides is the production code: `Partitioner`, `Reducer`, and of a node its leases, its announcer and its
-//! rules for tries and lost deliveries (`worker::decisions`). What surrounds it is simulated: queue and store drop
-//! answers, delay, duplicate, reorder and fail; nodes, reducers and partitioners die, stand still and come back; user
-//! code ends as the job's script says. Time is tokio's paused clock, and all chance comes from the seed.
+//! The production code makes every decision: `Partitioner`; for reducers `Service` with its `Demultiplexer`; for a node
+//! its `Demultiplexer`, its `Roster` (which jobs it serves, seats included) with the errands, and for each job a
+//! `Scheduler` with leases and announcer. The simulation plays the rest. Queue and store lose answers, delay, duplicate,
+//! reorder and fail. Nodes, reducers and partitioners die, freeze and return; nodes are drained, and lose their machine
+//! after a notice. Python processes fail to start, run slowly, hang and die; provisioning and preparation take long or
+//! fail. Jobs begin and end while others run, and users cancel some. Time is tokio's paused clock, and the seed determines
+//! all chance.
 //!
-//! [`run`] plays one seed and returns the first rule that was broken. A seed that fails is played again by
-//! `GRISTMILL_SEED=<seed> cargo nextest run -p simulation one_seed --no-capture`.
+//! [`run`] plays one seed and returns the first broken rule.
+//! `GRISTMILL_SEED=<seed> cargo nextest run -p simulation one_seed --no-capture` plays a seed again.
 //!
-//! Rules are checked where they can be seen at once: at the queue and the store, when a call arrives (`witness`), and
-//! at the end (`rules`). That they are checked at all is shown by bugs that are planted between a role and the world
-//! ([`Bug`]): each must be found.
+//! Rules are checked where a breach shows at once: at the queue and the store, when a call arrives (`witness`), and at
+//! the end (`rules`). Planted bugs ([`Bug`]) show that the rules are checked at all: the test finds each of them.
+//!
+//! | file | what it plays |
+//! |---|---|
+//! | `fleet` | a seed: jobs, roles, and their lives |
+//! | `node` | a node: executes the actions of its roster |
+//! | `agent` | one job on a node: executes the actions of its scheduler |
+//! | `process` | a Python process |
+//! | `actor`, `weather` | how a role dies, freezes and fails, and how often |
+//! | `queue_layer`, `store_layer` | queue and store as one role sees them |
+//! | `job` | the jobs, and what their scripts do |
+//! | `witness`, `rules` | the rules |
 
 mod actor;
+mod agent;
 mod fleet;
 mod job;
 mod node;
+mod process;
 mod queue_layer;
 mod rules;
 mod store_layer;

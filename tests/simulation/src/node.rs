@@ -1,242 +1,304 @@
-//! A node whose Python processes are simulated: leases, announcing, tries and lost deliveries are the production code's.
+//! A simulated node: executes the actions of its roster. Demultiplexer and errands are the production code's; agents are
+//! simulated.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::{AttemptStatus, Descriptor, ErrorReport, ResultEvent};
-use queue::{Delivery, Queue, Receipt, Receive};
-use storage::JobStore;
+use protocol::{Descriptor, JobSpec};
+use queue::{Arrival, Demultiplexer, Queue, Receipt, View};
+use storage::{JobStore, TargetStore};
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
-use tokio_util::task::AbortOnDropHandle;
-use worker::decisions::{
-    Announcement, Announcements, Announcer, Ending, InPipe, LeaseId, Leases, Outcome, Prepared, RowsRoom, Worker,
-    conclude, deliveries_lost, lost_too_often,
-};
+use worker::parts::{Errands, demultiplexer_options, keep_beating, let_go};
+use worker::roster::{Action, Config, Errand, Event, Roster, Standing, Step, Unprovisioned, VisitId};
+use worker::{Stop, StopSender};
 
-use crate::actor::Actor;
+use crate::actor::{Actor, Told};
+use crate::agent::{Agent, LEASE_STEP, PATIENCE};
 use crate::queue_layer::QueueLayer;
 use crate::weather::Bug;
 use crate::witness::Witness;
 
-const LEASE_STEP: Duration = Duration::from_secs(30);
-const PATIENCE: Duration = Duration::from_secs(120);
-const TICK: Duration = Duration::from_secs(5);
-const PROCESSES: usize = 2;
-/// Held at once, those that run included.
-const HELD_MAX: usize = 4;
-const TRIES_MAX: u32 = 3;
-/// Of loading, running and reporting.
-const LIMIT: Duration = Duration::from_secs(35);
-/// The queue is the second line.
-const GRACE: Duration = Duration::from_secs(5);
+/// Longer than in production: looking around is most of the work of the simulation.
+const TICK: Duration = Duration::from_secs(4);
+const WATCH_PERIOD: Duration = Duration::from_secs(10);
+/// Longer than in production, as reducers here are more patient.
+const BEAT_PERIOD: Duration = Duration::from_secs(30);
+/// Failures to provision a job in one life of a node: fewer than it reports to the job.
+const ACCIDENTS_MAX: u32 = 2;
 
 /// What one life of a node works with.
 pub(crate) struct Node {
     pub actor: Actor,
     pub witness: Arc<Witness>,
-    pub store: JobStore,
+    pub target: TargetStore,
     pub tasks: Arc<QueueLayer>,
     pub results: Arc<QueueLayer>,
-    pub job_id: String,
+    pub bug: Option<Bug>,
 }
 
-/// A delivery that has not ended.
-#[derive(Clone)]
-struct Held {
-    lease: LeaseId,
-    receipt: Receipt,
-    descriptor: Descriptor,
-    lost: u32,
+/// What a task reports.
+enum Report {
+    Event(Event),
+    Worked(VisitId, Option<Vec<(Receipt, Descriptor)>>),
 }
 
-struct Living {
+/// What the loop reacts to.
+enum Occurred {
+    Told(Told),
+    Arrival(Arrival),
+    Report(Result<Report, JoinError>),
+    Tick,
+}
+
+/// What a visit holds.
+struct Resources {
+    errands: Errands,
+    spec: Option<Arc<JobSpec>>,
+    tasks: Vec<AbortHandle>,
+    agent: Option<(Arc<View>, StopSender)>,
+    held: Vec<(Receipt, Descriptor)>,
+}
+
+/// The counterpart of the executor of `worker::Node`.
+struct Executor {
     node: Node,
-    leases: Leases,
-    announcements: Announcements,
-    room: RowsRoom,
-    ready: VecDeque<Held>,
-    running: HashMap<LeaseId, AbortHandle>,
-    processes: JoinSet<(Held, AttemptStatus)>,
-    attempts: u64,
+    roster: Roster,
+    demultiplexer: Arc<Demultiplexer>,
+    arrivals: mpsc::Receiver<Arrival>,
+    tasks: JoinSet<Report>,
+    visits: BTreeMap<VisitId, Resources>,
+    accidents: u32,
 }
 
 impl Node {
-    /// Works until it dies.
+    /// Works until the stop is requested.
     pub async fn live(self) {
-        // Who ignores what the queue says of leases does not watch the clock either.
-        let leases = Leases::new(LEASE_STEP, self.tasks.bug != Some(Bug::IgnoresLostLeases));
-        let (lost_sender, mut lost) = mpsc::unbounded_channel();
-        let _heartbeat = leases.keep(self.tasks.clone(), move |lease| {
-            let _ = lost_sender.send(lease);
-        });
-        let (announcements, announcer) = Announcer {
-            job_id: self.job_id.clone(),
-            store: self.store.clone(),
-            tasks: self.tasks.clone(),
-            results: self.results.clone(),
-            leases: leases.clone(),
-            patience: PATIENCE,
-            crash: |_| {},
-        }
-        .start();
-        let mut announcer = AbortOnDropHandle::new(announcer);
-        let mut living = Living {
-            node: self,
-            leases,
-            announcements,
-            room: RowsRoom::default(),
-            ready: VecDeque::new(),
-            running: HashMap::new(),
-            processes: JoinSet::new(),
-            attempts: 0,
-        };
-        living.start_processes().await;
-        let (received_sender, mut received) = mpsc::unbounded_channel();
-        let mut receiving: Option<AbortOnDropHandle<()>> = None;
-        loop {
-            let wanted = HELD_MAX.saturating_sub(living.leases.count());
-            if receiving.is_none() && wanted > 0 {
-                let (tasks, sender) = (living.node.tasks.clone(), received_sender.clone());
-                receiving = Some(AbortOnDropHandle::new(tokio::spawn(async move {
-                    let request =
-                        Receive { messages_max: wanted, visibility: LEASE_STEP, wait: Duration::from_secs(20) };
-                    let asked = Instant::now();
-                    let deliveries = tasks.receive(request).await;
-                    if deliveries.is_err() {
-                        sleep(Duration::from_secs(1)).await;
-                    }
-                    drop(sender.send((asked, deliveries.unwrap_or_default())));
-                })));
-            }
-            living.begin_what_fits();
-            tokio::select! {
+        let actor = self.actor.clone();
+        let mut told = std::pin::pin!(actor.told());
+        let mut has_heard = false;
+        let mut executor = Executor::start(self);
+        executor.execute().await;
+        while !executor.roster.is_over() {
+            let occurred = tokio::select! {
                 biased;
-                _ = &mut announcer => return,
-                Some(lease) = lost.recv() => {
-                    living.lost(lease);
-                    // Those that are lost together are told in no order.
-                    while let Ok(lease) = lost.try_recv() {
-                        living.lost(lease);
-                    }
+                told = &mut told, if !has_heard => {
+                    has_heard = true;
+                    Occurred::Told(told)
                 }
-                Some(ended) = living.processes.join_next(), if !living.processes.is_empty() => {
-                    if let Ok((held, status)) = ended {
-                        living.running.remove(&held.lease);
-                        living.ended(held, status).await;
-                    }
+                Some(report) = executor.tasks.join_next() => Occurred::Report(report),
+                Some(arrival) = executor.arrivals.recv() => Occurred::Arrival(arrival),
+                () = sleep(TICK) => Occurred::Tick,
+            };
+            actor.alive().await;
+            executor.occurred(occurred).await;
+            executor.node.witness.visits(actor.name(), executor.roster.jobs());
+        }
+        let _ = executor.demultiplexer.drain().await;
+    }
+}
+
+impl Executor {
+    fn start(node: Node) -> Self {
+        let (demultiplexer, arrivals) = Demultiplexer::start(node.tasks.clone(), demultiplexer_options(LEASE_STEP));
+        let weather = node.actor.weather();
+        let config = Config {
+            node: node.actor.name().to_owned(),
+            idle_wish: 2,
+            delay_max: node.tasks.limits().delay_max,
+            idle_exit: None,
+            job_idle: weather.job_idle,
+            watch_period: WATCH_PERIOD,
+            seat_period: Duration::from_secs(20),
+            seat_lapse: Duration::from_secs(60),
+            rest: Duration::from_secs(60),
+            notice_time: weather.spot_time.saturating_sub(Duration::from_secs(20)),
+        };
+        Self {
+            roster: Roster::new(config, Instant::now()),
+            demultiplexer: Arc::new(demultiplexer),
+            arrivals,
+            tasks: JoinSet::new(),
+            visits: BTreeMap::new(),
+            accidents: 0,
+            node,
+        }
+    }
+
+    fn has(&self, bug: Bug) -> bool {
+        self.node.bug == Some(bug)
+    }
+
+    // ---- events ------------------------------------------------------------------------------------------------
+
+    async fn occurred(&mut self, occurred: Occurred) {
+        let event = match occurred {
+            Occurred::Told(Told::Drain) => Event::Stop(Stop::Drain),
+            Occurred::Told(Told::SpotNotice) if self.has(Bug::IgnoresSpotNotices) => return,
+            Occurred::Told(Told::SpotNotice) => Event::SpotNotice,
+            Occurred::Arrival(Arrival::NewGroup(job_id)) => Event::Arrived(job_id),
+            Occurred::Arrival(other) => {
+                return self.node.witness.report("a node can read every message", format!("{other:?}"));
+            }
+            Occurred::Report(Ok(Report::Event(event))) => event,
+            Occurred::Report(Ok(Report::Worked(visit, held))) => {
+                let held_count = held.as_ref().map(Vec::len);
+                if let Some(resources) = self.visits.get_mut(&visit) {
+                    resources.held = held.unwrap_or_default();
                 }
-                // Others end leases too.
-                () = sleep(TICK) => {}
-                Some((asked, deliveries)) = received.recv() => {
-                    receiving = None;
-                    for delivery in deliveries {
-                        living.received(delivery, asked).await;
-                    }
+                Event::Worked { visit, held: held_count }
+            }
+            Occurred::Report(Err(error)) => {
+                if error.is_panic() {
+                    self.node.witness.report("no role panics", format!("{}: {error}", self.node.actor.name()));
+                }
+                return;
+            }
+            Occurred::Tick => {
+                let quiet = |(visit, resources): (&VisitId, &Resources)| {
+                    Some((*visit, resources.agent.as_ref()?.0.quiet_since()))
+                };
+                Event::Tick(self.visits.iter().filter_map(quiet).collect())
+            }
+        };
+        self.roster.handle(event, Instant::now());
+        self.execute().await;
+    }
+
+    // ---- actions -----------------------------------------------------------------------------------------------
+
+    async fn execute(&mut self) {
+        while let Some(action) = self.roster.next_action() {
+            self.perform(action).await;
+        }
+    }
+
+    async fn perform(&mut self, action: Action) {
+        match action {
+            Action::Open { visit, job_id } => self.open(visit, job_id),
+            Action::Run { visit, errand } => self.run(visit, errand),
+            Action::Provision { visit, spec } => self.provision(visit, *spec),
+            Action::Work(visit) => self.work(visit),
+            Action::StopAgent { visit, stop } => {
+                if let Some((_, agent)) = &self.visits[&visit].agent {
+                    agent.raise(stop);
                 }
             }
+            Action::LetGo { visit, is_over } => self.let_go(visit, is_over),
+            Action::CleanUp(visit) => {
+                self.spawn(visit, async move { Report::Event(Event::Done { visit, step: Step::CleanUp }) });
+            }
+            Action::Close(visit) => {
+                let Some(resources) = self.visits.remove(&visit) else { return };
+                resources.tasks.iter().for_each(AbortHandle::abort);
+                self.demultiplexer.close(&resources.errands.job_id);
+            }
+            Action::Pause(time) => self.demultiplexer.pause(time),
+            Action::Wish(messages) => self.demultiplexer.set_idle_wish(messages),
+            Action::Drain => drop(self.demultiplexer.drain().await),
+            Action::Log { job_id, message, .. } => {
+                tracing::info!(job.id = job_id, node.id = self.node.actor.name(), "{message}");
+            }
+        }
+    }
+
+    fn open(&mut self, visit: VisitId, job_id: String) {
+        let errands = Errands {
+            visit,
+            node: self.node.actor.name().to_owned(),
+            store: self.node.target.job(&job_id),
+            demultiplexer: self.demultiplexer.clone(),
+            results: self.node.results.clone(),
+            patience: PATIENCE,
+            job_id,
+        };
+        let resources = Resources { errands, spec: None, tasks: Vec::new(), agent: None, held: Vec::new() };
+        self.visits.insert(visit, resources);
+    }
+
+    fn run(&mut self, visit: VisitId, errand: Errand) {
+        let errands = self.visits[&visit].errands.clone();
+        let skips = match errand {
+            Errand::GiveBack { .. } => self.has(Bug::KeepsWhatItTurnsAway),
+            Errand::Watch { .. } => self.has(Bug::StaysOnEndedJobs),
+            _ => false,
+        };
+        let skipped = match errand {
+            Errand::GiveBack { .. } => Event::GivenBack { visit, is_quiet: false },
+            _ => Event::Watched { visit, standing: Standing::Open },
+        };
+        self.spawn(visit, async move { Report::Event(if skips { skipped } else { errands.run(errand).await }) });
+    }
+
+    fn provision(&mut self, visit: VisitId, spec: JobSpec) {
+        let actor = self.node.actor.clone();
+        let fails = self.accidents < ACCIDENTS_MAX && actor.happens(|weather| weather.accident / 2.0);
+        self.accidents += u32::from(fails);
+        let time = actor.dice().time(actor.weather().provision_max);
+        let Some(resources) = self.visits.get_mut(&visit) else { return };
+        resources.spec = Some(Arc::new(spec));
+        let store = resources.errands.store.clone();
+        let reason = "bad weather".to_owned();
+        let result = if fails { Err(Unprovisioned { reason, may_pass: true }) } else { Ok(()) };
+        self.spawn(visit, async move {
+            attended(&store, actor.name(), sleep(time)).await;
+            Report::Event(Event::Provisioned { visit, result })
+        });
+    }
+
+    fn work(&mut self, visit: VisitId) {
+        let Node { actor, witness, results, bug, .. } = &self.node;
+        let Some(resources) = self.visits.get_mut(&visit) else { return };
+        let Errands { job_id, store, .. } = resources.errands.clone();
+        let tasks = self.demultiplexer.view(&job_id);
+        let stop = StopSender::default();
+        let agent = Agent {
+            actor: actor.clone(),
+            witness: witness.of(&job_id).clone(),
+            store: store.clone(),
+            tasks: tasks.clone(),
+            results: results.clone(),
+            spec: resources.spec.clone().expect("it was provisioned"),
+            bug: *bug,
+        };
+        let (actor, stopped) = (actor.clone(), stop.subscribe());
+        resources.agent = Some((tasks, stop));
+        self.spawn(
+            visit,
+            async move { Report::Worked(visit, attended(&store, actor.name(), agent.work(stopped)).await) },
+        );
+    }
+
+    fn let_go(&mut self, visit: VisitId, is_over: bool) {
+        let Some(resources) = self.visits.get_mut(&visit) else { return };
+        let (held, job_id) = (std::mem::take(&mut resources.held), resources.errands.job_id.clone());
+        let Some((view, _)) = resources.agent.clone() else { return };
+        if !is_over {
+            let witness = self.node.witness.of(&job_id);
+            held.iter().for_each(|(receipt, descriptor)| witness.returned(Some(receipt), descriptor));
+        }
+        self.spawn(visit, async move {
+            let _ = let_go(&view, &job_id, held, is_over, PATIENCE).await;
+            Report::Event(Event::Done { visit, step: Step::LetGo })
+        });
+    }
+
+    fn spawn(&mut self, visit: VisitId, task: impl Future<Output = Report> + Send + 'static) {
+        let task = self.tasks.spawn(task);
+        if let Some(resources) = self.visits.get_mut(&visit) {
+            resources.tasks.retain(|task| !task.is_finished());
+            resources.tasks.push(task);
         }
     }
 }
 
-impl Living {
-    async fn start_processes(&self) {
-        for number in 0..PROCESSES {
-            let (node, process) = (self.node.actor.name().to_owned(), format!("process{number:03}"));
-            let started = ResultEvent::ProcessStarted { node: node.clone(), process: process.clone(), pid: 1 };
-            let ready = ResultEvent::ProcessReady { node, process, init_seconds: 0.0 };
-            for event in [started, ready] {
-                drop(self.announcements.send(Announcement::Event(event)).await);
-            }
-        }
-    }
-
-    async fn received(&mut self, delivery: Delivery, asked: Instant) {
-        let descriptor: Descriptor = serde_json::from_slice(&delivery.body).expect("only descriptors are sent");
-        let lost = deliveries_lost(&descriptor, delivery.receive_count);
-        let lease = self.leases.hold(delivery.receipt.clone(), asked);
-        let held = Held { lease, receipt: delivery.receipt, descriptor, lost };
-        let limit = self.node.witness.job.lost_delivery_max;
-        match lost_too_often(&held.descriptor, lost, limit, self.node.actor.name()) {
-            Some(error) => self.conclude(held, Ending::failed(AttemptStatus::LostTooOften, error)).await,
-            None => self.ready.push_back(held),
-        }
-    }
-
-    fn begin_what_fits(&mut self) {
-        while self.running.len() < PROCESSES
-            && let Some(held) = self.ready.pop_front()
-        {
-            let (witness, actor) = (&self.node.witness, &self.node.actor);
-            let (job, dice) = (&witness.job, actor.dice());
-            let (mini_batch, try_number) = (held.descriptor.mini_batch, held.descriptor.tries_spent + 1);
-            witness.began(&held.receipt);
-            self.leases.start(held.lease, Instant::now() + LIMIT + GRACE);
-            let status = match job.flaky == Some(mini_batch) && dice.happens(0.5) {
-                true => AttemptStatus::RunRaised,
-                false => job.ends(mini_batch, try_number),
-            };
-            let time = match status {
-                AttemptStatus::RunTimedOut => LIMIT,
-                _ => Duration::from_millis(10) + dice.time(Duration::from_secs(30)),
-            };
-            let dies = (job.poison == Some(mini_batch)).then(|| actor.clone());
-            let lease = held.lease;
-            let process = self.processes.spawn(async move {
-                sleep(time).await;
-                if let Some(actor) = dies {
-                    actor.kill();
-                    actor.alive().await;
-                }
-                (held, status)
-            });
-            self.running.insert(lease, process);
-        }
-    }
-
-    fn lost(&mut self, lease: LeaseId) {
-        self.ready.retain(|held| held.lease != lease);
-        if let Some(process) = self.running.remove(&lease) {
-            process.abort();
-        }
-    }
-
-    async fn ended(&mut self, held: Held, status: AttemptStatus) {
-        let ending = match status {
-            AttemptStatus::Succeeded => {
-                Ending { status, returned: 1, columns: None, error: None, run_seconds: 0.0, process_seconds: 0.0 }
-            }
-            status => {
-                let error = ErrorReport {
-                    category: "Simulated".into(),
-                    message: "as the script says".into(),
-                    ..Default::default()
-                };
-                Ending::failed(status, error)
-            }
-        };
-        self.conclude(held, ending).await;
-    }
-
-    async fn conclude(&mut self, held: Held, ending: Ending) {
-        // A process that stands still decides nothing.
-        self.node.actor.alive().await;
-        let succeeded = ending.status == AttemptStatus::Succeeded;
-        let mini_batch = held.descriptor.mini_batch;
-        let mut prepared = Prepared::unreadable(held.lease, held.descriptor, held.lost);
-        prepared.passed = 1;
-        self.attempts += 1;
-        let node = self.node.actor.name();
-        // Names the attempt.
-        let process = format!("{node}/{}", self.attempts);
-        let worker = Worker { node, process: &process };
-        let (attempt, next_try) = conclude(&mut InPipe::unrun(prepared), worker, ending, TRIES_MAX);
-        let rows = if succeeded { self.node.witness.job.rows(mini_batch) } else { Default::default() };
-        self.node.witness.submitted(&held.receipt, &process, next_try.as_ref().map(|next| next.tries_spent));
-        let room = self.room.reserve(rows.len()).await;
-        let outcome = Outcome { lease: held.lease, attempt, rows, next_try, room };
-        drop(self.announcements.send(Announcement::Outcome(Box::new(outcome))).await);
+/// Waits for work on a job, with signs of life meanwhile.
+async fn attended<T>(store: &JobStore, node: &str, work: impl Future<Output = T>) -> T {
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = keep_beating(store, node, BEAT_PERIOD) => unreachable!("a node gives signs of life until it leaves"),
     }
 }

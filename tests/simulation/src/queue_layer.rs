@@ -1,4 +1,4 @@
-//! A queue as one process sees it: calls fail, take long, come twice; and mistakes can be planted in front of it.
+//! A queue as one role sees it: calls fail and take long, messages come twice; and bugs can be planted in front of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::actor::{Actor, Fate};
 use crate::weather::Bug;
 use crate::witness::{Witness, events};
 
-/// Whose queue it is, and which.
+/// The role, and its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     PartitionerTasks,
@@ -21,7 +21,7 @@ pub(crate) enum Side {
     ReducerResults,
 }
 
-/// One process's view of a queue.
+/// One role's view of a queue.
 #[derive(Debug)]
 pub(crate) struct QueueLayer {
     pub inner: Arc<MemoryQueue>,
@@ -29,15 +29,15 @@ pub(crate) struct QueueLayer {
     pub witness: Arc<Witness>,
     pub side: Side,
     pub bug: Option<Bug>,
-    /// The node's task queue, for mistakes about the order of the two.
+    /// The node's task queue, for bugs about the order of the two.
     pub tasks: Option<Arc<QueueLayer>>,
-    /// What the node holds.
+    /// Deliveries that the node has received.
     pub held: std::sync::Mutex<Vec<Receipt>>,
 }
 
 impl QueueLayer {
     fn failed(&self) -> Error {
-        Error::Unavailable { queue: format!("{:?}", self.side), reason: "bad weather".into() }
+        Error::Unavailable { queue: format!("{:?}", self.side), source: "bad weather".into() }
     }
 
     async fn call<T>(&self, work: impl AsyncFnOnce() -> Result<T, Error>) -> Result<T, Error> {
@@ -75,7 +75,7 @@ impl Queue for QueueLayer {
         if self.has(Bug::AcknowledgesBeforeAnnouncing)
             && let Some(tasks) = &self.tasks
         {
-            let held = std::mem::take(&mut *tasks.held.lock().expect("nobody panics holding it"));
+            let held = std::mem::take(&mut *tasks.held.lock().expect("no holder panics"));
             let _ = tasks.acknowledge_as_is(&held).await;
         }
         self.call(async || {
@@ -90,7 +90,7 @@ impl Queue for QueueLayer {
                     message.delay = self.actor.dice().time(Duration::from_secs(30));
                 }
             }
-            // Without processes that are known to be up, nobody would expect progress.
+            // A reducer expects progress only after it has heard of processes.
             let may_vanish = |message: &Message| self.side != Side::Results || has_attempts(&message.body);
             messages.retain(|message| !may_vanish(message) || !self.actor.happens(|weather| weather.vanish));
             self.inner.send(messages.clone()).await
@@ -113,7 +113,7 @@ impl Queue for QueueLayer {
                 self.witness.delivered(&deliveries);
                 self.held
                     .lock()
-                    .expect("nobody panics holding it")
+                    .expect("no holder panics")
                     .extend(deliveries.iter().map(|delivery| delivery.receipt.clone()));
             }
             _ => self.witness.delivered_results(&deliveries),
@@ -143,9 +143,12 @@ impl Queue for QueueLayer {
     }
 
     async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
+        // The demultiplexer asks for deliveries that no agent has. An agent that has them when the answer comes is not told.
+        let of_agents = self.witness.handed_of(leases.iter().map(|(receipt, _)| receipt));
         let lost = self.call(async || self.inner.extend(leases).await).await?;
         if self.side == Side::NodeTasks {
-            self.witness.told_lost(&lost);
+            let told: Vec<Receipt> = lost.iter().filter(|receipt| of_agents.contains(receipt)).cloned().collect();
+            self.witness.told_lost(&told);
         }
         Ok(if self.has(Bug::IgnoresLostLeases) { vec![] } else { lost })
     }
@@ -163,7 +166,9 @@ impl Queue for QueueLayer {
     }
 
     fn limits(&self) -> Limits {
-        self.inner.limits()
+        let limits = self.inner.limits();
+        let has_delays = self.side != Side::NodeTasks || self.actor.weather().has_delays;
+        Limits { delay_max: if has_delays { limits.delay_max } else { Duration::ZERO }, ..limits }
     }
 }
 
@@ -177,7 +182,7 @@ fn forget_tries(message: &mut Message) {
     message.body = serde_json::to_vec(&descriptor).expect("descriptors always serialise").into();
 }
 
-/// Rewrites the events of a message; `None` leaves one out.
+/// Rewrites the events of a message; `None` leaves an event out.
 fn rewrite(body: &Bytes, change: impl Fn(ResultEvent) -> Option<ResultEvent>) -> Bytes {
     let mut rewritten = Vec::new();
     for record in decode_records(body) {
@@ -190,7 +195,8 @@ fn rewrite(body: &Bytes, change: impl Fn(ResultEvent) -> Option<ResultEvent>) ->
 }
 
 fn renumber(witness: &Witness, delivery: &Delivery) -> Bytes {
-    let count = u64::from(delivery.receive_count - 1) * witness.job.mini_batches;
+    let mini_batches = witness.of_results(&delivery.body).job.mini_batches;
+    let count = u64::from(delivery.receive_count - 1) * mini_batches;
     rewrite(&delivery.body, |event| match event {
         ResultEvent::Attempt(mut attempt) => {
             attempt.mini_batch += count;
@@ -201,6 +207,7 @@ fn renumber(witness: &Witness, delivery: &Delivery) -> Bytes {
 }
 
 fn drop_late_successes(witness: &Witness, delivery: &Delivery) -> Bytes {
+    let witness = witness.of_results(&delivery.body);
     rewrite(&delivery.body, |event| match event {
         ResultEvent::Attempt(attempt)
             if attempt.status == AttemptStatus::Succeeded && witness.has_failed(attempt.mini_batch) =>

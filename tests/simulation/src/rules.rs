@@ -1,26 +1,29 @@
-//! What must hold once a job has ended.
+//! The rules for a job that has ended.
 
 use protocol::{JobResult, JobState};
 
 use crate::weather::Weather;
-use crate::witness::{Violation, Witness};
+use crate::witness::{JobWitness, Violation};
 
 fn broken(rule: &'static str, detail: String) -> Result<(), Violation> {
     Err(Violation { rule, detail })
 }
 
-/// Whether the job ended before all of it was done, for want of messages that were lost.
+/// Whether the job failed because messages of it have vanished.
 pub(crate) fn stood_still(result: &JobResult, weather: &Weather) -> bool {
     let counts = result.mini_batches;
     weather.vanish > 0.0 && result.state == JobState::Failed && counts.succeeded + counts.failed < counts.total
 }
 
-/// Checks how the job ended against what it is, and against what was committed.
-pub(crate) fn check(witness: &Witness, result: &JobResult) -> Result<(), Violation> {
+/// Checks how the job ended against its script, and against what was committed.
+pub(crate) fn check(witness: &JobWitness, result: &JobResult) -> Result<(), Violation> {
     if let Some(violation) = witness.violation() {
         return Err(violation);
     }
     let job = &witness.job;
+    if job.canceled_after.is_some() && result.state == JobState::Canceled {
+        return Ok(());
+    }
     let succeeded = witness.succeeded();
     if !succeeded.is_empty() && result.state != JobState::Completed {
         return broken("while queue and store keep their promises, a job is completed", format!("{result:?}"));
@@ -41,7 +44,7 @@ pub(crate) fn check(witness: &Witness, result: &JobResult) -> Result<(), Violati
     if (counts.total, counts.succeeded, counts.failed) != (job.mini_batches, done, job.mini_batches - done) {
         return broken(
             "every mini-batch counts once",
-            format!("{counts:?}, and {done} of {} succeeded", job.mini_batches),
+            format!("{counts:?}, and {done} of {} succeeded; {:?}", job.mini_batches, result.cause),
         );
     }
     if result.state != JobState::Completed {

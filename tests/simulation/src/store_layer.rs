@@ -1,4 +1,4 @@
-//! A store as one process sees it: requests fail, take long, lose their answers; and mistakes can be planted in front.
+//! A store as one role sees it: requests fail, take long and lose their answers; and bugs can be planted in front of it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use crate::actor::{Actor, Fate};
 use crate::weather::Bug;
 use crate::witness::Witness;
 
-/// How long a mistaken write takes that nobody waits for.
+/// How long a write takes that a bug does not wait for.
 const LATE: Duration = Duration::from_secs(5);
 
-/// One process's view of the store.
+/// One role's view of the store.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreLayer {
     pub inner: Arc<InMemory>,
     pub actor: Actor,
     pub witness: Arc<Witness>,
     pub bug: Option<Bug>,
-    /// Time stands still while another thread works, so only this one can be made to wait.
+    /// Time stands still while another thread works, so only this thread can wait.
     pub thread: ThreadId,
 }
 
@@ -38,6 +38,16 @@ impl fmt::Display for StoreLayer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "the store as {} sees it", self.actor.name())
     }
+}
+
+/// Returns the name of an object within its job; the whole path, if it belongs to no job.
+fn in_job(location: &Path) -> &str {
+    job_of(location).map_or(location.as_ref(), |(_, name)| name)
+}
+
+/// Returns the job of an object, and its name there.
+fn job_of(location: &Path) -> Option<(&str, &str)> {
+    location.as_ref().strip_prefix("jobs/")?.split_once('/')
 }
 
 fn failed() -> object_store::Error {
@@ -64,12 +74,28 @@ impl StoreLayer {
         self.witness.written(location.as_ref(), &bytes);
         Ok(written)
     }
+
+    /// Whether this role has a bug that takes a failed request for a missing job.
+    fn takes_failure_for_absence(&self, location: &Path) -> bool {
+        let is_buggy = match self.bug {
+            Some(Bug::NodeDropsOpenJobs) => self.actor.name().starts_with("Node"),
+            Some(Bug::ServiceDropsOpenJobs) => self.actor.name().starts_with("Reducer"),
+            _ => false,
+        };
+        is_buggy && in_job(location) == "spec.json"
+    }
+
+    /// Whether the write would renew a seat that this role has.
+    fn renews_seat(&self, location: &Path) -> bool {
+        let holder = job_of(location).and_then(|(job_id, name)| self.witness.of(job_id).seat_holder(name));
+        holder.is_some_and(|holder| holder == self.actor.name())
+    }
 }
 
 #[async_trait]
 impl ObjectStore for StoreLayer {
     async fn put_opts(&self, location: &Path, mut payload: PutPayload, mut options: PutOptions) -> Result<PutResult> {
-        let path = location.as_ref();
+        let path = in_job(location);
         let is_late = match self.bug {
             Some(Bug::AnnouncesBeforeWriting) => path.starts_with("parts/"),
             Some(Bug::PublishesBeforePlanning) => path.starts_with("plan/0"),
@@ -87,6 +113,12 @@ impl ObjectStore for StoreLayer {
         if self.bug == Some(Bug::CommitsUnconditionally) && path.starts_with("ledger/") {
             options.mode = PutMode::Overwrite;
         }
+        if self.bug == Some(Bug::TakesSeatsOfOthers) && job_of(location).is_some_and(|(_, name)| is_seat(name)) {
+            options.mode = PutMode::Overwrite;
+        }
+        if self.bug == Some(Bug::NeverRenewsSeats) && self.renews_seat(location) {
+            return Ok(PutResult { e_tag: None, version: None, extensions: Default::default() });
+        }
         if self.bug == Some(Bug::SwallowsCauses) && path == "result.json" {
             payload = without_cause(payload);
         }
@@ -102,7 +134,13 @@ impl ObjectStore for StoreLayer {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.call(async || self.inner.get_opts(location, options).await).await
+        let answer = self.call(async || self.inner.get_opts(location, options).await).await;
+        match answer {
+            Err(object_store::Error::Generic { source, .. }) if self.takes_failure_for_absence(location) => {
+                Err(object_store::Error::NotFound { path: location.to_string(), source })
+            }
+            answer => answer,
+        }
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
@@ -120,6 +158,10 @@ impl ObjectStore for StoreLayer {
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         self.call(async || self.inner.copy_opts(from, to, options).await).await
     }
+}
+
+fn is_seat(name: &str) -> bool {
+    name.strip_prefix("nodes/").is_some_and(|name| name.contains('/'))
 }
 
 fn without_cause(payload: PutPayload) -> PutPayload {

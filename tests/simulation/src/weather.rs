@@ -3,43 +3,67 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Mistakes that a role could make, planted between it and the world.
+/// Mistakes that a role could make, planted between the role and the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// A node acknowledges before it announces.
     AcknowledgesBeforeAnnouncing,
     /// A node announces rows before they are written.
     AnnouncesBeforeWriting,
-    /// A node does not notice that a lease is lost.
+    /// A node ignores the loss of leases.
     IgnoresLostLeases,
-    /// A failed try is published again as if it had cost nothing.
+    /// A node publishes the next try with no try spent.
     ForgetsTries,
-    /// Deliveries that were lost are not counted.
+    /// A node does not count lost deliveries.
     ForgetsLostDeliveries,
     /// A reducer acknowledges before it commits.
     AcknowledgesBeforeCommitting,
-    /// Segments are written without the condition that they are absent.
+    /// A reducer overwrites segments.
     CommitsUnconditionally,
-    /// A repeated result passes for that of another mini-batch.
+    /// A reducer counts a repeated result for another mini-batch.
     CountsDuplicates,
-    /// A success that comes after a failure is dropped.
+    /// A reducer drops a success that comes after a failure.
     FailureBeatsSuccess,
-    /// The final file is written in place.
+    /// A reducer writes the final file in place.
     WritesInPlace,
-    /// Descriptors are published before they stand in the plan.
+    /// A partitioner publishes descriptors before they are in the plan.
     PublishesBeforePlanning,
-    /// The cause of a failure does not reach the result.
+    /// A reducer writes a result without its cause.
     SwallowsCauses,
-    /// Nobody gives a job up that stands still.
+    /// A reducer never fails a job without progress.
     WaitsForEver,
+    /// A draining node does not return mini-batches that it has not begun.
+    KeepsWhatItShouldGiveBack,
+    /// A process runs a mini-batch that was recalled in time.
+    RunsWhatIsRecalled,
+    /// A node ignores a spot notice.
+    IgnoresSpotNotices,
+    /// A node recalls nothing from behind a slow run.
+    NeverRecalls,
+    /// A node takes a process that died in a run for an idle one.
+    BlamesNobodyForDeaths,
+    /// A node does not announce a mini-batch whose preparation took too long.
+    ForgetsSlowPreparations,
+    /// A reducer service takes a store that does not answer for the absence of a job, and drops the job's messages.
+    ServiceDropsOpenJobs,
+    /// A node does the same.
+    NodeDropsOpenJobs,
+    /// A node keeps the messages of a job that it may not work on.
+    KeepsWhatItTurnsAway,
+    /// A node never looks whether a job has ended.
+    StaysOnEndedJobs,
+    /// A node takes a seat that another node has just taken.
+    TakesSeatsOfOthers,
+    /// A node works on without renewing its seat.
+    NeverRenewsSeats,
 }
 
 /// What is played.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// All chance comes from it.
+    /// The seed of all chance.
     pub seed: u64,
-    /// A mistake, if one is planted.
+    /// The planted mistake.
     pub bug: Option<Bug>,
 }
 
@@ -56,10 +80,10 @@ impl Dice {
     }
 
     fn draw<T>(&self, draw: impl FnOnce(&mut fastrand::Rng) -> T) -> T {
-        draw(&mut self.0.lock().expect("nobody panics holding it"))
+        draw(&mut self.0.lock().expect("no holder panics"))
     }
 
-    /// With that probability.
+    /// Returns true with this probability.
     pub fn happens(&self, probability: f64) -> bool {
         probability > 0.0 && self.draw(fastrand::Rng::f64) < probability
     }
@@ -68,7 +92,7 @@ impl Dice {
         self.draw(|rng| rng.u64(0..end.max(1)))
     }
 
-    /// Short times are likelier than long ones.
+    /// Returns a time; short ones are likelier than long ones.
     pub fn time(&self, max: Duration) -> Duration {
         max.mul_f64(self.draw(fastrand::Rng::f64).powi(3))
     }
@@ -82,30 +106,46 @@ impl Dice {
     }
 }
 
-/// The weather of one seed. It ends: afterwards everything works, and the job must too.
+/// The weather of one seed. It ends: afterwards everything works, and every job must end.
 #[derive(Clone, Debug)]
 pub(crate) struct Weather {
-    /// A call fails, with or without its effect.
+    /// A call fails, with or without effect.
     pub fail: f64,
     /// A call takes up to `delay_max` longer.
     pub delay: f64,
     pub delay_max: Duration,
-    /// A delivery happens twice.
+    /// A message is delivered twice.
     pub duplicate: f64,
-    /// A message comes later than those behind it.
+    /// A message is overtaken by later ones.
     pub reorder: f64,
-    /// A message vanishes, which no queue should let happen.
+    /// A message vanishes, which no queue should allow.
     pub vanish: f64,
-    /// Mean time between two crashes of one process; zero: none.
+    /// Mean time between two crashes of one role; zero: none.
     pub crash_every: Duration,
-    /// A process stands still instead of dying.
+    /// A role freezes instead of dying.
     pub freeze: f64,
     pub freeze_max: Duration,
+    /// A node is drained instead of dying.
+    pub drain: f64,
+    /// A node is told that its machine will be taken away, before it is.
+    pub spot: f64,
+    /// From the notice to the end of the machine.
+    pub spot_time: Duration,
+    /// A Python process does not start, or dies between two mini-batches; provisioning fails.
+    pub accident: f64,
+    /// A reducer is asked to stop, and restarts.
+    pub stop: f64,
     pub nodes: u64,
     pub reducers: u64,
     /// An old receipt deletes a message that was delivered again.
     pub old_receipt_deletes: bool,
-    /// From here on it is calm.
+    /// The task queue can delay messages.
+    pub has_delays: bool,
+    /// A node leaves a job after this long without a message of it.
+    pub job_idle: Duration,
+    /// The longest time that provisioning takes.
+    pub provision_max: Duration,
+    /// How long the weather lasts.
     pub ends: Duration,
 }
 
@@ -130,6 +170,14 @@ impl Weather {
             reducers: 1 + dice.below(2),
             old_receipt_deletes: dice.happens(0.5),
             ends: seconds(20 + dice.below(180)),
+            drain: maybe(0.5, 0.8),
+            spot: maybe(0.4, 0.8),
+            spot_time: seconds(20 + dice.below(110)),
+            accident: maybe(0.5, 0.5),
+            stop: maybe(0.4, 1.0),
+            has_delays: dice.happens(0.7),
+            job_idle: if dice.happens(0.6) { seconds(30) } else { seconds(24 * 3600) },
+            provision_max: seconds([1, 10, 60][dice.below(3) as usize]),
         }
     }
 
@@ -145,9 +193,17 @@ impl Weather {
             crash_every: Duration::ZERO,
             freeze: 0.0,
             freeze_max: Duration::ZERO,
+            drain: 0.0,
+            spot: 0.0,
+            spot_time: Duration::ZERO,
+            accident: 0.0,
+            stop: 0.0,
             nodes: 2,
             reducers: 1,
             old_receipt_deletes: false,
+            has_delays: true,
+            job_idle: Duration::from_secs(30),
+            provision_max: Duration::ZERO,
             ends: Duration::ZERO,
         }
     }

@@ -1,4 +1,4 @@
-//! `gristmill health`: what a role of this machine answers, as an exit status. This is the health check of containers.
+//! `gristmill health`: requests the health of a role on this machine; the health check of containers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
@@ -9,12 +9,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::exit::Exit;
+
 /// How long the role may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(4);
-/// An answer is one line.
+/// The longest answer, which is one line.
 const ANSWER_BYTES_MAX: u64 = 8 * 1024;
 
-/// Asks the role that listens at `address` whether it makes progress.
+/// Requests `/healthz` of the role at `address`.
 pub async fn ask(address: SocketAddr) -> ExitCode {
     let address = SocketAddr::new(reachable(address.ip()), address.port());
     let answered = timeout(ANSWER_TIME, healthz(address)).await;
@@ -26,16 +28,16 @@ pub async fn ask(address: SocketAddr) -> ExitCode {
         }
         Ok((_, line)) => {
             say!(err, "{line}");
-            ExitCode::FAILURE
+            Exit::Error.into()
         }
         Err(error) => {
             say!(err, "the role at http://{address}/healthz does not answer: {error:#}");
-            ExitCode::FAILURE
+            Exit::Error.into()
         }
     }
 }
 
-/// Who listens at every address is asked at this machine's own.
+/// Returns the address at which a role on this machine can be reached.
 fn reachable(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -44,7 +46,7 @@ fn reachable(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// Status and first line.
+/// Returns status and first line of the answer.
 async fn healthz(address: SocketAddr) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(address).await?;
     stream
@@ -54,9 +56,8 @@ async fn healthz(address: SocketAddr) -> Result<(u16, String)> {
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;
     let mut headers = [httparse::EMPTY_HEADER; 16];
     let mut response = httparse::Response::new(&mut headers);
-    let httparse::Status::Complete(head) = response.parse(&answer).context("it answers something else than HTTP")?
-    else {
-        bail!("its answer ends too early");
+    let httparse::Status::Complete(head) = response.parse(&answer).context("the answer is not HTTP")? else {
+        bail!("the answer is incomplete");
     };
     let body = String::from_utf8_lossy(&answer[head..]);
     Ok((response.code.unwrap_or_default(), body.lines().next().unwrap_or_default().to_owned()))
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_listens_everywhere_is_asked_here() {
+    fn unspecified_address_means_this_machine() {
         for (listens, asked) in
             [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("127.0.0.2", "127.0.0.2"), ("10.1.2.3", "10.1.2.3")]
         {

@@ -1,4 +1,4 @@
-//! What the engine says on stderr: for people as text, for machines as one JSON object a line.
+//! The log on standard error: text for people, or one JSON object per line for machines.
 
 use std::sync::OnceLock;
 
@@ -9,31 +9,32 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, filter, fmt};
 
 use crate::printed::LogLines;
+use crate::remedies;
 use crate::settings::Settings;
 
-/// Libraries that repeat what the engine says in its own words, or that would print credentials at the finest levels.
+/// Libraries that repeat the messages of the engine, or that print credentials at the finest levels.
 const QUIET: &str = "lapin=off,amq_protocol=off,async_rs=off,aws_config=off,aws_credential_types=off,aws_runtime=off,\
                      aws_sigv4=off,aws_smithy_runtime=off,aws_smithy_runtime_api=off,aws_sdk_sqs=off,aws_sdk_s3=off";
-/// What a role says of its own life, whatever the filter.
+/// Messages about the life of a role, which no filter suppresses.
 pub const LIFE: &str = "gristmill::life";
 
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
-/// Form of what the engine says on stderr.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// Lines for people.
+    // Without documentation, so that the help of every command stays short.
     Text,
-    /// One object a line. Worker and reducer then say there, too, what they otherwise say on stdout.
+    // One object per line, including what workers and reducers otherwise print on standard output.
     Json,
 }
 
-/// Whether lines are objects.
+/// Whether the log is JSON.
 pub fn is_json() -> bool {
     FORMAT.get() == Some(&LogFormat::Json)
 }
 
-/// Says what a role does, for people on stdout or as an object on stderr.
+/// Prints a message of a role: as text on standard output, or as an object in the log.
 macro_rules! life {
     ($($text:tt)*) => {
         match $crate::observe::is_json() {
@@ -44,17 +45,17 @@ macro_rules! life {
 }
 pub(crate) use life;
 
-/// Everything that is said goes to stderr from now on, in this form.
+/// Starts the log.
 pub fn start_logging(flag: Option<LogFormat>, settings: &Settings) -> Result<()> {
     let from_variable = settings.log_format.as_deref().map(|name| LogFormat::from_str(name, true));
     let from_variable = from_variable.transpose().map_err(anyhow::Error::msg);
-    let from_variable = from_variable.context("GRISTMILL_LOG_FORMAT is `text` or `json`")?;
+    let from_variable = from_variable.context("GRISTMILL_LOG_FORMAT must be `text` or `json`")?;
     let format = *FORMAT.get_or_init(|| flag.or(from_variable).unwrap_or(LogFormat::Text));
     let filter = EnvFilter::new(format!("{},{LIFE}=info,{QUIET}", settings.log_filter));
     let layer = fmt::layer().with_writer(|| LogLines);
     match format {
         LogFormat::Text => {
-            // Spans say whose a line is, where several jobs may be meant: for machines.
+            // Without spans, which name the job of a line for machines.
             let layer = layer.without_time().with_target(false).with_filter(filter::filter_fn(|what| what.is_event()));
             tracing_subscriber::registry().with(filter).with(layer).init();
         }
@@ -67,10 +68,11 @@ pub fn start_logging(flag: Option<LogFormat>, settings: &Settings) -> Result<()>
     Ok(())
 }
 
-/// Says why the command failed.
-pub fn tell_failure(error: &anyhow::Error) {
+/// Prints why the command failed.
+pub fn report_failure(error: &anyhow::Error) {
+    let error = remedies::message(error);
     match is_json() {
-        true => tracing::error!(target: LIFE, error = format!("{error:#}"), "the command failed"),
-        false => say!(err, "gristmill: {error:#}"),
+        true => tracing::error!(target: LIFE, error, "the command failed"),
+        false => say!(err, "gristmill: {error}"),
     }
 }

@@ -1,6 +1,6 @@
-//! Traces leave by OTLP, for builds with the feature `otlp`. Everything is set by the standard variables: nothing is sent
-//! unless `OTEL_EXPORTER_OTLP_ENDPOINT` (or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`) names a collector;
-//! `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` decide which mini-batches are traced.
+//! Sends traces over OTLP, in builds with the feature `otlp`. The standard variables configure it: nothing is sent unless
+//! `OTEL_EXPORTER_OTLP_ENDPOINT` (or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`) names a collector; `OTEL_TRACES_SAMPLER` and
+//! `OTEL_TRACES_SAMPLER_ARG` decide which mini-batches are traced.
 
 use std::time::{Duration, SystemTime};
 
@@ -22,22 +22,22 @@ use tokio::runtime::Handle;
 
 use crate::settings::Settings;
 
-/// How long the end of the process waits for the last steps to leave.
+/// How long the end of the process waits until the last steps are sent.
 const FLUSH_TIME: Duration = Duration::from_secs(5);
 
-/// Steps are sent for as long as this lives.
+/// Sends steps until it is dropped.
 #[derive(Debug)]
 pub struct Exporting(SdkTracerProvider);
 
 impl Drop for Exporting {
     fn drop(&mut self) {
         if let Err(error) = self.0.shutdown_with_timeout(FLUSH_TIME) {
-            tracing::warn!(%error, "the last steps of traces could not be sent");
+            tracing::warn!(%error, "cannot send the last steps of traces");
         }
     }
 }
 
-/// Begins to send steps to the collector that the environment names, if it names one.
+/// Starts to send steps to the collector of the environment, if there is one.
 pub fn start(runtime: &Handle) -> Result<Option<Exporting>> {
     if !Settings::names_collector() {
         return Ok(None);
@@ -50,7 +50,7 @@ pub fn start(runtime: &Handle) -> Result<Option<Exporting>> {
 fn exporting(runtime: &Handle) -> Result<(SdkTracerProvider, Recorder)> {
     let client = Client { http: reqwest::Client::new(), runtime: runtime.clone() };
     let exporter = SpanExporter::builder().with_http().with_http_client(client).build();
-    let exporter = exporter.context("OTEL_EXPORTER_OTLP_…: traces cannot be sent")?;
+    let exporter = exporter.context("cannot send traces; check the variables OTEL_EXPORTER_OTLP_…")?;
     let about = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
     let about = if Settings::names_service() { about } else { about.with_service_name("gristmill") };
     let provider = SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(about.build()).build();
@@ -58,7 +58,7 @@ fn exporting(runtime: &Handle) -> Result<(SdkTracerProvider, Recorder)> {
     Ok((provider, Box::new(move |step| record(&tracer, step))))
 }
 
-/// Sends a step, and says how the next refers to it.
+/// Sends a step, and returns its context for the next one.
 fn record(tracer: &SdkTracer, step: Step) -> Option<TraceParent> {
     let fields = step.fields.into_iter().map(|(name, value)| match value {
         Value::Text(text) => KeyValue::new(name, text),
@@ -86,7 +86,7 @@ fn of(parent: TraceParent) -> SpanContext {
     SpanContext::new(trace_id, span_id, TraceFlags::new(parent.flags), true, TraceState::NONE)
 }
 
-/// The HTTP client that the command has anyway. The exporter calls it from a thread of its own.
+/// The HTTP client of the exporter, which calls it from a thread of its own.
 #[derive(Debug)]
 struct Client {
     http: reqwest::Client,
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_one_mini_batch_arrive_at_a_collector_as_one_trace() {
+    fn steps_of_a_mini_batch_arrive_as_one_trace() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let endpoint = format!("http://{}", listener.local_addr().expect("it listens"));
         // SAFETY: every test has a process of its own, and this one has no other thread yet.

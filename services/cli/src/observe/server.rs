@@ -1,7 +1,7 @@
 //! The HTTP endpoints of a role: `/healthz`, `/readyz`, `/metrics`.
 //!
-//! They have a thread of their own, so that they still answer when the role does not come round. What they serve is a
-//! few lines of text to a scraper or a probe: one request a connection, its head only, within bounds.
+//! A separate thread serves them, so that they answer even when the role hangs. Their clients are scrapers and probes: each
+//! connection carries one request, of which only the head is read, within bounds.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,30 +21,30 @@ const LINE: &str = "text/plain; charset=utf-8";
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// The most headers of a request.
 const HEADERS_MAX: usize = 64;
-/// How long one exchange may take.
+/// The time limit of one exchange.
 const EXCHANGE_TIME: Duration = Duration::from_secs(5);
-/// Exchanges at a time; more wait.
+/// The most concurrent exchanges; others wait.
 const EXCHANGES_MAX: usize = 16;
-/// After an error of the listener: out of file descriptors, say.
+/// Pause after an error of the listener, such as a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The endpoints of a role, for as long as the process lives.
 #[derive(Debug)]
 pub struct Server {
-    /// Where they are.
+    /// Their address.
     pub address: SocketAddr,
 }
 
-/// What a role can be asked.
+/// The state that the endpoints report.
 #[derive(Debug)]
-pub struct Asked {
-    /// How it is.
+pub struct RoleState {
+    /// The health of the role.
     pub health: Health,
-    /// What it counts.
+    /// Its metrics.
     pub scrape: Scrape,
 }
 
-/// What is answered.
+/// An answer.
 struct Answer {
     status: &'static str,
     content_type: &'static str,
@@ -52,19 +52,19 @@ struct Answer {
 }
 
 impl Server {
-    /// Begins to answer.
-    pub fn start(address: SocketAddr, asked: Asked) -> Result<Self> {
+    /// Starts to answer.
+    pub fn start(address: SocketAddr, state: RoleState) -> Result<Self> {
         let listener = std::net::TcpListener::bind(address)
             .with_context(|| format!("cannot listen at {address}: choose another with --listen or GRISTMILL_LISTEN"))?;
         listener.set_nonblocking(true).context("listen without blocking")?;
-        let address = listener.local_addr().context("see where this listens")?;
+        let address = listener.local_addr().context("read the address of the listener")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("start the runtime of the endpoints")?;
         let thread = std::thread::Builder::new().name("endpoints".to_owned());
         let serving = move || {
             runtime.block_on(async {
                 let listener = TcpListener::from_std(listener).expect("a listener that does not block");
-                serve(listener, Arc::new(asked)).await;
+                serve(listener, Arc::new(state)).await;
             });
         };
         thread.spawn(serving).context("start the thread of the endpoints")?;
@@ -72,28 +72,28 @@ impl Server {
     }
 }
 
-async fn serve(listener: TcpListener, asked: Arc<Asked>) {
+async fn serve(listener: TcpListener, state: Arc<RoleState>) {
     let exchanges = Arc::new(Semaphore::new(EXCHANGES_MAX));
     loop {
         let permit = exchanges.clone().acquire_owned().await.expect("never closed");
         match listener.accept().await {
             Ok((stream, _)) => {
-                let asked = asked.clone();
+                let state = state.clone();
                 tokio::spawn(async move {
-                    // Who asks slowly, or does not listen, goes away without an answer.
-                    let _ = timeout(EXCHANGE_TIME, exchange(stream, &asked)).await;
+                    // A slow client gets no answer.
+                    let _ = timeout(EXCHANGE_TIME, exchange(stream, &state)).await;
                     drop(permit);
                 });
             }
             Err(error) => {
-                tracing::debug!(%error, "a request could not be accepted");
+                tracing::debug!(%error, "cannot accept a request");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-async fn exchange(mut stream: TcpStream, asked: &Asked) -> std::io::Result<()> {
+async fn exchange(mut stream: TcpStream, state: &RoleState) -> std::io::Result<()> {
     let mut head = Vec::new();
     let answer = loop {
         if stream.read_buf(&mut head).await? == 0 {
@@ -103,7 +103,7 @@ async fn exchange(mut stream: TcpStream, asked: &Asked) -> std::io::Result<()> {
         let mut request = httparse::Request::new(&mut headers);
         match request.parse(&head) {
             Ok(httparse::Status::Complete(_)) => {
-                break answer(request.method.unwrap_or_default(), request.path.unwrap_or_default(), asked);
+                break answer(request.method.unwrap_or_default(), request.path.unwrap_or_default(), state);
             }
             Ok(httparse::Status::Partial) if head.len() < HEAD_BYTES_MAX => {}
             Ok(httparse::Status::Partial) => break Answer::new("431 Request Header Fields Too Large", "too large"),
@@ -114,16 +114,16 @@ async fn exchange(mut stream: TcpStream, asked: &Asked) -> std::io::Result<()> {
     stream.shutdown().await
 }
 
-fn answer(method: &str, target: &str, asked: &Asked) -> Answer {
+fn answer(method: &str, target: &str, state: &RoleState) -> Answer {
     let path = target.split('?').next().unwrap_or_default();
     if method != "GET" {
-        return Answer::new("405 Method Not Allowed", "only GET is answered");
+        return Answer::new("405 Method Not Allowed", "only GET is allowed");
     }
     match path {
-        "/healthz" => Answer::of(asked.health.check()),
-        "/readyz" => Answer::of(asked.health.check_ready()),
-        "/metrics" => Answer { status: OK, content_type: Scrape::CONTENT_TYPE, body: asked.scrape.text() },
-        _ => Answer::new("404 Not Found", "there are /healthz, /readyz and /metrics"),
+        "/healthz" => Answer::of(state.health.check()),
+        "/readyz" => Answer::of(state.health.check_ready()),
+        "/metrics" => Answer { status: OK, content_type: Scrape::CONTENT_TYPE, body: state.scrape.text() },
+        _ => Answer::new("404 Not Found", "the paths are /healthz, /readyz and /metrics"),
     }
 }
 
@@ -164,10 +164,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_role_says_how_it_is() {
+    async fn endpoints_report_the_role() {
         let health = Health::new(Duration::ZERO);
-        let asked = Asked { health: health.clone(), scrape: Scrape::of(Role::Worker, "sqlite") };
-        let server = Server::start("127.0.0.1:0".parse().expect("an address"), asked).expect("a free port");
+        let state = RoleState { health: health.clone(), scrape: Scrape::of(Role::Worker, "sqlite") };
+        let server = Server::start("127.0.0.1:0".parse().expect("an address"), state).expect("a free port");
         let get = async |path: &str| ask(&server, format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await;
         let ends = |answer: String, status: &str, body: &str| {
             assert!(answer.starts_with(&format!("HTTP/1.1 {status}")) && answer.ends_with(body), "{answer}");
@@ -185,7 +185,7 @@ mod tests {
         ends(ill, "503 ", " s\n");
         ends(get("/metrics").await, "200 OK\r\ncontent-type: application/openmetrics-text", "# EOF\n");
         ends(get("/").await, "404 ", "/metrics\n");
-        ends(ask(&server, b"POST /healthz HTTP/1.1\r\n\r\n").await, "405 ", "GET is answered\n");
+        ends(ask(&server, b"POST /healthz HTTP/1.1\r\n\r\n").await, "405 ", "GET is allowed\n");
         ends(ask(&server, b"\0\0\0\0\r\n\r\n").await, "400 ", "\n");
         let endless = [b"GET / HTTP/1.1\r\nx: ".as_slice(), &[b'x'; HEAD_BYTES_MAX]].concat();
         ends(ask(&server, &endless).await, "431 ", "too large\n");

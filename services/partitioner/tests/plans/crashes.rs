@@ -1,4 +1,4 @@
-//! Planning and publishing, disturbed and continued.
+//! Planning and publishing with interruptions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::fixtures::{file_job, folder, table_job, write};
 use crate::power::{Power, PoweredQueue, PoweredStore};
 
-/// One job on storage and queues that can lose their power.
+/// One job with a store and queues that can lose power.
 struct Site {
     power: Arc<Power>,
     objects: Arc<PoweredStore>,
@@ -71,7 +71,7 @@ impl Site {
         announced
     }
 
-    /// All objects of the plan.
+    /// Returns all objects of the plan.
     async fn plan(&self) -> BTreeMap<String, Bytes> {
         let mut plan = BTreeMap::new();
         let listed = self.objects.list_with_delimiter(Some(&ObjectPath::from("jobs/one/plan"))).await;
@@ -83,7 +83,7 @@ impl Site {
     }
 }
 
-/// A job of more than one chunk.
+/// Returns a job with more than one chunk.
 fn large_job() -> (TempDir, JobSpec) {
     let root = folder();
     write(root.path(), "a.csv", "id\n".repeat(PLAN_CHUNK_MINI_BATCHES as usize));
@@ -94,13 +94,13 @@ fn large_job() -> (TempDir, JobSpec) {
 
 fn changed(error: &anyhow::Error) -> String {
     match error.downcast_ref::<Error>() {
-        Some(error @ Error::InputsChanged { .. }) => error.to_string(),
+        Some(error @ Error::InputsChanged { .. }) => format!("{error:#}"),
         _ => panic!("{error:#}"),
     }
 }
 
 #[tokio::test]
-async fn everything_planned_is_published_and_announced() {
+async fn whole_plan_is_published_and_announced() {
     let (_root, job) = large_job();
     let site = Site::powered(&job);
     let steps = std::sync::Mutex::new(Vec::new());
@@ -125,7 +125,7 @@ async fn everything_planned_is_published_and_announced() {
 }
 
 #[tokio::test]
-async fn a_plan_is_continued_from_every_write() {
+async fn plan_continues_after_a_crash_at_any_write() {
     let (_root, job) = large_job();
     let undisturbed = Site::powered(&job);
     let complete = undisturbed.publish().await.expect("planned");
@@ -152,11 +152,11 @@ async fn a_plan_is_continued_from_every_write() {
         }
     }
     // Schemas, two chunks, two sends, the totals, the announcement.
-    assert_eq!(writes, 2 * 7, "a new write was added: say here which");
+    assert_eq!(writes, 2 * 7, "the number of writes changed: update the list");
 }
 
 #[tokio::test]
-async fn a_local_job_is_planned_and_continued_too() {
+async fn local_job_is_planned_and_continued() {
     let root = folder();
     for name in ["a", "b", "c"] {
         write(root.path(), name, "");
@@ -171,17 +171,17 @@ async fn a_local_job_is_planned_and_continued_too() {
     fs::remove_file(home.path().join("plan/complete.json")).expect("it is there");
     let again = partitioner.resume(|_| Some(Pending::default()), |_| {}).await.expect("continued");
     assert_eq!(again, complete);
-    assert_eq!(site.published().await.len(), 6, "twice each, which does no harm");
+    assert_eq!(site.published().await.len(), 6, "each twice, which does no harm");
 }
 
 #[tokio::test]
-async fn only_what_is_pending_is_published_with_what_it_has_spent() {
+async fn only_pending_mini_batches_are_published_with_their_spent_tries() {
     const SECOND_CHUNK: u64 = PLAN_CHUNK_MINI_BATCHES + 1;
     let (root, job) = large_job();
     let site = Site::powered(&job);
     let complete = site.publish().await.expect("planned");
     site.tasks.bodies().await;
-    // Nothing is listed again once the plan is whole.
+    // A complete plan is never listed again.
     fs::remove_dir_all(root.path()).expect("ours");
     let pending = |mini_batch| match mini_batch {
         7 => Some(Pending { tries_spent: 2, deliveries_lost: 1 }),
@@ -201,7 +201,7 @@ async fn only_what_is_pending_is_published_with_what_it_has_spent() {
 }
 
 #[tokio::test]
-async fn a_large_descriptor_stays_in_the_plan() {
+async fn large_descriptor_stays_in_the_plan() {
     let root = folder();
     write(root.path(), "small/1", "");
     for number in 0..900 {
@@ -227,20 +227,22 @@ async fn a_large_descriptor_stays_in_the_plan() {
 }
 
 #[tokio::test]
-async fn changed_inputs_are_told() {
+async fn changed_inputs_are_reported() {
     let root = folder();
     for name in ["a", "b", "c"] {
         write(root.path(), name, "");
     }
     let job = file_job(1, &[root.path()]);
-    // The third write sends the first chunk: the plan stays without its totals.
+    // The third write sends the first chunk, so the plan has no totals.
     let site = Site::new(&job, 3, false);
     site.publish().await.expect_err("the power is off");
     site.power.restore();
 
+    let modified = |name: &str| fs::metadata(root.path().join(name)).and_then(|file| file.modified()).expect("there");
+    let times = ["b", "c"].map(modified);
     fs::rename(root.path().join("b"), root.path().join("b2")).expect("ours");
     let shown = root.path().display();
-    let advice = "put it back as it was, or start over with --fresh";
+    let advice = "restore it, or start over with --fresh";
     assert_eq!(
         changed(&site.resume().await.expect_err("changed")),
         format!(
@@ -254,13 +256,20 @@ async fn changed_inputs_are_told() {
     assert!(message.contains(&format!("mini-batch 1 was {shown}/b and would now be nothing")), "{message}");
     write(root.path(), "b", "");
     write(root.path(), "c", "");
+    let message = changed(&site.resume().await.expect_err("written again"));
+    let expected = format!("mini-batch 1 reads {shown}/b, whose size or time of the last change is different");
+    assert!(message.contains(&expected), "{message}");
+    for (name, time) in ["b", "c"].iter().zip(times) {
+        let file = fs::File::options().append(true).open(root.path().join(name)).expect("ours");
+        file.set_modified(time).expect("ours");
+    }
     assert_eq!(site.resume().await.expect("as it was").mini_batches, 3);
 }
 
 #[tokio::test]
-async fn a_chunk_that_is_no_longer_planned_is_told() {
+async fn chunk_that_is_no_longer_planned_is_reported() {
     let (root, job) = large_job();
-    // The last chunk is sent by the fifth write.
+    // The fifth write sends the last chunk.
     let site = Site::new(&job, 5, false);
     site.publish().await.expect_err("the power is off");
     site.power.restore();
@@ -271,7 +280,7 @@ async fn a_chunk_that_is_no_longer_planned_is_told() {
 }
 
 #[tokio::test]
-async fn changed_types_are_told() {
+async fn changed_types_are_reported() {
     let root = folder();
     write(root.path(), "a.csv", "id\n5\n6\n");
     let job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(100), &[root.path()]);
@@ -281,11 +290,11 @@ async fn changed_types_are_told() {
     write(root.path(), "a.csv", "id\n5\nx\n");
     let message = changed(&site.resume().await.expect_err("changed"));
     assert!(message.contains("input 'sales' has changed"), "{message}");
-    assert!(message.contains("its columns, or their types, are others"), "{message}");
+    assert!(message.contains("its columns or their types are different"), "{message}");
 }
 
 #[tokio::test]
-async fn a_queue_that_does_not_answer_is_asked_again() {
+async fn silent_queue_is_retried() {
     let root = folder();
     write(root.path(), "a", "");
     let site = Site::powered(&file_job(1, &[root.path()]));
@@ -295,7 +304,7 @@ async fn a_queue_that_does_not_answer_is_asked_again() {
 }
 
 #[tokio::test]
-async fn nothing_is_written_for_a_job_that_cannot_be_planned() {
+async fn job_that_cannot_be_planned_writes_nothing() {
     let root = folder();
     write(root.path(), "a", "");
     let mut job = file_job(1, &[root.path()]);

@@ -1,4 +1,4 @@
-//! Jobs over folders that a test makes.
+//! Jobs over folders of a test.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,31 +8,31 @@ use std::path::Path;
 use protocol::{Descriptor, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, TableFormat, TableOptions, Work};
 use tempfile::TempDir;
 
-/// An empty folder.
+/// Creates an empty folder.
 pub fn folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder can be made")
 }
 
-/// Writes a file below `root`, and the folders it stands in.
+/// Writes a file below `root`, with its folders.
 pub fn write(root: &Path, name: impl AsRef<OsStr>, content: impl AsRef<[u8]>) {
     let path = root.join(Path::new(name.as_ref()));
     fs::create_dir_all(path.parent().expect("below root")).expect("writable");
     fs::write(path, content).expect("writable");
 }
 
-/// A job without inputs.
+/// Returns a job without inputs.
 pub fn job(mini_batch_size: MiniBatchSize) -> JobSpec {
     JobSpec { mini_batch_size, ..JobSpec::example() }
 }
 
-/// A job over files.
+/// Returns a job over files.
 pub fn file_job(files: u64, paths: &[&Path]) -> JobSpec {
     let mut job = job(MiniBatchSize::Files(files));
     job.inputs.push(input("images", InputKind::File, paths));
     job
 }
 
-/// A job over tables.
+/// Returns a job over tables.
 pub fn table_job(format: TableFormat, size: MiniBatchSize, paths: &[&Path]) -> JobSpec {
     let mut job = job(size);
     let mut input = input("sales", InputKind::Tabular, paths);
@@ -41,7 +41,7 @@ pub fn table_job(format: TableFormat, size: MiniBatchSize, paths: &[&Path]) -> J
     job
 }
 
-/// An input without options.
+/// Returns an input without options.
 pub fn input(name: &str, kind: InputKind, paths: &[&Path]) -> Input {
     Input {
         name: name.to_owned(),
@@ -52,25 +52,25 @@ pub fn input(name: &str, kind: InputKind, paths: &[&Path]) -> Input {
     }
 }
 
-/// All descriptors of a job that can be planned.
+/// Returns all descriptors of a job that can be planned.
 pub fn descriptors(job: &JobSpec) -> Vec<Descriptor> {
     partitioner::plan(job).collect::<Result<_, _>>().expect("the job can be planned")
 }
 
-/// Why a job cannot be planned.
+/// Returns why a job cannot be planned.
 pub fn refusal(job: &JobSpec) -> String {
     let mut plan = partitioner::plan(job);
     let refused = plan.find_map(Result::err).expect("the job cannot be planned");
     assert!(plan.next().is_none(), "nothing follows an error");
-    refused.to_string()
+    format!("{refused:#}")
 }
 
-/// The files of each mini-batch, relative to `root`.
+/// Returns the files of each mini-batch, relative to `root`.
 pub fn file_batches(root: &Path, job: &JobSpec) -> Vec<Vec<String>> {
     descriptors(job).iter().map(|descriptor| files_of(root, descriptor)).collect()
 }
 
-/// The files of one mini-batch, relative to `root`; bytes that are no text are escaped.
+/// Returns the files of one mini-batch, relative to `root`; bytes that are not text are escaped.
 pub fn files_of(root: &Path, descriptor: &Descriptor) -> Vec<String> {
     let Work::Files { paths, .. } = &descriptor.work else { panic!("{descriptor:?} has no files") };
     let relative = paths.iter().map(|path| path.as_path().strip_prefix(root).expect("below the root"));

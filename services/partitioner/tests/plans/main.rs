@@ -1,9 +1,10 @@
-//! What is planned and published, seen from outside.
+//! Tests of the partitioner through its public interface.
 
 mod crashes;
 mod files;
 mod fixtures;
 mod partition_keys;
 mod power;
+mod surveys;
 mod tables;
 mod urls;

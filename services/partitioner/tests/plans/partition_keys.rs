@@ -1,4 +1,4 @@
-//! One mini-batch for each combination of key values.
+//! Mini-batches for combinations of key values.
 
 use protocol::{BlockRange, InputKind, ItemPath, JobSpec, MiniBatchSize, TableFormat, Work};
 
@@ -47,7 +47,7 @@ fn files_of_a_combination_form_one_mini_batch() {
 }
 
 #[test]
-fn every_input_has_combinations_of_its_own() {
+fn inputs_have_separate_combinations() {
     let root = folder();
     write(root.path(), "a/k/1", "");
     write(root.path(), "b/k/2", "");
@@ -59,7 +59,7 @@ fn every_input_has_combinations_of_its_own() {
 }
 
 #[test]
-fn rows_of_a_combination_are_put_together_with_the_keys_last() {
+fn rows_of_a_combination_form_one_mini_batch_with_the_keys_last() {
     let root = folder();
     for store in 1000..1003 {
         for brand in ["dominicks", "minute.maid", "tropicana"] {
@@ -76,7 +76,7 @@ fn rows_of_a_combination_are_put_together_with_the_keys_last() {
     let Work::Rows { blocks, key, .. } = &planned[8].work else { panic!("rows") };
     let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     assert_eq!(key[..], [("Brand", "tropicana"), ("Store", "1002")].map(own));
-    assert_eq!(blocks.len(), 2, "one a file, whatever the size");
+    assert_eq!(blocks.len(), 2, "one block per file, regardless of size");
     assert_eq!(blocks[1].path, ItemPath::from(root.path().join("1002/tropicana/b.csv")));
     let bytes = "Week,Quantity\n1990-06-21,500\n".len() as u64;
     assert_eq!(blocks[1].range, BlockRange::Lines { first: 0, last: bytes });
@@ -95,7 +95,7 @@ fn rows_of_a_combination_are_put_together_with_the_keys_last() {
 }
 
 #[test]
-fn row_groups_of_a_combination_are_put_together() {
+fn row_groups_of_a_combination_form_one_mini_batch() {
     let root = folder();
     std::fs::create_dir(root.path().join("k")).expect("writable");
     write_parquet(&root.path().join("k/a.parquet"), &[5, 3]);
@@ -109,7 +109,7 @@ fn row_groups_of_a_combination_are_put_together() {
 }
 
 #[test]
-fn a_combination_of_empty_files_is_no_mini_batch() {
+fn combination_of_empty_files_has_no_mini_batch() {
     let root = folder();
     write(root.path(), "a/1.csv", "id\n1\n");
     write(root.path(), "b/1.csv", "");
@@ -127,7 +127,7 @@ fn dates_are_written_without_separators() {
 }
 
 #[test]
-fn keys_and_formats_must_fit() {
+fn mismatched_keys_and_formats_are_rejected() {
     let root = folder();
     write(root.path(), "a/1.csv", "");
     write(root.path(), "stray", "");

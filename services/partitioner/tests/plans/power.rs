@@ -1,4 +1,4 @@
-//! A power switch: storage and queues that stop at a chosen write, before it has its effect or just after.
+//! A power switch for stores and queues, which stops them before or after the effect of a chosen write.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,13 +16,13 @@ use object_store::{
 };
 use queue::{Delivery, Depth, MemoryOptions, MemoryQueue, Message, Queue, Receipt, Receive};
 
-/// Counts the writes of everything that hangs on it.
+/// Counts the writes of everything connected to it.
 #[derive(Debug, Default)]
 pub struct Power {
     writes: AtomicUsize,
-    /// Number of the write that fails, from 1, and all that follow; 0: none does.
+    /// Number of the first write that fails, from 1; 0: none fails.
     off_at: AtomicUsize,
-    /// Whether that write has its effect.
+    /// Whether that write takes effect.
     off_after: bool,
 }
 
@@ -31,18 +31,18 @@ impl Power {
         Arc::new(Self { writes: AtomicUsize::new(0), off_at: AtomicUsize::new(off_at), off_after })
     }
 
-    /// Whether the power went off.
+    /// Returns whether the power is off.
     pub fn is_off(&self) -> bool {
         let off_at = self.off_at.load(Ordering::Relaxed);
         off_at > 0 && self.writes.load(Ordering::Relaxed) >= off_at
     }
 
-    /// Nothing fails from now on.
+    /// Restores the power.
     pub fn restore(&self) {
         self.off_at.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the next write has an effect, and whether it is answered.
+    /// Returns whether the next write takes effect, and whether it is answered.
     fn next_write(&self) -> (bool, bool) {
         let write = self.writes.fetch_add(1, Ordering::Relaxed) + 1;
         match self.off_at.load(Ordering::Relaxed) {
@@ -53,7 +53,7 @@ impl Power {
     }
 }
 
-/// A queue in memory that hangs on the power.
+/// A queue in memory that needs power.
 #[derive(Debug)]
 pub struct PoweredQueue {
     power: Arc<Power>,
@@ -65,12 +65,12 @@ impl PoweredQueue {
         Arc::new(Self { power: Arc::clone(power), inner: MemoryQueue::new(MemoryOptions::default()) })
     }
 
-    /// The queue behind the switch.
+    /// Returns the queue behind the switch.
     pub fn inner(&self) -> &MemoryQueue {
         &self.inner
     }
 
-    /// Every message that was sent so far.
+    /// Returns all messages sent so far.
     pub async fn bodies(&self) -> Vec<Bytes> {
         let request = Receive { messages_max: usize::MAX, visibility: HOUR, wait: std::time::Duration::ZERO };
         let mut bodies = Vec::new();
@@ -93,7 +93,7 @@ impl Queue for PoweredQueue {
         if has_effect {
             self.inner.send(messages).await?;
         }
-        let off = || queue::Error::Misconfigured { queue: "memory".to_owned(), reason: "the power is off".to_owned() };
+        let off = || queue::Error::Misconfigured { queue: "memory".to_owned(), source: "the power is off".into() };
         is_answered.then_some(()).ok_or_else(off)
     }
 
@@ -125,7 +125,7 @@ impl Queue for PoweredQueue {
     }
 }
 
-/// A store in memory that hangs on the power.
+/// A store in memory that needs power.
 #[derive(Debug)]
 pub struct PoweredStore {
     power: Arc<Power>,

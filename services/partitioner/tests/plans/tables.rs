@@ -1,4 +1,4 @@
-//! Tables by bytes, by rows and by row group.
+//! Mini-batches of tables by bytes, rows and row groups.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
-use partitioner::MissingColumn;
+use partitioner::{Inputs, MissingColumn};
 use protocol::{BlockRange, ColumnType, MiniBatchSize, TableFormat, Work};
 
 use crate::fixtures::{descriptors, folder, refusal, table_job, write};
 
-/// The rows of the original's test files.
+/// Returns rows like those of the original's test files.
 fn numbered_rows(rows: usize) -> String {
     let mut text = "id,name,val\n".to_owned();
     for row in 0..rows {
@@ -37,7 +37,7 @@ pub fn write_parquet(path: &Path, groups: &[usize]) {
     writer.close().expect("writable");
 }
 
-/// Position of the file in `names`, and the range, of each mini-batch, which has one block.
+/// Returns position of the file in `names` and range of each mini-batch, which must have one block.
 pub fn ranges(names: &[&str], job: &protocol::JobSpec) -> Vec<(usize, BlockRange)> {
     let block = |descriptor: protocol::Descriptor| match descriptor.work {
         Work::Rows { blocks, .. } => match <[_; 1]>::try_from(blocks) {
@@ -56,7 +56,7 @@ fn lines(first: u64, last: u64) -> BlockRange {
 }
 
 #[test]
-fn text_is_cut_at_byte_offsets_file_by_file() {
+fn text_is_split_at_byte_offsets_in_each_file() {
     let root = folder();
     write(root.path(), "a_small.csv", numbered_rows(5));
     write(root.path(), "b_mid.csv", numbered_rows(200));
@@ -70,12 +70,12 @@ fn text_is_cut_at_byte_offsets_file_by_file() {
     assert_eq!(ranges(&names, &job(1024, &[&mid])), expected);
 
     let whole = ranges(&names, &job(1 << 20, &[root.path()]));
-    assert_eq!(whole, [0, 1, 2].map(|file| (file, lines(0, 1 << 20))), "small files are not put together");
+    assert_eq!(whole, [0, 1, 2].map(|file| (file, lines(0, 1 << 20))), "small files were combined");
     assert_eq!(ranges(&names, &job(4096, &[root.path()])).len(), 1 + 2 + 16);
 }
 
 #[test]
-fn empty_files_make_no_mini_batch_and_a_header_makes_one() {
+fn header_has_a_mini_batch_and_empty_file_has_none() {
     let root = folder();
     write(root.path(), "a.csv", "");
     write(root.path(), "b.csv", "id\n");
@@ -86,7 +86,7 @@ fn empty_files_make_no_mini_batch_and_a_header_makes_one() {
 }
 
 #[test]
-fn json_lines_are_cut_like_other_text() {
+fn json_lines_are_split_like_other_text() {
     let root = folder();
     let text: String = (0..50).map(|id| format!("{{\"id\":{id},\"s\":\"xx\"}}\n")).collect();
     assert_eq!(text.len(), 940);
@@ -96,7 +96,7 @@ fn json_lines_are_cut_like_other_text() {
 }
 
 #[test]
-fn rows_are_cut_where_lines_begin() {
+fn rows_are_split_at_beginnings_of_lines() {
     let root = folder();
     write(root.path(), "a.csv", "id,n\n1,a\n2,b\n3,c");
     write(root.path(), "b.csv", "id,n\n4,d\n");
@@ -112,19 +112,20 @@ fn rows_are_cut_where_lines_begin() {
 }
 
 #[test]
-fn a_file_with_line_breaks_in_its_cells_is_one_mini_batch() {
+fn multi_line_file_is_split_at_ends_of_records() {
     let root = folder();
     write(root.path(), "a.csv", "id,n\n1,\"a\nb\"\n2,c\n");
     write(root.path(), "b.csv", "");
     for size in [MiniBatchSize::Bytes(4), MiniBatchSize::Rows(1)] {
         let mut job = table_job(TableFormat::Csv, size, &[root.path()]);
         job.inputs[0].table.support_multi_line = true;
-        assert_eq!(ranges(&["a.csv"], &job), [(0, BlockRange::WholeText)]);
+        let records = |start, end| (0, BlockRange::Records { start, end });
+        assert_eq!(ranges(&["a.csv"], &job), [records(0, 13), records(13, 17)]);
     }
 }
 
 #[test]
-fn parquet_is_cut_at_row_groups_and_on_demand_within_them() {
+fn parquet_is_split_into_row_groups_and_rows() {
     let root = folder();
     write_parquet(&root.path().join("a.parquet"), &[5, 3]);
     write_parquet(&root.path().join("b.parquet"), &[2]);
@@ -147,7 +148,7 @@ fn parquet_is_cut_at_row_groups_and_on_demand_within_them() {
     assert_eq!(ranges(&names, &job), expected);
     let mut plan = partitioner::plan(&job);
     plan.by_ref().for_each(drop);
-    assert_eq!(plan.totals().items, Some(10), "rows of Parquet are known");
+    assert_eq!(plan.totals().items, Some(10), "the number of rows in Parquet is known");
     assert_eq!(plan.schemas().expect("readable"), [None]);
 }
 
@@ -163,7 +164,7 @@ fn types_come_from_the_first_rows_of_all_files() {
     assert_eq!(columns, [("id", ColumnType::Boolean), ("n", ColumnType::Float), ("t", ColumnType::Text)]);
     let mut plan = partitioner::plan(&job);
     plan.by_ref().for_each(drop);
-    assert_eq!(plan.totals().items, None, "rows of text are not known before they are read");
+    assert_eq!(plan.totals().items, None, "the number of rows in text is unknown");
 }
 
 #[test]
@@ -182,14 +183,14 @@ fn columns_from_the_path_come_last() {
     assert_eq!(blocks[0].path_columns, [("month", "20200501000000"), ("region", "north")].map(own));
 
     job.inputs[0].partition_format = Some("{id}.csv".to_owned());
-    let refused = partitioner::plan(&job).schemas().expect_err("twice").to_string();
-    let expected = "input 'sales': the column 'id' stands in the files and in partition_format; give it another name in \
+    let refused = format!("{:#}", partitioner::plan(&job).schemas().expect_err("twice"));
+    let expected = "input 'sales': the column 'id' appears in the files and in partition_format; give it another name in \
                     partition_format";
     assert_eq!(refused, expected);
 }
 
 #[test]
-fn listed_columns_that_no_file_has() {
+fn missing_columns_are_reported() {
     let root = folder();
     write(root.path(), "north/a.csv", "");
     write(root.path(), "north/b.csv", "id,price\n1,2\n");
@@ -200,25 +201,33 @@ fn listed_columns_that_no_file_has() {
         let mut job = table_job(format, MiniBatchSize::Bytes(100), &[&root.path().join(path)]);
         job.inputs[0].table.columns = listed.iter().map(|&name| name.to_owned()).collect();
         job.inputs[0].partition_format = (path == "north").then(|| "{region}/{file_name}.csv".to_owned());
-        let plan = partitioner::plan(&job);
-        (plan.missing_columns(), plan.schemas().map_err(|error| error.to_string()))
+        let inputs = Inputs::default();
+        (inputs.missing_columns(&job), inputs.plan(&job).schemas().map_err(|error| format!("{error:#}")))
     };
     let there = ["id", "price"].map(str::to_owned).to_vec();
-    let missing = |position, is_from_path| MissingColumn { input: 0, position, there: there.clone(), is_from_path };
+    let missing = |name: &str, is_from_path| MissingColumn {
+        input: 0,
+        name: name.to_owned(),
+        there: there.clone(),
+        is_from_path,
+    };
     for (format, path) in [(TableFormat::Csv, "north"), (TableFormat::Jsonl, "d.jsonl")] {
         let (found, planned) = missing_of(format, path, &["price", "id"]);
         assert!(found.is_empty() && planned.is_ok(), "{path}: {found:?} {planned:?}");
         let (found, planned) = missing_of(format, path, &["prise", "id", "region"]);
-        assert_eq!(found, [missing(0, false), missing(2, path == "north")]);
-        let expected = "input 'sales': the files have no column 'prise', which `columns` lists; they have id, price";
+        assert_eq!(found, [missing("prise", false), missing("region", path == "north")]);
+        let expected = "input 'sales': the files have no column 'prise', which `columns` names; they have id, price";
         assert_eq!(planned.expect_err("refused"), expected);
     }
     let (found, planned) = missing_of(TableFormat::Parquet, "e.parquet", &["id", "m"]);
-    assert_eq!(found, [MissingColumn { input: 0, position: 1, there: vec!["id".to_owned()], is_from_path: false }]);
+    assert_eq!(
+        found,
+        [MissingColumn { input: 0, name: "m".to_owned(), there: vec!["id".to_owned()], is_from_path: false }]
+    );
     assert!(planned.expect_err("refused").contains("no column 'm'"));
     assert_eq!(missing_of(TableFormat::Parquet, "e.parquet", &["id"]), (vec![], Ok(vec![None])));
 
-    // Planning says what is wrong with these.
+    // Planning reports the problem of these.
     for (format, path) in [(TableFormat::Csv, "nowhere"), (TableFormat::Parquet, "d.jsonl")] {
         let (found, planned) = missing_of(format, path, &["n"]);
         assert!(found.is_empty() && planned.is_err(), "{path}: {found:?} {planned:?}");
@@ -228,7 +237,7 @@ fn listed_columns_that_no_file_has() {
 }
 
 #[test]
-fn a_column_that_is_not_read_may_be_called_like_one_of_the_path() {
+fn unread_column_may_share_a_name_with_the_path() {
     let root = folder();
     write(root.path(), "7.csv", "id,n\n1,2\n");
     let mut job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(100), &[root.path()]);
@@ -236,12 +245,12 @@ fn a_column_that_is_not_read_may_be_called_like_one_of_the_path() {
     job.inputs[0].table.columns = vec!["n".to_owned()];
     assert!(partitioner::plan(&job).schemas().is_ok());
     job.inputs[0].table.columns.push("id".to_owned());
-    let refused = partitioner::plan(&job).schemas().expect_err("twice").to_string();
-    assert!(refused.contains("the column 'id' stands in the files and in partition_format"), "{refused}");
+    let refused = format!("{:#}", partitioner::plan(&job).schemas().expect_err("twice"));
+    assert!(refused.contains("the column 'id' appears in the files and in partition_format"), "{refused}");
 }
 
 #[test]
-fn bad_tables_are_told_in_one_line() {
+fn bad_table_is_reported_in_one_line() {
     let root = folder();
     write(root.path(), "a.parquet", "this is no table");
     let job = table_job(TableFormat::Parquet, MiniBatchSize::Bytes(1), &[root.path()]);
@@ -252,10 +261,10 @@ fn bad_tables_are_told_in_one_line() {
     let by_files = table_job(TableFormat::Csv, MiniBatchSize::Files(1), &[root.path()]);
     let expected = "input 'sales': mini_batch_size must be a size such as 1MB, or a number such as 500 rows";
     assert_eq!(refusal(&by_files), expected);
-    assert_eq!(partitioner::plan(&by_files).schemas().expect_err("no size").to_string(), expected);
+    assert_eq!(format!("{:#}", partitioner::plan(&by_files).schemas().expect_err("no size")), expected);
 
     std::os::unix::fs::symlink("nowhere", root.path().join("b.csv")).expect("linkable");
     let broken = table_job(TableFormat::Csv, MiniBatchSize::Bytes(1), &[&root.path().join("*.csv")]);
     let refused = refusal(&broken);
-    assert!(refused.contains("b.csv cannot be read: No such file"), "{refused}");
+    assert!(refused.contains("b.csv cannot be read; repair the file, or leave it out: No such file"), "{refused}");
 }

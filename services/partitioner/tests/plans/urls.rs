@@ -1,4 +1,4 @@
-//! Inputs behind URLs, on a web server that knows no more than it must.
+//! Inputs on a minimal web server.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -71,7 +71,7 @@ fn parquet(groups: &[usize]) -> Vec<u8> {
 }
 
 #[test]
-fn text_behind_a_url_is_cut_like_a_file() {
+fn text_behind_a_url_is_split_like_a_file() {
     let text = "id,n\n".to_owned() + &"7,2.5\n".repeat(20);
     let address =
         serve(BTreeMap::from([("/data/a%20b.csv", text.clone().into_bytes()), ("/data/empty.csv", Vec::new())]));
@@ -86,7 +86,24 @@ fn text_behind_a_url_is_cut_like_a_file() {
 }
 
 #[test]
-fn parquet_behind_a_url_needs_its_footer_only() {
+fn objects_are_surveyed_by_name_and_first_bytes() {
+    let objects =
+        [("/a.csv", b"id;n\n1;2\n".to_vec()), ("/b.csv", parquet(&[1])), ("/c", parquet(&[1])), ("/d.csv", vec![])];
+    let address = serve(BTreeMap::from(objects));
+    let surveyed = |path: &str| {
+        let mut job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(100), &[Path::new(&format!("{address}{path}"))]);
+        job.inputs[0].table.by_name = true;
+        partitioner::survey(&job, &storage::StoreOptions::default()).remove(0).map_err(|error| format!("{error:#}"))
+    };
+    let survey = surveyed("/a.csv").expect("text").expect("a table");
+    assert_eq!((survey.format, survey.bytes, survey.notes.len()), (TableFormat::Csv, 9, 1));
+    assert!(surveyed("/b.csv").expect_err("Parquet").contains("/b.csv is a Parquet file; set `format: parquet`"));
+    assert_eq!(surveyed("/c").expect("Parquet").expect("a table").format, TableFormat::Parquet);
+    assert!(surveyed("/d.csv").expect_err("empty").contains("all of its files are empty"));
+}
+
+#[test]
+fn parquet_behind_a_url_needs_only_its_footer() {
     let address = serve(BTreeMap::from([("/a.parquet", parquet(&[5, 3])), ("/k/b.parquet", parquet(&[1]))]));
     let urls = ["/a.parquet", "/k/b.parquet"].map(|path| format!("{address}{path}"));
     let job = table_job(TableFormat::Parquet, MiniBatchSize::Bytes(1), &[Path::new(&urls[0]), Path::new(&urls[1])]);
@@ -95,7 +112,7 @@ fn parquet_behind_a_url_needs_its_footer_only() {
 }
 
 #[test]
-fn files_behind_urls_stand_beside_local_ones() {
+fn files_behind_urls_and_local_files_share_an_input() {
     let root = folder();
     write(root.path(), "here", "");
     let address = serve(BTreeMap::from([("/there.png", b"png".to_vec())]));
@@ -108,11 +125,11 @@ fn files_behind_urls_stand_beside_local_ones() {
 }
 
 #[test]
-fn a_missing_object_is_told() {
+fn missing_object_is_reported() {
     let address = serve(BTreeMap::new());
     let url = format!("{address}/none.csv");
     let refused = refusal(&table_job(TableFormat::Csv, MiniBatchSize::Bytes(1), &[Path::new(&url)]));
-    assert_eq!(refused, format!("input 'sales': {url} does not exist; a folder is written {url}/"));
+    assert_eq!(refused, format!("input 'sales': {url} does not exist; write {url}/ for a folder"));
     let mut job = file_job(1, &[]);
     job.inputs[0] = input("images", InputKind::File, &[Path::new("nowhere://a/b")]);
     let refused = refusal(&job);
@@ -120,7 +137,7 @@ fn a_missing_object_is_told() {
 }
 
 #[tokio::test]
-async fn the_digest_holds_the_etag_and_needs_no_thread_of_its_own() {
+async fn digest_contains_the_etag() {
     let address = serve(BTreeMap::from([("/a", b"1".to_vec()), ("/b", b"22".to_vec())]));
     let digest = async |name: &str| {
         let url = format!("{address}/{name}");

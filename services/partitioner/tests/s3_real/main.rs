@@ -1,4 +1,4 @@
-//! Inputs on a real component that speaks S3: LocalStack at `GRISTMILL_TEST_AWS_ENDPOINT`.
+//! Inputs in LocalStack's S3 at `GRISTMILL_TEST_AWS_ENDPOINT`.
 
 #[path = "../plans/fixtures.rs"]
 #[allow(dead_code)]
@@ -8,13 +8,14 @@ mod support;
 
 use std::path::Path;
 
+use partitioner::Inputs;
 use protocol::{BlockRange, FileVersion, MiniBatchSize, TableFormat, Work};
 use storage::StoreOptions;
 
 use fixtures::{file_job, table_job};
 use support::{Bucket, Proxy, http};
 
-/// Objects that are listed: `GRISTMILL_TEST_LISTING_KEYS`, or as many as are made in some seconds.
+/// Number of objects: `GRISTMILL_TEST_LISTING_KEYS`, or as many as a test creates in a few seconds.
 fn key_count() -> usize {
     let asked = std::env::var("GRISTMILL_TEST_LISTING_KEYS").ok();
     asked.map_or(2500, |asked| asked.parse().expect("GRISTMILL_TEST_LISTING_KEYS is a number"))
@@ -24,7 +25,7 @@ fn options(endpoint: &str) -> StoreOptions {
     StoreOptions { endpoint: Some(endpoint.to_owned()), region: None }
 }
 
-/// What a listing tells of one object.
+/// Returns the version of one object according to a listing.
 fn version(bucket: &Bucket, key: &str) -> FileVersion {
     let path = format!("/{}?list-type=2&prefix={key}", bucket.name);
     let (_, listing) = http(&support::endpoint(), "GET", &path, &[], b"");
@@ -33,11 +34,11 @@ fn version(bucket: &Bucket, key: &str) -> FileVersion {
         let (_, rest) = listing.split_once(&format!("<{name}>")).expect("listed");
         rest.split_once('<').expect("closed").0.replace("&quot;", "\"")
     };
-    FileVersion { bytes: element("Size").parse().expect("a number"), etag: Some(element("ETag")) }
+    FileVersion { bytes: element("Size").parse().expect("a number"), etag: Some(element("ETag")), modified: None }
 }
 
 #[test]
-fn many_objects_are_listed_page_by_page_as_they_are_planned() {
+fn objects_are_listed_page_by_page_during_planning() {
     let (bucket, proxy, count) = (Bucket::new(), Proxy::counting(), key_count());
     std::thread::scope(|scope| {
         for first in 0..8 {
@@ -46,10 +47,10 @@ fn many_objects_are_listed_page_by_page_as_they_are_planned() {
         }
     });
     let pages = || proxy.count(|request| request.is_list());
-    let mut plan = partitioner::plan_with(&file_job(10, &[Path::new(&bucket.url("d/"))]), &options(&proxy.endpoint));
+    let mut plan = Inputs::new(&options(&proxy.endpoint)).plan(&file_job(10, &[Path::new(&bucket.url("d/"))]));
     let first = plan.next().expect("some are there").expect("listable");
-    // A listing asks for one page ahead of those that are used.
-    assert!(pages() <= 3, "{} pages of {count} objects were asked for before they were needed", pages());
+    // A listing requests one page ahead.
+    assert!(pages() <= 3, "{} pages of {count} objects were requested early", pages());
     let Work::Files { paths, versions, .. } = first.work else { panic!("files") };
     assert_eq!(paths[1].display(), bucket.url("d/000001.txt"));
     assert_eq!(versions[1], version(&bucket, "d/000001.txt"));
@@ -57,15 +58,15 @@ fn many_objects_are_listed_page_by_page_as_they_are_planned() {
     assert_eq!(planned, count.div_ceil(10));
     assert_eq!(plan.totals().files, count as u64);
     assert!(pages() >= count.div_ceil(1000));
-    assert_eq!(proxy.count(|request| !request.is_list()), 0, "the listing says all there is to know");
+    assert_eq!(proxy.count(|request| !request.is_list()), 0, "the plan needs more than the listing");
 }
 
 #[test]
-fn blocks_of_tables_say_which_version_they_were_cut_from() {
+fn blocks_contain_the_version_of_their_file() {
     let bucket = Bucket::new();
     bucket.put("t/a.csv", "id,text\n1,one\n2,two\n3,three\n".as_bytes());
     let job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(16), &[Path::new(&bucket.url("t/"))]);
-    let planned = partitioner::plan_with(&job, &options(&support::endpoint()));
+    let planned = Inputs::new(&options(&support::endpoint())).plan(&job);
     let works: Vec<_> = planned.map(|planned| planned.expect("listable").work).collect();
     assert_eq!(works.len(), 2);
     for work in works {
@@ -75,15 +76,28 @@ fn blocks_of_tables_say_which_version_they_were_cut_from() {
     }
 }
 
+/// All looks at the start of a job share one listing.
 #[test]
-fn another_content_is_another_digest() {
+fn start_of_a_job_lists_each_page_once() {
+    let (bucket, proxy) = (Bucket::new(), Proxy::counting());
+    (0..20).for_each(|key| bucket.put(&format!("t/{key:02}.csv"), b"id\n1\n"));
+    let mut job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(16), &[Path::new(&bucket.url("t/"))]);
+    job.inputs[0].table.columns = vec!["id".to_owned()];
+    let inputs = Inputs::new(&options(&proxy.endpoint));
+    inputs.survey(&job).remove(0).expect("readable");
+    assert_eq!(inputs.missing_columns(&job), []);
+    let mut plan = inputs.plan(&job);
+    plan.schemas().expect("readable");
+    assert_eq!(plan.by_ref().filter(Result::is_ok).count(), 20);
+    assert_eq!(proxy.count(|request| request.is_list()), 1);
+}
+
+#[test]
+fn changed_content_changes_the_digest() {
     let bucket = Bucket::new();
     let job = file_job(1, &[Path::new(&bucket.url("d/"))]);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let digest = || {
-        let options = options(&support::endpoint());
-        runtime.block_on(partitioner::inputs_digest_with(&job, &options)).expect("listable")
-    };
+    let digest = || runtime.block_on(Inputs::new(&options(&support::endpoint())).digest(&job)).expect("listable");
     bucket.put("d/a", b"one");
     let before = digest();
     assert_eq!(digest(), before);

@@ -1,1 +1,1 @@
-"""The name under which entry scripts know the API of a worker process."""
+"""The package name under which entry scripts import the API of a worker process."""

@@ -1,13 +1,13 @@
-"""The file an agent starts: makes this package importable, then runs ``gristmill.runner``.
+"""Entry point that an agent starts: makes this package importable, then runs ``gristmill.runner``.
 
-Only the two names ``gristmill`` and ``azureml_user`` are served from the folder this package lies in. The folder itself
-stays off ``sys.path``: in an installed environment it is a whole ``site-packages``, which may belong to another
+Only the packages ``gristmill`` and ``azureml_user`` are imported from the folder that contains this package. The folder
+itself is not on ``sys.path``: in an installed environment it is a whole ``site-packages``, which may belong to another
 interpreter than the one that runs the script.
 
 Children that user code starts with ``multiprocessing`` (method "spawn") load this file again, under another name than
-``__main__``; they get the two packages and nothing else.
+``__main__``, and can import only these two packages from there.
 
-The syntax here is that of old interpreters, so that they too can say what is wrong.
+This file uses the syntax of old interpreters, so that they can print the error too.
 """
 # ruff: noqa: UP031
 
@@ -28,7 +28,7 @@ def fail(message):
 
 
 class OwnPackages:
-    """Finds the packages that come with this file, before anything of the same name on ``sys.path``."""
+    """Finds the packages beside this file, before packages of the same name on ``sys.path``."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):

@@ -1,9 +1,10 @@
 """Frames to and from the agent, over one inherited Unix socket.
 
 A frame is ``u32 header length · u32 payload length · header (JSON) · payload``, lengths little-endian. Memory files
-with tables come with the frame, in the order of the mini-batches that use them.
+with tables arrive with the frame, in the order of the mini-batches that use them.
 """
 
+import errno
 import json
 import os
 import socket
@@ -19,17 +20,22 @@ DESCRIPTORS_PER_MESSAGE_MAX = 253
 """The kernel's own limit, ``SCM_MAX_FD``."""
 ANCILLARY_BYTES = socket.CMSG_SPACE(DESCRIPTORS_PER_MESSAGE_MAX * 4)
 ONE_PIECE_BYTES_MAX = 64 * 1024
-"""Up to this size a payload is joined to its header rather than sent on its own."""
+"""Maximum size of a payload that is joined to its header rather than sent separately."""
 
 
 class AgentGone(Exception):
     """The agent closed its end."""
 
 
+class SocketClosed(Exception):
+    """User code closed or replaced the socket."""
+
+
 class Channel:
-    """The process's end of the socket. Not for more than one thread."""
+    """The process's end of the socket, for a single thread."""
 
     def __init__(self, fd):
+        self._fd = fd
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(True)
         self._received = b""
@@ -38,7 +44,7 @@ class Channel:
         self.abandoned = False
 
     def receive(self):
-        """The header of the next frame; waits for it."""
+        """Waits for the next frame and returns its header."""
         while True:
             end = self._position + PREFIX.size
             if len(self._received) >= end:
@@ -56,12 +62,15 @@ class Channel:
                 self._read(1)
 
     def _read(self, at_least):
-        """Appends at least so many bytes, and takes the descriptors that come with them."""
+        """Appends at least this many bytes, and stores the descriptors received with them."""
         pieces = [self._received[self._position :]]
         while at_least > 0:
-            piece, ancillary, flags, _ = self._socket.recvmsg(
-                max(READ_BYTES, min(at_least, 1 << 24)), ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
-            )
+            try:
+                piece, ancillary, flags, _ = self._socket.recvmsg(
+                    max(READ_BYTES, min(at_least, 1 << 24)), ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+                )
+            except OSError as error:
+                raise self._reason(error) from None
             if not piece:
                 raise AgentGone
             for level, kind, data in ancillary:
@@ -77,15 +86,15 @@ class Channel:
         self._position = 0
 
     def next_descriptor(self):
-        """The memory file of the next table; the caller closes it."""
+        """Returns the memory file of the next table; the caller closes it."""
         if not self._descriptors:
             raise ValueError("a table came without its memory file")
         return self._descriptors.popleft()
 
     def send(self, header, payload=b""):
-        """Hands one event to the kernel. ``header`` is JSON, encoded."""
+        """Writes one event to the socket. ``header`` is encoded JSON."""
         if self.abandoned:
-            # A forked child of user code has fallen out of `run()`: it is not the one to answer.
+            # A forked child of user code has returned from `run()`; only its parent answers.
             os._exit(0)
         try:
             prefix = PREFIX.pack(len(header), len(payload))
@@ -94,15 +103,23 @@ class Channel:
             else:
                 self._socket.sendall(prefix + header)
                 self._socket.sendall(payload)
-        except (BrokenPipeError, ConnectionResetError):
-            raise AgentGone from None
+        except OSError as error:
+            raise self._reason(error) from None
+
+    def _reason(self, error):
+        """Returns the exception for a failed system call on the socket."""
+        if isinstance(error, (BrokenPipeError, ConnectionResetError)):
+            return AgentGone()
+        if error.errno in (errno.EBADF, errno.ENOTSOCK):
+            return SocketClosed(f"descriptor {self._fd}: {error.strerror}")
+        return error
 
     def send_event(self, event):
         """Sends an event without payload."""
         self.send(json.dumps(event).encode())
 
     def abandon(self):
-        """Called in a forked child: the socket is its parent's."""
+        """Disables the channel in a forked child: the socket belongs to its parent."""
         self.abandoned = True
         self._socket.close()
         while self._descriptors:
@@ -110,5 +127,5 @@ class Channel:
 
 
 def payload_fits(length):
-    """Whether so many bytes can be sent in one frame."""
+    """Returns whether this many bytes fit into one frame."""
     return length <= FRAME_LENGTH_MAX

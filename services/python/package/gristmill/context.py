@@ -1,16 +1,29 @@
-"""The second argument of ``run(mini_batch, context)``."""
+"""The arguments of ``run(mini_batch, context)``, except DataFrames."""
+
+
+class MiniBatchFiles(list):
+    """The files of a mini-batch. ``task_id`` is its number, which scripts for the original read."""
+
+    __slots__ = ("task_id",)
+
+    def __reduce_ex__(self, protocol):
+        # Other processes may lack this package, so they get a plain list.
+        return list, (list(self),)
 
 
 class MiniBatchContext:
-    """What a script may know about the mini-batch it works on.
+    """Describes the mini-batch of the current call.
 
     ``partition_key_value``: key values by name, in the order of ``partition_keys``; empty without keys.
     ``minibatch_index``, ``mini_batch_id``: number of the mini-batch, from 0, the same in every attempt.
-    ``attempt``: number of this try, from 1. ``node_id``, ``process_name``: who runs it.
+    ``attempt``: number of this try, from 1. ``retry_count``: tries before it. ``node_id``, ``process_name``: where it
+    runs. ``global_row_index_lower_bound``: number of files, or rows, of the input before this mini-batch; see the
+    property.
     ``dataset``: the mini-batch itself, the list of paths or the frame.
     """
 
     __slots__ = (
+        "_items_before",
         "attempt",
         "dataset",
         "mini_batch_id",
@@ -18,15 +31,31 @@ class MiniBatchContext:
         "node_id",
         "partition_key_value",
         "process_name",
+        "retry_count",
     )
 
-    def __init__(self, mini_batch, dataset, node, process):
+    def __init__(self, mini_batch, dataset, node, process, items_per_mini_batch):
         self.partition_key_value = dict(mini_batch.get("key", ()))
         self.minibatch_index = self.mini_batch_id = mini_batch["mini_batch"]
         self.attempt = mini_batch["try_number"]
+        self.retry_count = self.attempt - 1
+        self._items_before = mini_batch.get("rows_before")
+        if items_per_mini_batch is not None:
+            self._items_before = items_per_mini_batch * self.minibatch_index
         self.node_id = node
         self.process_name = process
         self.dataset = dataset
+
+    @property
+    def global_row_index_lower_bound(self):
+        """Number of items before this mini-batch, if planning has counted them: it splits plain text by bytes."""
+        if self._items_before is None:
+            raise NotImplementedError(
+                "global_row_index_lower_bound is not known: planning does not count the rows of text that is cut by "
+                "bytes, nor those of partition keys, nor the files of several inputs. Set mini_batch_size to a number "
+                "of rows, such as `500 rows`, or leave out partition_keys"
+            )
+        return self._items_before
 
     def __repr__(self):
         return (

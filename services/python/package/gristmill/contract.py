@@ -1,12 +1,13 @@
-"""What an agent and a worker process agree on besides the frames."""
+"""The contract between an agent and a worker process, except the frames."""
 
 import signal
 
 AGENT_FD = 3
-"""Unix stream socket: frames to and from the agent."""
+"""Unix stream socket: frames to and from the agent. The process immediately moves it to a high number, so that user
+code does not write to it by accident."""
 
 STATUS_FD = 4
-"""Memory file of ``STATUS_PAGE_BYTES``: what the process is doing."""
+"""Memory file of ``STATUS_PAGE_BYTES``: the activity of the process, which maps it and closes the descriptor."""
 
 STACK_DUMP_SIGNAL = signal.SIGRTMAX - 1
 """Makes the process append the stacks of all its threads to ``sys/node/<node>/processNNN.stack.txt``, even while user
@@ -21,14 +22,27 @@ EXIT_INIT_FAILED = 72
 EXIT_AGENT_GONE = 82
 """The agent closed its end of the socket."""
 
+EXIT_SOCKET_CLOSED = 83
+"""User code closed or replaced the socket to the agent."""
+
 TRACEBACK_BYTES_MAX = 16 * 1024
-"""Longest traceback in an error report; the tail is kept, for the last line says what happened."""
+"""Longest traceback in an error report, which keeps the tail, because the last line names the error."""
 
 MESSAGE_CHARACTERS_MAX = 2000
 """Longest one-line message in an error report."""
 
+PRINTED_LINES_MAX = 10
+"""Number of lines of the script's output in an error report."""
+
+PRINTED_BYTES_MAX = 2 * 1024
+"""Maximum size of these lines."""
+
 WARNINGS_MAX = 10
-"""Warnings carried by one answer."""
+"""Maximum number of warnings in one answer."""
+
+PROCESS_VARIABLE = "GRISTMILL_PROCESS"
+"""Environment variable with a value unique to this process. Children inherit it, so the agent finds those that leave
+the process group when the process ends."""
 
 ENTRY_SCRIPT_VARIABLE = "GRISTMILL_ENTRY_SCRIPT"
-"""Environment variable, JSON: what ``EntryScript`` tells the script. Set for the script and the children it starts."""
+"""Environment variable, JSON: the data of ``EntryScript``. Set for the script and its children."""

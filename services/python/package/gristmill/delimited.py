@@ -1,7 +1,7 @@
 """DataFrames as delimited text, byte for byte what ``DataFrame.to_csv`` of this interpreter writes.
 
-The extension writes what it can at many times the speed of pandas. What it may rely on is probed on the first frame:
-the rules of ``csv`` and the notation of NumPy have changed between releases. Everything else is left to pandas.
+The extension writes common column types many times faster than pandas, which writes the others. The first frame
+triggers a probe of the rules of ``csv`` and the notation of NumPy, because they have changed between releases.
 """
 
 import csv
@@ -14,20 +14,20 @@ from gristmill.errors import valid_text
 
 
 def encode(text):
-    """UTF-8; what ``os.fsdecode`` could not decode goes out as it was."""
+    """Returns UTF-8, with bytes that ``os.fsdecode`` could not decode unchanged."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def column_names(frame):
-    """Column names as valid text."""
+    """Returns column names as valid text."""
     return [valid_text(str(name)) for name in frame.columns]
 
 
 class DelimitedFrames:
-    """Frames as ``DataFrame.to_csv`` writes them: natively where that gives the same bytes, else by pandas itself."""
+    """Formats frames as ``DataFrame.to_csv`` does: natively if that produces the same bytes, else with pandas."""
 
     ENGINE_ARGUMENTS = ("path_or_buf", "header", "mode", "encoding", "errors", "compression", "storage_options")
-    """What the engine decides: it opens the file, and writes the header once."""
+    """Arguments that the engine sets: it opens the file, and writes the header once."""
 
     def __init__(self, separator, to_csv_arguments):
         given = {name: value for name, value in to_csv_arguments.items() if name not in self.ENGINE_ARGUMENTS}
@@ -62,7 +62,7 @@ class DelimitedFrames:
         return format_natively(frame, self._dialect, self._instants)
 
     def _probe(self, separator):
-        """Finds out how this interpreter writes, and whether the native writer agrees with pandas on samples."""
+        """Probes how this interpreter writes, and whether the native writer agrees with pandas on samples."""
         dialect = probe_dialect(separator) if is_plain_separator(separator) else None
         if dialect is not None and self._agrees(probe_frame(), dialect):
             self._dialect = dialect
@@ -73,7 +73,7 @@ class DelimitedFrames:
 
 
 def is_plain_separator(separator):
-    """Whether the separator is one byte that no number, boolean or quote contains."""
+    """Returns whether the separator is one byte that no number, boolean or quote contains."""
     return (
         isinstance(separator, str)
         and len(separator) == 1
@@ -84,15 +84,15 @@ def is_plain_separator(separator):
 
 
 TO_CSV_CHUNK_CELLS = 100_000
-"""``to_csv`` writes so many cells at a time, and decides for each chunk of a column how to write its instants."""
+"""Number of cells in a chunk of ``to_csv``, which decides for each chunk of a column how to write its instants."""
 
 
 Dialect = namedtuple("Dialect", ("separator", "quoted", "declined", "float32_positional"))
-"""How this interpreter's ``csv`` and NumPy write; see the extension's type of this name."""
+"""Conventions of this interpreter's ``csv`` and NumPy; see the extension's type of this name."""
 
 
 def format_natively(frame, dialect, instants=True):
-    """The rows of a frame, or ``None`` if pandas must write it."""
+    """Returns the rows of a frame, or ``None`` if pandas must write it."""
     from gristmill.frame_cells import native_columns
 
     columns = native_columns(frame)
@@ -116,8 +116,8 @@ def probe_float32_positional():
 
 @functools.cache
 def probe_dialect(separator):
-    """What ``csv`` quotes or refuses, and how NumPy writes, have changed between releases. ``None`` if the rule of
-    ``csv`` is not one that looks at single ASCII characters."""
+    """Probes conventions that differ between releases: what ``csv`` quotes or rejects, and how NumPy writes. Returns
+    ``None`` if the rule of ``csv`` depends on more than single ASCII characters."""
 
     def written(field):
         text = io.StringIO()
@@ -150,7 +150,7 @@ def probe_dialect(separator):
 
 
 def probe_frame():
-    """One cell of every sort the native writer takes upon itself."""
+    """Returns one cell of every kind that the native writer handles."""
     import numpy
     import pandas
 
@@ -171,7 +171,7 @@ def probe_frame():
 
 
 def probe_instants():
-    """Instants of every precision, and a missing one in each column."""
+    """Returns instants of every precision, with a missing one in each column."""
     import numpy
     import pandas
 

@@ -1,23 +1,27 @@
-"""What went wrong in user code, for the person who has to mend it: a short report for the agent, the whole story in
+"""Reports of failures in user code: a short one for the agent, and the complete one in
 ``user/error/<node>/processNNN.txt``."""
 
 import importlib
 import os
+import sys
 import traceback
 from datetime import datetime, timezone
 
 from gristmill import contract
 
+USAGE_STATUS = 2
+"""Exit status of ``argparse`` when it rejects the arguments."""
+
 OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def valid_text(text):
-    """The text without lone surrogates, which JSON cannot carry."""
+    """Returns the text without lone surrogates, which JSON cannot represent."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def one_line(text):
-    """The text in one line of bounded length."""
+    """Returns the text as one line of bounded length."""
     line = " ".join(part.strip() for part in text.splitlines() if part.strip())
     if len(line) > contract.MESSAGE_CHARACTERS_MAX:
         line = line[: contract.MESSAGE_CHARACTERS_MAX - 1] + "…"
@@ -30,7 +34,7 @@ def is_own_frame(entry):
 
 
 def user_traceback(error):
-    """The traceback of an exception, from the first frame of user code on."""
+    """Returns the traceback of an exception, starting at the first frame of user code."""
     entry = error.__traceback__
     while entry is not None and is_own_frame(entry):
         entry = entry.tb_next
@@ -41,7 +45,7 @@ def user_traceback(error):
 
 
 def describe(error):
-    """What an exception says, in one line."""
+    """Returns the message of an exception, in one line."""
     if isinstance(error, SystemExit):
         return one_line(f"the script called sys.exit({'' if error.code is None else repr(error.code)})")
     if isinstance(error, SyntaxError):
@@ -54,28 +58,71 @@ def describe(error):
     return one_line(text) or f"{type(error).__name__} without a message"
 
 
+FILE_ERRORS = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+
+
+def chance_of_another_start(error):
+    """Returns whether ``init()`` may succeed in another process after this failure: ``never``, ``perhaps`` (one more
+    start decides) or ``likely``."""
+    if isinstance(error, SyntaxError) or (isinstance(error, SystemExit) and error.code == USAGE_STATUS):
+        return "never"
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        # A network, a server or a full machine, even if a library wraps the error.
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and not isinstance(error, FILE_ERRORS)):
+            return "likely"
+        error = error.__cause__ or error.__context__
+    return "perhaps"
+
+
+def hint_on_start(error, printed):
+    """Returns the remedy for common reasons why a script does not start."""
+    if isinstance(error, ModuleNotFoundError):
+        return f" (interpreter: {sys.executable})"
+    if isinstance(error, SystemExit) and error.code == USAGE_STATUS:
+        errors = [line.partition("error: ")[2] for line in printed.splitlines() if "error: " in line]
+        if not errors:
+            return ""
+        hint = ""
+        if errors[-1].startswith("unrecognized arguments"):
+            hint = ". The engine passes arguments of its own: use parse_known_args()"
+        return f": {errors[-1]}{hint}"
+    return ""
+
+
 class ErrorLog:
-    """Makes reports, and keeps the whole of each in the error file of the process."""
+    """Creates reports, and writes the complete ones to the error file of the process."""
 
     def __init__(self, logs, node, process, bytes_max):
         self.relative_path = f"user/error/{node}/{process}.txt"
         self._path = os.path.join(logs, "user", "error", node, f"{process}.txt")
         self._bytes_max = bytes_max
 
-    def report(self, occasion, category, message, full_traceback=""):
-        """The report of one failure. ``occasion`` says during what it happened."""
-        self._append(occasion, category, message, full_traceback)
+    def report(self, occasion, category, message, full_traceback="", printed=""):
+        """Returns the report of one failure. ``occasion`` names the activity, ``printed`` is the script's last
+        output."""
+        self._append(occasion, category, message, full_traceback, printed)
         tail = full_traceback.encode()[-contract.TRACEBACK_BYTES_MAX :].decode(errors="ignore")
-        return {"category": category, "message": message, "traceback": tail, "log": self.relative_path}
+        return {
+            "category": category,
+            "message": message,
+            "traceback": tail,
+            "log": self.relative_path,
+            "printed": printed,
+        }
 
-    def report_exception(self, occasion, error, hint=""):
-        """The report of an exception that user code raised."""
+    def report_exception(self, occasion, error, hint="", printed=""):
+        """Returns the report of an exception in user code."""
         message = one_line(describe(error) + hint)
-        return self.report(occasion, valid_text(type(error).__name__), message, user_traceback(error))
+        return self.report(occasion, valid_text(type(error).__name__), message, user_traceback(error), printed)
 
-    def _append(self, occasion, category, message, full_traceback):
+    def _append(self, occasion, category, message, full_traceback, printed):
         time = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")
-        entry = f"{time} {occasion}: {category}: {message}\n{full_traceback}\n".encode("utf-8", "backslashreplace")
+        entry = f"{time} {occasion}: {category}: {message}\n{full_traceback}"
+        if printed:
+            entry += "Printed last:\n" + "".join(f"  {line}\n" for line in printed.splitlines())
+        entry = f"{entry}\n".encode("utf-8", "backslashreplace")
         try:
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
             fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -85,5 +132,5 @@ class ErrorLog:
             finally:
                 os.close(fd)
         except OSError:
-            # The report itself reaches the agent all the same.
+            # The report itself still reaches the agent.
             pass

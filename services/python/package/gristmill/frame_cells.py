@@ -1,16 +1,16 @@
-"""The columns of a DataFrame as the extension takes them: ``(kind, array)``, without copying where that is possible."""
+"""Columns of a DataFrame for the extension: ``(kind, array)``, without copies where possible."""
 
 import numpy
 import pandas
 
 
 def native_columns(frame):
-    """One pair per column. A column the extension does not know has the kind ``None``."""
+    """Returns one pair per column. A column that the extension does not support has the kind ``None``."""
     return [_native_column(array) for array in _column_arrays(frame)]
 
 
 def _column_arrays(frame):
-    # pandas' own iterator costs a fraction of `iloc`; it has been there, under this name, since 1.2.
+    # pandas' own iterator costs a fraction of `iloc`; it has existed under this name since 1.2.
     iterate = getattr(frame, "_iter_column_arrays", None)
     if iterate is not None:
         return iterate()
@@ -59,7 +59,7 @@ def _string_column(array):
 
 
 class ArrowStrings(tuple):
-    """The addresses of an Arrow array's buffers; keeps the array alive."""
+    """Holds the addresses of an Arrow array's buffers, and keeps the array alive."""
 
     def __new__(cls, strings, width):
         validity, offsets, data = strings.buffers()

@@ -1,9 +1,9 @@
-"""Where the words of user code go: files below the job's ``logs`` folder, one of each kind per process.
+"""Output of user code: files below the job's ``logs`` folder, one of each kind per process.
 
 ``print`` and root ``logging`` go to ``user/stdout``, standard error to ``user/stderr``. The descriptors 1 and 2
-themselves belong to the agent, which keeps what child processes and native code write to them apart.
+themselves belong to the agent, which stores output of child processes and native code separately.
 
-A full disk or a file at its limit costs log lines, never a mini-batch.
+A full disk or a file at its limit loses log lines, but never fails a mini-batch.
 """
 
 import faulthandler
@@ -14,22 +14,28 @@ import sys
 import time
 
 from gristmill import contract
+from gristmill.errors import valid_text
 
 LINE_FORMAT = "%(asctime)s|%(name)s|%(levelname)s|%(process)d|%(thread)d|%(funcName)s()|%(message)s"
+STREAMS = ("stdout", "stderr")
 BUFFER_BYTES = 64 * 1024
 LINE_BYTES_WORTH_CUTTING = 4096
-"""The beginning of a line this long is kept when the rest has no room; a shorter one is left out."""
+"""Minimum length of a line whose beginning is kept when the rest has no room; shorter lines are dropped."""
 
 
 class CappedFile(io.FileIO):
-    """A log file that stops growing at a limit, and says so in its last line. Several processes may append to it."""
+    """A log file that stops growing at a limit, with a last line that says so. Several processes may append to it.
 
-    def __init__(self, path, bytes_max):
+    ``before_write``, if given, is called with the size of the file before each write.
+    """
+
+    def __init__(self, path, bytes_max, before_write=None):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         super().__init__(path, "ab")
         self._path = path
         self._bytes_max = bytes_max
         self._is_full = False
+        self._before_write = before_write
 
     def write(self, data):
         length = memoryview(data).nbytes
@@ -37,6 +43,8 @@ class CappedFile(io.FileIO):
             return length
         try:
             size = os.lseek(self.fileno(), 0, os.SEEK_END)
+            if self._before_write is not None:
+                self._before_write(size)
             if size + length <= self._bytes_max:
                 return super().write(data)
             self._is_full = True
@@ -55,10 +63,10 @@ class CappedFile(io.FileIO):
         return length
 
 
-def open_text(path, bytes_max):
-    """A text stream that hands over whole lines."""
+def open_text(path, bytes_max, before_write=None):
+    """Returns a text stream that writes whole lines."""
     return io.TextIOWrapper(
-        io.BufferedWriter(CappedFile(path, bytes_max), BUFFER_BYTES),
+        io.BufferedWriter(CappedFile(path, bytes_max, before_write), BUFFER_BYTES),
         encoding="utf-8",
         errors="backslashreplace",
         newline="\n",
@@ -67,20 +75,20 @@ def open_text(path, bytes_max):
 
 
 def level_number(name):
-    """``logging``'s number of a level name; INFO if there is none."""
+    """Returns ``logging``'s number of a level name, or INFO for unknown names."""
     number = getattr(logging, str(name).upper(), None)
     return number if isinstance(number, int) else logging.INFO
 
 
 def line_formatter():
-    """Lines as readers of the original know them; times are UTC."""
+    """Returns a formatter with the lines of the original; times are UTC."""
     formatter = logging.Formatter(LINE_FORMAT)
     formatter.converter = time.gmtime
     return formatter
 
 
 class CappedFileHandler(logging.Handler):
-    """Writes to a capped file that is opened with the first record."""
+    """Writes to a capped file, which it opens at the first record."""
 
     def __init__(self, path, bytes_max):
         super().__init__()
@@ -99,9 +107,15 @@ class CappedFileHandler(logging.Handler):
 
 
 class UserStreams:
-    """``sys.stdout`` and ``sys.stderr`` of the entry script."""
+    """``sys.stdout`` and ``sys.stderr`` of the entry script.
 
-    def __init__(self, logs, node, process, bytes_max):
+    ``attempt`` is the hand-over that the process works on, 0 before the first. The first write of each attempt notes
+    in the status page where the output of the attempt begins.
+    """
+
+    def __init__(self, logs, node, process, bytes_max, status):
+        self.attempt = 0
+        self._status = status
         user = os.path.join(logs, "user")
         self._paths = {
             "stdout": os.path.join(user, "stdout", node, f"{process}.stdout.txt"),
@@ -110,19 +124,23 @@ class UserStreams:
         self._bytes_max = bytes_max
         self.stdout = self._install("stdout")
         self.stderr = self._install("stderr")
-        # Crash reports need a descriptor that stays theirs when user code closes `sys.stderr`.
+        # Crash reports need a descriptor that stays open when user code closes `sys.stderr`.
         self._crash_fd = os.dup(self.stderr.fileno())
         faulthandler.enable(file=self._crash_fd)
 
     def _install(self, name):
-        stream = open_text(self._paths[name], self._bytes_max)
+        index = STREAMS.index(name)
+
+        def note_beginning(size):
+            self._status.note_printed(index, self.attempt, size)
+
+        stream = open_text(self._paths[name], self._bytes_max, note_beginning)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
         return stream
 
     def flush(self):
-        """Brings everything written so far into the files; a stream that user code closed or took apart
-        is opened again."""
+        """Flushes both streams to their files, and reopens a stream that user code closed or detached."""
         try:
             self.stdout.flush()
         except (ValueError, OSError):
@@ -132,15 +150,45 @@ class UserStreams:
         except (ValueError, OSError):
             self.stderr = self._install("stderr")
 
+    def printed(self):
+        """Returns the last lines that this attempt printed, bounded, with standard error last."""
+        stdout, stderr = (self._printed_to(index, name) for index, name in enumerate(STREAMS))
+        lines_max = contract.PRINTED_LINES_MAX
+        stderr = stderr[-max(lines_max // 2, lines_max - len(stdout)) :]
+        stdout = stdout[max(0, len(stdout) + len(stderr) - lines_max) :]
+        return valid_text("\n".join(stdout + stderr))
+
+    def _printed_to(self, index, name):
+        beginning = self._status.printed_from(index, self.attempt)
+        return [] if beginning is None else last_lines(self._paths[name], beginning)
+
     def restore(self):
-        """Makes these the standard streams again, whatever user code put in their place."""
+        """Restores these standard streams after user code has replaced them."""
         self.flush()
         sys.stdout = sys.__stdout__ = self.stdout
         sys.stderr = sys.__stderr__ = self.stderr
 
 
+def last_lines(path, beginning):
+    """Returns the last lines of a file after an offset, as many as a report may quote from one stream."""
+    bytes_max = contract.PRINTED_BYTES_MAX // len(STREAMS)
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = max(beginning, size - bytes_max)
+            file.seek(start)
+            text = file.read(bytes_max).decode("utf-8", "replace")
+    except OSError:
+        return []
+    lines = [line for line in text.splitlines() if line.strip()]
+    if start > beginning and len(lines) > 1:
+        # The first line is truncated.
+        del lines[0]
+    return lines[-contract.PRINTED_LINES_MAX :]
+
+
 class RootHandler(logging.StreamHandler):
-    """Root logging to the script's standard output, wherever that is now."""
+    """Writes root logging to the script's current standard output."""
 
     def __init__(self, streams):
         self._streams = streams
@@ -157,10 +205,10 @@ class RootHandler(logging.StreamHandler):
 
 
 def configure_root_logging(streams, level_name):
-    """Sends root logging to ``user/stdout`` at the job's level, until the script configures it otherwise.
+    """Sends root logging to ``user/stdout`` at the job's level, unless the script configures it.
 
-    ``logging.basicConfig`` does nothing when the root logger has a handler, and writes to standard error when it does
-    something. A script that calls it gets what it asks for, as in a fresh interpreter, and still in ``user/stdout``.
+    Without a change, ``logging.basicConfig`` would have no effect, because the root logger has a handler. A script that
+    calls it gets its configuration, as in a fresh interpreter, but with ``user/stdout`` as the default stream.
     """
     root = logging.getLogger()
     root.setLevel(level_number(level_name))
@@ -180,7 +228,7 @@ def configure_root_logging(streams, level_name):
 
 
 def register_stack_dump(logs, node, process):
-    """From now on the agent can ask for the stacks of all threads. Returns the file, which must stay open."""
+    """Lets the agent request the stacks of all threads. Returns the file, which must stay open."""
     folder = os.path.join(logs, "sys", "node", node)
     os.makedirs(folder, exist_ok=True)
     file = io.FileIO(os.path.join(folder, f"{process}.stack.txt"), "ab")

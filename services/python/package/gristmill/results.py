@@ -1,15 +1,15 @@
-"""What ``run`` may return, and what it is taken for."""
+"""Allowed results of ``run`` and their conversion."""
 
 import sys
 from collections.abc import Iterator
 
 
 class IllegalResult(Exception):
-    """The value is no result."""
+    """The value is not a valid result."""
 
 
 def illegal(mini_batch_id, result):
-    """The failure of a value that is no result; the text begins as in the original and ends with the type."""
+    """Returns the failure for an invalid result; its text begins as in the original and ends with the type."""
     return IllegalResult(
         "The run() method in the entry script should return a list or a pandas DataFrame. "
         f"For mini-batch {mini_batch_id} it returned: {type(result).__name__}"
@@ -17,15 +17,15 @@ def illegal(mini_batch_id, result):
 
 
 def is_frame(result):
-    """Whether the value is a DataFrame. pandas is not imported for the question."""
+    """Returns whether the value is a DataFrame, without importing pandas."""
     frame_type = getattr(sys.modules.get("pandas"), "DataFrame", None)
     return frame_type is not None and isinstance(result, frame_type)
 
 
 def accept(result, mini_batch_id):
-    """The value as a list or a DataFrame, and a warning or ``None``.
+    """Returns the value as a list or a DataFrame, and a warning or ``None``.
 
-    Arrays, Series and iterators are taken for the list of their elements. May raise what an iterator raises.
+    Arrays, Series and iterators become lists of their elements. Exceptions of an iterator propagate.
     """
     if isinstance(result, list) or is_frame(result):
         return result, None

@@ -3,7 +3,7 @@
 The formats are ``text`` (compatible with the original), ``csv``, ``jsonl`` and ``parquet``. Each is a class with
 ``of_list`` and ``of_frame``, which return the bytes and the column names, ``None`` where there are none.
 
-Text carries file names of any bytes: what ``os.fsdecode`` could not decode goes out as it was.
+Text may contain file names of any bytes: bytes that ``os.fsdecode`` could not decode are written unchanged.
 """
 
 import csv
@@ -17,11 +17,11 @@ from gristmill.errors import valid_text
 
 
 class RowsError(Exception):
-    """The result is legal but cannot be written in the format of the output."""
+    """The result is valid but cannot be written in the output format."""
 
 
 def make_formatter(output_format, to_csv_arguments):
-    """The formatter of a job."""
+    """Returns the formatter of a job."""
     if output_format == "text":
         return Text(to_csv_arguments)
     if output_format == "csv":
@@ -30,7 +30,7 @@ def make_formatter(output_format, to_csv_arguments):
 
 
 class Text:
-    """``format(element)`` lines; frames as ``to_csv`` writes them, without header and index, blanks between cells."""
+    """Writes ``format(element)`` lines, and frames like ``to_csv`` without header and index, separated by blanks."""
 
     separator = " "
 
@@ -47,7 +47,7 @@ class Text:
 
 
 class Csv(Text):
-    """Comma-separated. A list of dicts or of sequences fills columns; of anything else, the column ``value``."""
+    """Writes CSV. A list of dicts or sequences fills columns; a list of other values the column ``value``."""
 
     separator = ","
 
@@ -67,7 +67,7 @@ class Csv(Text):
 
 
 def json_default(value):
-    """Values the ``json`` module does not know: NumPy's as Python's own, instants in ISO form, the rest as text."""
+    """Converts values that ``json`` does not support: NumPy's to Python's, instants to ISO form, others to text."""
     for method in ("tolist", "isoformat"):
         convert = getattr(value, method, None)
         if callable(convert):
@@ -76,7 +76,7 @@ def json_default(value):
 
 
 def without_nan(value):
-    """The value with ``None`` for every number JSON has no word for."""
+    """Returns the value with ``None`` for every number that JSON cannot represent."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -100,7 +100,7 @@ def json_line(value):
 
 
 class JsonLines:
-    """One JSON value a line; a frame's rows are objects."""
+    """Writes one JSON value per line; rows of a frame become objects."""
 
     def of_list(self, result):
         return b"".join([json_line(element) for element in result]), None
@@ -130,7 +130,7 @@ def _arrow_array(pyarrow, name, values, from_pandas=False):
 
 
 class Parquet:
-    """An Arrow IPC stream; the one who assembles the output makes Parquet of it. Lists as with ``csv``."""
+    """Writes an Arrow IPC stream, which the reducer converts to Parquet. Lists are handled as for ``csv``."""
 
     def of_list(self, result):
         if result and all(isinstance(element, dict) for element in result):

@@ -1,12 +1,13 @@
-"""The life of a worker process: configure, import, ``init()``, one ``run()`` after the other, ``shutdown()``, exit.
+"""Main loop of a worker process: configure, import, ``init()``, ``run()`` for each mini-batch, ``shutdown()``, exit.
 
-Each mini-batch is answered by one event, which is in the kernel before the next one begins: what a process has
-finished survives its end. Whatever user code raises fails that attempt and nothing else. The process ends itself only
-when the script cannot start or the agent is gone; every other end is the agent's decision.
+The process answers each mini-batch with one event, which is in the kernel before the next mini-batch starts, so
+finished work survives the end of the process. An exception of user code fails only that attempt. The process exits by
+itself only if the script cannot start or the agent has ended; otherwise the agent decides when it ends.
 """
 
 import atexit
 import binascii
+import importlib.util
 import json
 import os
 import sys
@@ -14,23 +15,25 @@ import time
 import traceback
 
 from gristmill import _native, contract
-from gristmill.channel import AgentGone, Channel, payload_fits
-from gristmill.context import MiniBatchContext
-from gristmill.errors import ErrorLog, one_line
+from gristmill.channel import AgentGone, Channel, SocketClosed, payload_fits
+from gristmill.context import MiniBatchContext, MiniBatchFiles
+from gristmill.errors import ErrorLog, chance_of_another_start, hint_on_start, one_line
 from gristmill.logs import UserStreams, configure_root_logging, register_stack_dump
 from gristmill.results import IllegalResult, accept
 from gristmill.rows import make_formatter
-from gristmill.script import EntryFunctions, MissingRun, extend_search_path, import_script
+from gristmill.script import AsyncFunction, EntryFunctions, MissingRun, extend_search_path, import_script
 
 LOAD, RUN, REPORT, IDLE = _native.PHASE_LOAD, _native.PHASE_RUN, _native.PHASE_REPORT, _native.PHASE_IDLE
 
 
 def main():
-    """Serves the agent at ``AGENT_FD`` until it says "finish"."""
+    """Serves the agent at ``AGENT_FD`` until it sends "finish"."""
     status = _native.StatusPage(contract.STATUS_FD)
     os.close(contract.STATUS_FD)
-    channel = Channel(contract.AGENT_FD)
-    _native.watch(contract.AGENT_FD)
+    agent_fd = _native.move_out_of_reach(contract.AGENT_FD)
+    channel = Channel(agent_fd)
+    marker = os.environ.get(contract.PROCESS_VARIABLE)
+    _native.watch(agent_fd, f"{contract.PROCESS_VARIABLE}={marker}" if marker else None)
     _native.keep_freed_memory()
 
     def leave_to_parent():
@@ -45,14 +48,17 @@ def main():
         Process(channel, status, configure).serve()
     except AgentGone:
         os._exit(contract.EXIT_AGENT_GONE)
+    except SocketClosed as error:
+        os.write(2, f"gristmill: the script closed the connection to the engine ({error})\n".encode())
+        os._exit(contract.EXIT_SOCKET_CLOSED)
     except Exception:
-        # Not the script's doing. The agent keeps what is written to this descriptor with its own logs.
+        # Not a failure of the script. The agent stores the output on this descriptor with its own logs.
         os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
         os._exit(contract.EXIT_INTERNAL)
 
 
 def path_of(path):
-    """A path of the wire: text, or the bytes of a name that is no text."""
+    """Returns a path from a frame: text, or the bytes of a name that is not text."""
     if isinstance(path, str):
         return path
     return os.fsdecode(binascii.a2b_base64(path["bytes"]))
@@ -62,7 +68,7 @@ class Process:
     """One configured worker process."""
 
     def __init__(self, channel, status, configure):
-        # Before anything is imported that reads it.
+        # Before any import that reads it.
         os.environ.setdefault("OMP_NUM_THREADS", str(configure["threads"]))
         self._channel = channel
         self._status = status
@@ -79,12 +85,14 @@ class Process:
         logs = path_of(configure["logs"])
         bytes_max = configure["log_bytes_max"]
         self._errors = ErrorLog(logs, self._node, self._name, bytes_max)
-        self._streams = UserStreams(logs, self._node, self._name, bytes_max)
+        self._streams = UserStreams(logs, self._node, self._name, bytes_max, status)
+        self._tabular = configure["tabular"]
+        self._items_per_mini_batch = configure["items_per_mini_batch"]
         self._stack_file = register_stack_dump(logs, self._node, self._name)
         self._profile_path = os.path.join(logs, "sys", "node", self._node, f"{self._name}.profile")
         self._profiler = make_profiler(configure["profiling_module"])
         os.register_at_fork(before=self._streams.flush)
-        # Runs after every handler that user code registers: the interpreter must find streams it can flush.
+        # Runs after every handler of user code: the interpreter needs streams that it can flush.
         atexit.register(self._streams.restore)
         configure_root_logging(self._streams, configure["logging_level"])
         os.environ[contract.ENTRY_SCRIPT_VARIABLE] = self._entry_script_state(configure, logs)
@@ -105,7 +113,7 @@ class Process:
         )
 
     def serve(self):
-        """Everything up to the exit of the process, which the caller leaves to the interpreter."""
+        """Runs until the exit of the process, which the caller leaves to the interpreter."""
         self._functions = self._start()
         self._status.set(0, IDLE)
         while True:
@@ -122,7 +130,7 @@ class Process:
         self._finish()
 
     def _start(self):
-        self._status.set(0, _native.PHASE_INIT)
+        self._status.set(0, _native.PHASE_IMPORT)
         started = time.perf_counter()
         sys.argv = [self._script, *self._argv]
         extend_search_path(self._snapshot, self._script)
@@ -131,13 +139,20 @@ class Process:
             module = import_script(self._module_name, self._script)
             functions = EntryFunctions(module, self._script)
             occasion = "init()"
+            self._status.set(0, _native.PHASE_INIT)
             if functions.init is not None:
                 functions.init()
-        except MissingRun as error:
-            self._give_up(self._errors.report("import of the entry script", "MissingRun", one_line(str(error))))
+            if self._tabular:
+                require_pandas()
+        except (AsyncFunction, MissingRun, MissingPandas) as error:
+            report = self._errors.report(occasion, type(error).__name__, one_line(str(error)))
+            self._give_up(report, "never")
         except BaseException as error:
             self._leave_if_forked(error)
-            self._give_up(self._errors.report_exception(occasion, error, hint_on_start(error)))
+            self._streams.flush()
+            printed = self._streams.printed()
+            report = self._errors.report_exception(occasion, error, hint_on_start(error, printed), printed)
+            self._give_up(report, chance_of_another_start(error))
         self._streams.flush()
         self._channel.send_event(
             {
@@ -148,31 +163,32 @@ class Process:
         )
         return functions
 
-    def _give_up(self, error):
+    def _give_up(self, error, chance):
         self._streams.flush()
-        self._channel.send_event({"frame": "init_failed", "error": error})
-        # Threads that the script has started must not keep the process.
+        self._channel.send_event({"frame": "init_failed", "error": error, "chance": chance})
+        # The script's threads must not keep the process alive.
         os._exit(contract.EXIT_INIT_FAILED)
 
     def _leave_if_forked(self, error):
-        """A forked child of user code that raised its way out of the script ends here, as a script would end."""
+        """Ends a forked child of user code whose exception left the script, as a script would end."""
         if self._channel.abandoned:
             self._streams.flush()
             code = error.code if isinstance(error, SystemExit) else 1
             os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
     def _work(self, mini_batch, process_started):
-        """Answers one mini-batch. Takes and returns the processor time of the process: asking for it is a system call,
-        and the end of one mini-batch is the beginning of the next."""
+        """Answers one mini-batch. Receives and returns the processor time of the process: reading it is a system call,
+        and the end of one mini-batch is the start of the next."""
         sequence = mini_batch["sequence"]
         status = self._status
+        self._streams.attempt = sequence
         if not status.begin(sequence, LOAD):
             if mini_batch["payload"]["kind"] == "table":
                 os.close(self._channel.next_descriptor())
             self._channel.send_event({"frame": "recalled", "sequence": sequence})
             return process_started
         try:
-            argument, items = self._load(mini_batch["payload"])
+            argument, items = self._load(mini_batch)
         except Exception as error:
             process_ended = time.process_time()
             self._fail_load(mini_batch, error, process_ended - process_started)
@@ -183,11 +199,11 @@ class Process:
         started = time.perf_counter()
         try:
             if functions.wants_context:
-                context = MiniBatchContext(mini_batch, argument, self._node, self._name)
+                context = MiniBatchContext(mini_batch, argument, self._node, self._name, self._items_per_mini_batch)
                 result = self._call(argument, context)
             else:
                 result = self._call(argument)
-            if type(result) is not list:
+            if type(result) is not list and type(result) is not MiniBatchFiles:
                 result, warning = accept(result, mini_batch["mini_batch"])
                 if warning is not None:
                     warnings.append(warning)
@@ -207,7 +223,7 @@ class Process:
         self._streams.flush()
         process_ended = time.process_time()
         header = (
-            f'{{"frame":"done","sequence":{sequence},"returned":{returned},"run_seconds":{run_seconds:.9f},'
+            f'{{"frame":"answered","sequence":{sequence},"returned":{returned},"run_seconds":{run_seconds:.9f},'
             f'"process_seconds":{process_ended - process_started:.9f}'
         )
         if columns is not None:
@@ -217,14 +233,21 @@ class Process:
         self._channel.send(f"{header}}}".encode(), payload)
         return process_ended
 
-    def _load(self, payload):
-        """The argument of ``run`` and the number of its items."""
+    def _load(self, mini_batch):
+        """Returns the argument of ``run`` and the number of its items."""
+        payload = mini_batch["payload"]
         kind = payload["kind"]
         if kind == "files":
-            paths = payload["paths"]
+            paths = MiniBatchFiles(payload["paths"])
+            paths.task_id = mini_batch["mini_batch"]
             for position, path in enumerate(paths):
                 if path.__class__ is not str:
                     paths[position] = path_of(path)
+            stamps = payload.get("stamps")
+            if stamps is not None and (changed := _native.changed_file(paths, stamps)) is not None:
+                from gristmill.inputs import InputChanged
+
+                raise InputChanged(paths[changed])
             return paths, len(paths)
         if kind == "table":
             from gristmill.tables import read_frame
@@ -273,25 +296,27 @@ class Process:
     def _fail_load(self, mini_batch, error, process_seconds):
         occasion = f"loading mini-batch {mini_batch['mini_batch']}, try {mini_batch['try_number']}"
         report = self._errors.report(occasion, type(error).__name__, one_line(str(error)))
-        self._send_failed(mini_batch, report, False, True, 0.0, process_seconds)
+        self._send_failed(mini_batch, "load_failed", report, 0.0, process_seconds)
 
     def _fail(self, mini_batch, error, run_seconds, process_seconds):
         occasion = f"run() of mini-batch {mini_batch['mini_batch']}, try {mini_batch['try_number']}"
-        is_illegal = isinstance(error, (IllegalResult, ShortResult))
-        if is_illegal:
-            report = self._errors.report(occasion, type(error).__name__, one_line(str(error)))
+        self._streams.flush()
+        printed = self._streams.printed()
+        if isinstance(error, (IllegalResult, ShortResult)):
+            status = "illegal_result"
+            report = self._errors.report(occasion, type(error).__name__, one_line(str(error)), printed=printed)
         else:
-            report = self._errors.report_exception(occasion, error)
-        self._send_failed(mini_batch, report, is_illegal, False, run_seconds, process_seconds)
+            status = "run_raised"
+            report = self._errors.report_exception(occasion, error, printed=printed)
+        self._send_failed(mini_batch, status, report, run_seconds, process_seconds)
 
-    def _send_failed(self, mini_batch, report, illegal_result, load_failed, run_seconds, process_seconds):
+    def _send_failed(self, mini_batch, status, report, run_seconds, process_seconds):
         self._streams.flush()
         self._channel.send_event(
             {
-                "frame": "failed",
+                "frame": "answered",
                 "sequence": mini_batch["sequence"],
-                "illegal_result": illegal_result,
-                "load_failed": load_failed,
+                "status": status,
                 "error": report,
                 "run_seconds": run_seconds,
                 "process_seconds": process_seconds,
@@ -313,16 +338,31 @@ class Process:
             except OSError as error:
                 print(f"gristmill: the profile cannot be written: {error}", file=self._streams.stderr)
         self._streams.flush()
-        # What is left is the interpreter's own end, which threads of the script can hold up.
+        # Only the interpreter's own exit remains, which threads of the script can delay.
         self._status.set(0, IDLE)
 
 
 class ShortResult(Exception):
-    """Fewer results than items, where one each is asked for."""
+    """There are fewer results than items, and the job requires one for each."""
+
+
+class MissingPandas(Exception):
+    """The input is tabular, and this interpreter cannot create DataFrames."""
+
+
+def require_pandas():
+    """Fails if tables cannot become DataFrames, before the first mini-batch spends a try. The first mini-batch imports
+    pandas: that takes long, and many processes of a small job never get one."""
+    missing = [name for name in ("numpy", "pandas") if name not in sys.modules and not importlib.util.find_spec(name)]
+    if missing:
+        raise MissingPandas(
+            f"the input is tabular, and {sys.executable} has no {' and no '.join(missing)}: "
+            f"run {sys.executable} -m pip install pandas"
+        )
 
 
 def make_profiler(module_name):
-    """The profiler of the module named, or ``None``."""
+    """Returns the profiler of the named module, or ``None``."""
     if not module_name:
         return None
     if module_name == "profile":
@@ -354,12 +394,3 @@ class PureProfiler:
     def dump_stats(self, path):
         if self._total is not None:
             self._total.dump_stats(path)
-
-
-def hint_on_start(error):
-    """What to do about the usual reasons why a script does not start."""
-    if isinstance(error, ModuleNotFoundError):
-        return f" (interpreter: {sys.executable})"
-    if isinstance(error, SystemExit) and error.code == 2:
-        return "; argparse does so for options it does not know: use parse_known_args()"
-    return ""

@@ -1,4 +1,4 @@
-"""The entry script: found, imported once, and asked how it wants to be called."""
+"""Finds and imports the entry script, and inspects the signatures of its functions."""
 
 import importlib
 import importlib.util
@@ -8,12 +8,16 @@ import sys
 
 
 class MissingRun(Exception):
-    """The script has no function to call."""
+    """The script lacks a required function."""
+
+
+class AsyncFunction(Exception):
+    """A function that the engine calls is a coroutine function."""
 
 
 def extend_search_path(snapshot, script):
-    """The snapshot root comes first, the script's own folder next. The stand-in for ``azureml.core`` comes last, so
-    that an installed one wins."""
+    """Sets ``sys.path``: the snapshot root first, then the script's own folder. The stand-in for ``azureml.core`` comes
+    last, so that an installed one takes precedence."""
     folder = os.path.dirname(script)
     for entry in (folder, snapshot):
         if entry in sys.path:
@@ -24,10 +28,10 @@ def extend_search_path(snapshot, script):
 
 
 def import_script(module_name, script):
-    """Imports the script under its own name where that name leads to it, else straight from its file.
+    """Imports the script under its own name if that name finds it, else from its file.
 
-    It does not where the name is no identifier (``digit-identification.py``) or belongs to something else
-    (``code/score.py``, when ``code`` is a module of Python itself).
+    A name does not find its script if it is not an identifier (``digit-identification.py``) or belongs to another
+    module (``code/score.py``, since ``code`` is a module of Python itself).
     """
     if all(part.isidentifier() for part in module_name.split(".")) and _leads_to(module_name, script):
         return importlib.import_module(module_name)
@@ -54,7 +58,7 @@ def _leads_to(module_name, script):
 
 
 class EntryFunctions:
-    """``init``, ``run`` and ``shutdown`` of an imported script; the first and last may be ``None``."""
+    """Returns ``init``, ``run`` and ``shutdown`` of an imported script; the first and last may be ``None``."""
 
     def __init__(self, module, script):
         self.init = _callable(module, "init")
@@ -64,6 +68,12 @@ class EntryFunctions:
             raise MissingRun(
                 f"{os.path.basename(script)} has no function run(mini_batch): the entry script must define one"
             )
+        for name, function in (("init", self.init), ("run", self.run), ("shutdown", self.shutdown)):
+            if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+                raise AsyncFunction(
+                    f"{name}() of {os.path.basename(script)} is async, and the engine calls it as a plain function: "
+                    "write `def`, and call asyncio.run() in it"
+                )
         self.wants_context = wants_context(self.run)
 
 
@@ -73,10 +83,10 @@ def _callable(module, name):
 
 
 def wants_context(run):
-    """Whether ``run`` takes the context as its second positional argument.
+    """Returns whether ``run`` takes the context as its second positional argument.
 
     A second parameter with a default other than ``None`` is a setting of the script's own (``threshold=0.5``) and keeps
-    its default, unless its name speaks of a context.
+    its default, unless its name contains ``context``.
     """
     try:
         parameters = list(inspect.signature(run).parameters.values())
@@ -97,7 +107,7 @@ def wants_context(run):
 
 
 def _hidden_by_decorator(run):
-    """The function called ``run`` that ``def wrapper(*args, **kwargs)`` closes over, if there is exactly one."""
+    """Returns the function called ``run`` in the closure of ``def wrapper(*args, **kwargs)``, if it is unique."""
     functions = []
     for cell in getattr(run, "__closure__", None) or ():
         try:

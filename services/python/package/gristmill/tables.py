@@ -1,21 +1,21 @@
-"""A table from the agent as the DataFrame that ``run`` gets."""
+"""Converts a table from the agent to the DataFrame for ``run``."""
 
 import os
 
 from gristmill._native import TableReader
 
 BLOCKS_MAX = 100
-"""pandas warns of frames in more pieces than this."""
+"""Maximum number of pieces of a frame before pandas warns."""
 
 _reader = TableReader()
 
 
 class LoadError(Exception):
-    """The mini-batch cannot be turned into an argument for ``run``."""
+    """The mini-batch cannot be converted to an argument of ``run``."""
 
 
 def read_frame(fd, length):
-    """The frame in the memory file ``fd``: fresh index from 0, columns in order, types as scripts know them."""
+    """Returns the frame in the memory file ``fd``: new index from 0, columns in order, types of the original."""
     import numpy
     import pandas
 
@@ -32,17 +32,17 @@ def read_frame(fd, length):
         elif kind != "plain":
             array = _instants(pandas, array.view(kind))
         if getattr(array, "dtype", None) == numpy.dtype(object):
-            # Said explicitly, or newer releases of pandas make a column of text something else.
+            # Explicit, because newer releases of pandas use another type for columns of text.
             array = pandas.Series(array, dtype=object, copy=False)
         data[position] = array
-    # The arrays are this frame's own.
+    # This frame owns the arrays.
     frame = pandas.DataFrame(data, index=pandas.RangeIndex(rows), copy=len(data) > BLOCKS_MAX)
     frame.columns = pandas.Index([name for name, _, _ in columns], dtype=object)
     return frame
 
 
 def _instants(pandas, array):
-    """Instants that do not fit nanoseconds keep their unit; releases of pandas that know no other get objects."""
+    """Keeps the unit of instants that do not fit nanoseconds; releases of pandas without other units get objects."""
     try:
         return pandas.Series(array)
     except pandas.errors.OutOfBoundsDatetime:
@@ -50,7 +50,7 @@ def _instants(pandas, array):
 
 
 def _arrow_table(fd, length, name, arrow_type):
-    """The table as ``pyarrow`` reads it, out of memory of its own: the file is used again."""
+    """Returns the table as read by ``pyarrow``, with its own copy of the memory, since the agent reuses the file."""
     try:
         import pyarrow
     except ImportError:

@@ -1,44 +1,44 @@
-//! What a demultiplexer knows: who asks for how much, and what waits for whom. No I/O.
+//! The state of a demultiplexer: the requests of readers and the deliveries that wait for them. No I/O.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use super::{Arrival, DemultiplexerOptions};
+use super::{Arrival, DemultiplexerOptions, Unreadable};
 use crate::clock::deadline;
 use crate::{Delivery, Error, Queue, Receipt, Receive};
 
-/// Deliveries that may wait for views before nobody gets more.
+/// Maximum number of deliveries that wait for views; with more, receiving stops.
 const UNVIEWED_MAX: usize = 64;
 
-/// State, and whom to wake when it changes.
+/// The state, and the notifications of its changes.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) queue: Arc<dyn Queue>,
     pub(super) options: DemultiplexerOptions,
     state: Mutex<State>,
-    /// The loop that receives has a reason to look again.
+    /// Wakes the receiving loop.
     pub(super) asked: Notify,
-    /// Readers have.
+    /// Wakes the readers.
     pub(super) answered: Notify,
     arrivals: OnceLock<mpsc::Sender<Arrival>>,
 }
 
 #[derive(Debug)]
 struct State {
-    groups: HashMap<String, Group>,
+    groups: BTreeMap<String, Group>,
     asks: BTreeMap<u64, Ask>,
     last_ask: u64,
     idle_wish: usize,
     paused_until: Option<Instant>,
-    /// The last ask that the receive under way knows of; `None`: none is under way.
+    /// The last ask that the current receive covers; `None` while there is no receive.
     receiving_for: Option<u64>,
-    /// Nothing more is received; in the error, why not.
+    /// Receiving has stopped, possibly because of this error.
     stopped: Option<Option<Error>>,
-    /// When something last arrived or left.
+    /// When a delivery last arrived or left.
     changed_at: Instant,
 }
 
@@ -46,13 +46,13 @@ struct State {
 struct Group {
     has_view: bool,
     waiting: VecDeque<Arrived>,
-    /// Deliveries that the view's reader has.
+    /// Deliveries that the reader of the view holds.
     handed: HashSet<Receipt>,
-    /// When something last arrived or left.
+    /// When a delivery last arrived or left.
     changed_at: Option<Instant>,
 }
 
-/// A delivery that waits, and its lease.
+/// A waiting delivery and its lease.
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) delivery: Delivery,
@@ -60,38 +60,38 @@ pub(super) struct Arrived {
     pub(super) leased_until: Instant,
 }
 
-/// A reader that waits.
+/// A waiting reader.
 #[derive(Debug)]
 struct Ask {
     group: String,
     messages_max: usize,
     visibility: Duration,
     deadline: Instant,
-    /// A receive on its behalf has ended.
+    /// A receive that covers it has ended.
     was_polled: bool,
     failure: Option<Error>,
 }
 
-/// What to do next for those who ask.
+/// The next step of the receiving loop.
 pub(super) enum Poll {
     Receive(Receive),
     WaitUntil(Instant),
     Wait,
 }
 
-/// What there is for a reader.
+/// The answer to a reader.
 pub(super) enum Answer {
     Deliveries(Vec<Arrived>),
     Failed(Error),
     Empty,
-    /// Look again when something has changed, or at the deadline.
+    /// Ask again after a change, or at the deadline.
     Wait,
 }
 
 impl Shared {
     pub(super) fn new(queue: Arc<dyn Queue>, options: DemultiplexerOptions) -> Self {
         let state = State {
-            groups: HashMap::new(),
+            groups: BTreeMap::new(),
             asks: BTreeMap::new(),
             last_ask: 0,
             idle_wish: options.idle_wish,
@@ -137,7 +137,7 @@ impl Shared {
             let taken = ask.messages_max.min(group.waiting.len());
             let taken: Vec<Arrived> = group.waiting.drain(..taken).collect();
             group.handed.extend(taken.iter().map(|arrived| arrived.delivery.receipt.clone()));
-            // Within the same lock, lest more is received for an ask that has been answered.
+            // Under the same lock, so that nothing more is received for an answered ask.
             state.asks.remove(&id);
             self.asked.notify_one();
             return Answer::Deliveries(taken);
@@ -148,7 +148,7 @@ impl Shared {
         if let Some(Some(error)) = &state.stopped {
             return Answer::Failed(error.clone());
         }
-        // One that does not wait wants to have looked, though. A receive that is under way has.
+        // Even a reader that does not wait needs one receive; one that is in progress counts.
         let now = Instant::now();
         let has_looked = ask.was_polled
             || state.receiving_for.is_some_and(|last| last < id)
@@ -157,7 +157,7 @@ impl Shared {
         if now >= ask.deadline && has_looked { Answer::Empty } else { Answer::Wait }
     }
 
-    /// A reader was handed these and could not take them.
+    /// Puts back deliveries that a reader could not take.
     pub(super) fn put_back(&self, group: &str, arrived: Vec<Arrived>) {
         let mut state = self.lock();
         let group = state.groups.entry(group.to_owned()).or_default();
@@ -169,7 +169,7 @@ impl Shared {
         self.answered.notify_waiters();
     }
 
-    /// A reader no longer has these.
+    /// Records that a reader no longer holds these deliveries.
     pub(super) fn ended<'a>(&self, group: &str, receipts: impl IntoIterator<Item = &'a Receipt>) {
         let state = &mut *self.lock();
         let Some(group) = state.groups.get_mut(group) else { return };
@@ -219,7 +219,7 @@ impl Shared {
         taken.into_iter().map(|arrived| arrived.delivery).collect()
     }
 
-    /// A group that nobody views is forgotten once nothing waits for it; until then its owner hears of it.
+    /// Forgets a group without a view once nothing waits for it; until then it tells the owner of the group.
     fn without_view(&self, name: &str, mut state: MutexGuard<'_, State>) {
         let is_empty = state.groups.get(name).is_none_or(|group| group.waiting.is_empty());
         if is_empty {
@@ -232,7 +232,7 @@ impl Shared {
         }
     }
 
-    /// Tells the owner of a group it has dealt with before.
+    /// Reports a known group to the owner again.
     fn tell_again(&self, name: &str) {
         let Some(arrivals) = self.arrivals.get().cloned() else { return };
         let arrival = Arrival::NewGroup(name.to_owned());
@@ -287,14 +287,14 @@ impl Shared {
         let (for_readers, for_nobody) = (waiting(true), waiting(false));
         let asks = || state.asks.values().filter(|ask| !ask.was_polled || ask.deadline > now);
         let asked: usize = asks().fold(0, |sum, ask| sum.saturating_add(ask.messages_max));
-        // What others wait for keeps nobody from receiving, unless it is too much.
+        // Deliveries that wait for other views do not stop receiving, unless there are too many.
         let asked = if for_nobody < UNVIEWED_MAX { asked.saturating_sub(for_readers) } else { 0 };
-        // Readers that pause between two asks mean to find more at once then.
+        // Readers that pause between two asks expect to find more immediately afterwards.
         let has_views = state.groups.values().any(|group| group.has_view);
         let idle_wish = if has_views { 0 } else { state.idle_wish.saturating_sub(for_nobody) };
         let messages_max = asked.max(idle_wish);
         if messages_max == 0 {
-            // Who asks and gets nothing now waits no longer than it wanted.
+            // A reader that gets nothing now waits no longer than it asked to.
             state.asks.values_mut().for_each(|ask| ask.was_polled = true);
             self.answered.notify_waiters();
             return Poll::Wait;
@@ -306,25 +306,25 @@ impl Shared {
         Poll::Receive(Receive { messages_max, visibility, wait })
     }
 
-    /// Sorts what was received, and returns what the owner should know.
+    /// Sorts deliveries by group, and returns the events for the owner.
     pub(super) fn arrived(&self, deliveries: Vec<Delivery>, visibility: Duration) -> Vec<Arrival> {
         let mut state = self.lock();
         state.was_polled(None);
         let now = Instant::now();
-        let mut told = Vec::new();
+        let mut arrivals = Vec::new();
         for delivery in deliveries {
             state.changed_at = now;
             let name = match (self.options.group_of)(&delivery.body) {
                 Ok(name) => name,
-                Err(reason) => {
-                    told.push(Arrival::Unreadable { delivery, reason });
+                Err(Unreadable(reason)) => {
+                    arrivals.push(Arrival::Unreadable { delivery, reason });
                     continue;
                 }
             };
             let group = match state.groups.get_mut(&name) {
                 Some(group) => group,
                 None => {
-                    told.push(Arrival::NewGroup(name.clone()));
+                    arrivals.push(Arrival::NewGroup(name.clone()));
                     state.groups.entry(name).or_default()
                 }
             };
@@ -333,7 +333,7 @@ impl Shared {
         }
         drop(state);
         self.answered.notify_waiters();
-        told
+        arrivals
     }
 
     pub(super) fn failed(&self, error: &Error) {
@@ -364,7 +364,7 @@ impl Shared {
         self.asked.notify_one();
     }
 
-    /// What has waited too long for the reader of its view.
+    /// Takes the deliveries that have waited too long for the reader of their view.
     pub(super) fn take_excess(&self) -> Vec<(String, Vec<Delivery>)> {
         let Some(hold_max) = self.options.hold_max else { return Vec::new() };
         self.take_waiting(|group, arrived| group.has_view && arrived.received_at.elapsed() >= hold_max)
@@ -387,7 +387,7 @@ impl Shared {
 }
 
 impl State {
-    /// The receive that was under way has ended.
+    /// Records the end of the current receive.
     fn was_polled(&mut self, error: Option<&Error>) {
         let Some(last) = self.receiving_for.take() else { return };
         for ask in self.asks.range_mut(..=last).map(|(_, ask)| ask) {

@@ -1,4 +1,4 @@
-//! One group's share of the queue.
+//! The share of one group in the queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use super::state::{Answer, Arrived, Shared};
 use crate::clock::deadline;
 use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 
-/// One group's share of a shared queue: a [`Queue`] that delivers only what belongs to the group.
+/// The share of one group in a shared queue: a [`Queue`] that delivers only messages of the group.
 ///
-/// [`depth`](Queue::depth) is that of the shared queue, and messages may be sent to any group.
+/// [`depth`](Queue::depth) counts the whole shared queue, and callers may send messages to any group.
 #[derive(Debug)]
 pub struct View {
     shared: Arc<Shared>,
@@ -24,13 +24,13 @@ impl View {
         Self { shared, group }
     }
 
-    /// Since when nothing of the group has been held here, by the reader or waiting for it; `None`: something is, or
-    /// the view is closed.
+    /// Returns since when no delivery of the group has been held here, by the reader or waiting for it; `None` if one
+    /// is, or if the view is closed.
     pub fn quiet_since(&self) -> Option<Instant> {
         self.shared.group_quiet_since(&self.group)
     }
 
-    /// Makes leases as long as the reader wants them; those that are lost by now are left out.
+    /// Sets the leases to the duration that the reader requested, and leaves out deliveries whose lease is lost.
     async fn hand_over(&self, taken: Vec<Arrived>, visibility: Duration) -> Result<Vec<Delivery>, Error> {
         let (now, slack) = (Instant::now(), visibility / 8);
         let is_timed = self.shared.queue.limits().timed_lease;
@@ -53,7 +53,7 @@ impl View {
     }
 }
 
-/// Deliveries on their way to the reader. If it goes away meanwhile they wait again.
+/// Deliveries on their way to the reader. They wait again if the reader is dropped meanwhile.
 struct Taken<'a> {
     view: &'a View,
     arrived: Vec<Arrived>,
@@ -67,7 +67,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Asks for as long as it lives.
+/// An ask that ends when it is dropped.
 struct Asking<'a> {
     shared: &'a Shared,
     id: u64,

@@ -1,19 +1,22 @@
-//! Where a queue is: the URL taken apart, and the same without its password, for messages.
+//! The address of a queue: the parsed URL, and a label without its password for messages.
 
 use std::fmt::{self, Debug, Display, Formatter};
 use std::path::PathBuf;
 
 use lapin::tcp::OwnedTLSConfig;
 use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
+use percent_encoding::percent_decode_str;
 use url::Url;
 
 use super::RabbitOptions;
 use crate::Error;
+use crate::error::Cause;
 
-/// The broker answers within that many seconds, or is taken for dead after twice as many. The broker may ask for less.
+/// Heartbeat interval. A broker that is silent for twice as long counts as dead. The broker may ask for a shorter
+/// interval.
 const HEARTBEAT_SECONDS: u16 = 20;
 
-/// A queue's address. Printing it never shows the password.
+/// The address of a queue. Its `Debug` and `Display` forms never contain the password.
 #[derive(Clone)]
 pub(super) struct Address {
     pub uri: AMQPUri,
@@ -22,27 +25,30 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// `amqp(s)://user:password@host:port/vhost`, with `?cacertfile=` and `&heartbeat=`; everything may be left out but
-    /// scheme and host, and parameters it does not know are none of its business.
+    /// Parses `amqp(s)://user:password@host:port/vhost`, with `?cacertfile=` and `&heartbeat=`. Only scheme and host
+    /// are required, and unknown parameters are ignored.
     pub fn new(options: &RabbitOptions) -> Result<Self, Error> {
-        let wrong = |reason: &str| Error::Misconfigured {
-            queue: options.name.clone(),
-            reason: format!("its URL {reason}; write amqp://user:password@host:5672/vhost, or amqps:// for TLS"),
+        let misconfigured = |words: String| Error::Misconfigured { queue: options.name.clone(), source: words.into() };
+        let wrong = |reason: &str| {
+            let form = "write amqp://user:password@host:5672/vhost, or amqps:// for TLS";
+            misconfigured(format!("its URL {reason}; {form}"))
         };
         if options.name.is_empty() || options.name.len() > 255 {
-            let reason = "its name must have 1 to 255 bytes; choose another prefix".to_owned();
-            return Err(Error::Misconfigured { queue: options.name.clone(), reason });
+            return Err(misconfigured("its name must have 1 to 255 bytes; choose another prefix".to_owned()));
         }
         let url = Url::parse(&options.url).map_err(|error| wrong(&format!("cannot be read ({error})")))?;
         let scheme = match url.scheme() {
             "amqp" => AMQPScheme::AMQP,
             "amqps" => AMQPScheme::AMQPS,
-            _ => return Err(wrong("is not one of RabbitMQ")),
+            _ => return Err(wrong("is not a RabbitMQ URL")),
         };
         let host = url.host_str().filter(|host| !host.is_empty()).ok_or_else(|| wrong("names no host"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = url.port().unwrap_or(if scheme == AMQPScheme::AMQPS { 5671 } else { 5672 });
-        let decode = |text: &str| decoded(text).ok_or_else(|| wrong("has a % that is not followed by UTF-8 in hex"));
+        let decode = |text: &str| match percent_decode_str(text).decode_utf8() {
+            Ok(decoded) => Ok(decoded.into_owned()),
+            Err(_) => Err(wrong("has percent-encoded bytes that are not UTF-8")),
+        };
         let vhost = match url.path() {
             "" | "/" => "/".to_owned(),
             path => decode(&path[1..])?,
@@ -79,21 +85,22 @@ impl Address {
         self.uri.scheme == AMQPScheme::AMQPS
     }
 
-    /// Whom to trust besides the system's authorities.
+    /// Returns the TLS settings: the authorities to trust besides those of the system.
     pub fn tls(&self) -> Result<OwnedTLSConfig, Error> {
         let Some(path) = &self.ca_file else { return Ok(OwnedTLSConfig::default()) };
         let authority = std::fs::read_to_string(path).map_err(|error| {
-            self.misconfigured(format!("cannot read the certificate authority {} ({error})", path.display()))
+            let words = format!("cannot read the certificate authority {} ({error})", path.display());
+            self.misconfigured(Cause::new(words, error))
         })?;
         Ok(OwnedTLSConfig { cert_chain: Some(authority), ..OwnedTLSConfig::default() })
     }
 
-    pub fn misconfigured(&self, reason: String) -> Error {
-        Error::Misconfigured { queue: self.label.clone(), reason }
+    pub fn misconfigured(&self, cause: impl Into<Cause>) -> Error {
+        Error::Misconfigured { queue: self.label.clone(), source: cause.into() }
     }
 
-    pub fn unavailable(&self, reason: String) -> Error {
-        Error::Unavailable { queue: self.label.clone(), reason }
+    pub fn unavailable(&self, cause: impl Into<Cause>) -> Error {
+        Error::Unavailable { queue: self.label.clone(), source: cause.into() }
     }
 }
 
@@ -109,23 +116,6 @@ impl Debug for Address {
     }
 }
 
-/// Undoes percent-encoding.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        if first == b'%' {
-            let digits = after.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))?;
-            bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-            rest = &after[2..];
-        } else {
-            bytes.push(first);
-            rest = after;
-        }
-    }
-    String::from_utf8(bytes).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_url() {
+    fn url_is_split_into_its_parts() {
         let all = address("amqps://us%40er:p%2Fw@broker:1234/a%2fb?prefix=demo&cacertfile=/etc/ca.pem&heartbeat=5")
             .expect("a URL");
         assert_eq!((all.user(), &*all.uri.authority.userinfo.password), ("us@er", "p/w"));
@@ -149,14 +139,17 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_never_shown() {
+    fn password_is_never_shown() {
         let address = address("amqp://user:sesame@broker/jobs").expect("a URL");
-        let shown = format!("{address} {address:?} {}", address.unavailable("gone".to_owned()));
+        let shown = format!("{address} {address:?} {:#}", address.unavailable("gone"));
         assert!(!shown.contains("sesame"), "{shown}");
         assert!(shown.starts_with("demo-tasks at amqp://broker:5672/jobs "), "{shown}");
         for wrong in ["http://user:sesame@broker", "amqp://user:sesame@", "amqp://user:sesame@host:port", "sesame"] {
             let error = Address::new(&RabbitOptions::new(wrong, "demo-tasks")).expect_err("not a URL");
-            assert!(matches!(error, Error::Misconfigured { .. }) && !error.to_string().contains("sesame"), "{error}");
+            assert!(
+                matches!(error, Error::Misconfigured { .. }) && !format!("{error:#}").contains("sesame"),
+                "{error:#}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Finds the words when the broker refuses or does not answer, and which kind of error it is.
+//! Explains errors of the broker and of connections to it, and sorts them by kind.
 
 use std::io;
 
@@ -7,18 +7,19 @@ use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 
 use super::address::Address;
 use crate::Error;
+use crate::error::Cause;
 
-/// What was being done.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum During {
     Connecting,
     Declaring,
-    /// The queue was there before.
+    /// Looking for a queue that existed before.
     Looking,
     Working,
 }
 
-/// What the broker calls an error.
+/// Returns the broker's code for an error.
 pub(super) fn reply(error: &lapin::Error) -> Option<&AMQPErrorKind> {
     match error.kind() {
         ErrorKind::ProtocolError(error) => Some(error.kind()),
@@ -26,7 +27,7 @@ pub(super) fn reply(error: &lapin::Error) -> Option<&AMQPErrorKind> {
     }
 }
 
-/// The broker's own words, or the system's.
+/// Returns the words of the broker or of the system.
 pub(super) fn said(error: &lapin::Error) -> String {
     match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_message().to_string(),
@@ -35,42 +36,55 @@ pub(super) fn said(error: &lapin::Error) -> String {
     }
 }
 
-/// The user may not do this.
+/// Returns whether the user lacks a permission.
 pub(super) fn is_refusal(error: &lapin::Error) -> bool {
     matches!(reply(error), Some(AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)))
 }
 
-/// The error of the broker or the connection, as one of ours.
-pub(super) fn explain(address: &Address, during: During, error: &lapin::Error) -> Error {
-    let said = said(error);
+/// Translates an error of the broker or the connection.
+pub(super) fn explain(address: &Address, during: During, error: lapin::Error) -> Error {
+    let said = said(&error);
     let (user, vhost) = (address.user(), &address.uri.vhost);
-    let misconfigured = |reason: String| address.misconfigured(reason);
-    match (reply(error), during) {
-        _ if is_refusal(error) && during == During::Connecting => {
-            misconfigured(format!("the broker refuses user {user} or the password; check the URL ({said})"))
+    let (is_misconfigured, words) = match (reply(&error), during) {
+        _ if is_refusal(&error) && during == During::Connecting => {
+            (true, format!("the broker rejects user {user} or the password; check the URL ({said})"))
         }
-        _ if is_refusal(error) => misconfigured(no_permission(address, &said)),
-        (Some(AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED)), During::Connecting) => misconfigured(format!(
-            "there is no virtual host {vhost}, or user {user} may not use it; create it or check the URL ({said})"
-        )),
-        (Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)), During::Declaring) => misconfigured(format!(
-            "it exists, but is another kind of queue; delete it when it is empty, or choose another prefix ({said})"
-        )),
-        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), During::Looking) => misconfigured(format!(
-            "it was deleted, with the messages that were in it; start again to create it, then retry the jobs ({said})"
-        )),
-        _ if is_certificate(error) && address.encrypted() => misconfigured(format!(
-            "the broker's certificate is not trusted; name its authority in the URL, ?cacertfile=PATH ({said})"
-        )),
-        (_, During::Connecting) if nobody_listens(error) => {
-            address.unavailable(format!("nobody listens there; is RabbitMQ running? ({said})"))
+        _ if is_refusal(&error) => (true, no_permission(address, &said)),
+        (Some(AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED)), During::Connecting) => (
+            true,
+            format!(
+                "there is no virtual host {vhost}, or user {user} may not use it; create it or check the URL ({said})"
+            ),
+        ),
+        (Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)), During::Declaring) => (
+            true,
+            format!(
+                "a different kind of queue has this name; delete that when it is empty, or choose another prefix ({said})"
+            ),
+        ),
+        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), During::Looking) => (
+            true,
+            format!(
+                "it was deleted together with its messages; start again to create it, then retry the jobs ({said})"
+            ),
+        ),
+        _ if is_certificate(&error) && address.encrypted() => (
+            true,
+            format!(
+                "the broker's certificate is not trusted; name its authority in the URL, ?cacertfile=PATH ({said})"
+            ),
+        ),
+        (_, During::Connecting) if is_connection_refused(&error) => {
+            (false, format!("nothing listens at this address; is RabbitMQ running? ({said})"))
         }
-        (_, During::Connecting) => address.unavailable(format!("cannot connect ({said})")),
-        _ => address.unavailable(said),
-    }
+        (_, During::Connecting) => (false, format!("cannot connect ({said})")),
+        _ => (false, said),
+    };
+    let cause = Cause::new(words, error);
+    if is_misconfigured { address.misconfigured(cause) } else { address.unavailable(cause) }
 }
 
-/// The user may connect, but not this.
+/// Explains that the user may connect, but lacks a permission.
 pub(super) fn no_permission(address: &Address, said: &str) -> String {
     format!("user {} may not use it; ask for configure, write and read permission ({said})", address.user())
 }
@@ -86,6 +100,6 @@ fn is_certificate(error: &lapin::Error) -> bool {
     io_kind(error) == Some(io::ErrorKind::InvalidData)
 }
 
-fn nobody_listens(error: &lapin::Error) -> bool {
+fn is_connection_refused(error: &lapin::Error) -> bool {
     io_kind(error) == Some(io::ErrorKind::ConnectionRefused)
 }

@@ -1,7 +1,7 @@
-//! What one connection holds: messages that have arrived and nobody has yet, and messages that were handed out.
+//! The messages of one connection: those that have arrived and wait for a receiver, and those handed out.
 //!
-//! A lease is a delivery tag of a channel. Tags count 1, 2, 3 …, so the tags below which everything is settled say
-//! when one acknowledgement can stand for many.
+//! A lease is a delivery tag of a channel. Tags count 1, 2, 3 …, so one acknowledgement can settle all tags up to
+//! its own once all earlier tags are settled.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,14 +11,14 @@ use tokio::sync::Notify;
 
 use crate::{Delivery, Receipt};
 
-/// Everything about the messages of one connection. It ends with the connection, and so do all its leases.
+/// The messages of one connection. All leases end with the connection.
 #[derive(Debug)]
 pub(super) struct Leases {
     generation: u32,
     state: Mutex<State>,
-    /// Something arrived, the subscription changed, or the connection ended: receivers look again.
+    /// Wakes receivers: a message arrived, the subscription changed, or the connection ended.
     pub changed: Notify,
-    /// The subscription should look whether it still fits.
+    /// Wakes the subscription, which then checks whether it still fits.
     pub misfit: Notify,
 }
 
@@ -27,11 +27,11 @@ struct State {
     arrived: BTreeMap<u64, Arrived>,
     handed_out: BTreeSet<u64>,
     settled: Settled,
-    /// What all receives in progress ask for together.
+    /// Total number of messages that the current receives request.
     wanted: usize,
-    /// What the broker sends before something is settled: the prefetch of all consumers.
+    /// Number of unsettled messages that the broker sends: the prefetch of all consumers.
     capacity: usize,
-    /// Somebody said that nothing more is wanted.
+    /// A caller has stopped receiving.
     enough: bool,
     ended: Option<Ended>,
 }
@@ -40,12 +40,12 @@ struct State {
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
     pub reason: String,
-    /// The broker does not allow what was tried, so trying again is no use.
+    /// The broker rejected an operation, so another try would fail, too.
     pub refused: bool,
 }
 
 impl State {
-    /// What is held when all receives in progress have what they ask for.
+    /// Returns how many messages are held once all current receives are satisfied.
     fn held(&self) -> usize {
         self.handed_out.len().saturating_add(self.wanted).min(HELD_MAX)
     }
@@ -60,15 +60,15 @@ struct Arrived {
 /// How a subscription should change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// It is as it should be.
+    /// No change.
     Right,
-    /// The broker should send that many more.
+    /// The broker should send this many more.
     Grow(usize),
-    /// It should send that many in all, which is much less than it does.
+    /// The broker should send this many in total, far fewer than it does.
     Shrink(usize),
-    /// Nobody asks, and messages have arrived: if it stays like that, they should go back.
+    /// Messages have arrived, but no receive requests any: they should return to the queue if that lasts.
     Idle,
-    /// Nothing more is wanted: what has arrived should go back now.
+    /// A caller has stopped receiving: messages that have arrived should return to the queue now.
     Stop,
     /// The connection has ended.
     Ended,
@@ -77,7 +77,7 @@ pub(super) enum Fit {
 /// The most messages that one connection holds.
 const HELD_MAX: usize = 1_000_000;
 
-/// One frame that settles: the tag, and whether it stands for all tags before it.
+/// One frame that settles: the tag, and whether it includes all earlier tags.
 pub(super) type Step = (u64, bool);
 
 impl Leases {
@@ -90,7 +90,7 @@ impl Leases {
         self.state.lock().expect("no holder panics")
     }
 
-    /// A message has arrived.
+    /// Records the arrival of a message.
     pub fn arrive(&self, tag: u64, body: Bytes, receive_count: u32) {
         let mut state = self.state();
         state.arrived.insert(tag, Arrived { body, receive_count });
@@ -101,7 +101,7 @@ impl Leases {
         self.changed.notify_waiters();
     }
 
-    /// The connection has ended; the first reason stays.
+    /// Records the end of the connection; the first reason counts.
     pub fn end(&self, reason: impl Into<String>, refused: bool) {
         let mut state = self.state();
         state.ended.get_or_insert_with(|| Ended { reason: reason.into(), refused });
@@ -116,7 +116,7 @@ impl Leases {
         self.state().ended.clone()
     }
 
-    /// Asks for messages until the wish is dropped.
+    /// Requests messages until the returned value is dropped.
     pub fn want(self: &Arc<Self>, messages: usize) -> Wish {
         let mut state = self.state();
         state.wanted = state.wanted.saturating_add(messages);
@@ -126,13 +126,13 @@ impl Leases {
         Wish { leases: self.clone(), messages }
     }
 
-    /// Nothing more is wanted for now.
+    /// Stops receiving until the next request.
     pub fn want_no_more(&self) {
         self.state().enough = true;
         self.misfit.notify_one();
     }
 
-    /// Hands out what has arrived, at most that much.
+    /// Hands out messages that have arrived, up to `messages_max`.
     pub fn take(&self, messages_max: usize) -> Vec<Delivery> {
         let mut state = self.state();
         let mut deliveries = Vec::new();
@@ -145,13 +145,13 @@ impl Leases {
         deliveries
     }
 
-    /// How many messages are handed out, and how many have arrived and are not.
+    /// Returns how many messages are handed out, and how many wait.
     pub fn counts(&self) -> (usize, usize) {
         let state = self.state();
         (state.handed_out.len(), state.arrived.len())
     }
 
-    /// The receipts that name no lease.
+    /// Returns the receipts without a lease.
     pub fn lost<'a>(&self, receipts: impl Iterator<Item = &'a Receipt>) -> Vec<Receipt> {
         let state = self.state();
         receipts
@@ -160,7 +160,7 @@ impl Leases {
             .collect()
     }
 
-    /// Ends the leases of these receipts: the frames to send, and the receipts that were lost before.
+    /// Ends the leases of these receipts. Returns the frames to send, and the receipts that were already lost.
     pub fn settle(&self, receipts: &[Receipt]) -> (Vec<Step>, Vec<Receipt>) {
         let mut state = self.state();
         let (mut tags, mut lost, mut seen) = (BTreeSet::new(), Vec::new(), HashSet::new());
@@ -177,36 +177,36 @@ impl Leases {
         (state.settled.settle(&tags), lost)
     }
 
-    /// Takes away what has arrived and nobody has: the frames to send.
+    /// Settles all waiting messages. Returns the frames to send.
     pub fn settle_arrived(&self) -> Vec<Step> {
         let mut state = self.state();
         let tags = std::mem::take(&mut state.arrived).into_keys().collect();
         state.settled.settle(&tags)
     }
 
-    /// Takes what has arrived and nobody has: tags, bodies and counts. The tags are to be settled.
+    /// Takes all waiting messages: tags, bodies and counts. The caller settles the tags.
     pub fn take_arrived(&self) -> Vec<(u64, Bytes, u32)> {
         let arrived = std::mem::take(&mut self.state().arrived);
         arrived.into_iter().map(|(tag, Arrived { body, receive_count })| (tag, body, receive_count)).collect()
     }
 
-    /// The frames that settle these tags.
+    /// Returns the frames that settle these tags.
     pub fn settle_tags(&self, tags: &BTreeSet<u64>) -> Vec<Step> {
         self.state().settled.settle(tags)
     }
 
-    /// Whether the broker still sends, although nothing more is wanted.
+    /// Returns whether the broker still sends although a caller has stopped receiving.
     pub fn is_stopping(&self) -> bool {
         matches!(self.fit(), Fit::Stop)
     }
 
-    /// The broker sends as many as the receives in progress ask for.
+    /// Returns whether the broker sends as many messages as the current receives request.
     pub fn satisfied(&self) -> bool {
         let state = self.state();
         state.held() <= state.capacity
     }
 
-    /// How the subscription should change.
+    /// Returns how the subscription should change.
     pub fn fit(&self) -> Fit {
         let state = self.state();
         let held = state.held();
@@ -244,7 +244,7 @@ impl Leases {
     }
 }
 
-/// A receive in progress.
+/// A request of a current receive. Dropping it withdraws the request.
 pub(super) struct Wish {
     leases: Arc<Leases>,
     messages: usize,
@@ -262,7 +262,7 @@ impl Drop for Wish {
     }
 }
 
-/// The tags that are settled.
+/// The settled tags.
 #[derive(Debug, Default)]
 struct Settled {
     up_to: u64,
@@ -270,7 +270,7 @@ struct Settled {
 }
 
 impl Settled {
-    /// Settles these. One frame stands for all below which nothing else is open; the others have one each.
+    /// Settles tags. One frame settles all tags without an open earlier tag; each other tag has a frame.
     fn settle(&mut self, tags: &BTreeSet<u64>) -> Vec<Step> {
         self.beyond.extend(tags);
         while self.beyond.remove(&(self.up_to + 1)) {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn one_frame_settles_what_nothing_open_precedes() {
+    fn one_frame_settles_all_tags_without_open_predecessors() {
         let leases = leases(10);
         leases.take(8);
         assert_eq!(leases.settle(&receipts([2, 4])), (vec![(2, false), (4, false)], vec![]));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_is_worth_something_once_and_on_its_connection() {
+    fn receipt_is_valid_once_and_on_its_connection() {
         let leases = leases(3);
         leases.take(2);
         let other = Receipt::numbered(1, 6);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_subscription_fits_what_is_held_and_wanted() {
+    fn subscription_fits_held_and_requested_messages() {
         let leases = leases(0);
         assert_eq!(leases.fit(), Fit::Right);
         let wish = leases.want(8);

@@ -19,7 +19,7 @@ use crate::Error;
 
 /// Written to disk before it is confirmed.
 const PERSISTENT: u8 = 2;
-/// Messages and bytes that are on their way to the broker at a time, copies included.
+/// Limits of the messages and bytes that are in flight to the broker at a time, copies included.
 const BURST_MESSAGES_MAX: usize = 1024;
 const BURST_BYTES_MAX: usize = 16 << 20;
 
@@ -29,7 +29,7 @@ pub(super) struct Session {
     pub leases: Arc<Leases>,
     pub subscription: Arc<Subscription>,
     publishing: tokio::sync::Mutex<Channel>,
-    /// Held while messages are queued: the broker must see them in the order in which they were numbered.
+    /// Held while frames of messages are queued, because the broker must get them in the order of their numbers.
     order: Mutex<()>,
     connection: Connection,
     _keeper: AbortOnDropHandle<()>,
@@ -37,24 +37,23 @@ pub(super) struct Session {
 
 /// Why messages were not sent.
 pub(super) enum Unsent {
-    /// These were not confirmed before the connection broke, and may have arrived.
+    /// The connection broke before these were confirmed; they may have arrived.
     Broken(Vec<Bytes>, lapin::Error),
-    /// The broker does not take them.
+    /// The broker rejects them.
     Refused(String),
-    /// The broker cannot take them now.
+    /// The broker cannot accept them now.
     NotNow,
 }
 
 impl Session {
-    /// Connects. With `declare` the queue and its dead-letter queue are made, otherwise they must be there.
+    /// Connects. With `declare`, creates the queue and its dead-letter queue; otherwise they must exist.
     pub async fn connect(
         address: &Address,
         options: &RabbitOptions,
         generation: u32,
         declare: bool,
     ) -> Result<Self, Error> {
-        let runtime =
-            lapin::runtime::default_runtime().map_err(|error| explain(address, During::Connecting, &error))?;
+        let runtime = lapin::runtime::default_runtime().map_err(|error| explain(address, During::Connecting, error))?;
         let name = format!("gristmill {}", options.name);
         let connection = ConnectionBuilder::new_with_runtime(runtime)
             .with_uri(address.uri.clone())
@@ -62,10 +61,10 @@ impl Session {
             .with_properties(ConnectionProperties::default().with_connection_name(name.into()))
             .connect()
             .await
-            .map_err(|error| explain(address, During::Connecting, &error))?;
+            .map_err(|error| explain(address, During::Connecting, error))?;
         let during = if declare { During::Declaring } else { During::Looking };
         let session = Self::open(connection, options, generation, declare).await;
-        session.map_err(|error| explain(address, during, &error))
+        session.map_err(|error| explain(address, during, error))
     }
 
     async fn open(
@@ -89,7 +88,7 @@ impl Session {
         Ok(Self { leases, subscription, publishing, order: Mutex::default(), connection, _keeper: keeper })
     }
 
-    /// Whether leases still hold. When they do not, they never will again.
+    /// Returns whether the leases are still valid. Lost leases never become valid again.
     pub fn is_alive(&self) -> bool {
         if self.leases.ended().is_some() {
             return false;
@@ -101,12 +100,12 @@ impl Session {
         alive
     }
 
-    /// The broker is short of memory or disk and takes nothing.
+    /// Returns whether the broker accepts nothing because it is short of memory or disk.
     pub fn is_blocked(&self) -> bool {
         self.connection.status().blocked()
     }
 
-    /// The channel for everything but messages that are received: it may break without ending a lease.
+    /// Returns the channel for everything except received messages: it may break without ending a lease.
     async fn channel(&self) -> lapin::Result<Channel> {
         let mut channel = self.publishing.lock().await;
         if !channel.status().connected() {
@@ -157,7 +156,7 @@ impl Session {
         }
     }
 
-    /// Queues messages without anything in between.
+    /// Queues the frames of messages without other frames in between.
     fn publish<'a>(
         &self,
         channel: &'a Channel,
@@ -175,32 +174,32 @@ impl Session {
         frames
     }
 
-    /// How many messages are ready.
+    /// Returns the number of ready messages.
     pub async fn ready(&self, queue: &str) -> lapin::Result<u64> {
         let channel = self.channel().await?;
         declare_queue(&channel, queue, false, FieldTable::default()).await
     }
 
-    /// Deletes the messages that nobody holds.
+    /// Deletes the messages that no consumer holds.
     pub async fn purge(&self, queue: &str) -> lapin::Result<()> {
         self.channel().await?.queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
         self.subscription.acknowledge_arrived().await
     }
 
-    /// Says good-bye, after everything that was written before.
+    /// Closes the connection after all frames written before.
     pub async fn close(&self) -> lapin::Result<()> {
         self.leases.end("the queue was closed", false);
         self.connection.close(200, "done".into()).await
     }
 }
 
-/// The broker closes the channel with this when a message is larger than its `max_message_size`. Otherwise: the
-/// connection broke, and there is no confirmation.
+/// Fails if the broker closed the channel because a message exceeds its `max_message_size`. Otherwise the
+/// connection broke, and the message has no confirmation.
 fn refused_size(error: &lapin::Error) -> Result<Option<lapin::PublisherConfirm>, Unsent> {
     match reply(error) {
-        Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)) => Err(Unsent::Refused(format!(
-            "the broker takes no message that large; raise its max_message_size ({error})"
-        ))),
+        Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)) => {
+            Err(Unsent::Refused(format!("a message exceeds the broker's limit; raise its max_message_size ({error})")))
+        }
         _ => Ok(None),
     }
 }
@@ -211,7 +210,7 @@ async fn publishing_channel(connection: &Connection) -> lapin::Result<Channel> {
     Ok(channel)
 }
 
-/// Makes the queue, or only looks whether it is there. Returns how many messages are ready.
+/// Creates the queue, or only checks that it exists. Returns the number of ready messages.
 async fn declare_queue(channel: &Channel, name: &str, declare: bool, arguments: FieldTable) -> lapin::Result<u64> {
     let options = QueueDeclareOptions { passive: !declare, durable: true, ..QueueDeclareOptions::default() };
     Ok(channel.queue_declare(name.into(), options, arguments).await?.message_count().into())
@@ -234,12 +233,13 @@ fn arguments(options: &RabbitOptions, dead_letters: Option<&str>) -> FieldTable 
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Consumers keep their channel, and that keeps its connection. The request to close is queued at once.
+        // Consumers keep their channel open, and the channel keeps the connection open. This queues the request to
+        // close.
         drop(queued(Box::pin(self.connection.close(200, "dropped".into()))));
     }
 }
 
-/// Cuts what is to be sent so that no more than a burst is in memory twice.
+/// Splits bodies into bursts, so that at most one burst is in memory twice.
 fn bursts(mut bodies: &[Bytes]) -> impl Iterator<Item = &[Bytes]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;

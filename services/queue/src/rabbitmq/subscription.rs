@@ -1,8 +1,8 @@
-//! Keeps the broker sending as many messages as the queue's callers want to hold, and no more.
+//! Makes the broker send exactly as many messages as the callers of the queue request.
 //!
-//! A consumer of a quorum queue has a fixed prefetch, and there is none for a whole channel. So a larger wish adds a
-//! consumer beside the others, and a much smaller one replaces them all; messages of a consumer that is gone stay
-//! leased. All of it happens in one task of the connection, so a receive that is dropped leaves nothing half done.
+//! A consumer of a quorum queue has a fixed prefetch, and a channel as a whole has none. So a larger request adds a
+//! consumer, and a much smaller one replaces all consumers; messages of a canceled consumer stay
+//! leased. One task of the connection does all of this, so a dropped receive leaves nothing half done.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -26,16 +26,17 @@ use super::failure::{is_refusal, said};
 use super::leases::{Fit, Leases, Step};
 use crate::Receipt;
 
-/// Messages that nobody asks for go back after that time.
+/// Messages without a request return to the queue after this time.
 const IDLE_MAX: Duration = Duration::from_secs(5);
-/// More consumers than that are replaced by one. Until what they hold is settled, the broker sends too many.
+/// One consumer replaces more consumers than this. The broker sends too many messages until those of the old ones are
+/// settled.
 const CONSUMERS_MAX: usize = 16;
 
-/// How long the broker may take to send what there is room for.
+/// How long the broker may take to fill the prefetch.
 const SETTLE_MAX: Duration = Duration::from_millis(500);
-/// How long the broker may take to confirm what is sent back.
+/// How long the broker may take to confirm returned messages.
 const CONFIRM_MAX: Duration = Duration::from_secs(5);
-/// Deliveries of a message before it was sent back as a new one.
+/// Deliveries of a message before it returned as a new one.
 const DELIVERIES_BEFORE: &str = "x-gristmill-deliveries";
 /// Written to disk before it is confirmed.
 const PERSISTENT: u8 = 2;
@@ -47,10 +48,10 @@ pub(super) struct Subscription {
     pub leases: Arc<Leases>,
     queue: String,
     arguments: FieldTable,
-    /// Held while frames that settle are queued: the broker must see them in the order in which they were planned,
-    /// because one may stand for all before it.
+    /// Held while frames that settle are queued: the broker must get them in the planned order,
+    /// because one may include all tags before it.
     order: Mutex<()>,
-    /// Held while consumers end and what has arrived goes back.
+    /// Held while consumers end and waiting messages return to the queue.
     stopping: tokio::sync::Mutex<()>,
 }
 
@@ -59,7 +60,7 @@ struct Member {
     prefetch: u16,
 }
 
-/// What to do with messages.
+/// How to settle messages.
 #[derive(Clone, Copy)]
 enum Settle {
     Acknowledge,
@@ -75,7 +76,7 @@ impl Subscription {
         Self { channel, leases, queue, arguments, order: Mutex::default(), stopping: Default::default() }
     }
 
-    /// Keeps the consumers fitting until the connection ends.
+    /// Adapts the consumers to the requests until the connection ends.
     pub async fn keep(self: Arc<Self>) {
         if let Err(error) = self.fit().await {
             end(&self.leases, &error);
@@ -129,7 +130,7 @@ impl Subscription {
     async fn cancel(&self, members: &mut Vec<Member>) -> lapin::Result<()> {
         for Member { mut consumer, .. } in members.drain(..) {
             self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await?;
-            // What came after the request went past the delegate.
+            // Messages that arrive after the request bypass the delegate.
             while let Some(delivery) = consumer.next().await {
                 arrive(&self.leases, delivery?);
             }
@@ -145,8 +146,8 @@ impl Subscription {
         self.send_back().await
     }
 
-    /// Waits until the broker has nothing to send: the consumers are full, or there is nothing. A message that met the
-    /// end of its consumer on the way here would be returned by the broker itself, and counted.
+    /// Waits until the broker has nothing to send: the consumers are full, or the queue is empty. The broker itself
+    /// would return, and count, a message that is still on its way when its consumer ends.
     async fn settle_down(&self, members: &[Member]) -> lapin::Result<()> {
         let until = Instant::now() + SETTLE_MAX;
         while self.ready().await? > 0 && Instant::now() < until {
@@ -159,7 +160,8 @@ impl Subscription {
         Ok(())
     }
 
-    /// Waits until nothing is sent here that nobody wants, and everything that was has gone back.
+    /// Waits until the broker sends no unrequested messages any more, and those that it sent have returned to the
+    /// queue.
     pub async fn stopped(&self) {
         loop {
             let mut changed = std::pin::pin!(self.leases.changed.notified());
@@ -172,8 +174,8 @@ impl Subscription {
         let _stopping = self.stopping.lock().await;
     }
 
-    /// What has arrived and nobody has goes back as new messages. Were it returned, the broker would count a delivery
-    /// that nobody ever had; so its count travels with it instead.
+    /// Returns waiting messages as new messages. If they were rejected instead, the broker would count a delivery
+    /// that no caller had; so each carries its count.
     async fn send_back(&self) -> lapin::Result<()> {
         let arrived = self.leases.take_arrived();
         if arrived.is_empty() {
@@ -190,7 +192,7 @@ impl Subscription {
         written(frames).await
     }
 
-    /// Sends copies; says of each whether the broker has it.
+    /// Sends copies. Returns for each whether the broker has it.
     async fn sent_back(&self, arrived: &[(u64, Bytes, u32)]) -> Vec<bool> {
         let confirmed = async {
             self.channel.confirm_select(ConfirmSelectOptions::default()).await?;
@@ -210,29 +212,29 @@ impl Subscription {
             }
             Ok::<_, lapin::Error>(confirmed)
         };
-        // Whatever has come of it: what is not known to be there as a copy is returned.
+        // A message without a confirmed copy is rejected instead, whatever the reason.
         timeout(CONFIRM_MAX, confirmed).await.ok().and_then(Result::ok).unwrap_or_else(|| vec![false; arrived.len()])
     }
 
-    /// Acknowledges; returns the receipts that were lost.
+    /// Acknowledges messages. Returns the lost receipts.
     pub async fn acknowledge(&self, receipts: &[Receipt]) -> lapin::Result<Vec<Receipt>> {
         let (frames, lost) = self.queue_frames(Settle::Acknowledge, || self.leases.settle(receipts));
         written(frames).await.map(|()| lost)
     }
 
-    /// Acknowledges what has arrived and nobody has.
+    /// Acknowledges all waiting messages.
     pub async fn acknowledge_arrived(&self) -> lapin::Result<()> {
         let frames = self.queue_frames(Settle::Acknowledge, || (self.leases.settle_arrived(), ())).0;
         written(frames).await
     }
 
-    /// Gives messages back; those whose leases are lost were given back before.
+    /// Releases messages; those with lost leases have been released already.
     pub async fn release(&self, receipts: &[Receipt]) -> lapin::Result<()> {
         let frames = self.queue_frames(Settle::Release, || self.leases.settle(receipts)).0;
         written(frames).await
     }
 
-    /// Plans frames and queues them, without anything in between.
+    /// Plans frames and queues them without other frames in between.
     fn queue_frames<T>(&self, settle: Settle, plan: impl FnOnce() -> (Vec<Step>, T)) -> (Vec<Frame<'_>>, T) {
         let _order = self.order.lock().expect("no holder panics");
         let (steps, rest) = plan();
@@ -246,8 +248,8 @@ impl Subscription {
         (frames, rest)
     }
 
-    /// How many messages are ready in the queue. What the broker has sent here meanwhile has arrived: the second
-    /// question is answered after everything that it had to send when it answered the first.
+    /// Returns the number of ready messages in the queue. Messages that the broker sent meanwhile have arrived by then:
+    /// it answers the second question after everything that it had to send when it answered the first.
     pub async fn ready(&self) -> lapin::Result<usize> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let mut ready = 0;
@@ -263,15 +265,15 @@ fn capacity(members: &[Member]) -> usize {
     members.iter().map(|member| usize::from(member.prefetch)).sum()
 }
 
-/// Whole milliseconds, as the broker counts.
+/// Returns whole milliseconds, the unit of the broker.
 pub(super) fn milliseconds(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A frame that is queued; it ends when it is written.
+/// A queued frame, which completes once it is written.
 pub(super) type Frame<'a, T = ()> = Pin<Box<dyn Future<Output = lapin::Result<T>> + Send + 'a>>;
 
-/// Runs a call up to its first wait, which is when its frame is queued.
+/// Polls a call once, which queues its frame.
 pub(super) fn queued<T: Send + 'static>(mut frame: Frame<'_, T>) -> Frame<'_, T> {
     match frame.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Box::pin(std::future::ready(result)),
@@ -283,14 +285,16 @@ async fn written(frames: Vec<Frame<'_>>) -> lapin::Result<()> {
     join_all(frames).await.into_iter().collect()
 }
 
-/// Puts what a consumer gets where receivers look for it, in the order of arrival.
+/// Records the deliveries of a consumer in the order of arrival.
 struct Arrivals(Arc<Leases>);
 
 impl ConsumerDelegate for Arrivals {
     fn on_new_delivery(&self, delivery: DeliveryResult) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         match delivery {
             Ok(Some(delivery)) => arrive(&self.0, delivery),
-            Ok(None) => self.0.end("the broker ended the consumer: a lease was too long, or the queue is gone", false),
+            Ok(None) => {
+                self.0.end("the broker canceled the consumer: a lease was too long, or the queue was deleted", false)
+            }
             Err(error) => end(&self.0, &error),
         }
         Box::pin(std::future::ready(()))
@@ -306,9 +310,9 @@ fn end(leases: &Leases, error: &lapin::Error) {
     leases.end(said(error), is_refusal(error));
 }
 
-/// This delivery, and those that the broker says there were before. `x-delivery-count` counted every return to the
-/// queue until RabbitMQ 4.2; since 4.3 it counts failures alone, and `x-acquired-count` all deliveries. The larger one
-/// is right everywhere.
+/// Counts this delivery and those that the broker reports before it. Until RabbitMQ 4.2, `x-delivery-count` counted
+/// every return to the queue; since 4.3 it counts failures only, and `x-acquired-count` counts all deliveries. The
+/// larger one is correct for all versions.
 fn receive_count(delivery: &Delivery) -> u32 {
     let headers = delivery.properties.headers().as_ref();
     let count = |name: &str| headers.and_then(|headers| headers.inner().get(name)).and_then(number).unwrap_or(0);

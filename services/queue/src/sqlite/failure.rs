@@ -1,40 +1,41 @@
-//! What SQLite reports, said in words, with the path, and sorted by what to do next.
+//! Explains errors of SQLite: what happened, to which file, and what to do.
 
 use std::path::Path;
 
 use rusqlite::ErrorCode;
 
 use crate::Error;
+use crate::error::Cause;
 
-pub(super) fn misconfigured(path: &Path, reason: &str) -> Error {
-    Error::Misconfigured { queue: path.display().to_string(), reason: reason.to_owned() }
+pub(super) fn misconfigured(path: &Path, source: Cause) -> Error {
+    Error::Misconfigured { queue: path.display().to_string(), source }
 }
 
-pub(super) fn unavailable(path: &Path, reason: &str) -> Error {
-    Error::Unavailable { queue: path.display().to_string(), reason: reason.to_owned() }
+pub(super) fn unavailable(path: &Path, source: Cause) -> Error {
+    Error::Unavailable { queue: path.display().to_string(), source }
 }
 
 /// Translates an error of SQLite.
-pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
-    let reason = match error.sqlite_error_code() {
+pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
+    let words = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            return unavailable(path, "another process keeps the file locked; see which one holds it (`fuser`)");
+            let words = "another process keeps the file locked; find it with `fuser`";
+            return unavailable(path, Cause::new(words, error));
         }
-        Some(ErrorCode::DiskFull) => "the disk is full; free some space and run again",
+        Some(ErrorCode::DiskFull) => "the disk is full; free some space and run again".to_owned(),
+        // Growing the shared index beside the file fails like this, too, when the disk is full.
         Some(ErrorCode::SystemIoFailure) => {
-            // Growing the shared index next to the file fails like this too when there is no space left.
-            return misconfigured(
-                path,
-                &format!("reading or writing failed ({error}); check the disk, and the space left on it"),
-            );
+            format!("reading or writing failed ({error}); check the disk, and the space left on it")
         }
-        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => "the file cannot be written; check its permissions",
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            "the file cannot be written; check its permissions".to_owned()
+        }
         Some(ErrorCode::CannotOpen) => {
-            "the file cannot be opened or created; check that its folder exists and is writable"
+            "the file cannot be opened or created; check that its folder exists and is writable".to_owned()
         }
-        Some(ErrorCode::NotADatabase) => "it is not a queue file; choose another path",
-        Some(ErrorCode::DatabaseCorrupt) => "the file is damaged; move it away and run again",
-        _ => return misconfigured(path, &error.to_string()),
+        Some(ErrorCode::NotADatabase) => "it is not a queue file; choose another path".to_owned(),
+        Some(ErrorCode::DatabaseCorrupt) => "the file is damaged; move it away and run again".to_owned(),
+        _ => error.to_string(),
     };
-    misconfigured(path, reason)
+    misconfigured(path, Cause::new(words, error))
 }

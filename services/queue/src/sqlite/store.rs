@@ -1,11 +1,11 @@
-//! The file: its schema, and every statement that is ever run on it.
+//! The file: its schema, and every statement that runs on it.
 //!
-//! One table and its index, and a table for large bodies. `visible_at` says when a message may be received: long ago
-//! (new or released), later because it was sent with a delay (`receive_count` 0), or later because it is leased. The
-//! index is the order of claims.
+//! There is one table with its index, and a table for large bodies. `visible_at` is the time from which a message may
+//! be received: in the past (new or released), or in the future because of a delay (`receive_count` 0) or a lease. The
+//! index defines the order of claims.
 //!
-//! SQLite reads a whole row to change a column of it. So the row of a message that is claimed, extended and released
-//! holds its body only if that is small.
+//! SQLite reads a whole row to change one of its columns. So the row that changes with every claim, extension and
+//! release contains the body only if it is small.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,13 +25,13 @@ pub(super) struct Store {
     clock: Clock,
 }
 
-/// What a file is before it is used.
+/// What a file contains when it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileKind {
     Empty,
-    /// A queue, in the form that this build knows.
+    /// A queue with the schema of this build.
     Queue,
-    /// A queue of a build that had no table for large bodies.
+    /// A queue of an earlier build, which had no table for large bodies.
     Former,
     Other,
     ReadOnly,
@@ -42,7 +42,7 @@ const APPLICATION_ID: i32 = 0x476d_5175;
 const SCHEMA_VERSION: i32 = 2;
 const FORMER_SCHEMA_VERSION: i32 = 1;
 
-/// Ids are never used twice (AUTOINCREMENT), so a receipt (id, delivery) names one delivery for ever.
+/// Ids are never reused (AUTOINCREMENT), so a receipt (id, delivery) identifies one delivery permanently.
 const SCHEMA: &str = "
     CREATE TABLE message (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -53,22 +53,22 @@ const SCHEMA: &str = "
     CREATE INDEX message_by_visible_at ON message (visible_at);
 ";
 
-/// What a queue of a former build lacks. The `body` of a message that has one here is empty.
+/// The table that queues of earlier builds lack. A message with a row here has an empty `body`.
 const SCHEMA_OF_LARGE_BODIES: &str = "CREATE TABLE large_body (id INTEGER PRIMARY KEY, body BLOB NOT NULL)";
 
-/// From this size on a body has a row of its own: half a page.
+/// From this size on, a body has its own row: half a page.
 const LARGE_BODY_BYTES: usize = 4096;
 
-/// `visible_at` of a message that anyone may have now. In the past (2004), so that new messages come first and in the
-/// order of their ids; and as long in the file as any date of today (6 bytes), so that claiming a message overwrites
-/// its row in place, without moving the body.
+/// `visible_at` of a message that is visible now. In the past (2004), so that new messages come first and in the
+/// order of their ids, and stored with the same length as current dates (6 bytes), so that a claim overwrites
+/// the row in place, without moving the body.
 const VISIBLE_NOW: i64 = 1 << 40;
 
-/// Pages of 8 KiB between two checkpoints: 16 MiB, so that the file is synced some times a second at full speed.
+/// Pages of 8 KiB between two checkpoints: 16 MiB, so that the file is synced a few times a second at full speed.
 const CHECKPOINT_PAGES: i32 = 2048;
 
-/// A claim ends with the message that reaches this, so that a receiver who asks for many messages gets no more memory
-/// than it needs to be busy.
+/// A claim ends with the message that reaches this size, which bounds the memory of a receiver that requests many
+/// messages.
 const CLAIM_BYTES_MAX: usize = 16 << 20;
 
 const INSERT: &str = "INSERT INTO message (visible_at, receive_count, body) VALUES (?1, 0, ?2)";
@@ -97,21 +97,21 @@ const PURGE_LARGE_BODIES: &str = "DELETE FROM large_body";
 impl Store {
     pub(super) fn open(path: &Path, options: SqliteOptions) -> Result<Self, Error> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, &error))?;
+        let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
         let store = Self { connection, clock: options.clock.clone() };
-        match store.prepare_file(&options).map_err(|error| explain(path, &error))? {
+        match store.prepare_file(&options).map_err(|error| explain(path, error))? {
             FileKind::Queue => Ok(store),
-            FileKind::ReadOnly => Err(misconfigured(path, "the file cannot be written; check its permissions")),
+            FileKind::ReadOnly => Err(misconfigured(path, "the file cannot be written; check its permissions".into())),
             FileKind::Empty | FileKind::Former | FileKind::Other => {
-                Err(misconfigured(path, "it is a database of something else; choose another path"))
+                Err(misconfigured(path, "it is a database of something else; choose another path".into()))
             }
         }
     }
 
-    /// Makes a queue of an empty file. A file that is something else is not touched.
+    /// Turns an empty file into a queue. Leaves any other file unchanged.
     fn prepare_file(&self, options: &SqliteOptions) -> rusqlite::Result<FileKind> {
         self.connection.busy_timeout(options.lock_wait_max)?;
-        // One transaction: another process that makes the queue at this moment is seen as before it or after it.
+        // One transaction, so that this process sees all or nothing of a queue that another process creates right now.
         self.run("BEGIN")?;
         let kind = self.file_kind()?;
         self.run("COMMIT")?;
@@ -120,7 +120,7 @@ impl Store {
         }
         configure(&self.connection, options)?;
         self.in_transaction(|store| {
-            // Another process may have been quicker.
+            // Another process may have been faster.
             let kind = store.file_kind()?;
             if kind == FileKind::Empty {
                 store.connection.execute_batch(SCHEMA)?;
@@ -147,11 +147,11 @@ impl Store {
         })
     }
 
-    /// Runs `work` as one transaction that holds the write lock from its start.
+    /// Runs `work` as one transaction that holds the write lock from the start.
     pub(super) fn in_transaction<T>(&self, work: impl FnOnce(&Self) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
         self.run("BEGIN IMMEDIATE")?;
         let result = work(self).and_then(|value| self.run("COMMIT").map(|()| value));
-        // Some failures have ended the transaction already; the first failure is the one to report.
+        // Some failures end the transaction themselves; the first failure is the one to report.
         if result.is_err() && !self.connection.is_autocommit() {
             let _ = self.run("ROLLBACK");
         }
@@ -176,7 +176,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a claim would find a message.
+    /// Returns whether a claim would find a message.
     pub(super) fn has_visible(&self) -> rusqlite::Result<bool> {
         let next: Option<i64> = self.connection.prepare_cached(NEXT_VISIBLE)?.query_row([], |row| row.get(0))?;
         Ok(next.is_some_and(|visible_at| visible_at <= self.now()))
@@ -206,7 +206,7 @@ impl Store {
         Ok(deliveries)
     }
 
-    /// Takes back claims that reached nobody, as if they had not been made.
+    /// Undoes claims that reached no receiver, including their counts.
     pub(super) fn unclaim(&self, receipts: &[Receipt]) -> rusqlite::Result<()> {
         let mut unclaim = self.connection.prepare_cached(UNCLAIM)?;
         for receipt in receipts {
@@ -282,13 +282,13 @@ impl Store {
         self.run(PURGE_LARGE_BODIES)
     }
 
-    /// Never before [`VISIBLE_NOW`], even on a machine that believes it is 1970.
+    /// Returns the current time, but never a time before [`VISIBLE_NOW`], even if the machine's clock shows 1970.
     fn now(&self) -> i64 {
         self.clock.now_milliseconds().max(VISIBLE_NOW)
     }
 }
 
-/// The body of a message, from the column of large ones where there is one.
+/// Returns the body of a message, from the table of large bodies if it has a row there.
 fn body(row: &Row<'_>, column: usize, large: usize) -> rusqlite::Result<Bytes> {
     let body = match row.get_ref(large)? {
         ValueRef::Null => row.get_ref(column)?,
@@ -310,7 +310,7 @@ fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Resu
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)
 }
 
-/// SQLite does not wait for the lock that this needs when another process opens the new file at the same moment.
+/// Sets WAL mode. SQLite itself does not wait for the necessary lock while another process opens the new file.
 fn use_write_ahead_log(connection: &Connection, lock_wait_max: Duration) -> rusqlite::Result<()> {
     let give_up = Instant::now() + lock_wait_max;
     loop {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn every_statement_finds_its_rows_by_an_index() {
+    fn statements_find_rows_by_index() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = open(&folder);
         let visible = "SEARCH message USING INDEX message_by_visible_at (visible_at<?)\n\
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn full_durability_waits_for_the_disk_at_every_commit() {
+    fn full_durability_syncs_every_commit() {
         let folder = tempfile::tempdir().expect("a folder");
         for (durability, expected) in [(Durability::Normal, 1), (Durability::Full, 2)] {
             let options = SqliteOptions { durability, ..SqliteOptions::default() };
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn claiming_and_extending_leave_large_bodies_where_they_are() {
+    fn claims_and_extensions_do_not_rewrite_large_bodies() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = open(&folder);
         store.send(&[Message::new(vec![1; 2_000_000], "job")]).expect("sends");
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_of_any_size_comes_back_and_goes_with_its_message() {
+    fn body_of_any_size_is_stored_and_removed_with_its_message() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = open(&folder);
         let bodies: Vec<_> = [0, 1, LARGE_BODY_BYTES - 1, LARGE_BODY_BYTES, 1_000_000].map(|size| vec![7; size]).into();
@@ -406,18 +406,18 @@ mod tests {
         assert_eq!(large_bodies(&store), 2);
         let receipts: Vec<_> = deliveries.into_iter().map(|delivery| delivery.receipt).collect();
         store.acknowledge(&receipts[..4]).expect("acknowledges");
-        assert_eq!(large_bodies(&store), 1, "one of them is not acknowledged");
+        assert_eq!(large_bodies(&store), 1, "the other is not acknowledged");
         store.release(&receipts[4..]).expect("releases");
         let again = store.claim(1, minute).expect("claims").remove(0);
         store.acknowledge(&receipts[4..]).expect("too late");
-        assert_eq!(large_bodies(&store), 1, "somebody else has it");
+        assert_eq!(large_bodies(&store), 1, "another receiver holds it");
         assert_eq!(again.body, bodies[4]);
         store.purge().expect("purges");
         assert_eq!(large_bodies(&store), 0);
     }
 
     #[test]
-    fn a_queue_of_a_former_build_goes_on() {
+    fn queue_of_an_earlier_build_is_upgraded() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("queue.db");
         let former = Connection::open(&path).expect("opens");
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_ends_when_it_has_bytes_enough() {
+    fn claim_stops_at_its_size_limit() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = open(&folder);
         store.send(&vec![Message::new(vec![1; CLAIM_BYTES_MAX / 4], "job"); 6]).expect("sends");
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_fails_the_transaction_and_nothing_else() {
+    fn full_disk_fails_one_transaction_only() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = open(&folder);
         let path = folder.path().join("queue.db");
@@ -460,11 +460,11 @@ mod tests {
         let large = Message::new(vec![0; 1 << 20], "job");
         let error =
             store.in_transaction(|store| store.send(&[small.clone(), large.clone()])).expect_err("does not fit");
-        let error = explain(&path, &error);
+        let error = explain(&path, error);
         assert!(matches!(&error, Error::Misconfigured { .. }), "{error:?}");
         let expected =
             format!("queue {} cannot be used: the disk is full; free some space and run again", path.display());
-        assert_eq!(error.to_string(), expected);
+        assert_eq!(format!("{error:#}"), expected);
         assert_eq!(store.claim(10, Duration::from_secs(60)).expect("still works").len(), 1);
     }
 }

@@ -1,5 +1,5 @@
-//! The thread that owns the connection: it takes every call that waits, runs them all as one transaction, and answers
-//! them after the commit. So a commit is shared by all who wait for it, however many they are.
+//! The thread that owns the connection: it takes all waiting calls, runs them as one transaction, and answers
+//! them after the commit. Any number of waiting calls thus share one commit.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
@@ -11,11 +11,11 @@ use super::failure::explain;
 use super::store::Store;
 use crate::{Delivery, Error, Receipt, Receive};
 
-/// How often a waiting receiver looks for what another process has sent, and for leases that have lapsed. Sends of
-/// this process wake it at once.
+/// Interval at which a waiting receiver checks for messages of other processes and for expired leases. A send of
+/// this process wakes it immediately.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Where calls are left for the thread.
+/// The calls that wait for the thread.
 #[derive(Default)]
 pub(super) struct Mailbox {
     state: Mutex<MailboxState>,
@@ -30,7 +30,7 @@ struct MailboxState {
 }
 
 impl Mailbox {
-    /// Leaves a job. Once the mailbox is closed the job is dropped, and with it the way to its answer.
+    /// Adds a job. A closed mailbox drops the job, and with it the channel for its answer.
     pub(super) fn push(&self, job: Box<dyn Job>) {
         self.change(|state| {
             if !state.closed {
@@ -47,7 +47,7 @@ impl Mailbox {
         });
     }
 
-    /// Lets the thread finish what is there, and end.
+    /// Lets the thread finish the waiting calls, and end.
     pub(super) fn close(&self) {
         self.change(|state| state.closed = true);
     }
@@ -57,7 +57,7 @@ impl Mailbox {
         self.changed.notify_one();
     }
 
-    /// Waits until there is something or `until` has come, and takes everything.
+    /// Waits for calls, at most until `until`, and takes them all.
     fn take(&self, until: Option<Instant>) -> MailboxState {
         let mut state = self.state.lock().expect("no holder panics");
         while state.jobs.is_empty() && state.receivers.is_empty() && !state.closed {
@@ -72,7 +72,7 @@ impl Mailbox {
     }
 }
 
-/// One call, to be run within a transaction and answered after it.
+/// One call, which runs within a transaction and is answered after it.
 pub(super) trait Job: Send {
     fn run(&mut self, store: &Store) -> rusqlite::Result<()>;
     fn answer(self: Box<Self>, outcome: Result<(), Error>);
@@ -108,7 +108,7 @@ where
 
     fn answer(self: Box<Self>, outcome: Result<(), Error>) {
         let Self { value, answer, .. } = *self;
-        // Who asked may have stopped waiting.
+        // The caller may have stopped waiting.
         let _ = answer.send(outcome.map(|()| value.expect("a committed job has run")));
     }
 }
@@ -120,8 +120,8 @@ pub(super) struct Receiver {
     pub(super) answer: oneshot::Sender<Result<Claimed, Error>>,
 }
 
-/// Claimed messages on their way to the receiver. Dropped on the way, because the receiver stopped waiting, they go
-/// back into the queue.
+/// Claimed messages on their way to the receiver. If they are dropped because the receiver stopped waiting, they return
+/// to the queue.
 pub(super) struct Claimed {
     deliveries: Vec<Delivery>,
     mailbox: Arc<Mailbox>,
@@ -142,7 +142,7 @@ impl Drop for Claimed {
     }
 }
 
-/// What the thread works with.
+/// The state of the thread.
 pub(super) struct QueueThread {
     pub(super) store: Store,
     pub(super) path: PathBuf,
@@ -167,13 +167,13 @@ impl QueueThread {
         }
     }
 
-    /// Runs the jobs, then gives the waiting receivers what is visible.
+    /// Runs the jobs, then claims visible messages for the waiting receivers.
     fn serve(&mut self, mut jobs: Vec<Box<dyn Job>>) {
         let worthwhile = if jobs.is_empty() { self.has_awaited_message() } else { Ok(true) };
         match worthwhile {
             Ok(true) => {}
             Ok(false) => return,
-            Err(error) => return self.fail(jobs, &error),
+            Err(error) => return self.fail(jobs, error),
         }
         let claimed = self.store.in_transaction(|store| {
             for job in &mut jobs {
@@ -189,24 +189,24 @@ impl QueueThread {
             Ok(claimed)
         });
         match claimed {
-            Err(error) => self.fail(jobs, &error),
+            Err(error) => self.fail(jobs, error),
             Ok(claimed) => {
                 jobs.into_iter().for_each(|job| job.answer(Ok(())));
                 for (receiver, deliveries) in self.waiting.drain(..claimed.len()).zip(claimed) {
                     let claimed = Claimed { deliveries, mailbox: self.mailbox.clone() };
-                    // If the receiver is gone, the claim is dropped and thereby undone.
+                    // If the receiver has gone, dropping the claim undoes it.
                     let _ = receiver.answer.send(Ok(claimed));
                 }
             }
         }
     }
 
-    /// Looking needs no write lock, and mostly there is nothing.
+    /// Checks for a message for a waiting receiver. This needs no write lock, and usually finds nothing.
     fn has_awaited_message(&self) -> rusqlite::Result<bool> {
         Ok(!self.waiting.is_empty() && self.store.has_visible()?)
     }
 
-    /// Answers the receivers that have waited long enough.
+    /// Answers the receivers whose deadline has passed.
     fn expire(&mut self) {
         let now = Instant::now();
         for receiver in self.waiting.extract_if(.., |receiver| receiver.deadline <= now) {
@@ -214,7 +214,7 @@ impl QueueThread {
         }
     }
 
-    fn fail(&mut self, jobs: Vec<Box<dyn Job>>, error: &rusqlite::Error) {
+    fn fail(&mut self, jobs: Vec<Box<dyn Job>>, error: rusqlite::Error) {
         let error = explain(&self.path, error);
         jobs.into_iter().for_each(|job| job.answer(Err(error.clone())));
         for receiver in self.waiting.drain(..) {
@@ -224,7 +224,7 @@ impl QueueThread {
 }
 
 impl Drop for QueueThread {
-    /// However the thread ends: nobody waits for it any longer.
+    /// No call waits for a thread that has ended, for whatever reason.
     fn drop(&mut self) {
         self.mailbox.close();
         drop(self.mailbox.take(None));

@@ -1,4 +1,4 @@
-//! Queues before anything is sent: found or created, and what the service knows about them.
+//! Finds, creates and describes queues.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,38 +13,38 @@ use super::service::{REQUEST_TIME, Retries, answer, connect, persist};
 use super::{Inner, SqsOptions, SqsQueue, region};
 use crate::{Depth, Error};
 
-/// The longest that SQS keeps a message: a job may wait for its fleet.
+/// How long SQS keeps a message, the maximum: a job may wait for its fleet.
 const RETENTION: Duration = Duration::from_secs(14 * 24 * 3600);
-/// For who receives without saying how long; everybody here says it.
+/// Default lease of receivers that do not request one; all receivers here do.
 const VISIBILITY: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_secs(20);
 /// Receives after which SQS itself moves a message to the dead letters. The engine limits lost deliveries much
-/// earlier and by its own count, so this is only for messages that it does not even get to read.
+/// earlier and by its own count, so this limit only concerns messages that it never gets to read.
 const RECEIVES_MAX: u32 = 100;
-/// If the service does not say what it carries.
+/// Assumed limit of messages if the service reports none.
 const MESSAGE_BYTES_DEFAULT: usize = 256 << 10;
 
-/// What the service knows about a queue.
+/// The attributes of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqsAttributes {
     /// Its full name.
     pub arn: String,
-    /// How long a message is kept that nobody acknowledges.
+    /// How long the service keeps an unacknowledged message.
     pub retention: Duration,
-    /// How long a lease is if who receives does not say.
+    /// The lease of a receiver that does not request one.
     pub visibility: Duration,
-    /// What an encoded body may measure.
+    /// The largest encoded body.
     pub message_bytes_max: usize,
-    /// Where messages go that are received too often.
+    /// Destination of messages that are received too often.
     pub redrive: Option<Redrive>,
 }
 
-/// Where messages go that are received too often.
+/// The destination of messages that are received too often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redrive {
     /// The full name of the queue that gets them.
     pub dead_letters_arn: String,
-    /// After how many receives.
+    /// Number of receives after which a message moves.
     pub receive_count_max: u32,
 }
 
@@ -60,8 +60,8 @@ pub struct SqsTarget {
 }
 
 impl SqsTarget {
-    /// Opens the queues, over one client. With `create`, those that do not exist are created: tasks and results with
-    /// dead letters as theirs; queues that exist are left as they are.
+    /// Opens the queues with one client. With `create`, creates those that do not exist: tasks and results with
+    /// the dead-letter queue; existing queues stay unchanged.
     pub async fn open(options: SqsOptions) -> Result<Self, Error> {
         let client = connect(&options).await?;
         let SqsOptions { queue: prefix, create, .. } = options;
@@ -85,19 +85,18 @@ impl SqsTarget {
 }
 
 impl SqsQueue {
-    /// Opens a queue, and creates it with that redrive policy if it does not exist.
+    /// Opens a queue. With `create`, creates it with that redrive policy if it does not exist.
     pub(super) async fn open_with(client: Client, queue: &str, create: Option<Option<Redrive>>) -> Result<Self, Error> {
         let name = queue.rsplit('/').next().unwrap_or(queue).to_owned();
         let explained = |failure: Failure| failure.explain(&name, region(&client));
         if client.config().region().is_none() {
-            let reason =
-                "there is no AWS region; set AWS_REGION, `region` of the target, or a region in the AWS profile"
-                    .to_owned();
-            return Err(Error::Misconfigured { queue: name, reason });
+            let source =
+                "there is no AWS region; set AWS_REGION, `region` of the target, or a region in the AWS profile".into();
+            return Err(Error::Misconfigured { queue: name, source });
         }
         if name.ends_with(".fifo") {
-            let reason = "it is a FIFO queue, which holds back the messages of a job; use a standard queue".to_owned();
-            return Err(Error::Misconfigured { queue: name, reason });
+            let source = "it is a FIFO queue, which holds back the messages of a job; use a standard queue".into();
+            return Err(Error::Misconfigured { queue: name, source });
         }
         let found = if is_url(queue) {
             look(&client, queue).await.map(|_| queue.to_owned())
@@ -114,9 +113,9 @@ impl SqsQueue {
         let attributes = loop {
             match look(&client, &url).await {
                 Ok((attributes, _)) => break attributes,
-                // It takes a moment until a new queue is known everywhere.
+                // A new queue takes a moment to become known everywhere.
                 Err(Failure::NoQueue) if created => {
-                    let unknown = Failure::Passing("it was created, but is not there yet".to_owned());
+                    let unknown = Failure::Passing("it was created, but does not exist yet".into());
                     retries.pause(unknown).await.map_err(&explained)?;
                 }
                 Err(failure) => return Err(explained(failure)),
@@ -135,7 +134,7 @@ fn is_url(queue: &str) -> bool {
 async fn find(client: &Client, name: &str) -> Result<String, Failure> {
     let request = || answer("GetQueueUrl", REQUEST_TIME, client.get_queue_url().queue_name(name).send());
     let found = persist(request).await?;
-    found.queue_url.ok_or_else(|| Failure::Lasting("GetQueueUrl was answered without one".to_owned()))
+    found.queue_url.ok_or_else(|| Failure::Lasting("GetQueueUrl returned no URL".into()))
 }
 
 async fn create(client: &Client, name: &str, redrive: Option<&Redrive>) -> Result<String, Failure> {
@@ -157,15 +156,13 @@ async fn create(client: &Client, name: &str, redrive: Option<&Redrive>) -> Resul
         answer("CreateQueue", REQUEST_TIME, request.send())
     };
     match persist(request).await {
-        Ok(created) => {
-            created.queue_url.ok_or_else(|| Failure::Lasting("CreateQueue was answered without a URL".to_owned()))
-        }
-        // Somebody else may have created it meanwhile, with other attributes.
+        Ok(created) => created.queue_url.ok_or_else(|| Failure::Lasting("CreateQueue returned no URL".into())),
+        // Another process may have created it meanwhile, with other attributes.
         Err(failure) => find(client, name).await.map_err(|_| failure),
     }
 }
 
-/// Asks for everything that is known about a queue.
+/// Requests all attributes of a queue.
 pub(super) async fn look(client: &Client, url: &str) -> Result<(SqsAttributes, Depth), Failure> {
     use QueueAttributeName as Name;
     let request = || {

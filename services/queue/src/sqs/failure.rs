@@ -1,4 +1,4 @@
-//! What the service answers, sorted by what to do next, in words for who has to do it.
+//! Classifies answers of the service by what to do next, and explains them.
 
 use std::error::Error as StdError;
 
@@ -7,80 +7,85 @@ use aws_sdk_sqs::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::BatchResultErrorEntry;
 
 use crate::Error;
+use crate::error::Cause;
 
 /// Why a request failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Failure {
-    /// Throttled, out of order or out of reach: the same request may succeed later.
-    Passing(String),
-    /// There is no such queue.
+    /// Throttled, out of order or unreachable: the same request may succeed later.
+    Passing(Cause),
+    /// The queue does not exist.
     NoQueue,
-    /// Nothing helps until somebody changes something.
-    Lasting(String),
+    /// No request succeeds until a person changes something.
+    Lasting(Cause),
 }
 
 impl Failure {
-    /// As an error of the queue.
+    /// Returns the failure as an error of the queue.
     pub fn explain(self, queue: &str, region: &str) -> Error {
         let queue = queue.to_owned();
         match self {
-            Self::Passing(reason) => Error::Unavailable { queue, reason },
-            Self::Lasting(reason) => Error::Misconfigured { queue, reason },
+            Self::Passing(source) => Error::Unavailable { queue, source },
+            Self::Lasting(source) => Error::Misconfigured { queue, source },
             Self::NoQueue => {
-                let reason = format!(
+                let words = format!(
                     "it does not exist in region {region}; create it, or check the queue's name, the region and the \
                      account"
                 );
-                Error::Misconfigured { queue, reason }
+                Error::Misconfigured { queue, source: words.into() }
             }
         }
     }
 }
 
-/// What became of one entry of a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The result of one failed entry of a batch.
+#[derive(Clone, Debug)]
 pub(super) enum Verdict {
-    /// Its receipt is worth nothing any more.
+    /// Its receipt is no longer valid.
     Lost,
     Failed(Failure),
 }
 
-/// Sorts the failure of one request.
+/// Classifies the failure of one request.
 pub(super) fn of_request<E, R>(action: &str, error: SdkError<E, R>) -> Failure
 where
     E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
     R: std::fmt::Debug + Http + Send + Sync + 'static,
 {
-    match &error {
+    let (is_lasting, words) = match &error {
+        // The words are those of the service. Its error is not kept: its debug form may contain what was signed.
         SdkError::ServiceError(answer) => {
             let (code, words) = (answer.err().code().unwrap_or_default(), answer.err().message().unwrap_or_default());
-            of_answer(action, answer.raw().status(), code, words)
+            return of_answer(action, answer.raw().status(), code, words);
         }
         SdkError::ResponseError(answer) => {
-            Failure::Passing(format!("{action} was answered with HTTP status {}, unreadable", answer.raw().status()))
+            let status = answer.raw().status();
+            return Failure::Passing(format!("{action} was answered with HTTP status {status}, unreadable").into());
         }
-        SdkError::TimeoutError(_) => Failure::Passing(format!("{action} was not answered in time")),
+        SdkError::TimeoutError(_) => (false, format!("{action} was not answered in time")),
         SdkError::DispatchFailure(_) | SdkError::ConstructionFailure(_) => match credentials_error(&error) {
-            Some(CredentialsError::CredentialsNotLoaded(_)) => Failure::Lasting(
-                "there are no AWS credentials; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
-                 give this machine a role"
-                    .to_owned(),
-            ),
-            Some(error) if matches!(error, CredentialsError::InvalidConfiguration(_)) => {
-                Failure::Lasting(format!("the AWS settings cannot be used: {}", one_line(&chain(error))))
+            Some(CredentialsError::CredentialsNotLoaded(_)) => {
+                let remedy =
+                    "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role";
+                (true, format!("there are no AWS credentials; {remedy}"))
             }
-            Some(error) => Failure::Passing(format!("no AWS credentials now: {}", one_line(&chain(error)))),
-            None if matches!(error, SdkError::ConstructionFailure(_)) => Failure::Lasting(format!(
-                "the request cannot be made: {}; check the AWS settings",
-                one_line(&DisplayErrorContext(&error).to_string())
-            )),
-            None => Failure::Passing(format!("no connection: {}", one_line(&chain(&error)))),
+            Some(error) if matches!(error, CredentialsError::InvalidConfiguration(_)) => {
+                (true, format!("the AWS settings cannot be used: {}", one_line(&chain(error))))
+            }
+            Some(error) => (false, format!("no AWS credentials now: {}", one_line(&chain(error)))),
+            None if matches!(error, SdkError::ConstructionFailure(_)) => {
+                let shown = DisplayErrorContext(&error).to_string();
+                (true, format!("the request cannot be made: {}; check the AWS settings", one_line(&shown)))
+            }
+            None => (false, format!("no connection: {}", one_line(&chain(&error)))),
         },
-        _ => Failure::Passing(one_line(&chain(&error))),
-    }
+        _ => (false, one_line(&chain(&error))),
+    };
+    let cause = Cause::new(words, error);
+    if is_lasting { Failure::Lasting(cause) } else { Failure::Passing(cause) }
 }
 
-/// The status line, whatever the type of the response.
+/// The status of a response of any type.
 pub(super) trait Http {
     fn status(&self) -> u16;
 }
@@ -91,12 +96,12 @@ impl Http for aws_sdk_sqs::config::http::HttpResponse {
     }
 }
 
-/// Sorts what the service says about one entry of a batch.
+/// Classifies the failure of one entry of a batch.
 pub(super) fn of_entry(action: &str, entry: &BatchResultErrorEntry) -> Verdict {
     let (code, words) = (entry.code(), entry.message().unwrap_or_default());
     let is_receipt = matches!(action, EXTEND | DELETE);
     match bare(code) {
-        // An extension beyond the 12 hours is an invalid parameter, and so is a receipt of a message that is gone.
+        // The service answers this for an extension beyond 12 hours, and for a receipt of a removed message.
         "ReceiptHandleIsInvalid" | "MessageNotInflight" | "InvalidParameterValue" | "InvalidIdFormat" if is_receipt => {
             Verdict::Lost
         }
@@ -104,19 +109,20 @@ pub(super) fn of_entry(action: &str, entry: &BatchResultErrorEntry) -> Verdict {
     }
 }
 
-/// Names of actions, as the service and its policies spell them.
+/// Names of actions as the service and its policies spell them.
 pub(super) const SEND: &str = "SendMessage";
 pub(super) const EXTEND: &str = "ChangeMessageVisibility";
 pub(super) const DELETE: &str = "DeleteMessage";
 
 fn of_answer(action: &str, status: u16, code: &str, words: &str) -> Failure {
+    let lasting = |words: String| Failure::Lasting(words.into());
     match bare(code) {
         "NonExistentQueue" | "QueueDoesNotExist" => Failure::NoQueue,
-        "AccessDenied" | "KmsAccessDenied" | "OptInRequired" | "InvalidSecurity" => Failure::Lasting(format!(
+        "AccessDenied" | "KmsAccessDenied" | "OptInRequired" | "InvalidSecurity" => lasting(format!(
             "access denied; allow these credentials sqs:{action} on the queue, or use others ({})",
             one_line(words)
         )),
-        // What was signed, and with it a session token, may stand in the service's own words: they are left out.
+        // The service's own words may contain what was signed, a session token included: they are left out.
         "InvalidClientTokenId"
         | "UnrecognizedClient"
         | "SignatureDoesNotMatch"
@@ -125,26 +131,26 @@ fn of_answer(action: &str, status: u16, code: &str, words: &str) -> Failure {
         | "MissingAuthenticationToken"
         | "AuthFailure"
         | "InvalidAccessKeyId"
-        | "NotAuthorized" => Failure::Lasting(format!(
+        | "NotAuthorized" => lasting(format!(
             "AWS does not accept the credentials ({code}); check AWS_PROFILE, AWS_ACCESS_KEY_ID and \
              AWS_SECRET_ACCESS_KEY"
         )),
         "ExpiredToken" | "TokenRefreshRequired" => {
-            Failure::Lasting(format!("the AWS credentials have expired ({code}); sign in again"))
+            lasting(format!("the AWS credentials have expired ({code}); sign in again"))
         }
         "RequestTimeTooSkewed" | "RequestExpired" => {
-            Failure::Lasting(format!("the clock of this machine is wrong ({code}); set it"))
+            lasting(format!("the clock of this machine is wrong ({code}); set it"))
         }
         _ if is_passing(status, code) => {
             let words = if words.is_empty() { String::new() } else { format!(": {}", one_line(words)) };
             let code = if code.is_empty() { format!("HTTP status {status}") } else { code.to_owned() };
-            Failure::Passing(format!("{action} was answered with {code}{words}"))
+            Failure::Passing(format!("{action} was answered with {code}{words}").into())
         }
-        // Said by a gateway on the way, in a language of its own.
-        _ if matches!(status, 401 | 403) => Failure::Lasting(format!(
+        // A gateway between here and the service answers in its own words.
+        _ if matches!(status, 401 | 403) => lasting(format!(
             "access denied to sqs:{action} (HTTP status {status} {code}); check the credentials and what they allow"
         )),
-        _ => Failure::Lasting(format!("{action} is refused: {code} {}", one_line(words))),
+        _ => lasting(format!("{action} is rejected: {code} {}", one_line(words))),
     }
 }
 
@@ -158,7 +164,8 @@ fn is_passing(status: u16, code: &str) -> bool {
         "RequestLimitExceeded",
         "SlowDown",
         "RequestTimeout",
-        // Too many messages of the queue are leased, or it is being purged or was deleted less than a minute ago.
+        // Too many messages of the queue are leased, the queue is being purged, or it was deleted less than a minute
+        // ago.
         "OverLimit",
         "PurgeQueueInProgress",
         "QueueDeletedRecently",
@@ -166,7 +173,8 @@ fn is_passing(status: u16, code: &str) -> bool {
     status >= 500 || status == 429 || status == 408 || codes.contains(&bare(code))
 }
 
-/// `AWS.SimpleQueueService.NonExistentQueue` and `com.amazonaws.sqs#ThrottlingException` say it at their end.
+/// Returns the last part of a code such as `AWS.SimpleQueueService.NonExistentQueue` or
+/// `com.amazonaws.sqs#ThrottlingException`.
 fn bare(code: &str) -> &str {
     let code = code.rsplit(['.', '#']).next().unwrap_or(code);
     code.strip_suffix("Exception").unwrap_or(code)
@@ -176,7 +184,7 @@ fn credentials_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Cred
     std::iter::successors(Some(error), |error| (*error).source()).find_map(|error| error.downcast_ref())
 }
 
-/// The causes, without the names of the SDK's own layers.
+/// Returns the causes without repetition.
 fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut causes: Vec<String> = Vec::new();
     for cause in std::iter::successors(Some(error), |error| (*error).source()) {
@@ -188,7 +196,7 @@ fn chain(error: &(dyn StdError + 'static)) -> String {
     causes.join(": ")
 }
 
-/// The first line, and not much of it.
+/// Returns the first line, up to a limit.
 fn one_line(words: &str) -> String {
     const CHARACTERS_MAX: usize = 400;
     words.lines().next().unwrap_or_default().chars().take(CHARACTERS_MAX).collect()
@@ -204,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn receipts_are_lost_by_every_name_of_it() {
+    fn every_code_for_an_invalid_receipt_is_a_loss() {
         for code in [
             "ReceiptHandleIsInvalid",
             "MessageNotInflight",
@@ -212,14 +220,14 @@ mod tests {
             "InvalidParameterValue",
             "InvalidParameterValueException",
         ] {
-            assert_eq!(verdict(EXTEND, code, true), Verdict::Lost, "{code}");
-            assert_eq!(verdict(DELETE, code, false), Verdict::Lost, "{code}");
-            assert_ne!(verdict(SEND, code, true), Verdict::Lost, "{code}");
+            assert!(matches!(verdict(EXTEND, code, true), Verdict::Lost), "{code}");
+            assert!(matches!(verdict(DELETE, code, false), Verdict::Lost), "{code}");
+            assert!(!matches!(verdict(SEND, code, true), Verdict::Lost), "{code}");
         }
     }
 
     #[test]
-    fn an_entry_fails_for_now_or_for_good() {
+    fn failed_entry_passes_or_lasts() {
         assert!(matches!(verdict(SEND, "InternalError", false), Verdict::Failed(Failure::Passing(_))));
         assert!(matches!(verdict(SEND, "RequestThrottled", true), Verdict::Failed(Failure::Passing(_))));
         assert!(matches!(verdict(SEND, "InvalidMessageContents", true), Verdict::Failed(Failure::Lasting(_))));
@@ -227,16 +235,17 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_was_signed_is_shown() {
+    fn signed_content_is_not_shown() {
         let words = "The Canonical String should have been 'POST x-amz-security-token:abc123'";
         let Failure::Lasting(reason) = of_answer(SEND, 403, "SignatureDoesNotMatch", words) else { panic!("lasts") };
-        assert!(!reason.contains("abc123"), "{reason}");
+        assert!(!format!("{reason} {reason:?}").contains("abc123"), "{reason}");
     }
 
     #[test]
-    fn a_queue_that_is_not_there_is_told_from_one_that_does_not_answer() {
-        assert_eq!(of_answer(SEND, 400, "AWS.SimpleQueueService.NonExistentQueue", ""), Failure::NoQueue);
-        assert_eq!(of_answer(SEND, 400, "QueueDoesNotExist", ""), Failure::NoQueue);
+    fn missing_queue_differs_from_a_silent_service() {
+        for code in ["AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"] {
+            assert!(matches!(of_answer(SEND, 400, code, ""), Failure::NoQueue), "{code}");
+        }
         assert!(matches!(of_answer(SEND, 503, "", ""), Failure::Passing(_)));
         assert!(matches!(of_answer(SEND, 400, "com.amazonaws.sqs#ThrottlingException", ""), Failure::Passing(_)));
     }

@@ -1,7 +1,7 @@
-//! Which deliveries are leased from here, by our own clock.
+//! The deliveries that this process has leased, by its own clock.
 //!
-//! The services are lax with old receipts: some extend a lease that has lapsed, even one that somebody else has now.
-//! So the queue remembers how long it holds what, and neither extends nor releases what it does not hold.
+//! Services are lax about old receipts: some extend an expired lease, even if another receiver holds the message.
+//! So the queue records its leases and their ends, and neither extends nor releases anything else.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// SQS ends every lease this long after the message was received, however often it was extended, and refuses an
-/// extension that goes beyond it.
+/// SQS ends every lease this long after the receive, regardless of extensions, and rejects an
+/// extension beyond that.
 pub(super) const LEASE_MAX: Duration = Duration::from_secs(12 * 3600);
-/// The clocks differ, and a request takes its time to arrive.
+/// Allowance for differences between clocks, and for the time of a request.
 const MARGIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     held: HashMap<Arc<str>, Lease>,
-    /// How many there may be before those that lapsed are looked for.
+    /// Number of leases at which expired ones are removed.
     swept_at: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     lapses: Instant,
-    /// When the service ends it.
+    /// When the service ends it in any case.
     ends: Instant,
 }
 
 impl Leases {
-    /// A delivery that was `requested` and has arrived now, with what it was leased for.
+    /// Records a delivery that was requested at `requested` and has arrived now.
     pub fn took(&mut self, receipt: Arc<str>, requested: Instant, visibility: Duration, now: Instant) {
         if self.held.len() >= self.swept_at {
             self.held.retain(|_, lease| lease.lapses > now);
@@ -39,7 +39,7 @@ impl Leases {
         self.held.insert(receipt, Lease { lapses: now + visibility, ends: requested + LEASE_MAX });
     }
 
-    /// The seconds for which the lease can be extended, at most those `asked` for; `None`: it is lost.
+    /// Returns the seconds by which the lease can be extended, at most `asked`; `None` if it is lost.
     pub fn extension(&mut self, receipt: &str, asked: Duration, now: Instant) -> Option<i32> {
         let lease = self.held.get(receipt)?;
         let left = (lease.ends - MARGIN).saturating_duration_since(now).as_secs();
@@ -50,7 +50,7 @@ impl Leases {
         Some(seconds(asked).min(i32::try_from(left).expect("12 hours fit")))
     }
 
-    /// The lease was extended for so many seconds from `now` on, or ended with 0.
+    /// Records that the lease lasts this many seconds from `now`; with 0 it has ended.
     pub fn extended(&mut self, receipt: &str, seconds: i32, now: Instant) {
         if seconds == 0 {
             self.held.remove(receipt);
@@ -68,7 +68,7 @@ impl Leases {
     }
 }
 
-/// Whole seconds, as SQS counts, rounded up so that nothing ends early; at most what it takes.
+/// Returns whole seconds, the unit of SQS, rounded up so that nothing ends early, and at most 12 hours.
 pub(super) fn seconds(duration: Duration) -> i32 {
     let whole = duration.min(LEASE_MAX).as_millis().div_ceil(1000);
     i32::try_from(whole).expect("12 hours fit")
@@ -97,26 +97,26 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_lapses_by_our_clock() {
+    fn lease_expires_by_the_local_clock() {
         let (mut leases, start) = took(10 * SECOND);
         assert_eq!(leases.extension("a", 30 * SECOND, start + 9 * SECOND), Some(30));
         leases.extended("a", 30, start + 9 * SECOND);
         assert!(leases.holds("a", start + 38 * SECOND));
         assert!(!leases.holds("a", start + 39 * SECOND));
         assert_eq!(leases.extension("a", SECOND, start + 39 * SECOND), None);
-        assert_eq!(leases.extension("a", SECOND, start + 9 * SECOND), None, "lost once, lost for good");
+        assert_eq!(leases.extension("a", SECOND, start + 9 * SECOND), None, "a lost lease stays lost");
         assert_eq!(leases.extension("b", SECOND, start), None);
     }
 
     #[test]
-    fn a_lease_that_was_ended_is_not_held() {
+    fn ended_lease_is_not_held() {
         let (mut leases, start) = took(10 * SECOND);
         leases.extended("a", 0, start);
         assert!(!leases.holds("a", start));
     }
 
     #[test]
-    fn no_extension_goes_beyond_twelve_hours_from_receiving() {
+    fn extension_ends_twelve_hours_after_the_receive() {
         let (mut leases, start) = took(12 * HOUR);
         assert_eq!(leases.extension("a", 13 * HOUR, start), Some(43_195));
         assert_eq!(leases.extension("a", HOUR, start + 11 * HOUR), Some(3595));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_lapsed_are_forgotten() {
+    fn expired_leases_are_removed() {
         let (mut leases, start) = took(10 * SECOND);
         for number in 0..100_000 {
             let now = start + number * Duration::from_millis(10);

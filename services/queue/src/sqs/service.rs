@@ -1,8 +1,8 @@
-//! Requests to SQS: a client by the usual settings, how long a request may take, and when it is made again.
+//! Requests to SQS: a client with the usual settings, the time limit of a request, and its retries.
 //!
-//! The SDK's own retries are off. A batch fails in parts, each of which is to be sent again, and that and a request
-//! that fails as a whole must share one schedule; besides, the SDK would stop retrying altogether once the requests
-//! that run side by side have used up its tokens.
+//! The retries of the SDK are off. A batch may fail in part, and the retries of its failed entries must share one
+//! schedule with the retries of whole requests. Besides, the SDK would stop all retries once concurrent requests had
+//! used up its tokens.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -26,19 +26,19 @@ use crate::Error;
 use super::SqsOptions;
 use super::failure::{Failure, Verdict, of_entry, of_request};
 
-/// What SQS takes in a batch.
+/// Maximum number of entries in a batch of SQS.
 pub(super) const BATCH_MAX: usize = 10;
-/// Requests of one call that run side by side.
+/// Concurrent requests of one call.
 pub(super) const REQUESTS_MAX: usize = 16;
 
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// One request that does not wait for messages.
+/// Time limit of a request that does not wait for messages.
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
-/// No request is made again this long after the first: a caller who holds a lease wants to know.
+/// Retries end this long after the first request, because a caller that holds a lease must know.
 const RETRY_TIME: Duration = Duration::from_secs(20);
 
-/// Pauses before a request is made again. Jitter adds up to as much again, so that those who were throttled together
-/// do not come back together.
+/// Pauses between retries. Jitter adds up to the same time again, so that processes that were throttled together
+/// do not retry together.
 const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(100))
     .with_factor(2.0)
@@ -46,8 +46,8 @@ const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
     .with_max_times(8)
     .with_jitter();
 
-/// A client, by the settings that every AWS tool uses: environment, profile, web identity, container, instance. An
-/// address of SQS that is none is an error here: the SDK panics.
+/// Creates a client with the settings that every AWS tool uses: environment, profile, web identity, container,
+/// instance. Rejects an invalid endpoint, with which the SDK would panic.
 pub(super) async fn connect(options: &SqsOptions) -> Result<Client, Error> {
     let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT_TIME).build();
     let mut settings =
@@ -60,17 +60,17 @@ pub(super) async fn connect(options: &SqsOptions) -> Result<Client, Error> {
     }
     let config = settings.load().await;
     let key = ServiceConfigKey::builder().service_id("SQS").env("AWS_ENDPOINT_URL").profile("endpoint_url").build();
-    let key = key.expect("all of it is given");
+    let key = key.expect("all fields are set");
     let of_sqs = config.service_config().and_then(|settings| settings.load_config(key));
     let endpoint = options.endpoint.clone().or(of_sqs).or_else(|| config.endpoint_url().map(str::to_owned));
     match endpoint {
-        // It is not repeated: it may hold a password.
+        // The message does not quote it, because it may contain a password.
         Some(endpoint) if !is_endpoint(&endpoint) => Err(Error::Misconfigured {
             queue: options.queue.clone(),
-            reason: "the endpoint of SQS is not an address such as http://localhost:4566, without user, password or \
-                     query; mend `endpoint` of the compute target, AWS_ENDPOINT_URL or AWS_ENDPOINT_URL_SQS, or \
+            source: "the endpoint of SQS is not an address such as http://localhost:4566, without user, password or \
+                     query; correct `endpoint` of the compute target, AWS_ENDPOINT_URL or AWS_ENDPOINT_URL_SQS, or \
                      endpoint_url of the AWS profile"
-                .to_owned(),
+                .into(),
         }),
         _ => Ok(Client::new(&config)),
     }
@@ -83,7 +83,7 @@ fn is_endpoint(text: &str) -> bool {
     })
 }
 
-/// Waits for the answer to one request, and sorts it.
+/// Waits for the answer to one request, and classifies its failure.
 pub(super) async fn answer<T, E>(
     action: &str,
     time: Duration,
@@ -94,11 +94,11 @@ where
 {
     match timeout(time, request).await {
         Ok(answer) => answer.map_err(|error| of_request(action, error)),
-        Err(_) => Err(Failure::Passing(format!("{action} was not answered in {} s", time.as_secs()))),
+        Err(_) => Err(Failure::Passing(format!("{action} was not answered in {} s", time.as_secs()).into())),
     }
 }
 
-/// When to make a request again, if at all.
+/// The schedule of retries.
 pub(super) struct Retries {
     pauses: ExponentialBackoff,
     until: Instant,
@@ -109,7 +109,7 @@ impl Retries {
         Self { pauses: PAUSES.build(), until: Instant::now() + RETRY_TIME }
     }
 
-    /// Waits until the request may be made again, or returns why it is not.
+    /// Waits until the next retry, or returns the failure if there is none.
     pub async fn pause(&mut self, failure: Failure) -> Result<(), Failure> {
         let Failure::Passing(reason) = &failure else { return Err(failure) };
         match self.pauses.next() {
@@ -123,7 +123,7 @@ impl Retries {
     }
 }
 
-/// Makes a request until it succeeds, or fails for good.
+/// Retries a request until it succeeds or fails permanently.
 pub(super) async fn persist<T, F>(mut request: impl FnMut() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
@@ -137,16 +137,16 @@ where
     }
 }
 
-/// What became of the entries of a batch.
+/// The results of the entries of a batch.
 pub(super) struct Batch<E> {
     pub done: Vec<E>,
-    /// Their receipts are worth nothing any more.
+    /// Entries with invalid receipts.
     pub lost: Vec<E>,
-    /// Why the others have failed.
+    /// Why the other entries failed.
     pub failure: Option<Failure>,
 }
 
-/// Sends batches side by side, and exactly the entries that failed again.
+/// Sends batches concurrently, and retries exactly the failed entries.
 pub(super) async fn send_batches<E, F>(action: &str, batches: Vec<Vec<E>>, request: impl Fn(&[E]) -> F) -> Vec<Batch<E>>
 where
     E: Debug,
@@ -174,7 +174,7 @@ where
                         }
                         Verdict::Failed(why) => {
                             again.insert(entry.id().to_owned());
-                            // What lasts decides: sending again would not help.
+                            // A lasting failure takes precedence, because a retry would not help.
                             if !matches!(failure, Some(Failure::Lasting(_) | Failure::NoQueue)) {
                                 failure = Some(why);
                             }

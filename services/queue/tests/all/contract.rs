@@ -65,7 +65,7 @@ fn memory(old_receipt_deletes: bool) -> Local {
     Local { queue: Arc::new(MemoryQueue::new(options)), clock, capabilities, _folder: None, _demultiplexer: None }
 }
 
-/// Sees a shared queue through the view of the one group that there is.
+/// Wraps a shared queue in the view of its only group.
 fn view(shared: Local) -> Local {
     let lease = shared.capabilities.time_unit * 20;
     let options = DemultiplexerOptions {
@@ -89,7 +89,7 @@ mod memory_queue {
     queue::queue_contract!(super::memory(false));
 }
 
-mod memory_queue_whose_old_receipts_delete {
+mod memory_queue_with_deleting_old_receipts {
     queue::queue_contract!(super::memory(true));
 }
 

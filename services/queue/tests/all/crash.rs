@@ -1,4 +1,4 @@
-//! A killed process loses nothing: a child works on a queue, is killed in the middle, and its parent looks.
+//! A killed process loses nothing: a test kills a child that works on a queue, and checks what is left.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -11,10 +11,10 @@ use queue::{Clock, ManualClock, Message, Queue, Receive, SqliteOptions, SqliteQu
 const PATH_VARIABLE: &str = "QUEUE_CRASH_TEST_PATH";
 const LEASE: Duration = Duration::from_secs(3600);
 
-/// The child's part: sends, receives and acknowledges, and says so line by line, until it is killed. Run as a test of
-/// its own it has nothing to do.
+/// The work of the child: sends, receives and acknowledges, and prints each step, until it is killed. Does nothing when
+/// it runs as a test of its own.
 #[tokio::test]
-async fn child_works_until_it_is_killed() {
+async fn child_works_until_killed() {
     let Some(path) = std::env::var_os(PATH_VARIABLE) else { return };
     let queue = SqliteQueue::open(Path::new(&path), SqliteOptions::default()).expect("opens");
     for round in 0.. {
@@ -32,10 +32,10 @@ async fn child_works_until_it_is_killed() {
     }
 }
 
-/// Runs the child until it has said a few hundred things, kills it, and returns all it said.
+/// Runs the child until it has printed a few hundred lines, kills it, and returns all lines.
 fn run_and_kill_a_child(path: &Path) -> Vec<String> {
     let mut child = Command::new(std::env::current_exe().expect("has a path"))
-        .args(["--exact", "crash::child_works_until_it_is_killed", "--nocapture"])
+        .args(["--exact", "crash::child_works_until_killed", "--nocapture"])
         .env(PATH_VARIABLE, path)
         .stdout(Stdio::piped())
         .spawn()
@@ -44,7 +44,7 @@ fn run_and_kill_a_child(path: &Path) -> Vec<String> {
     let mut said: Vec<String> = lines.by_ref().take(500).map(|line| line.expect("is text")).collect();
     child.kill().expect("SIGKILL");
     child.wait().expect("is dead");
-    // What it said last is still in the pipe, in whole lines: short writes to a pipe are never cut.
+    // Its last lines are still in the pipe, and whole: short writes to a pipe are atomic.
     said.extend(lines.map_while(Result::ok));
     said
 }
@@ -54,13 +54,13 @@ fn said<'a>(lines: &'a [String], verb: &str) -> BTreeSet<&'a str> {
 }
 
 #[tokio::test]
-async fn a_killed_process_loses_nothing() {
+async fn killed_process_loses_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("queue.db");
     let lines = run_and_kill_a_child(&path);
     let (sent, leased) = (said(&lines, "sent"), said(&lines, "leased"));
     let (acknowledging, acknowledged) = (said(&lines, "acknowledging"), said(&lines, "acknowledged"));
-    assert!(sent.len() > 200 && acknowledged.len() > 20, "the child has worked: {lines:?}");
+    assert!(sent.len() > 200 && acknowledged.len() > 20, "the child did too little: {lines:?}");
 
     let later = ManualClock::at(std::time::SystemTime::now());
     let options = SqliteOptions { clock: Clock::Manual(later.clone()), ..SqliteOptions::default() };
@@ -75,10 +75,10 @@ async fn a_killed_process_loses_nothing() {
     let deliveries = queue.receive(request).await.expect("receives");
     let there: BTreeSet<_> =
         deliveries.iter().map(|delivery| std::str::from_utf8(&delivery.body).expect("is text")).collect();
-    assert_eq!(there.len(), deliveries.len(), "nothing is there twice");
+    assert_eq!(there.len(), deliveries.len(), "a message was duplicated");
     for body in sent {
-        assert!(there.contains(body) || acknowledging.contains(body), "{body} was sent and is gone");
-        assert!(!there.contains(body) || !acknowledged.contains(body), "{body} was acknowledged and is back");
+        assert!(there.contains(body) || acknowledging.contains(body), "{body} was sent and is lost");
+        assert!(!there.contains(body) || !acknowledged.contains(body), "{body} was acknowledged and returned");
     }
     for delivery in &deliveries {
         let body = std::str::from_utf8(&delivery.body).expect("is text");

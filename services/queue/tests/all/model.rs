@@ -1,4 +1,4 @@
-//! Any sequence of calls gives the answers that a few lines of plain code give, the model.
+//! Any sequence of calls gives the same answers as a model, a few lines of plain code.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ enum Step {
         messages_max: usize,
         visibility: u64,
     },
-    /// Receipts are chosen among all that were ever given out, by an index into them.
+    /// Receipts are chosen by index among all that were ever issued.
     Extend {
         leases: Vec<(prop::sample::Index, u64)>,
     },
@@ -58,9 +58,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a queue is, in plain code. Messages are numbered in the order of sending, and their number is their body.
+/// A queue in plain code. Messages are numbered in the order of sending, and their number is their body.
 struct Model {
-    /// Later than `visible_at` 0, which means at once.
+    /// Later than `visible_at` 0, which means immediately.
     now: u64,
     sent: usize,
     messages: Vec<ModelMessage>,
@@ -72,7 +72,7 @@ struct ModelMessage {
     count: u32,
 }
 
-/// A message's number and which delivery of it.
+/// The number of a message and of one of its deliveries.
 type ModelReceipt = (usize, u32);
 
 impl Model {
@@ -158,13 +158,13 @@ fn milliseconds(time: u64) -> Duration {
     Duration::from_millis(time)
 }
 
-/// What the model says of these deliveries.
+/// Returns the model's receipts of these deliveries.
 fn numbers(deliveries: &[Delivery]) -> Vec<ModelReceipt> {
     let number = |delivery: &Delivery| std::str::from_utf8(&delivery.body).expect("text").parse().expect("a number");
     deliveries.iter().map(|delivery| (number(delivery), delivery.receive_count)).collect()
 }
 
-/// All receipts ever given out, each with the model's.
+/// All receipts ever issued, each with that of the model.
 #[derive(Default)]
 struct Receipts(Vec<(Receipt, ModelReceipt)>);
 
@@ -174,7 +174,7 @@ impl Receipts {
     }
 }
 
-/// A step that every backend can take. Returns false for one that it is not.
+/// Takes a step that every backend supports. Returns false for any other step.
 async fn check(queue: &dyn Queue, model: &mut Model, receipts: &mut Receipts, step: &Step) -> bool {
     match step {
         Step::Send { delays } => queue.send(model.send(delays)).await.expect("sends"),
@@ -278,12 +278,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_sqlite_queue_does_what_the_model_does(steps in vec(step(), 1..60)) {
+    fn sqlite_queue_matches_the_model(steps in vec(step(), 1..60)) {
         runtime().block_on(check_sqlite(&steps));
     }
 
     #[test]
-    fn the_memory_queue_does_what_the_model_does(steps in vec(step(), 1..60)) {
+    fn memory_queue_matches_the_model(steps in vec(step(), 1..60)) {
         runtime().block_on(check_memory(&steps));
     }
 }

@@ -1,4 +1,4 @@
-//! What only the SQLite queue does: a file that outlives its openers and is shared between them.
+//! The SQLite queue beyond the contract: a file that outlives its openers, and that they share.
 
 use std::path::Path;
 use std::time::Duration;
@@ -57,7 +57,7 @@ async fn messages_and_leases_outlive_the_queue() {
 }
 
 #[tokio::test]
-async fn receipts_are_never_used_twice() {
+async fn receipts_are_never_reused() {
     let folder = tempfile::tempdir().expect("a folder");
     let queue = open(&folder.path().join("queue.db"));
     send(&queue, &["a"]).await;
@@ -70,7 +70,7 @@ async fn receipts_are_never_used_twice() {
 }
 
 #[tokio::test]
-async fn what_a_dead_run_held_is_known_and_released() {
+async fn leases_of_a_dead_run_are_listed_and_released() {
     let folder = tempfile::tempdir().expect("a folder");
     let queue = open(&folder.path().join("queue.db"));
     let delayed = Message { delay: LEASE, ..Message::new("delayed", "job") };
@@ -94,7 +94,7 @@ async fn what_a_dead_run_held_is_known_and_released() {
 }
 
 #[tokio::test]
-async fn two_openers_share_one_queue_and_wake_each_other() {
+async fn two_openers_share_a_queue_and_wake_each_other() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("queue.db");
     let (one, other) = (open(&path), open(&path));
@@ -107,7 +107,7 @@ async fn two_openers_share_one_queue_and_wake_each_other() {
 }
 
 #[tokio::test]
-async fn a_lease_ends_by_the_wall_clock() {
+async fn lease_expires_by_the_wall_clock() {
     let folder = tempfile::tempdir().expect("a folder");
     let queue = open(&folder.path().join("queue.db"));
     send(&queue, &["a"]).await;
@@ -117,7 +117,7 @@ async fn a_lease_ends_by_the_wall_clock() {
 }
 
 #[test]
-fn many_may_create_the_file_at_once() {
+fn file_can_be_created_by_many_openers_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("queue.db");
     std::thread::scope(|scope| {
@@ -127,7 +127,7 @@ fn many_may_create_the_file_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn openers_at_work_at_once_lose_nothing() {
+async fn concurrent_openers_lose_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("queue.db");
     let workers: Vec<_> = (0..4)
@@ -160,7 +160,7 @@ async fn openers_at_work_at_once_lose_nothing() {
 }
 
 #[tokio::test]
-async fn full_durability_keeps_the_same_contract() {
+async fn queue_with_full_durability_works() {
     let folder = tempfile::tempdir().expect("a folder");
     let options = SqliteOptions { durability: Durability::Full, ..SqliteOptions::default() };
     let queue = SqliteQueue::open(folder.path().join("queue.db"), options).expect("opens");
@@ -171,11 +171,12 @@ async fn full_durability_keeps_the_same_contract() {
 fn refusal(path: &Path) -> String {
     let error = SqliteQueue::open(path, SqliteOptions::default()).expect_err("does not open");
     assert!(matches!(error, Error::Misconfigured { .. }), "{error:?}");
-    error.to_string().strip_prefix(&format!("queue {} cannot be used: ", path.display())).expect("names it").to_owned()
+    let text = format!("{error:#}");
+    text.strip_prefix(&format!("queue {} cannot be used: ", path.display())).expect("names it").to_owned()
 }
 
 #[test]
-fn a_file_that_is_not_a_queue_is_refused_by_name_and_left_alone() {
+fn other_file_is_rejected_by_name_and_unchanged() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("queue.db");
     std::fs::write(&path, "name,digit\n".repeat(1000)).expect("writes");
@@ -190,7 +191,7 @@ fn a_file_that_is_not_a_queue_is_refused_by_name_and_left_alone() {
 }
 
 #[test]
-fn a_path_that_cannot_hold_a_file_is_refused_by_name() {
+fn unusable_path_is_rejected_by_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let no_file = "the file cannot be opened or created; check that its folder exists and is writable";
     assert_eq!(refusal(&folder.path().join("missing/queue.db")), no_file);
@@ -198,7 +199,7 @@ fn a_path_that_cannot_hold_a_file_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_reported_by_name() {
+async fn damaged_file_is_reported_by_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("queue.db");
     let queue = open(&path);
@@ -210,11 +211,11 @@ async fn a_damaged_file_is_reported_by_name() {
     let queue = open(&path);
     let error = queue.receive(request(1)).await.expect_err("the pages make no sense");
     let expected = format!("queue {} cannot be used: the file is damaged; move it away and run again", path.display());
-    assert_eq!(error.to_string(), expected);
+    assert_eq!(format!("{error:#}"), expected);
 }
 
 #[tokio::test]
-async fn a_locked_file_is_unavailable_and_works_again_later() {
+async fn locked_file_is_unavailable_until_it_is_unlocked() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("queue.db");
     let options = SqliteOptions { lock_wait_max: Duration::from_millis(1), ..SqliteOptions::default() };

@@ -1,4 +1,4 @@
-//! A broker of a test's own, in a temporary folder, on free ports: it can be killed and started again.
+//! A broker that a test can kill and restart, in a temporary folder, on free ports.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -18,7 +18,8 @@ pub struct Broker {
     child: Option<Child>,
 }
 
-/// One that nobody is given who asks for any: the broker takes it only seconds later, and once more when it starts again.
+/// Returns a port outside the range of automatically assigned ports: the broker binds it only seconds later, and again
+/// when it restarts.
 fn free_port() -> u16 {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     loop {
@@ -31,8 +32,8 @@ fn free_port() -> u16 {
 }
 
 impl Broker {
-    /// Starts a broker. `configuration` is more of its `rabbitmq.conf`, where `FOLDER` and `PORT` are replaced; with a
-    /// listener of its own in there, there is no plain one.
+    /// Starts a broker. `configuration` is added to its `rabbitmq.conf`, with `FOLDER` and `PORT` replaced; if it
+    /// contains a listener, there is no plain one.
     pub fn start(configuration: &str) -> Self {
         let (port, node_port) = (free_port(), free_port());
         let folder = tempfile::tempdir().expect("a folder");
@@ -43,7 +44,7 @@ impl Broker {
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("a file");
         write("rabbitmq.conf", &configuration);
         write("enabled_plugins", "[].");
-        // A lease that is too long is noticed at the next tick, which is every minute if nobody asks for more.
+        // The broker notices a lease that is too long at its next tick, which is once a minute by default.
         write("advanced.config", "[{rabbit, [{channel_tick_interval, 500}]}].");
         let environment = vec![
             ("RABBITMQ_NODENAME", format!("test{port}@localhost")),
@@ -66,7 +67,7 @@ impl Broker {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
-    /// Starts it where it was left, and waits until it serves.
+    /// Starts it with its former data, and waits until it serves.
     pub fn start_again(&mut self) {
         let mut command = Command::new(SERVER);
         command.envs(self.environment.iter().map(|(name, value)| (*name, value.as_str())));
@@ -86,8 +87,8 @@ impl Broker {
         panic!("the broker did not start:\n{}", seen.join("\n"));
     }
 
-    /// Waits until a queue survives the death of the broker, which is some seconds after it was made: the broker writes
-    /// down late which queue is in which folder. Its messages are another matter, they are safe when confirmed.
+    /// Waits until a queue survives the death of the broker, some seconds after its creation: the broker is slow to
+    /// record the folder of each queue. Confirmed messages are safe immediately.
     pub async fn has_noted(&self, queue: &str) {
         let node = format!("test{}@localhost", self.port);
         let names = self.folder.path().join("data").join(&node).join("quorum").join(&node).join("names.dets");
@@ -98,7 +99,7 @@ impl Broker {
         }
     }
 
-    /// What `kill -9` does, to all its processes.
+    /// Kills all its processes with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let group = format!("-{}", child.id());

@@ -1,4 +1,4 @@
-//! The contract of every queue, with what RabbitMQ cannot do as flags.
+//! The contract of every queue, with the limits of RabbitMQ as flags.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use queue::contract::{Capabilities, Harness, OldReceipt};
 use queue::{Queue, RabbitQueue};
 
-use crate::{Deleted, unused_queue};
+use crate::{Deleted, PATIENCE, unused_queue};
 
 struct Rabbit {
     queue: Arc<RabbitQueue>,
@@ -31,7 +31,7 @@ impl Harness for Rabbit {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             time_unit: Duration::from_millis(20),
-            wait_max: Duration::from_secs(20),
+            wait_max: PATIENCE,
             timed_lease: false,
             old_receipt: OldReceipt::Lost,
             delay: false,

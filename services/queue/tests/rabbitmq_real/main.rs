@@ -1,11 +1,11 @@
-//! The RabbitMQ queue against real brokers: the one at `GRISTMILL_TEST_AMQP_URL`, and own ones that may be harmed.
+//! The RabbitMQ queue with real brokers: the one at `GRISTMILL_TEST_AMQP_URL`, and others that a test may harm.
 
 mod broker;
 mod contract;
 mod faults;
+mod prefetch;
 mod proxy;
 mod refusals;
-mod wishes;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,13 +14,16 @@ use std::time::Duration;
 use lapin::options::QueueDeleteOptions;
 use queue::{Delivery, Message, Queue, RabbitOptions, RabbitQueue, Receipt, Receive};
 
-/// The broker that is there for all tests.
+/// How long a busy machine may take for anything. A test that passes never waits this long.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Returns the address of the broker that all tests share.
 fn shared_url() -> String {
     std::env::var("GRISTMILL_TEST_AMQP_URL")
         .expect("GRISTMILL_TEST_AMQP_URL names no RabbitMQ: start it with scripts/up")
 }
 
-/// A queue name that nobody else uses.
+/// Returns an unused queue name.
 fn unused_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_micros();
@@ -44,36 +47,53 @@ impl Drop for Deleted {
     }
 }
 
-/// A queue that is not there yet, on the shared broker.
+/// Returns the settings of a queue that waits patiently for its broker.
+fn options(url: impl Into<String>, name: impl Into<String>) -> RabbitOptions {
+    RabbitOptions { connect_wait_max: PATIENCE, answer_wait_max: PATIENCE, ..RabbitOptions::new(url, name) }
+}
+
+/// Returns the settings of a queue that does not exist yet on the shared broker.
 fn unused_queue() -> (RabbitOptions, Deleted) {
     let name = unused_name();
-    (RabbitOptions::new(shared_url(), &name), Deleted(name))
+    (options(shared_url(), &name), Deleted(name))
 }
 
 async fn send(queue: &RabbitQueue, bodies: impl IntoIterator<Item = String>) {
     queue.send(bodies.into_iter().map(|body| Message::new(body, "job")).collect()).await.expect("send");
 }
 
-/// Receives so many, and what else comes within a second.
+/// Receives exactly this many messages, in as many calls as the broker needs.
+async fn receive(queue: &RabbitQueue, messages: usize) -> Vec<Delivery> {
+    let mut deliveries = Vec::new();
+    while deliveries.len() < messages {
+        let more = queue.receive(request(messages - deliveries.len())).await.expect("receive");
+        assert!(!more.is_empty(), "{} of {messages} messages arrived", deliveries.len());
+        deliveries.extend(more);
+    }
+    deliveries
+}
+
+async fn receive_one(queue: &RabbitQueue) -> Delivery {
+    receive(queue, 1).await.remove(0)
+}
+
+/// Receives until this many different messages have arrived and no other follows within a second.
 async fn receive_all(queue: &RabbitQueue, expected: usize) -> Vec<Delivery> {
     let mut deliveries = Vec::new();
     loop {
-        let wait = Duration::from_secs(if deliveries.len() < expected { 20 } else { 1 });
-        let more = queue.receive(request(100, wait)).await.expect("receive");
+        let is_complete = bodies(&deliveries).len() >= expected;
+        let wait = if is_complete { Duration::from_secs(1) } else { PATIENCE };
+        let more = queue.receive(Receive { wait, ..request(100) }).await.expect("receive");
         if more.is_empty() {
+            assert!(is_complete, "{} of {expected} messages arrived", bodies(&deliveries).len());
             return deliveries;
         }
         deliveries.extend(more);
     }
 }
 
-/// Waits for as long as a broker may take that starts again on a busy machine.
-async fn receive_one(queue: &RabbitQueue) -> Delivery {
-    queue.receive(request(1, Duration::from_secs(60))).await.expect("receive").remove(0)
-}
-
-fn request(messages_max: usize, wait: Duration) -> Receive {
-    Receive { messages_max, visibility: Duration::from_secs(60), wait }
+fn request(messages_max: usize) -> Receive {
+    Receive { messages_max, visibility: Duration::from_secs(60), wait: PATIENCE }
 }
 
 async fn lost(queue: &RabbitQueue, receipts: &[Receipt]) -> Vec<Receipt> {
@@ -81,14 +101,14 @@ async fn lost(queue: &RabbitQueue, receipts: &[Receipt]) -> Vec<Receipt> {
     queue.extend(&leases).await.expect("extend")
 }
 
-/// Waits until all these leases are lost, as a node that extends them would notice.
+/// Waits until all these leases are lost.
 async fn wait_until_lost(queue: &RabbitQueue, receipts: &[Receipt]) {
     let noticed = async {
         while lost(queue, receipts).await.len() < receipts.len() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), noticed).await.expect("the leases are lost in the end");
+    tokio::time::timeout(PATIENCE, noticed).await.expect("the leases are lost");
 }
 
 fn receipts(deliveries: &[Delivery]) -> Vec<Receipt> {

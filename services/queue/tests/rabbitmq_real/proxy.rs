@@ -1,4 +1,4 @@
-//! A network between a queue and its broker, which a test can cut or stall.
+//! A network between a queue and its broker that a test can cut or stall.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Everything that connects here is connected to that port of this machine.
+    /// Starts a proxy to this port of this machine.
     pub async fn start(target: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("it is bound").port();
@@ -44,7 +44,7 @@ impl Proxy {
         self.connections.lock().expect("no holder panics").abort_all();
     }
 
-    /// From now on nothing comes through, on new connections neither, and nobody is told.
+    /// Stops all traffic silently, on new connections, too.
     pub fn stall(&self) {
         self.flows.send_replace(false);
     }

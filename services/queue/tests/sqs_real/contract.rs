@@ -1,4 +1,4 @@
-//! SQS keeps the contract, as far as two emulators of it can tell: LocalStack, and for time moto, which keeps it more exactly.
+//! SQS keeps the contract, as far as two emulators can show: LocalStack, and for leases moto, whose time is more exact.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,20 +48,20 @@ mod on_localstack {
     queue::queue_contract!(over(localstack()).await);
 }
 
-/// What a lease is, in seconds. The rest is left to LocalStack: moto is slow, and spins while a receive waits.
+/// Leases, in seconds. LocalStack runs the rest: moto is slow, and busy-waits during a receive.
 mod on_moto {
     use super::{moto, over};
 
     queue::queue_contract! { over(moto()).await =>
-        a_leased_message_is_hidden_and_comes_back
-        extend_prolongs_a_lease
-        extend_shortens_a_lease
-        a_lapsed_lease_cannot_be_extended
-        each_receipt_of_a_batch_is_answered
-        an_acknowledged_message_is_gone_for_good
-        an_old_receipt_does_not_touch_a_new_lease
-        a_released_message_is_visible_at_once
-        a_delayed_message_is_hidden_at_first
-        depth_counts_each_kind
+        expired_lease_makes_message_visible
+        extension_lengthens_lease
+        extension_shortens_lease
+        expired_lease_cannot_be_extended
+        lost_receipts_of_a_batch_are_returned
+        acknowledged_message_is_never_delivered_again
+        old_receipt_does_not_affect_new_lease
+        released_message_is_visible_immediately
+        delayed_message_is_hidden_until_its_time
+        depth_counts_visible_leased_and_delayed_messages
     }
 }

@@ -1,4 +1,4 @@
-//! What SQS allows: sizes, times and counts.
+//! The limits of SQS: sizes, times and counts.
 
 use std::time::Duration;
 
@@ -8,62 +8,66 @@ use queue::{Depth, Error, Message, Queue, Receive, SqsQueue};
 
 use crate::faults::behind;
 use crate::proxy::{Fate, Proxy};
-use crate::{Deleted, localstack, moto, open, receipts, receive_all, request, unused_name, unused_queue};
+use crate::{Deleted, PATIENCE, localstack, moto, open, receive, unused_name, unused_queue};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The service as others see it.
+/// A plain client of the service.
 async fn client(endpoint: &str) -> aws_sdk_sqs::Client {
     let config = aws_config::defaults(BehaviorVersion::latest()).endpoint_url(endpoint).load().await;
     aws_sdk_sqs::Client::new(&config)
 }
 
 async fn receive_one(queue: &SqsQueue, visibility: Duration) -> queue::Delivery {
-    let request = Receive { messages_max: 1, visibility, wait: Duration::from_secs(20) };
+    let request = Receive { messages_max: 1, visibility, wait: PATIENCE };
     queue.receive(request).await.expect("receives").remove(0)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_largest_body_fits_whatever_it_holds() {
+async fn largest_body_fits_with_any_content() {
     let service = client(&localstack()).await;
     let (name, size) = (unused_name(), QueueAttributeName::MaximumMessageSize);
     service.create_queue().queue_name(&name).attributes(size, "2048").send().await.expect("creates");
     let queue = Deleted(open(&localstack(), &name, false).await.expect("opens"));
     let bytes_max = queue.limits().message_bytes_max;
-    assert_eq!(bytes_max, 1530, "three quarters, less what says that it is encoded");
+    assert_eq!(bytes_max, 1530, "three quarters, less the marker of the encoding");
     let bodies = [vec![0xff; bytes_max], vec![b'x'; bytes_max], vec![b'\n'; bytes_max]];
     queue.send(bodies.iter().map(|body| Message::new(body.clone(), "job")).collect()).await.expect("fits");
     let refused = queue.send(vec![Message::new(vec![b'x'; bytes_max + 1], "job")]).await;
     assert!(matches!(refused, Err(Error::TooLarge { bytes: 1531, bytes_max: 1530, .. })), "{refused:?}");
-    let mut received: Vec<_> = receive_all(&queue).await.into_iter().map(|delivery| delivery.body).collect();
+    let mut received: Vec<_> = receive(&queue, 3).await.into_iter().map(|delivery| delivery.body).collect();
     received.sort();
     assert_eq!(received, [vec![b'\n'; bytes_max], vec![b'x'; bytes_max], vec![0xff; bytes_max]]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn batches_are_no_larger_than_a_request_may_be() {
+async fn batches_respect_the_size_limit_of_requests() {
     let (_direct, queue, proxy) = behind(|_| Fate::Pass).await;
     assert_eq!(queue.limits().message_bytes_max, 786_426);
-    // Encoded, three of them fit into a mebibyte.
+    // Three encoded bodies fit into a mebibyte.
     let bodies: Vec<Vec<u8>> = (0..30u8).map(|number| [vec![0xff, number], vec![0; 200_000]].concat()).collect();
     queue.send(bodies.iter().map(|body| Message::new(body.clone(), "job")).collect()).await.expect("sends");
     assert_eq!(proxy.count("SendMessageBatch"), 10);
-    let mut received: Vec<_> = receive_all(&queue).await.into_iter().map(|delivery| delivery.body).collect();
+    let mut received: Vec<_> = receive(&queue, 30).await.into_iter().map(|delivery| delivery.body).collect();
     received.sort();
     assert!(received == bodies, "bodies differ");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn times_are_whole_seconds_rounded_up_and_groups_travel() {
+async fn times_are_rounded_up_to_seconds_and_groups_are_sent() {
     let (_direct, queue, proxy) = behind(|_| Fate::Pass).await;
     let message = |delay| Message { delay, ..Message::new("a", "job 1") };
     queue
         .send([0, 1, 1001, 20 * 60_000].map(|delay| message(Duration::from_millis(delay))).to_vec())
         .await
         .expect("sends");
-    let wait = Duration::from_millis(10);
-    let received = queue.receive(Receive { messages_max: 1, visibility: Duration::from_millis(30_001), wait }).await;
-    let receipt = receipts(&received.expect("receives")).remove(0);
+    let request =
+        Receive { messages_max: 1, visibility: Duration::from_millis(30_001), wait: Duration::from_millis(10) };
+    let receipt = loop {
+        if let Some(delivery) = queue.receive(request).await.expect("receives").pop() {
+            break delivery.receipt;
+        }
+    };
     assert!(queue.extend(&[(receipt, Duration::from_millis(59_999))]).await.expect("extends").is_empty());
     let body = |action: &str| {
         let mut requests = proxy.requests().into_iter().filter(|request| request.action == action);
@@ -79,9 +83,9 @@ async fn times_are_whole_seconds_rounded_up_and_groups_travel() {
     assert_eq!(body("ChangeMessageVisibilityBatch")["Entries"][0]["VisibilityTimeout"], 60);
 }
 
-/// Moto refuses what goes beyond 12 hours, as AWS does.
+/// Moto rejects leases beyond 12 hours, as AWS does.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_lease_is_extended_beyond_twelve_hours() {
+async fn extension_ends_twelve_hours_after_the_receive() {
     let direct = unused_queue(&moto()).await;
     let name = direct.attributes().await.expect("exists").arn.rsplit(':').next().expect("a name").to_owned();
     let proxy = Proxy::start(&moto(), |_| Fate::Pass).await;
@@ -89,18 +93,24 @@ async fn no_lease_is_extended_beyond_twelve_hours() {
     queue.send(vec![Message::new("a", "job")]).await.expect("sends");
     let delivery = receive_one(&queue, 13 * HOUR).await;
     for _ in 0..2 {
-        let lost = queue.extend(&[(delivery.receipt.clone(), 13 * HOUR)]).await.expect("is cut to what is left");
+        let lost =
+            queue.extend(&[(delivery.receipt.clone(), 13 * HOUR)]).await.expect("is shortened to the remaining time");
         assert!(lost.is_empty());
     }
     let asked: Vec<_> = proxy.requests().iter().flat_map(|request| request.entries().to_vec()).collect();
     let asked = asked.iter().filter_map(|entry| entry["VisibilityTimeout"].as_u64());
     assert!(asked.clone().all(|seconds| (43_180..=43_195).contains(&seconds)), "{asked:?}");
 
-    // That it would have been refused otherwise:
+    // The service would have rejected a longer one:
     let service = client(&moto()).await;
     let url = service.get_queue_url().queue_name(&name).send().await.expect("exists").queue_url.expect("a URL");
     queue.send(vec![Message::new("b", "job")]).await.expect("sends");
-    let received = service.receive_message().queue_url(&url).wait_time_seconds(5).send().await.expect("receives");
+    let received = loop {
+        let received = service.receive_message().queue_url(&url).wait_time_seconds(5).send().await.expect("receives");
+        if !received.messages().is_empty() {
+            break received;
+        }
+    };
     let handle = received.messages()[0].receipt_handle().expect("a handle");
     let request = service.change_message_visibility().queue_url(&url).receipt_handle(handle).visibility_timeout(43_200);
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -109,7 +119,7 @@ async fn no_lease_is_extended_beyond_twelve_hours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deliveries_and_depths_are_counted() {
+async fn deliveries_and_depth_are_counted() {
     for endpoint in [localstack(), moto()] {
         let queue = unused_queue(&endpoint).await;
         let mut messages: Vec<_> = ["a", "b", "c"].map(|body| Message::new(body, "job")).to_vec();
@@ -117,15 +127,15 @@ async fn deliveries_and_depths_are_counted() {
         queue.send(messages).await.expect("sends");
         for count in 1..=3 {
             let delivery = receive_one(&queue, Duration::from_secs(60)).await;
-            // Released messages are delivered in another order than new ones.
+            // Released messages are delivered in a different order from new ones.
             assert!((1..=count).contains(&delivery.receive_count), "{delivery:?}");
             queue.release(&[delivery.receipt]).await.expect("releases");
         }
-        let taken = queue.receive(request(2)).await.expect("receives");
+        let taken = receive(&queue, 2).await;
         assert_eq!(queue.depth().await.expect("depth"), Depth { visible: 1, in_flight: 2, delayed: 1 });
-        let rest = queue.receive(request(10)).await.expect("receives");
+        let rest = receive(&queue, 1).await;
         let counts: u32 = taken.iter().chain(&rest).map(|delivery| delivery.receive_count).sum();
-        assert_eq!(counts, 3 + 3, "three were released once each, or one of them more often");
+        assert_eq!(counts, 3 + 3, "three messages were released once each, or one of them several times");
         queue.purge().await.expect("purges");
         assert_eq!(queue.depth().await.expect("depth").total(), 0);
     }

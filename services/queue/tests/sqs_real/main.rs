@@ -1,5 +1,5 @@
-//! The SQS queue against real components that speak its protocol: LocalStack at `GRISTMILL_TEST_AWS_ENDPOINT`, and for
-//! a second opinion moto's server at `GRISTMILL_TEST_MOTO_ENDPOINT`.
+//! The SQS queue with two emulators of the service: LocalStack at `GRISTMILL_TEST_AWS_ENDPOINT`, and moto's server at
+//! `GRISTMILL_TEST_MOTO_ENDPOINT`.
 
 mod contract;
 mod faults;
@@ -23,7 +23,7 @@ fn moto() -> String {
 }
 
 fn endpoint(variable: &str, component: &str) -> String {
-    // Without keys of their own, the tests would ask this machine's role for some.
+    // Without keys in the environment, the tests would use the role of this machine.
     for name in [variable, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"] {
         let is_set = std::env::var_os(name).is_some_and(|value| !value.is_empty());
         assert!(is_set, "{name} is not set, so there is no {component}: start it with scripts/up");
@@ -31,14 +31,14 @@ fn endpoint(variable: &str, component: &str) -> String {
     std::env::var(variable).expect("UTF-8")
 }
 
-/// A queue name that nobody else uses.
+/// Returns an unused queue name.
 fn unused_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_micros();
     format!("test-{}-{now}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A queue of its own, deleted when dropped.
+/// Creates a queue that is deleted when dropped.
 async fn unused_queue(endpoint: &str) -> Deleted {
     open(endpoint, &unused_name(), true)
         .await
@@ -67,7 +67,7 @@ impl Deref for Deleted {
 
 impl Drop for Deleted {
     fn drop(&mut self) {
-        // It may be gone already.
+        // A test may have deleted it already.
         let _ = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(self.0.delete()));
     }
 }
@@ -80,16 +80,19 @@ fn request(messages_max: usize) -> Receive {
     Receive { messages_max, visibility: Duration::from_secs(60), wait: Duration::ZERO }
 }
 
-/// Receives until there is nothing more.
-async fn receive_all(queue: &SqsQueue) -> Vec<Delivery> {
+/// How long a busy machine may take for anything. A test that passes never waits this long.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Receives exactly this many messages, in as many calls as the service needs.
+async fn receive(queue: &SqsQueue, messages: usize) -> Vec<Delivery> {
     let mut deliveries = Vec::new();
-    loop {
-        let more = queue.receive(request(1000)).await.expect("receives");
-        if more.is_empty() {
-            return deliveries;
-        }
+    while deliveries.len() < messages {
+        let more = queue.receive(Receive { wait: PATIENCE, ..request(messages - deliveries.len()) }).await;
+        let more = more.expect("receives");
+        assert!(!more.is_empty(), "{} of {messages} messages arrived", deliveries.len());
         deliveries.extend(more);
     }
+    deliveries
 }
 
 fn receipts(deliveries: &[Delivery]) -> Vec<Receipt> {

@@ -1,4 +1,4 @@
-//! A proxy between a queue and its service. It counts requests, lets chosen ones fail before they arrive, and holds
+//! A proxy between a queue and its service. It counts requests, fails chosen ones before they arrive, and holds
 //! back chosen entries of batches.
 
 use std::sync::{Arc, Mutex};
@@ -8,21 +8,21 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
-/// What happens to a request.
+/// The fate of a request.
 pub enum Fate {
-    /// It arrives, and its answer comes back.
+    /// It arrives, and its answer returns.
     Pass,
-    /// It does not arrive. It is answered with this status and this body, or with silence and a closed connection.
+    /// It does not arrive. The proxy answers with this status and body, or closes the connection.
     Fail(Option<(u16, &'static str)>),
-    /// It does not arrive, and nobody says so.
+    /// It does not arrive, and gets no answer.
     Stall,
-    /// It arrives, and its answer is lost on the way back.
+    /// It arrives, and its answer is lost.
     LoseAnswer,
-    /// It arrives without these entries of its batch, which are reported as failed with this code.
+    /// It arrives without these entries of its batch, which the proxy reports as failed with this code.
     HoldBack(Vec<String>, &'static str),
 }
 
-/// A request, as far as a test wants to know it.
+/// A request.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// `SendMessageBatch`, for one.
@@ -72,13 +72,13 @@ impl Proxy {
         self.requests.lock().expect("no holder panics").clone()
     }
 
-    /// How many of an action.
+    /// The number of requests of an action.
     pub fn count(&self, action: &str) -> usize {
         self.requests().iter().filter(|request| request.action == action).count()
     }
 }
 
-/// A head and a body, as HTTP/1.1 has them.
+/// Head and body of an HTTP/1.1 message.
 struct Http {
     head: Vec<String>,
     body: Vec<u8>,
@@ -125,7 +125,7 @@ impl Http {
         found.next().map(|(_, value)| value.trim())
     }
 
-    /// With the length that the body has now.
+    /// Writes the message with the current length of its body.
     async fn write(&self, stream: &mut (impl AsyncWriteExt + Unpin)) -> std::io::Result<()> {
         let framing = ["content-length", "transfer-encoding", "connection"];
         let is_framing = |line: &&String| {
@@ -174,7 +174,7 @@ async fn serve(stream: TcpStream, upstream: &str, seen: &Mutex<Vec<Request>>, de
                 Some((ids, code))
             }
         };
-        // Some services close their connections without a word.
+        // Some services close their connections silently, so each request gets a new one.
         let mut far = BufReader::new(TcpStream::connect(upstream).await?);
         http.write(&mut far).await?;
         let Some(mut answer) = Http::read(&mut far).await? else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! What lasts is told once, in one line: what, which queue, what to do.
+//! Lasting errors take one line: the problem, the queue, the remedy.
 
 use std::process::Command;
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use queue::{Error, Message, Queue, SqsOptions, SqsQueue};
 
 use crate::proxy::{Fate, Proxy, Request};
-use crate::{Deleted, localstack, messages, moto, open, receipts, request, unused_name, unused_queue};
+use crate::{Deleted, localstack, messages, moto, open, receipts, receive, request, unused_name, unused_queue};
 
-/// Says who is the child of a test.
+/// Marks the child of a test.
 const CHILD: &str = "GRISTMILL_TEST_SQS_CHILD";
 
 fn assert_told<T>(result: Result<T, Error>, expected: &[&str]) {
     let error = result.err().expect("fails");
     assert!(matches!(error, Error::Misconfigured { .. }), "{error:?}");
-    let told = error.to_string();
+    let told = format!("{error:#}");
     assert_eq!(told.lines().count(), 1, "{told}");
     expected.iter().for_each(|words| assert!(told.contains(words), "{words:?} is missing in: {told}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_is_not_there() {
+async fn missing_queue_is_named() {
     for endpoint in [localstack(), moto()] {
         let name = unused_name();
         let expected = [&name[..], "does not exist in region us-east-1", "create it"];
@@ -30,12 +30,12 @@ async fn a_queue_that_is_not_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_vanishes() {
+async fn deleted_queue_is_named_by_every_call() {
     for endpoint in [localstack(), moto()] {
         let name = unused_name();
         let queue = open(&endpoint, &name, true).await.expect("creates");
         queue.send(messages(2)).await.expect("sends");
-        let receipts = receipts(&queue.receive(request(2)).await.expect("receives"));
+        let receipts = receipts(&receive(&queue, 2).await);
         queue.delete().await.expect("deletes");
         let expected = [&name[..], "does not exist", "create it"];
         assert_told(queue.send(messages(1)).await, &expected);
@@ -50,7 +50,7 @@ async fn a_queue_that_vanishes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiting_receive_whose_queue_vanishes_ends() {
+async fn deletion_of_the_queue_ends_a_waiting_receive() {
     let name = unused_name();
     let queue = open(&localstack(), &name, true).await.expect("creates");
     let waiting = queue::Receive { wait: Duration::from_secs(20), ..request(1) };
@@ -58,14 +58,14 @@ async fn a_waiting_receive_whose_queue_vanishes_ends() {
         queue.depth().await.expect("exists");
         queue.delete().await.expect("deletes");
     });
-    // The service may end the wait with nothing; the next call meets what has happened.
+    // The service may end the wait without an error; the next call reports it.
     assert!(received.is_err() || received.is_ok_and(|deliveries| deliveries.is_empty()));
     assert_told(queue.receive(request(1)).await, &[&name, "does not exist"]);
 }
 
-/// What AWS answers to who may not, or is not who it says; the emulators let everybody do everything.
+/// Answers of AWS to principals without access and to invalid credentials; the emulators allow everything.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_not_is_told_so() {
+async fn denied_access_and_invalid_credentials_are_named() {
     const DENIED: &str = r#"{"__type":"com.amazon.coral.service#AccessDeniedException","message":"User: arn:aws:iam::1:user/ann is not authorized to perform: sqs:sendmessage on resource: arn:aws:sqs:us-east-1:1:q because no identity-based policy allows the sqs:sendmessage action"}"#;
     const UNKNOWN: &str = r#"{"__type":"com.amazon.coral.service#InvalidClientTokenId","message":"The security token included in the request is invalid."}"#;
     const UNSIGNED: &str = r#"{"__type":"com.amazon.coral.service#SignatureDoesNotMatch","message":"Canonical: x-amz-security-token:abc123"}"#;
@@ -80,48 +80,49 @@ async fn who_may_not_is_told_so() {
     let name = unused_name();
     let direct = Deleted(open(&localstack(), &name, true).await.expect("creates"));
     direct.send(messages(1)).await.expect("sends");
-    let receipts = receipts(&direct.receive(request(1)).await.expect("receives"));
+    let receipts = receipts(&receive(&direct, 1).await);
     let proxy = Proxy::start(&localstack(), answers).await;
     let queue = open(&proxy.endpoint, &name, false).await.expect("opens");
     assert_told(queue.send(messages(1)).await, &[&name, "access denied", "sqs:SendMessage", "user/ann"]);
     assert_told(queue.receive(request(1)).await, &[&name, "does not accept the credentials", "AWS_PROFILE"]);
     assert_told(queue.acknowledge(&receipts).await, &[&name, "SignatureDoesNotMatch"]);
-    assert!(!queue.acknowledge(&receipts).await.expect_err("fails").to_string().contains("abc123"));
+    let error = queue.acknowledge(&receipts).await.expect_err("fails");
+    assert!(!format!("{error:#} {error:?}").contains("abc123"));
     assert_told(queue.purge().await, &[&name, "expired", "sign in again"]);
-    assert_eq!(proxy.count("SendMessageBatch"), 1, "what lasts is not tried again");
+    assert_eq!(proxy.count("SendMessageBatch"), 1, "a lasting error was retried");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_keeps_an_order_is_refused() {
+async fn fifo_queue_is_rejected() {
     assert_told(open(&localstack(), "some.fifo", true).await, &["some.fifo", "standard queue"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_entry_that_the_service_refuses_is_told_and_the_others_are_sent() {
+async fn rejected_entry_is_reported_and_others_are_sent() {
     let queue = unused_queue(&localstack()).await;
     let name = queue.attributes().await.expect("exists").arn.rsplit(':').next().expect("a name").to_owned();
     let service = aws_sdk_sqs::Client::new(
         &aws_config::defaults(aws_config::BehaviorVersion::latest()).endpoint_url(localstack()).load().await,
     );
     let url = service.get_queue_url().queue_name(&name).send().await.expect("exists").queue_url.expect("a URL");
-    // Somebody lowers the limit while the queue is open.
+    // An operator lowers the limit while the queue is open.
     let size = aws_sdk_sqs::types::QueueAttributeName::MaximumMessageSize;
     service.set_queue_attributes().queue_url(&url).attributes(size, "1024").send().await.expect("sets");
     let sizes = [10, 2000, 10];
     let sent = queue.send(sizes.map(|size| Message::new("x".repeat(size), "job")).to_vec()).await;
-    assert_told(sent, &[&name, "SendMessage is refused"]);
+    assert_told(sent, &[&name, "SendMessage is rejected"]);
     assert_eq!(queue.depth().await.expect("depth").visible, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_is_not_there_is_unavailable() {
-    let nobody = open("http://127.0.0.1:9", "some-queue", false).await.expect_err("nobody listens");
-    assert!(matches!(nobody, Error::Unavailable { .. }), "{nobody:?}");
-    let told = nobody.to_string();
+async fn unreachable_service_is_unavailable() {
+    let error = open("http://127.0.0.1:9", "some-queue", false).await.expect_err("nothing listens");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    let told = format!("{error:#}");
     assert!(told.contains("some-queue") && told.contains("no connection") && told.lines().count() == 1, "{told}");
 }
 
-/// Opens a queue in a process without AWS settings, but for those given, and returns what that is told.
+/// Opens a queue in a process with only these AWS settings, and returns its error.
 fn told_to_a_child(test: &str, settings: &[(&str, &str)]) -> String {
     let mut child = Command::new(std::env::current_exe().expect("a test binary"));
     child.args(["--exact", test, "--nocapture"]).env_clear().env(CHILD, "1");
@@ -132,39 +133,39 @@ fn told_to_a_child(test: &str, settings: &[(&str, &str)]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// What a child does: it prints what it is told.
+/// Returns whether this process is the child, which opens a queue and prints the error.
 async fn is_child() -> bool {
     let is_child = std::env::var_os(CHILD).is_some();
     if is_child {
         let options = SqsOptions { queue: "some-queue".to_owned(), endpoint: None, region: None, create: false };
-        println!("told: {}", SqsQueue::open(options).await.expect_err("fails"));
+        println!("told: {:#}", SqsQueue::open(options).await.expect_err("fails"));
     }
     is_child
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_no_credentials_is_told_so() {
+async fn missing_credentials_are_named() {
     if is_child().await {
         return;
     }
     let endpoint = localstack();
     let settings = [("AWS_REGION", "us-east-1"), ("AWS_ENDPOINT_URL", &endpoint[..])];
-    let told = told_to_a_child("refusals::who_has_no_credentials_is_told_so", &settings);
+    let told = told_to_a_child("refusals::missing_credentials_are_named", &settings);
     assert!(told.contains("queue some-queue cannot be used: there are no AWS credentials; set AWS_PROFILE"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_no_region_is_told_so() {
+async fn missing_region_is_named() {
     if is_child().await {
         return;
     }
     let keys = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")];
-    let told = told_to_a_child("refusals::who_has_no_region_is_told_so", &keys);
+    let told = told_to_a_child("refusals::missing_region_is_named", &keys);
     assert!(told.contains("queue some-queue cannot be used: there is no AWS region; set AWS_REGION"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_come_from_a_profile_too() {
+async fn settings_of_a_profile_are_used() {
     if is_child().await {
         return;
     }
@@ -173,6 +174,6 @@ async fn settings_come_from_a_profile_too() {
     std::fs::write(&file, format!("{profile}endpoint_url = {}\n", localstack())).expect("writes");
     let path = file.path().to_str().expect("UTF-8");
     let settings = [("AWS_CONFIG_FILE", path), ("AWS_PROFILE", "fleet")];
-    let told = told_to_a_child("refusals::settings_come_from_a_profile_too", &settings);
+    let told = told_to_a_child("refusals::settings_of_a_profile_are_used", &settings);
     assert!(told.contains("queue some-queue cannot be used: it does not exist in region eu-west-3"), "{told}");
 }

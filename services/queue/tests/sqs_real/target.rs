@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use queue::{Error, Message, Queue, Redrive, SqsTarget};
 
-use crate::{Deleted, localstack, moto, open, options, receipts, request, unused_name};
+use crate::{Deleted, localstack, moto, open, options, receipts, receive, request, unused_name};
 
 struct Target {
     tasks: Deleted,
@@ -18,7 +18,7 @@ async fn target(prefix: &str, endpoint: &str, create: bool) -> Result<Target, Er
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_has_three_queues_with_their_policies() {
+async fn target_has_three_queues_with_policies() {
     for endpoint in [localstack(), moto()] {
         let prefix = unused_name();
         let missing = target(&prefix, &endpoint, false).await.err();
@@ -34,22 +34,21 @@ async fn a_target_has_three_queues_with_their_policies() {
             assert_eq!(attributes.redrive, Some(redrive.clone()));
             assert_eq!(attributes.retention, Duration::from_secs(14 * 24 * 3600));
         }
-        // Again, and twice at once: they are there, and stay as they are.
+        // Opening them again, even concurrently, leaves them unchanged.
         made.tasks.send(vec![Message::new("a", "job")]).await.expect("sends");
         let (one, other) = tokio::join!(
             SqsTarget::open(options(&endpoint, &prefix, true)),
             SqsTarget::open(options(&endpoint, &prefix, false))
         );
         let (one, other) = (one.expect("opens"), other.expect("opens"));
-        let deliveries = one.tasks.receive(request(10)).await.expect("receives");
-        assert_eq!(deliveries.len(), 1);
+        receive(&one.tasks, 1).await;
         assert_eq!(other.tasks.depth().await.expect("depth").in_flight, 1);
         assert_eq!(made.results.depth().await.expect("depth").total(), 0);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn queues_created_by_many_at_once_are_created_once() {
+async fn concurrent_creation_creates_each_queue_once() {
     let prefix = unused_name();
     let endpoint = localstack();
     let opened = futures::future::join_all((0..4).map(|_| SqsTarget::open(options(&endpoint, &prefix, true)))).await;
@@ -61,22 +60,22 @@ async fn queues_created_by_many_at_once_are_created_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_gets_to_acknowledge_goes_to_the_dead_letters() {
+async fn unacknowledged_message_moves_to_the_dead_letters() {
     let made = target(&unused_name(), &localstack(), true).await.expect("creates");
     made.tasks.send(vec![Message::new("a", "job")]).await.expect("sends");
     for count in 1..=100 {
-        let deliveries = made.tasks.receive(request(1)).await.expect("receives");
+        let deliveries = receive(&made.tasks, 1).await;
         assert_eq!(deliveries[0].receive_count, count);
         made.tasks.release(&receipts(&deliveries)).await.expect("releases");
     }
     assert!(made.tasks.receive(request(1)).await.expect("receives").is_empty());
-    let dead = made.dead_letters.receive(request(10)).await.expect("receives");
+    let dead = receive(&made.dead_letters, 1).await;
     assert_eq!(dead.iter().map(|delivery| &delivery.body[..]).collect::<Vec<_>>(), [b"a"]);
     assert_eq!(made.results.depth().await.expect("depth").total(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_is_opened_by_its_url_too() {
+async fn queue_can_be_opened_by_url() {
     for endpoint in [localstack(), moto()] {
         let name = unused_name();
         let queue = Deleted(open(&endpoint, &name, true).await.expect("creates"));
@@ -84,6 +83,6 @@ async fn a_queue_is_opened_by_its_url_too() {
         let arn = queue.attributes().await.expect("exists").arn;
         let account = arn.split(':').nth(4).expect("an account");
         let by_url = open(&endpoint, &format!("{endpoint}/{account}/{name}"), false).await.expect("opens");
-        assert_eq!(by_url.receive(request(10)).await.expect("receives").len(), 1);
+        receive(&by_url, 1).await;
     }
 }

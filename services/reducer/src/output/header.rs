@@ -1,4 +1,4 @@
-//! The header line: column names, written as `DataFrame.to_csv` would with the job's arguments.
+//! The header line: column names in the form that `DataFrame.to_csv` would write with the arguments of the job.
 
 use protocol::{Output, OutputFormat};
 use serde_json::Value;
@@ -10,7 +10,7 @@ const QUOTE_ALL: u64 = 1;
 const QUOTE_NONNUMERIC: u64 = 2;
 const QUOTE_NONE: u64 = 3;
 
-/// The line for these columns.
+/// Returns the header line for these columns.
 pub(super) fn line(output: &Output, columns: &[String]) -> String {
     let arguments = &output.to_csv_arguments;
     let text = |names: &[&str]| names.iter().find_map(|&name| arguments.get(name)).and_then(Value::as_str);
@@ -23,7 +23,7 @@ pub(super) fn line(output: &Output, columns: &[String]) -> String {
         quote_none: quoting == Some(QUOTE_NONE),
         line_end: text(&["lineterminator", "line_terminator"]).unwrap_or("\n").to_owned(),
     };
-    // `header=[…]` gives aliases, `columns=[…]` a choice.
+    // `header=[…]` renames the columns, `columns=[…]` selects some.
     let named = ["header", "columns"].iter().find_map(|&name| arguments.get(name).and_then(names));
     let mut fields = named.unwrap_or_else(|| columns.to_vec());
     if arguments.get("index").and_then(Value::as_bool) == Some(true) {
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_is_written_as_the_rows_are() {
+    fn header_has_the_dialect_of_the_rows() {
         use serde_json::json;
         assert_eq!(line_with(OutputFormat::Text, json!({})), "\"a b\" c\n");
         assert_eq!(line_with(OutputFormat::Csv, json!({})), "a b,c\n");

@@ -1,8 +1,8 @@
-//! The final file in a folder: written under a temporary name, renamed when it is whole.
+//! The final file in a folder: written under a temporary name and renamed when complete.
 //!
-//! A writer holds a lock on its temporary file. So what a dead one has left is known by its free lock, and removed
-//! before anything is written: it takes the space that may be what is missing. Whoever has put the final file in its
-//! place removes what all others have of it, so that a slow one cannot replace it by an older state later.
+//! A writer holds a lock on its temporary file. A file without a lock therefore belongs to a dead writer, and the next
+//! writer first removes it, because it may occupy the space that is needed. A writer that has renamed its file removes
+//! the temporary files of all others, so that a slow writer cannot replace the final file by an older state.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -13,17 +13,17 @@ use anyhow::Context;
 use storage::disk;
 
 const BUFFER_BYTES: usize = 1 << 20;
-/// So many bytes are given to the disk at a time, while the next are written. Left to the end, the disk would have nothing
-/// to do until the last row is there.
-const BYTES_TO_THE_DISK: u64 = 8 << 20;
+/// The kernel starts to write this many bytes to disk while the next are appended. Otherwise the disk would stay idle
+/// until the last row.
+const DISK_WRITE_BYTES: u64 = 8 << 20;
 
 /// The final file, being written.
 pub(super) struct LocalFile {
     writer: BufWriter<File>,
     /// Bytes appended.
     length: u64,
-    /// Bytes that the disk has been given.
-    given: u64,
+    /// Bytes that the kernel has started to write.
+    started: u64,
     folder: PathBuf,
     file_name: String,
     job_id: String,
@@ -35,13 +35,13 @@ impl LocalFile {
         fs::create_dir_all(folder).with_context(|| format!("create output folder {}", folder.display()))?;
         let prefix = temporary_prefix(file_name, job_id);
         remove_temporary(folder, &prefix, abandoned)
-            .with_context(|| format!("tidy output folder {}", folder.display()))?;
+            .with_context(|| format!("remove old temporary files from {}", folder.display()))?;
         let temporary = folder.join(format!("{prefix}{writer}.tmp"));
         let file = create_locked(&temporary).with_context(|| format!("create {}", temporary.display()))?;
         Ok(Self {
             writer: BufWriter::with_capacity(BUFFER_BYTES, file),
             length: 0,
-            given: 0,
+            started: 0,
             folder: folder.to_owned(),
             file_name: file_name.to_owned(),
             job_id: job_id.to_owned(),
@@ -49,7 +49,7 @@ impl LocalFile {
         })
     }
 
-    /// Appends a file. The kernel copies, or shares the blocks, without passing the bytes through here.
+    /// Appends a file. The kernel copies or shares its blocks, and the bytes do not pass through this process.
     pub fn append_file(&mut self, file: &mut File) -> io::Result<u64> {
         let bytes = io::copy(file, &mut self.writer)?;
         self.appended(bytes);
@@ -59,10 +59,10 @@ impl LocalFile {
     fn appended(&mut self, bytes: u64) {
         self.length += bytes;
         let in_file = self.length - self.writer.buffer().len() as u64;
-        if in_file - self.given >= BYTES_TO_THE_DISK {
-            // Only the end of it all, which waits for the disk, says whether it worked.
-            let _ = disk::begin_writing(self.writer.get_ref(), self.given..in_file);
-            self.given = in_file;
+        if in_file - self.started >= DISK_WRITE_BYTES {
+            // `finish` waits for the disk and reports errors.
+            let _ = disk::begin_writing(self.writer.get_ref(), self.started..in_file);
+            self.started = in_file;
         }
     }
 
@@ -72,23 +72,23 @@ impl LocalFile {
         let path = self.folder.join(&self.file_name);
         match fs::rename(&self.temporary, &path) {
             Ok(()) => {
-                // Parts are removed next, perhaps on another disk.
+                // The next step removes parts, perhaps on another disk.
                 disk::sync(&self.folder).context("flush the output folder to disk")?;
-                // What is left costs space, no more.
+                // Remaining files cost only space.
                 let prefix = temporary_prefix(&self.file_name, &self.job_id);
                 let _ = remove_temporary(&self.folder, &prefix, |path| File::open(path).ok());
                 Ok(())
             }
-            // Whoever removed it has put the same file in its place.
+            // Another writer removed it after putting the same file in its place.
             Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_file() => Ok(()),
             Err(error) => Err(error).with_context(|| format!("rename the finished file to {}", path.display())),
         }
     }
 
-    /// Frees the space that may be what is missing.
+    /// Removes the temporary file, whose space may be needed.
     pub fn abort(self) {
         let _ = fs::remove_file(&self.temporary);
-        // What is not written yet is of no use.
+        // Discards the buffer.
         let _ = self.writer.into_parts();
     }
 }
@@ -109,12 +109,12 @@ fn temporary_prefix(file_name: &str, job_id: &str) -> String {
     format!(".{file_name}.{job_id}.")
 }
 
-/// Creates a file and locks it. Between the two, another writer may take it for one that a dead one has left, and remove
-/// it: then it is created again.
+/// Creates and locks a file. Before it is locked, another writer may take it for the file of a dead writer and remove
+/// it; then this function creates it again.
 fn create_locked(path: &Path) -> io::Result<File> {
     loop {
         let file = File::create_new(path)?;
-        // A disk without locks is one on which nobody is seen to be alive, and nothing is removed.
+        // On a file system without locks, no lock can be acquired and nothing is removed.
         let _ = file.lock();
         if is_at(&file, path)? {
             return Ok(file);
@@ -122,7 +122,7 @@ fn create_locked(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Whether a file is still the one of this name.
+/// Whether the path still names the file.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
         Ok(there) => Ok(there.ino() == file.metadata()?.ino()),
@@ -131,7 +131,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes the temporary files of which `wanted` returns the open file. What it holds it holds until the file is gone.
+/// Removes the temporary files for which `wanted` returns the open file, and keeps each open until it is removed.
 fn remove_temporary(folder: &Path, prefix: &str, wanted: impl Fn(&Path) -> Option<File>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
@@ -148,7 +148,7 @@ fn remove_temporary(folder: &Path, prefix: &str, wanted: impl Fn(&Path) -> Optio
     Ok(())
 }
 
-/// The file, locked, if nobody who lives writes to it.
+/// Returns the file, locked, if no living process writes to it.
 fn abandoned(temporary: &Path) -> Option<File> {
     let file = File::open(temporary).ok()?;
     file.try_lock().ok()?;
@@ -160,13 +160,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_removes_what_another_has_just_begun() {
+    fn writer_does_not_remove_file_that_another_has_just_created() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let folder = folder.path();
         let write_often = |writer: usize| {
             for _ in 0..300 {
                 let file = LocalFile::create(folder, "rows.txt", "job", &writer.to_string()).expect("created");
-                assert!(is_at(file.writer.get_ref(), &file.temporary).expect("readable"), "it is still there");
+                assert!(is_at(file.writer.get_ref(), &file.temporary).expect("readable"), "it still exists");
                 file.abort();
             }
         };

@@ -8,15 +8,15 @@ use tokio::runtime::Handle;
 
 use crate::ledger::PartFile;
 
-/// Collected before it is handed on.
+/// Size of a write to the upload.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// The final file, being written.
 pub(super) struct Object {
-    /// Until it is finished.
+    /// `None` once finished.
     upload: Option<Upload>,
     buffer: Vec<u8>,
-    /// Another reducer has finished the object meanwhile.
+    /// Another reducer has finished the object.
     superseded: bool,
     store: JobStore,
     url: String,
@@ -29,7 +29,7 @@ impl Object {
         Self { upload: Some(upload), buffer, superseded: false, store, url, runtime }
     }
 
-    /// Appends a part: the store copies it where it can.
+    /// Appends a part. The store copies it if possible.
     pub fn append_part(&mut self, part: &PartFile) -> anyhow::Result<()> {
         self.flush()?;
         let upload = self.upload.as_mut().expect("not finished");

@@ -1,5 +1,5 @@
-//! The final file as Parquet. Rows are Arrow IPC streams; their schemas are unified in a first pass over the
-//! schemas, and each batch is cast to the result in a second pass over the rows.
+//! The final file as Parquet. Rows are Arrow IPC streams. A first pass unifies their schemas, and a second pass casts
+//! each batch to the unified schema.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -16,11 +16,12 @@ use arrow::ipc::reader::StreamReader;
 use super::source::Source;
 use crate::ledger::Index;
 
-/// Row groups are cut by either, so that the writer's memory is bounded, and readers get groups of a useful size.
+/// Limits on row groups, which bound the memory of the writer and give readers groups of a useful size.
 const ROW_GROUP_ROWS: usize = 1 << 20;
 const ROW_GROUP_BYTES: usize = 64 << 20;
 
-/// Writes every mini-batch that has rows; `between` is called after each, with its position, and may end it all.
+/// Writes the rows of every mini-batch. Calls `between` after each with its position; an error from it ends the
+/// writing.
 pub(super) fn write(
     into: &mut (impl Write + Send),
     index: &Index,
@@ -35,7 +36,7 @@ pub(super) fn write(
         .set_max_row_group_bytes(Some(ROW_GROUP_BYTES))
         .build();
     let mut writer = ArrowWriter::try_new(into, schema.clone(), Some(properties)).context("start the Parquet file")?;
-    for (position, (mini_batch, place)) in index.places().enumerate() {
+    for (position, (mini_batch, place)) in index.rows().enumerate() {
         let rows = || format!("rows of mini-batch {mini_batch}");
         let stream = StreamReader::try_new(source.reader(place)?, None).with_context(rows)?;
         for batch in stream {
@@ -47,11 +48,11 @@ pub(super) fn write(
     writer.close().map(drop).context("finish the Parquet file")
 }
 
-/// One schema that all mini-batches fit: columns by name, in the order in which they first appear.
+/// Returns one schema for all mini-batches: columns by name, in the order of their first appearance.
 fn unified_schema(index: &Index, source: &mut Source<'_>) -> anyhow::Result<SchemaRef> {
     let mut fields: Vec<Field> = Vec::new();
     let mut last: Option<SchemaRef> = None;
-    for (mini_batch, place) in index.places() {
+    for (mini_batch, place) in index.rows() {
         let stream = StreamReader::try_new(source.reader(place)?, None);
         let schema = stream.with_context(|| format!("rows of mini-batch {mini_batch}"))?.schema();
         if last.as_ref().is_some_and(|last| last.fields() == schema.fields()) {
@@ -60,7 +61,7 @@ fn unified_schema(index: &Index, source: &mut Source<'_>) -> anyhow::Result<Sche
         for (position, field) in schema.fields().iter().enumerate() {
             let name = field.name();
             if schema.fields()[..position].iter().any(|other| other.name() == name) {
-                bail!("mini-batch {mini_batch} has two columns named {name:?}: Parquet needs distinct names");
+                bail!("mini-batch {mini_batch} has two columns named {name:?}; return columns with distinct names");
             }
             let data_type = plain(field.data_type());
             let Some(known) = fields.iter_mut().find(|known| known.name() == name) else {
@@ -69,8 +70,8 @@ fn unified_schema(index: &Index, source: &mut Source<'_>) -> anyhow::Result<Sche
             };
             let Some(unified) = unify(known.data_type(), &data_type) else {
                 bail!(
-                    "column {name:?} of mini-batch {mini_batch} is {data_type}, but {} in mini-batches before it: let \
-                     run() return one type for it",
+                    "column {name:?} of mini-batch {mini_batch} is {data_type}, but {} in earlier mini-batches; return \
+                     the same type from every run()",
                     known.data_type()
                 );
             };
@@ -78,7 +79,7 @@ fn unified_schema(index: &Index, source: &mut Source<'_>) -> anyhow::Result<Sche
         }
         last = Some(schema);
     }
-    // A column without any value in the whole job: text is what readers can do most with.
+    // A column without any value in the whole job becomes text, which readers handle best.
     for field in &mut fields {
         if *field.data_type() == DataType::Null {
             *field = Field::new(field.name(), DataType::Utf8, true);
@@ -87,7 +88,7 @@ fn unified_schema(index: &Index, source: &mut Source<'_>) -> anyhow::Result<Sche
     Ok(Arc::new(Schema::new(fields)))
 }
 
-/// Categories are a matter of one frame: between frames their values count.
+/// Returns the type of the values. Categories apply only within one frame.
 fn plain(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Dictionary(_, values) => plain(values),
@@ -97,7 +98,7 @@ fn plain(data_type: &DataType) -> DataType {
     }
 }
 
-/// The type that holds the values of both, as pandas would choose it.
+/// Returns the type that holds the values of both, as pandas would choose it.
 fn unify(left: &DataType, right: &DataType) -> Option<DataType> {
     use DataType::{Binary, Boolean, Date32, Date64, Float64, LargeBinary, LargeUtf8, Null, Timestamp, Utf8};
     if left == right {
@@ -150,7 +151,7 @@ fn unify_integers(left: &DataType, right: &DataType) -> DataType {
     }
 }
 
-/// The batch with the columns and types of the file.
+/// Returns the batch with the columns and types of the file.
 fn conform(batch: &RecordBatch, schema: &SchemaRef) -> anyhow::Result<RecordBatch> {
     let columns: Vec<ArrayRef> = schema
         .fields()
@@ -158,7 +159,7 @@ fn conform(batch: &RecordBatch, schema: &SchemaRef) -> anyhow::Result<RecordBatc
         .map(|field| match batch.column_by_name(field.name()) {
             None => Ok(new_null_array(field.data_type(), batch.num_rows())),
             Some(column) if column.data_type() == field.data_type() => Ok(column.clone()),
-            // Not the default: a value that does not fit must not become a missing one.
+            // Unlike the default, a value that does not fit must not become a missing value.
             Some(column) => {
                 let options = CastOptions { safe: false, ..CastOptions::default() };
                 cast_with_options(column, field.data_type(), &options).with_context(|| {

@@ -1,7 +1,7 @@
-//! Reads rows where they were committed, with bounded memory.
+//! Reads committed rows from segments and parts with bounded memory.
 //!
-//! Mini-batches are committed nearly in order, so rows that are neighbours in the output are neighbours in a segment.
-//! A few windows onto segments turn a million small reads into a sequential one, and still serve any other order.
+//! Mini-batches are committed nearly in order, so rows that are adjacent in the output are adjacent in a segment. A few
+//! windows on segments turn a million small reads into sequential ones, and also serve any other order.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,14 +14,14 @@ use storage::JobStore;
 use tokio::runtime::Handle;
 
 use super::Sink;
-use crate::ledger::{Index, PartFile, Place};
+use crate::ledger::{Index, PartFile, RowsAt};
 
-/// Rows by place. For a thread that may block.
+/// Reads rows by their place. For a thread that may block.
 pub(crate) struct Source<'a> {
     store: &'a JobStore,
     index: &'a Index,
     runtime: Handle,
-    /// Latest used first.
+    /// Most recently used first.
     windows: Vec<Window>,
     window_bytes: u64,
     windows_max: usize,
@@ -33,7 +33,7 @@ struct Window {
     bytes: Bytes,
 }
 
-/// A part in a store, as it arrives.
+/// A part from a store, read as it arrives.
 struct PartReader {
     stream: storage::PartStream,
     piece: Bytes,
@@ -56,7 +56,7 @@ impl Read for PartReader {
 
 impl<'a> Source<'a> {
     pub fn new(store: &'a JobStore, index: &'a Index, runtime: Handle) -> Self {
-        // 16 MiB in all on a disk, where a read is cheap; 64 MiB in a remote store, where a request is dear.
+        // In total 16 MiB on a disk, where reads are cheap, and 64 MiB in a remote store, where requests are expensive.
         let (window_bytes, windows_max) = if store.folder().is_some() { (256 << 10, 64) } else { (4 << 20, 16) };
         Self { store, index, runtime, windows: Vec::new(), window_bytes, windows_max }
     }
@@ -77,16 +77,16 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// A reader of the rows at a place.
-    pub fn reader(&mut self, place: Place) -> anyhow::Result<Box<dyn Read>> {
+    /// Returns a reader of the rows at a place.
+    pub fn reader(&mut self, place: RowsAt) -> anyhow::Result<Box<dyn Read>> {
         match place {
-            Place::None => Ok(Box::new(io::empty())),
-            Place::Inline { length, .. } => {
+            RowsAt::None => Ok(Box::new(io::empty())),
+            RowsAt::Inline { length, .. } => {
                 let mut bytes = Vec::with_capacity(length as usize);
                 self.append_inline(place, &mut bytes)?;
                 Ok(Box::new(io::Cursor::new(bytes)))
             }
-            Place::Part(position) => {
+            RowsAt::Part(position) => {
                 let part = self.index.part(position);
                 match self.part_file(part)? {
                     Some(file) => Ok(Box::new(io::BufReader::with_capacity(256 << 10, file))),
@@ -110,9 +110,9 @@ impl<'a> Source<'a> {
         Ok(Some(file))
     }
 
-    /// Appends rows that are in a segment.
-    pub fn append_inline(&mut self, place: Place, into: &mut Vec<u8>) -> anyhow::Result<()> {
-        let Place::Inline { segment, offset, length } = place else { bail!("not in a segment") };
+    /// Appends rows from a segment.
+    pub fn append_inline(&mut self, place: RowsAt, into: &mut Vec<u8>) -> anyhow::Result<()> {
+        let RowsAt::Inline { segment, offset, length } = place else { bail!("not in a segment") };
         let mut at = u64::from(offset);
         let end = at + u64::from(length);
         while at < end {
@@ -143,7 +143,7 @@ impl<'a> Source<'a> {
         Ok(&self.windows[0])
     }
 
-    /// Reads a window. On a disk, into the memory of one that is of no more use.
+    /// Reads a window; on a disk into the memory of the least recently used window.
     fn read(&self, segment: u32, start: u64, end: u64, used: Option<Window>) -> anyhow::Result<Bytes> {
         let Some(path) = self.store.segment_file(u64::from(segment)) else {
             let read = self.store.segment_range(u64::from(segment), start..end);

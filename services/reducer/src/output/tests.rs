@@ -1,3 +1,5 @@
+//! The final file, in folders and stores.
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
@@ -82,9 +84,9 @@ impl Job {
         let segment = self.ledger.segments() - 1;
         committed.retain_in_segment(|record, at| {
             let Event::Success(success) = record.event else { unreachable!("only successes") };
-            if self.tally.apply_success(success, record.process(success)) == Effect::Won {
-                let (rows, columns) = (&success.rows, record.columns(success));
-                self.ledger.index.place(success.mini_batch, rows, columns, segment, at);
+            if self.tally.apply_record(record) == Effect::Won {
+                let success = record.attempt(success);
+                self.ledger.index.insert(success.mini_batch, success.rows, success.columns, segment, at);
             }
             true
         });
@@ -113,7 +115,7 @@ impl Job {
             .write()
         };
         let written = tokio::task::spawn_blocking(write).await.expect("no panic")?;
-        Ok(written.expect("nobody gives it up"))
+        Ok(written.expect("not abandoned"))
     }
 
     async fn text(&self) -> String {
@@ -136,7 +138,7 @@ fn part(text: &str) -> Outcome {
 }
 
 #[tokio::test]
-async fn rows_stand_in_the_order_of_the_plan_whoever_was_first() {
+async fn rows_follow_the_order_of_the_plan() {
     for mut job in [Job::new(), Job::remote()] {
         job.commit(vec![(2, inline("two\n"), None), (0, part("zero\nzero\n"), None)]).await;
         job.commit(vec![(5, inline("five\n"), None), (1, inline("one\n"), None), (3, inline(""), None)]).await;
@@ -147,7 +149,7 @@ async fn rows_stand_in_the_order_of_the_plan_whoever_was_first() {
 }
 
 #[tokio::test]
-async fn rows_larger_than_a_window_and_in_any_order_come_out_whole() {
+async fn rows_of_any_size_and_commit_order_are_written_whole() {
     let rows: Vec<String> = (0..40usize)
         .map(|id| format!("{id:02}-{}\n", "x".repeat(if id % 7 == 0 { 700_000 } else { id * 991 })))
         .collect();
@@ -163,7 +165,7 @@ async fn rows_larger_than_a_window_and_in_any_order_come_out_whole() {
 }
 
 #[tokio::test]
-async fn the_header_stands_once_and_other_columns_are_reported() {
+async fn header_is_written_once_and_other_columns_are_reported() {
     let mut job = Job::new();
     job.output.header = true;
     job.commit(vec![
@@ -184,7 +186,7 @@ async fn the_header_stands_once_and_other_columns_are_reported() {
 }
 
 #[tokio::test]
-async fn what_stood_there_and_what_a_killed_predecessor_left_is_replaced() {
+async fn existing_file_and_files_of_a_killed_writer_are_replaced() {
     let mut job = Job::new();
     job.commit(vec![(0, inline("new\n"), None)]).await;
     let folder = job.output.folder.as_path().to_owned();
@@ -199,48 +201,48 @@ async fn what_stood_there_and_what_a_killed_predecessor_left_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_writer_neither_loses_its_file_nor_replaces_the_finished_one() {
+async fn slow_writer_keeps_its_file_and_does_not_replace_the_final_file() {
     let mut job = Job::new();
     job.commit(vec![(0, inline("row\n"), None)]).await;
     let (reached, wait) = std::sync::mpsc::channel();
     let (go, may_go) = std::sync::mpsc::channel();
     let slow = job.write_as("slow", move |point| {
         if point == CrashPoint::BeforeRename {
-            reached.send(()).expect("somebody waits");
-            may_go.recv().expect("told");
+            reached.send(()).expect("the quick writer waits");
+            may_go.recv().expect("the quick writer is done");
         }
     });
     let quick = async {
         tokio::task::spawn_blocking(move || wait.recv().expect("reached")).await.expect("no panic");
         let held = LocalFile::create(job.output.folder.as_path(), &job.output.file_name, "job", "third");
         held.expect("room for a third").abort();
-        assert!(job.files().contains(&".parallel_run_step.txt.job.slow.tmp".to_owned()), "it lives");
+        assert!(job.files().contains(&".parallel_run_step.txt.job.slow.tmp".to_owned()), "the slow writer is alive");
         let written = job.write_as("quick", |_| {}).await.expect("written");
         let finished = fs::metadata(&written.path).expect("there").modified().expect("known");
-        go.send(()).expect("it waits");
+        go.send(()).expect("the slow writer waits");
         finished
     };
     let (slow, finished) = tokio::join!(slow, quick);
-    let path = slow.expect("the file is there").path;
-    assert_eq!(fs::metadata(&path).expect("there").modified().expect("known"), finished, "that of the quick one");
+    let path = slow.expect("the file exists").path;
+    assert_eq!(fs::metadata(&path).expect("there").modified().expect("known"), finished, "that of the quick writer");
     assert_eq!(job.files(), ["parallel_run_step.txt"]);
 }
 
 #[tokio::test]
-async fn an_output_folder_that_cannot_be_made_is_one_line() {
+async fn uncreatable_output_folder_is_reported_in_one_line() {
     let mut job = Job::new();
     job.commit(vec![(0, inline("row\n"), None)]).await;
     job.output.folder = "/proc/no/such/folder".into();
-    let error = format!("{:#}", job.write().await.expect_err("nobody can write there"));
+    let error = format!("{:#}", job.write().await.expect_err("not writable"));
     assert!(error.starts_with("create output folder /proc/no/such/folder: "), "{error}");
     assert!(!error.contains('\n'));
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_finished_leaves_nothing_behind() {
+async fn failed_rename_leaves_no_temporary_file() {
     let mut job = Job::new();
     job.commit(vec![(0, Outcome::Inline(vec![b'x'; 3 << 20]), None)]).await;
-    // A folder that is not empty takes the name of the final file.
+    // A non-empty folder has the name of the final file.
     let folder = job.output.folder.as_path().to_owned();
     fs::create_dir_all(folder.join("parallel_run_step.txt/occupied")).expect("fresh");
     let error = format!("{:#}", job.write().await.expect_err("a folder cannot be replaced by a file"));
@@ -249,7 +251,7 @@ async fn a_file_that_cannot_be_finished_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_damaged_part_is_named() {
+async fn damaged_part_is_named() {
     for mut job in [Job::new(), Job::remote()] {
         job.commit(vec![(0, part("whole\n"), None)]).await;
         job.store.put_part("0-1", Bytes::from_static(b"who")).await.expect("writable");
@@ -258,9 +260,9 @@ async fn a_damaged_part_is_named() {
     }
 }
 
-/// What is gathered by one thread and written by another fails as a whole.
+/// An error of the thread that gathers rows fails the writing.
 #[tokio::test]
-async fn rows_that_cannot_be_gathered_are_named_and_nothing_is_left() {
+async fn unreadable_rows_are_named_and_leave_no_file() {
     let rows = "x".repeat(900_000);
     let mut job = Job::new();
     for mini_batch in 0..8 {
@@ -302,7 +304,7 @@ fn read_parquet(path: &Path) -> RecordBatch {
 }
 
 #[tokio::test]
-async fn parquet_unifies_what_mini_batches_returned() {
+async fn parquet_unifies_schemas_of_mini_batches() {
     let nulls: ArrayRef = Arc::new(NullArray::new(2));
     let floats: ArrayRef = Arc::new(Float64Array::from(vec![0.5]));
     let texts: ArrayRef = Arc::new(StringArray::from(vec!["t", "u"]));
@@ -322,7 +324,7 @@ async fn parquet_unifies_what_mini_batches_returned() {
 }
 
 #[tokio::test]
-async fn parquet_is_the_same_bytes_whatever_the_order_of_commits() {
+async fn parquet_bytes_do_not_depend_on_the_order_of_commits() {
     let rows: BTreeMap<u64, Vec<u8>> =
         (0..20).map(|id| (id, stream(vec![("a", integers((0..id as i64 * 10).collect()))]))).collect();
     let mut files = Vec::new();
@@ -335,7 +337,7 @@ async fn parquet_is_the_same_bytes_whatever_the_order_of_commits() {
 }
 
 #[tokio::test]
-async fn what_parquet_cannot_unify_is_named() {
+async fn parquet_names_columns_that_it_cannot_unify() {
     let list: ArrayRef = Arc::new(arrow::array::ListArray::from_iter_primitive::<arrow::datatypes::Int64Type, _, _>([
         Some(vec![Some(1)]),
     ]));
@@ -344,7 +346,7 @@ async fn what_parquet_cannot_unify_is_named() {
         (1, Outcome::Inline(stream(vec![("a", list)]))),
     ])
     .await;
-    let error = format!("{:#}", job.write().await.expect_err("a list is no number"));
+    let error = format!("{:#}", job.write().await.expect_err("a list is not a number"));
     assert!(error.contains("column \"a\" of mini-batch 1 is List"), "{error}");
 }
 
@@ -361,10 +363,10 @@ async fn parquet_without_rows_is_an_empty_table() {
 mod support;
 
 impl Job {
-    /// On S3, which is `GRISTMILL_TEST_AWS_ENDPOINT`; so is the output.
+    /// Creates a job whose store and output are on S3 (`GRISTMILL_TEST_AWS_ENDPOINT`).
     async fn on_s3(bucket: &support::Bucket, endpoint: &str) -> Self {
         let options = storage::StoreOptions { endpoint: Some(endpoint.to_owned()), region: None };
-        let target = storage::TargetStore::open(&bucket.url("store"), options).await.expect("the bucket is there");
+        let target = storage::TargetStore::open(&bucket.url("store"), options).await.expect("the bucket exists");
         let mut job = Self::new();
         job.store = target.job("one");
         job.ledger = Ledger::new(job.store.clone(), "job", Duration::ZERO);
@@ -373,7 +375,7 @@ impl Job {
     }
 }
 
-/// Rows of two mini-batches, the second large.
+/// Commits four mini-batches, one of them large. Returns their rows.
 async fn commit_large(job: &mut Job) -> Vec<u8> {
     let large: Vec<u8> = (0..14_000_000u32).map(|at| b'a' + (at % 26) as u8).collect();
     job.commit(vec![(1, Outcome::Part(large.clone()), None), (2, inline("two\n"), None)]).await;
@@ -382,14 +384,14 @@ async fn commit_large(job: &mut Job) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn real_the_final_object_is_assembled_by_the_store_and_by_two_at_once() {
+async fn real_store_assembles_final_object_for_two_concurrent_writers() {
     let (bucket, proxy) = (support::Bucket::new(), support::Proxy::counting());
     let mut job = Job::on_s3(&bucket, &proxy.endpoint).await;
     let expected = commit_large(&mut job).await;
     let before = proxy.requests().len();
     let written = job.write_as("1", |_| {}).await.expect("written");
     assert_eq!(written.path.to_str(), Some(bucket.url("out/parallel_run_step.txt").as_str()));
-    assert!(bucket.get("out/parallel_run_step.txt").expect("there") == expected, "other rows than were committed");
+    assert!(bucket.get("out/parallel_run_step.txt").expect("there") == expected, "the rows differ from the commits");
     let requests = proxy.requests().split_off(before);
     let travelled: usize = requests.iter().map(|request| request.body_bytes + request.answer_bytes).sum();
     assert!(travelled < 12_000_000, "{travelled} bytes travelled: only the beginning of the large part should");
@@ -399,13 +401,13 @@ async fn real_the_final_object_is_assembled_by_the_store_and_by_two_at_once() {
     bucket.delete("out/parallel_run_step.txt");
     let (one, other) = tokio::join!(job.write_as("1", |_| {}), job.write_as("2", |_| {}));
     one.expect("written");
-    other.expect("written, or by the other one");
+    other.expect("written by either");
     assert!(bucket.get("out/parallel_run_step.txt").expect("there") == expected);
     assert_eq!(bucket.uploads(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn real_an_object_that_cannot_be_finished_is_not_there_at_all() {
+async fn real_failed_upload_leaves_no_object() {
     let bucket = support::Bucket::new();
     let proxy =
         support::Proxy::start(|request, _| match request.method == "POST" && request.path.contains("uploadId=") {
@@ -414,14 +416,14 @@ async fn real_an_object_that_cannot_be_finished_is_not_there_at_all() {
         });
     let mut job = Job::on_s3(&bucket, &proxy.endpoint).await;
     commit_large(&mut job).await;
-    let error = format!("{:#}", job.write().await.expect_err("the last request is refused"));
+    let error = format!("{:#}", job.write().await.expect_err("the last request is rejected"));
     assert!(error.contains("finish the upload: Not you (AccessDenied)"), "{error}");
     assert_eq!(bucket.get("out/parallel_run_step.txt"), None);
-    assert_eq!(bucket.uploads(), Vec::<String>::new(), "what was sent of it is removed");
+    assert_eq!(bucket.uploads(), Vec::<String>::new(), "the incomplete upload is removed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn real_parquet_goes_to_a_store_and_rows_of_a_store_into_a_folder() {
+async fn real_parquet_is_written_to_a_store_and_rows_of_a_store_to_a_folder() {
     let bucket = support::Bucket::new();
     let mut job = Job::on_s3(&bucket, &support::endpoint()).await;
     let expected = commit_large(&mut job).await;

@@ -1,4 +1,4 @@
-//! A report being written. Reports are for people: when one cannot be written, the job goes on without it.
+//! A report file. Reports are for people: if one cannot be written, the job continues without it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -8,30 +8,30 @@ use chrono::{DateTime, Utc};
 
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Appends to one file, through a buffer.
+/// Appends to one file through a buffer.
 #[derive(Debug)]
 pub(crate) struct ReportFile {
     path: PathBuf,
-    /// `None` once something went wrong, or the limit is reached.
+    /// `None` after an error, or at the limit.
     file: Option<File>,
     buffer: String,
     bytes_left: u64,
 }
 
 impl ReportFile {
-    /// Starts anew.
+    /// Starts an empty file.
     pub fn create(path: PathBuf) -> Self {
         let file = with_folder(&path, |path| File::create(path));
         Self { path, file, buffer: String::new(), bytes_left: u64::MAX }
     }
 
-    /// Goes on at the end.
+    /// Continues at the end of the file.
     pub fn append(path: PathBuf) -> Self {
         let file = with_folder(&path, |path| OpenOptions::new().create(true).append(true).open(path));
         Self { path, file, buffer: String::new(), bytes_left: u64::MAX }
     }
 
-    /// Drops what goes beyond this size, and says so in the file.
+    /// Limits the size of the file, which then notes that further text is dropped.
     pub fn capped(self, bytes_max: u64) -> Self {
         Self { bytes_left: bytes_max, ..self }
     }
@@ -41,14 +41,14 @@ impl ReportFile {
         self.write_with(|buffer| buffer.push_str(text));
     }
 
-    /// Adds what this appends: text that ends with a line break.
+    /// Adds the text that `append` appends, which ends with a line break.
     pub fn write_with(&mut self, append: impl FnOnce(&mut String)) {
         if self.file.is_none() {
             return;
         }
         append(&mut self.buffer);
         if self.buffer.len() as u64 >= self.bytes_left {
-            self.buffer.push_str("This file has reached its limit; what follows is dropped.\n");
+            self.buffer.push_str("This file has reached its limit; further lines are dropped.\n");
             self.flush();
             self.file = None;
             return;
@@ -58,17 +58,17 @@ impl ReportFile {
         }
     }
 
-    /// Adds a line with its time, as the original's overview had it. No message can look like another line.
+    /// Adds a line with its time, as in the overview of the original. Line breaks in the message become spaces.
     pub fn line(&mut self, message: &str) {
         self.write(&format!("{} {}\n", timestamp(Utc::now()), message.replace(['\n', '\r'], " ")));
     }
 
-    /// Hands over to the operating system.
+    /// Passes the buffer to the operating system.
     pub fn flush(&mut self) {
         let Some(file) = &mut self.file else { return };
         self.bytes_left = self.bytes_left.saturating_sub(self.buffer.len() as u64);
         if let Err(error) = file.write_all(self.buffer.as_bytes()) {
-            tracing::warn!(file.path = %self.path.display(), %error, "a report cannot be written, the job goes on without it");
+            tracing::warn!(file.path = %self.path.display(), %error, "cannot write a report; the job continues without it");
             self.file = None;
         }
         self.buffer.clear();
@@ -85,13 +85,13 @@ fn with_folder<T>(path: &Path, open: impl FnOnce(&Path) -> std::io::Result<T>) -
     match folder.and_then(|()| open(path)) {
         Ok(opened) => Some(opened),
         Err(error) => {
-            tracing::warn!(file.path = %path.display(), %error, "a report cannot be written, the job goes on without it");
+            tracing::warn!(file.path = %path.display(), %error, "cannot write a report; the job continues without it");
             None
         }
     }
 }
 
-/// UTC, ISO 8601 with microseconds.
+/// Returns ISO 8601 in UTC with microseconds.
 pub(crate) fn timestamp(time: DateTime<Utc>) -> String {
     time.format("%Y-%m-%dT%H:%M:%S%.6f").to_string()
 }
@@ -101,18 +101,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capped_file_says_that_it_is() {
+    fn capped_file_notes_its_limit() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("a/b.txt");
         let mut file = ReportFile::create(path.clone()).capped(20);
         (0..10).for_each(|_| file.write("some line\n"));
         file.flush();
         let text = fs::read_to_string(path).expect("written");
-        assert_eq!(text, "some line\nsome line\nThis file has reached its limit; what follows is dropped.\n");
+        assert_eq!(text, "some line\nsome line\nThis file has reached its limit; further lines are dropped.\n");
     }
 
     #[test]
-    fn a_message_is_one_line() {
+    fn message_stays_on_one_line() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut file = ReportFile::create(folder.path().join("overview.txt"));
         file.line("Node 0\n2026-11-21T00:00:00.000000 The job ended: Completed.");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_does_no_harm() {
+    fn unwritable_report_is_ignored() {
         let mut file = ReportFile::create("/proc/no/such/file".into());
         file.write("line\n");
         file.flush();

@@ -1,12 +1,11 @@
-//! `processed_mini-batches.csv`: one row an attempt.
+//! `processed_mini-batches.csv`: one row per attempt.
 
 use std::path::PathBuf;
 
 use chrono::DateTime;
-use protocol::{Attempt, AttemptStatus, ErrorReport};
+use protocol::{AttemptRef, AttemptStatus, ErrorReport, ProcessName};
 
 use super::file::ReportFile;
-use crate::batch::{Shown, Success};
 use crate::csv::Dialect;
 use crate::failures::one_line;
 
@@ -20,94 +19,26 @@ pub(super) struct Processed {
     texts: Texts,
 }
 
-/// How things are written, and what was written last: neighbours share much.
+/// Texts of the last row, which consecutive rows often share.
 #[derive(Debug)]
 struct Texts {
     dialect: Dialect,
     /// A second, and its text.
     second: (i64, String),
-    who: Option<Who>,
-}
-
-/// A process, and the end of its rows.
-#[derive(Debug)]
-struct Who {
-    node: String,
-    process: String,
-    end: String,
-}
-
-/// What the reports tell of an attempt.
-pub(super) struct Row<'a> {
-    pub mini_batch: u64,
-    pub try_number: u32,
-    pub deliveries_lost: u32,
-    pub node: &'a str,
-    pub process: &'a str,
-    pub status: AttemptStatus,
-    pub total: u64,
-    pub succeeded: u64,
-    pub started_at: u64,
-    pub elapsed_seconds: f64,
-    pub process_seconds: f64,
-    pub run_seconds: f64,
-    pub error: Option<&'a ErrorReport>,
-    pub detail: &'a str,
-}
-
-impl<'a> From<&'a Attempt> for Row<'a> {
-    fn from(attempt: &'a Attempt) -> Self {
-        Self {
-            mini_batch: attempt.mini_batch,
-            try_number: attempt.try_number,
-            deliveries_lost: attempt.deliveries_lost,
-            node: &attempt.node,
-            process: &attempt.process,
-            status: attempt.status,
-            total: attempt.total,
-            succeeded: attempt.succeeded,
-            started_at: attempt.started_at,
-            elapsed_seconds: attempt.elapsed_seconds,
-            process_seconds: attempt.process_seconds,
-            run_seconds: attempt.run_seconds,
-            error: attempt.error.as_deref(),
-            detail: &attempt.detail,
-        }
-    }
-}
-
-impl<'a> Row<'a> {
-    pub fn of_success(success: &Success, record: Shown<'a>) -> Self {
-        let process = record.process(success);
-        Self {
-            mini_batch: success.mini_batch,
-            try_number: success.try_number,
-            deliveries_lost: success.deliveries_lost,
-            node: &process.node,
-            process: &process.name,
-            status: AttemptStatus::Succeeded,
-            total: success.total,
-            succeeded: success.succeeded,
-            started_at: success.started_at,
-            elapsed_seconds: success.elapsed_seconds,
-            process_seconds: success.process_seconds,
-            run_seconds: success.run_seconds,
-            error: None,
-            detail: record.detail(success),
-        }
-    }
+    /// A process, and the end of its rows.
+    process: Option<(ProcessName<String>, String)>,
 }
 
 impl Processed {
     pub fn create(path: PathBuf) -> Self {
         let mut file = ReportFile::create(path);
         file.write(HEADER);
-        let texts = Texts { dialect: Dialect::default(), second: (i64::MIN, String::new()), who: None };
+        let texts = Texts { dialect: Dialect::default(), second: (i64::MIN, String::new()), process: None };
         Self { file, texts }
     }
 
-    pub fn add(&mut self, row: &Row<'_>, pid: Option<u32>) {
-        self.file.write_with(|text| self.texts.write(row, pid, text));
+    pub fn add(&mut self, attempt: &AttemptRef, status: AttemptStatus, error: Option<&ErrorReport>, pid: Option<u32>) {
+        self.file.write_with(|row| self.texts.write(attempt, status, error, pid, row));
     }
 
     pub fn flush(&mut self) {
@@ -116,10 +47,17 @@ impl Processed {
 }
 
 impl Texts {
-    fn write(&mut self, attempt: &Row<'_>, pid: Option<u32>, row: &mut String) {
+    fn write(
+        &mut self,
+        attempt: &AttemptRef,
+        status: AttemptStatus,
+        error: Option<&ErrorReport>,
+        pid: Option<u32>,
+        row: &mut String,
+    ) {
         push_number(row, attempt.mini_batch);
         row.push(',');
-        // As the queue of the original counted: every time that somebody took it.
+        // Counts every delivery, like the queue of the original.
         push_number(row, u64::from(attempt.try_number) + u64::from(attempt.deliveries_lost));
         row.push(',');
         if let Some(pid) = pid {
@@ -127,8 +65,7 @@ impl Texts {
         }
         row.push(',');
         self.push_time(attempt.started_at, row);
-        let failed = attempt.total - attempt.succeeded.min(attempt.total);
-        for count in [attempt.total, attempt.succeeded, failed] {
+        for count in [attempt.total, attempt.succeeded, attempt.failed()] {
             row.push(',');
             push_number(row, count);
         }
@@ -137,9 +74,9 @@ impl Texts {
             push_seconds(row, seconds);
         }
         row.push(',');
-        row.push_str(attempt.status.report_word());
+        row.push_str(status.report_word());
         row.push(',');
-        if let Some(error) = attempt.error {
+        if let Some(error) = error {
             self.text(&error.category, row);
             row.push(',');
             self.text(&one_line(&error.message), row);
@@ -148,22 +85,23 @@ impl Texts {
             row.push_str(",,");
         }
         self.text(attempt.detail, row);
-        match &self.who {
-            Some(who) if attempt.node == who.node && attempt.process == who.process => row.push_str(&who.end),
+        let ProcessName { node, process } = attempt.process;
+        match &self.process {
+            Some((last, end)) if last.process == process && last.node == node => row.push_str(end),
             _ => {
                 let mut end = String::new();
-                for name in [attempt.node, attempt.process] {
+                for name in [node, process] {
                     end.push(',');
                     self.text(name, &mut end);
                 }
                 end.push('\n');
                 row.push_str(&end);
-                self.who = Some(Who { node: attempt.node.to_owned(), process: attempt.process.to_owned(), end });
+                self.process = Some((ProcessName { node: node.to_owned(), process: process.to_owned() }, end));
             }
         }
     }
 
-    /// What a script or a file name begins with is no formula, in whatever the table is opened.
+    /// Writes a text so that no spreadsheet reads it as a formula.
     fn text(&self, field: &str, row: &mut String) {
         match field.starts_with(['=', '+', '-', '@', '\t', '\r']) {
             true => self.dialect.push_field(&format!("'{field}"), row),
@@ -183,13 +121,13 @@ impl Texts {
     }
 }
 
-// There is a row for each attempt, and `write!` is several times slower than what follows.
+// There is a row for each attempt, and `write!` is several times slower than these functions.
 
 fn push_number(row: &mut String, number: u64) {
     row.push_str(itoa::Buffer::new().format(number));
 }
 
-/// Six digits behind the point.
+/// Writes seconds with six decimals.
 fn push_seconds(row: &mut String, seconds: f64) {
     let microseconds = (seconds * 1e6).round();
     if !(0.0..1e15).contains(&microseconds) {
@@ -202,7 +140,7 @@ fn push_seconds(row: &mut String, seconds: f64) {
     push_fraction(row, microseconds % 1_000_000);
 }
 
-/// Six digits, with zeros in front.
+/// Writes six digits with leading zeros.
 fn push_fraction(row: &mut String, millionths: u64) {
     row.push_str(&itoa::Buffer::new().format(1_000_000 + millionths)[1..]);
 }
@@ -210,20 +148,25 @@ fn push_fraction(row: &mut String, millionths: u64) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use protocol::Attempt;
 
     use super::*;
     use crate::fixtures::{failed, succeeded};
 
+    fn add(processed: &mut Processed, attempt: &Attempt, pid: Option<u32>) {
+        processed.add(&attempt.core(), attempt.status, attempt.error.as_deref(), pid);
+    }
+
     #[test]
-    fn a_row_an_attempt() {
+    fn each_attempt_has_one_row() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("processed.csv");
         let mut processed = Processed::create(path.clone());
-        processed.add(&(&succeeded(7, 1, 10, 9)).into(), Some(4321));
+        add(&mut processed, &succeeded(7, 1, 10, 9), Some(4321));
         let mut retried = failed(8, 2, false, 10);
         retried.deliveries_lost = 3;
         retried.error.as_mut().expect("failed").message = "bad, \"very\" bad\nreally".into();
-        processed.add(&(&retried).into(), None);
+        add(&mut processed, &retried, None);
         processed.flush();
         let text = std::fs::read_to_string(path).expect("written");
         let lines: Vec<_> = text.lines().collect();
@@ -238,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn no_field_is_a_formula() {
+    fn no_field_starts_a_formula() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("processed.csv");
         let mut processed = Processed::create(path.clone());
@@ -246,7 +189,7 @@ mod tests {
             let mut attempt = failed(0, 1, true, 1);
             attempt.error.as_mut().expect("failed").message = formula.into();
             (attempt.detail, attempt.node, attempt.process) = (formula.into(), formula.into(), formula.into());
-            processed.add(&(&attempt).into(), None);
+            add(&mut processed, &attempt, None);
         }
         processed.flush();
         let text = std::fs::read_to_string(path).expect("written");

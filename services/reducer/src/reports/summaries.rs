@@ -1,26 +1,17 @@
-//! `process_summary.csv` and `node_summary.csv`: who did how much.
+//! `process_summary.csv` and `node_summary.csv`: the work of each process and node.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use protocol::{AttemptStatus, ResultEvent};
-
-use super::processed::Row;
+use protocol::{AttemptRef, ProcessName, ResultEvent};
 
 #[derive(Debug, Default)]
 pub(super) struct Summaries {
     /// Positions among the processes, by node and name.
     nodes: BTreeMap<String, BTreeMap<String, usize>>,
     processes: Vec<Process>,
-    /// Whose attempt came last: the next is most often of the same process.
-    last: Option<Last>,
-}
-
-#[derive(Debug)]
-struct Last {
-    node: String,
-    process: String,
-    position: usize,
+    /// Process of the last attempt and its position: the next attempt is most often of the same process.
+    last: Option<(ProcessName<String>, usize)>,
 }
 
 #[derive(Debug, Default)]
@@ -46,7 +37,7 @@ const WORK_HEADER: &str = "Succeeded Attempts,Failed Attempts,Items,Succeeded It
     Process Seconds,Run Method Seconds";
 
 impl Summaries {
-    /// Takes in anything but attempts.
+    /// Applies any event except attempts.
     pub fn event(&mut self, event: &ResultEvent) {
         match event {
             ResultEvent::ProcessStarted { node, process, pid } => {
@@ -64,11 +55,10 @@ impl Summaries {
         }
     }
 
-    /// Takes in an attempt, and tells the process id of who made it.
-    pub fn attempt(&mut self, attempt: &Row<'_>) -> Option<u32> {
-        let process = self.process(attempt.node, attempt.process);
+    /// Adds an attempt. Returns the id of its process.
+    pub fn attempt(&mut self, attempt: &AttemptRef, succeeded: bool) -> Option<u32> {
+        let process = self.process(attempt.process.node, attempt.process.process);
         let work = &mut process.work;
-        let succeeded = attempt.status == AttemptStatus::Succeeded;
         work.succeeded += u64::from(succeeded);
         work.failed += u64::from(!succeeded);
         work.items += attempt.total;
@@ -81,14 +71,14 @@ impl Summaries {
 
     fn process(&mut self, node: &str, process: &str) -> &mut Process {
         let position = match &self.last {
-            Some(last) if last.node == node && last.process == process => last.position,
+            Some((last, position)) if last.node == node && last.process == process => *position,
             _ => {
                 let processes = self.nodes.entry(node.to_owned()).or_default();
                 let position = *processes.entry(process.to_owned()).or_insert(self.processes.len());
                 if position == self.processes.len() {
                     self.processes.push(Process::default());
                 }
-                self.last = Some(Last { node: node.to_owned(), process: process.to_owned(), position });
+                self.last = Some((ProcessName { node: node.to_owned(), process: process.to_owned() }, position));
                 position
             }
         };
@@ -156,10 +146,10 @@ mod tests {
     fn work_is_added_up_by_process_and_by_node() {
         let mut summaries = Summaries::default();
         summaries.event(&ResultEvent::ProcessStarted { node: "0".into(), process: "process000".into(), pid: 17 });
-        assert_eq!(summaries.attempt(&(&succeeded(0, 1, 10, 9)).into()), Some(17));
+        assert_eq!(summaries.attempt(&succeeded(0, 1, 10, 9).core(), true), Some(17));
         let mut other = failed(1, 1, true, 5);
         other.process = "process001".into();
-        assert_eq!(summaries.attempt(&(&other).into()), None);
+        assert_eq!(summaries.attempt(&other.core(), false), None);
         summaries.event(&ResultEvent::ProcessEnded { node: "0".into(), process: "process000".into(), return_code: -9 });
         let processes = summaries.process_csv();
         assert!(processes.contains("\n0,process000,17,,-9,1,0,10,9,1,0.250000,0.125000,0.200000\n"), "{processes}");

@@ -1,15 +1,16 @@
-//! The reports in prose, as pure functions.
+//! The texts of reports, as pure functions.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use protocol::JobResult;
 
-use crate::failures::{EXAMPLES_MAX, one_line};
-use crate::thresholds::describe;
+use crate::failures::EXAMPLES_MAX;
+use crate::stalls::describe;
+use crate::words::{counted, sentence};
 use crate::{Failures, Tally};
 
-/// `5:02:14`, or `1 day, 0:00:00`, as Python prints a duration.
+/// Returns a duration in the format of Python: `5:02:14`, or `1 day, 0:00:00`.
 pub(crate) fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let clock = format!("{}:{:02}:{:02}", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
@@ -20,7 +21,7 @@ pub(crate) fn duration(duration: Duration) -> String {
     }
 }
 
-/// What is left to do at the pace so far. `None`: nobody can tell.
+/// Returns the remaining time at the current pace; `None` if unknown.
 pub(crate) fn remaining(ended_before: u64, tally: &Tally, elapsed: Duration) -> Option<Duration> {
     let total = tally.planned()?.mini_batches;
     let ended = tally.ended().saturating_sub(ended_before);
@@ -31,7 +32,7 @@ pub(crate) fn remaining(ended_before: u64, tally: &Tally, elapsed: Duration) -> 
     Duration::try_from_secs_f64(elapsed.as_secs_f64() / ended as f64 * left as f64).ok()
 }
 
-/// How far the job is, for the overview.
+/// Returns the progress for the overview.
 pub(super) fn progress(ended_before: u64, tally: &Tally, elapsed: Duration) -> String {
     let ended = tally.ended();
     if ended == 0 {
@@ -39,13 +40,14 @@ pub(super) fn progress(ended_before: u64, tally: &Tally, elapsed: Duration) -> S
     }
     let elapsed_text = duration(elapsed);
     let Some(planned) = tally.planned() else {
-        return format!("Processed {ended} mini batches in {elapsed_text}. Scheduling goes on.");
+        return format!("Processed {} in {elapsed_text}. Scheduling continues.", counted(ended, "mini batch"));
     };
     let rest = match remaining(ended_before, tally, elapsed) {
+        Some(_) if ended >= planned.mini_batches => String::new(),
         Some(remaining) => format!(" Estimated remaining time {}.", duration(remaining)),
         None => String::new(),
     };
-    format!("Processed {ended} of {} mini batches in {elapsed_text}.{rest}", planned.mini_batches)
+    format!("Processed {ended} of {} in {elapsed_text}.{rest}", counted(planned.mini_batches, "mini batch"))
 }
 
 /// `job_result.txt`.
@@ -54,9 +56,15 @@ pub(super) fn job_result(result: &JobResult, tally: &Tally, warnings: &[String])
     if let Some(cause) = &result.cause {
         let _ = writeln!(text, "Cause: {cause}");
     }
+    if let Some(headline) = &result.headline {
+        let _ = writeln!(text, "The job {}", sentence(headline));
+    }
     for (name, counts) in [("Mini-batches", result.mini_batches), ("Items", result.items)] {
         let total = if counts.total == 0 { "not all known".to_owned() } else { format!("{} in all", counts.total) };
         let _ = writeln!(text, "{name}: {total}, {} succeeded, {} failed.", counts.succeeded, counts.failed);
+    }
+    if result.retrying > 0 {
+        let _ = writeln!(text, "Failed a try and had another to come: {}.", counted(result.retrying, "mini-batch"));
     }
     let _ = writeln!(
         text,
@@ -72,14 +80,17 @@ pub(super) fn job_result(result: &JobResult, tally: &Tally, warnings: &[String])
     }
     write_given_up(tally, &mut text);
     write_waiting(tally, &mut text);
-    if tally.warnings() > 0 || !warnings.is_empty() {
+    if tally.warnings().count() > 0 || !warnings.is_empty() {
         let _ = writeln!(text, "\nWarnings:");
         for warning in warnings {
             let _ = writeln!(text, "  {warning}");
         }
-        if tally.warnings() > 0 {
-            let count = tally.warnings();
-            let _ = writeln!(text, "  {count} from mini-batches, see logs/sys/warning/mini-batch_warnings.txt");
+        for kind in &result.warning_kinds {
+            let _ = writeln!(text, "  {kind}");
+        }
+        if tally.warnings().count() > 0 {
+            let count = counted(tally.warnings().count(), "warning");
+            let _ = writeln!(text, "  {count} of mini-batches, see logs/sys/warning/mini-batch_warnings.txt");
         }
     }
     if !tally.failures().groups().is_empty() {
@@ -96,16 +107,16 @@ fn write_given_up(tally: &Tally, text: &mut String) {
     }
     let _ = writeln!(text, "\nFailed mini-batches ({failed}), the first:");
     for given_up in tally.failures().given_up_first() {
-        let error = &given_up.error;
-        let open = if error.log.is_empty() { String::new() } else { format!(" Open logs/{}", error.log) };
+        let log = &given_up.error.log;
+        let open = if log.is_empty() { String::new() } else { format!(" Open logs/{log}.") };
         let (id, detail, tries) = (given_up.mini_batch, &given_up.detail, given_up.tries);
-        let message = one_line(&error.message);
-        let _ = writeln!(text, "  mini-batch {id} ({detail}), tries: {tries}, {}: {message}{open}", error.category);
+        let error = sentence(&given_up.error_line());
+        let _ = writeln!(text, "  mini-batch {id} ({detail}), tries: {tries}, {error}{open}");
     }
 }
 
 fn write_waiting(tally: &Tally, text: &mut String) {
-    for waiting in tally.fleet().waiting() {
+    for waiting in tally.nodes().waiting() {
         let _ = writeln!(text, "\nStill waiting for {}.", describe(waiting));
         for line in waiting.stack.lines() {
             let _ = writeln!(text, "  {line}");
@@ -120,10 +131,11 @@ pub(super) fn job_error(failures: &Failures) -> String {
         return "No errors.\n".to_owned();
     }
     let total: u64 = groups.iter().map(|group| group.count).sum();
-    let mut text = format!("{total} errors of {} kinds, the most frequent first.\n", groups.len());
+    let (errors, kinds) = (counted(total, "error"), counted(groups.len() as u64, "kind"));
+    let mut text = format!("{errors} of {kinds}, the most frequent first.\n");
     for group in groups {
         let message = if group.message.is_empty() { "(many different messages)" } else { &group.message };
-        let _ = writeln!(text, "\n{} times {}: {message}", group.count, group.category);
+        let _ = writeln!(text, "\n{} {}: {message}", counted(group.count, "time"), group.category);
         if group.mini_batches.is_empty() {
             let _ = writeln!(text, "  in init()");
         } else {
@@ -134,6 +146,12 @@ pub(super) fn job_error(failures: &Failures) -> String {
         if !group.log.is_empty() {
             let _ = writeln!(text, "  open logs/{}", group.log);
         }
+        if !group.printed.is_empty() {
+            let _ = writeln!(text, "  printed last:");
+            for line in group.printed.lines() {
+                let _ = writeln!(text, "    {line}");
+            }
+        }
     }
     text
 }
@@ -142,7 +160,7 @@ pub(super) fn job_error(failures: &Failures) -> String {
 pub(super) fn user_error(failures: &Failures) -> String {
     let mut text = String::new();
     for group in failures.groups() {
-        let _ = writeln!(text, "{} times {}: {}", group.count, group.category, group.message);
+        let _ = writeln!(text, "{} {}", counted(group.count, "time"), group.error());
         let _ = writeln!(text, "{}\n", group.traceback.trim_end());
     }
     text
@@ -164,47 +182,40 @@ mod tests {
     }
 
     #[test]
-    fn durations_read_as_the_originals_did() {
+    fn durations_have_the_format_of_python() {
         assert_eq!(duration(Duration::from_secs(18134)), "5:02:14");
         assert_eq!(duration(Duration::from_secs(86400)), "1 day, 0:00:00");
         assert_eq!(duration(Duration::from_secs(3 * 86400 + 61)), "3 days, 0:01:01");
     }
 
     #[test]
-    fn progress_counts_what_this_run_did() {
+    fn pace_counts_only_mini_batches_of_this_run() {
         let mut tally = tally();
         let elapsed = Duration::from_secs(10);
         assert_eq!(progress(0, &Tally::default(), elapsed), "No task has been processed yet.");
-        assert_eq!(progress(0, &tally, elapsed), "Processed 2 mini batches in 0:00:10. Scheduling goes on.");
+        assert_eq!(progress(0, &tally, elapsed), "Processed 2 mini batches in 0:00:10. Scheduling continues.");
         tally.apply(&ResultEvent::Planned(Planned { mini_batches: 5, items: None }));
         let expected = "Processed 2 of 5 mini batches in 0:00:10. Estimated remaining time 0:00:15.";
         assert_eq!(progress(0, &tally, elapsed), expected);
         let expected = "Processed 2 of 5 mini batches in 0:00:10. Estimated remaining time 0:00:30.";
-        assert_eq!(progress(1, &tally, elapsed), expected, "one of the two was there before");
+        assert_eq!(progress(1, &tally, elapsed), expected, "one of the two ended in an earlier run");
         assert_eq!(progress(2, &tally, elapsed), "Processed 2 of 5 mini batches in 0:00:10.");
     }
 
     #[test]
-    fn the_result_names_the_failed_mini_batch_and_the_file_to_open() {
+    fn result_names_the_failed_mini_batch_and_the_file_to_open() {
         let tally = tally();
         let result = JobResult {
-            job_id: "digits".into(),
-            state: JobState::Failed,
             cause: Some("The number of failed items is 2, which exceeds error threshold 1.".into()),
-            output: None,
-            logs: "/jobs/digits/logs".into(),
             mini_batches: tally.mini_batches(),
             items: tally.items(),
             elapsed_seconds: 61.0,
-            warnings: 0,
-            duplicates_dropped: 0,
-            failed_mini_batches: vec![],
-            reused: false,
+            ..JobResult::new("digits".into(), JobState::Failed, "/jobs/digits/logs".into())
         };
         let text = job_result(&result, &tally, &["a warning".into()]);
         assert!(text.starts_with("Job digits ended: Failed.\nCause: The number of failed items is 2"), "{text}");
-        let failed = "  mini-batch 1 (/data/1.png), tries: 3, ValueError: bad value Open \
-                      logs/user/error/0/process000.txt\n";
+        let failed = "  mini-batch 1 (/data/1.png), tries: 3, ValueError: bad value. Open \
+                      logs/user/error/0/process000.txt.\n";
         assert!(text.contains(failed), "{text}");
         assert!(text.contains("\nWarnings:\n  a warning\n"), "{text}");
         assert!(text.contains("Elapsed: 0:01:01."), "{text}");
@@ -212,9 +223,14 @@ mod tests {
 
     #[test]
     fn errors_are_grouped_and_counted() {
-        let tally = tally();
+        let mut printing = failed(3, 1, false, 1);
+        let error = printing.error.as_mut().expect("failed");
+        (error.message, error.printed) = ("worse".into(), "opening a\nno such file".into());
+        let mut tally = tally();
+        tally.apply(&ResultEvent::Attempt(Box::new(printing)));
         let text = job_error(tally.failures());
         assert!(text.contains("\n2 times ValueError: bad value\n  mini-batches: 1\n"), "{text}");
+        assert!(text.contains("\n  printed last:\n    opening a\n    no such file\n"), "{text}");
         assert!(user_error(tally.failures()).contains("Traceback: bad value"));
         assert_eq!(job_error(&Failures::default()), "No errors.\n");
     }

@@ -1,5 +1,5 @@
-//! Reports of a job whose folder is elsewhere: written to a temporary folder, and copied to the job's store from time to
-//! time, in the background.
+//! Reports of a job in a remote store: written to a temporary folder and periodically copied to the store in the
+//! background.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,23 +11,23 @@ use storage::JobStore;
 use tempfile::TempDir;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// Larger files get there once, at the end: they grow all the time, and copying begins at their beginning.
+/// Larger files are copied once, at the end, because each copy transfers a growing file from its beginning.
 const COPIED_OFTEN_BYTES_MAX: u64 = 8 << 20;
-/// Goes on where a former reducer ended.
-const CONTINUED: &str = "sys/master_role.txt";
+/// The report that a reducer continues where the previous one ended.
+const CONTINUED_REPORT: &str = "sys/master_role.txt";
 
-/// What was sent to the store: a hash of every file that is copied often; `None`: perhaps it is there, perhaps not.
+/// Files sent to the store with a hash of their content; `None` for large files and failed copies.
 type Sent = HashMap<PathBuf, Option<u64>>;
 
-/// A file, and a hash of what it holds; `None`: it is larger than what is copied often.
+/// A file with a hash of its content; `None` for large files.
 type Found = (PathBuf, Option<u64>);
 
-/// Which of the files that have changed are copied.
+/// Which changed files to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
-    /// Those that are copied often.
-    Often,
-    /// Those that were sent before.
+    /// Files small enough to be copied often.
+    Small,
+    /// Files sent before.
     SentBefore,
     All,
 }
@@ -48,37 +48,37 @@ enum Copying {
 impl Upload {
     pub async fn new(store: JobStore) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("gristmill-reports-").tempdir()?;
-        if let Ok(bytes) = store.log(CONTINUED).await {
-            let path = folder.path().join(CONTINUED);
+        if let Ok(bytes) = store.log(CONTINUED_REPORT).await {
+            let path = folder.path().join(CONTINUED_REPORT);
             fs::create_dir_all(path.parent().expect("in a folder"))?;
             fs::write(path, bytes)?;
         }
         Ok(Self { folder, store, copying: Copying::Done(Sent::new()) })
     }
 
-    /// The folder that is copied to `logs/`.
+    /// Returns the folder that is copied to `logs/`.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Begins to copy what has changed, unless the last time has not ended yet.
+    /// Starts to copy changed files, unless the last copy is still running.
     pub async fn copy(&mut self) {
         if !matches!(&self.copying, Copying::UnderWay(copying) if !copying.is_finished()) {
-            self.begin(Which::Often).await;
+            self.begin(Which::Small).await;
         }
     }
 
-    /// Copies everything that has changed, and waits for it. Nothing is written any more.
+    /// Copies all changed files and waits. The caller writes no more reports.
     pub async fn finish(&mut self) {
         self.copy_and_wait(Which::All).await;
     }
 
-    /// Whether the store may have a file from here.
+    /// Whether the store may hold a file of this reducer.
     pub async fn has_sent(&mut self) -> bool {
         !self.sent().await.is_empty()
     }
 
-    /// Copies once more, as it is now, what was sent from here, and waits for it.
+    /// Copies the files again that were sent before, and waits.
     pub async fn send_again(&mut self) {
         self.copy_and_wait(Which::SentBefore).await;
     }
@@ -94,7 +94,7 @@ impl Upload {
             Copying::UnderWay(tokio::spawn(copy(self.folder.path().to_owned(), self.store.clone(), sent, which)));
     }
 
-    /// What was sent, once nothing is under way.
+    /// Returns the sent files once no copy is running.
     async fn sent(&mut self) -> &mut Sent {
         if let Copying::UnderWay(copying) = &mut self.copying {
             self.copying = Copying::Done(copying.await.unwrap_or_default());
@@ -115,18 +115,18 @@ async fn copy(folder: PathBuf, store: JobStore, mut sent: Sent, which: Which) ->
     let files = match files.await.expect("listing does not panic") {
         Ok(files) => files,
         Err(error) => {
-            tracing::warn!(file.path = %folder.display(), %error, "reports cannot be read, the job goes on without them");
+            tracing::warn!(file.path = %folder.display(), error = %format!("{error:#}"), "cannot read reports; the job continues without them");
             return sent;
         }
     };
     let mut puts = JoinSet::new();
     for (file, hash) in files {
-        let is_wanted = match which {
-            Which::Often => hash.is_some(),
+        let is_selected = match which {
+            Which::Small => hash.is_some(),
             Which::SentBefore => sent.contains_key(&file),
             Which::All => true,
         };
-        if !is_wanted || hash.is_some() && sent.get(&file) == Some(&hash) {
+        if !is_selected || hash.is_some() && sent.get(&file) == Some(&hash) {
             continue;
         }
         let (store, folder) = (store.clone(), folder.clone());
@@ -144,14 +144,14 @@ async fn copy(folder: PathBuf, store: JobStore, mut sent: Sent, which: Which) ->
             (Ok(()), file, hash) => drop(sent.insert(file, hash)),
             (Err(error), file, _) => {
                 sent.insert(file, None);
-                tracing::warn!(%error, "a report cannot be copied to the store, trying again later");
+                tracing::warn!(error = %format!("{error:#}"), "cannot copy a report to the store, trying again later");
             }
         }
     }
     sent
 }
 
-/// Every file below a folder, but for empty ones.
+/// Collects all files below a folder except empty ones.
 fn collect(folder: &Path, files: &mut Vec<Found>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

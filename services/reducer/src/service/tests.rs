@@ -1,3 +1,5 @@
+//! A service of which the tests play the target.
+
 use std::fs;
 
 use bytes::Bytes;
@@ -8,15 +10,15 @@ use super::*;
 use crate::fixtures::{put_plan, spec, succeeded};
 
 /// A compute target of which the tests play all other roles.
-struct Fleet {
+struct Target {
     folder: tempfile::TempDir,
-    target: TargetStore,
+    store: TargetStore,
     results: Arc<MemoryQueue>,
     dead_letters: Arc<MemoryQueue>,
     options: ServiceOptions,
 }
 
-impl Fleet {
+impl Target {
     async fn new() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
         let url = format!("file://{}", folder.path().join("store").display());
@@ -28,7 +30,7 @@ impl Fleet {
         options.reducer.progress_interval = Duration::from_millis(20);
         options.reducer.commit_interval = Duration::from_millis(5);
         Self {
-            target: TargetStore::open(&url, Default::default()).await.expect("a folder"),
+            store: TargetStore::open(&url, Default::default()).await.expect("a folder"),
             results: Arc::new(MemoryQueue::new(MemoryOptions::default())),
             dead_letters: Arc::new(MemoryQueue::new(MemoryOptions::default())),
             options,
@@ -42,15 +44,15 @@ impl Fleet {
 
     async fn describe(&self, job_id: &str) -> JobSpec {
         let spec = JobSpec { job_id: job_id.to_owned(), ..spec(&self.folder.path().join(job_id)) };
-        self.target.job(job_id).put_spec(&spec).await.expect("writable");
+        self.store.job(job_id).put_spec(&spec).await.expect("writable");
         spec
     }
 
     async fn enqueue(&self, job_id: &str) {
         self.describe(job_id).await;
-        self.target.mark_open(job_id).await.expect("writable");
+        self.store.mark_open(job_id).await.expect("writable");
         let published = Bytes::from_static(b"{}\n");
-        self.target.job(job_id).create_plan_chunk(0, published).await.expect("writable");
+        self.store.job(job_id).create_plan_chunk(0, published).await.expect("writable");
     }
 
     fn serve(&self) -> (CancellationToken, tokio::task::JoinHandle<anyhow::Result<()>>) {
@@ -60,7 +62,7 @@ impl Fleet {
 
     fn serve_until(&self, stop: &CancellationToken) -> tokio::task::JoinHandle<anyhow::Result<()>> {
         let service = Service {
-            target: self.target.clone(),
+            target: self.store.clone(),
             results: self.results.clone(),
             dead_letters: self.dead_letters.clone(),
             options: self.options.clone(),
@@ -81,7 +83,7 @@ impl Fleet {
     }
 
     async fn planned(&self, job_id: &str, mini_batches: u64) {
-        put_plan(&self.target.job(job_id), mini_batches, None).await;
+        put_plan(&self.store.job(job_id), mini_batches, None).await;
         let mut body = begin_message(job_id);
         encode_record(&ResultEvent::Planned(Planned { mini_batches, items: None }), b"", &mut body);
         self.send(body).await;
@@ -92,7 +94,7 @@ impl Fleet {
     }
 
     async fn result(&self, job_id: &str) -> protocol::JobResult {
-        let job = self.target.job(job_id);
+        let job = self.store.job(job_id);
         loop {
             if let Some(result) = job.result().await.expect("readable") {
                 return result;
@@ -102,7 +104,7 @@ impl Fleet {
     }
 
     async fn wait_until_closed(&self) {
-        while !self.target.open_jobs().await.expect("readable").is_empty() {
+        while !self.store.open_jobs().await.expect("readable").is_empty() {
             sleep(Duration::from_millis(5)).await;
         }
     }
@@ -116,88 +118,88 @@ impl Fleet {
 
 #[tokio::test]
 async fn many_jobs_share_a_queue_and_each_ends_with_its_rows() {
-    let fleet = Fleet::new().await;
+    let target = Target::new().await;
     let ids: Vec<String> = (0..5).map(|number| format!("job-{number}")).collect();
     for id in &ids {
-        fleet.enqueue(id).await;
+        target.enqueue(id).await;
     }
-    let (stop, serving) = fleet.serve();
+    let (stop, serving) = target.serve();
     for mini_batch in 0..4 {
         for id in &ids {
-            fleet.send_rows(id, mini_batch).await;
+            target.send_rows(id, mini_batch).await;
         }
     }
     for id in &ids {
-        fleet.planned(id, 4).await;
+        target.planned(id, 4).await;
     }
     for id in &ids {
-        assert_eq!(fleet.result(id).await.state, JobState::Completed);
+        assert_eq!(target.result(id).await.state, JobState::Completed);
         let rows: String = (0..4).map(|mini_batch| format!("{id} {mini_batch}\n")).collect();
-        assert_eq!(fleet.output(id), rows);
-        let job = fleet.target.job(id);
+        assert_eq!(target.output(id), rows);
+        let job = target.store.job(id);
         let report = job.log("job_result.txt").await.expect("the reports are in the store");
         assert!(report.starts_with(format!("Job {id} ended: Completed.").as_bytes()));
     }
-    fleet.wait_until_closed().await;
-    fleet.wait_until_empty().await;
+    target.wait_until_closed().await;
+    target.wait_until_empty().await;
     stop.cancel();
     serving.await.expect("no panic").expect("stops");
 }
 
 #[tokio::test]
-async fn a_message_opens_its_job_and_messages_of_ended_and_unknown_jobs_are_dropped() {
-    let fleet = Fleet::new().await;
-    fleet.describe("one").await;
-    let (stop, serving) = fleet.serve();
-    fleet.send_rows("one", 0).await;
-    fleet.send_rows("nowhere", 0).await;
-    fleet.planned("one", 1).await;
-    assert_eq!(fleet.result("one").await.state, JobState::Completed);
-    fleet.send_rows("one", 0).await;
-    fleet.wait_until_empty().await;
-    assert!(fleet.target.open_jobs().await.expect("readable").is_empty());
+async fn message_opens_its_job_and_messages_of_ended_and_unknown_jobs_are_dropped() {
+    let target = Target::new().await;
+    target.describe("one").await;
+    let (stop, serving) = target.serve();
+    target.send_rows("one", 0).await;
+    target.send_rows("nowhere", 0).await;
+    target.planned("one", 1).await;
+    assert_eq!(target.result("one").await.state, JobState::Completed);
+    target.send_rows("one", 0).await;
+    target.wait_until_empty().await;
+    assert!(target.store.open_jobs().await.expect("readable").is_empty());
     stop.cancel();
     serving.await.expect("no panic").expect("stops");
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_goes_to_the_dead_letters() {
-    let fleet = Fleet::new().await;
-    fleet.enqueue("one").await;
-    let (stop, serving) = fleet.serve();
-    fleet.send("hello, world").await;
+async fn unreadable_message_goes_to_the_dead_letters() {
+    let target = Target::new().await;
+    target.enqueue("one").await;
+    let (stop, serving) = target.serve();
+    target.send("hello, world").await;
     let mut newer = begin_message("one");
     newer.extend_from_slice(b"\x02\0\0\0\0\0\0\0{}");
-    fleet.send(newer.clone()).await;
+    target.send(newer.clone()).await;
     let request = Receive { messages_max: 2, visibility: Duration::from_secs(60), wait: Duration::from_secs(60) };
     let mut bodies = Vec::new();
     while bodies.len() < 2 {
-        let letters = fleet.dead_letters.receive(request).await.expect("there");
+        let letters = target.dead_letters.receive(request).await.expect("there");
         let letters =
             letters.iter().map(|letter| serde_json::from_slice::<DeadLetter>(&letter.body).expect("a letter"));
         bodies.extend(letters.map(|letter| letter.body()));
     }
     bodies.sort();
     assert_eq!(bodies, [newer, b"hello, world".to_vec()]);
-    fleet.wait_until_empty().await;
+    target.wait_until_empty().await;
     stop.cancel();
     serving.await.expect("no panic").expect("stops");
 }
 
 #[tokio::test]
-async fn one_job_in_trouble_is_told_and_stops_no_other() {
-    let fleet = Fleet::new().await;
+async fn job_in_trouble_is_reported_and_stops_no_other() {
+    let target = Target::new().await;
     for id in ["damaged", "good"] {
-        fleet.enqueue(id).await;
+        target.enqueue(id).await;
     }
-    let damaged = fleet.target.job("damaged");
+    let damaged = target.store.job("damaged");
     damaged.commit_segment(0, vec![Bytes::from_static(b"no records")]).await.expect("writable");
-    let (stop, serving) = fleet.serve();
-    fleet.send_rows("damaged", 0).await;
-    fleet.planned("damaged", 1).await;
-    fleet.send_rows("good", 0).await;
-    fleet.planned("good", 1).await;
-    assert_eq!(fleet.result("good").await.state, JobState::Completed);
+    let (stop, serving) = target.serve();
+    target.send_rows("damaged", 0).await;
+    target.planned("damaged", 1).await;
+    target.send_rows("good", 0).await;
+    target.planned("good", 1).await;
+    assert_eq!(target.result("good").await.state, JobState::Completed);
     let trouble = loop {
         let progress = damaged.progress().await.expect("readable");
         if let Some(trouble) = progress.and_then(|progress| progress.trouble) {
@@ -208,79 +210,79 @@ async fn one_job_in_trouble_is_told_and_stops_no_other() {
     assert!(trouble.contains("ledger/0000000000 is damaged: restore it, or move it away"), "{trouble}");
     let segment = damaged.segment_file(0).expect("a folder");
     fs::remove_file(segment).expect("there");
-    assert_eq!(fleet.result("damaged").await.state, JobState::Completed, "its messages have been kept");
+    assert_eq!(target.result("damaged").await.state, JobState::Completed, "its messages have been kept");
     stop.cancel();
     serving.await.expect("no panic").expect("stops");
 }
 
 #[tokio::test]
-async fn a_job_that_is_canceled_ends_and_goes_on_when_it_is_opened_again() {
-    let fleet = Fleet::new().await;
-    fleet.enqueue("one").await;
-    let (stop, serving) = fleet.serve();
-    fleet.send_rows("one", 0).await;
-    let job = fleet.target.job("one");
+async fn canceled_job_ends_and_continues_when_it_is_opened_again() {
+    let target = Target::new().await;
+    target.enqueue("one").await;
+    let (stop, serving) = target.serve();
+    target.send_rows("one", 0).await;
+    let job = target.store.job("one");
     job.request_cancel("by the user").await.expect("writable");
-    let result = fleet.result("one").await;
+    let result = target.result("one").await;
     assert_eq!((result.state, result.cause.as_deref()), (JobState::Canceled, Some("by the user")));
-    fleet.wait_until_closed().await;
+    target.wait_until_closed().await;
 
-    let mut reducer = Reducer::open(job.clone(), fleet.results.clone(), Options::shared()).await.expect("readable");
+    let mut reducer = Reducer::open(job.clone(), target.results.clone(), Options::shared()).await.expect("readable");
     reducer.reopen().await.expect("writable");
-    fleet.target.mark_open("one").await.expect("writable");
-    fleet.send_rows("one", 0).await;
-    fleet.send_rows("one", 1).await;
-    fleet.planned("one", 2).await;
-    assert_eq!(fleet.result("one").await.state, JobState::Completed);
-    assert_eq!(fleet.output("one"), "one 0\none 1\n");
+    target.store.mark_open("one").await.expect("writable");
+    target.send_rows("one", 0).await;
+    target.send_rows("one", 1).await;
+    target.planned("one", 2).await;
+    assert_eq!(target.result("one").await.state, JobState::Completed);
+    assert_eq!(target.output("one"), "one 0\none 1\n");
     stop.cancel();
     serving.await.expect("no panic").expect("stops");
 }
 
 #[tokio::test]
-async fn who_has_nothing_to_do_exits_and_who_is_told_to_stop_leaves_jobs_to_others() {
-    let mut fleet = Fleet::new().await;
-    fleet.enqueue("one").await;
-    let (stop, serving) = fleet.serve();
-    fleet.send_rows("one", 0).await;
-    fleet.wait_until_empty().await;
+async fn idle_service_exits_and_stopped_service_leaves_its_jobs_open() {
+    let mut target = Target::new().await;
+    target.enqueue("one").await;
+    let (stop, serving) = target.serve();
+    target.send_rows("one", 0).await;
+    target.wait_until_empty().await;
     stop.cancel();
     serving.await.expect("no panic").expect("stops");
-    assert_eq!(fleet.target.open_jobs().await.expect("readable"), ["one"]);
+    assert_eq!(target.store.open_jobs().await.expect("readable"), ["one"]);
 
-    fleet.options.idle_exit = Some(Duration::from_millis(50));
-    fleet.planned("one", 1).await;
-    let (_stop, serving) = fleet.serve();
+    target.options.idle_exit = Some(Duration::from_millis(50));
+    target.planned("one", 1).await;
+    let (_stop, serving) = target.serve();
     serving.await.expect("no panic").expect("exits by itself");
-    assert_eq!(fleet.result("one").await.state, JobState::Completed);
+    assert_eq!(target.result("one").await.state, JobState::Completed);
 }
 
 #[tokio::test]
-async fn who_is_told_to_stop_leaves_a_final_file_that_takes_long_to_the_next() {
-    let mut fleet = Fleet::new().await;
+async fn stopped_service_leaves_a_slow_final_file_to_the_next() {
+    let mut target = Target::new().await;
     let stop = CancellationToken::new();
-    fleet.options.reducer.output_grace = Duration::ZERO;
-    let told = stop.clone();
-    fleet.options.reducer.crash = Arc::new(move |point| {
+    target.options.reducer.output_grace = Duration::ZERO;
+    let stopping = stop.clone();
+    target.options.reducer.crash = Arc::new(move |point| {
         if point == crate::CrashPoint::DuringOutput {
-            told.cancel();
+            stopping.cancel();
         }
     });
-    fleet.enqueue("one").await;
+    target.enqueue("one").await;
     for mini_batch in 0..3 {
-        fleet.send_rows("one", mini_batch).await;
+        target.send_rows("one", mini_batch).await;
     }
-    fleet.planned("one", 3).await;
-    fleet.serve_until(&stop).await.expect("no panic").expect("stops");
-    assert!(fleet.target.job("one").result().await.expect("readable").is_none(), "it goes on");
-    assert_eq!(fleet.target.open_jobs().await.expect("readable"), ["one"]);
-    let folder = fs::read_dir(fleet.folder.path().join("one")).expect("the output folder");
+    target.planned("one", 3).await;
+    target.serve_until(&stop).await.expect("no panic").expect("stops");
+    assert!(target.store.job("one").result().await.expect("readable").is_none(), "it goes on");
+    assert_eq!(target.store.open_jobs().await.expect("readable"), ["one"]);
+    let folder = fs::read_dir(target.folder.path().join("one")).expect("the output folder");
     assert_eq!(folder.count(), 0, "nothing is left of what was written");
 
-    fleet.options = Fleet::new().await.options;
-    let (stop, serving) = fleet.serve();
-    assert_eq!(fleet.result("one").await.state, JobState::Completed);
-    assert_eq!(fleet.output("one"), "one 0\none 1\none 2\n");
+    target.options = Target::new().await.options;
+    let (stop, serving) = target.serve();
+    assert_eq!(target.result("one").await.state, JobState::Completed);
+    assert_eq!(target.output("one"), "one 0\none 1\none 2\n");
     stop.cancel();
     serving.await.expect("no panic").expect("stops");
 }

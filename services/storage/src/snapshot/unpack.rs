@@ -1,7 +1,8 @@
-//! Unpacking: nothing in an archive is believed.
+//! Unpacks archives without trusting their content.
 //!
-//! Only regular files below the folder are made, each once, into a folder of our own that is renamed when all of it is
-//! there and its digest is right. So there are no links to write through, nothing to overwrite, and no half a folder.
+//! It creates only regular files below the folder, each once, in a temporary folder that it renames once everything is
+//! there and the digest is correct. So there are no links to write through, no files to overwrite, and no partial
+//! folders.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
@@ -17,14 +18,14 @@ use protocol::Snapshot;
 use super::{Limit, failed, mode};
 use crate::{Error, Result, disk};
 
-/// What describes one file: its header, long name and padding.
+/// Maximum size of the description of a file: its header, long name and padding.
 const DESCRIPTION_BYTES_MAX: u64 = 64 * 1024;
 
-/// Unpacks the file `archive` into the folder `into`, unless it is there: it appears whole or not at all.
+/// Unpacks the file `archive` into the folder `into`, unless that exists. The folder appears complete or not at all.
 ///
-/// Anyone on the node may do the same at the same time; one does the work, the others wait for it. What is left of one
-/// that was killed is cleared away by the next. [`Error::Damaged`] means that the archive is not that snapshot, tries to
-/// reach beyond the folder, or is larger than `limit`. Blocks.
+/// Processes of a node may do this concurrently: one does the work, the others wait for it. The next process clears the
+/// rest of a killed one. [`Error::Damaged`] means that the archive is not this snapshot, tries to reach beyond the
+/// folder, or is larger than `limit`. Blocks.
 pub fn unpack(archive: &Path, snapshot: &Snapshot, limit: Limit, into: &Path) -> Result<()> {
     if into.is_dir() {
         return Ok(());
@@ -43,11 +44,11 @@ pub fn unpack(archive: &Path, snapshot: &Snapshot, limit: Limit, into: &Path) ->
     clear(&partial).map_err(failed(&partial))?;
     std::fs::create_dir(&partial).map_err(failed(&partial))?;
     let unpacked = extract(archive, snapshot, limit, &partial);
-    // Once it is there it is believed, after a power cut too.
+    // An existing folder is trusted, even after a power cut.
     let unpacked = unpacked.and_then(|()| disk::sync_file_system(&partial).map_err(failed(&partial)));
     let renamed = unpacked.and_then(|()| std::fs::rename(&partial, into).map_err(failed(into)));
     if renamed.is_err() {
-        // The next one clears what cannot be cleared now.
+        // The next process clears what this one cannot.
         let _ = clear(&partial);
     }
     renamed
@@ -67,8 +68,8 @@ fn clear(folder: &Path) -> io::Result<()> {
 }
 
 fn extract(archive: &Path, snapshot: &Snapshot, limit: Limit, folder: &Path) -> Result<()> {
-    let damaged = |message: String| Error::Damaged { object: archive.display().to_string(), message };
-    let unreadable = |error: io::Error| damaged(error.to_string());
+    let damaged = |message: String| Error::damaged(archive.display().to_string(), message);
+    let unreadable = |error: io::Error| Error::damaged(archive.display().to_string(), error);
     let file = File::open(archive).map_err(failed(archive))?;
     let decoder = zstd::Decoder::new(file).map_err(unreadable)?;
     let allowance = Cell::new(0);
@@ -100,7 +101,7 @@ fn extract(archive: &Path, snapshot: &Snapshot, limit: Limit, folder: &Path) -> 
             })?;
         }
     }
-    // What stands behind the end belongs to the digest as well.
+    // Bytes after the end are part of the digest, too.
     allowance.set(DESCRIPTION_BYTES_MAX);
     io::copy(&mut source, &mut io::sink()).map_err(unreadable)?;
     let digest = source.hasher.finalize().to_hex();
@@ -110,7 +111,7 @@ fn extract(archive: &Path, snapshot: &Snapshot, limit: Limit, folder: &Path) -> 
     Ok(())
 }
 
-/// A relative path of plain names only; `None` for every other.
+/// Returns a relative path that consists of plain names; `None` for any other.
 fn inner_path(name: &[u8]) -> Option<&Path> {
     let path = Path::new(OsStr::from_bytes(name));
     let is_plain = path.components().all(|component| matches!(component, Component::Normal(_)));
@@ -123,7 +124,7 @@ enum Problem {
 }
 
 fn write(entry: &mut impl Read, path: &Path, is_executable: bool, folder: &Path) -> std::result::Result<(), Problem> {
-    // Names that contradict each other: a file twice, or a file where another name needs a folder.
+    // Contradictory names: a file twice, or a file where another name needs a folder.
     let contradiction = |error: io::Error| match error.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => {
             Problem::Archive(error)
@@ -144,8 +145,8 @@ fn write(entry: &mut impl Read, path: &Path, is_executable: bool, folder: &Path)
     file.set_permissions(Permissions::from_mode(mode(is_executable))).map_err(Problem::Disk)
 }
 
-/// Passes on as many bytes as are allowed before the next step, and digests them: a small archive cannot become
-/// large, in memory neither.
+/// Forwards only as many bytes as the next step allows, and digests them, so that a small archive cannot become
+/// large, not even in memory.
 struct Bounded<'a, R> {
     inner: R,
     allowance: &'a Cell<u64>,
@@ -156,7 +157,7 @@ impl<R: Read> Read for Bounded<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         let left = self.allowance.get().checked_sub(count as u64);
-        self.allowance.set(left.ok_or_else(|| io::Error::other("a header or name is longer than any"))?);
+        self.allowance.set(left.ok_or_else(|| io::Error::other("a header or name is too long"))?);
         self.hasher.update(&buffer[..count]);
         Ok(count)
     }

@@ -1,5 +1,6 @@
-//! Which files a snapshot consists of. The only walk: digests and packing agree because both call it.
+//! Lists the files of a snapshot. Digests and packing agree because both use this listing.
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -9,82 +10,112 @@ use ignore::{DirEntry, WalkBuilder};
 use super::{Limit, MARK, SnapshotFile, Source, file_name};
 use crate::{Error, Result};
 
-/// So many of the largest files are named when a source is too large.
+/// Maximum number of largest files that the message names.
 const NAMED: usize = 3;
 
-/// The files of a source, sorted by their names in the snapshot.
+/// The files of a source.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Sorted by their names in the snapshot.
+    pub files: Vec<SnapshotFile>,
+    /// The folder contains too many files: only the folder itself and Python packages (folders with
+    /// `__init__.py`) are listed.
+    pub is_partial: bool,
+}
+
+/// Lists the files of a source.
 ///
-/// [`Error::TooLarge`] as soon as the source's limit is passed.
-pub fn files(source: Source<'_>) -> Result<Vec<SnapshotFile>> {
-    let (root, walk) = match source {
-        Source::Data(file) if file.is_file() => return Ok(vec![(file_name(file)?.into(), file.to_owned())]),
-        Source::Data(folder) => (folder, data_walk(folder)),
-        Source::Scripts { folder, excluded, entry_script } => {
-            (folder, script_walk(folder, excluded.clone(), entry_script.map(|script| folder.join(script))))
+/// Fails with [`Error::TooLarge`] as soon as [`Source::Data`] exceeds its limit. Scripts are listed no matter how many
+/// files are beside them: [`fit`](super::fit) selects those that travel.
+pub fn files(source: Source<'_>) -> Result<Listing> {
+    match source {
+        Source::Data(file) if file.is_file() => {
+            let bytes = file.metadata().map_or(0, |metadata| metadata.len());
+            let file = SnapshotFile { name: file_name(file)?.into(), path: file.to_owned(), bytes };
+            Ok(Listing { files: vec![file], is_partial: false })
         }
-    };
-    let mut found = Found::default();
+        Source::Data(folder) => {
+            let found = collect(data_walk(folder), folder, Limit::DATA)?;
+            match found.exceeds {
+                true => Err(too_large(&found.files, Limit::DATA, "put it into a store and name it by its URL")),
+                false => Ok(Listing { files: found.files, is_partial: false }),
+            }
+        }
+        Source::Scripts { folder, excluded, entry_script } => {
+            let limit = Limit { bytes: u64::MAX, ..Limit::SCRIPTS };
+            let script = entry_script.map(|script| folder.join(script));
+            let mut found = collect(script_walk(folder, excluded.clone(), script.clone(), false), folder, limit)?;
+            let is_partial = found.exceeds;
+            if is_partial {
+                let packages = script_walk(folder, excluded.clone(), script.clone(), true);
+                found = collect(packages, folder, Limit { files: usize::MAX, ..limit })?;
+            }
+            let mut files = found.files;
+            if let (Some(name), Some(path)) = (entry_script, script)
+                && !files.iter().any(|file| file.name == Path::new(name))
+            {
+                // The script itself is included even if it is excluded.
+                let bytes = path.metadata().map_or(0, |metadata| metadata.len());
+                files.push(SnapshotFile { name: PathBuf::from(name), path, bytes });
+                files.sort();
+            }
+            Ok(Listing { files, is_partial })
+        }
+    }
+}
+
+struct Found {
+    files: Vec<SnapshotFile>,
+    /// There are more files.
+    exceeds: bool,
+}
+
+fn collect(walk: ignore::Walk, root: &Path, limit: Limit) -> Result<Found> {
+    let mut found = Found { files: Vec::new(), exceeds: false };
+    let mut bytes = 0;
     for entry in walk {
         let entry = match entry {
             Ok(entry) => entry,
-            Err(error) if is_gone(&error) && root.exists() => continue,
-            Err(error) => return Err(unreadable(root, &error)),
+            Err(error) if is_nothing(&error) && root.exists() => continue,
+            Err(error) => return Err(unreadable(root, error)),
         };
         if !entry.file_type().is_some_and(|file_type| file_type.is_file()) {
             continue;
         }
         let name = entry.path().strip_prefix(root).expect("walked from there").to_owned();
-        let bytes = entry.metadata().map_or(0, |metadata| metadata.len());
-        found.bytes += bytes;
-        found.sizes.push(bytes);
-        found.files.push((name, entry.into_path()));
-        if found.bytes > source.limit().bytes || found.files.len() > source.limit().files {
-            return Err(found.too_large(source));
+        let file = SnapshotFile { name, bytes: entry.metadata().map_or(0, |data| data.len()), path: entry.into_path() };
+        bytes += file.bytes;
+        found.files.push(file);
+        if bytes > limit.bytes || found.files.len() > limit.files {
+            found.exceeds = true;
+            break;
         }
     }
-    let mut files = found.files;
-    if let Source::Scripts { folder, entry_script: Some(entry_script), .. } = source
-        && !files.iter().any(|(name, _)| name == Path::new(entry_script))
-    {
-        // Excluded or not, the script itself counts.
-        files.push((PathBuf::from(entry_script), folder.join(entry_script)));
+    found.files.sort();
+    Ok(found)
+}
+
+/// Returns the error that names the largest files.
+pub(super) fn too_large(files: &[SnapshotFile], limit: Limit, advice: &str) -> Error {
+    let mut largest: Vec<&SnapshotFile> = files.iter().collect();
+    largest.sort_by_key(|file| std::cmp::Reverse(file.bytes));
+    let named: Vec<String> = largest.into_iter().take(NAMED).map(SnapshotFile::shown).collect();
+    let bytes = files.iter().map(|file| file.bytes).sum();
+    Error::TooLarge {
+        found: format!("{} files of {}; the largest: {}", files.len(), size(bytes), named.join(", ")),
+        allowed: format!("{} files of {}; {advice}", limit.files, size(limit.bytes)),
     }
-    files.sort();
-    Ok(files)
 }
 
-#[derive(Default)]
-struct Found {
-    files: Vec<SnapshotFile>,
-    /// Of each of `files`.
-    sizes: Vec<u64>,
-    bytes: u64,
-}
+impl SnapshotFile {
+    /// Returns its name and size, for people.
+    pub fn shown(&self) -> String {
+        format!("{} ({})", self.name.display(), size(self.bytes))
+    }
 
-impl Found {
-    fn too_large(self, source: Source<'_>) -> Error {
-        let Limit { bytes, files } = source.limit();
-        let advice = match source {
-            Source::Scripts { folder, .. } => format!(
-                "name what the script does not import in a file .amlignore (same rules as .gitignore) in {}, or give \
-                 the script a folder of its own",
-                folder.display()
-            ),
-            Source::Data(_) => "put it into a store and name it by its URL".to_owned(),
-        };
-        let mut largest: Vec<_> = self.sizes.iter().zip(&self.files).collect();
-        largest.sort_by(|left, right| right.0.cmp(left.0));
-        let named =
-            largest.iter().take(NAMED).map(|(bytes, (name, _))| format!("{} ({})", name.display(), size(**bytes)));
-        Error::TooLarge {
-            found: format!(
-                "{} files of {} and more to come; the largest so far: {}",
-                self.files.len(),
-                size(self.bytes),
-                named.collect::<Vec<_>>().join(", ")
-            ),
-            allowed: format!("{files} files of {}; {advice}", size(bytes)),
-        }
+    /// Returns whether Python can import it.
+    pub fn is_code(&self) -> bool {
+        self.name.extension().is_some_and(|extension| ["py", "pyc", "so", "pyd"].iter().any(|code| extension == *code))
     }
 }
 
@@ -97,19 +128,52 @@ fn data_walk(root: &Path) -> ignore::Walk {
     WalkBuilder::new(root).standard_filters(false).follow_links(true).build()
 }
 
-fn script_walk(root: &Path, excluded: Gitignore, entry_script: Option<PathBuf>) -> ignore::Walk {
+/// Folders that editors, tools and version control create beside code.
+const TOOL_FOLDERS: &[&str] = &[
+    ".git",
+    ".hg",
+    ".svn",
+    ".vscode",
+    ".idea",
+    ".ipynb_checkpoints",
+    "__pycache__",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    ".tox",
+    ".nox",
+];
+/// Files of systems, editors and shells (`gristmill run job.yaml > run.log`).
+const TOOL_FILES: &[&str] = &[".DS_Store", "Thumbs.db", "desktop.ini", "nohup.out", "4913"];
+const TOOL_SUFFIXES: &[&str] = &[".log", "~", ".swp", ".swo", ".swx"];
+
+fn is_of_a_tool(name: &OsStr, is_folder: bool) -> bool {
+    let name = name.to_string_lossy();
+    match is_folder {
+        true => TOOL_FOLDERS.contains(&&*name),
+        false => {
+            TOOL_FILES.contains(&&*name)
+                || TOOL_SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
+                // Emacs: a lock and an autosave. LibreOffice and macOS: a lock and attributes of a file.
+                || [".#", "#", ".~lock.", "._"].iter().any(|prefix| name.starts_with(prefix))
+        }
+    }
+}
+
+fn script_walk(root: &Path, excluded: Gitignore, entry_script: Option<PathBuf>, packages_only: bool) -> ignore::Walk {
+    let real_root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
+    // Such a link would list everything twice.
+    let leads_back = move |folder: &Path| folder.canonicalize().is_ok_and(|real| real_root.starts_with(real));
     let holds_script = move |folder: &Path| entry_script.as_ref().is_some_and(|script| script.starts_with(folder));
     let is_script = move |entry: &DirEntry| {
-        let is_folder = entry.file_type().is_some_and(|file_type| file_type.is_dir());
-        let is_tool = is_folder
-            && (entry.file_name() == ".git"
-                || entry.file_name() == "__pycache__"
-                || entry.path().join("pyvenv.cfg").is_file()
-                || entry.path().join(MARK).is_file() && !holds_script(entry.path()));
-        // What a shell was told to write beside the script: `gristmill run job.yaml > run.log`.
-        let is_log = !is_folder && entry.path().extension().is_some_and(|extension| extension == "log");
-        let is_log = is_log || entry.file_name() == "nohup.out";
-        entry.depth() == 0 || !is_tool && !is_log && !excluded.matched(entry.path(), is_folder).is_ignore()
+        let (path, is_folder) = (entry.path(), entry.file_type().is_some_and(|file_type| file_type.is_dir()));
+        let is_environment = || path.join("pyvenv.cfg").is_file() || path.join("conda-meta").is_dir();
+        let is_kept_apart = || path.join(MARK).is_file() || packages_only && !path.join("__init__.py").is_file();
+        let is_left_out = is_of_a_tool(entry.file_name(), is_folder)
+            || is_folder && (is_environment() || is_kept_apart() && !holds_script(path))
+            || is_folder && entry.path_is_symlink() && leads_back(path)
+            || excluded.matched(path, is_folder).is_ignore();
+        entry.depth() == 0 || !is_left_out
     };
     WalkBuilder::new(root)
         .hidden(false)
@@ -125,15 +189,20 @@ fn script_walk(root: &Path, excluded: Gitignore, entry_script: Option<PathBuf>) 
         .build()
 }
 
-/// A dangling or circular link, or a file removed meanwhile.
-fn is_gone(error: &ignore::Error) -> bool {
+/// Returns whether an error means nothing to pack: a dangling or circular link, a file removed meanwhile, or a folder
+/// that this user, and so the script, cannot read.
+fn is_nothing(error: &ignore::Error) -> bool {
     match error {
         ignore::Error::Loop { .. } => true,
-        ignore::Error::WithDepth { err, .. } | ignore::Error::WithPath { err, .. } => is_gone(err),
-        error => error.io_error().is_some_and(|error| error.kind() == ErrorKind::NotFound),
+        ignore::Error::WithPath { path, err } => path.is_symlink() || is_nothing(err),
+        ignore::Error::WithDepth { err, .. } => is_nothing(err),
+        error => {
+            let kind = error.io_error().map(std::io::Error::kind);
+            matches!(kind, Some(ErrorKind::NotFound | ErrorKind::PermissionDenied))
+        }
     }
 }
 
-fn unreadable(root: &Path, error: &ignore::Error) -> Error {
-    Error::Unavailable { object: root.display().to_string(), message: error.to_string() }
+fn unreadable(root: &Path, error: ignore::Error) -> Error {
+    Error::unavailable(&root.display().to_string(), error)
 }

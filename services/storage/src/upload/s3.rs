@@ -1,13 +1,13 @@
-//! An upload to S3 in parts, some of which the store copies from other objects.
+//! An upload to S3 in parts, some of which S3 copies from other objects.
 //!
-//! All parts but the last have at least 5 MiB, so pieces are collected until they have, and the beginning of an object
-//! that is to be copied may be fetched to fill up what stands before it.
+//! All parts but the last have at least 5 MiB. So small pieces are collected, and the beginning of an object
+//! to be copied may be fetched to complete the part before it.
 //!
-//! Whoever finishes an object removes all other uploads of it: those of dead writers, which would be paid for until
-//! somebody notices, and those of slow ones, which would replace it by an older state some time later. A slow writer
-//! then finds its upload gone ([`Error::Superseded`]), and the finished object in its place.
+//! A writer that finishes an object removes all other uploads of it: those of dead writers, which would cost money,
+//! and those of slow writers, which would later replace it with an older state. A slow writer
+//! then gets [`Error::Superseded`], and the finished object remains.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug, Display, Formatter};
 use std::ops::Range;
 
 use aws_sdk_s3::Client;
@@ -20,19 +20,19 @@ use tokio::task::JoinSet;
 use url::Url;
 
 use super::{PART_BYTES, PARTS_AT_ONCE};
-use crate::error::said;
+use crate::error::{Source, said};
 use crate::{Error, Result};
 
-/// The smallest part that S3 takes.
+/// The smallest part that S3 allows.
 const PART_BYTES_MIN: u64 = 5 << 20;
-/// S3 takes 10 000 parts. Each has at least this share of the whole; half of them may come out larger than that.
+/// S3 allows 10 000 parts. Each has at least this share of the whole, and half of them may be larger.
 const PARTS_MAX: u64 = 4500;
-/// What one request copies, unless the whole is so large that it must be more (and S3 allows 5 GiB).
+/// Bytes that one request copies, unless the size of the object requires more (S3 allows 5 GiB).
 const COPY_BYTES_MAX: u64 = 512 << 20;
 
 /// An object on S3.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct S3Object {
     bucket: String,
     key: String,
 }
@@ -40,22 +40,22 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct S3Upload {
     client: Client,
-    place: Place,
+    place: S3Object,
     name: String,
     /// The smallest part of this upload.
     unit: u64,
     part_bytes: usize,
-    /// Collected, and not yet sent.
+    /// Collected bytes that are not yet sent.
     buffer: BytesMut,
-    /// Once there was enough to send.
+    /// Set once there was enough to send.
     upload_id: Option<String>,
     next_part: i32,
     sending: JoinSet<Result<CompletedPart>>,
     sent: Vec<CompletedPart>,
 }
 
-impl Place {
-    /// Where a URL points, if that is to S3.
+impl S3Object {
+    /// Returns the object of an S3 URL.
     pub fn of(url: &Url) -> Option<Self> {
         let key = ObjectPath::from_url_path(url.path()).ok()?;
         matches!(url.scheme(), "s3" | "s3a")
@@ -68,7 +68,7 @@ impl Place {
         Self { bucket: self.bucket.clone(), key: key.to_string() }
     }
 
-    /// As a request names what is to be copied.
+    /// Returns the name of the object as source of a copy.
     fn source(&self) -> String {
         let mut source = String::new();
         for byte in format!("{}/{}", self.bucket, self.key).bytes() {
@@ -82,7 +82,7 @@ impl Place {
 }
 
 impl S3Upload {
-    pub fn new(client: Client, place: Place, name: String, bytes_expected: u64) -> Self {
+    pub fn new(client: Client, place: S3Object, name: String, bytes_expected: u64) -> Self {
         let unit = PART_BYTES_MIN.max(bytes_expected / PARTS_MAX + 1);
         Self {
             client,
@@ -111,7 +111,8 @@ impl S3Upload {
         Ok(())
     }
 
-    /// How many bytes of an object of so many must be written before the rest can be copied; `None`: it is too small.
+    /// Returns how many bytes of an object of this size must be written before the rest can be copied; `None` if it is
+    /// too small.
     pub fn bytes_before_copy(&self, bytes: u64) -> Option<u64> {
         let head = match self.buffer.len() as u64 {
             0 => 0,
@@ -120,8 +121,8 @@ impl S3Upload {
         (bytes >= head + self.unit).then_some(head)
     }
 
-    /// Appends some of another object; [`bytes_before_copy`](Self::bytes_before_copy) says what of it.
-    pub async fn copy(&mut self, from: &Place, range: Range<u64>) -> Result<()> {
+    /// Appends a range of another object, which begins where [`bytes_before_copy`](Self::bytes_before_copy) says.
+    pub async fn copy(&mut self, from: &S3Object, range: Range<u64>) -> Result<()> {
         if !self.buffer.is_empty() {
             self.send().await?;
         }
@@ -145,7 +146,7 @@ impl S3Upload {
         Ok(())
     }
 
-    /// Sends what is collected.
+    /// Sends the collected bytes.
     async fn send(&mut self) -> Result<()> {
         let body = self.buffer.split().freeze();
         self.buffer.reserve(self.part_bytes);
@@ -160,7 +161,7 @@ impl S3Upload {
         Ok(())
     }
 
-    /// Waits until another part may be sent, and gives its number and the upload.
+    /// Waits until another part may be sent, and returns its number and the upload.
     async fn begin_part(&mut self) -> Result<(i32, String)> {
         while self.sending.len() >= PARTS_AT_ONCE {
             self.wait().await?;
@@ -217,7 +218,7 @@ impl S3Upload {
         Ok(())
     }
 
-    /// The object is whole: what others have of it is of no use. A store that does not let us is no reason to fail.
+    /// Removes other uploads of the finished object, which are useless now. Ignores errors.
     async fn remove_others(&self) {
         let listed =
             self.client.list_multipart_uploads().bucket(&self.place.bucket).prefix(&self.place.key).send().await;
@@ -229,7 +230,7 @@ impl S3Upload {
     }
 
     pub async fn abort(mut self) {
-        // A part that arrives after the upload has been removed would stay for ever.
+        // A part that arrives after the removal of the upload would remain forever.
         self.sending.shutdown().await;
         if let Some(upload_id) = self.upload_id.take() {
             let request = self.client.abort_multipart_upload().bucket(&self.place.bucket).key(&self.place.key);
@@ -238,10 +239,27 @@ impl S3Upload {
     }
 }
 
+/// The failure of a request, in the words of the service or of the deepest cause.
+#[derive(Debug)]
+struct Failed<E> {
+    words: String,
+    /// For programs; the words quote it.
+    #[expect(dead_code, reason = "part of the debug form")]
+    error: E,
+}
+
+impl<E> Display for Failed<E> {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.words)
+    }
+}
+
+impl<E: Debug> std::error::Error for Failed<E> {}
+
 fn failed<E, R>(object: &str, doing: &str, error: SdkError<E, R>) -> Error
 where
-    E: ProvideErrorMetadata + std::error::Error + 'static,
-    R: Debug + 'static,
+    E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
+    R: Debug + Send + Sync + 'static,
 {
     let (code, said) = match error.as_service_error() {
         Some(service) => {
@@ -252,12 +270,12 @@ where
         None => (String::new(), said(&error)),
     };
     let object = object.to_owned();
-    let message = format!("{doing}: {said}");
+    let source: Source = Box::new(Failed { words: format!("{doing}: {said}"), error });
     match code.as_str() {
         "NoSuchUpload" => Error::Superseded { object },
         "AccessDenied" | "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" => {
-            Error::Denied { object, message }
+            Error::Denied { object, source }
         }
-        _ => Error::Unavailable { object, message },
+        _ => Error::Unavailable { object, source },
     }
 }

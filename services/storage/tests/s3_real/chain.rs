@@ -1,4 +1,4 @@
-//! AWS settings from where every AWS tool takes them. Each test changes the variables of its process, which is its own.
+//! AWS settings from the usual sources. Each test changes the variables of its own process.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use storage::{StoreOptions, Stores};
 
 use crate::support::{Bucket, Proxy, endpoint};
 
-/// Forgets the keys that other tests use, and sets these variables.
+/// Removes the keys that other tests use, and sets these variables.
 fn set(variables: &[(&str, &str)]) {
     for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"]
     {
@@ -25,7 +25,7 @@ fn read(url: &str, options: StoreOptions) -> Result<bytes::Bytes, storage::Error
 }
 
 #[test]
-fn a_profile_gives_keys_region_and_endpoint() {
+fn profile_provides_keys_region_and_endpoint() {
     let (bucket, proxy) = (Bucket::new(), Proxy::counting());
     bucket.put("a", b"12");
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -47,7 +47,7 @@ fn a_profile_gives_keys_region_and_endpoint() {
 }
 
 #[test]
-fn a_web_identity_is_exchanged_for_keys() {
+fn web_identity_is_exchanged_for_keys() {
     let (bucket, proxy) = (Bucket::new(), Proxy::counting());
     bucket.put("a", b"12");
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -67,7 +67,7 @@ fn a_web_identity_is_exchanged_for_keys() {
 }
 
 #[test]
-fn without_keys_anywhere_the_error_says_where_was_looked() {
+fn error_without_keys_names_all_sources() {
     let options = StoreOptions { endpoint: Some(endpoint()), region: None };
     set(&[
         ("AWS_REGION", "us-east-1"),
@@ -75,9 +75,10 @@ fn without_keys_anywhere_the_error_says_where_was_looked() {
         ("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent"),
         ("AWS_EC2_METADATA_DISABLED", "true"),
     ]);
-    let said = read("s3://bucket/a", options).expect_err("nobody to ask as").to_string();
+    let said = format!("{:#}", read("s3://bucket/a", options).expect_err("there are no credentials"));
     assert!(
-        said.starts_with("s3://bucket/a: access denied: no AWS credentials were found in environment, profile"),
+        said.starts_with("s3://bucket/a: access denied; ")
+            && said.contains(": no AWS credentials were found in environment, profile"),
         "{said}"
     );
     assert!(said.contains("set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"), "{said}");

@@ -1,4 +1,4 @@
-//! Creating an object if it is absent.
+//! Creates objects if they are absent.
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -12,7 +12,7 @@ fn is_create(request: &Request) -> bool {
     request.method == "PUT" && request.header("if-none-match") == Some("*")
 }
 
-/// Commits through a proxy that does this to the first create.
+/// Commits through a proxy that applies this fate to the first create.
 async fn commit_through(bucket: &Bucket, fate: fn() -> Fate) -> (Result<Commit, Error>, usize) {
     let first = std::sync::atomic::AtomicBool::new(true);
     let proxy = Proxy::start(move |request, _| {
@@ -25,7 +25,7 @@ async fn commit_through(bucket: &Bucket, fate: fn() -> Fate) -> (Result<Commit, 
 }
 
 #[tokio::test]
-async fn of_sixteen_writers_one_wins() {
+async fn one_of_sixteen_writers_wins() {
     let bucket = Bucket::new();
     let job = target(&bucket, &endpoint()).await.job("one");
     let commits = (0..16).map(|writer| job.commit_segment(7, vec![Bytes::from(format!("writer {writer}"))]));
@@ -37,7 +37,7 @@ async fn of_sixteen_writers_one_wins() {
 }
 
 #[tokio::test]
-async fn a_store_that_creates_conditionally_is_fit_for_jobs() {
+async fn store_with_conditional_creates_passes_the_check() {
     let bucket = Bucket::new();
     let target = target(&bucket, &endpoint()).await;
     assert_eq!(conditional_create_works(&target).await.expect("answered"), Ok(()));
@@ -45,7 +45,7 @@ async fn a_store_that_creates_conditionally_is_fit_for_jobs() {
 }
 
 #[tokio::test]
-async fn a_store_that_ignores_the_condition_is_recognised() {
+async fn store_that_ignores_the_condition_fails_the_check() {
     let bucket = Bucket::new();
     let proxy = Proxy::start(|_, _| Fate::Strip("if-none-match"));
     let target = target(&bucket, &proxy.endpoint).await;
@@ -54,7 +54,7 @@ async fn a_store_that_ignores_the_condition_is_recognised() {
 }
 
 #[tokio::test]
-async fn another_create_under_way_that_comes_to_nothing_is_waited_for() {
+async fn failing_concurrent_create_is_retried() {
     let bucket = Bucket::new();
     let fate = || Fate::Fail(409, "<Error><Code>ConditionalRequestConflict</Code></Error>");
     let (commit, creates) = commit_through(&bucket, fate).await;
@@ -63,7 +63,7 @@ async fn another_create_under_way_that_comes_to_nothing_is_waited_for() {
 }
 
 #[tokio::test]
-async fn another_create_under_way_that_succeeds_is_lost_to() {
+async fn successful_concurrent_create_wins() {
     let bucket = Bucket::new();
     bucket.put("some/prefix/jobs/one/ledger/0000000000", b"theirs");
     let (commit, _) = commit_through(&bucket, || Fate::Fail(409, "")).await;
@@ -71,21 +71,21 @@ async fn another_create_under_way_that_succeeds_is_lost_to() {
 }
 
 #[tokio::test]
-async fn a_create_whose_answer_is_lost_knows_its_own_object() {
+async fn create_with_lost_answer_recognises_its_object() {
     let bucket = Bucket::new();
     let (commit, creates) = commit_through(&bucket, || Fate::LoseAnswer).await;
     assert_eq!((commit.expect("found out"), creates), (Commit::Committed, 2));
 }
 
 #[tokio::test]
-async fn a_store_that_is_busy_is_asked_again() {
+async fn create_at_a_busy_store_is_retried() {
     let bucket = Bucket::new();
     let (commit, creates) = commit_through(&bucket, || Fate::Fail(503, "<Error><Code>SlowDown</Code></Error>")).await;
     assert_eq!((commit.expect("tried again"), creates), (Commit::Committed, 2));
 }
 
 #[tokio::test]
-async fn two_nodes_of_one_name_do_not_share_a_seat() {
+async fn nodes_with_the_same_name_do_not_share_a_seat() {
     let bucket = Bucket::new();
     let job = target(&bucket, &endpoint()).await.job("one");
     let claims = join_all((0..8).map(|_| job.claim_seat(0, 1, "node"))).await;

@@ -1,4 +1,4 @@
-//! Stores against a real component that speaks S3: LocalStack at `GRISTMILL_TEST_AWS_ENDPOINT`.
+//! Stores with LocalStack's S3 at `GRISTMILL_TEST_AWS_ENDPOINT`.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -24,7 +24,7 @@ async fn target(bucket: &Bucket, endpoint: &str) -> TargetStore {
     TargetStore::open(&bucket.url("some/prefix"), options(endpoint)).await.expect("the bucket is there")
 }
 
-/// The same, where every request is counted.
+/// Opens a target behind a proxy that counts requests.
 async fn counted(bucket: &Bucket) -> (TargetStore, Proxy) {
     let proxy = Proxy::counting();
     (target(bucket, &proxy.endpoint).await, proxy)

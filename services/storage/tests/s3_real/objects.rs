@@ -10,14 +10,14 @@ use crate::support::{Bucket, Fate, Proxy, endpoint};
 use crate::{counted, options, target};
 
 #[tokio::test]
-async fn a_bucket_that_is_not_there_is_told_at_once() {
+async fn missing_bucket_is_named_on_opening() {
     let error = TargetStore::open("s3://no-such-bucket-anywhere/x", options(&endpoint())).await.expect_err("no bucket");
-    let said = error.to_string();
+    let said = format!("{error:#}");
     assert!(said.starts_with("s3://no-such-bucket-anywhere/x: there is no such bucket; create it"), "{said}");
 }
 
 #[tokio::test]
-async fn refused_credentials_are_told_in_one_line() {
+async fn rejected_credentials_are_named_in_one_line() {
     let bucket = Bucket::new();
     let answer =
         "<Error><Code>InvalidAccessKeyId</Code>\n<Message>It does not exist\nin our records.</Message></Error>";
@@ -25,23 +25,23 @@ async fn refused_credentials_are_told_in_one_line() {
     let proxy = Proxy::start(move |_, _| Fate::Fail(403, answer));
     let error = TargetStore::open(&bucket.url("x"), options(&proxy.endpoint)).await.expect_err("refused");
     assert!(matches!(error, Error::Denied { .. }), "{error:?}");
-    let said = error.to_string();
-    assert!(said.contains("access denied: It does not exist in our records. (InvalidAccessKeyId)"), "{said}");
+    let said = format!("{error:#}");
+    assert!(said.contains("access denied; check the credentials and what they allow: It does not exist"), "{said}");
     assert!(!said.contains('\n'));
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_told() {
+async fn unreachable_store_is_named() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
     let url = "s3://bucket/x";
     let opened = TargetStore::open(url, options(&format!("http://{free}")));
-    let error = opened.await.expect_err("nobody listens");
+    let error = opened.await.expect_err("nothing listens");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    assert!(error.to_string().starts_with("s3://bucket/x: "), "{error}");
+    assert!(format!("{error:#}").starts_with("s3://bucket/x: "), "{error:#}");
 }
 
 #[tokio::test]
-async fn open_jobs_are_those_that_have_not_ended() {
+async fn open_jobs_exclude_ended_jobs() {
     let bucket = Bucket::new();
     let target = target(&bucket, &endpoint()).await;
     for job in ["b", "a", "c"] {
@@ -55,7 +55,7 @@ async fn open_jobs_are_those_that_have_not_ended() {
 }
 
 #[tokio::test]
-async fn a_snapshot_travels_once() {
+async fn snapshot_is_uploaded_once() {
     let bucket = Bucket::new();
     let (target, proxy) = counted(&bucket).await;
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -65,7 +65,7 @@ async fn a_snapshot_travels_once() {
     assert!(target.put_snapshot("d1", &file).await.expect("uploaded"));
     let before = proxy.requests().len();
     assert!(!target.put_snapshot("d1", &file).await.expect("there already"));
-    assert_eq!(proxy.requests().len(), before + 1, "one look is enough");
+    assert_eq!(proxy.requests().len(), before + 1, "it was uploaded again");
     let copy = folder.path().join("copy");
     target.snapshot("d1", &copy).await.expect("downloaded");
     assert!(fs::read(&copy).expect("there") == content);
@@ -73,7 +73,7 @@ async fn a_snapshot_travels_once() {
 }
 
 #[tokio::test]
-async fn logs_are_listed_by_path() {
+async fn logs_are_sorted_by_path() {
     let bucket = Bucket::new();
     let job = target(&bucket, &endpoint()).await.job("one");
     for path in ["user/b.txt", "sys/node/0/a.txt", "overview.txt"] {
@@ -86,7 +86,7 @@ async fn logs_are_listed_by_path() {
 }
 
 #[tokio::test]
-async fn a_seat_has_one_holder_an_epoch() {
+async fn seat_has_one_holder_per_epoch() {
     let bucket = Bucket::new();
     let (target, proxy) = counted(&bucket).await;
     let job = target.job("one");
@@ -100,12 +100,12 @@ async fn a_seat_has_one_holder_an_epoch() {
     assert_eq!(job.seat(3, 0).await.expect("listable"), seat);
     assert_eq!(job.seat(3, 12).await.expect("listable"), seat);
     let last = proxy.requests().into_iter().rfind(|request| request.is_list()).expect("listed");
-    assert!(last.path.contains("start-after="), "what is known is not listed again: {}", last.path);
+    assert!(last.path.contains("start-after="), "known epochs are listed again: {}", last.path);
     assert_eq!(job.seat(4, 0).await.expect("listable"), None, "another seat");
 }
 
 #[tokio::test]
-async fn parts_are_deleted_a_thousand_at_a_time() {
+async fn parts_are_deleted_in_large_requests() {
     let bucket = Bucket::new();
     let (target, proxy) = counted(&bucket).await;
     let job = target.job("one");

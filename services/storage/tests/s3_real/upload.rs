@@ -1,4 +1,4 @@
-//! Objects of any size, written in parts.
+//! Uploads of objects of any size.
 
 use bytes::Bytes;
 use storage::Error;
@@ -22,7 +22,7 @@ fn pattern(seed: usize, length: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_is_small_is_one_request() {
+async fn small_object_takes_one_request() {
     let bucket = Bucket::new();
     let (target, proxy) = counted(&bucket).await;
     let before = proxy.requests().len();
@@ -37,12 +37,12 @@ async fn what_is_small_is_one_request() {
 }
 
 #[tokio::test]
-async fn large_parts_are_copied_by_the_store_and_small_ones_travel_together() {
+async fn s3_copies_large_parts_and_small_parts_are_combined() {
     let bucket = Bucket::new();
     let (target, proxy) = counted(&bucket).await;
     let job = target.job("one");
-    // Alone too small, together enough; large enough at once; large enough with its beginning fetched; just enough;
-    // too small behind something; large at the end.
+    // Too small alone, but enough together; large enough; large enough after its beginning is fetched; just enough;
+    // too small after another; large at the end.
     let sizes = [MIB, 3 * MIB, 2 * MIB, 6 * MIB, 100, 11 * MIB, 5 * MIB + 1, MIB + 7, 5 * MIB, 12 * MIB + 13];
     let mut expected = b"the header\n".to_vec();
     for (index, &size) in sizes.iter().enumerate() {
@@ -56,9 +56,9 @@ async fn large_parts_are_copied_by_the_store_and_small_ones_travel_together() {
     for (index, &size) in sizes.iter().enumerate() {
         upload.write_part(&job, &index.to_string(), size as u64).await.expect("appended");
     }
-    assert_eq!(bucket.get("out.txt"), None, "nothing is seen of it before it is whole");
+    assert_eq!(bucket.get("out.txt"), None, "it appeared before it was complete");
     upload.finish().await.expect("written");
-    assert!(bucket.get("out.txt").expect("there") == expected, "other bytes than were written");
+    assert!(bucket.get("out.txt").expect("there") == expected, "the bytes differ from those written");
     assert_eq!(bucket.uploads(), Vec::<String>::new());
 
     let requests = proxy.requests().split_off(before);
@@ -71,11 +71,11 @@ async fn large_parts_are_copied_by_the_store_and_small_ones_travel_together() {
         .filter(|request| is_part(request) && !is_copy(request))
         .map(|request| request.body_bytes)
         .collect();
-    assert!(uploaded.iter().all(|&bytes| bytes >= 5 * MIB), "S3 takes no smaller parts: {uploaded:?}");
+    assert!(uploaded.iter().all(|&bytes| bytes >= 5 * MIB), "S3 rejects smaller parts: {uploaded:?}");
 }
 
 #[tokio::test]
-async fn what_is_aborted_leaves_nothing() {
+async fn aborted_upload_leaves_nothing() {
     let bucket = Bucket::new();
     let mut upload = stores(&endpoint()).upload(&bucket.url("a"), 0).await.expect("opened");
     upload.write(pattern(0, 9 * MIB).into()).await.expect("sent");
@@ -85,7 +85,7 @@ async fn what_is_aborted_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn whoever_finishes_removes_what_others_have_of_it() {
+async fn finished_upload_removes_other_uploads() {
     let bucket = Bucket::new();
     let stores = stores(&endpoint());
     let content = Bytes::from(pattern(0, 9 * MIB));
@@ -106,14 +106,14 @@ async fn whoever_finishes_removes_what_others_have_of_it() {
 }
 
 #[tokio::test]
-async fn a_part_that_is_not_what_was_announced_is_named() {
+async fn missing_or_truncated_part_is_named() {
     let bucket = Bucket::new();
     let target = target(&bucket, &endpoint()).await;
     let job = target.job("one");
     job.put_part("0-1", Bytes::from_static(b"who")).await.expect("writable");
     let mut upload = target.stores().upload(&bucket.url("a"), 0).await.expect("opened");
     let error = upload.write_part(&job, "0-1", 6).await.expect_err("three bytes are missing");
-    assert_eq!(error.to_string(), "part 0-1 is damaged: it has 3 bytes instead of 6");
+    assert_eq!(format!("{error:#}"), "part 0-1 is damaged: it has 3 bytes instead of 6");
     let error = upload.write_part(&job, "1-1", 6).await.expect_err("it is not there");
     assert!(matches!(error, Error::NotFound { .. }), "{error}");
 }

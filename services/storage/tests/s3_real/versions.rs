@@ -1,4 +1,4 @@
-//! Objects in the version that was planned.
+//! Reads of objects in the planned version.
 
 use protocol::FileVersion;
 use storage::Error;
@@ -7,7 +7,7 @@ use crate::stores;
 use crate::support::{Bucket, Proxy, endpoint};
 
 fn etag_of(bucket: &Bucket, key: &str) -> Option<String> {
-    // What a listing says, which is where a plan takes it from.
+    // From a listing, as in a plan.
     let (_, listing) =
         crate::support::http(&endpoint(), "GET", &format!("/{}?list-type=2&prefix={key}", bucket.name), &[], b"");
     let listing = String::from_utf8(listing).expect("XML");
@@ -16,7 +16,7 @@ fn etag_of(bucket: &Bucket, key: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_range_reads_only_its_bytes() {
+async fn read_of_a_range_transfers_only_its_bytes() {
     let bucket = Bucket::new();
     bucket.put("a", &vec![b'x'; 3_000_000]);
     let proxy = Proxy::counting();
@@ -27,11 +27,11 @@ async fn a_range_reads_only_its_bytes() {
 }
 
 #[tokio::test]
-async fn another_version_is_refused_with_both_named() {
+async fn other_version_is_rejected_with_both_versions() {
     let bucket = Bucket::new();
     bucket.put("a", b"one,two\n");
     let etag = etag_of(&bucket, "a");
-    let version = FileVersion { bytes: 8, etag: etag.clone() };
+    let version = FileVersion { bytes: 8, etag: etag.clone(), modified: None };
     let proxy = Proxy::counting();
     let stores = stores(&proxy.endpoint);
     let url = bucket.url("a");
@@ -61,10 +61,10 @@ async fn another_version_is_refused_with_both_named() {
 }
 
 #[tokio::test]
-async fn a_size_is_a_version_where_there_is_no_etag() {
+async fn size_is_the_version_without_etag() {
     let bucket = Bucket::new();
     bucket.put("a", b"12345");
-    let version = |bytes| FileVersion { bytes, etag: None };
+    let version = |bytes| FileVersion { bytes, etag: None, modified: None };
     let (stores, url) = (stores(&endpoint()), bucket.url("a"));
     stores.read(&url, Some(&version(5)), 0..2).await.expect("the same size");
     let error = stores.read(&url, Some(&version(4)), 0..2).await.expect_err("another size");

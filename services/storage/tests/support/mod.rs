@@ -1,7 +1,7 @@
-//! S3 as LocalStack plays it, at `GRISTMILL_TEST_AWS_ENDPOINT`: a bucket of its own for every test, and a proxy before
-//! it that counts requests and lets chosen ones fail.
+//! S3 of LocalStack at `GRISTMILL_TEST_AWS_ENDPOINT`: a bucket for every test, and a proxy in front of
+//! it that counts requests and fails chosen ones.
 
-// Every test binary takes what it needs of this.
+// Every test binary uses a part of this.
 #![allow(dead_code, missing_docs)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Where LocalStack is.
+/// Returns the endpoint of LocalStack.
 pub fn endpoint() -> String {
     for name in ["GRISTMILL_TEST_AWS_ENDPOINT", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"] {
         assert!(
@@ -20,7 +20,7 @@ pub fn endpoint() -> String {
     std::env::var("GRISTMILL_TEST_AWS_ENDPOINT").expect("UTF-8")
 }
 
-/// One request, without the libraries under test.
+/// Sends one request without the libraries under test.
 pub fn http(endpoint: &str, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, Vec<u8>) {
     let address = endpoint.trim_start_matches("http://").trim_end_matches('/');
     let mut stream = TcpStream::connect(address)
@@ -42,7 +42,7 @@ fn head_end(answer: &[u8]) -> Option<usize> {
     answer.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
 }
 
-/// Pages of a thousand keys that a test leaves behind at most.
+/// Maximum number of pages of a thousand keys that a test leaves behind.
 const PAGES_MAX: usize = 10;
 
 /// A bucket, emptied and deleted when dropped.
@@ -115,19 +115,19 @@ impl Drop for Bucket {
     }
 }
 
-/// What happens to a request.
+/// The fate of a request.
 pub enum Fate {
-    /// It arrives, and its answer comes back.
+    /// It arrives, and its answer returns.
     Pass,
-    /// It does not arrive, and is answered with this status and this body.
+    /// It does not arrive, and the proxy answers with this status and body.
     Fail(u16, &'static str),
-    /// It arrives, and its answer is lost on the way back.
+    /// It arrives, and its answer is lost.
     LoseAnswer,
     /// It arrives without this header.
     Strip(&'static str),
 }
 
-/// A request that came by.
+/// A request.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: String,
@@ -153,14 +153,14 @@ impl Request {
 
 type Decide = dyn Fn(&Request, usize) -> Fate + Send + Sync;
 
-/// A proxy before LocalStack.
+/// A proxy in front of LocalStack.
 pub struct Proxy {
     pub endpoint: String,
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Proxy {
-    /// `decide` is asked about every request, and told how many there were before it.
+    /// Starts a proxy. `decide` gets every request, and the number of requests before it.
     pub fn start(decide: impl Fn(&Request, usize) -> Fate + Send + Sync + 'static) -> Self {
         let upstream = endpoint().trim_start_matches("http://").trim_end_matches('/').to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -1,11 +1,12 @@
-//! Where files are cut.
+//! Blocks and ranges of files.
 
 use std::fmt::Write;
 
 use proptest::prelude::*;
-use protocol::{BlockRange, HeaderMode, TableOptions};
+use protocol::{HeaderMode, TableOptions};
+use tables::RangeSize;
 
-use crate::support::{Folder, Input, column, csv, decode, jsonl, values};
+use crate::support::{Folder, Input, column, csv, jsonl, values};
 
 /// `id,name,val`, then `i,xxxxxxxxxxxxxxxxxxxx,i*1.5`.
 fn rows_of_x(rows: u32) -> String {
@@ -21,7 +22,7 @@ fn rows_of_blocks(text: &str, options: TableOptions, block_bytes: u64) -> Vec<u6
 }
 
 #[test]
-fn blocks_hold_the_rows_that_they_held_in_the_original() {
+fn blocks_contain_the_same_rows_as_in_the_original() {
     let (small, middle, big) = (rows_of_x(5), rows_of_x(200), rows_of_x(2000));
     assert_eq!((small.len(), middle.len(), big.len()), (147, 6028, 64161));
     let four_long_rows = format!("a,bbbbb\n{}", format!("{},{}\n", "1".repeat(50), "2".repeat(51)).repeat(4));
@@ -31,7 +32,7 @@ fn blocks_hold_the_rows_that_they_held_in_the_original() {
         writeln!(objects, "{{\"id\":{id},\"s\":\"xx\"}}").expect("strings take all");
     }
     assert_eq!(objects.len(), 940);
-    // 75 lines of nearly one length, 84 032 bytes in all.
+    // 75 lines of almost equal length, 84 032 bytes in total.
     let line = format!("{},{}\n", "5".repeat(9), "x".repeat(1109));
     let long = format!("{},{}\n{}", "5".repeat(9), "x".repeat(1141), line.repeat(74));
     assert_eq!(long.len(), 84_032);
@@ -59,47 +60,35 @@ fn blocks_hold_the_rows_that_they_held_in_the_original() {
 }
 
 #[test]
-fn an_empty_file_has_no_block_and_a_header_alone_an_empty_one() {
+fn empty_file_has_no_block_and_header_alone_an_empty_one() {
     assert_eq!(rows_of_blocks("", csv(), 10), [0; 0]);
     assert_eq!(rows_of_blocks("a,b\n", csv(), 10), [0]);
     assert_eq!(rows_of_blocks("a,b", csv(), 2), [0, 0]);
 }
 
 #[test]
-fn a_block_of_one_byte_is_a_block() {
+fn block_may_have_one_byte() {
     assert_eq!(rows_of_blocks("a\n1\n2\n", csv(), 1), [0, 1, 0, 1, 0, 0]);
 }
 
 #[test]
-fn ranges_of_rows_hold_that_many_rows() {
+fn ranges_have_the_requested_number_of_rows() {
     let text = "\n\na,b\r\n1,x\r\n\r\n2,y\n \n3,z\n4,w\n5,v";
     let input = Input::new(text, csv());
     for (rows, expected) in [(1, vec![1; 5]), (2, vec![2, 2, 1]), (5, vec![5]), (99, vec![5])] {
-        let ranges = tables::row_ranges(&input.path, &input.options, rows).expect("the file can be read");
-        let counts: Vec<u64> =
-            ranges.map(|range| input.decode(range.expect("readable")).expect("readable").rows).collect();
+        let counts: Vec<u64> = input.parts(RangeSize::Rows(rows)).iter().map(|part| part.rows).collect();
         assert_eq!(counts, expected);
     }
-    let no_header = TableOptions { header: HeaderMode::NoHeader, ..csv() };
-    assert_eq!(tables::row_ranges(&input.path, &no_header, 2).expect("readable").count(), 3);
+    let no_header = Input { options: TableOptions { header: HeaderMode::NoHeader, ..csv() }, ..input };
+    assert_eq!(no_header.ranges(RangeSize::Rows(2)).len(), 3);
     let empty = Folder::new().file("empty", "");
-    assert!(tables::row_ranges(&empty, &csv(), 2).is_err(), "the folder is gone, and the file with it");
-}
-
-#[test]
-fn with_line_breaks_in_cells_a_file_is_one_range() {
-    let input = Input::new("a,b\n1,\"x\ny\"\n", TableOptions { support_multi_line: true, ..csv() });
-    let ranges: Vec<_> = tables::row_ranges(&input.path, &input.options, 1)
-        .expect("readable")
-        .collect::<Result<_, _>>()
-        .expect("readable");
-    assert_eq!(ranges, [BlockRange::WholeText]);
-    assert_eq!(column(&input.decode_all(), "b"), ["x\ny"]);
+    let gone = tables::text_ranges(&empty, "empty", &csv(), RangeSize::Rows(2));
+    assert!(gone.is_err(), "the folder is gone, and the file with it");
 }
 
 proptest! {
     #[test]
-    fn blocks_together_are_the_file_and_each_row_is_where_the_formula_says(
+    fn blocks_cover_the_file_and_rows_follow_the_formula(
         lines in prop::collection::vec("[a-z]{0,12}", 0..60),
         line_breaks in prop::collection::vec(prop::bool::ANY, 60),
         has_mark: bool,
@@ -128,10 +117,8 @@ proptest! {
         prop_assert_eq!(&found, &expected);
 
         let mut rows = Vec::new();
-        let ranges = tables::row_ranges(&input.path, &input.options, rows_max).expect("readable");
-        for range in ranges {
-            let decoded = decode(&input.path, range.expect("readable"), &input.options, input.schema.as_ref());
-            let values = values(decoded.expect("readable").batch.column(0));
+        for part in input.parts(RangeSize::Rows(rows_max)) {
+            let values = values(part.batch.column(0));
             prop_assert!(values.len() as u64 <= rows_max);
             rows.extend(values);
         }

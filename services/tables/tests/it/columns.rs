@@ -1,4 +1,4 @@
-//! Only the columns that the options list.
+//! Tables restricted to listed columns.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -25,7 +25,7 @@ fn names(decoded: &Decoded) -> Vec<String> {
 }
 
 #[test]
-fn delimited_text_in_the_order_of_the_list() {
+fn delimited_columns_follow_the_order_of_the_list() {
     let text = "id,note,price,day\n1,\"a, \"\"b\"\"\",1.5,2020-01-31\n2,\"open,2.5,x\n3,c,3.5,2020-02-01\n";
     let decoded = Input::new(text, listing(&["price", "id"], csv())).decode_all();
     assert_eq!(names(&decoded), ["price", "id"]);
@@ -40,7 +40,7 @@ fn delimited_text_in_the_order_of_the_list() {
 }
 
 #[test]
-fn line_breaks_in_cells_that_are_not_read() {
+fn line_breaks_in_unread_cells_are_skipped() {
     let text = "id,note,n\n1,\"two\nlines, \"\"5\"\"\n\",10\n2,x,20\n";
     let whole = TableOptions { support_multi_line: true, ..csv() };
     let decoded = Input::new(text, listing(&["n"], whole)).decode_all();
@@ -48,7 +48,7 @@ fn line_breaks_in_cells_that_are_not_read() {
 }
 
 #[test]
-fn blocks_have_the_same_rows() {
+fn list_does_not_change_the_rows_of_blocks() {
     let text: String = (0..300).map(|row| format!("{row},text {row},{}.5\n", row * 2)).collect();
     let input = Input::new(format!("a,b,c\n{text}"), listing(&["c", "a"], csv()));
     let blocks = input.blocks(100);
@@ -58,7 +58,7 @@ fn blocks_have_the_same_rows() {
 }
 
 #[test]
-fn warnings_are_about_listed_columns_and_whole_rows() {
+fn warnings_concern_listed_columns_and_whole_rows() {
     let typed = "7,7,x\n".repeat(200);
     // Row 201 misfits in `b`, row 202 is too short for `c`, row 203 misfits in `a`, row 204 has no text in `c`.
     let text = format!("a,b,c\n{typed}5,oops,x\n6,7\nbad,8,y\n").into_bytes();
@@ -79,7 +79,7 @@ fn warnings_are_about_listed_columns_and_whole_rows() {
 }
 
 #[test]
-fn a_header_that_differs_elsewhere_is_no_matter() {
+fn header_may_differ_in_unlisted_columns() {
     let options = listing(&["c", "a"], csv());
     let input = Input::new("a,b,c\n5,6,7\n", options.clone());
     for (header, differs) in [("a,x,c", false), ("a,b,c,d", false), ("b,a,c", true), ("a,b", true)] {
@@ -91,7 +91,7 @@ fn a_header_that_differs_elsewhere_is_no_matter() {
 }
 
 #[test]
-fn files_without_a_header() {
+fn columns_without_header_are_listed_by_position() {
     let no_header = TableOptions { header: HeaderMode::NoHeader, ..csv() };
     let decoded = Input::new("1,x\n2,y\n", listing(&["Column2"], no_header)).decode_all();
     assert_eq!((names(&decoded), column(&decoded, "Column2")), (vec!["Column2".into()], vec!["x".into(), "y".into()]));
@@ -117,7 +117,7 @@ fn columns_from_the_path_come_last() {
 }
 
 #[test]
-fn a_column_that_is_not_there_is_an_error() {
+fn missing_listed_column_is_an_error() {
     for options in [csv(), jsonl()] {
         let input = Input::new("{\"a\":1}\n", listing(&["missing"], options));
         let error = input.decode(ALL_LINES).expect_err("refused");
@@ -127,7 +127,7 @@ fn a_column_that_is_not_there_is_an_error() {
 }
 
 #[test]
-fn json_lines_in_the_order_of_the_list() {
+fn json_columns_follow_the_order_of_the_list() {
     let text = r#"{"a":1,"skipped":{"k":[1,"}"]},"b":"x","late":"\u0041"}
 {"skipped":"\"quoted\\","b":"y","other":[[]],"a":2}
 {"b":null,"a":3,"never seen":-1.5e3}
@@ -144,7 +144,7 @@ fn json_lines_in_the_order_of_the_list() {
 }
 
 #[test]
-fn json_members_that_are_not_read_are_not_judged() {
+fn unlisted_json_members_are_not_checked() {
     let rows = "{\"a\":5,\"b\":6}\n".repeat(200);
     let later = r#"{"a":7,"b":"no number"}
 {"a":8,"new":1}
@@ -196,10 +196,13 @@ fn decode_rows(path: &Path, (row_group, offset, rows): (u32, u64, u64), columns:
 }
 
 #[test]
-fn parquet_columns_in_the_order_of_the_list() {
+fn parquet_columns_follow_the_order_of_the_list() {
     let folder = Folder::new();
     let path = parquet_file(&folder);
-    assert_eq!(tables::parquet_columns(&path).expect("readable"), ["number", "category", "pair", "text"]);
+    assert_eq!(
+        tables::parquet_columns(&path, &TableOptions::default()).expect("readable"),
+        ["number", "category", "pair", "text"]
+    );
     let decoded = decode_rows(&path, (0, 0, 10), &["text", "number"]).expect("readable");
     assert_eq!(names(&decoded), ["text", "number"]);
     assert_eq!(column(&decoded, "text")[8..], ["t8", "t9"]);
@@ -218,7 +221,7 @@ fn parquet_columns_in_the_order_of_the_list() {
 }
 
 #[test]
-fn parquet_columns_that_are_not_listed_stay_unread() {
+fn unlisted_parquet_columns_are_not_read() {
     let folder = Folder::new();
     let path = parquet_file(&folder);
     let reader = SerializedFileReader::new(File::open(&path).expect("written")).expect("readable");
@@ -234,9 +237,9 @@ fn parquet_columns_that_are_not_listed_stay_unread() {
     assert!(decode_rows(&path, (1, 0, 10), &[]).is_err() && decode_rows(&path, (1, 0, 10), &["pair"]).is_err());
 }
 
-/// One decoder serves several inputs, and files that differ where nobody looks.
+/// One decoder serves several inputs, and files that differ in unlisted columns.
 #[test]
-fn parquet_files_that_are_alike_in_the_listed_columns() {
+fn parquet_files_may_differ_in_unlisted_columns() {
     let folder = Folder::new();
     let (first, second) = (parquet_file(&folder), folder.file("other.parquet", ""));
     let columns: [(&str, ArrayRef); 3] = [
@@ -271,9 +274,9 @@ fn parquet_files_that_are_alike_in_the_listed_columns() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
-    /// A list only picks: what is read is what would have been read without it.
+    /// A list only selects columns, and does not change their values.
     #[test]
-    fn the_same_values_as_without_a_list(
+    fn list_does_not_change_values(
         pieces in prop::collection::vec(prop::sample::select(vec![
             ",", ",", ",", "\n", "\n", "\r\n", "\"", "\"\"", "1", "-2.5", "true", "2020-01-01", "text", " ", "\u{FFFD}",
         ]), 0..120),

@@ -1,7 +1,7 @@
-//! Delimited text with everything that files in the wild have.
+//! Delimited text with all peculiarities of real files.
 
 use protocol::{Block, HeaderMode, ItemPath, MismatchPolicy, TableOptions};
-use tables::{DecodeRequest, Error, IpcStream, LocalBlock};
+use tables::{DecodeRequest, Error, IpcStream, LocalBlock, RangeSize};
 
 use crate::support::{ALL_LINES, Folder, Input, column, csv, decode, messages};
 
@@ -10,7 +10,7 @@ fn names(input: &Input) -> Vec<String> {
 }
 
 #[test]
-fn marks_line_breaks_and_blank_lines_do_not_matter() {
+fn marks_line_breaks_and_blank_lines_are_ignored() {
     for text in ["a,b\n1,x\n2,y\n", "\u{FEFF}a,b\n1,x\n2,y", "a,b\r\n1,x\r\n2,y\r\n", "\r\n\na,b\n\n1,x\n  \n2,y\n\n"] {
         let input = Input::new(text, TableOptions { infer_column_types: false, ..csv() });
         assert_eq!(names(&input), ["a", "b"], "{text:?}");
@@ -20,18 +20,29 @@ fn marks_line_breaks_and_blank_lines_do_not_matter() {
 }
 
 #[test]
-fn quoted_cells() {
+fn quotes_are_removed_from_cells() {
     let input = Input::new("a,b\n\"x, y\",\"he said \"\"no\"\"\"\n\"open,1\nz,\"2\"\n", csv());
     let decoded = input.decode_all();
     assert_eq!(column(&decoded, "a"), ["x, y", "open,1", "z"]);
     assert_eq!(column(&decoded, "b"), ["he said \"no\"", "-", "2"]);
-    assert_eq!(messages(&decoded), ["data.txt, line 3: 1 cell in a table of 2 columns; the others are missing"]);
+    assert_eq!(
+        messages(&decoded),
+        ["data.txt, line 3: the line ends within quotes, with 1 cell in a table of 2 columns; the row was cut there"]
+    );
 }
 
 #[test]
-fn a_quoted_line_break_ends_the_row_unless_multi_line() {
+fn quoted_line_break_ends_the_row_unless_multi_line() {
     let text = "a,b\n1,\"x\ny\"\n2,z\n";
-    assert_eq!(column(&Input::new(text, csv()).decode_all(), "a"), ["1", "y\"", "2"]);
+    let torn = Input::new(text, csv()).decode_all();
+    assert_eq!(column(&torn, "a"), ["1", "y\"", "2"]);
+    let [broken, short] = &torn.warning_kinds[..] else { panic!("two kinds: {torn:?}") };
+    assert_eq!((broken.problem.as_str(), broken.count), ("lines that end within quotes, the row was cut there", 1));
+    assert!(broken.first.ends_with("data.txt, line 2") && broken.remedy.ends_with("set support_multi_line: true"));
+    assert_eq!(short.problem, "rows with fewer cells than there are columns, the others are missing");
+    let strict = TableOptions { on_type_mismatch: MismatchPolicy::Error, ..csv() };
+    let strict = Input::new("a,b\n1,\"x\ny,z\"\n2,z\n", strict).decode_all();
+    assert_eq!((strict.failed_records, column(&strict, "a")), (1, vec!["y".to_owned(), "2".to_owned()]));
     let whole = Input::new(text, TableOptions { support_multi_line: true, ..csv() });
     assert_eq!(column(&whole.decode_all(), "b"), ["x\ny", "z"]);
     let unended = Input::new("a,b\n1,\"x\ny\n", TableOptions { support_multi_line: true, ..csv() });
@@ -41,7 +52,7 @@ fn a_quoted_line_break_ends_the_row_unless_multi_line() {
 }
 
 #[test]
-fn types_of_a_large_multi_line_file_come_from_its_first_rows() {
+fn types_of_large_multi_line_file_come_from_first_rows() {
     let long = format!("a,b\n{}x,y\n", format!("5,\"{}\n\"\n", "z".repeat(5000)).repeat(200));
     let input = Input::new(long, TableOptions { support_multi_line: true, ..csv() });
     let decoded = input.decode_all();
@@ -50,7 +61,7 @@ fn types_of_a_large_multi_line_file_come_from_its_first_rows() {
 }
 
 #[test]
-fn ragged_rows_lose_no_other_row() {
+fn ragged_row_does_not_affect_other_rows() {
     let text = "a,b,c\n1,2,3\n4,5\n6,7,8,9\n10,11,12,\n";
     let decoded = Input::new(text, csv()).decode_all();
     assert_eq!(column(&decoded, "a"), ["1", "4", "6", "10"]);
@@ -68,7 +79,7 @@ fn ragged_rows_lose_no_other_row() {
 }
 
 #[test]
-fn names_of_columns() {
+fn column_names_are_unique_and_not_empty() {
     assert_eq!(names(&Input::new("a,,a,\"b, c\",a.1\n", csv())), ["a", "Column2", "a.2", "b, c", "a.1"]);
     let no_header = TableOptions { header: HeaderMode::NoHeader, ..csv() };
     let input = Input::new("1,x\n2,y\n", no_header);
@@ -77,7 +88,7 @@ fn names_of_columns() {
 }
 
 #[test]
-fn a_header_that_differs_is_told() {
+fn different_header_is_reported() {
     let input = Input::new("a,b\n5,6\n", csv());
     let other = input.folder.file("other", "b,a\n7,8\n");
     let decoded = decode(&other, ALL_LINES, &csv(), input.schema.as_ref()).expect("readable");
@@ -86,7 +97,7 @@ fn a_header_that_differs_is_told() {
 }
 
 #[test]
-fn nul_bytes_are_characters_and_invalid_ones_are_replaced_with_a_warning() {
+fn nul_is_a_character_and_invalid_bytes_are_replaced_with_a_warning() {
     let decoded = Input::new(b"a,b\nx\0y,1\nz\xFF,2\n", csv()).decode_all();
     assert_eq!(column(&decoded, "a"), ["x\0y", "z\u{FFFD}"]);
     assert_eq!(column(&decoded, "b"), ["1", "2"]);
@@ -95,7 +106,7 @@ fn nul_bytes_are_characters_and_invalid_ones_are_replaced_with_a_warning() {
 }
 
 #[test]
-fn encodings() {
+fn encodings_are_decoded() {
     let latin = TableOptions { encoding: "latin-1".to_owned(), ..csv() };
     assert_eq!(column(&Input::new(b"n,x\ncaf\xE9,1\n", latin).decode_all(), "n"), ["café"]);
     // The second byte of this character is a vertical bar.
@@ -106,9 +117,14 @@ fn encodings() {
     let decoded = Input::new(&utf16, whole).decode_all();
     assert_eq!((column(&decoded, "n"), column(&decoded, "x")), (vec!["é".to_owned()], vec!["5".to_owned()]));
 
+    for encoding in ["utf-16", "utf-16be"] {
+        let parts = Input::new(&utf16, TableOptions { encoding: encoding.to_owned(), ..csv() });
+        assert_eq!(column(&parts.parts(RangeSize::Rows(9))[0], "n"), ["é"]);
+    }
+
     let folder = Folder::new();
     let path = folder.file("utf16.csv", &utf16);
-    for (encoding, expected) in [("utf-16", "support_multi_line"), ("utf-8", "UTF-16"), ("klingon", "unknown")] {
+    for (encoding, expected) in [("utf-8", "set encoding: utf-16be"), ("klingon", "unknown")] {
         let options = TableOptions { encoding: encoding.to_owned(), ..csv() };
         let error = tables::infer_schema([path.as_path()], &options, &[]).expect_err("refused");
         assert!(matches!(&error, Error::Options(message) if message.contains(expected)), "{error}");
@@ -116,7 +132,7 @@ fn encodings() {
 }
 
 #[test]
-fn the_path_adds_the_last_columns_and_blocks_follow_one_another() {
+fn columns_from_the_path_are_last_and_blocks_are_in_order() {
     let folder = Folder::new();
     let paths = [folder.file("1.csv", "a\n5\n6\n"), folder.file("2.csv", "a\n7\n")];
     let names = ["Store".to_owned(), "Brand".to_owned()];
@@ -143,7 +159,7 @@ fn the_path_adds_the_last_columns_and_blocks_follow_one_another() {
 }
 
 #[test]
-fn a_line_far_longer_than_its_block_is_read_where_it_starts() {
+fn long_line_belongs_to_the_block_of_its_start() {
     let long = "x".repeat(3 << 20);
     let input = Input::new(format!("a,b\n1,{long}\n2,y\n"), csv());
     let blocks = input.blocks(100_000);
@@ -152,10 +168,10 @@ fn a_line_far_longer_than_its_block_is_read_where_it_starts() {
 }
 
 #[test]
-fn a_line_beyond_the_limit_is_an_error_that_names_it() {
+fn line_beyond_the_limit_is_an_error_that_names_it() {
     let folder = Folder::new();
     let path = folder.file("zeros", "a\n");
-    // A sparse file: as long as one likes, and no block on the disk.
+    // A sparse file, which takes no space on disk.
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("just made");
     file.set_len(tables::LINE_BYTES_MAX as u64 * 3).expect("sparse files are supported");
     let error = decode(&path, tables::text_block_range(0, 1000), &csv(), None).expect_err("no schema");
@@ -179,7 +195,7 @@ fn missing_files_and_folders_are_named() {
 }
 
 #[test]
-fn the_stream_has_one_batch_and_the_length_it_promised() {
+fn stream_has_one_batch_and_the_announced_length() {
     let decoded = Input::new("a,b,c\n5,x,\n6,,\n", csv()).decode_all();
     let stream = IpcStream::new(&decoded.batch).expect("encodes");
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! What the crate promises about files: one program, so that it is linked once.
+//! Tests of the crate through its public interface, in one program that is linked once.
 
 mod blocks;
 mod columns;
@@ -6,5 +6,6 @@ mod delimited;
 mod jsonl;
 mod parquet;
 mod robustness;
+mod streams;
 mod support;
 mod types;

@@ -1,4 +1,4 @@
-//! Row groups, and rows of them.
+//! Row groups of Parquet, and parts of them.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ fn numbers(decoded: &Decoded) -> Vec<String> {
 }
 
 #[test]
-fn columns_that_are_never_missing_are_read_as_others() {
+fn required_columns_are_read_like_others() {
     let folder = Folder::new();
     let path = folder.file("required.parquet", "");
     let numbers_of_file: ArrayRef = Arc::new(Int64Array::from_iter_values(0..4));
@@ -75,7 +75,7 @@ fn columns_that_are_never_missing_are_read_as_others() {
 }
 
 #[test]
-fn row_groups_and_rows_of_them() {
+fn row_groups_and_parts_of_them_are_read() {
     let folder = Folder::new();
     let path = write(&folder);
     assert_eq!(tables::parquet_row_groups(&path).expect("readable"), [10, 10, 5]);
@@ -85,10 +85,9 @@ fn row_groups_and_rows_of_them() {
     );
     assert_eq!(numbers(&decode(&path, 1, 2, 3).expect("readable")), ["12", "-", "14"]);
     assert_eq!(decode(&path, 2, 0, 5).expect("readable").rows, 5);
-    let ranges: Vec<_> =
-        tables::row_ranges(&path, &options(), 4).expect("readable").collect::<Result<_>>().expect("readable");
-    let rows: Vec<u64> = ranges
-        .into_iter()
+    let groups = (0..).zip(tables::parquet_row_groups(&path).expect("readable"));
+    let rows: Vec<u64> = groups
+        .flat_map(|(group, rows)| tables::split_row_group(group, rows, 4))
         .map(|range| match range {
             BlockRange::RowGroup { row_group, offset, rows } => {
                 decode(&path, row_group, offset, rows).expect("readable").rows
@@ -116,7 +115,7 @@ fn types_are_those_of_the_file() {
 }
 
 #[test]
-fn text_of_a_whole_row_group_stays_the_dictionary_it_is_in_the_file() {
+fn dictionary_of_a_whole_row_group_is_kept() {
     let folder = Folder::new();
     let path = write(&folder);
     let whole = decode(&path, 0, 0, 10).expect("readable");
@@ -131,7 +130,7 @@ fn text_of_a_whole_row_group_stays_the_dictionary_it_is_in_the_file() {
 }
 
 #[test]
-fn text_that_is_in_no_dictionary_is_read_as_it_stands() {
+fn text_without_dictionary_is_read() {
     let folder = Folder::new();
     let path = folder.file("plain.parquet", "");
     let texts: ArrayRef = Arc::new(StringArray::from_iter_values(["a", "b", "a"]));
@@ -164,7 +163,7 @@ fn several_blocks_are_one_table() {
 }
 
 #[test]
-fn a_plan_that_does_not_suit_the_file_is_told() {
+fn outdated_plan_is_reported() {
     let folder = Folder::new();
     let path = write(&folder);
     for (row_group, offset, rows) in [(3, 0, 1), (0, 5, 6), (0, u64::MAX, 1)] {
@@ -174,7 +173,7 @@ fn a_plan_that_does_not_suit_the_file_is_told() {
 }
 
 #[test]
-fn a_corrupt_file_is_named() {
+fn corrupt_file_is_named() {
     let folder = Folder::new();
     let whole = std::fs::read(write(&folder)).expect("just written");
     for content in [&b""[..], b"PAR1", b"not Parquet at all", &whole[..whole.len() - 1], &whole[whole.len() / 2..]] {
@@ -189,7 +188,7 @@ fn a_corrupt_file_is_named() {
 
 proptest! {
     #[test]
-    fn damaged_bytes_are_an_error_or_other_values_but_no_crash(
+    fn damaged_bytes_cause_an_error_or_other_values_but_no_crash(
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)
     ) {
         let folder = Folder::new();

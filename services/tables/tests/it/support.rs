@@ -1,11 +1,11 @@
-//! Files in a folder of their own, decoded in one call.
+//! Temporary files, decoded in one call.
 
 use std::path::{Path, PathBuf};
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{DataType, Float64Type, Int32Type, Int64Type, TimestampNanosecondType};
 use protocol::{Block, BlockRange, ItemPath, TableFormat, TableOptions, TableSchema};
-use tables::{DecodeRequest, Decoded, Decoder, LocalBlock, Result};
+use tables::{DecodeRequest, Decoded, Decoder, LocalBlock, RangeSize, Result};
 use tempfile::TempDir;
 
 pub struct Folder {
@@ -24,7 +24,7 @@ impl Folder {
     }
 }
 
-/// One file, and how it is read.
+/// One file and its options.
 pub struct Input {
     pub folder: Folder,
     pub path: PathBuf,
@@ -34,8 +34,12 @@ pub struct Input {
 
 impl Input {
     pub fn new(content: impl AsRef<[u8]>, options: TableOptions) -> Self {
+        Self::named("data.txt", content, options)
+    }
+
+    pub fn named(name: &str, content: impl AsRef<[u8]>, options: TableOptions) -> Self {
         let folder = Folder::new();
-        let path = folder.file("data.txt", content);
+        let path = folder.file(name, content);
         let schema = tables::infer_schema([path.as_path()], &options, &[]).expect("the file can be read");
         Self { folder, path, options, schema }
     }
@@ -51,6 +55,29 @@ impl Input {
     pub fn decode_all_with(&self, decoder: &mut Decoder) -> Decoded {
         let range = if self.options.support_multi_line { BlockRange::WholeText } else { ALL_LINES };
         decode_with(decoder, &self.path, range, &self.options, self.schema.as_ref()).expect("the file can be read")
+    }
+
+    /// Returns the ranges of the file.
+    pub fn ranges(&self, size: RangeSize) -> Vec<BlockRange> {
+        self.counted_ranges(size).into_iter().map(|(range, _)| range).collect()
+    }
+
+    /// Returns the ranges with their counted rows.
+    fn counted_ranges(&self, size: RangeSize) -> Vec<(BlockRange, u64)> {
+        let name = self.path.display().to_string();
+        let ranges = tables::text_ranges(&self.path, &name, &self.options, size).expect("the file can be read");
+        ranges.collect::<Result<_>>().expect("the file can be read")
+    }
+
+    /// Decodes the ranges of the file in order with one decoder, and checks the counted rows of each.
+    pub fn parts(&self, size: RangeSize) -> Vec<Decoded> {
+        let mut decoder = Decoder::default();
+        let decoded = |(range, rows)| {
+            let part = decode_with(&mut decoder, &self.path, range, &self.options, self.schema.as_ref())?;
+            assert_eq!(part.rows + part.failed_records, rows, "{range:?} was counted wrong");
+            Ok(part)
+        };
+        self.counted_ranges(size).into_iter().map(decoded).collect::<Result<_>>().expect("the file can be read")
     }
 
     pub fn blocks(&self, block_bytes: u64) -> Vec<Decoded> {
@@ -90,7 +117,7 @@ pub fn jsonl() -> TableOptions {
     TableOptions { format: TableFormat::Jsonl, ..TableOptions::default() }
 }
 
-/// Every value of a column as text, missing ones as `-`.
+/// Returns every value of a column as text, missing ones as `-`.
 pub fn column(decoded: &Decoded, name: &str) -> Vec<String> {
     values(decoded.batch.column_by_name(name).expect("the column is there"))
 }
@@ -127,7 +154,7 @@ pub fn messages(decoded: &Decoded) -> Vec<String> {
         .warnings
         .iter()
         .map(|warning| {
-            // The folder's name is different every time.
+            // The name of the folder varies.
             let message = &warning.message;
             message.rfind("/data.txt").map_or(message.clone(), |at| message[at + 1..].to_owned())
         })

@@ -1,4 +1,6 @@
-//! Which type a column gets, and what becomes of values that do not have it.
+//! Types of columns, and values that do not have them.
+
+use std::collections::BTreeMap;
 
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{DataType, Float64Type, TimeUnit, TimestampNanosecondType};
@@ -9,14 +11,14 @@ use crate::support::{ALL_LINES, Folder, Input, column, csv, decode, dtype, messa
 use ColumnType::{Blank, Boolean, DateTimeDayFirst, DateTimeMonthFirst, Float, Integer, Text};
 
 fn inferred(values: &[&str]) -> ColumnType {
-    // A second column, so that a missing value does not make the line blank.
+    // A second column keeps a line with a missing value from being blank.
     let text: String = values.iter().map(|value| format!("{value},x\n")).collect();
     let input = Input::new(format!("a,b\n{text}"), csv());
     input.schema.expect("text has a schema").columns[0].column_type
 }
 
 #[test]
-fn types_are_those_of_the_original() {
+fn types_match_the_original() {
     for (values, expected) in [
         (&["1", "25"][..], Integer),
         (&["007", "042"], Integer),
@@ -69,7 +71,7 @@ fn types_are_those_of_the_original() {
 }
 
 #[test]
-fn the_types_of_the_frame() {
+fn types_of_the_frame_match_pandas() {
     let text = "i,f,b,d,t,n\n1,1.5,true,2020-01-31,x,\n2,,,,,\n";
     let mut input = Input::new(text, csv());
     input.schema.as_mut().expect("text").columns[0].column_type = Integer;
@@ -111,7 +113,7 @@ fn the_window_is_the_first_200_rows_over_all_files() {
 }
 
 #[test]
-fn without_inference_everything_is_text() {
+fn columns_without_inference_are_text() {
     let input = Input::new("a,b\n1,\n007,x\n", TableOptions { infer_column_types: false, ..csv() });
     assert_eq!(column(&input.decode_all(), "a"), ["1", "007"]);
     assert_eq!(column(&input.decode_all(), "b"), ["-", "x"]);
@@ -121,7 +123,7 @@ fn without_inference_everything_is_text() {
     assert_eq!(column(&empty_in_numbers.decode_all(), "a"), ["5.0", "NaN"]);
 }
 
-/// 200 values that decide the type, then others.
+/// Returns 200 values that determine the type, then others.
 fn later(first: &str, then: &[&str], policy: MismatchPolicy) -> Input {
     let typed = format!("{first},x\n").repeat(200);
     let later: String = then.iter().map(|value| format!("{value},y\n")).collect();
@@ -129,7 +131,7 @@ fn later(first: &str, then: &[&str], policy: MismatchPolicy) -> Input {
 }
 
 #[test]
-fn later_values_that_do_not_fit_are_converted_with_a_warning() {
+fn later_misfits_are_converted_with_a_warning() {
     for (first, then, data_type, value, warning) in [
         ("5", "1.5", DataType::Int64, "1", Some("\"1.5\" is no integer; read as 1")),
         ("5", "-1.5", DataType::Int64, "-1", Some("\"-1.5\" is no integer; read as -1")),
@@ -184,17 +186,17 @@ fn later_values_that_do_not_fit_are_converted_with_a_warning() {
 }
 
 #[test]
-fn other_values_of_a_column_that_turns_float_stay_what_they_are() {
+fn column_that_becomes_float_keeps_its_other_values() {
     let input = later("5", &["abc", "7"], MismatchPolicy::Warn);
     assert_eq!(column(&input.decode_all(), "a")[198..], ["5.0", "5.0", "NaN", "7.0"]);
-    // The block in front of it keeps its type.
+    // The block before it keeps its type.
     let blocks = input.blocks(400);
     assert_eq!(dtype(&blocks[0], "a"), DataType::Int64);
     assert_eq!(dtype(blocks.last().expect("several"), "a"), DataType::Float64);
 }
 
 #[test]
-fn a_whole_number_is_never_rounded_in_silence() {
+fn rounded_whole_number_is_reported() {
     let decoded = later("5", &["9007199254740993", ""], MismatchPolicy::Warn).decode_all();
     assert_eq!(column(&decoded, "a")[200..], ["9007199254740992.0", "NaN"]);
     assert_eq!(decoded.warnings_total, 1);
@@ -202,14 +204,14 @@ fn a_whole_number_is_never_rounded_in_silence() {
 }
 
 #[test]
-fn with_the_error_policy_the_record_fails_and_nothing_else() {
+fn error_policy_fails_only_the_record() {
     let decoded = later("5", &["abc", "1.5", "6", "inf"], MismatchPolicy::Error).decode_all();
     assert_eq!((decoded.rows, decoded.failed_records, decoded.warnings_total), (201, 3, 3));
     assert_eq!(dtype(&decoded, "a"), DataType::Int64);
     assert_eq!(column(&decoded, "a")[199..], ["5", "6"]);
     let message = &messages(&decoded)[0];
     assert_eq!(message, "data.txt, line 202, column \"a\": \"abc\" is no integer; the record failed");
-    // Two values of one record are one failed record.
+    // Two bad values in one record make one failed record.
     let twice = Input::new(
         format!("a,b\n{}x,y\n", "5,6\n".repeat(200)),
         TableOptions { on_type_mismatch: MismatchPolicy::Error, ..csv() },
@@ -218,13 +220,13 @@ fn with_the_error_policy_the_record_fails_and_nothing_else() {
 }
 
 #[test]
-fn only_the_first_warnings_are_told_and_all_are_counted() {
+fn first_warnings_have_text_and_all_are_counted() {
     let decoded = later("5", &["x"; 50], MismatchPolicy::Warn).decode_all();
     assert_eq!((decoded.warnings.len(), decoded.warnings_total), (10, 50));
 }
 
 #[test]
-fn a_line_number_counts_from_the_start_of_the_file() {
+fn line_number_counts_from_the_start_of_the_file() {
     let input = later("5", &["x"; 3], MismatchPolicy::Warn);
     let last = input.blocks(100).into_iter().flat_map(|block| messages(&block)).collect::<Vec<_>>();
     let lines: Vec<_> = last.iter().map(|message| message.split(',').nth(1).expect("a line")).collect();
@@ -232,9 +234,83 @@ fn a_line_number_counts_from_the_start_of_the_file() {
 }
 
 #[test]
-fn types_hold_for_files_that_come_later() {
+fn types_apply_to_later_files() {
     let input = Input::new(format!("a\n{}", "5\n".repeat(200)), csv());
     let other = input.folder.file("other", "a\n7\nx\n");
     let decoded = decode(&other, ALL_LINES, &csv(), input.schema.as_ref()).expect("readable");
     assert_eq!(column(&decoded, "a"), ["7.0", "NaN"]);
+}
+
+/// Returns the summary of 200 values that determine the type, followed by others.
+fn summary(first: &str, then: &[&str], given: &[(&str, ColumnType)]) -> Vec<String> {
+    let mut input = later(first, then, MismatchPolicy::Warn);
+    input.options.column_types = given.iter().map(|(name, given)| ((*name).to_owned(), *given)).collect();
+    input.schema = tables::infer_schema([input.path.as_path()], &input.options, &[]).expect("readable");
+    let decoded = input.decode_all();
+    assert_eq!(decoded.warning_kinds.iter().map(|kind| kind.count).sum::<u64>(), decoded.warnings_total);
+    let folder = format!("{}/", input.path.parent().expect("in a folder").display());
+    decoded.warning_kinds.iter().map(|kind| kind.to_string().replace(&folder, "")).collect()
+}
+
+#[test]
+fn summary_names_losses_and_remedies() {
+    let from_rows = "its type comes from the first 200 rows: set columns:";
+    for (first, then, expected) in [
+        ("1", &["2", "3"][..], format!("column \"a\": not a truth value, read as missing (2 times; first: data.txt, line 202: \"2\"); {from_rows} {{a: int64}}")),
+        ("1", &["2", "2.5"], format!("column \"a\": not a truth value, read as missing (2 times; first: data.txt, line 202: \"2\"); {from_rows} {{a: float64}}")),
+        ("1", &["x", "2"], format!("column \"a\": not a truth value, read as missing (2 times; first: data.txt, line 202: \"x\"); {from_rows} {{a: string}}")),
+        ("5", &["1.5"], format!("column \"a\": not a whole number, fraction dropped (once: data.txt, line 202: \"1.5\"); {from_rows} {{a: float64}}")),
+        ("5", &["NA"], format!("column \"a\": not a whole number, read as missing (once: data.txt, line 202: \"NA\"); {from_rows} {{a: string}}")),
+        ("5", &["9223372036854775808"], format!("column \"a\": beyond int64, read as float64 (once: data.txt, line 202: \"9223372036854775808\"); {from_rows} {{a: string}}")),
+        ("2.5", &["-"], format!("column \"a\": not a number, read as missing (once: data.txt, line 202: \"-\"); {from_rows} {{a: string}}")),
+        ("2020-01-31", &["soon"], format!("column \"a\": not a date or time, read as missing (once: data.txt, line 202: \"soon\"); {from_rows} {{a: string}}")),
+        ("5", &["007", "-01", "0", "10"], "column \"a\": leading zeros, dropped (2 times; first: data.txt, line 202: \"007\"); to keep them, set columns: {a: string}".to_owned()),
+        ("2.5", &["007", "00.5", "0.5", "0"], "column \"a\": leading zeros, dropped (2 times; first: data.txt, line 202: \"007\"); to keep them, set columns: {a: string}".to_owned()),
+        ("2.5", &["9007199254740993", "9007199254740992", "0.1234567890123456789"], "column \"a\": more digits than float64 holds, rounded (once: data.txt, line 202: \"9007199254740993\"); to keep them, set columns: {a: string}".to_owned()),
+        ("5", &["9007199254740993", ""], "column \"a\": more digits than float64 holds, rounded (once: row 200 of a mini-batch: \"9007199254740993\"); to keep them, set columns: {a: string}".to_owned()),
+    ] {
+        assert_eq!(summary(first, then, &[]), [expected], "{first}, then {then:?}");
+    }
+    for (first, then) in [("5", "1e3"), ("5", ""), ("2.5", "1e400"), ("1", "0"), ("2020-01-31", "2020-02-01 10:00")] {
+        assert_eq!(summary(first, &[then], &[]), [""; 0], "{first}, then {then}");
+    }
+}
+
+#[test]
+fn given_types_are_used() {
+    for (first, then, given, expected) in [
+        ("1", "2", Integer, &["1", "2"][..]),
+        ("1", "2", Text, &["1", "2"]),
+        ("1", "2.5", Float, &["1.0", "2.5"]),
+        ("007", "abc", Text, &["007", "abc"]),
+        ("1/2/2020", "31/1/2020", DateTimeDayFirst, &["2020-02-01 00:00:00", "2020-01-31 00:00:00"]),
+        ("x", "2020-01-31", DateTimeMonthFirst, &["-", "2020-01-31 00:00:00"]),
+        ("0", "T", Boolean, &["false", "true"]),
+    ] {
+        let mut input = later(first, &[then], MismatchPolicy::Warn);
+        input.options.column_types = BTreeMap::from([("a".to_owned(), given)]);
+        input.schema = tables::infer_schema([input.path.as_path()], &input.options, &[]).expect("readable");
+        assert_eq!(input.schema.as_ref().expect("text").columns[1].column_type, Text, "others are found");
+        assert_eq!(column(&input.decode_all(), "a")[199..], *expected, "{first}, then {then}");
+    }
+    assert_eq!(summary("007", &["008"], &[("a", Integer)]), [""; 0], "whoever says number means number");
+    assert_eq!(
+        summary("5", &["x"], &[("a", Integer)]),
+        [
+            "column \"a\": not a whole number, read as missing (once: data.txt, line 202: \"x\"); `columns` makes it int64: \
+          correct the values, or set columns: {a: string}"
+        ]
+    );
+}
+
+#[test]
+fn remedy_quotes_names_for_yaml() {
+    let text = |name: &str| format!("{name},b\n{}2,x\n", "1,x\n".repeat(200));
+    for (name, expected) in
+        [("price_2", "{price_2: int64}"), ("yes", "{\"yes\": int64}"), ("Unit price", "{\"Unit price\": int64}")]
+    {
+        let decoded = Input::new(text(name), csv()).decode_all();
+        let remedy = &decoded.warning_kinds[0].remedy;
+        assert!(remedy.ends_with(expected), "{remedy}");
+    }
 }

@@ -1,7 +1,7 @@
-//! Logs of a job whose store is no folder: they are written on this node, and uploaded while the job runs.
+//! Logs of a job whose store is no folder: the node writes them to its disk, and uploads them while the job runs.
 //!
-//! An object cannot be appended to, so a file that grows is uploaded whole, and ever more rarely. The end of the job
-//! here uploads what has changed since.
+//! Objects cannot be appended to, so the node uploads a growing file as a whole, and ever more rarely. When it leaves the
+//! job, it uploads what has changed since.
 
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
@@ -12,11 +12,11 @@ use bytes::Bytes;
 use storage::JobStore;
 use tokio::time::{Instant, sleep};
 
-/// A file's uploads while it grows are at most so far apart.
+/// The longest time between two uploads of a growing file.
 const PAUSE_MAX: Duration = Duration::from_secs(120);
-/// Files of one round.
+/// Files in one round.
 const FILES_MAX: usize = 256;
-/// Of a larger file, the beginning and the end are uploaded.
+/// Of a larger file, only the beginning and the end are uploaded.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const BEGINNING_BYTES: u64 = 1024 * 1024;
 
@@ -33,7 +33,7 @@ pub(super) struct LogUpload {
 struct Uploaded {
     bytes: u64,
     modified: SystemTime,
-    /// When it may be uploaded again, and how long after that the next time.
+    /// When the file may be uploaded again, and how long after that the next time.
     next: Instant,
     pause: Duration,
 }
@@ -43,7 +43,7 @@ impl LogUpload {
         Self { folder, store, period, uploaded: HashMap::new() }
     }
 
-    /// Uploads what changes, for ever.
+    /// Uploads changes until it is dropped.
     pub(super) async fn keep(&mut self) {
         loop {
             sleep(self.period).await;
@@ -51,7 +51,7 @@ impl LogUpload {
         }
     }
 
-    /// Uploads everything that has changed. Failing to is no reason to fail.
+    /// Uploads everything that has changed, if the store lets it.
     pub(super) async fn finish(&mut self) {
         self.round(true).await;
     }
@@ -72,8 +72,8 @@ impl LogUpload {
             });
             let Ok(Ok(content)) = read.await else { continue };
             if let Err(error) = self.store.put_log(&name, content).await {
-                tracing::warn!("cannot upload a log: {error}");
-                // The store is away; the next round tries again.
+                tracing::warn!("cannot upload a log: {error:#}");
+                // The store does not answer; the next round retries.
                 return;
             }
             let pause = self.uploaded.get(&path).map_or(self.period, |last| (last.pause * 2).min(PAUSE_MAX));
@@ -93,7 +93,7 @@ fn files(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            // Links are not followed: they could lead anywhere.
+            // Links could lead anywhere.
             match entry.metadata() {
                 Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
                 Ok(metadata) if metadata.is_file() && metadata.len() > 0 => {
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_changes_is_uploaded_at_growing_intervals_and_at_the_end() {
+    async fn changed_log_is_uploaded_at_growing_intervals_and_at_the_end() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let file = folder.path().join("user/stdout/0/process000.stdout.txt");
         std::fs::create_dir_all(file.parent().expect("it has one")).expect("writable");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_file_keeps_its_beginning_and_its_end() {
+    fn large_file_keeps_its_beginning_and_end() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("log.txt");
         let mut content = b"begin".to_vec();

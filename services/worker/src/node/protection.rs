@@ -1,8 +1,8 @@
-//! Protection of a task of ECS: while this node has work, scaling in and deployments choose other tasks to stop.
+//! Protection of a task of ECS: while this node has work, scale-in and deployments stop other tasks.
 //!
-//! The agent of ECS takes it at `$ECS_AGENT_URI/task-protection/v1/state`, for some minutes at a time. Whoever has work
-//! holds a [`Hold`]; one task in the background asks for protection while anybody does, renews it in time, and gives it
-//! back after the last. Nothing depends on it: a task that is stopped all the same drains, and costs no try.
+//! The agent of ECS grants protection at `$ECS_AGENT_URI/task-protection/v1/state`, for some minutes at a time. Each visit
+//! with work holds a [`Hold`]. A background task asks for protection while there is a hold, renews it in time, and ends it
+//! after the last hold. Nothing depends on it: a task that ECS stops anyway drains, and costs no try.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// Below the address of the agent.
 const PATH: &str = "/task-protection/v1/state";
-/// The longest that work waits for an answer, before it begins without one.
+/// How long work waits for an answer before it begins without one.
 const REQUEST_TIME: Duration = Duration::from_secs(5);
 
 /// Where a task asks for protection, and for how long.
@@ -22,7 +22,7 @@ const REQUEST_TIME: Duration = Duration::from_secs(5);
 pub struct TaskProtection {
     client: reqwest::Client,
     url: String,
-    /// A node that stands still for so long may be stopped.
+    /// Protection that is not renewed ends after this time.
     expires_minutes: u32,
     renew_period: Duration,
     retry_period: Duration,
@@ -31,7 +31,7 @@ pub struct TaskProtection {
 impl TaskProtection {
     /// Asks the agent of ECS at `address` (`ECS_AGENT_URI`).
     pub fn new(address: &str) -> Result<Self> {
-        // The agent is reached over the network of the task, never by way of a proxy.
+        // The agent is in the network of the task, where no proxy leads.
         let client = reqwest::Client::builder().no_proxy().timeout(REQUEST_TIME).build();
         let url = format!("{}{PATH}", address.trim_end_matches('/'));
         Ok(Self {
@@ -52,7 +52,7 @@ impl TaskProtection {
         let answer = request.send().await.context("the agent of ECS does not answer")?;
         let (status, text) = (answer.status(), answer.text().await.unwrap_or_default());
         let answer: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-        // What ECS itself refuses comes as a success with a failure in it.
+        // A refusal by ECS itself is a successful answer that contains a failure.
         for (key, reason) in [("failure", "Reason"), ("error", "Code")] {
             if let Some(failure) = answer.get(key).filter(|failure| !failure.is_null()) {
                 let text = |name: &str| failure.get(name).and_then(serde_json::Value::as_str).unwrap_or_default();
@@ -66,13 +66,13 @@ impl TaskProtection {
     }
 }
 
-/// What is known of this task.
+/// The protection of this task, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
-    /// It may be stopped.
+    /// ECS may stop the task.
     Unprotected,
     Protected,
-    /// Protection cannot be had.
+    /// ECS grants no protection.
     Refused,
 }
 
@@ -82,15 +82,15 @@ struct State {
     known: Known,
 }
 
-/// Keeps the task of a node protected while anybody has a hold.
+/// Keeps the task of a node protected while there is a hold.
 #[derive(Debug)]
 pub(super) struct Protection {
     state: Arc<watch::Sender<State>>,
-    /// `None`: this is no task of ECS.
+    /// `None`: this node is no task of ECS.
     _keeping: Option<AbortOnDropHandle<()>>,
 }
 
-/// Somebody has work: the task stays protected until this is dropped.
+/// Work: the task stays protected until this is dropped.
 #[derive(Debug)]
 pub(super) struct Hold(Arc<watch::Sender<State>>);
 
@@ -101,7 +101,7 @@ impl Drop for Hold {
 }
 
 impl Hold {
-    /// Waits until the task is protected, or it is known that it will not be.
+    /// Waits until ECS has granted or refused protection.
     pub(super) async fn settled(&self) {
         let _ = self.0.subscribe().wait_for(|state| state.known != Known::Unprotected).await;
     }
@@ -116,7 +116,7 @@ impl Protection {
         Self { state, _keeping: keeping }
     }
 
-    /// There is work.
+    /// Announces work.
     pub(super) fn hold(&self) -> Hold {
         self.state.send_modify(|state| state.holds += 1);
         Hold(self.state.clone())
@@ -145,7 +145,7 @@ async fn keep(protection: TaskProtection, state: Arc<watch::Sender<State>>) {
                 () = sleep(period) => {}
                 _ = changes.wait_for(|state| state.holds == 0) => {}
             }
-            // In one step: who has a hold from now on waits for a new answer.
+            // In one step: a later hold waits for a new answer.
             let is_over = state.send_if_modified(|state| {
                 let is_over = state.holds == 0;
                 if is_over {
@@ -181,7 +181,7 @@ pub(super) mod tests {
     const PROTECTED: &str = r#"{"protection": {"ProtectionEnabled": true, "TaskArn": "arn:aws:ecs:::task/t"}}"#;
     const UNPROTECTED: &str = r#"{"protection": {"ProtectionEnabled": false, "TaskArn": "arn:aws:ecs:::task/t"}}"#;
 
-    /// Stands in for the agent of ECS: tells what it was asked, and answers as ECS would, or with this.
+    /// Stands in for the agent of ECS: reports each request, and returns this answer, or that of ECS.
     pub(crate) async fn agent(answer: Option<&'static str>) -> (TaskProtection, mpsc::UnboundedReceiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = format!("http://{}/api/t", listener.local_addr().expect("bound"));
@@ -219,7 +219,7 @@ pub(super) mod tests {
     const OFF: &str = r#"{"ProtectionEnabled":false}"#;
 
     #[tokio::test]
-    async fn it_is_asked_for_before_work_begins_renewed_in_time_and_given_back_after_the_last() {
+    async fn protection_is_requested_before_work_renewed_and_ended_after_the_last_hold() {
         let (agent, mut asked) = agent(None).await;
         let protection = Protection::start(Some(TaskProtection { renew_period: Duration::from_millis(20), ..agent }));
         let (one, other) = (protection.hold(), protection.hold());
@@ -231,14 +231,14 @@ pub(super) mod tests {
             assert_eq!(asked.recv().await.expect("renewed"), ON);
         }
         drop(other);
-        while asked.recv().await.expect("given back") == ON {}
+        while asked.recv().await.expect("ended") == ON {}
         let again = protection.hold();
         again.settled().await;
         assert_eq!(asked.recv().await.expect("asked again"), ON);
     }
 
     #[tokio::test]
-    async fn what_is_refused_holds_nobody_up_and_is_asked_for_again() {
+    async fn refused_protection_delays_no_work_and_is_requested_again() {
         let refusal = r#"{"requestID": "1", "failure": {"Arn": "arn", "Reason": "TASK_NOT_VALID", "Detail": null}}"#;
         let (agent, mut asked) = agent(Some(refusal)).await;
         let error = agent.put(true).await.expect_err("refused").to_string();
@@ -250,11 +250,11 @@ pub(super) mod tests {
             assert_eq!(asked.recv().await.expect("asked"), ON);
         }
         drop(hold);
-        while asked.recv().await.expect("given back, in case it was given after all") != OFF {}
+        while asked.recv().await.expect("ended, in case it was granted after all") != OFF {}
     }
 
     #[tokio::test]
-    async fn where_there_is_no_agent_work_begins_at_once() {
+    async fn without_an_ecs_agent_work_begins_at_once() {
         Protection::start(None).hold().settled().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = format!("http://{}", listener.local_addr().expect("bound"));

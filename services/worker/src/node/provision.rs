@@ -1,7 +1,7 @@
-//! What a job needs on this node before its script can start: its folders, its reference data, its interpreter.
+//! Provides what a job needs on this node before its script can start: folders, reference data, interpreter.
 //!
-//! Everything comes from the job's snapshots and the URLs of its side inputs, and is kept by its digest: a second job, or another node of this machine,
-//! finds it there. Jobs that need the same thing at the same time wait for the one that makes it.
+//! Everything comes from the job's snapshots and the URLs of its side inputs, and is cached by its digest for other jobs
+//! and other nodes of this machine. Jobs that need the same at the same time wait for the first one.
 
 use std::path::{Path, PathBuf};
 
@@ -14,21 +14,21 @@ use super::Node;
 use crate::environment::interpreter;
 use crate::side_inputs::{self, Turns};
 
-/// Makes jobs ready.
+/// Provisions jobs.
 #[derive(Debug)]
 pub(super) struct Provisioner {
     target: TargetStore,
     cache: PathBuf,
     node: String,
     python: PathBuf,
-    /// One download a snapshot at a time.
+    /// One download of a snapshot at a time.
     turns: Turns,
 }
 
 /// A job that can start here.
 #[derive(Debug)]
 pub(super) struct Provisioned {
-    /// The job, with paths of this node.
+    /// The job, with paths on this node.
     pub(super) spec: JobSpec,
     /// Its interpreter.
     pub(super) python: PathBuf,
@@ -45,7 +45,7 @@ impl Provisioner {
         }
     }
 
-    /// Fetches and makes what is missing, which may take minutes.
+    /// Fetches and builds what is missing, which may take minutes.
     pub(super) async fn provision(&self, mut spec: JobSpec) -> Result<Provisioned> {
         if let Some(source) = spec.snapshots.source.clone() {
             let folder = self.unpacked(&source, Limit::SCRIPTS).await.context("fetch source_directory")?;
@@ -54,18 +54,17 @@ impl Provisioner {
         self.place_side_inputs(&mut spec).await?;
         let environment = self.environment(&spec).await?;
         let python = self.interpreter(environment).await?;
-        let output = spec.output.folder.clone();
-        if !output.is_url()
-            && !output.as_bytes().is_empty()
-            && let Err(error) = std::fs::create_dir_all(output.as_path())
-        {
-            // Only scripts that write files of their own need it.
-            tracing::warn!(job.id = spec.job_id, "cannot make the output folder {}: {error}", output.display());
+        let outputs = spec.outputs.values().chain([&spec.output.folder]);
+        for output in outputs.filter(|output| !output.is_url() && !output.as_bytes().is_empty()) {
+            if let Err(error) = std::fs::create_dir_all(output.as_path()) {
+                // Only scripts that write their own files need it.
+                tracing::warn!(job.id = spec.job_id, "cannot make the output folder {}: {error}", output.display());
+            }
         }
         Ok(Provisioned { spec, python })
     }
 
-    /// Packed side inputs, and those that are URLs, become paths of this node.
+    /// Replaces packed side inputs and URLs by paths on this node.
     async fn place_side_inputs(&self, spec: &mut JobSpec) -> Result<()> {
         let mut copies = Vec::new();
         for (name, snapshot) in &spec.snapshots.side_inputs {
@@ -91,12 +90,12 @@ impl Provisioner {
                         }
                     }
                 };
-                // The interpreter is one of the machine that enqueued the job.
+                // The job names an interpreter of the machine that enqueued it.
                 let base = if base.as_path().exists() { base.clone() } else { self.python.clone().into() };
                 Ok(Environment::Requirements { file, base })
             }
             (Environment::Interpreter { path }, _) if !path.as_path().exists() => bail!(
-                "there is no interpreter {} on node {}: name a requirements file as `environment` of the job, or install \
+                "there is no interpreter {} on node {}; set `environment` of the job to a requirements file, or install \
                  the interpreter there",
                 path.display(),
                 self.node
@@ -108,18 +107,22 @@ impl Provisioner {
     async fn interpreter(&self, environment: Environment) -> Result<PathBuf> {
         let (default, cache) = (self.python.clone(), self.cache.join("environments"));
         let (sender, receiver) = oneshot::channel();
-        // A thread of its own: a node that ends meanwhile does not wait for an installer.
+        // In its own thread: a node that ends does not wait for an installer.
         std::thread::spawn(move || {
-            let _ = sender.send(interpreter(&environment, &default, &cache, |line| tracing::info!("{line}")));
+            let creating = |file: &Path, folder: &Path| {
+                let (file, folder) = (file.display(), folder.display());
+                tracing::info!("creating a Python environment from {file} (once; kept in {folder})");
+            };
+            let _ = sender.send(interpreter(&environment, &default, &cache, creating));
         });
         receiver.await.map_err(|_| anyhow!("making the environment panicked"))?
     }
 
-    /// The folder that a snapshot was packed from, or that holds the one file.
+    /// Returns the folder of an unpacked snapshot, after a download if it is not cached.
     async fn unpacked(&self, snapshot: &Snapshot, limit: Limit) -> Result<PathBuf> {
-        // It becomes a file name.
+        // The digest becomes a file name.
         if snapshot.digest.is_empty() || !snapshot.digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            bail!("a snapshot of the job has a name that is no digest");
+            bail!("the name of a snapshot of the job is not a digest; submit the job again");
         }
         let snapshots = self.cache.join("snapshots");
         let folder = snapshots.join(&snapshot.digest);
@@ -128,7 +131,7 @@ impl Provisioner {
         if folder.is_dir() {
             return Ok(folder);
         }
-        // Named by the node: others of this machine may download the same.
+        // Named by the node: other nodes of this machine may download the same snapshot.
         let archive = snapshots.join(format!("{}.{}.archive", snapshot.digest, self.node));
         self.target.snapshot(&snapshot.digest, &archive).await?;
         let (packed, into, from) = (snapshot.clone(), folder.clone(), archive.clone());
@@ -139,10 +142,10 @@ impl Provisioner {
     }
 }
 
-/// The path of what is packed, given the folder it was unpacked into.
+/// Returns the path of what was packed, given the folder that it was unpacked into.
 fn placed(folder: PathBuf, snapshot: &Snapshot) -> PathBuf {
     match &snapshot.file {
-        // A plain name: whoever wrote the job does not choose where it leads.
+        // Only the name: the author of the job does not choose the folder.
         Some(name) => folder.join(Path::new(name).file_name().unwrap_or_default()),
         None => folder,
     }

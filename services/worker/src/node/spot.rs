@@ -1,9 +1,9 @@
-//! Notices that this machine will be taken away: a spot instance of EC2 learns of it two minutes before, from the
-//! metadata address of the instance.
+//! Spot notices: the metadata address of a spot instance of EC2 says two minutes before that EC2 will take the machine
+//! away.
 //!
-//! Deliberately absent: the recommendation to rebalance, which may come earlier, and does not say that the machine will
-//! go. A node that ended for it would be started again on the very same machine, and find the recommendation again. Two
-//! minutes are enough to give everything back.
+//! Absent on purpose: the recommendation to rebalance, which may come earlier, and does not say that the machine will go.
+//! A node that ended because of it would restart on the same machine, and find the recommendation again. Two minutes are
+//! enough to return everything.
 
 use std::time::Duration;
 
@@ -11,28 +11,28 @@ use anyhow::{Result, anyhow};
 use aws_config::imds::Client;
 use aws_config::imds::client::error::ImdsError;
 
-/// What is there once the instance is going to be stopped or terminated, and missing before.
+/// Exists once EC2 will stop or terminate the instance.
 const INSTANCE_ACTION: &str = "/latest/meta-data/spot/instance-action";
 
-/// What a node has left of the two minutes when it has seen the notice, and wants to be gone before they are over.
+/// How long anything may run after the notice: the two minutes, less the time to see the notice and to end.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Where notices are announced.
+/// Where notices appear.
 #[derive(Clone, Debug)]
 pub struct SpotNotice {
     client: Client,
     period: Duration,
-    /// How long after a notice anything may still run, whatever else it would be allowed.
+    /// How long anything may run after a notice, whatever other limits allow.
     pub(super) patience: Duration,
 }
 
 impl SpotNotice {
-    /// Asks at `address`, or where instances of EC2 have it (`AWS_EC2_METADATA_SERVICE_ENDPOINT`), every `period`.
+    /// Asks every `period` at `address`; `None`: at the usual address, or `AWS_EC2_METADATA_SERVICE_ENDPOINT`.
     pub fn new(address: Option<&str>, period: Duration) -> Result<Self> {
-        // The next question is the next attempt.
+        // The next period retries.
         let mut builder = Client::builder().max_attempts(1);
         if let Some(address) = address {
-            let invalid = |error| anyhow!("the address of the instance metadata, {address:?}, is none: {error}");
+            let invalid = |error| anyhow!("invalid address of the instance metadata {address:?}: {error}");
             builder = builder.endpoint(address).map_err(invalid)?;
         }
         Ok(Self { client: builder.build(), period, patience: PATIENCE })
@@ -44,13 +44,13 @@ impl SpotNotice {
         loop {
             match self.client.get(INSTANCE_ACTION).await {
                 Ok(notice) => return notice.as_ref().trim().to_owned(),
-                // No notice, says the address.
+                // There is no notice.
                 Err(ImdsError::ErrorResponse(_)) => {}
                 Err(error) if !has_complained => {
                     has_complained = true;
                     tracing::warn!(
-                        "spot notices cannot be seen, the instance metadata does not answer (in a container with a \
-                         network of its own it does with a hop limit of 2): {error}"
+                        "cannot see spot notices, because the instance metadata does not answer (a container with a \
+                         network of its own needs a hop limit of 2): {error}"
                     );
                 }
                 Err(_) => {}
@@ -70,7 +70,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Stands in for the metadata address: wants a token, and has a notice once it is given.
+    /// Stands in for the metadata address: requires a token, and has a notice once `is_given` is set.
     pub(in crate::node) async fn metadata(is_given: Arc<AtomicBool>, asked: Arc<AtomicUsize>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = format!("http://{}", listener.local_addr().expect("bound"));
@@ -106,7 +106,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_notice_is_seen_when_it_is_given() {
+    async fn notice_is_returned_once_it_is_given() {
         let (is_given, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let address = metadata(is_given.clone(), asked.clone()).await;
         let spot = SpotNotice::new(Some(&address), Duration::from_millis(10)).expect("an address");
@@ -120,11 +120,11 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn where_there_is_no_metadata_nothing_is_noticed() {
+    async fn without_metadata_there_is_no_notice() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = format!("http://{}", listener.local_addr().expect("bound"));
         drop(listener);
         let spot = SpotNotice::new(Some(&address), Duration::from_millis(1)).expect("an address");
-        tokio::time::timeout(Duration::from_millis(200), spot.given()).await.expect_err("nobody gave a notice");
+        tokio::time::timeout(Duration::from_millis(200), spot.given()).await.expect_err("there is no notice");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, Counts, DeadLetter, Descriptor, Environment, Input, InputKind, JobResult, JobSpec, JobState, ResultEvent,
+    Attempt, DeadLetter, Descriptor, Environment, Input, InputKind, JobResult, JobSpec, JobState, ResultEvent,
     TableOptions, Work, decode_records, job_of_message,
 };
 use queue::{Delivery, Depth, MemoryOptions, MemoryQueue, Message, Queue, Receive};
@@ -33,7 +33,7 @@ def run(mini_batch):
     return mini_batch
 ";
 
-/// A target, and what is said there.
+/// A compute target.
 struct Target {
     folder: TempDir,
     store: TargetStore,
@@ -101,7 +101,7 @@ impl Target {
         Running { stop, ended: tokio::spawn(node.run(stopped)) }
     }
 
-    /// A job whose script is packed, and one mini-batch a name.
+    /// Enqueues a job with a packed script, and one mini-batch for each name.
     async fn enqueue(&self, job_id: &str, script: &str, change: impl FnOnce(&mut JobSpec), names: &[&str]) -> JobStore {
         let (scripts, archive) = (self.folder.path().join(job_id), self.folder.path().join("archive"));
         std::fs::create_dir_all(&scripts).expect("writable");
@@ -128,7 +128,13 @@ impl Target {
         let message = |(number, name): (usize, &&str)| {
             let path = self.item(name);
             std::fs::write(&path, "").expect("writable");
-            let work = Work::Files { input: 0, paths: vec![path.as_path().into()], versions: vec![], key: vec![] };
+            let work = Work::Files {
+                input: 0,
+                paths: vec![path.as_path().into()],
+                versions: vec![],
+                stamps: vec![],
+                key: vec![],
+            };
             let mini_batch = number as u64;
             let descriptor = Descriptor {
                 job_id: job_id.into(),
@@ -148,7 +154,7 @@ impl Target {
         self.folder.path().join(name)
     }
 
-    /// The next result events, until `is_last` says of one that it is.
+    /// Returns the next result events, up to the one for which `is_last` returns true.
     async fn events_until(
         &self,
         mut is_last: impl FnMut(&str, &ResultEvent) -> bool,
@@ -170,7 +176,7 @@ impl Target {
         }
     }
 
-    /// So many attempts, with their jobs and rows.
+    /// Returns the next `count` attempts, with their jobs and rows.
     async fn attempts(&self, count: usize) -> Vec<(String, Attempt, Bytes)> {
         let mut seen = 0;
         let events = self.events_until(|_, event| {
@@ -214,20 +220,7 @@ pub(crate) fn spec(job_id: &str) -> JobSpec {
 }
 
 fn result(job_id: &str) -> JobResult {
-    JobResult {
-        job_id: job_id.into(),
-        state: JobState::Completed,
-        cause: None,
-        output: None,
-        logs: "logs".into(),
-        mini_batches: Counts::default(),
-        items: Counts::default(),
-        warnings: 0,
-        duplicates_dropped: 0,
-        failed_mini_batches: vec![],
-        elapsed_seconds: 0.0,
-        reused: false,
-    }
+    JobResult::new(job_id.into(), JobState::Completed, "logs".into())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -271,15 +264,15 @@ def run(mini_batch):
     assert_eq!(target.depth().await, Depth::default());
     let log = one.log("user/stdout/node-1/process000.stdout.txt").await.expect("uploaded");
     assert!(String::from_utf8_lossy(&log).contains("upper at work"), "{log:?}");
-    assert!(!target.item("work/nodes/node-1").exists(), "working directories are gone");
+    assert!(!target.item("work/nodes/node-1").exists(), "working directories are removed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_just_come_is_not_sent_home_by_a_store_that_takes_its_time() {
+async fn slow_store_does_not_end_a_node_that_has_just_started() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let target = Target::with_store(&format!("file://{}", folder.path().display())).await;
     let job = target.enqueue("one", WAITS, |_| (), &["a"]).await;
-    // Whoever asks how the job has ended waits for somebody to write into this pipe.
+    // A reader of the result waits until somebody writes into this pipe.
     let answer = job.folder().expect("a folder").join("result.json");
     rustix::fs::mknodat(rustix::fs::CWD, &answer, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
     let idle_exit = Some(Duration::from_millis(200));
@@ -289,11 +282,11 @@ async fn who_has_just_come_is_not_sent_home_by_a_store_that_takes_its_time() {
     assert!(!running.ended.is_finished(), "the first job is still looked up");
     drop(std::fs::File::options().write(true).open(&answer).expect("somebody reads"));
     std::fs::remove_file(&answer).expect("it is there");
-    assert_eq!(running.end().await, Ended::Idle, "what cannot be looked up is no reason to stay");
+    assert_eq!(running.end().await, Ended::Idle, "a job that cannot be looked up is no reason to stay");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn draining_gives_back_at_once_what_waits_lets_the_rest_finish_and_spends_nothing() {
+async fn drained_node_returns_waiting_mini_batches_and_finishes_running_ones() {
     let target = Target::new().await;
     target.enqueue("job", WAITS, |_| (), &["a", "b", "c"]).await;
     let running = target.start("node-1", Target::options());
@@ -319,7 +312,7 @@ async fn draining_gives_back_at_once_what_waits_lets_the_rest_finish_and_spends_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_outlasts_the_grace_period_is_given_back_unspent() {
+async fn mini_batch_that_outlasts_the_grace_period_is_returned_unspent() {
     let target = Target::new().await;
     target.enqueue("job", WAITS, |_| (), &["a"]).await;
     let timing = Timing { grace: Duration::from_millis(300), ..Target::options().timing };
@@ -333,14 +326,14 @@ async fn what_outlasts_the_grace_period_is_given_back_unspent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_outlasts_a_spot_notice_is_given_back_unspent_before_the_machine_goes() {
+async fn mini_batch_that_outlasts_a_spot_notice_is_returned_unspent_in_time() {
     let target = Target::new().await;
     target.enqueue("job", WAITS, |_| (), &["a"]).await;
     let is_given = Arc::new(AtomicBool::new(false));
     let address = spot::tests::metadata(is_given.clone(), Arc::default()).await;
     let mut notice = SpotNotice::new(Some(&address), Duration::from_millis(10)).expect("an address");
     notice.patience = Duration::from_millis(300);
-    // What runs would be allowed much longer by anybody else who stops the node.
+    // The grace period alone would allow much more.
     let timing = Timing { grace: 10 * PATIENCE, ..Target::options().timing };
     let running = target.start("node-1", NodeOptions { timing, spot_notice: Some(notice), ..Target::options() });
     target.began("a").await;
@@ -352,7 +345,7 @@ async fn what_outlasts_a_spot_notice_is_given_back_unspent_before_the_machine_go
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_canceled_job_stops_and_what_is_left_of_it_is_dropped_while_others_go_on() {
+async fn canceled_job_stops_and_its_messages_are_dropped_while_other_jobs_continue() {
     let target = Target::new().await;
     let canceled = target.enqueue("canceled", WAITS, |_| (), &["a", "b", "c"]).await;
     let running = target.start("node-1", Target::options());
@@ -368,7 +361,7 @@ async fn a_canceled_job_stops_and_what_is_left_of_it_is_dropped_while_others_go_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_of_a_job_that_has_ended_or_never_was_are_dropped() {
+async fn messages_of_ended_and_unknown_jobs_are_dropped() {
     let target = Target::new().await;
     let store = target.enqueue("ended", WAITS, |_| (), &["a"]).await;
     assert_eq!(store.create_result(&result("ended")).await.expect("memory is always there"), Commit::Committed);
@@ -382,7 +375,7 @@ async fn messages_of_a_job_that_has_ended_or_never_was_are_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_nobody_can_read_becomes_a_dead_letter() {
+async fn unreadable_message_becomes_a_dead_letter() {
     let target = Target::new().await;
     let newer = r#"{"job_id":"job","mini_batch":1,"work":{"kind":"telepathy"}}"#;
     let messages = vec![Message::new("hello", "x"), Message::new(newer, "job"), Message::new(vec![0xff, 0xfe], "y")];
@@ -407,7 +400,7 @@ async fn what_nobody_can_read_becomes_a_dead_letter() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_that_cannot_be_provisioned_is_told_why_and_left_to_others() {
+async fn unprovisionable_job_is_told_why_and_left_to_other_nodes() {
     let target = Target::new().await;
     let nowhere = |spec: &mut JobSpec| {
         spec.environment = Environment::Interpreter { path: "/no/such/python".into() };
@@ -423,18 +416,18 @@ async fn a_job_that_cannot_be_provisioned_is_told_why_and_left_to_others() {
     target.until(|| async { target.depth().await.delayed == 1 }).await;
     running.stop.send_replace(Stop::Drain);
     running.end().await;
-    assert_eq!(target.depth().await.total(), 1, "it is there for others");
+    assert_eq!(target.depth().await.total(), 1, "other nodes can receive it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_nodes_than_the_job_allows_work_on_it() {
+async fn node_count_limits_the_nodes_of_a_job() {
     let target = Target::new().await;
     let one_node = |spec: &mut JobSpec| spec.node_count = Some(1);
     target.enqueue("job", WAITS, one_node, &["a", "b", "c", "d"]).await;
     let first = target.start("node-1", Target::options());
     target.began("a").await;
     let second = target.start("node-2", Target::options());
-    // The other node has seen the job when it has given something back for later.
+    // The other node has seen the job once it has returned messages for later.
     target.until(|| async { target.depth().await.delayed > 0 }).await;
     for name in ["a", "b", "c", "d"] {
         std::fs::remove_file(target.item(name)).expect("it is there");
@@ -454,7 +447,7 @@ async fn no_more_nodes_than_the_job_allows_work_on_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_that_is_idle_here_is_left_and_taken_up_again() {
+async fn idle_job_is_left_and_served_again_later() {
     let target = Target::new().await;
     let script = "
 import os
@@ -472,7 +465,7 @@ def run(mini_batch):
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_of_ecs_is_protected_from_before_the_first_mini_batch_until_the_job_is_left() {
+async fn ecs_task_is_protected_from_before_the_first_mini_batch_until_it_leaves_the_job() {
     let target = Target::new().await;
     let (agent, mut asked) = protection::tests::agent(None).await;
     let job_idle = Duration::from_millis(100);
@@ -483,7 +476,7 @@ async fn a_task_of_ecs_is_protected_from_before_the_first_mini_batch_until_the_j
     assert!(asked.try_recv().is_err(), "once is enough");
     std::fs::remove_file(target.item("a")).expect("it is there");
     target.attempts(1).await;
-    assert!(asked.recv().await.expect("given back").contains("false"));
+    assert!(asked.recv().await.expect("ended").contains("false"));
     running.stop.send_replace(Stop::Drain);
     running.end().await;
 }

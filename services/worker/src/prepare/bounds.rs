@@ -1,111 +1,134 @@
-//! What a descriptor may name: the inputs of its job, and its own line of the plan.
+//! The bounds of a descriptor: the inputs of its job, and its own line of the plan.
 //!
-//! A descriptor is what somebody has put on a queue. Whoever can do that chooses neither what a node reads with its own
-//! rights (`file:///etc/shadow`, another bucket, the metadata service), nor whose rows it works on.
+//! A descriptor is an untrusted message from a queue. Its sender must not choose what a node reads with the node's own
+//! rights (`file:///etc/shadow`, another bucket, the metadata service), nor whose rows the node processes.
 
 use std::path::{Component, Path};
 
-use protocol::{Descriptor, ItemPath, JobSpec, Work};
-use storage::PLAN_CHUNK_MINI_BATCHES;
+use protocol::{Descriptor, ItemPath, JobSpec, PlanPosition, Work};
 use url::Url;
 
-/// What begins a pattern in a path. `?` begins the query of a URL.
+/// Characters that begin a pattern in a path. In a URL, `?` begins the query.
 const PATTERN: &[u8] = b"*?[{\\";
 const URL_PATTERN: &[u8] = b"*[{";
 
-/// The places that the inputs of one job lead to, by input.
+/// The locations of the inputs of one job, by input.
 #[derive(Debug)]
 pub struct Bounds {
     job_id: String,
-    inputs: Vec<Vec<Place>>,
+    inputs: Vec<Vec<Location>>,
 }
 
-/// Where one path of an input leads.
+/// A location of an input.
 #[derive(Debug)]
-enum Place {
+enum Location {
     /// A file or folder.
     Local(Vec<u8>),
     /// An object, a prefix, or a whole store.
     Url(Url),
 }
 
+/// Why a descriptor is rejected.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OutOfBounds {
+    /// It names another job.
+    #[error("it belongs to job {0}")]
+    Job(String),
+    /// Its lists differ in length.
+    #[error("it has {paths} paths, {versions} versions and {stamps} stamps")]
+    Lengths {
+        /// Number of paths.
+        paths: usize,
+        /// Number of versions.
+        versions: usize,
+        /// Number of stamps.
+        stamps: usize,
+    },
+    /// It points to the line of another mini-batch.
+    #[error("its place in the plan is not chunk {}, line {}", .0.chunk, .0.line)]
+    Position(PlanPosition),
+    /// It names an input that the job lacks.
+    #[error("the job has no input {0}")]
+    Input(u32),
+    /// It names a path outside the inputs.
+    #[error("{0} is not in the inputs of the job")]
+    Path(String),
+}
+
 impl Bounds {
-    /// Of a job as it stands in the store.
+    /// Returns the bounds of a job.
     pub fn new(spec: &JobSpec) -> Self {
-        let places = |paths: &[ItemPath]| paths.iter().flat_map(places).collect();
-        Self { job_id: spec.job_id.clone(), inputs: spec.inputs.iter().map(|input| places(&input.paths)).collect() }
+        let locations = |paths: &[ItemPath]| paths.iter().flat_map(locations).collect();
+        Self { job_id: spec.job_id.clone(), inputs: spec.inputs.iter().map(|input| locations(&input.paths)).collect() }
     }
 
-    /// In the error, what the descriptor names that is not its own.
-    pub fn check(&self, descriptor: &Descriptor) -> Result<(), String> {
+    /// Checks that a descriptor is within the bounds.
+    pub fn check(&self, descriptor: &Descriptor) -> Result<(), OutOfBounds> {
         if descriptor.job_id != self.job_id {
-            return Err(format!("it belongs to job {}", descriptor.job_id));
+            return Err(OutOfBounds::Job(descriptor.job_id.clone()));
         }
         match &descriptor.work {
-            Work::Files { input, paths, versions, .. } => {
-                if !versions.is_empty() && versions.len() != paths.len() {
-                    return Err(format!("it has {} paths and {} versions", paths.len(), versions.len()));
+            Work::Files { input, paths, versions, stamps, .. } => {
+                let (paths_count, versions, stamps) = (paths.len(), versions.len(), stamps.len());
+                if [versions, stamps].iter().any(|&count| count != 0 && count != paths_count) {
+                    return Err(OutOfBounds::Lengths { paths: paths_count, versions, stamps });
                 }
-                paths.iter().try_for_each(|path| self.holds(*input, path))
+                paths.iter().try_for_each(|path| self.check_path(*input, path))
             }
-            Work::Rows { input, blocks, .. } => blocks.iter().try_for_each(|block| self.holds(*input, &block.path)),
+            Work::Rows { input, blocks, .. } => {
+                blocks.iter().try_for_each(|block| self.check_path(*input, &block.path))
+            }
             Work::Rank => Ok(()),
             Work::Planned { chunk, line } => {
-                let mini_batch = descriptor.mini_batch;
-                let own = (mini_batch / PLAN_CHUNK_MINI_BATCHES, mini_batch % PLAN_CHUNK_MINI_BATCHES);
-                match (*chunk, *line) == own {
-                    true => Ok(()),
-                    false => Err(format!("its place in the plan is not chunk {chunk}, line {line}")),
-                }
+                let position = PlanPosition { chunk: *chunk, line: *line };
+                let is_own = position == PlanPosition::of(descriptor.mini_batch);
+                is_own.then_some(()).ok_or(OutOfBounds::Position(position))
             }
         }
     }
 
-    fn holds(&self, input: u32, path: &ItemPath) -> Result<(), String> {
-        let places = self.inputs.get(input as usize).ok_or_else(|| format!("the job has no input {input}"))?;
-        let is_held = match path.is_url() {
-            true => match std::str::from_utf8(path.as_bytes()).ok().and_then(|text| Url::parse(text).ok()) {
-                Some(url) => {
-                    places.iter().any(|place| matches!(place, Place::Url(base) if storage::is_below(&url, base)))
-                }
-                None => false,
-            },
-            false => {
-                let is_plain = !Path::new(path.as_path()).components().any(|part| part == Component::ParentDir);
-                is_plain
-                    && places.iter().any(|place| matches!(place, Place::Local(base) if is_in(path.as_bytes(), base)))
-            }
+    fn check_path(&self, input: u32, path: &ItemPath) -> Result<(), OutOfBounds> {
+        let locations = self.inputs.get(input as usize).ok_or(OutOfBounds::Input(input))?;
+        let is_below = if path.is_url() {
+            url(path.as_bytes()).is_some_and(|url| {
+                locations.iter().any(|base| matches!(base, Location::Url(base) if storage::is_below(&url, base)))
+            })
+        } else {
+            let is_plain = !Path::new(path.as_path()).components().any(|part| part == Component::ParentDir);
+            let path = path.as_bytes();
+            is_plain && locations.iter().any(|base| matches!(base, Location::Local(base) if is_in(path, base)))
         };
-        match is_held {
-            true => Ok(()),
-            false => Err(format!("{} is not in the inputs of the job", path.display())),
-        }
+        is_below.then_some(()).ok_or_else(|| OutOfBounds::Path(path.display()))
     }
 }
 
-/// Where a path of an input leads: as it is written, and where it is a pattern, the folder in front of it.
-fn places(path: &ItemPath) -> Vec<Place> {
+fn url(text: &[u8]) -> Option<Url> {
+    Url::parse(std::str::from_utf8(text).ok()?).ok()
+}
+
+/// Returns the locations of a path of an input: the path itself and, if it is a pattern, the folder in front of the
+/// pattern.
+fn locations(path: &ItemPath) -> Vec<Location> {
     let text = path.as_bytes();
     let in_front_of = |pattern: &[u8]| {
         let first = text.iter().position(|byte| pattern.contains(byte))?;
         text[..first].iter().rposition(|&byte| byte == b'/').map(|slash| &text[..=slash])
     };
-    let url = |text: &[u8]| std::str::from_utf8(text).ok().and_then(|text| Url::parse(text).ok());
     if !path.is_url() {
-        let folder = in_front_of(PATTERN).map(|folder| Place::Local(folder.to_vec()));
-        return [Some(Place::Local(text.to_vec())), folder].into_iter().flatten().collect();
+        let folder = in_front_of(PATTERN).map(|folder| Location::Local(folder.to_vec()));
+        return [Some(Location::Local(text.to_vec())), folder].into_iter().flatten().collect();
     }
     let Some(whole) = url(text) else { return Vec::new() };
     if let Ok(local) = whole.to_file_path()
         && whole.scheme() == "file"
     {
-        return places(&ItemPath::from(local));
+        return locations(&ItemPath::from(local));
     }
     let folder = in_front_of(URL_PATTERN).filter(|_| !whole.scheme().starts_with("http")).and_then(url);
-    [Some(Place::Url(whole)), folder.map(Place::Url)].into_iter().flatten().collect()
+    [Some(Location::Url(whole)), folder.map(Location::Url)].into_iter().flatten().collect()
 }
 
-/// Whether a path is the file or folder `base`, or lies in it.
+/// Returns whether a path is the file or folder `base`, or lies in it.
 fn is_in(path: &[u8], base: &[u8]) -> bool {
     let folder = base.strip_suffix(b"/").unwrap_or(base);
     path == base || path.strip_prefix(folder).is_some_and(|rest| rest.first() == Some(&b'/'))
@@ -140,11 +163,11 @@ mod tests {
     }
 
     fn files(input: u32, path: &str) -> Descriptor {
-        descriptor(Work::Files { input, paths: vec![path.into()], versions: vec![], key: vec![] })
+        descriptor(Work::Files { input, paths: vec![path.into()], versions: vec![], stamps: vec![], key: vec![] })
     }
 
     #[test]
-    fn a_descriptor_names_nothing_outside_the_inputs() {
+    fn path_outside_the_inputs_is_rejected() {
         let bounds =
             bounds(&["/data/images", "/data/one.png", "s3://bucket/ref/", "https://host/a.png", "/pat/x*/y.csv"]);
         for path in [
@@ -177,24 +200,26 @@ mod tests {
             "http://169.254.169.254/latest/meta-data/iam/security-credentials/",
             "://",
         ] {
-            let why = bounds.check(&files(0, path)).expect_err(path);
-            assert!(why.ends_with("is not in the inputs of the job"), "{why}");
+            let error = bounds.check(&files(0, path)).expect_err(path);
+            assert!(matches!(error, OutOfBounds::Path(_)), "{error}");
         }
-        assert_eq!(bounds.check(&files(1, "/data/one.png")), Err("the job has no input 1".to_owned()));
+        assert_eq!(bounds.check(&files(1, "/data/one.png")), Err(OutOfBounds::Input(1)));
         let block =
             Block { path: "/etc/shadow".into(), version: None, range: BlockRange::WholeText, path_columns: vec![] };
-        bounds.check(&descriptor(Work::Rows { input: 0, blocks: vec![block], key: vec![] })).expect_err("not an input");
+        bounds
+            .check(&descriptor(Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] }))
+            .expect_err("not an input");
     }
 
     #[test]
-    fn a_file_url_is_a_path() {
+    fn file_url_is_a_local_path() {
         let bounds = bounds(&["file:///data/a%20b/"]);
-        bounds.check(&files(0, "/data/a b/c")).expect("listed so");
-        bounds.check(&files(0, "file:///data/a%20b/c")).expect_err("never listed so");
+        bounds.check(&files(0, "/data/a b/c")).expect("listed like this");
+        bounds.check(&files(0, "file:///data/a%20b/c")).expect_err("never listed like this");
     }
 
     #[test]
-    fn a_whole_bucket_is_an_input() {
+    fn whole_bucket_is_an_input() {
         let bounds = bounds(&["s3://bucket", "s3://glob/d/*.csv"]);
         bounds.check(&files(0, "s3://bucket/a/b")).expect("in it");
         bounds.check(&files(0, "s3://glob/d/e.csv")).expect("may match");
@@ -202,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_is_of_its_job_and_points_to_its_own_line_of_the_plan() {
+    fn descriptor_of_another_job_line_or_length_is_rejected() {
         let bounds = bounds(&["/data"]);
         let planned = |chunk, line| descriptor(Work::Planned { chunk, line });
         bounds.check(&planned(2, 6)).expect("its own");
@@ -210,9 +235,10 @@ mod tests {
             bounds.check(&planned(chunk, line)).expect_err("that of another");
         }
         bounds.check(&Descriptor { job_id: "other".to_owned(), ..files(0, "/data/a") }).expect_err("of another job");
-        let work = Work::Files { input: 0, paths: vec!["/data/a".into()], versions: vec![], key: vec![] };
-        let Work::Files { input, paths, key, .. } = work else { unreachable!("made above") };
-        let versions = vec![protocol::FileVersion { bytes: 1, etag: None }; 2];
-        bounds.check(&descriptor(Work::Files { input, paths, versions, key })).expect_err("more versions than paths");
+        let versions = vec![protocol::FileVersion { bytes: 1, etag: None, modified: None }; 2];
+        let paths = vec!["/data/a".into()];
+        let work = Work::Files { input: 0, paths, versions, stamps: vec![], key: vec![] };
+        let error = bounds.check(&descriptor(work)).expect_err("more versions than paths");
+        assert_eq!(error.to_string(), "it has 1 paths, 2 versions and 0 stamps");
     }
 }

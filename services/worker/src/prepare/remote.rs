@@ -1,71 +1,90 @@
-//! Inputs that lie elsewhere: whole files for `run()`, and of tables only what a mini-batch needs.
+//! Remote inputs: downloads whole files for `run()`, and only the needed bytes of tables.
 //!
-//! The needed bytes of a table are put where they stand in the file, with holes around them, so reading them is
-//! reading a local file. Nothing is kept for the next mini-batch: every byte of an input is needed once, but for the
-//! beginnings and footers of files, which are remembered.
+//! The needed bytes of a table are written at their offsets in a local file with holes, which is then read like any
+//! local file. Nothing is kept for the next mini-batch, because each byte of an input is needed once; except the
+//! beginnings and footers of files, which are cached.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use protocol::{Block, BlockRange, FileVersion, ItemPath};
+use protocol::{Block, BlockRange, FileVersion, ItemPath, TableOptions};
 use storage::Stores;
+use tokio::sync::OnceCell;
 
-/// Downloads of one mini-batch at a time.
+use super::local;
+
+/// Concurrent downloads of one mini-batch.
 const DOWNLOADS_AT_ONCE: usize = 4;
 /// The beginning of a text file: byte order mark and header line.
 const HEAD_BYTES: u64 = 4 * 1024;
-/// Read with a block, because its last line usually ends there; and how far a longer line is followed.
+/// Bytes that are read behind a block, because its last line usually ends there.
 const TAIL_BYTES: u64 = 64 * 1024;
+/// Longest line that is read to its end.
 const LINE_BYTES_MAX: u64 = tables::LINE_BYTES_MAX as u64;
-/// The end of a Parquet file that is read at first: most footers fit.
+/// The end of a Parquet file that is read first: most footers fit.
 const FOOTER_BYTES_GUESS: u64 = 256 * 1024;
 /// The last eight bytes of a Parquet file: length of the footer, and `PAR1`.
 const FOOTER_TAIL_BYTES: u64 = 8;
-/// Beginnings and footers that are remembered.
-const REMEMBERED_BYTES_MAX: usize = 32 << 20;
+/// Whole objects that are kept.
+const COPIES_MAX: usize = 4;
+/// Bytes of beginnings and footers that are cached.
+const CACHED_BYTES_MAX: usize = 32 << 20;
 
-/// Reads what lies elsewhere.
+/// Reads remote inputs.
 #[derive(Debug)]
 pub(super) struct Remote {
     stores: Stores,
-    /// Where files are put.
+    /// Folder for files.
     folder: PathBuf,
     next: AtomicU64,
-    remembered: Mutex<Remembered>,
+    cached: Mutex<Cached>,
+    /// The last objects that had to be fetched whole.
+    copies: Mutex<VecDeque<WholeObject>>,
 }
 
+/// An object whose blocks are read from front to back, so it is fetched whole.
+#[derive(Clone, Debug)]
+struct WholeObject {
+    path: ItemPath,
+    etag: Option<String>,
+    file: Arc<OnceCell<Arc<File>>>,
+}
+
+/// Pieces of files by path, ETag and offset.
 #[derive(Debug, Default)]
-struct Remembered {
+struct Cached {
     pieces: HashMap<(ItemPath, Option<String>, u64), Bytes>,
     bytes: usize,
 }
 
-/// Downloaded files, which are removed with this value.
+/// Downloaded files, removed when this value is dropped.
 #[derive(Debug)]
 pub struct Downloads {
     folder: PathBuf,
 }
 
-/// A table file of this machine.
+/// A local table file.
 #[derive(Debug)]
 pub(super) enum TableFile {
-    /// The input's own.
+    /// A local input.
     Own(PathBuf),
-    /// What is needed of an object, in its place. The file has no name and ends with this value.
+    /// The needed bytes of an object at their offsets. The file has no name and ends with this value.
     Holed(File),
+    /// A whole object, shared by its blocks.
+    Whole(Arc<File>),
 }
 
 impl Drop for Downloads {
     fn drop(&mut self) {
-        // What cannot be removed now is removed with the folder of the node.
+        // Remaining files are removed with the folder of the node.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -75,6 +94,7 @@ impl TableFile {
         match self {
             Self::Own(path) => path.clone(),
             Self::Holed(file) => format!("/proc/self/fd/{}", file.as_raw_fd()).into(),
+            Self::Whole(file) => format!("/proc/self/fd/{}", file.as_raw_fd()).into(),
         }
     }
 
@@ -84,19 +104,19 @@ impl TableFile {
 }
 
 impl Remote {
-    /// `folder` is of this node and job alone.
+    /// Creates a reader. Only this node and job use `folder`.
     pub fn new(stores: Stores, folder: PathBuf) -> Self {
-        Self { stores, folder, next: AtomicU64::new(0), remembered: Mutex::default() }
+        Self { stores, folder, next: AtomicU64::new(0), cached: Mutex::default(), copies: Mutex::default() }
     }
 
     fn unique(&self, kind: &str) -> PathBuf {
         self.folder.join(format!("{kind}-{}-{}", std::process::id(), self.next.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// Local paths of all files, and what keeps those that had to be downloaded.
+    /// Downloads remote files. Returns the local paths of all files, and the guard of the downloads.
     pub async fn files(&self, paths: &[ItemPath], versions: &[FileVersion]) -> Result<(Vec<ItemPath>, Downloads)> {
         let downloads = Downloads { folder: self.unique("files") };
-        // A stream of closures' futures is not `Send` to the compiler: collected first, they are.
+        // Collected first, because the compiler does not accept a stream of these futures as `Send`.
         let files =
             paths.iter().enumerate().map(|(index, path)| self.file(path, versions.get(index), &downloads.folder));
         let files: Vec<_> = files.collect();
@@ -106,6 +126,7 @@ impl Remote {
 
     async fn file(&self, path: &ItemPath, version: Option<&FileVersion>, folder: &Path) -> Result<ItemPath> {
         if !path.is_url() {
+            local::check_file(path, version)?;
             return Ok(path.clone());
         }
         let url = url(path)?;
@@ -117,22 +138,45 @@ impl Remote {
         Ok(copy.into())
     }
 
-    /// A file for each block that holds what the block needs.
-    pub async fn tables(&self, blocks: &[Block]) -> Result<Vec<TableFile>> {
-        let files: Vec<_> = blocks.iter().map(|block| self.table(block)).collect();
+    /// Returns a file with the needed bytes for each block.
+    pub async fn tables(&self, blocks: &[Block], options: &TableOptions) -> Result<Vec<TableFile>> {
+        let files: Vec<_> = blocks.iter().map(|block| self.table(block, options)).collect();
         stream::iter(files).buffered(DOWNLOADS_AT_ONCE).try_collect().await
     }
 
-    async fn table(&self, block: &Block) -> Result<TableFile> {
+    async fn table(&self, block: &Block, options: &TableOptions) -> Result<TableFile> {
         if !block.path.is_url() {
             return Ok(TableFile::Own(block.path.as_path().to_owned()));
         }
         let url = url(&block.path)?;
-        let fetched = self.block(url, block).await;
-        fetched.map(TableFile::Holed).map_err(|error| match error.downcast::<storage::Error>() {
+        let fetched = match block.range {
+            BlockRange::Records { .. } if tables::is_read_from_front(block.path.as_bytes(), options) => {
+                self.whole(url, block).await.map(TableFile::Whole)
+            }
+            _ => self.block(url, block).await.map(TableFile::Holed),
+        };
+        fetched.map_err(|error| match error.downcast::<storage::Error>() {
             Ok(error) => explained(url, block.version.as_ref(), error),
             Err(error) => error,
         })
+    }
+
+    /// Returns the whole object, which the first of its blocks fetches.
+    async fn whole(&self, url: &str, block: &Block) -> Result<Arc<File>> {
+        let etag = block.version.as_ref().and_then(|version| version.etag.clone());
+        let copy = {
+            let mut copies = self.copies.lock().expect("no holder panics");
+            match copies.iter().find(|copy| copy.path == block.path && copy.etag == etag) {
+                Some(known) => known.clone(),
+                None => {
+                    copies.truncate(COPIES_MAX - 1);
+                    copies.push_front(WholeObject { path: block.path.clone(), etag, file: Arc::default() });
+                    copies[0].clone()
+                }
+            }
+        };
+        let whole = Block { range: BlockRange::WholeText, ..block.clone() };
+        copy.file.get_or_try_init(|| async { self.block(url, &whole).await.map(Arc::new) }).await.cloned()
     }
 
     async fn block(&self, url: &str, block: &Block) -> Result<File> {
@@ -146,6 +190,7 @@ impl Remote {
         match block.range {
             BlockRange::WholeText => object.fetch(0..size).await?,
             BlockRange::Lines { first, last } => object.lines(first, last).await?,
+            BlockRange::Records { start, end } => object.records(start, end).await?,
             BlockRange::RowGroup { row_group, .. } => object.row_group(row_group).await?,
         }
         Ok(file)
@@ -163,7 +208,7 @@ impl Remote {
     }
 }
 
-/// An object of which some is fetched into a file.
+/// An object, and the file for its bytes.
 struct Object<'a> {
     remote: &'a Remote,
     url: &'a str,
@@ -180,36 +225,37 @@ impl Object<'_> {
         Ok(self.remote.stores.read_into(self.url, self.block.version.as_ref(), range, self.file).await?)
     }
 
-    /// A piece that other blocks of the file need too.
+    /// Returns a piece of the object that other blocks need too.
     async fn piece(&self, range: Range<u64>) -> Result<Bytes> {
         let etag = self.block.version.as_ref().and_then(|version| version.etag.clone());
         let key = (self.block.path.clone(), etag, range.start);
-        let known = self.remote.remembered.lock().expect("nobody panics holding it").pieces.get(&key).cloned();
+        let known = self.remote.cached.lock().expect("no holder panics").pieces.get(&key).cloned();
         if let Some(known) = known.filter(|known| known.len() as u64 == range.end - range.start) {
             return Ok(known);
         }
         let piece = self.remote.stores.read(self.url, self.block.version.as_ref(), range).await?;
-        let mut remembered = self.remote.remembered.lock().expect("nobody panics holding it");
-        if remembered.bytes + piece.len() > REMEMBERED_BYTES_MAX {
-            *remembered = Remembered::default();
+        let mut cached = self.remote.cached.lock().expect("no holder panics");
+        if cached.bytes + piece.len() > CACHED_BYTES_MAX {
+            *cached = Cached::default();
         }
-        remembered.bytes += piece.len();
-        remembered.pieces.insert(key, piece.clone());
+        cached.bytes += piece.len();
+        cached.pieces.insert(key, piece.clone());
         Ok(piece)
     }
 
     fn put(&self, bytes: &[u8], at: u64) -> Result<()> {
-        std::os::unix::fs::FileExt::write_all_at(self.file, bytes, at).context("keep some of an input")
+        std::os::unix::fs::FileExt::write_all_at(self.file, bytes, at).context("write a part of an input")
     }
 
-    /// The lines that start at a byte from `first` to `last`, the line break in front of them, and the head of the file.
+    /// Fetches the lines that start at a byte from `first` to `last`, the line break in front of them, and the head of
+    /// the file.
     async fn lines(&self, first: u64, last: u64) -> Result<()> {
         let last = last.min(self.size);
         let from = first.saturating_sub(1).min(last);
         let mut fetched = (last + TAIL_BYTES).min(self.size);
         if from > HEAD_BYTES {
             let head = self.piece(0..HEAD_BYTES.min(self.size)).await?;
-            // Where the first line is farther away than that, the file is best read whole.
+            // The first line is not within the head, so read the whole file.
             if head.iter().all(u8::is_ascii_whitespace) {
                 return self.fetch(0..self.size).await;
             }
@@ -230,13 +276,23 @@ impl Object<'_> {
         Ok(())
     }
 
+    /// Fetches the records in a range of bytes, and the head of the file.
+    async fn records(&self, start: u64, end: u64) -> Result<()> {
+        let end = end.min(self.size);
+        if start > HEAD_BYTES {
+            self.put(&self.piece(0..HEAD_BYTES.min(self.size)).await?, 0)?;
+            return self.fetch(start.min(end)..end).await;
+        }
+        self.fetch(0..end.max(HEAD_BYTES.min(self.size))).await
+    }
+
     fn has_line_break(&self, range: Range<u64>) -> Result<bool> {
         let mut bytes = vec![0; usize::try_from(range.end - range.start)?];
         std::os::unix::fs::FileExt::read_exact_at(self.file, &mut bytes, range.start).context("read an input again")?;
         Ok(bytes.contains(&b'\n'))
     }
 
-    /// The footer, and the columns of one row group, which stand together.
+    /// Fetches the footer, and the columns of one row group, which are contiguous.
     async fn row_group(&self, row_group: u32) -> Result<()> {
         let guess = self.size.saturating_sub(FOOTER_BYTES_GUESS);
         let end = self.piece(guess..self.size).await?;
@@ -260,7 +316,7 @@ fn url(path: &ItemPath) -> Result<&str> {
     std::str::from_utf8(path.as_bytes()).context("a URL must be text")
 }
 
-/// What the user should know of an input that is no longer what it was.
+/// Explains an error that a changed input has caused.
 fn explained(url: &str, version: Option<&FileVersion>, error: storage::Error) -> anyhow::Error {
     let now = match (&error, version) {
         (storage::Error::Changed { found, .. }, _) => found.clone(),
@@ -268,8 +324,8 @@ fn explained(url: &str, version: Option<&FileVersion>, error: storage::Error) ->
         _ => return error.into(),
     };
     let planned = match version {
-        Some(FileVersion { etag: Some(etag), bytes }) => format!("planned as ETag {etag}, {bytes} bytes"),
-        Some(FileVersion { etag: None, bytes }) => format!("planned as {bytes} bytes"),
+        Some(FileVersion { etag: Some(etag), bytes, .. }) => format!("planned as ETag {etag}, {bytes} bytes"),
+        Some(FileVersion { etag: None, bytes, .. }) => format!("planned as {bytes} bytes"),
         None => "planned".to_owned(),
     };
     anyhow::anyhow!(

@@ -1,4 +1,4 @@
-"""What an entry script may import: ``from azureml_user.parallel_run import EntryScript``.
+"""The public API for entry scripts: ``from azureml_user.parallel_run import EntryScript``.
 
 It works in a worker process, in the children such a process starts, and in a plain ``python`` on a developer's machine.
 There, ``output_dir`` is ``AZUREML_BI_OUTPUT_PATH`` or the working directory, ``agent_name`` is ``process000``,
@@ -19,7 +19,7 @@ LOGGER_NAME = "EntryScript"
 
 
 class EntryScript:
-    """What a script may know about the process it runs in. Every call returns the same object.
+    """Describes the process that runs the script. Every call returns the same object.
 
     ``logger`` (``logging.Logger``), ``log_dir``, ``output_dir``, ``agent_name`` (``processNNN``), ``working_dir`` (the
     folder the job's code was launched in), ``dir`` (the folder of the entry script), ``logging_level``,
@@ -46,7 +46,7 @@ class EntryScript:
         self.dir = state["dir"]
         self._output_dir = state["output_dir"]
         self.logger = logging.getLogger(LOGGER_NAME)
-        # Its records have a file of their own; `propagate = True` copies them to standard output.
+        # Its records go to a separate file; `propagate = True` copies them to standard output.
         self.logger.propagate = False
         self.logger.addHandler(self._handler(state["log_bytes_max"]))
         self._set_level(logging_level or state["logging_level"])
@@ -65,13 +65,13 @@ class EntryScript:
 
     @property
     def output_dir(self):
-        """The output folder; created if it is missing."""
+        """Returns the output folder, and creates it if it is missing."""
         os.makedirs(self._output_dir, exist_ok=True)
         return self._output_dir
 
     @property
     def run_context(self):
-        """``azureml.core.Run.get_context()``, or ``None`` where no ``azureml.core`` can be imported."""
+        """Returns ``azureml.core.Run.get_context()``, or ``None`` if ``azureml.core`` cannot be imported."""
         try:
             from azureml.core import Run
         except ImportError:
@@ -80,7 +80,7 @@ class EntryScript:
 
 
 def _plain_python():
-    """The state outside a worker process."""
+    """Returns the state outside a worker process."""
     working_dir = os.getcwd()
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     return {

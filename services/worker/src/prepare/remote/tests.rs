@@ -1,4 +1,4 @@
-//! Against LocalStack: `GRISTMILL_TEST_AWS_ENDPOINT`.
+//! Tests with LocalStack: `GRISTMILL_TEST_AWS_ENDPOINT`.
 
 #[path = "../../../../storage/tests/support/mod.rs"]
 mod support;
@@ -15,7 +15,7 @@ use tables::{DecodeRequest, Decoded, LocalBlock};
 use super::*;
 use support::{Bucket, Proxy, http};
 
-/// An object, a local file of the same bytes, and a node that reads the object through a counting proxy.
+/// An object, a local file with the same bytes, and a node that reads the object through a counting proxy.
 struct Site {
     bucket: Bucket,
     proxy: Proxy,
@@ -37,7 +37,7 @@ impl Site {
         let listing = String::from_utf8(listing).expect("XML");
         let (_, rest) = listing.split_once("<ETag>").expect("listed");
         let etag = rest.split_once('<').expect("closed").0.replace("&quot;", "\"");
-        let version = FileVersion { bytes: content.len() as u64, etag: Some(etag) };
+        let version = FileVersion { bytes: content.len() as u64, etag: Some(etag), modified: None };
         Self { bucket, proxy, folder, remote, content, version }
     }
 
@@ -46,9 +46,9 @@ impl Site {
         Block { path, version: Some(self.version.clone()), range, path_columns: vec![] }
     }
 
-    /// The block, read from the store and read from the disk.
+    /// Decodes a block from the store and from the disk.
     async fn both(&self, block: &Block, options: &TableOptions, schema: Option<&TableSchema>) -> (Decoded, Decoded) {
-        let files = self.remote.tables(std::slice::from_ref(block)).await.expect("readable");
+        let files = self.remote.tables(std::slice::from_ref(block), options).await.expect("readable");
         let path = files[0].path();
         let decode = |path, has_holes| {
             let blocks = [LocalBlock { block, path, has_holes }];
@@ -63,12 +63,12 @@ impl Site {
 }
 
 #[tokio::test]
-async fn real_a_block_of_text_reads_its_lines_and_little_more() {
+async fn real_text_block_reads_its_lines_and_little_more() {
     let mut text = "id,text\n".to_owned();
     for id in 0..40_000 {
         text.push_str(&format!("{id},some text of row {id}\n"));
         if id == 20_000 {
-            // Longer than what is read with a block at first.
+            // Longer than the tail that is read with a block.
             text.push_str(&format!("-1,{}\n", "long".repeat(100_000)));
         }
     }
@@ -94,7 +94,7 @@ async fn real_a_block_of_text_reads_its_lines_and_little_more() {
 }
 
 #[tokio::test]
-async fn real_a_row_group_reads_its_columns_and_the_footer_once() {
+async fn real_row_group_reads_its_columns_and_the_footer_once() {
     let count = 60_000;
     let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..count * 3));
     let noise = (0..count * 3).map(|id| (id as f64 * 0.618_033_988_7).fract().sqrt());
@@ -121,17 +121,17 @@ async fn real_a_row_group_reads_its_columns_and_the_footer_once() {
 }
 
 #[tokio::test]
-async fn real_a_file_that_has_changed_fails_and_says_so() {
+async fn real_changed_file_fails_and_is_named() {
     let site = Site::new("d/a.txt", b"one\n".to_vec());
     let url = site.bucket.url("d/a.txt");
     let paths = [ItemPath::from("/local"), ItemPath::from(url.as_str())];
-    let versions = [FileVersion { bytes: 0, etag: None }, site.version.clone()];
+    let versions = [FileVersion { bytes: 0, etag: None, modified: None }, site.version.clone()];
     let (local, downloads) = site.remote.files(&paths, &versions).await.expect("unchanged");
     assert_eq!(local[0], paths[0]);
     assert_eq!(local[1].as_path().file_name().expect("a file"), "a.txt");
     assert_eq!(std::fs::read(local[1].as_path()).expect("there"), b"one\n");
     drop(downloads);
-    assert!(!local[1].as_path().exists(), "it goes with its mini-batch");
+    assert!(!local[1].as_path().exists(), "removed with its mini-batch");
 
     site.bucket.put("d/a.txt", b"two\n");
     let etag = site.version.etag.as_deref().expect("S3 has them");
@@ -139,14 +139,20 @@ async fn real_a_file_that_has_changed_fails_and_says_so() {
     let block = site.block("d/a.txt", BlockRange::WholeText);
     for said in [
         format!("{:#}", site.remote.files(&paths, &versions).await.expect_err("changed")),
-        format!("{:#}", site.remote.tables(std::slice::from_ref(&block)).await.expect_err("changed")),
+        format!(
+            "{:#}",
+            site.remote.tables(std::slice::from_ref(&block), &TableOptions::default()).await.expect_err("changed")
+        ),
     ] {
         assert!(said.starts_with(&format!("{planned}ETag ")), "{said}");
         assert!(said.contains("retry the job, or start a new job"), "{said}");
     }
     site.bucket.delete("d/a.txt");
-    let said = format!("{:#}", site.remote.tables(std::slice::from_ref(&block)).await.expect_err("gone"));
+    let said = format!(
+        "{:#}",
+        site.remote.tables(std::slice::from_ref(&block), &TableOptions::default()).await.expect_err("gone")
+    );
     assert!(said.starts_with(&format!("{planned}it does not exist)")), "{said}");
     let left = std::fs::read_dir(site.folder.path().join("inputs")).expect("there");
-    assert_eq!(left.count(), 0, "nothing is left of what failed");
+    assert_eq!(left.count(), 0, "failed downloads leave no files");
 }

@@ -1,6 +1,7 @@
 """A stand-in for the parts of ``azureml.core`` that entry scripts use, for environments without the real one.
 
-Models come from a folder, runs are offline. It lies at the end of ``sys.path``: an installed ``azureml-core`` wins.
+Models come from a folder; runs are offline. It is the last entry of ``sys.path``, so an installed ``azureml-core``
+takes precedence.
 """
 
 from azureml.core.experiment import Experiment
@@ -12,7 +13,7 @@ __all__ = ["Experiment", "Model", "Run", "Workspace"]
 
 
 class _Absent(type):
-    """Can be imported, as scripts do at the top; says what is missing when it is used."""
+    """Can be imported at the top of scripts; its use raises an error that names the missing part."""
 
     def __getattr__(cls, attribute):
         if attribute.startswith("__"):

@@ -1,8 +1,8 @@
-"""An experiment that is no more than a name."""
+"""An experiment with only a name."""
 
 
 class Experiment:
-    """Stands where scripts ask a run for its experiment."""
+    """The experiment of a run."""
 
     def __init__(self, workspace=None, name="local", **_):
         self.workspace = workspace

@@ -1,4 +1,4 @@
-"""Models from a folder: ``$GRISTMILL_HOME/models/<name>/<version>/``, or one that lies beside the script."""
+"""Models from a folder: ``$GRISTMILL_HOME/models/<name>/<version>/``, or a folder beside the script."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ from azureml.core.workspace import registry_folder
 
 
 class ModelNotFoundException(Exception):
-    """No model of that name, or not in that version."""
+    """No model has that name or version."""
 
 
 class Model:
@@ -28,9 +28,9 @@ class Model:
 
     @staticmethod
     def get_model_path(model_name, version=None, _workspace=None):
-        """Absolute path of the model's file or folder; the newest version unless one is named.
+        """Returns the absolute path of the model's file or folder, by default of the newest version.
 
-        Looked for in the model registry, then below ``AZUREML_MODEL_DIR``, then beside the entry script.
+        Searches the model registry, then ``AZUREML_MODEL_DIR``, then the working directory and its folder ``models``.
         """
         registered = os.path.join(registry_folder(), model_name)
         versions = _versions(registered)
@@ -50,7 +50,7 @@ class Model:
 
     @staticmethod
     def list(workspace=None, name=None, latest=False, **_):
-        """Registered models, newest version first."""
+        """Returns registered models, newest version first."""
         root = registry_folder()
         names = [name] if name is not None else sorted(os.listdir(root)) if os.path.isdir(root) else []
         models = []
@@ -82,7 +82,7 @@ class Model:
         return Model(workspace, model_name, version=version)
 
     def download(self, target_dir=".", exist_ok=False, **_):
-        """Copies the model into a folder and returns where it is."""
+        """Copies the model into a folder and returns its path."""
         target = os.path.join(target_dir, os.path.basename(self._path))
         os.makedirs(target_dir, exist_ok=True)
         if os.path.isdir(self._path):
@@ -101,7 +101,7 @@ def _versions(folder):
 
 
 def _content(folder):
-    """A version that holds one file or folder is that file or folder, as it was registered."""
+    """Returns the single file or folder of a version, as it was registered, else the version's folder."""
     entries = os.listdir(folder)
     return os.path.abspath(os.path.join(folder, entries[0]) if len(entries) == 1 else folder)
 

@@ -1,4 +1,4 @@
-"""A run that keeps to this machine: metrics are remembered and logged, files are copied below the output folder."""
+"""A run on this machine only: it records and logs metrics, and copies files below the output folder."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ class Run:
 
     @classmethod
     def get_context(cls, allow_offline=True, **_):
-        """The run of this process."""
+        """Returns the run of this process."""
         if not allow_offline:
             raise RuntimeError("this run is offline, and allow_offline=False was passed")
         if cls._context is None:
@@ -36,17 +36,17 @@ class Run:
         return cls._context
 
     def child_run(self, name=None, run_id=None, **_):
-        """A run below this one."""
+        """Creates a run below this one."""
         child = Run(self.experiment, run_id or f"{self.id}_{name or len(self._children)}", self)
         self._children.append(child)
         return child
 
     def get_children(self, **_):
-        """Runs below this one, newest first."""
+        """Returns the runs below this one, newest first."""
         return iter(self._children[::-1])
 
     def log(self, name, value, description="", **_):
-        """Remembers a metric; several values of one name become a list."""
+        """Records a metric; several values with one name become a list."""
         logger.info("%s: metric %s = %s", self.id, name, value)
         if name in self._metrics:
             known = self._metrics[name]
@@ -55,42 +55,42 @@ class Run:
             self._metrics[name] = value
 
     def log_list(self, name, value, description="", **_):
-        """Remembers a list."""
+        """Records a list."""
         self.log(name, list(value))
 
     def log_row(self, name, description=None, **columns):
-        """Remembers a row."""
+        """Records a row."""
         self.log(name, columns)
 
     def log_table(self, name, value, description="", **_):
-        """Remembers a table."""
+        """Records a table."""
         self.log(name, value)
 
     def log_image(self, name, path=None, plot=None, description="", **_):
-        """Keeps an image file beside the output."""
+        """Copies an image file beside the output."""
         if path is not None:
             self.upload_file(name, path)
 
     def get_metrics(self, name=None, **_):
-        """Metrics remembered so far."""
+        """Returns the recorded metrics."""
         if name is None:
             return dict(self._metrics)
         return {name: self._metrics[name]} if name in self._metrics else {}
 
     def tag(self, key, value=None):
-        """Remembers a tag."""
+        """Records a tag."""
         self._tags[key] = value
 
     def set_tags(self, tags):
-        """Remembers tags."""
+        """Records tags."""
         self._tags.update(tags)
 
     def get_tags(self):
-        """Tags remembered so far."""
+        """Returns the recorded tags."""
         return dict(self._tags)
 
     def add_properties(self, properties):
-        """Remembers properties beside the tags."""
+        """Records properties in addition to the tags."""
         self._tags.update(properties)
 
     def upload_file(self, name, path_or_stream, **_):
@@ -108,30 +108,30 @@ class Run:
         shutil.copytree(path, os.path.join(_output_folder(), "runs", self.id, name), dirs_exist_ok=True)
 
     def register_model(self, model_name, model_path=None, **_):
-        """Registers a file or folder; a relative path is looked for here and among the uploaded files."""
+        """Registers a file or folder; relative paths may be in the working folder or among the uploaded files."""
         path = model_path or model_name
         uploaded = os.path.join(_output_folder(), "runs", self.id, path)
         return Model.register(self.experiment.workspace, uploaded if os.path.exists(uploaded) else path, model_name)
 
     def get_details(self):
-        """The little there is to say."""
+        """Returns the known details."""
         return {"runId": self.id, "status": "Running", "properties": {}, "inputDatasets": []}
 
     def get_status(self):
-        """Always running: the job ends with the process."""
+        """Returns "Running", because the job ends with the process."""
         return "Running"
 
     def start(self):
-        """Nothing to do offline."""
+        """Does nothing offline."""
 
     def complete(self, **_):
-        """Nothing to do offline."""
+        """Does nothing offline."""
 
     def fail(self, **_):
-        """Nothing to do offline."""
+        """Does nothing offline."""
 
     def flush(self, **_):
-        """Nothing to do offline."""
+        """Does nothing offline."""
 
     def __enter__(self):
         return self

@@ -1,10 +1,10 @@
-"""A workspace that is no more than a name."""
+"""A workspace with only a name."""
 
 import os
 
 
 class Workspace:
-    """Stands where scripts pass a workspace along."""
+    """The workspace that scripts pass to other calls."""
 
     def __init__(self, subscription_id=None, resource_group=None, workspace_name="local", **_):
         self.subscription_id = subscription_id
@@ -13,23 +13,23 @@ class Workspace:
 
     @classmethod
     def from_config(cls, *_, **__):
-        """The one local workspace."""
+        """Returns the local workspace."""
         return cls()
 
     @classmethod
     def get(cls, name="local", **_):
-        """The local workspace, under any name."""
+        """Returns the local workspace, for any name."""
         return cls(workspace_name=name)
 
     @property
     def models(self):
-        """The newest model of every name."""
+        """Returns the newest version of every model."""
         from azureml.core.model import Model
 
         return {model.name: model for model in Model.list(self, latest=True)}
 
 
 def registry_folder():
-    """Where local models lie: ``<name>/<version>/<file or folder>``."""
+    """Returns the folder of local models: ``<name>/<version>/<file or folder>``."""
     home = os.environ.get("GRISTMILL_HOME") or os.path.join(os.path.expanduser("~"), ".gristmill")
     return os.path.join(home, "models")

@@ -1,0 +1,155 @@
+{{/* Checks what values.schema.json cannot say in words that help. */}}
+{{- define "gristmill.check" -}}
+{{- $queue := .Values.queue -}}
+{{- if and $queue.sqs.prefix $queue.rabbitmq.prefix -}}
+{{- fail "queue.sqs.prefix and queue.rabbitmq.prefix are both set: a target has one queue, so keep one of them." -}}
+{{- else if not (or $queue.sqs.prefix $queue.rabbitmq.prefix) -}}
+{{- fail "No queue: set queue.sqs.prefix or queue.rabbitmq.prefix (`terraform output target` has it)." -}}
+{{- end -}}
+{{- if not .Values.store -}}
+{{- fail "No store: set store to s3://BUCKET/PREFIX (`terraform output target` has it)." -}}
+{{- end -}}
+{{- range $role := list "worker" "reducer" -}}
+{{- if not (or $.Values.images.prefix (index $.Values $role).image) -}}
+{{- fail (printf "No image of the %s: set images.prefix to the registry's address with a slash, or %s.image." $role $role) -}}
+{{- end -}}
+{{- end -}}
+{{- if $queue.sqs.prefix -}}
+{{- if not .Values.region -}}
+{{- fail "No region: SQS needs region, such as eu-central-1." -}}
+{{- end -}}
+{{- if and .Values.scaling.enabled (not (hasSuffix (printf "/%s-tasks" $queue.sqs.prefix) $queue.sqs.tasksUrl)) -}}
+{{- fail (printf "queue.sqs.tasksUrl must be the URL of the queue %s-tasks (aws sqs get-queue-url --queue-name %s-tasks); it is %q." $queue.sqs.prefix $queue.sqs.prefix $queue.sqs.tasksUrl) -}}
+{{- end -}}
+{{- else if and .Values.networkPolicy.enabled (not .Values.networkPolicy.broker) -}}
+{{- fail "The network policy closes the way to the broker: set networkPolicy.broker, for example [{ipBlock: {cidr: 10.0.0.0/16}}]." -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "gristmill.name" -}}
+{{- if .role }}{{ .Release.Name }}-{{ .role }}{{ else }}{{ .Release.Name }}{{ end -}}
+{{- end -}}
+
+{{/* Labels that select; `role` is worker, reducer or absent. */}}
+{{- define "gristmill.labels" -}}
+app.kubernetes.io/name: gristmill
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- with .role }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "gristmill.serviceAccount" -}}
+{{- $own := index .Values .role -}}
+{{- $own.serviceAccount.name | default (include "gristmill.name" .) -}}
+{{- end -}}
+
+{{- define "gristmill.image" -}}
+{{- $own := index .Values .role -}}
+{{- $name := ternary "gristmill-worker" "gristmill" (eq .role "worker") -}}
+{{- $suffix := ternary "-cuda" "" (gt (int ($own.gpus | default 0)) 0) -}}
+{{- $own.image | default (printf "%s%s:%s%s" .Values.images.prefix $name (.Values.images.tag | default .Chart.AppVersion) $suffix) -}}
+{{- end -}}
+
+{{/* What the pods of both roles have in common: metadata. */}}
+{{- define "gristmill.podMetadata" -}}
+{{- $own := index .Values .role -}}
+labels:
+  {{- include "gristmill.labels" . | nindent 2 }}
+  {{- with $own.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  prometheus.io/scrape: "true"
+  prometheus.io/port: "9464"
+  prometheus.io/path: /metrics
+  # Pods restart when their settings change.
+  checksum/settings: {{ include "gristmill.settings" . | sha256sum }}
+  {{- with $own.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{/* What the pods of both roles have in common: the first fields of their specification. */}}
+{{- define "gristmill.podSpec" -}}
+{{- $own := index .Values .role -}}
+serviceAccountName: {{ include "gristmill.serviceAccount" . | quote }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile:
+    type: RuntimeDefault
+{{- with .Values.images.pullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $own.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with $own.runtimeClassName }}
+runtimeClassName: {{ . | quote }}
+{{- end }}
+{{- with $own.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* An image for another processor fails with "exec format error". */}}
+{{- define "gristmill.requiredArchitecture" -}}
+requiredDuringSchedulingIgnoredDuringExecution:
+  nodeSelectorTerms:
+    - matchExpressions:
+        - key: kubernetes.io/arch
+          operator: In
+          values: {{ toJson .Values.images.architectures }}
+{{- end -}}
+
+{{/* What the containers of both roles have in common. */}}
+{{- define "gristmill.container" -}}
+image: {{ include "gristmill.image" . }}
+imagePullPolicy: {{ .Values.images.pullPolicy }}
+envFrom:
+  - configMapRef:
+      name: {{ .Release.Name | quote }}
+  {{- if .Values.queue.rabbitmq.prefix }}
+  - secretRef:
+      name: {{ .Values.queue.rabbitmq.secret | quote }}
+  {{- end }}
+  {{- with .Values.environmentFrom }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+ports:
+  - name: http
+    containerPort: 9464
+startupProbe:
+  httpGet:
+    path: /healthz
+    port: http
+  periodSeconds: 2
+  failureThreshold: 60
+readinessProbe:
+  httpGet:
+    path: /readyz
+    port: http
+  periodSeconds: 10
+  timeoutSeconds: 5
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+{{- end -}}
+
+{{/* Environment of both roles; services/cli/src/settings.rs lists every variable. */}}
+{{- define "gristmill.settings" -}}
+{{- $settings := dict "GRISTMILL_LISTEN" "0.0.0.0:9464" "GRISTMILL_LOG_FORMAT" "json" "GRISTMILL_STORE" .Values.store -}}
+{{- with .Values.region }}{{ $_ := set $settings "AWS_REGION" . }}{{ end -}}
+{{- with .Values.queue.sqs.prefix }}{{ $_ := set $settings "GRISTMILL_QUEUE" (printf "sqs://%s" .) }}{{ end -}}
+{{- toYaml (merge (deepCopy .Values.environment) $settings) -}}
+{{- end -}}

@@ -1,0 +1,163 @@
+# The two ECS services. Workers on Fargate and workers with GPUs are different services: ECS cannot move a service from one
+# kind of capacity to the other, so a change creates the new service beside the old one.
+
+locals {
+  has_gpus    = var.worker.gpus > 0
+  worker_key  = local.has_gpus ? "gpu-worker" : "worker"
+  worker_name = "${var.name}-${local.worker_key}"
+
+  # By default a worker gets the share of its GPUs in an instance.
+  worker_cpu    = coalesce(var.worker.cpu, local.has_gpus ? var.platform.gpu.cpu_units * var.worker.gpus : null, 4096)
+  worker_memory = coalesce(var.worker.memory, local.has_gpus ? var.platform.gpu.memory_mib * var.worker.gpus : null, 16384)
+
+  # Spot, with an on-demand minimum.
+  worker_capacity = local.has_gpus ? [{ provider = var.platform.gpu.capacity_provider, base = 0, weight = 1 }] : [
+    { provider = "FARGATE", base = var.worker.on_demand_floor, weight = var.worker.on_demand_percent },
+    { provider = "FARGATE_SPOT", base = 0, weight = 100 - var.worker.on_demand_percent },
+  ]
+
+  # The CUDA image contains CUDA's libraries.
+  images = {
+    worker  = coalesce(var.images.worker, "${var.platform.repositories["gristmill-worker"]}:${var.image_tag}${local.has_gpus ? "-cuda" : ""}")
+    reducer = coalesce(var.images.reducer, "${var.platform.repositories["gristmill"]}:${var.image_tag}")
+  }
+
+  tasks = {
+    (local.worker_key) = {
+      role         = "worker"
+      command      = ["worker", "--grace", tostring(var.worker.stop_seconds - 20)]
+      variables    = { GRISTMILL_LEASE_SECONDS = tostring(var.worker.lease_seconds) }
+      cpu          = local.worker_cpu
+      memory       = local.worker_memory
+      disk_gib     = var.worker.disk_gib
+      gpus         = var.worker.gpus
+      architecture = var.worker.architecture
+      stop_seconds = var.worker.stop_seconds
+    }
+    reducer = {
+      role         = "reducer"
+      command      = ["reducer"]
+      variables    = {}
+      cpu          = var.reducer.cpu
+      memory       = var.reducer.memory
+      disk_gib     = var.reducer.disk_gib
+      gpus         = 0
+      architecture = var.reducer.architecture
+      stop_seconds = 120
+    }
+  }
+}
+
+module "task" {
+  source   = "../task"
+  for_each = local.tasks
+
+  name                     = "${var.name}-${each.key}"
+  command                  = each.value.command
+  image                    = local.images[each.value.role]
+  queue                    = local.is_sqs ? module.queue[0].address : null
+  queue_secret_arn         = local.is_sqs ? null : module.rabbitmq[0].secret_arns[each.value.role]
+  has_queue_secret         = !local.is_sqs
+  store                    = module.store.url
+  variables                = each.value.variables
+  policy_arn               = module.access.policy_arns[each.value.role]
+  kms_key_arns             = local.kms_key_arns
+  log_group                = aws_cloudwatch_log_group.this.name
+  permissions_boundary_arn = var.permissions_boundary_arn
+  cpu                      = each.value.cpu
+  memory                   = each.value.memory
+  disk_gib                 = each.value.disk_gib
+  gpus                     = each.value.gpus
+  architecture             = each.value.architecture
+  stop_seconds             = each.value.stop_seconds
+}
+
+resource "aws_ecs_service" "workers" {
+  # checkov:skip=CKV_AWS_333: only in the default network (environments/dev), as the route to AWS; nothing can connect.
+  for_each = toset([local.worker_key])
+
+  name            = "${var.name}-${each.key}"
+  cluster         = var.platform.cluster.arn
+  task_definition = module.task[each.key].definition_arn
+  desired_count   = var.worker.min
+
+  # A deployment replaces idle workers. Above 100 percent it would start new workers beside protected busy ones: a second
+  # fleet.
+  deployment_minimum_healthy_percent = 0
+  deployment_maximum_percent         = var.deployment_maximum_percent
+  availability_zone_rebalancing      = "DISABLED"
+  propagate_tags                     = "SERVICE"
+  enable_ecs_managed_tags            = true
+
+  # Without it the provider creates another service with the same name when the strategy changes.
+  force_new_deployment = true
+
+  dynamic "capacity_provider_strategy" {
+    for_each = local.worker_capacity
+
+    content {
+      capacity_provider = capacity_provider_strategy.value.provider
+      base              = capacity_provider_strategy.value.base
+      weight            = capacity_provider_strategy.value.weight
+    }
+  }
+
+  deployment_circuit_breaker {
+    enable   = true
+    rollback = true
+  }
+
+  network_configuration {
+    subnets          = var.platform.subnet_ids
+    security_groups  = [aws_security_group.tasks.id]
+    assign_public_ip = var.assign_public_ip
+  }
+
+  lifecycle {
+    # Scaling sets it.
+    ignore_changes = [desired_count]
+
+    precondition {
+      condition     = !local.has_gpus || try(local.worker_memory <= var.platform.gpu.memory_mib * var.worker.gpus && local.worker_cpu <= var.platform.gpu.cpu_units * var.worker.gpus, false)
+      error_message = "No instance has room for such a worker: omit `worker.memory` and `worker.cpu`, or lower them to the platform's values for each GPU (its output `platform`)."
+    }
+
+    precondition {
+      condition     = !local.has_gpus || var.worker.disk_gib == null
+      error_message = "The disk of a worker with GPUs is that of its instance: set `gpu.disk_gib` of the platform instead of `worker.disk_gib`."
+    }
+  }
+}
+
+# One reducer is enough, and always runs; several do no harm, since no reducer owns a job.
+resource "aws_ecs_service" "reducer" {
+  # checkov:skip=CKV_AWS_333: only in the default network (environments/dev), as the route to AWS; nothing can connect.
+  name            = "${var.name}-reducer"
+  cluster         = var.platform.cluster.arn
+  task_definition = module.task["reducer"].definition_arn
+  desired_count   = var.reducer.count
+
+  # The new one runs before the old one stops.
+  deployment_minimum_healthy_percent = 100
+  deployment_maximum_percent         = 200
+  propagate_tags                     = "SERVICE"
+  enable_ecs_managed_tags            = true
+  force_new_deployment               = true
+
+  capacity_provider_strategy {
+    capacity_provider = "FARGATE"
+    base              = 1
+    weight            = 1
+  }
+
+  deployment_circuit_breaker {
+    enable   = true
+    rollback = true
+  }
+
+  network_configuration {
+    subnets          = var.platform.subnet_ids
+    security_groups  = [aws_security_group.tasks.id]
+    assign_public_ip = var.assign_public_ip
+  }
+}

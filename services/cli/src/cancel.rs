@@ -1,0 +1,33 @@
+//! `gristmill cancel`: stops a job, from any terminal.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use engine::{Canceled, Jobs};
+
+use crate::remedies;
+use crate::show::Show;
+use crate::summary::summary;
+
+/// Stops a job.
+pub async fn cancel(jobs: &Jobs, wanted: &str) -> Result<ExitCode> {
+    match Show::during(async |events| jobs.cancel(wanted, events).await).await? {
+        Canceled::EndedBefore(result) => {
+            say!(out, "job {} has ended already", result.job_id);
+            say!(out, "{}", summary(&result, jobs.target()));
+        }
+        Canceled::Stopped(result) => say!(out, "{}", summary(&result, jobs.target())),
+        Canceled::LacksReducer(hint) => {
+            say!(out, "job {} has been asked to stop, and ends as soon as a reducer serves it", hint.job_id);
+            say!(out, "  {}", remedies::hint(&hint));
+        }
+        Canceled::Requested { job_id } => {
+            let reducer = if matches!(jobs, Jobs::Here(_)) { "" } else { ", and a reducer serves it" };
+            say!(
+                out,
+                "job {job_id} has been asked to stop; it ends as soon as its running mini-batches have ended{reducer}"
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

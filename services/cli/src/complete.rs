@@ -1,0 +1,53 @@
+//! Shell completion beyond commands and flags: ids of jobs, keys of `--set`, names of targets.
+//!
+//! The shell runs this command with the words that were typed (`clap_complete`), so nothing here may be slow, print, or
+//! fail.
+
+use std::ffi::OsStr;
+
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use job_file::settable;
+
+use crate::settings::Settings;
+use crate::target_flags::TargetFlags;
+use engine::targets::LOCAL;
+use engine::{Home, sort_newest_first};
+
+/// The variable by which a shell asks for completions.
+pub const VARIABLE: &str = "GRISTMILL_COMPLETE";
+/// The most ids that are offered.
+const JOBS_MAX: usize = 50;
+
+/// Completes ids of jobs of this machine, newest first.
+pub fn jobs() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let home = Home::new(Settings::from_environment().engine.home);
+        let mut ids = home.job_ids().unwrap_or_default();
+        sort_newest_first(&mut ids);
+        let fitting = candidates(ids, typed).take(JOBS_MAX).enumerate();
+        fitting.map(|(order, id)| id.display_order(Some(order))).collect()
+    })
+}
+
+/// Completes keys of `--set`, each with its `=` and its allowed values.
+pub fn set_keys() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let typed = typed.to_string_lossy();
+        let fitting = settable().map(|(key, values)| (format!("{key}="), values));
+        let fitting = fitting.filter(|(key, _)| key.starts_with(&*typed));
+        fitting.map(|(key, values)| CompletionCandidate::new(key).help(Some(values.into()))).collect()
+    })
+}
+
+/// Completes names of compute targets.
+pub fn targets() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let names = TargetFlags::default().known(&Settings::from_environment());
+        candidates(names.into_iter().chain([LOCAL.to_owned()]), typed).collect()
+    })
+}
+
+fn candidates(values: impl IntoIterator<Item = String>, typed: &OsStr) -> impl Iterator<Item = CompletionCandidate> {
+    let typed = typed.to_string_lossy().into_owned();
+    values.into_iter().filter(move |value| value.starts_with(&typed)).map(CompletionCandidate::new)
+}

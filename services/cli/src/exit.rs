@@ -1,0 +1,125 @@
+//! Exit statuses: one number for each meaning, the same for every command. COMMANDS.md has the table for users.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use anyhow::Error;
+use protocol::JobState;
+use serde_json::json;
+
+use crate::{printed, remedies};
+
+/// How a command ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// The command succeeded; if it runs or follows a job, the job completed.
+    Done,
+    /// The command failed; its message says why and what to do.
+    Error,
+    /// The command line, the job file or the compute target that they name is invalid. Nothing was started.
+    Invalid,
+    /// The job failed.
+    Failed,
+    /// Another process works on this job, or another job writes the same output. Try again later.
+    Busy,
+    /// The job has not ended; this command no longer waits for it.
+    NotEnded,
+    /// The job was canceled, or the command was stopped twice.
+    Canceled,
+}
+
+impl Exit {
+    /// Every status, in the order of the numbers.
+    #[cfg(test)]
+    pub const ALL: [Self; 7] =
+        [Self::Done, Self::Error, Self::Invalid, Self::Failed, Self::Busy, Self::NotEnded, Self::Canceled];
+
+    /// Returns the number.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Error => 1,
+            Self::Invalid => 2,
+            Self::Failed => 42,
+            // EX_TEMPFAIL of sysexits.h.
+            Self::Busy => 75,
+            // As timeout(1).
+            Self::NotEnded => 124,
+            Self::Canceled => 130,
+        }
+    }
+
+    /// Returns the status of a command that ran or followed a job with this state.
+    pub fn of(state: JobState) -> Self {
+        match state {
+            JobState::Completed => Self::Done,
+            JobState::Failed => Self::Failed,
+            JobState::Canceled => Self::Canceled,
+            JobState::Running => Self::NotEnded,
+        }
+    }
+}
+
+/// An error in the command line, or in what it names: the command ends with [`Exit::Invalid`].
+#[derive(Debug)]
+struct Usage(Error);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&remedies::message(&self.0))
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Marks an error as one of wrong usage.
+pub fn usage(error: Error) -> Error {
+    Usage(error).into()
+}
+
+impl Exit {
+    /// Returns the status of a command that fails with this error.
+    pub fn of_error(error: &Error) -> Self {
+        if error.downcast_ref::<Usage>().is_some() { Self::Invalid } else { Self::Error }
+    }
+
+    /// Ends a command without the result of a job: prints the reason and, with `json`, the same as one object.
+    pub fn because(self, message: &str, json: bool) -> ExitCode {
+        say!(err, "{message}");
+        self.print_object(message, json);
+        self.into()
+    }
+
+    /// Prints the reason as one JSON object, unless the command has printed an output.
+    pub fn print_object(self, message: &str, json: bool) {
+        if json && !printed::has_output() {
+            say!(out, "{}", json!({ "error": message, "exit_status": self.number() }));
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.number())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_page_lists_every_exit_status_once() {
+        let page = include_str!("../COMMANDS.md");
+        let (_, table) = page.split_once("| exit status | meaning |").expect("the table is in COMMANDS.md");
+        let table = table.split("\n\n").next().expect("a table ends with an empty line");
+        let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next()?.parse::<u8>().ok());
+        assert_eq!(rows.collect::<Vec<_>>(), Exit::ALL.map(Exit::number));
+    }
+
+    #[test]
+    fn states_have_different_exit_statuses() {
+        let states = [JobState::Completed, JobState::Failed, JobState::Canceled, JobState::Running];
+        assert_eq!(states.map(|state| Exit::of(state).number()), [0, 42, 130, 124]);
+    }
+}

@@ -1,0 +1,155 @@
+//! The text of notices: one line each, or one line with details below.
+
+use engine::{Continuation, NewJobReason, Notice};
+use job_file::Difference;
+use reducer::counted;
+
+use crate::remedies;
+
+/// The number of differences that a notice names.
+const DIFFERENCES_NAMED: usize = 3;
+
+/// Returns the text of a notice.
+pub fn text(notice: &Notice) -> String {
+    match notice {
+        Notice::Doubt(problem) => format!("warning: {problem}"),
+        Notice::Decision(text) => format!("note: {text}"),
+        Notice::StoreSilent { url, seconds } => {
+            format!("warning: {url} has not answered for {seconds}s; whether it is writable is unknown")
+        }
+        Notice::InterpreterSilent { python, seconds } => {
+            format!("warning: {} has not answered for {seconds}s; the script is not checked", python.display())
+        }
+        Notice::CheckedWithDefault { python } => {
+            format!("warning: checked with {}; GRISTMILL_PYTHON names another interpreter", python.display())
+        }
+        Notice::InputsChanged { job_id } => format!(
+            "the inputs have changed since job {job_id} was planned, so this is a new job; `gristmill retry {job_id}` \
+             continues the old one as planned"
+        ),
+        Notice::NewJob { earlier, reason } => new_job(earlier, reason),
+        Notice::NothingToDo { job_id } => {
+            format!("job {job_id} is completed, and no mini-batch failed: nothing to do")
+        }
+        Notice::DamagedResult => {
+            "warning: result.json cannot be read and is removed; the result is determined again".to_owned()
+        }
+        Notice::ChangedSinceStart { script, differences } => {
+            let subject =
+                if *script { "the script has changed" } else { "the data or models of the script have changed" };
+            let details = match named(differences) {
+                details if details.is_empty() => details,
+                details => format!(" ({details})"),
+            };
+            format!(
+                "warning: {subject} since the job began{details}: committed rows come from before the change, and \
+                 further rows from after it"
+            )
+        }
+        Notice::ChangedWhileRunning => {
+            "warning: the script, or a module beside it, was changed while the job ran: rows \
+                                        may come from either version"
+                .to_owned()
+        }
+        Notice::LedgerMended { segments } => {
+            let segments = match segments {
+                1 => "1 segment of the ledger is".to_owned(),
+                segments => format!("{segments} segments of the ledger are"),
+            };
+            format!(
+                "warning: {segments} empty or truncated, as after a power cut; mini-batches recorded only there run again"
+            )
+        }
+        Notice::RowsLost { mini_batches, first } => format!(
+            "warning: the rows of {} that had succeeded (the first is mini-batch {first}) are missing or incomplete: a \
+             power cut loses unwritten data, and a completed job keeps only its output; they run again",
+            counted(*mini_batches, "mini-batch")
+        ),
+        Notice::Continuing(continuation) => continuing(continuation),
+        Notice::LargeScriptFolder(incomplete) => format!("warning: {incomplete}"),
+        Notice::CreatingEnvironment { file, folder } => {
+            format!("creating a Python environment from {} (once; kept in {})", file.display(), folder.display())
+        }
+        Notice::WaitingForProcesses => {
+            "all mini-batches have ended; waiting for the Python processes to end: shutdown(), a \
+                                        thread or an exit handler of the script is still running"
+                .to_owned()
+        }
+        Notice::Waiting(hint) => format!("waiting: {}", remedies::hint(hint)),
+        Notice::CancelRequested { job_id, seconds } => {
+            format!("asked job {job_id} to stop; waiting up to {seconds} s for its running mini-batches")
+        }
+        Notice::LocalPaths { paths, more, queue } => {
+            let more = if *more > 0 { format!(" and {more} more") } else { String::new() };
+            format!(
+                "warning: {}{more} are paths of this machine, and the nodes at {queue} may be other machines: they need \
+                 the same files at the same place (a shared disk); URLs (s3://…) work everywhere",
+                paths.join(", ")
+            )
+        }
+    }
+}
+
+fn new_job(earlier: &str, reason: &NewJobReason) -> String {
+    let completed = |reason: String| format!("job {earlier} has completed, and this is a new job, because {reason}");
+    let retry = format!("`gristmill retry {earlier}` continues the old one");
+    match reason {
+        NewJobReason::Unfinished(differences) => {
+            let reason = named(differences);
+            format!("job {earlier} is unfinished, and this is a new job, because {reason}; {retry}")
+        }
+        NewJobReason::Completed(differences) => completed(named(differences)),
+        NewJobReason::InputsChanged { input: Some(input) } => {
+            completed(format!("the files of input {input} have changed"))
+        }
+        NewJobReason::InputsChanged { input: None } => completed("the files of its inputs have changed".to_owned()),
+        NewJobReason::OutputChanged { output } => {
+            completed(format!("its output {output} is missing, or was changed since"))
+        }
+        NewJobReason::Failed => format!("job {earlier} has failed mini-batches, and this is a new job; {retry}"),
+    }
+}
+
+fn named(differences: &[Difference]) -> String {
+    let named: Vec<String> = differences.iter().take(DIFFERENCES_NAMED).map(ToString::to_string).collect();
+    let more = differences.len().saturating_sub(DIFFERENCES_NAMED);
+    let named = named.join(", ");
+    if more > 0 { format!("{named} and {more} more differ") } else { named }
+}
+
+fn continuing(continuation: &Continuation) -> String {
+    let mut text = format!("continuing job {}:", continuation.job_id);
+    let mut line = |count: u64, one: &str, several: &str| {
+        if count > 0 {
+            text += &format!("\n  {} {}", counted(count, "mini-batch"), if count == 1 { one } else { several });
+        }
+    };
+    line(continuation.committed, "is committed and does not run again", "are committed and do not run again");
+    line(
+        continuation.announced,
+        "had been announced and is committed now; it does not run again",
+        "had been announced and are committed now; they do not run again",
+    );
+    match continuation.reopened {
+        true => line(
+            continuation.failed,
+            "had failed and runs again, with all its tries",
+            "had failed and run again, with all their tries",
+        ),
+        false => line(continuation.failed, "has failed for good", "have failed for good"),
+    }
+    let limit = counted(u64::from(continuation.lost_delivery_max), "time");
+    let cost = format!("this uses up no try (a mini-batch may be lost {limit})");
+    line(
+        continuation.interrupted,
+        &format!("was interrupted with its node and runs again; {cost}"),
+        &format!("were interrupted with their node and run again; {cost}"),
+    );
+    line(continuation.retrying, "had failed a try and runs again", "had failed a try and run again");
+    match continuation.untried {
+        Some(untried) => line(untried, "has not been tried yet", "have not been tried yet"),
+        None if continuation.none_tried => text += "\n  no mini-batch has been tried yet",
+        None => text += "\n  all others have not been tried yet",
+    }
+    text
+}

@@ -1,0 +1,129 @@
+//! What to do about a problem, as commands, flags and environment variables.
+
+use anyhow::Error;
+use engine::targets::TargetRef;
+use engine::{Busy, Fixable, Hint, Lack, Remedy};
+
+use crate::times::ago;
+
+/// Returns the flags by which a command finds this target, with a blank in front.
+pub fn flags(target: &TargetRef) -> String {
+    match target {
+        TargetRef::ThisMachine => String::new(),
+        TargetRef::Named(name) => format!(" --target {name}"),
+        TargetRef::Addresses { queue, store } => {
+            let queue = queue.as_ref().map_or(String::new(), |queue| format!(" --queue '{queue}'"));
+            let store = store.as_ref().map_or(String::new(), |store| format!(" --store {store}"));
+            queue + &store
+        }
+    }
+}
+
+/// Returns a remedy as half a sentence.
+pub fn text(remedy: &Remedy) -> String {
+    match remedy {
+        Remedy::Retry { job_id, target } => format!("continue with: gristmill retry {job_id}{}", flags(target)),
+        Remedy::ListJobs(target) => format!("list the jobs with: gristmill jobs{}", flags(target)),
+        Remedy::Cancel => "`gristmill cancel` stops it".to_owned(),
+        Remedy::CreateQueues(target) => {
+            format!("create missing queues with: gristmill doctor --create{}", flags(target))
+        }
+        Remedy::NameTarget { without_file: false } => "name a target with --target NAME".to_owned(),
+        Remedy::NameTarget { without_file: true } => {
+            "name a target with --target NAME, and its file with --config FILE".to_owned()
+        }
+        Remedy::GiveKey(key) => format!("or pass --{key}"),
+        Remedy::SetHome => "GRISTMILL_HOME names another folder".to_owned(),
+        Remedy::FreeHome => "`gristmill clean` removes old jobs, and GRISTMILL_HOME names another folder".to_owned(),
+        Remedy::SetPackage => "set GRISTMILL_PYTHON_PACKAGE to the folder that holds it".to_owned(),
+        Remedy::SetPython => "set GRISTMILL_PYTHON to another interpreter".to_owned(),
+        Remedy::CheckForJob => "--job JOB_FILE compares it with the deadlines of a job".to_owned(),
+    }
+}
+
+/// Appends a remedy to a message.
+pub fn after(message: &str, remedy: Option<&Remedy>) -> String {
+    remedy.map_or_else(|| message.to_owned(), |remedy| format!("{message}; {}", text(remedy)))
+}
+
+/// Returns an error with its causes and its remedy, on one line unless a cause has several.
+pub fn message(error: &Error) -> String {
+    after(&format!("{error:#}"), Fixable::of(error).map(|fixable| &fixable.remedy))
+}
+
+/// Returns why a job cannot run now, and what to do.
+pub fn busy(busy: &Busy) -> String {
+    match busy {
+        Busy::Running { job_id } => format!("{busy}; `gristmill status {job_id}` shows its progress"),
+        Busy::SameOutput { job_id: Some(id), .. } => {
+            format!("{busy}; wait for it, or stop it with: gristmill cancel {id}")
+        }
+        Busy::SameOutput { job_id: None, .. } => format!("{busy}; wait for it"),
+    }
+}
+
+/// Returns what a job waits for, and what to do, on one line.
+pub fn hint(hint: &Hint) -> String {
+    let Hint { job_id, target, lack } = hint;
+    let flags = flags(target);
+    let retry = format!("gristmill retry {job_id}{flags}");
+    let worker = format!("start one with: gristmill worker{flags}");
+    let reducer = format!("start one with: gristmill reducer{flags}");
+    match lack {
+        Lack::FirstReducer => format!("no reducer has looked at it yet; {reducer}"),
+        Lack::Reducer(since) => {
+            format!("no reducer has been heard from since {}; results wait in the queue; {reducer}", ago(*since))
+        }
+        Lack::FirstWorker => format!("no worker has started; {worker}"),
+        Lack::Worker { since, planned: true } => {
+            format!("no worker has been heard from since {}; {worker}", ago(*since))
+        }
+        Lack::Worker { since, planned: false } => format!(
+            "no worker has been heard from since {}, and not all mini-batches are published; {worker}; if no `enqueue` \
+             is publishing it, continue with: {retry}",
+            ago(*since)
+        ),
+        Lack::Progress(since) => format!(
+            "the process that runs it has not been heard from since {}; it is stopped (Ctrl-Z; `fg` continues it), or its \
+             disk does not answer",
+            ago(*since)
+        ),
+        Lack::Process => format!("the process that ran it is gone; continue with: {retry}"),
+        Lack::Publication => format!("it was interrupted before anything was published; continue with: {retry}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use engine::Since;
+
+    use super::*;
+
+    fn hinted(lack: Lack, target: TargetRef) -> String {
+        hint(&Hint { job_id: "job".to_owned(), target, lack })
+    }
+
+    #[test]
+    fn hint_names_command_and_target() {
+        let target = || TargetRef::Named("t".to_owned());
+        let since = Since { at: 0, age: Duration::from_secs(25) };
+        let text = hinted(Lack::Worker { since, planned: true }, target());
+        assert!(text.starts_with("no worker has been heard from since ") && text.contains("(25 s ago)"), "{text}");
+        assert!(text.ends_with("; start one with: gristmill worker --target t"), "{text}");
+        let text = hinted(Lack::Worker { since, planned: false }, target());
+        assert!(text.ends_with("continue with: gristmill retry job --target t"), "{text}");
+        let text = hinted(Lack::Reducer(since), target());
+        assert!(text.ends_with("; results wait in the queue; start one with: gristmill reducer --target t"), "{text}");
+        let expected = "no reducer has looked at it yet; start one with: gristmill reducer";
+        assert_eq!(hinted(Lack::FirstReducer, TargetRef::ThisMachine), expected);
+    }
+
+    #[test]
+    fn target_without_name_is_found_by_its_addresses() {
+        let (queue, store) = (Some("sqs://a".to_owned()), Some("s3://b".to_owned()));
+        assert_eq!(flags(&TargetRef::Addresses { queue, store }), " --queue 'sqs://a' --store s3://b");
+        assert_eq!(flags(&TargetRef::Addresses { queue: None, store: None }), "");
+    }
+}

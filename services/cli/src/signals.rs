@@ -1,0 +1,78 @@
+//! Signals that ask a command to stop: Ctrl-C, SIGTERM, and SIGHUP, which a closed terminal sends.
+
+use engine::StopRequest;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Stops a job in an orderly way at the first signal, and at once at the second.
+pub fn stop_on_signals() -> (StopRequest, AbortOnDropHandle<()>) {
+    let stop = StopRequest::default();
+    let signals = watch_signals(stop.cancel.clone(), stop.kill.clone());
+    (stop, AbortOnDropHandle::new(tokio::spawn(signals)))
+}
+
+/// Cancels the token at the first signal, which ends a command that only waits for a job, and never the job.
+pub fn watch_for_stop(stopped: CancellationToken) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let Ok(mut stops) = StopSignals::catch() else { return };
+        stops.next().await;
+        stopped.cancel();
+    }))
+}
+
+/// Stops in an orderly way at the first signal, and at once at the second. Catches signals from this call on.
+pub fn watch_signals(cancel: CancellationToken, kill: CancellationToken) -> impl Future<Output = ()> {
+    let stops = StopSignals::catch();
+    async move {
+        let Ok(mut stops) = stops else { return };
+        let name = stops.next().await;
+        say!(
+            err,
+            "{name}: stopping; running mini-batches may finish, the others are kept for later (again: stop at once)"
+        );
+        cancel.cancel();
+        stops.next().await;
+        kill.cancel();
+    }
+}
+
+/// The signals.
+struct StopSignals {
+    interrupt: Signal,
+    terminate: Signal,
+    /// `None`: ignored since the start of the command (`nohup`), and still ignored.
+    hangup: Option<Signal>,
+}
+
+impl StopSignals {
+    /// Catches the signals from now on, so that they do not end the process.
+    fn catch() -> std::io::Result<Self> {
+        let hangup = if is_ignored(SignalKind::hangup()) { None } else { Some(signal(SignalKind::hangup())?) };
+        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        Ok(Self { interrupt, terminate, hangup })
+    }
+
+    /// Waits for a signal and returns its name.
+    async fn next(&mut self) -> &'static str {
+        let Self { interrupt, terminate, hangup } = self;
+        let hangup = async {
+            match hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = interrupt.recv() => "SIGINT",
+            _ = terminate.recv() => "SIGTERM",
+            _ = hangup => "SIGHUP",
+        }
+    }
+}
+
+fn is_ignored(signal: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal.as_raw_value() - 1) & 1 == 1)
+}

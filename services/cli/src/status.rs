@@ -1,0 +1,245 @@
+//! `gristmill status`: the state of a job, what it waits for, or its result. From the store alone.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use engine::{Followed, Jobs, LOOK_EVERY, State, Status, follow};
+use protocol::{Counts, JobResult, Progress};
+use reducer::counted;
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::exit::Exit;
+use crate::progress::wait_line;
+use crate::show::Show;
+use crate::signals::watch_for_stop;
+use crate::summary::summary;
+use crate::target_flags::TargetFlags;
+use crate::times::duration;
+use crate::{complete, printed, remedies};
+
+/// Between two looks of `--watch`.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// Arguments of `status`.
+#[derive(Debug, clap::Args)]
+pub struct StatusArguments {
+    /// Job id, its beginning, or a job name for the running or newest job of that name.
+    #[arg(add = complete::jobs())]
+    pub job: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Show the status every second until the job has ended. The exit status says how it ended.
+    #[arg(long, conflicts_with = "wait")]
+    pub watch: bool,
+    /// Wait until the job has ended. Exit status: 0 completed, 42 failed, 130 canceled, 124 not ended.
+    #[arg(long)]
+    pub wait: bool,
+    /// With --wait: stop waiting after this many seconds, with exit status 124. The job continues. 0: look once.
+    #[arg(long, value_name = "SECONDS", requires = "wait")]
+    pub timeout: Option<u64>,
+    /// Where the job is.
+    #[command(flatten)]
+    pub target: TargetFlags,
+}
+
+/// Shows one job.
+pub async fn status(jobs: &Jobs, arguments: &StatusArguments) -> Result<ExitCode> {
+    match arguments {
+        StatusArguments { wait: true, .. } => wait(jobs, arguments).await,
+        StatusArguments { watch: true, .. } => watch(jobs, arguments).await,
+        _ => {
+            say!(out, "{}", shown(&jobs.status(&arguments.job).await?, jobs, arguments.json));
+            Ok(Exit::Done.into())
+        }
+    }
+}
+
+/// Shows a job every second until it has ended.
+async fn watch(jobs: &Jobs, arguments: &StatusArguments) -> Result<ExitCode> {
+    let redraws = !arguments.json && std::io::stdout().is_terminal();
+    let mut look = jobs.look(&arguments.job).await?;
+    loop {
+        let text = shown(&look.status(jobs).await?, jobs, arguments.json);
+        // A terminal shows the latest status only, other outputs show all of them.
+        if redraws {
+            printed::clear_screen();
+        }
+        let has_reader = printed::out(&text);
+        match look.result() {
+            Some(result) => return Ok(Exit::of(result.state).into()),
+            None if has_reader => {}
+            None => return Ok(Exit::Done.into()),
+        }
+        tokio::time::sleep(WATCH_EVERY).await;
+        look.again(jobs).await?;
+    }
+}
+
+/// Waits for the end of a job.
+async fn wait(jobs: &Jobs, arguments: &StatusArguments) -> Result<ExitCode> {
+    let stopped = CancellationToken::new();
+    let _signals = watch_for_stop(stopped.clone());
+    let _timer = arguments.timeout.map(|seconds| {
+        let stopped = stopped.clone();
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            stopped.cancel();
+        }))
+    });
+    if arguments.timeout == Some(0) {
+        stopped.cancel();
+    }
+    let mut look = jobs.look(&arguments.job).await?;
+    let exit = match look.result() {
+        Some(result) => Exit::of(result.state),
+        None => {
+            let (events, show) = Show::start();
+            let followed = follow(jobs, look.job_id(), LOOK_EVERY, &stopped, &events).await;
+            show.finish(events).await;
+            look.again(jobs).await?;
+            match followed? {
+                Followed::Ended(result) => Exit::of(result.state),
+                Followed::Stopped | Followed::Interrupted => Exit::NotEnded,
+            }
+        }
+    };
+    say!(out, "{}", shown(&look.status(jobs).await?, jobs, arguments.json));
+    Ok(exit.into())
+}
+
+/// The object of `--json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    job_id: &'a str,
+    state: State,
+    hint: Option<String>,
+    result: Option<&'a JobResult>,
+    progress: Option<&'a Progress>,
+    logs: &'a str,
+}
+
+/// Returns the status of a job as text or JSON.
+fn shown(status: &Status, jobs: &Jobs, json: bool) -> String {
+    if json {
+        let Status { job_id, state, hint, result, progress, logs } = status;
+        let (hint, result, progress) = (hint.as_ref().map(remedies::hint), result.as_ref(), progress.as_ref());
+        let document = Document { job_id, state: *state, hint, result, progress, logs };
+        return serde_json::to_string(&document).expect("plain data always serialises");
+    }
+    if let Some(result) = &status.result {
+        return summary(result, jobs.target());
+    }
+    let mut lines = vec![heading(status)];
+    lines.extend(status.progress.iter().flat_map(|progress| described(progress, status.state)));
+    lines.push(format!("  logs: {}", status.logs));
+    lines.join("\n")
+}
+
+fn heading(status: &Status) -> String {
+    let (job_id, word) = (&status.job_id, status.state.word().to_lowercase());
+    match &status.hint {
+        Some(hint) => format!("job {job_id} is {word}: {}", remedies::hint(hint)),
+        None => format!("job {job_id} is {word}"),
+    }
+}
+
+/// Returns the progress of a job that has not ended, as lines.
+fn described(progress: &Progress, state: State) -> Vec<String> {
+    let Counts { total, succeeded, failed } = progress.mini_batches;
+    let retrying = match progress.retrying {
+        0 => String::new(),
+        retrying => format!(", {retrying} to be tried again"),
+    };
+    let counts = match progress.planned {
+        true => format!("{succeeded} of {total} succeeded, {failed} failed{retrying}"),
+        false => format!("{succeeded} succeeded, {failed} failed{retrying}; not all are planned yet"),
+    };
+    let elapsed = duration(progress.at.saturating_sub(progress.started_at) as f64 / 1000.0);
+    let mut lines = vec![
+        format!("  mini-batches: {counts}, after {elapsed}"),
+        format!("  items: {} succeeded, {} failed", progress.items.succeeded, progress.items.failed),
+    ];
+    lines.extend(progress.trouble.iter().map(|trouble| format!("  trouble: {trouble}")));
+    // Nothing is known about processes that are gone.
+    if matches!(state, State::Running | State::Canceling) && progress.silent_since.is_none() {
+        let nodes = counted(progress.nodes, "node");
+        let retries = counted(progress.retries, "retry");
+        lines.push(format!("  processes: {} on {nodes}; {retries}", progress.processes));
+        lines.extend(progress.waiting.iter().map(|waiting| format!("  {}", wait_line(waiting))));
+    }
+    lines.extend(progress.step.iter().map(|step| format!("  {step}")));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::targets::TargetRef;
+    use engine::{Hint, Lack};
+    use protocol::JobState;
+
+    use super::*;
+
+    fn progress() -> Progress {
+        let counts = Counts { total: 20, succeeded: 3, failed: 1 };
+        let (mini_batches, items) = (counts, counts);
+        let nothing = reducer::Reducer::no_progress();
+        Progress {
+            at: 75_000,
+            started_at: 0,
+            planned: true,
+            mini_batches,
+            items,
+            retries: 1,
+            processes: 2,
+            nodes: 1,
+            ..nothing
+        }
+    }
+
+    #[test]
+    fn progress_is_described_with_every_count() {
+        let expected = [
+            "  mini-batches: 3 of 20 succeeded, 1 failed, after 1 min 15 s",
+            "  items: 3 succeeded, 1 failed",
+            "  processes: 2 on 1 node; 1 retry",
+        ];
+        assert_eq!(described(&progress(), State::Running), expected);
+        let planning = Progress { planned: false, retrying: 8, nodes: 2, retries: 8, ..progress() };
+        let lines = described(&planning, State::Running);
+        let expected =
+            "  mini-batches: 3 succeeded, 1 failed, 8 to be tried again; not all are planned yet, after 1 min 15 s";
+        assert_eq!(lines[0], expected);
+        assert_eq!(lines[2], "  processes: 2 on 2 nodes; 8 retries");
+    }
+
+    #[test]
+    fn processes_of_silent_workers_are_not_counted() {
+        let silent = Progress { silent_since: Some(0), ..progress() };
+        for (progress, state) in
+            [(&silent, State::Waiting), (&silent, State::Running), (&progress(), State::Interrupted)]
+        {
+            assert!(described(progress, state).iter().all(|line| !line.contains("processes")), "{state}");
+        }
+    }
+
+    #[test]
+    fn heading_says_what_the_job_waits_for() {
+        let status =
+            |state, hint| Status { job_id: "a".into(), state, hint, result: None, progress: None, logs: String::new() };
+        let hint = Hint { job_id: "a".into(), target: TargetRef::ThisMachine, lack: Lack::FirstWorker };
+        let expected = "job a is queued: no worker has started; start one with: gristmill worker";
+        assert_eq!(heading(&status(State::Queued, Some(hint))), expected);
+        assert_eq!(heading(&status(State::Running, None)), "job a is running");
+    }
+
+    #[test]
+    fn every_state_has_an_exit_status() {
+        let of = |state| Exit::of(state).number();
+        assert_eq!((of(JobState::Completed), of(JobState::Running)), (0, 124));
+    }
+}

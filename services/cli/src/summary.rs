@@ -1,0 +1,203 @@
+//! The summary of an ended job.
+
+use std::fmt::Write;
+
+use engine::targets::TargetRef;
+use protocol::{Counts, FailedMiniBatch, JobResult, JobState};
+use reducer::{clause, counted, sentence};
+
+use crate::remedies::flags;
+use crate::times::duration;
+
+/// Returns the summary of a job. `target`: where later commands find it.
+pub fn summary(result: &JobResult, target: &TargetRef) -> String {
+    let mut text = String::new();
+    let elapsed = duration(result.elapsed_seconds);
+    let id = &result.job_id;
+    let _ = match (&result.headline, result.state) {
+        (Some(headline), _) => writeln!(text, "job {id} {}\n  elapsed: {elapsed}", sentence(headline)),
+        (None, JobState::Completed) => writeln!(text, "job {id} completed in {elapsed}"),
+        (None, JobState::Failed) => writeln!(text, "job {id} failed in {elapsed}"),
+        (None, JobState::Canceled) => writeln!(text, "job {id} canceled in {elapsed}"),
+        (None, JobState::Running) => writeln!(text, "job {id} running for {elapsed}"),
+    };
+    if let Some(cause) = &result.cause {
+        let _ = writeln!(text, "  cause: {cause}");
+    }
+    let retrying = match result.retrying {
+        0 => String::new(),
+        retrying => format!(", {retrying} failed a try and had tries left"),
+    };
+    let _ = writeln!(text, "  mini-batches: {}{retrying}", tallied(&result.mini_batches));
+    let _ = writeln!(text, "  items: {}", tallied(&result.items));
+    failures(result, &mut text);
+    warnings(result, &mut text);
+    for note in &result.notes {
+        let _ = writeln!(text, "  note: {note}");
+    }
+    if let Some(output) = &result.output {
+        let _ = writeln!(text, "  output: {output}");
+    }
+    if result.mini_batches.failed > 0 || result.items.failed > 0 || result.state == JobState::Failed {
+        let _ = writeln!(text, "  open: {}/job_result.txt", result.logs);
+    }
+    if matches!(result.state, JobState::Failed | JobState::Canceled) {
+        let _ = writeln!(text, "  continue with: gristmill retry {id}{}", flags(target));
+    }
+    let _ = write!(text, "  logs: {}", result.logs);
+    text
+}
+
+fn tallied(counts: &Counts) -> String {
+    let Counts { total, succeeded, failed } = counts;
+    match total {
+        0 if succeeded + failed > 0 => {
+            format!("{succeeded} succeeded, {failed} failed; the total is unknown")
+        }
+        _ => format!("{succeeded} of {total} succeeded, {failed} failed"),
+    }
+}
+
+/// Lists the failed mini-batches of the result. Those with the same error share a line.
+fn failures(result: &JobResult, text: &mut String) {
+    let mut alike: Vec<(&FailedMiniBatch, u64)> = Vec::new();
+    for failed in &result.failed_mini_batches {
+        match alike.iter_mut().find(|(first, _)| first.error == failed.error) {
+            Some((_, others)) => *others += 1,
+            None => alike.push((failed, 0)),
+        }
+    }
+    for (first, others) in alike {
+        let open = if first.log.is_empty() { String::new() } else { format!("; open {}/{}", result.logs, first.log) };
+        let others = if others > 0 { format!(" and {others} more") } else { String::new() };
+        let (id, detail) = (first.mini_batch, &first.detail);
+        let _ = writeln!(text, "  failed: mini-batch {id} ({detail}){others}: {}{open}", clause(&first.error));
+        for line in first.printed.lines() {
+            let _ = writeln!(text, "    it printed: {line}");
+        }
+    }
+    let unnamed = result.mini_batches.failed.saturating_sub(result.failed_mini_batches.len() as u64);
+    if unnamed > 0 {
+        let file = format!("{}/sys/job_report/processed_mini-batches.csv", result.logs);
+        let _ = writeln!(text, "  failed: {}, in {file}", counted(unnamed, "more mini-batch"));
+    }
+}
+
+fn warnings(result: &JobResult, text: &mut String) {
+    let of_kinds = result.warning_kinds.iter().map(|kind| kind.count).fold(0, u64::saturating_add);
+    let named = of_kinds.saturating_add(result.first_warnings.len() as u64);
+    if result.warnings == 0 {
+        return;
+    }
+    let _ = writeln!(text, "  warnings: {}", result.warnings);
+    for kind in &result.warning_kinds {
+        let _ = writeln!(text, "    {kind}");
+    }
+    for warning in &result.first_warnings {
+        let _ = writeln!(text, "    {warning}");
+    }
+    let file = format!("{}/sys/warning/mini-batch_warnings.txt", result.logs);
+    if result.warnings <= named && of_kinds > 0 {
+        let _ = writeln!(text, "    all of them are in {file}");
+    }
+    if result.warnings > named {
+        let _ = writeln!(text, "    {} more, in {file}", result.warnings - named);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(mini_batch: u64, error: &str) -> FailedMiniBatch {
+        FailedMiniBatch {
+            mini_batch,
+            detail: format!("/in/{}", mini_batch + 1),
+            error: error.into(),
+            log: "user/error/0/process001.txt".into(),
+            printed: String::new(),
+        }
+    }
+
+    fn result(state: JobState) -> JobResult {
+        JobResult {
+            elapsed_seconds: 75.0,
+            ..JobResult::new("score-20261121-100203-ab12".into(), state, "/jobs/1/logs".into())
+        }
+    }
+
+    #[test]
+    fn failure_has_cause_file_and_next_step() {
+        let result = JobResult {
+            cause: Some("The number of failed items is 3, which exceeds error threshold 2.".into()),
+            mini_batches: Counts { total: 10, succeeded: 7, failed: 3 },
+            items: Counts { total: 10, succeeded: 7, failed: 3 },
+            failed_mini_batches: vec![failed(4, "ValueError: five is bad.")],
+            ..result(JobState::Failed)
+        };
+        let expected = "\
+job score-20261121-100203-ab12 failed in 1 min 15 s
+  cause: The number of failed items is 3, which exceeds error threshold 2.
+  mini-batches: 7 of 10 succeeded, 3 failed
+  items: 7 of 10 succeeded, 3 failed
+  failed: mini-batch 4 (/in/5): ValueError: five is bad; open /jobs/1/logs/user/error/0/process001.txt
+  failed: 2 more mini-batches, in /jobs/1/logs/sys/job_report/processed_mini-batches.csv
+  open: /jobs/1/logs/job_result.txt
+  continue with: gristmill retry score-20261121-100203-ab12 --target prod
+  logs: /jobs/1/logs";
+        assert_eq!(summary(&result, &TargetRef::Named("prod".to_owned())), expected);
+    }
+
+    #[test]
+    fn headline_of_job_with_failures_comes_first() {
+        let headline = "completed with failures: 2 of 7 mini-batches failed (ValueError: bad); see logs/job_error.txt";
+        let mut printed = failed(0, "ValueError: bad");
+        printed.printed = "reading a\nnot a number".into();
+        let result = JobResult {
+            headline: Some(headline.into()),
+            output: Some("/out/rows.txt".into()),
+            mini_batches: Counts { total: 7, succeeded: 5, failed: 2 },
+            items: Counts { total: 7, succeeded: 5, failed: 2 },
+            failed_mini_batches: vec![printed, failed(1, "ValueError: bad")],
+            ..result(JobState::Completed)
+        };
+        let text = summary(&result, &TargetRef::ThisMachine);
+        assert!(
+            text.starts_with(&format!("job score-20261121-100203-ab12 {headline}.\n  elapsed: 1 min 15 s\n")),
+            "{text}"
+        );
+        let group = "  failed: mini-batch 0 (/in/1) and 1 more: ValueError: bad; open /jobs/1/logs/user/error/0/process001.txt\n    \
+                     it printed: reading a\n    it printed: not a number\n";
+        assert!(text.contains(group), "{text}");
+        assert!(!text.contains("retry"), "{text}");
+    }
+
+    #[test]
+    fn warnings_are_listed() {
+        let warned = |warnings, first: &[&str]| {
+            let first_warnings = first.iter().map(|line| (*line).to_owned()).collect();
+            summary(&JobResult { warnings, first_warnings, ..result(JobState::Completed) }, &TargetRef::ThisMachine)
+        };
+        assert!(!warned(0, &[]).contains("warning"));
+        let one = warned(1, &["mini-batch 0: 'x' is no number"]);
+        assert!(one.contains("  warnings: 1\n    mini-batch 0: 'x' is no number\n  logs:"), "{one}");
+        let more = warned(1_000_000, &["mini-batch 0: 'x' is no number"]);
+        assert!(more.contains("    999999 more, in /jobs/1/logs/sys/warning/mini-batch_warnings.txt\n"), "{more}");
+    }
+
+    #[test]
+    fn counts_agree_with_each_other() {
+        assert_eq!(tallied(&Counts::default()), "0 of 0 succeeded, 0 failed");
+        assert_eq!(
+            tallied(&Counts { total: 0, succeeded: 9, failed: 1 }).split(';').next(),
+            Some("9 succeeded, 1 failed")
+        );
+        let result = JobResult {
+            retrying: 8,
+            mini_batches: Counts { total: 20, ..Counts::default() },
+            ..result(JobState::Failed)
+        };
+        let expected = "  mini-batches: 0 of 20 succeeded, 0 failed, 8 failed a try and had tries left\n";
+        assert!(summary(&result, &TargetRef::ThisMachine).contains(expected));
+    }
+}

@@ -1,0 +1,104 @@
+//! `gristmill worker`: runs a worker of a compute target.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use engine::{Engine, NAME_LENGTH_MAX, is_node_name, new_node_name};
+use telemetry::Role;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use worker::{Ended, SpotNotice, Stop, StopSender, TaskProtection};
+
+use crate::observe::{ListenFlag, Watched, life};
+use crate::settings::Settings;
+use crate::signals::watch_signals;
+use crate::target_flags::TargetFlags;
+
+/// The period that AWS recommends.
+const SPOT_NOTICE_EVERY: Duration = Duration::from_secs(5);
+
+/// Arguments of `worker`.
+#[derive(Debug, clap::Args)]
+pub struct WorkerArguments {
+    /// Name of this node in logs and reports, unique among all nodes [default: the host name and random digits].
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Exit after this time without work.
+    #[arg(long, value_name = "SECONDS")]
+    idle_exit: Option<u64>,
+    /// Time for running mini-batches to end when the worker must stop [default: 30].
+    #[arg(long, value_name = "SECONDS")]
+    grace: Option<u64>,
+    /// Python processes for each job [default: as the job sets it].
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    process_count: Option<u32>,
+    /// Stop in time when the cloud announces that it reclaims this spot instance [default URL: the metadata service of AWS].
+    #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true)]
+    spot_notice: Option<Option<String>>,
+    /// Exit status after a spot notice, for supervisors that restart on a non-zero exit status.
+    #[arg(long, value_name = "STATUS", default_value_t = 0, requires = "spot_notice")]
+    spot_exit_status: u8,
+    #[command(flatten)]
+    listen: ListenFlag,
+    #[command(flatten)]
+    target: TargetFlags,
+}
+
+/// Runs a worker until a signal stops it.
+pub async fn worker(arguments: WorkerArguments, engine: &Engine, settings: &Settings) -> Result<ExitCode> {
+    let target = arguments.target.require(None, settings)?;
+    if let Some(name) = &arguments.node
+        && !is_node_name(name)
+    {
+        bail!(
+            "--node {name:?}: a name must have 1 to {NAME_LENGTH_MAX} letters, digits, `-`, `_` and `.`, and not begin with `.`"
+        );
+    }
+    let mut watched = Watched::start(Role::Worker, &target, &arguments.listen, settings)?;
+    let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues(false))?;
+    watched.ready(&mut queues);
+    let name = arguments.node.unwrap_or_else(new_node_name);
+    let folders = engine.node_folders(&name)?;
+    let mut node = engine.node(name.clone(), &target, &store, &queues, &folders)?;
+    node.options.idle_exit = arguments.idle_exit.map(Duration::from_secs);
+    node.options.process_count = arguments.process_count;
+    node.options.health = watched.health.clone();
+    if let Some(seconds) = arguments.grace {
+        node.options.timing.grace = Duration::from_secs(seconds);
+    }
+    if let Some(address) = &arguments.spot_notice {
+        node.options.spot_notice = Some(SpotNotice::new(address.as_deref(), SPOT_NOTICE_EVERY)?);
+    }
+    node.options.task_protection = settings.ecs_agent.as_deref().map(TaskProtection::new).transpose()?;
+    let stop = StopSender::default();
+    let stopped = stop.subscribe();
+    let (drain, kill) = (CancellationToken::new(), CancellationToken::new());
+    let _ending = watched.until_ending(drain.clone());
+    let watching = watch_signals(drain.clone(), kill.clone());
+    let _signals = AbortOnDropHandle::new(tokio::spawn(async move {
+        let _watching = AbortOnDropHandle::new(tokio::spawn(watching));
+        drain.cancelled().await;
+        stop.raise(Stop::Drain);
+        kill.cancelled().await;
+        stop.raise(Stop::Kill);
+        // The node would stop if the sender were dropped.
+        std::future::pending::<()>().await;
+    }));
+    life!("worker {name} is ready for the jobs of target {} ({})", target.name, target.queue()?);
+    watched.tell_where();
+    let ended = node.run(stopped).await;
+    queues.close().await;
+    match ended.with_context(|| format!("worker {name} failed"))? {
+        Ended::Idle => {
+            let idle = arguments.idle_exit.unwrap_or_default();
+            life!("worker {name} ends: no work for {idle} s");
+        }
+        Ended::Stopped => life!("worker {name} ends: stopped by a signal"),
+        Ended::SpotNotice => {
+            life!("worker {name} ends: spot notice for this machine");
+            return Ok(ExitCode::from(arguments.spot_exit_status));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

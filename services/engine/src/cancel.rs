@@ -1,0 +1,79 @@
+//! Stops a job from outside the process that runs it.
+
+use std::time::{Duration, Instant};
+
+use protocol::{JobResult, JobState};
+
+use crate::error::Result;
+use crate::event::{Events, Notice};
+use crate::home::Home;
+use crate::jobs::{For, FoundJob, Jobs};
+use crate::standing::Hint;
+use crate::state::State;
+
+/// How long a request waits for the job to stop.
+const CANCEL_TIME: Duration = Duration::from_secs(30);
+
+/// The effect of a request to cancel a job.
+#[derive(Debug)]
+pub enum Canceled {
+    /// The job had ended before.
+    EndedBefore(JobResult),
+    /// The job has stopped.
+    Stopped(JobResult),
+    /// The job ends as soon as a reducer serves it.
+    LacksReducer(Hint),
+    /// The job stops as soon as its running mini-batches have ended.
+    Requested {
+        /// The job.
+        job_id: String,
+    },
+}
+
+impl Jobs {
+    /// Stops a job and keeps what it has committed; `wanted`: its id, the beginning of its id, or its name.
+    pub async fn cancel(&self, wanted: &str, events: &Events) -> Result<Canceled> {
+        let job = self.find(wanted, For::Change).await?;
+        let job_id = job.spec.job_id.clone();
+        if let Some(result) = job.result {
+            return Ok(Canceled::EndedBefore(result));
+        }
+        if let Self::Here(home) = self
+            && let Some(result) = cancel_interrupted(home, &job).await?
+        {
+            return Ok(Canceled::Stopped(result));
+        }
+        job.store.request_cancel("canceled by the user").await.map_err(anyhow::Error::from)?;
+        if let Self::There { .. } = self
+            && let Some(hint) =
+                self.lacks_reducer(&job_id, job.store.progress().await.map_err(anyhow::Error::from)?.as_ref(), None)
+        {
+            return Ok(Canceled::LacksReducer(hint));
+        }
+        events.notice(Notice::CancelRequested { job_id: job_id.clone(), seconds: CANCEL_TIME.as_secs() });
+        let requested = Instant::now();
+        while requested.elapsed() < CANCEL_TIME {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if let Some(result) = job.store.result().await.map_err(anyhow::Error::from)? {
+                return Ok(Canceled::Stopped(result));
+            }
+        }
+        Ok(Canceled::Requested { job_id })
+    }
+}
+
+/// Ends a local job whose process is gone, because nothing else would. Returns `None` if it runs.
+async fn cancel_interrupted(home: &Home, job: &FoundJob) -> anyhow::Result<Option<JobResult>> {
+    let Some(_lock) = home.try_lock_job(&job.spec.job_id)? else { return Ok(None) };
+    let progress = job.store.progress().await?;
+    let (mini_batches, items) = job.counts(progress.as_ref(), State::Interrupted).await;
+    let result = JobResult {
+        cause: Some("canceled by the user after the process that ran it was gone".to_owned()),
+        mini_batches,
+        items,
+        ..JobResult::new(job.spec.job_id.clone(), JobState::Canceled, job.store.shown("logs"))
+    };
+    job.store.create_result(&result).await?;
+    home.mark_ended(&job.spec.job_id)?;
+    Ok(Some(result))
+}

@@ -1,0 +1,157 @@
+//! Reads a job file, and checks everything that can be known before the first mini-batch. Finds all problems at once.
+
+mod python;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use job_file::{Parsed, Problem};
+use partitioner::{Inputs, Survey};
+use protocol::JobSpec;
+use storage::StoreOptions;
+
+use crate::Engine;
+use crate::error::{Error, Result};
+use crate::event::{Events, Notice};
+use python::PythonCheck;
+
+/// How long a check waits for a store.
+const PROBE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A job file, as the caller passes it.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// Its path, the base of relative paths in it; `-`: it has none.
+    pub path: PathBuf,
+    /// Its text.
+    pub text: String,
+    /// Keys that replace those of the text, each with its value.
+    pub overrides: Vec<(String, String)>,
+    /// The compute target, which takes precedence over that of the text.
+    pub compute_target: Option<String>,
+}
+
+impl Document {
+    /// Describes a job file with this text. Relative paths in it start from its folder.
+    pub fn new(path: impl Into<PathBuf>, text: impl Into<String>) -> Self {
+        Self { path: path.into(), text: text.into(), overrides: Vec::new(), compute_target: None }
+    }
+}
+
+impl Engine {
+    /// Reads a job file.
+    pub fn read(&self, document: &Document, events: &Events) -> Result<Parsed> {
+        let settings = self.settings();
+        let context = job_file::Context {
+            working_directory: settings.working_directory.clone(),
+            home_directory: settings.user_folder.clone(),
+            interpreter: settings.python().to_owned(),
+            search_path: settings.search_path.clone(),
+            compute_target: document.compute_target.clone(),
+            models: settings.models(),
+        };
+        let parsed = job_file::load(&document.path, &document.text, &document.overrides, &context);
+        let parsed = parsed.map_err(Error::Invalid)?;
+        parsed.warnings.iter().for_each(|warning| events.notice(Notice::Doubt(warning.clone())));
+        Ok(parsed)
+    }
+
+    /// Checks the surroundings of a job: interpreter and script; files, formats and columns of the inputs; permissions for
+    /// an output behind a URL. `options`: how to reach inputs and output. `remembers`: skips the check of a script that has
+    /// passed before.
+    ///
+    /// The interpreter may still be checking the script when this returns. Blocks its thread, and needs a Tokio runtime with
+    /// several threads.
+    pub fn check(
+        &self,
+        parsed: &mut Parsed,
+        options: &StoreOptions,
+        remembers: bool,
+        events: &Events,
+    ) -> Result<Check> {
+        let remembered = remembers.then(|| self.home().checks());
+        // It runs while the inputs are read.
+        let python = PythonCheck::start(&parsed.spec, self.settings().python(), remembered.as_deref());
+        parsed.listings = Inputs::new(options);
+        let surveys = parsed.listings.survey(&parsed.spec);
+        let mut problems = match parsed.settle_inputs(&surveys) {
+            Ok(warnings) => {
+                warnings.into_iter().for_each(|warning| events.notice(Notice::Doubt(warning)));
+                parsed.spec.notes.iter().for_each(|note| events.notice(Notice::Decision(note.clone())));
+                parsed.refuse_columns(&parsed.listings.missing_columns(&parsed.spec))
+            }
+            Err(problems) => problems,
+        };
+        if !parsed.elsewhere {
+            let unwritable = unwritable_url(&parsed.spec, options, events);
+            problems.extend(unwritable.map(|message| parsed.problem("output", message)));
+        }
+        let script = python.map(|python| ScriptCheck {
+            python,
+            // The interpreters of the nodes are unknown here, so only problems of the script count.
+            only_below: parsed.elsewhere.then(|| parsed.spec.source_directory.display()),
+            events: events.clone(),
+        });
+        let check = Check { surveys: surveys.into_iter().flatten().collect(), script };
+        if problems.is_empty() {
+            return Ok(check);
+        }
+        problems.extend(check.script.map_or_else(Vec::new, ScriptCheck::problems));
+        Err(Error::Invalid(problems))
+    }
+}
+
+/// A check that has found no problem so far. The interpreter may still be checking the script: starting one takes a tenth
+/// of a tiny job, so [`Engine::run`] waits for it only before it starts the processes.
+#[derive(Debug)]
+pub struct Check {
+    surveys: Vec<Option<Survey>>,
+    script: Option<ScriptCheck>,
+}
+
+impl Check {
+    /// Waits for the end of the check. Returns the survey of each input, in their order. Blocks its thread.
+    pub fn finish(self) -> Result<Vec<Option<Survey>>> {
+        let problems = self.script.map_or_else(Vec::new, ScriptCheck::problems);
+        if problems.is_empty() { Ok(self.surveys) } else { Err(Error::Invalid(problems)) }
+    }
+}
+
+#[derive(Debug)]
+struct ScriptCheck {
+    python: PythonCheck,
+    /// Only problems of files in this folder count, because the job runs on other machines.
+    only_below: Option<String>,
+    events: Events,
+}
+
+impl ScriptCheck {
+    fn problems(self) -> Vec<Problem> {
+        let Self { python, only_below, events } = self;
+        let default = python.default_interpreter();
+        let mut problems = python.finish(&events);
+        if let Some(folder) = &only_below {
+            problems.retain(|problem| problem.file.starts_with(folder));
+        }
+        let is_of = |python: &Path| problems.iter().any(|problem| Path::new(&problem.file) == python);
+        if let Some(python) = default.filter(|python| only_below.is_some() && !problems.is_empty() || is_of(python)) {
+            events.notice(Notice::CheckedWithDefault { python });
+        }
+        problems
+    }
+}
+
+/// Returns why this machine cannot write to an output behind a URL, if so.
+fn unwritable_url(spec: &JobSpec, options: &StoreOptions, events: &Events) -> Option<String> {
+    let url = Some(&spec.output.folder).filter(|folder| folder.is_url())?.display();
+    let probe = tokio::time::timeout(PROBE_PATIENCE, storage::can_write(&url, options.clone()));
+    let probed = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(probe));
+    match probed {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(format!("nothing can be written to {url}: {error:#}")),
+        Err(_) => {
+            events.notice(Notice::StoreSilent { url, seconds: PROBE_PATIENCE.as_secs() });
+            None
+        }
+    }
+}

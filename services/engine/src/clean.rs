@@ -1,0 +1,351 @@
+//! Removes old jobs and caches.
+//!
+//! A job that runs, or that a process is about to continue, is never removed. A removed job disappears for every other
+//! process at one instant: on this machine its folder is renamed under the job's lock, in a store its `spec.json` is deleted
+//! first. The next clean-up finishes an interrupted one.
+
+mod caches;
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Error, Result, bail};
+use chrono::{DateTime, Utc};
+use storage::{Removal, TargetStore};
+use tokio::task::JoinSet;
+
+use crate::home::Removed;
+use crate::job_id::started_at;
+use crate::jobs::Jobs;
+use crate::list::Summary;
+use crate::state::{Selection, State};
+
+/// Jobs that are examined or removed concurrently.
+const JOBS_AT_ONCE: usize = 16;
+/// A job without a description may just be being submitted, until it is this old.
+const UNDESCRIBED_FOR: Duration = Duration::from_secs(3600);
+
+/// What a clean-up removes.
+#[derive(Clone, Debug, Default)]
+pub struct CleanUp {
+    /// The jobs, if any.
+    pub jobs: Option<OldJobs>,
+    /// Whether to remove the caches of this machine too, unless a job or worker uses them.
+    pub caches: bool,
+    /// Only report, remove nothing.
+    pub dry_run: bool,
+}
+
+/// The jobs that a clean-up removes: by default all that have completed, failed or been canceled.
+#[derive(Clone, Debug, Default)]
+pub struct OldJobs {
+    /// Only these jobs, by id or its beginning; interrupted and damaged ones too. Empty: all jobs.
+    pub named: Vec<String>,
+    /// Only jobs with these names and states.
+    pub selection: Selection,
+    /// Only jobs that have not changed for this long.
+    pub older_than: Option<Duration>,
+    /// Keeps this many of them, the newest.
+    pub keep: Option<usize>,
+    /// Keeps the newest of them that together have no more bytes.
+    pub keep_bytes: Option<u64>,
+}
+
+/// A job or cache that was removed, or would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Id of the job, or path of the cache.
+    pub name: String,
+    /// State of the job.
+    pub state: Option<State>,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// A job or cache that stays.
+#[derive(Debug)]
+pub struct Kept {
+    /// Id of the job, or path of the cache.
+    pub name: String,
+    /// State of the job.
+    pub state: Option<State>,
+    /// Size of the job, if it is known.
+    pub bytes: Option<u64>,
+    /// Why it stays.
+    pub reason: KeptReason,
+}
+
+/// Why a job or cache stays.
+#[derive(Debug)]
+pub enum KeptReason {
+    /// The job has not ended.
+    NotEnded,
+    /// The job's output is in its own folder, and the caller has not named the job.
+    HoldsOutput(String),
+    /// The job has been continued meanwhile.
+    Continued,
+    /// A job uses the cache.
+    UsedByJob(String),
+    /// A worker of this machine uses the cache.
+    UsedByWorker,
+    /// The removal failed.
+    Failed(Error),
+}
+
+/// The effect of a clean-up.
+#[derive(Debug, Default)]
+pub struct CleanReport {
+    /// Removed jobs, newest first.
+    pub removed: Vec<Cleaned>,
+    /// Removed caches; on a target, removed snapshots.
+    pub caches: Vec<Cleaned>,
+    /// Jobs and caches that stay although the caller selected them.
+    pub kept: Vec<Kept>,
+}
+
+impl CleanReport {
+    /// Returns the bytes of everything that was removed.
+    pub fn bytes(&self) -> u64 {
+        self.removed.iter().chain(&self.caches).map(|cleaned| cleaned.bytes).sum()
+    }
+
+    /// Whether a removal failed.
+    pub fn has_failed(&self) -> bool {
+        self.kept.iter().any(|kept| matches!(kept.reason, KeptReason::Failed(_)))
+    }
+
+    fn keep(&mut self, name: impl Into<String>, reason: KeptReason) {
+        self.kept.push(Kept { name: name.into(), state: None, bytes: None, reason });
+    }
+}
+
+impl Jobs {
+    /// Removes jobs and caches. Calls `removed` for each removed job.
+    pub async fn clean(&self, request: &CleanUp, mut removed: impl FnMut(&Cleaned)) -> Result<CleanReport> {
+        let mut report = CleanReport::default();
+        let selected = match &request.jobs {
+            Some(jobs) => select(jobs, request.dry_run, self, &mut report).await?,
+            None => Vec::new(),
+        };
+        if let Self::Here(home) = self
+            && !request.dry_run
+        {
+            home.removed()?.iter().try_for_each(|folder| remove_folder(folder))?;
+        }
+        let are_named = request.jobs.as_ref().is_some_and(|jobs| !jobs.named.is_empty());
+        for chunk in selected.chunks(JOBS_AT_ONCE) {
+            let removals = in_order(chunk, |job| {
+                let (jobs, dry_run) = (self.clone(), request.dry_run);
+                async move {
+                    let kept = remove(&jobs, &job, are_named, dry_run).await;
+                    (job, kept)
+                }
+            });
+            for (job, kept) in removals.await {
+                let reason = match kept {
+                    Ok(None) => {
+                        removed(&job);
+                        report.removed.push(job);
+                        continue;
+                    }
+                    Ok(Some(reason)) => reason,
+                    Err(error) => KeptReason::Failed(error),
+                };
+                report.kept.push(Kept { name: job.name, state: job.state, bytes: Some(job.bytes), reason });
+            }
+        }
+        match self {
+            Self::Here(home) => {
+                if !request.dry_run {
+                    let removed: HashSet<String> = report.removed.iter().map(|job| job.name.clone()).collect();
+                    let _turn = home.lock()?;
+                    home.index()?.remove(&removed)?;
+                    home.remove_free_outputs();
+                }
+                if request.caches {
+                    caches::clean(home, request.dry_run, &mut report)?;
+                }
+            }
+            Self::There { store, .. } => {
+                if let Err(error) = clean_snapshots(store, request.dry_run, &mut report).await {
+                    report.keep("snapshots", KeptReason::Failed(error));
+                }
+            }
+        }
+        Ok(report)
+    }
+}
+
+/// Runs a task for each job concurrently, and returns the results in the order of the jobs.
+async fn in_order<J, R, F>(jobs: &[J], task: impl Fn(J) -> F) -> Vec<R>
+where
+    J: Clone,
+    R: Send + 'static,
+    F: Future<Output = R> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    for (position, job) in jobs.iter().cloned().enumerate() {
+        let task = task(job);
+        tasks.spawn(async move { (position, task.await) });
+    }
+    let mut results = tasks.join_all().await;
+    results.sort_by_key(|(position, _)| *position);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Selects the jobs to remove, newest first.
+async fn select(old: &OldJobs, dry_run: bool, jobs: &Jobs, report: &mut CleanReport) -> Result<Vec<Cleaned>> {
+    let mut ids = jobs.ids().await?;
+    if !old.named.is_empty() {
+        ids = named(&old.named, &ids, jobs)?;
+    }
+    ids.retain(|id| old.selection.has_name(id));
+    let before = old.older_than.map(|age| Utc::now() - age);
+    if let Some(before) = before {
+        // A job that started later cannot have ended earlier.
+        ids.retain(|id| started_at(id).is_none_or(|at| at < before));
+    }
+    let open = jobs.open_jobs().await?;
+    let mut rows = Vec::new();
+    let found = jobs.summaries(&ids, &open).await;
+    if let Jobs::There { store, .. } = jobs
+        && !dry_run
+    {
+        finish_removals(store, &ids, &found).await?;
+    }
+    for row in found {
+        match is_selected(&row, old) {
+            true => rows.push(row),
+            false if !old.named.is_empty() => {
+                let (name, state) = (row.job_id, Some(row.state));
+                report.kept.push(Kept { name, state, bytes: None, reason: KeptReason::NotEnded });
+            }
+            false => {}
+        }
+    }
+    let mut selected = Vec::new();
+    for chunk in rows.chunks(JOBS_AT_ONCE) {
+        let examined = in_order(chunk, |row| {
+            let jobs = jobs.clone();
+            async move { examine(&jobs, row, before).await }
+        });
+        for job in examined.await {
+            selected.extend(job?);
+        }
+    }
+    let mut kept_bytes = 0_u64;
+    let first = selected.iter().enumerate().position(|(position, job): (usize, &Cleaned)| {
+        kept_bytes = kept_bytes.saturating_add(job.bytes);
+        match (old.keep, old.keep_bytes) {
+            (None, None) => true,
+            (keep, keep_bytes) => {
+                keep.is_some_and(|keep| position >= keep) || keep_bytes.is_some_and(|bytes| kept_bytes > bytes)
+            }
+        }
+    });
+    Ok(first.map_or_else(Vec::new, |first| selected.split_off(first)))
+}
+
+/// Finishes the removals of an interrupted clean-up, whose jobs have lost their description.
+async fn finish_removals(store: &TargetStore, ids: &[String], found: &[Summary]) -> Result<()> {
+    let described: HashSet<&str> = found.iter().map(|row| row.job_id.as_str()).collect();
+    let before = Utc::now() - UNDESCRIBED_FOR;
+    for id in ids.iter().filter(|id| !described.contains(id.as_str())) {
+        if started_at(id).is_some_and(|at| at < before) {
+            store.finish_removal(id).await.with_context(|| format!("remove job {id}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the jobs with these ids, or with unambiguous beginnings of ids.
+fn named(wanted: &[String], ids: &[String], jobs: &Jobs) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for wanted in wanted {
+        let beginning: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted.as_str())).collect();
+        let id = match (beginning.iter().find(|id| **id == wanted), beginning.as_slice()) {
+            (Some(id), _) | (None, [id]) => (*id).clone(),
+            (None, []) => bail!("there is no job {wanted:?} in {}", jobs.place()),
+            (None, several) => {
+                bail!("{wanted:?} matches {} jobs; name one by its id, or select jobs by name", several.len())
+            }
+        };
+        found.push(id);
+    }
+    Ok(found)
+}
+
+/// Without states: jobs that have ended, and, if named, interrupted or damaged ones.
+fn is_selected(row: &Summary, old: &OldJobs) -> bool {
+    match row.state {
+        State::Completed | State::Failed | State::Canceled => old.selection.has_state(row.state),
+        state @ (State::Interrupted | State::Damaged) => !old.named.is_empty() || old.selection.states.contains(&state),
+        _ => false,
+    }
+}
+
+/// Determines the size of a job. Returns `None` if it has changed since `before`.
+async fn examine(jobs: &Jobs, row: Summary, before: Option<DateTime<Utc>>) -> Result<Option<Cleaned>> {
+    let store = jobs.store(&row.job_id)?;
+    if let Some(before) = before
+        && store.changed_at().await?.or(row.started_at).is_some_and(|changed| changed >= before)
+    {
+        return Ok(None);
+    }
+    let bytes = match store.folder() {
+        // An interrupted job has left links to the files of its script, which are not part of it.
+        Some(folder) => caches::bytes_below(folder),
+        None => store.bytes().await?,
+    };
+    Ok(Some(Cleaned { name: row.job_id, state: Some(row.state), bytes }))
+}
+
+/// Removes a job. Returns the reason if it stays.
+async fn remove(jobs: &Jobs, job: &Cleaned, is_named: bool, dry_run: bool) -> Result<Option<KeptReason>> {
+    let id = &job.name;
+    let must_have_ended = job.state.is_some_and(|state| !state.is_open() && state != State::Damaged);
+    let removing = async {
+        let objects = jobs.store(id)?;
+        if !is_named && objects.holds_output().await? {
+            return Ok(Some(KeptReason::HoldsOutput(objects.shown("output"))));
+        }
+        if dry_run {
+            return Ok(None);
+        }
+        let is_removed = match jobs {
+            Jobs::Here(home) => match home.take_away(id, must_have_ended)? {
+                Removed::To(folder) => remove_folder(&folder).map(|()| true)?,
+                Removed::Kept => false,
+            },
+            Jobs::There { store, .. } => matches!(store.remove_job(id, must_have_ended).await?, Removal::Removed),
+        };
+        anyhow::Ok((!is_removed).then_some(KeptReason::Continued))
+    };
+    removing.await.with_context(|| format!("remove job {id}"))
+}
+
+/// Removes a folder, which another clean-up may be removing too.
+fn remove_folder(folder: &Path) -> Result<()> {
+    let removed = match folder.is_dir() {
+        true => std::fs::remove_dir_all(folder),
+        false => std::fs::remove_file(folder),
+    };
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes the snapshots of a target that no remaining job refers to.
+async fn clean_snapshots(store: &TargetStore, dry_run: bool, report: &mut CleanReport) -> Result<()> {
+    let unused = match dry_run {
+        true => store.unused_snapshots(&report.removed.iter().map(|job| job.name.clone()).collect()).await?,
+        false => store.remove_unused_snapshots().await?,
+    };
+    let cleaned = |(digest, bytes)| Cleaned { name: format!("snapshots/{digest}"), state: None, bytes };
+    report.caches.extend(unused.into_iter().map(cleaned));
+    Ok(())
+}

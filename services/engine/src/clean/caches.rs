@@ -1,0 +1,58 @@
+//! Removes the files that this machine keeps for later jobs.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::{CleanReport, Cleaned, KeptReason, remove_folder};
+use crate::home::Home;
+
+/// Removes the caches, unless a job runs. Those of the fleet stay if a worker of this machine uses them.
+pub fn clean(home: &Home, dry_run: bool, report: &mut CleanReport) -> Result<()> {
+    let _turn = home.lock()?;
+    for id in home.open_jobs()? {
+        if home.job_folder(&id).exists() && home.is_running(&id)? {
+            report.keep("caches", KeptReason::UsedByJob(id));
+            return Ok(());
+        }
+    }
+    let fleet = home.fleet();
+    let taken = home.try_take_fleet()?;
+    let mut caches = vec![home.environments(), home.side_inputs(), home.checks()];
+    match &taken {
+        // `processes` and `nodes` hold the leftovers of killed workers.
+        Some(_) => {
+            let of_fleet = ["environments", "side-inputs", "snapshots", "processes", "nodes"];
+            caches.extend(of_fleet.map(|cache| fleet.join(cache)));
+        }
+        None => report.keep(fleet.display().to_string(), KeptReason::UsedByWorker),
+    }
+    for cache in caches {
+        for entry in std::fs::read_dir(&cache).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let bytes = bytes_below(&path);
+            if !dry_run {
+                // It disappears at one instant, because a job must not find half an environment.
+                let removed = home.removed_folder()?.join(entry.file_name());
+                std::fs::rename(&path, &removed).with_context(|| format!("move {}", path.display()))?;
+                remove_folder(&removed)?;
+            }
+            report.caches.push(Cleaned { name: path.display().to_string(), state: None, bytes });
+        }
+    }
+    Ok(())
+}
+
+/// Returns the total size of the files in a folder. Does not follow links.
+pub(super) fn bytes_below(path: &Path) -> u64 {
+    let (mut bytes, mut rest) = (0, vec![PathBuf::from(path)]);
+    while let Some(path) = rest.pop() {
+        let Ok(metadata) = path.symlink_metadata() else { continue };
+        if metadata.is_dir() {
+            rest.extend(std::fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
+        } else {
+            bytes += metadata.len();
+        }
+    }
+    bytes
+}

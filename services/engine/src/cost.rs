@@ -1,0 +1,362 @@
+//! Estimates the requests of a job to SQS and S3, and their cost.
+//!
+//! The formula follows the engine's batching, which follows the load: messages that accumulate during one round travel in
+//! the next. So the counts depend on the time of one run, which the plan does not know; the caller assumes it.
+//!
+//! | request | how many |
+//! |---|---|
+//! | send descriptors | tens of each chunk of 512; a request is billed once for each 64 KiB |
+//! | receive descriptors | a node receives when a quarter of its mini-batches is used up: `P × depth / 4` at a time, ten a request |
+//! | extend leases | all deliveries of a node (`2 × P × depth`), in tens, every 10 s |
+//! | send outcomes | one a round of a node; a round takes about 50 ms, and a message is full at 128 KiB |
+//! | delete descriptors | the outcomes of each round, in tens |
+//! | receive and delete outcomes | the messages of 200 ms, in tens; and an empty receive every 20 s |
+//! | PUT | chunks of the plan, a ledger segment every 200 ms at most, progress every 3 s, reports every 10 s, logs |
+//! | PUT | a sign of life of the workers every 2 s, by one node for all |
+//! | GET | requests to cancel, commits of other reducers and signs of life, every 2 to 3 s; the ledger at the end |
+//! | LIST | open jobs, every 5 s |
+//! | PUT of rows | a part for each mini-batch with more than 64 KiB of them; the output, 8 MiB at a time |
+//! | GET of parts | each part below 5 MiB is read for the output; a larger one is copied by S3, with one PUT |
+//! | LIST of inputs | of inputs in a store: each page |
+//! | GET of inputs | of inputs in a store: each file, or a block for each mini-batch of a table, and beginnings of files |
+//!
+//! `P` is the number of processes of a node, and `depth` the number of mini-batches that a process gets at a time: 20 ms of
+//! work. Not included: retries, storage, and the bytes of requests that leave the region.
+
+use protocol::{Input, InputKind, ItemPath, JobSpec};
+use serde::Serialize;
+use storage::PlanComplete;
+
+/// List prices in US dollars for us-east-1 without free tiers. Messages of a job are a fair-queue group, which costs
+/// 0.10 a million more than the 0.40 of standard queues. S3 takes the same for LIST as for PUT.
+pub const LIST_PRICES: Prices = Prices { sqs_million: 0.50, put_thousand: 0.005, get_thousand: 0.0004 };
+/// Region, date and source of the list prices.
+pub const PRICES_FROM: &str =
+    "us-east-1, March 2026 (https://aws.amazon.com/sqs/pricing/, https://aws.amazon.com/s3/pricing/)";
+
+/// Prices of requests, in US dollars.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Prices {
+    /// A million requests to SQS.
+    pub sqs_million: f64,
+    /// A thousand PUT or LIST requests to S3.
+    pub put_thousand: f64,
+    /// A thousand GET requests to S3.
+    pub get_thousand: f64,
+}
+
+/// Messages in one request to SQS.
+const BATCH: f64 = 10.0;
+/// Bytes that SQS bills as one request.
+const BILLED_BYTES: f64 = 64.0 * 1024.0;
+const CHUNK_MINI_BATCHES: f64 = storage::PLAN_CHUNK_MINI_BATCHES as f64;
+/// Work that a process gets at a time, and the most mini-batches.
+const PIPE_SECONDS: f64 = 0.02;
+const PIPE_MAX: f64 = 256.0;
+/// The most messages that a node receives at a time.
+const RECEIVE_MAX: f64 = 512.0;
+const HEARTBEAT_SECONDS: f64 = 10.0;
+/// Announcing and acknowledging, at the latencies within a region.
+const ROUND_SECONDS: f64 = 0.05;
+const MESSAGE_BYTES: f64 = 128.0 * 1024.0;
+/// An outcome without its rows.
+const OUTCOME_BYTES: f64 = 600.0;
+const COMMIT_SECONDS: f64 = 0.2;
+const SEGMENT_BYTES: f64 = 8.0 * 1024.0 * 1024.0;
+/// Larger rows are not part of a message.
+const INLINE_BYTES_MAX: u64 = 64 * 1024;
+/// The final file is uploaded in pieces of this size, or of its 4500th part if that is larger. S3 itself copies a part that
+/// is at least as large as its smallest piece, half a GiB per request.
+const UPLOAD_BYTES: f64 = 8.0 * 1024.0 * 1024.0;
+const UPLOAD_BYTES_MIN: f64 = 5.0 * 1024.0 * 1024.0;
+const UPLOADS_MAX: f64 = 4500.0;
+const COPY_BYTES: f64 = 512.0 * 1024.0 * 1024.0;
+/// Keys in one answer to LIST.
+const LISTED: u64 = 1000;
+/// Before a table in a store is planned, the check reads the size and the beginning of its first object.
+const TABLE_GETS: u64 = 3;
+const PROGRESS_SECONDS: f64 = 3.0;
+const REPORT_SECONDS: f64 = 10.0;
+/// Report files that change all the time.
+const REPORTS: f64 = 6.0;
+/// Log files of a node, and of each of its processes.
+const NODE_LOGS: f64 = 3.0;
+const PROCESS_LOGS: f64 = 2.0;
+/// A log that grows is uploaded after 5 s, 10 s, … 120 s.
+const LOG_SECONDS: f64 = 120.0;
+const LOG_UPLOADS_AT_FIRST: f64 = 5.0;
+const WATCH_SECONDS: f64 = 2.0;
+const LOOK_SECONDS: f64 = 5.0;
+const POLL_SECONDS: f64 = 20.0;
+/// Starting interpreters and importing.
+const START_SECONDS: f64 = 5.0;
+
+/// The work that decides the number of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Workload {
+    /// Mini-batches of the job.
+    pub mini_batches: u64,
+    /// Bytes of all descriptors.
+    pub descriptor_bytes: u64,
+    /// Nodes that work on the job.
+    pub nodes: u32,
+    /// Python processes on each node.
+    pub processes: u32,
+    /// Mean time of one run.
+    pub run_seconds: f64,
+    /// Mean size of the rows of one mini-batch.
+    pub row_bytes: u64,
+    /// Reads of inputs in a store.
+    pub input_gets: u64,
+    /// Listings of them.
+    pub input_lists: u64,
+}
+
+/// Requests by kind, of all roles together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Requests {
+    /// Sends to SQS.
+    pub queue_sends: u64,
+    /// Receives from SQS.
+    pub queue_receives: u64,
+    /// Deletes at SQS.
+    pub queue_deletes: u64,
+    /// Extensions of leases at SQS.
+    pub queue_extensions: u64,
+    /// Further requests that SQS bills, for each 64 KiB.
+    pub queue_billed_extra: u64,
+    /// PUT requests to S3.
+    pub puts: u64,
+    /// GET requests to S3.
+    pub gets: u64,
+    /// LIST requests to S3.
+    pub lists: u64,
+}
+
+impl Requests {
+    /// Estimates the requests of a workload.
+    pub fn of(work: &Workload) -> Self {
+        let mini_batches = work.mini_batches as f64;
+        let (nodes, processes) = (f64::from(work.nodes), f64::from(work.processes));
+        let seconds = START_SECONDS + mini_batches * work.run_seconds / (nodes * processes);
+        let depth = (1.0 + (PIPE_SECONDS / work.run_seconds).floor()).min(PIPE_MAX);
+        let held = 2.0 * processes * depth;
+
+        let chunks = (mini_batches / CHUNK_MINI_BATCHES).ceil();
+        let sends = (mini_batches / BATCH).ceil() + chunks;
+        let asked = (processes * depth / 4.0).clamp(1.0, RECEIVE_MAX).min(mini_batches.max(1.0));
+        let receives =
+            (mini_batches / asked * (asked / BATCH).max(1.0)).ceil() + nodes * (seconds / POLL_SECONDS).ceil();
+
+        // A node's outcomes of one round.
+        let round = (processes / work.run_seconds * ROUND_SECONDS).clamp(1.0, (mini_batches / nodes).max(1.0));
+        let rounds = (mini_batches / round).ceil();
+        let is_inline = work.row_bytes <= INLINE_BYTES_MAX;
+        let outcome_bytes = OUTCOME_BYTES + if is_inline { work.row_bytes as f64 } else { 0.0 };
+        let messages_a_round = (round * outcome_bytes / MESSAGE_BYTES).ceil();
+        let messages = rounds * messages_a_round;
+        let result_sends = rounds * (messages_a_round / BATCH).ceil() + 1.0;
+        let deletes = rounds * (round / BATCH).ceil();
+
+        // The reducer's messages of one commit.
+        let commit = (messages / seconds * COMMIT_SECONDS).max(1.0);
+        let commits = (messages / commit).ceil().max(mini_batches * outcome_bytes / SEGMENT_BYTES);
+        let in_tens = commits * (commit / BATCH).ceil();
+        let result_receives = in_tens + (seconds / POLL_SECONDS).ceil();
+
+        let bytes = work.descriptor_bytes as f64 + mini_batches * outcome_bytes;
+        // Sent and received.
+        let billed = (2.0 * bytes / BILLED_BYTES).ceil();
+        let bodies = sends + receives + result_sends + result_receives;
+
+        let log_files = nodes * (NODE_LOGS + processes * PROCESS_LOGS);
+        let log_uploads = log_files * (LOG_UPLOADS_AT_FIRST.min(seconds / LOOK_SECONDS) + seconds / LOG_SECONDS);
+        let (rows_put, rows_got) = rows(mini_batches, work.row_bytes as f64, is_inline);
+        let beats = seconds / WATCH_SECONDS;
+        let puts = rows_put
+            + chunks
+            + commits
+            + beats
+            + seconds / PROGRESS_SECONDS
+            + REPORTS * seconds / REPORT_SECONDS
+            + log_uploads;
+        // A reducer looks for cancel requests, commits of others and beats; a node for cancel requests and beats.
+        let gets = rows_got + 3.0 * seconds / PROGRESS_SECONDS + 2.0 * nodes * seconds / WATCH_SECONDS + commits;
+        let whole = |number: f64| number.ceil() as u64;
+        Self {
+            queue_sends: whole(sends + result_sends),
+            queue_receives: whole(receives + result_receives),
+            queue_deletes: whole(deletes + in_tens),
+            queue_extensions: whole(nodes * (seconds / HEARTBEAT_SECONDS).floor() * (held / BATCH).ceil()),
+            queue_billed_extra: whole((billed - bodies).max(0.0)),
+            // Job, column types, plan, markers, snapshots, final file, result; and the first look-ups of each role.
+            puts: whole(puts) + 10,
+            gets: whole(gets) + 20 + 5 * u64::from(work.nodes) + work.input_gets,
+            lists: whole(seconds / LOOK_SECONDS) + 2 + work.input_lists,
+        }
+    }
+
+    /// Returns the number of requests to SQS.
+    pub fn queue_calls(&self) -> u64 {
+        self.queue_sends + self.queue_receives + self.queue_deletes + self.queue_extensions
+    }
+}
+
+/// Returns the PUT and GET requests that turn rows into parts and the final file.
+fn rows(mini_batches: f64, row_bytes: f64, is_inline: bool) -> (f64, f64) {
+    let bytes = mini_batches * row_bytes;
+    let upload = UPLOAD_BYTES.max(bytes / UPLOADS_MAX);
+    let uploads = (bytes / upload).ceil();
+    if is_inline {
+        return (uploads, 0.0);
+    }
+    if row_bytes >= UPLOAD_BYTES_MIN.max(bytes / UPLOADS_MAX) {
+        let copies = (row_bytes / COPY_BYTES).ceil();
+        return (mini_batches * (1.0 + copies), 0.0);
+    }
+    (mini_batches + uploads, mini_batches)
+}
+
+/// The estimated requests of a job, and what they depend on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// The work.
+    pub workload: Workload,
+    /// The requests.
+    pub requests: Requests,
+    /// Prices of requests.
+    pub prices: Prices,
+}
+
+/// What the plan does not say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Assumptions {
+    /// Mean time of one run.
+    pub run_seconds: f64,
+    /// Mean size of the rows of one mini-batch.
+    pub row_bytes: u64,
+    /// Nodes, unless the job says it.
+    pub nodes: u32,
+    /// Python processes on each node, unless the job says it.
+    pub processes: u32,
+    /// Prices of requests.
+    pub prices: Prices,
+}
+
+impl Cost {
+    /// Estimates the requests of a planned job, and their cost.
+    pub fn of(spec: &JobSpec, totals: &PlanComplete, descriptor_bytes: u64, assumed: &Assumptions) -> Self {
+        let in_a_store = |kind: InputKind| {
+            let is_there = |input: &&Input| input.kind == kind && input.paths.iter().any(ItemPath::is_url);
+            spec.inputs.iter().filter(is_there).count() as u64
+        };
+        let (files, tables) = (in_a_store(InputKind::File), in_a_store(InputKind::Tabular));
+        let input_gets = match (files, tables) {
+            (0, 0) => 0,
+            (_, 0) => totals.files,
+            // In addition to blocks: the beginning or the footer of each file, for planning and for reading.
+            (_, tables) => totals.mini_batches + 2 * totals.files + tables * TABLE_GETS,
+        };
+        let workload = Workload {
+            mini_batches: totals.mini_batches,
+            descriptor_bytes,
+            nodes: spec.node_count.unwrap_or(assumed.nodes),
+            processes: spec.process_count_per_node.unwrap_or(assumed.processes),
+            run_seconds: assumed.run_seconds,
+            row_bytes: assumed.row_bytes,
+            input_gets,
+            input_lists: match files + tables {
+                0 => 0,
+                // The last page of each input may be short.
+                inputs => totals.files.div_ceil(LISTED) + inputs,
+            },
+        };
+        Self { requests: Requests::of(&workload), workload, prices: assumed.prices }
+    }
+
+    /// Returns the cost in US dollars of SQS and of S3.
+    pub fn dollars(&self) -> (f64, f64) {
+        let requests = &self.requests;
+        let queue = (requests.queue_calls() + requests.queue_billed_extra) as f64 / 1e6 * self.prices.sqs_million;
+        let store = (requests.puts + requests.lists) as f64 / 1e3 * self.prices.put_thousand;
+        (queue, store + requests.gets as f64 / 1e3 * self.prices.get_thousand)
+    }
+
+    /// Returns the cost in US dollars of a million mini-batches like these.
+    pub fn dollars_per_million(&self) -> f64 {
+        let (queue, store) = self.dollars();
+        (queue + store) * 1e6 / (self.workload.mini_batches.max(1) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(mini_batches: u64, run_seconds: f64, processes: u32) -> Workload {
+        Workload {
+            mini_batches,
+            descriptor_bytes: mini_batches * 200,
+            nodes: 1,
+            processes,
+            run_seconds,
+            row_bytes: 1024,
+            input_gets: 0,
+            input_lists: 0,
+        }
+    }
+
+    fn cost(workload: Workload) -> Cost {
+        Cost { requests: Requests::of(&workload), workload, prices: LIST_PRICES }
+    }
+
+    #[test]
+    fn quick_runs_share_requests_and_slow_ones_do_not() {
+        let quick = Requests::of(&workload(10_000, 0.001, 2));
+        assert!((3_000..4_000).contains(&quick.queue_calls()), "{quick:?}");
+        assert!(quick.puts < 600 && quick.gets < 1_500 && quick.lists < 100, "{quick:?}");
+        let slow = Requests::of(&workload(10_000, 10.0, 2));
+        // Descriptors and results are received, announced and deleted one by one.
+        assert!((50_000..60_000).contains(&(slow.queue_calls() - slow.queue_extensions)), "{slow:?}");
+    }
+
+    #[test]
+    fn million_mini_batches_cost_less_than_half_a_dollar() {
+        let cost = cost(workload(1_000_000, 0.001, 8));
+        // Three requests for ten mini-batches, and those above 64 KiB.
+        let (queue, store) = cost.dollars();
+        assert!((0.15..0.40).contains(&(queue + store)), "{cost:?}");
+        assert_eq!(cost.dollars_per_million(), queue + store);
+    }
+
+    #[test]
+    fn large_rows_are_written_and_read_once_each() {
+        let of = |row_bytes| cost(Workload { row_bytes, ..workload(10_000, 1.0, 8) });
+        let (inline, small) = (of(INLINE_BYTES_MAX), of(INLINE_BYTES_MAX + 1));
+        assert!(small.requests.puts > inline.requests.puts + 5_000, "{small:?}");
+        assert!(small.requests.gets > inline.requests.gets + 5_000, "{small:?}");
+        // From 5 MiB on the store copies a part itself, instead of a download and an upload in pieces of 8 MiB.
+        let of = |row_bytes| cost(Workload { row_bytes, ..workload(1_000, 1.0, 8) }).requests;
+        let (read, copied) = (of(4 << 20), of(6 << 20));
+        assert_eq!((read.gets - copied.gets, copied.puts - read.puts), (1_000, 500));
+    }
+
+    #[test]
+    fn reads_of_inputs_in_a_store_are_counted() {
+        let work = workload(10_000, 1.0, 8);
+        let (near, far) = (cost(work), cost(Workload { input_gets: 10_000, input_lists: 10, ..work }));
+        assert_eq!(far.requests.gets - near.requests.gets, 10_000);
+        assert_eq!(far.requests.lists - near.requests.lists, 10);
+        let difference = far.dollars().1 - near.dollars().1;
+        assert!((difference - (10.0 * 0.0004 + 0.01 * 0.005)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn more_work_never_needs_fewer_requests() {
+        for run_seconds in [0.0005, 0.05, 5.0] {
+            let calls =
+                [1, 100, 10_000, 1_000_000].map(|count| Requests::of(&workload(count, run_seconds, 4)).queue_calls());
+            assert!(calls.is_sorted(), "{calls:?}");
+        }
+    }
+}

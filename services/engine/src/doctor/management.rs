@@ -1,0 +1,189 @@
+//! RabbitMQ's management API, and `rabbitmqctl` if it is installed, for facts that AMQP does not provide.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use serde_json::Value;
+use url::Url;
+
+/// Port of the API, beside the broker.
+const PORT: u16 = 15672;
+const PORT_TLS: u16 = 15671;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The API of one broker.
+#[derive(Clone)]
+pub struct Management {
+    client: reqwest::Client,
+    base: Url,
+    user: String,
+    password: String,
+    vhost: String,
+}
+
+/// A queue, as the API describes it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct QueueFacts {
+    /// `quorum`, `classic` or `stream`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The arguments of its declaration.
+    pub arguments: serde_json::Map<String, Value>,
+    /// The settings of policies.
+    pub effective_policy_definition: Option<serde_json::Map<String, Value>>,
+}
+
+impl QueueFacts {
+    /// Whether it is a quorum queue, which counts deliveries.
+    pub fn is_quorum(&self) -> bool {
+        self.kind == "quorum"
+    }
+
+    /// Returns the setting `name` of a policy, else the argument `x-name`.
+    pub fn setting(&self, name: &str) -> Option<&Value> {
+        let policy = self.effective_policy_definition.as_ref().and_then(|policy| policy.get(name));
+        policy.or_else(|| self.arguments.get(&format!("x-{name}")))
+    }
+
+    /// Returns a setting in milliseconds.
+    pub fn time(&self, name: &str) -> Option<Duration> {
+        self.setting(name).and_then(Value::as_u64).map(Duration::from_millis)
+    }
+}
+
+impl Management {
+    /// Connects to the API at `address`, by default at its usual port on the broker's host.
+    pub fn new(broker: &Url, address: Option<&str>) -> Result<Self, String> {
+        let base = match address {
+            Some(address) => Url::parse(address).map_err(|error| format!("{address:?} is not a URL: {error}"))?,
+            None => {
+                let (scheme, port) = if broker.scheme() == "amqps" { ("https", PORT_TLS) } else { ("http", PORT) };
+                let host = broker.host_str().unwrap_or("localhost");
+                Url::parse(&format!("{scheme}://{host}:{port}")).map_err(|error| error.to_string())?
+            }
+        };
+        let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let (user, password) = match broker.username() {
+            "" => ("guest".to_owned(), "guest".to_owned()),
+            user => (decoded(user), decoded(broker.password().unwrap_or_default())),
+        };
+        let vhost = match broker.path().trim_start_matches('/') {
+            "" => "/".to_owned(),
+            vhost => decoded(vhost),
+        };
+        let client = reqwest::Client::builder().timeout(PATIENCE).build().map_err(|error| said(&error))?;
+        Ok(Self { client, base, user, password, vhost })
+    }
+
+    /// Returns the version of the broker.
+    pub async fn version(&self) -> Result<String, String> {
+        #[derive(Deserialize)]
+        struct Overview {
+            rabbitmq_version: String,
+        }
+        self.get(&["overview"]).await?.ok_or("the management API has no overview").map_err(str::to_owned).and_then(
+            |bytes| {
+                let overview: Overview = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+                Ok(overview.rabbitmq_version)
+            },
+        )
+    }
+
+    /// Returns a queue, if it exists.
+    pub async fn queue(&self, name: &str) -> Result<Option<QueueFacts>, String> {
+        match self.get(&["queues", &self.vhost, name]).await? {
+            Some(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| error.to_string()),
+            None => Ok(None),
+        }
+    }
+
+    async fn get(&self, path: &[&str]) -> Result<Option<Vec<u8>>, String> {
+        let mut url = self.base.clone();
+        url.path_segments_mut()
+            .map_err(|()| "the management address has no path")?
+            .pop_if_empty()
+            .push("api")
+            .extend(path);
+        let answer = self.client.get(url).basic_auth(&self.user, Some(&self.password)).send().await;
+        let answer = answer.map_err(|error| format!("{} does not answer: {}", self.base, said(&error)))?;
+        match answer.status().as_u16() {
+            200 => answer.bytes().await.map(|bytes| Some(bytes.to_vec())).map_err(|error| said(&error)),
+            404 => Ok(None),
+            401 | 403 => Err(format!("{} rejects user {}; give this user the tag `monitoring`", self.base, self.user)),
+            status => Err(format!("{} answers {status}", self.base)),
+        }
+    }
+}
+
+/// Asks `rabbitmqctl` for the server's own consumer timeout, if possible.
+pub async fn consumer_timeout_by_ctl() -> Option<ServerTimeout> {
+    let eval = tokio::process::Command::new("rabbitmqctl")
+        .args(["-q", "eval", "application:get_env(rabbit, consumer_timeout)."])
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(PATIENCE, eval).await.ok()?.ok()?;
+    parse_timeout(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// How long the server lets a consumer hold a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerTimeout {
+    /// Without a limit.
+    Off,
+    /// Up to this time.
+    After(Duration),
+}
+
+fn parse_timeout(said: &str) -> Option<ServerTimeout> {
+    let value = said.trim();
+    if value == "undefined" || value == "{ok,undefined}" {
+        return Some(ServerTimeout::Off);
+    }
+    let milliseconds = value.strip_prefix("{ok,")?.strip_suffix('}')?.trim().parse().ok()?;
+    Some(ServerTimeout::After(Duration::from_millis(milliseconds)))
+}
+
+/// Returns the deepest cause, which never repeats the address.
+fn said(error: &(dyn std::error::Error + 'static)) -> String {
+    storage::deepest_cause(error).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn management(broker: &str) -> Management {
+        Management::new(&Url::parse(broker).expect("a URL"), None).expect("a place")
+    }
+
+    #[test]
+    fn default_address_is_on_the_host_of_the_broker() {
+        let plain = management("amqp://host/");
+        assert_eq!((plain.base.as_str(), plain.vhost.as_str()), ("http://host:15672/", "/"));
+        let tls = management("amqps://us%40er:p%2Bw+x@host:1/a%2Fb");
+        assert_eq!(tls.base.as_str(), "https://host:15671/");
+        assert_eq!((&*tls.user, &*tls.password, &*tls.vhost), ("us@er", "p+w+x", "a/b"));
+    }
+
+    #[test]
+    fn answer_of_rabbitmqctl_is_parsed() {
+        assert_eq!(parse_timeout("{ok,1800000}\n"), Some(ServerTimeout::After(Duration::from_secs(1800))));
+        assert_eq!(parse_timeout("undefined\n"), Some(ServerTimeout::Off));
+        assert_eq!(parse_timeout("Error: unable to connect"), None);
+    }
+
+    #[test]
+    fn policy_takes_precedence_over_argument() {
+        let facts: QueueFacts = serde_json::from_str(
+            r#"{"type":"quorum","arguments":{"x-delivery-limit":5,"x-consumer-timeout":60000},
+                "effective_policy_definition":{"delivery-limit":50}}"#,
+        )
+        .expect("valid");
+        assert_eq!(facts.setting("delivery-limit").and_then(Value::as_u64), Some(50));
+        assert_eq!(facts.time("consumer-timeout"), Some(Duration::from_secs(60)));
+    }
+}

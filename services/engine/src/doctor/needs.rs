@@ -1,0 +1,45 @@
+//! The needs of jobs from a queue, in numbers.
+
+use std::time::Duration;
+
+use protocol::JobSpec;
+
+/// The default of jobs.
+const LOST_DELIVERY_MAX: u32 = 10;
+/// The agent acts before the queue does.
+const MARGIN: Duration = Duration::from_secs(60);
+
+/// Requirements for the queues.
+#[derive(Clone, Debug)]
+pub struct Needs {
+    /// Longest time from delivery to acknowledgement; `None`: unknown without a job.
+    pub held: Option<Duration>,
+    /// Deliveries of one message that must be possible.
+    pub deliveries: u32,
+    /// How long a message must be kept.
+    pub retention: Duration,
+}
+
+impl Needs {
+    /// Returns the needs of one job, or of any job.
+    pub fn new(spec: Option<&JobSpec>, job_length: Duration) -> Self {
+        let held = spec.map(|spec| {
+            // A mini-batch may wait for the one before it.
+            let one = spec.run_invocation_timeout_seconds + spec.task_overhead_timeout_seconds;
+            Duration::from_secs(2 * one) + MARGIN
+        });
+        let lost = spec.map_or(LOST_DELIVERY_MAX, |spec| spec.lost_delivery_max);
+        Self { held, deliveries: lost + 1, retention: job_length.max(held.unwrap_or_default()) }
+    }
+}
+
+/// Returns a time in a suitable unit.
+pub fn shown(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds.div_ceil(60)),
+        7200..172_800 => format!("{} h", seconds.div_ceil(3600)),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}

@@ -1,0 +1,284 @@
+//! Checks RabbitMQ: type of the queues, limits, dead letters, and how long a consumer may hold a message.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use url::Url;
+
+use super::management::{Management, QueueFacts, ServerTimeout, consumer_timeout_by_ctl};
+use super::needs::{Needs, shown};
+use super::traffic;
+use super::{CheckState, Report};
+use crate::remedy::Remedy;
+use crate::targets::{QueueAddress, Role, Target};
+
+/// The server's default consumer timeout.
+const CONSUMER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
+/// The first release in which a queue can have a consumer timeout of its own.
+const OWN_TIMEOUT_SINCE: (u32, u32) = (3, 12);
+/// The first release in which a quorum queue has a delivery limit by default.
+const LIMITED_SINCE: u32 = 4;
+const DELIVERY_LIMIT_DEFAULT: u64 = 20;
+
+/// Checks the queues of a target.
+pub async fn check(
+    target: &Target,
+    address: &QueueAddress,
+    broker: &Url,
+    create: bool,
+    needs: &Needs,
+    report: &mut Report,
+) {
+    let management = Management::new(broker, target.management.as_deref());
+    let known = match management {
+        Ok(management) => management.version().await.map(|version| (management, version)),
+        Err(reason) => Err(reason),
+    };
+    let known = match known {
+        Ok((management, version)) => {
+            report.ok("broker", format!("RabbitMQ {version}"));
+            Some((management, version))
+        }
+        Err(reason) => {
+            let message = format!(
+                "{reason}; without the management API, type and limits of the queues are unknown (the key `management` of \
+                 the target names another address)"
+            );
+            report.not_checked("broker", message);
+            None
+        }
+    };
+    let mut tasks = QueueFacts::default();
+    for role in [Role::Tasks, Role::Results, Role::DeadLetters] {
+        let name = address.name(role);
+        let check = format!("queue {name}");
+        let mut facts = None;
+        if let Some((management, version)) = &known {
+            match management.queue(&name).await {
+                Ok(Some(found)) if !found.is_quorum() => {
+                    let remedy = Remedy::CreateQueues(target.reference());
+                    report.add(format!("{check}, type"), CheckState::Failed, not_quorum(&found), remedy);
+                    continue;
+                }
+                Ok(Some(found)) => {
+                    judge(role, address, &found, version, needs, report);
+                    facts = Some(found);
+                }
+                Ok(None) if !create => {
+                    let remedy = Remedy::CreateQueues(target.reference());
+                    report.add(check, CheckState::Failed, "it does not exist", remedy);
+                    continue;
+                }
+                Ok(None) => {}
+                Err(reason) => report.not_checked(check.clone(), reason),
+            }
+        }
+        match target.open_queue(role).await {
+            Ok(queue) => {
+                if let (None, Some((management, version))) = (&facts, &known) {
+                    report.ok(check.clone(), "created");
+                    match management.queue(&name).await {
+                        Ok(Some(found)) => {
+                            judge(role, address, &found, version, needs, report);
+                            facts = Some(found);
+                        }
+                        Ok(None) => report.not_checked(check, "the management API does not list it yet"),
+                        Err(reason) => report.not_checked(check, reason),
+                    }
+                }
+                traffic::check(role, &name, &*queue, report).await;
+            }
+            Err(error) => report.failed_with(check, &error),
+        }
+        if role == Role::Tasks {
+            tasks = facts.unwrap_or_default();
+        }
+    }
+    let version = known.map_or_else(String::new, |(_, version)| version);
+    judge_timeout(&tasks, &version, consumer_timeout_by_ctl().await, target.lease, needs, report);
+}
+
+fn not_quorum(facts: &QueueFacts) -> String {
+    format!(
+        "it is a {} queue, which counts no deliveries and loses messages with its server; delete it, then create a quorum \
+         queue",
+        facts.kind
+    )
+}
+
+/// Judges limits and policies of a quorum queue.
+fn judge(role: Role, address: &QueueAddress, facts: &QueueFacts, version: &str, needs: &Needs, report: &mut Report) {
+    let name = address.name(role);
+    let check = |what: &str| format!("queue {name}, {what}");
+    report.ok(check("type"), "quorum");
+    if role == Role::DeadLetters {
+        return;
+    }
+    let default = (release(version).0 >= LIMITED_SINCE).then_some(DELIVERY_LIMIT_DEFAULT);
+    // A negative limit means no limit.
+    let limit = facts.setting("delivery-limit").map_or(default, Value::as_u64);
+    let needed = u64::from(needs.deliveries);
+    match limit {
+        Some(limit) if limit < needed => report.failed(
+            check("delivery limit"),
+            format!(
+                "the broker removes a message after {limit} deliveries, and a job allows {needed}, so its mini-batch would \
+                 never end; raise `delivery-limit` above {needed}"
+            ),
+        ),
+        Some(limit) => report.ok(check("delivery limit"), format!("{limit} deliveries; jobs need {needed}")),
+        None => report.ok(check("delivery limit"), "none"),
+    }
+    let dead_letters = address.name(Role::DeadLetters);
+    match facts.setting("dead-letter-routing-key").and_then(Value::as_str) {
+        Some(to) if to == dead_letters => report.ok(check("dead letters"), format!("go to {to}")),
+        Some(to) => report.warning(check("dead letters"), format!("go to {to}, but only {dead_letters} is read")),
+        None => report.warning(
+            check("dead letters"),
+            format!(
+                "the broker drops the messages that it removes; set dead-letter-exchange to \"\" and \
+                 dead-letter-routing-key to {dead_letters}"
+            ),
+        ),
+    }
+    match facts.time("message-ttl") {
+        Some(kept) if kept < needs.retention => report.failed(
+            check("retention"),
+            format!(
+                "the broker drops messages after {}, and a job may take {}; raise `message-ttl`, or remove it",
+                shown(kept),
+                shown(needs.retention)
+            ),
+        ),
+        Some(kept) => report.ok(check("retention"), shown(kept)),
+        None => report.ok(check("retention"), "unlimited"),
+    }
+    if let Some(length) = facts.setting("max-length").or_else(|| facts.setting("max-length-bytes")) {
+        let message =
+            format!("its length is limited ({length}), and the broker drops what exceeds it; remove the limit");
+        report.failed(check("length"), message);
+    }
+}
+
+/// Judges how long a consumer may hold a message before the broker closes its connection.
+fn judge_timeout(
+    facts: &QueueFacts,
+    version: &str,
+    server: Option<ServerTimeout>,
+    lease: Option<Duration>,
+    needs: &Needs,
+    report: &mut Report,
+) {
+    let check = "consumer timeout";
+    let own = facts.time("consumer-timeout").filter(|_| release(version) >= OWN_TIMEOUT_SINCE);
+    let (timeout, source) = match (own, server, lease) {
+        (Some(own), _, _) => (own, "of the task queue"),
+        (None, Some(ServerTimeout::Off), _) => return report.ok(check, "none, by rabbitmqctl"),
+        (None, Some(ServerTimeout::After(timeout)), _) => (timeout, "of the server, by rabbitmqctl"),
+        (None, None, Some(lease)) => (lease, "by lease_seconds of the target; the server's own value is unknown"),
+        (None, None, None) => (CONSUMER_TIMEOUT_DEFAULT, "if the server has its default; its own value is unknown"),
+    };
+    if let Some(lease) = lease.filter(|lease| *lease > timeout) {
+        let message = format!(
+            "{} {source}, and lease_seconds of the target is {}; lower the latter, or raise the timeout",
+            shown(timeout),
+            lease.as_secs()
+        );
+        return report.failed(check, message);
+    }
+    let Some(held) = needs.held else {
+        let message = format!("{} {source}", shown(timeout));
+        return report.add(check, CheckState::Ok, message, Remedy::CheckForJob);
+    };
+    if held < timeout {
+        return report
+            .ok(check, format!("{} {source}; the job holds a message for {} at most", shown(timeout), shown(held)));
+    }
+    let milliseconds = held.as_millis();
+    let fix = match release(version) >= OWN_TIMEOUT_SINCE {
+        true => format!("set a policy `consumer-timeout` of {milliseconds} on the task queue"),
+        false => format!("set `consumer_timeout = {milliseconds}` in the server's rabbitmq.conf"),
+    };
+    let message = format!(
+        "{} {source}, and the job may hold a message for {}, so the broker would close the connection and redeliver \
+         everything; {fix}",
+        shown(timeout),
+        shown(held)
+    );
+    if own.is_none() && server.is_none() { report.warning(check, message) } else { report.failed(check, message) }
+}
+
+/// Returns major and minor number; 0.0 if they are unknown.
+fn release(version: &str) -> (u32, u32) {
+    let mut numbers = version.split('.').map_while(|number| number.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn facts(json: &str) -> QueueFacts {
+        serde_json::from_str(json).expect("valid")
+    }
+
+    fn needs(held_seconds: Option<u64>) -> Needs {
+        Needs { held: held_seconds.map(Duration::from_secs), deliveries: 11, retention: Duration::from_secs(24 * 3600) }
+    }
+
+    fn judged(json: &str, version: &str) -> Vec<(String, CheckState)> {
+        let address = QueueAddress::parse("amqp://host/?prefix=p", Path::new("/")).expect("valid");
+        let mut report = Report::silent();
+        judge(Role::Tasks, &address, &facts(json), version, &needs(None), &mut report);
+        report.states()
+    }
+
+    fn timeout(json: &str, version: &str, server: Option<ServerTimeout>, held_seconds: u64) -> CheckState {
+        let mut report = Report::silent();
+        judge_timeout(&facts(json), version, server, None, &needs(Some(held_seconds)), &mut report);
+        report.states()[0].1
+    }
+
+    fn state(states: &[(String, CheckState)], what: &str) -> CheckState {
+        states.iter().find(|(check, _)| check.ends_with(what)).unwrap_or_else(|| panic!("no {what}: {states:?}")).1
+    }
+
+    #[test]
+    fn limits_and_policies_are_judged() {
+        let plain = judged(r#"{"type":"quorum"}"#, "3.10.8");
+        assert_eq!(state(&plain, "delivery limit"), CheckState::Ok, "no limit");
+        assert_eq!(state(&plain, "dead letters"), CheckState::Warning);
+        let good =
+            r#"{"type":"quorum","arguments":{"x-delivery-limit":50,"x-dead-letter-routing-key":"p-dead-letters"}}"#;
+        assert!(judged(good, "4.1.0").iter().all(|(_, state)| *state == CheckState::Ok));
+        let limited = r#"{"type":"quorum","arguments":{"x-delivery-limit":5,"x-message-ttl":1000,"x-max-length":9}}"#;
+        let limited = judged(limited, "3.10.8");
+        for what in ["delivery limit", "retention", "length"] {
+            assert_eq!(state(&limited, what), CheckState::Failed, "{what}");
+        }
+        // 20 by default, which is enough for the 11 of most jobs; a negative limit means no limit.
+        assert_eq!(state(&judged(r#"{"type":"quorum"}"#, "4.0.2"), "delivery limit"), CheckState::Ok);
+        let off = r#"{"type":"quorum","arguments":{"x-delivery-limit":-1}}"#;
+        assert_eq!(state(&judged(off, "4.0.2"), "delivery limit"), CheckState::Ok);
+    }
+
+    #[test]
+    fn consumer_timeout_is_compared_with_the_job() {
+        let hour = Some(ServerTimeout::After(Duration::from_secs(3600)));
+        assert_eq!(timeout("{}", "3.10.8", None, 600), CheckState::Ok);
+        assert_eq!(timeout("{}", "3.10.8", None, 3600), CheckState::Warning, "the server may have another timeout");
+        assert_eq!(timeout("{}", "3.10.8", hour, 4000), CheckState::Failed);
+        assert_eq!(timeout("{}", "3.10.8", hour, 3000), CheckState::Ok);
+        assert_eq!(timeout("{}", "3.10.8", Some(ServerTimeout::Off), 400_000), CheckState::Ok);
+        for (lease_hours, state) in [(1, CheckState::Ok), (2, CheckState::Failed)] {
+            let (mut report, lease) = (Report::silent(), Some(Duration::from_secs(lease_hours * 3600)));
+            judge_timeout(&facts("{}"), "3.10.8", hour, lease, &needs(None), &mut report);
+            assert_eq!(report.states()[0].1, state, "a lease of {lease_hours} hours");
+        }
+        let own = r#"{"type":"quorum","arguments":{"x-consumer-timeout":7200000}}"#;
+        assert_eq!(timeout(own, "3.13.1", hour, 7000), CheckState::Ok, "the queue's own timeout takes precedence");
+        assert_eq!(timeout(own, "3.10.8", hour, 7000), CheckState::Failed, "an old broker has no such timeout");
+    }
+}

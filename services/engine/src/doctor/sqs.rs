@@ -1,0 +1,161 @@
+//! Checks SQS: retention and redrive policy of the queues, and the longest lease.
+
+use std::time::Duration;
+
+use queue::{SqsAttributes, SqsQueue, SqsTarget};
+
+use super::needs::{Needs, shown};
+use super::traffic;
+use super::{CheckState, Report};
+use crate::remedy::Remedy;
+use crate::targets::{QueueAddress, Role, Target};
+
+/// SQS ends a lease after this time, even if it is extended.
+const LEASE_MAX: Duration = Duration::from_secs(12 * 3600);
+
+/// Checks the queues of a target.
+pub async fn check(
+    target: &Target,
+    address: &QueueAddress,
+    prefix: &str,
+    create: bool,
+    needs: &Needs,
+    report: &mut Report,
+) {
+    if create && let Err(error) = SqsTarget::open(target.sqs_options(prefix, true)).await {
+        return report.failed("queues", format!("{error:#}"));
+    }
+    judge_lease(needs, report);
+    for role in [Role::Tasks, Role::Results, Role::DeadLetters] {
+        let name = address.name(role);
+        let queue = match SqsQueue::open(target.sqs_options(&name, false)).await {
+            Ok(queue) => queue,
+            Err(error) => {
+                let remedy = Remedy::CreateQueues(target.reference());
+                report.add(format!("queue {name}"), CheckState::Failed, format!("{error:#}"), remedy);
+                continue;
+            }
+        };
+        match queue.attributes().await {
+            Ok(attributes) => judge(role, address, &attributes, needs, report),
+            Err(error) => report.not_checked(format!("queue {name}, attributes"), format!("{error:#}")),
+        }
+        traffic::check(role, &name, &queue, report).await;
+    }
+}
+
+fn judge_lease(needs: &Needs, report: &mut Report) {
+    let check = "lease";
+    match needs.held {
+        Some(held) if held > LEASE_MAX => report.failed(
+            check,
+            format!(
+                "the job may hold a message for {}, and SQS allows {}; lower run_invocation_timeout and make \
+                 mini-batches smaller, or use RabbitMQ",
+                shown(held),
+                shown(LEASE_MAX)
+            ),
+        ),
+        Some(held) => {
+            report.ok(check, format!("{}; the job holds a message for {} at most", shown(LEASE_MAX), shown(held)));
+        }
+        None => {
+            report.add(check, CheckState::Ok, shown(LEASE_MAX), Remedy::CheckForJob);
+        }
+    }
+}
+
+/// Judges retention and redrive policy of a queue.
+fn judge(role: Role, address: &QueueAddress, attributes: &SqsAttributes, needs: &Needs, report: &mut Report) {
+    let check = |what: &str| format!("queue {}, {what}", address.name(role));
+    let kept = attributes.retention;
+    if kept < needs.retention {
+        let message = format!(
+            "SQS drops messages after {}, and a job may take {}; raise MessageRetentionPeriod (14 days at most)",
+            shown(kept),
+            shown(needs.retention)
+        );
+        report.failed(check("retention"), message);
+    } else {
+        report.ok(check("retention"), shown(kept));
+    }
+    if role == Role::DeadLetters {
+        return;
+    }
+    let dead_letters = address.name(Role::DeadLetters);
+    match &attributes.redrive {
+        None => report.warning(
+            check("redrive policy"),
+            format!(
+                "there is none, so a message that every worker fails to process returns until it expires; set \
+                 RedrivePolicy to {dead_letters} with a maxReceiveCount above {}",
+                needs.deliveries
+            ),
+        ),
+        Some(redrive) if redrive.receive_count_max < needs.deliveries => report.failed(
+            check("redrive policy"),
+            format!(
+                "SQS removes a message after {} receives, and a job allows {}, so its mini-batch would never end; raise \
+                 maxReceiveCount above {}",
+                redrive.receive_count_max, needs.deliveries, needs.deliveries
+            ),
+        ),
+        Some(redrive) if redrive.dead_letters_arn.rsplit(':').next() != Some(&dead_letters) => report.warning(
+            check("redrive policy"),
+            format!("dead letters go to {}, but only {dead_letters} is read", redrive.dead_letters_arn),
+        ),
+        Some(redrive) => report.ok(
+            check("redrive policy"),
+            format!("to {dead_letters} after {} receives; jobs need {}", redrive.receive_count_max, needs.deliveries),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use queue::Redrive;
+
+    use super::*;
+
+    fn judged(attributes: SqsAttributes) -> Vec<(String, CheckState)> {
+        let address = QueueAddress::parse("sqs://p", Path::new("/")).expect("valid");
+        let mut report = Report::silent();
+        let needs = Needs { held: None, deliveries: 11, retention: Duration::from_secs(24 * 3600) };
+        judge(Role::Tasks, &address, &attributes, &needs, &mut report);
+        report.states()
+    }
+
+    fn attributes(retention_hours: u64, redrive: Option<(&str, u32)>) -> SqsAttributes {
+        SqsAttributes {
+            arn: "arn:aws:sqs:us-east-1:0:p-tasks".into(),
+            retention: Duration::from_secs(retention_hours * 3600),
+            visibility: Duration::from_secs(30),
+            message_bytes_max: 256 * 1024,
+            redrive: redrive.map(|(queue, receive_count_max)| Redrive {
+                dead_letters_arn: format!("arn:aws:sqs:us-east-1:0:{queue}"),
+                receive_count_max,
+            }),
+        }
+    }
+
+    #[test]
+    fn retention_and_redrive_policy_are_judged() {
+        let states = |attributes| judged(attributes).into_iter().map(|(_, state)| state).collect::<Vec<_>>();
+        assert_eq!(states(attributes(96, Some(("p-dead-letters", 100)))), [CheckState::Ok, CheckState::Ok]);
+        assert_eq!(states(attributes(1, None)), [CheckState::Failed, CheckState::Warning]);
+        assert_eq!(states(attributes(96, Some(("p-dead-letters", 5)))), [CheckState::Ok, CheckState::Failed]);
+        assert_eq!(states(attributes(96, Some(("elsewhere", 100)))), [CheckState::Ok, CheckState::Warning]);
+    }
+
+    #[test]
+    fn lease_is_limited_to_twelve_hours() {
+        for (hours, state) in [(11, CheckState::Ok), (13, CheckState::Failed)] {
+            let mut report = Report::silent();
+            let held = Some(Duration::from_secs(hours * 3600));
+            judge_lease(&Needs { held, deliveries: 11, retention: Duration::ZERO }, &mut report);
+            assert_eq!(report.states()[0].1, state);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Checks the store: whether it exists and grants access, and the operations that jobs depend on.
+
+use storage::TargetStore;
+
+use super::Report;
+use crate::targets::Target;
+
+/// AWS rejects requests from a clock that is off by 5 to 15 minutes.
+const SKEW_SECONDS_MAX: f64 = 300.0;
+/// With a larger difference, times in logs and reports of several machines cannot be compared.
+const SKEW_SECONDS_NOTICED: f64 = 10.0;
+
+/// Checks the store of a target.
+pub async fn check(target: &Target, create: bool, report: &mut Report) {
+    let url = match target.store() {
+        Ok(url) => url,
+        Err(error) => return report.failed_with("store", &error),
+    };
+    if create {
+        match storage::create_bucket(url, target.store_options()).await {
+            Ok(true) => report.ok("store", "created its bucket"),
+            Ok(false) => {}
+            Err(error) => return report.failed("store", format!("{error:#}")),
+        }
+    }
+    let store = match storage::TargetStore::open(url, target.store_options()).await {
+        Ok(store) => store,
+        Err(error) => return report.failed("store", format!("{error:#}")),
+    };
+    report.ok("store", format!("{} answers", store.url()));
+    let probe = storage::probe(&store).await;
+    let mut writable = true;
+    for (request, result) in probe.requests {
+        let check = format!("store, {request}");
+        match result {
+            Ok(()) => report.ok(check, "allowed"),
+            Err(error) => {
+                writable &= request != "put";
+                report.failed(check, format!("{error:#}"));
+            }
+        }
+    }
+    if writable {
+        check_conditional_put(&store, report).await;
+    }
+    if let Some(seconds) = probe.clock_ahead_seconds {
+        check_clock(seconds, report);
+    }
+}
+
+async fn check_conditional_put(store: &TargetStore, report: &mut Report) {
+    let check = "store, conditional put";
+    match storage::check::conditional_create_works(store).await {
+        Ok(Ok(())) => report.ok(check, "of 16 concurrent writers of one object, one succeeded"),
+        Ok(Err(reason)) => report.failed(
+            check,
+            format!(
+                "{reason}; reducers commit results with such puts, and without them two reducers would overwrite each \
+                 other's results; use a store that supports them (AWS S3, MinIO, Google Cloud, Azure), without a proxy \
+                 that drops the header"
+            ),
+        ),
+        Err(error) => report.failed(check, format!("{error:#}")),
+    }
+}
+
+fn check_clock(ahead: f64, report: &mut Report) {
+    let check = "clock";
+    let where_to = if ahead < 0.0 { "behind" } else { "ahead of" };
+    let difference = ahead.abs();
+    let message = format!("the store's clock is {difference:.0} s {where_to} this machine's");
+    if difference > SKEW_SECONDS_MAX {
+        report.failed(
+            check,
+            format!("{message}, so the store may reject signed requests; set this machine's clock (NTP)"),
+        );
+    } else if difference > SKEW_SECONDS_NOTICED {
+        report
+            .warning(check, format!("{message}, so times of several machines cannot be compared; set the clock (NTP)"));
+    } else {
+        report.ok(check, "this machine and the store agree");
+    }
+}

@@ -1,0 +1,340 @@
+//! One job in one process tree: partitioner, agents and reducer, wired to the job's own queues and folder.
+//!
+//! The roles do not depend on each other. They share two queues and a store, as they would across machines. This file
+//! starts them, and stops them in the order that loses nothing: agents first, so that they announce their results, then the
+//! reducer, which commits them. When all work is done, agents end while the reducer writes the final file.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use partitioner::{Inputs, Partitioner};
+use protocol::{Descriptor, Durability, JobResult, JobSpec, JobState};
+use queue::{SqliteOptions, SqliteQueue};
+use reducer::{FailJob, Reducer};
+use storage::{JobStore, disk};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use worker::{Agent, Stop, StopSender};
+
+use crate::check::Check;
+use crate::event::{Event, Events, Notice};
+use crate::home::Home;
+use crate::jobs::FoundJob;
+use crate::same_job;
+use crate::settings::Settings;
+use crate::unfinished::Unfinished;
+
+/// Lease of a delivery of a local job. The next process that locks the job releases all deliveries.
+const LEASE: Duration = Duration::from_secs(24 * 3600);
+
+/// A job that this process has locked and is about to run.
+#[derive(Debug)]
+pub struct Execution<'a> {
+    /// The job's objects; the specification has been written.
+    pub store: JobStore,
+    /// Its specification.
+    pub spec: JobSpec,
+    /// Listings of its inputs that a check has begun.
+    pub listings: Inputs,
+    /// It continues an earlier run.
+    pub resumed: bool,
+    /// It had ended; its failed mini-batches run again.
+    pub reopened: bool,
+    /// Folders of the machine.
+    pub home: &'a Home,
+    /// How the engine works on this machine.
+    pub settings: &'a Settings,
+    /// The check of the script, which goes on while queues and reducer are opened.
+    pub check: Option<Check>,
+    /// Says why a new job does not continue or reuse an earlier one, once its script has passed the check.
+    pub new_job: Option<Box<Notice>>,
+}
+
+/// Name of the first agent; the others count from here.
+const FIRST_NODE: &str = "0";
+
+/// Stops a job that this process runs.
+#[derive(Clone, Debug, Default)]
+pub struct StopRequest {
+    /// Stops it in an orderly way: running mini-batches may end, the others are kept for later.
+    pub cancel: CancellationToken,
+    /// Stops it at once. Only after `cancel`.
+    pub kill: CancellationToken,
+}
+
+impl Execution<'_> {
+    /// Runs the job to its end, or until it is stopped. Fails with [`Error::Invalid`](crate::Error::Invalid) before anything
+    /// starts if the script does not pass its check.
+    pub async fn run(mut self, stop_request: &StopRequest, events: &Events) -> Result<JobResult> {
+        let StopRequest { cancel, kill } = stop_request;
+        let folder = self.store.folder().context("a local job has a folder")?.to_owned();
+        self.store = self.store.with_durability(self.spec.durability)?;
+        // First, because the writes below change the time at which the job last ran.
+        let changed = match self.resumed {
+            true => same_job::changed(&folder, &self.spec, &self.settings.models()),
+            false => None,
+        };
+        if self.resumed && self.store.remove_damaged_result().await? {
+            events.notice(Notice::DamagedResult);
+        }
+        let tasks = open_queue(folder.join("tasks.db"), self.spec.durability)?;
+        let results = open_queue(folder.join("results.db"), self.spec.durability)?;
+        // This process holds the lock of the job, so every earlier consumer is gone.
+        results.release_all().await.context("take over the result queue")?;
+
+        let gpu_count = self.settings.gpu_count.unwrap_or_else(worker::count_by_driver);
+        let process_count =
+            self.spec.process_count_per_node.unwrap_or_else(|| worker::default_process_count(gpu_count));
+        let options = reducer::Options {
+            process_count_per_node: Some(process_count),
+            crash: Arc::new(crate::crash::at),
+            ..reducer::Options::default()
+        };
+        let mut reducer = Reducer::open(self.store.clone(), results.clone(), options).await?;
+        if let Some(notice) = changed {
+            events.notice(notice);
+            self.forget_fingerprint().await?;
+        }
+        if let Some(check) = self.check.take() {
+            tokio::select! {
+                checked = tokio::task::spawn_blocking(|| check.finish()) => {
+                    checked.context("the check panicked")??;
+                }
+                () = cancel.cancelled() => {}
+            }
+        }
+        let pending =
+            if self.resumed { self.take_over(&tasks, &mut reducer, events).await? } else { Unfinished::all() };
+        self.new_job.take().into_iter().for_each(|notice| events.notice(*notice));
+        if !self.resumed {
+            events.send(Event::Job(self.spec.job_id.clone()));
+        }
+        let progress = reducer.progress();
+        let all_ended = reducer.all_ended();
+        let fail_job = reducer.fail_job();
+
+        let spec = Arc::new(self.spec.clone());
+        let stop = StopSender::default();
+        let reduce_cancel = CancellationToken::new();
+        let mut reducing = tokio::spawn(reducer.run(reduce_cancel.clone()));
+        let partitioner = Partitioner::new((*spec).clone(), self.store.clone(), tasks.clone(), results.clone())
+            .with_inputs(self.listings.clone());
+        let planning = tokio::spawn(plan(partitioner, pending, fail_job.clone()));
+        let shown = events.progress(progress, tokio::sync::watch::channel(None).1);
+        if let Err(error) = make_output_folder(&spec) {
+            fail_job.fail(one_line(&error));
+        }
+
+        let mut agents = JoinSet::new();
+        let environment = spec.environment.clone();
+        let environments = self.home.environments();
+        let preparing = events.clone();
+        let interpreter = tokio::task::spawn_blocking(move || {
+            // The specification of a local job names its interpreter.
+            worker::interpreter(&environment, Path::new("python3"), &environments, |file, folder| {
+                preparing.notice(Notice::CreatingEnvironment { file: file.to_owned(), folder: folder.to_owned() });
+            })
+        });
+        let (stores, side_inputs) = (self.store.stores().clone(), self.home.side_inputs());
+        let mut local_spec = self.spec.clone();
+        let (waits, job_id) = (results.clone(), spec.job_id.clone());
+        let provisioning = async move {
+            let made_ready = async {
+                worker::fetch_side_inputs(&mut local_spec, &stores, &side_inputs).await?;
+                anyhow::Ok((Arc::new(local_spec), interpreter.await.context("make the environment")??))
+            };
+            worker::report_provisioning(&*waits, &job_id, FIRST_NODE, made_ready).await
+        };
+        // Agents differ in name and folder only. Interpreter and reference data follow later.
+        let agent = Agent {
+            spec: spec.clone(),
+            store: self.store.clone(),
+            tasks: tasks.clone(),
+            results: results.clone(),
+            dead_letters: None,
+            node: String::new(),
+            process_count,
+            gpu_count,
+            python: PathBuf::new(),
+            package: self.settings.package(&folder)?,
+            work_folder: folder.join("nodes"),
+            prefetch_bytes_max: self.settings.prefetch_bytes_max / u64::from(spec.node_count.unwrap_or(1)),
+            // No other process may take over a delivery, even after the laptop was suspended.
+            timing: worker::Timing { lease_step: LEASE, ..worker::Timing::default() },
+            health: telemetry::Health::default(),
+            crash: |point| crate::crash::at(point),
+        };
+        tokio::pin!(provisioning);
+        let mut starting = true;
+        let mut canceled = false;
+        let result = loop {
+            tokio::select! {
+                provisioned = &mut provisioning, if starting => {
+                    starting = false;
+                    match provisioned {
+                        Ok((local_spec, python)) => {
+                            for node in (0..spec.node_count.unwrap_or(1)).map(|node| node.to_string()) {
+                                let work_folder = agent.work_folder.join(&node);
+                                let (spec, python) = (local_spec.clone(), python.clone());
+                                let agent = Agent { spec, node, work_folder, python, ..agent.clone() };
+                                agents.spawn(agent.run(stop.subscribe()));
+                            }
+                        }
+                        Err(error) => fail_job.fail(one_line(&error)),
+                    }
+                }
+                Some(ended) = agents.join_next(), if !agents.is_empty() => {
+                    if let Err(error) = ended.context("an agent panicked").and_then(|ended| ended) {
+                        fail_job.fail(one_line(&error));
+                    }
+                    if canceled && agents.is_empty() {
+                        reduce_cancel.cancel();
+                    }
+                }
+                () = all_ended.cancelled(), if stop.current() == Stop::No => stop.raise(Stop::Finish),
+                () = cancel.cancelled(), if !canceled => {
+                    canceled = true;
+                    planning.abort();
+                    stop.raise(Stop::Drain);
+                    if agents.is_empty() {
+                        reduce_cancel.cancel();
+                    }
+                }
+                () = kill.cancelled(), if canceled && stop.current() < Stop::Kill => stop.raise(Stop::Kill),
+                reduced = &mut reducing => break reduced.context("the reducer panicked")?,
+            }
+        };
+        planning.abort();
+        let completed = result.as_ref().is_ok_and(|result| result.state == JobState::Completed);
+        stop.raise(if completed { Stop::Finish } else { Stop::Kill });
+        end_agents(&mut agents, events).await;
+        drop(shown);
+        if completed {
+            remove_queues(&folder);
+            if !self.spec.fingerprint.is_empty() && job_file::script_has_changed(&self.spec) {
+                events.notice(Notice::ChangedWhileRunning);
+                self.forget_fingerprint().await?;
+            }
+        }
+        result
+    }
+
+    /// Prevents that a later run continues or reuses a job that has mixed two versions of its script.
+    async fn forget_fingerprint(&mut self) -> Result<()> {
+        self.spec.fingerprint.clear();
+        self.store.put_spec(&self.spec).await.context("write the job")
+    }
+
+    /// Commits what an earlier run announced, and returns what must be published again.
+    async fn take_over(&self, tasks: &SqliteQueue, reducer: &mut Reducer, events: &Events) -> Result<Unfinished> {
+        let committed_before = reducer.tally().mini_batches().succeeded;
+        reducer.drain().await.context("commit what was announced")?;
+        let announced = reducer.tally().mini_batches().succeeded - committed_before;
+        if reducer.segments_repaired() > 0 {
+            events.notice(Notice::LedgerMended { segments: reducer.segments_repaired() });
+        }
+        let lost = reducer.forget_lost_rows().await.context("look for the rows of what is committed")?;
+        Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
+        let tally = reducer.tally();
+        let committed = tally.mini_batches().succeeded.saturating_sub(announced);
+        let failed = tally.mini_batches().failed;
+        if self.reopened {
+            reducer.reopen().await?;
+        }
+        let mut interrupted = HashMap::new();
+        for (body, receive_count) in tasks.in_flight().await.context("read the task queue")? {
+            if let Ok(descriptor) = serde_json::from_slice::<Descriptor>(&body) {
+                interrupted.insert(descriptor.mini_batch, descriptor.deliveries_lost + receive_count);
+            }
+        }
+        tasks.purge().await.context("clear the task queue")?;
+        let unfinished = Unfinished::new(reducer.tally(), interrupted);
+        let continuation = unfinished.explain(&self.spec, committed, announced, failed, self.reopened);
+        events.notice(Notice::Continuing(continuation));
+        Ok(unfinished)
+    }
+}
+
+/// Waits until the agents have ended. They may wait for Python processes.
+async fn end_agents(agents: &mut JoinSet<Result<()>>, events: &Events) {
+    const SILENCE_MAX: Duration = Duration::from_secs(1);
+    if timeout(SILENCE_MAX, async { while agents.join_next().await.is_some() {} }).await.is_err() {
+        events.notice(Notice::WaitingForProcesses);
+        while agents.join_next().await.is_some() {}
+    }
+}
+
+async fn plan(partitioner: Partitioner, unfinished: Unfinished, fail_job: FailJob) {
+    if let Err(error) = partitioner.resume(|mini_batch| unfinished.pending(mini_batch), |_| ()).await {
+        fail_job.fail(one_line(&error));
+    }
+}
+
+/// Creates the output folders before the script starts, because the script may write files there.
+pub fn make_output_folder(spec: &JobSpec) -> Result<()> {
+    let folders = spec.outputs.values().chain([&spec.output.folder]);
+    for folder in folders.filter(|folder| !folder.as_bytes().is_empty() && !folder.is_url()) {
+        let made = match spec.durability {
+            Durability::Process => std::fs::create_dir_all(folder.as_path()),
+            Durability::Full => disk::create_folder(folder.as_path()),
+        };
+        made.with_context(|| format!("make the output folder {}", folder.display()))?;
+    }
+    Ok(())
+}
+
+fn open_queue(path: PathBuf, durability: Durability) -> Result<Arc<SqliteQueue>> {
+    let durability = match durability {
+        Durability::Process => queue::Durability::Normal,
+        Durability::Full => queue::Durability::Full,
+    };
+    Ok(Arc::new(SqliteQueue::open(path, SqliteOptions { durability, ..SqliteOptions::default() })?))
+}
+
+/// Removes the queues of a completed job.
+fn remove_queues(folder: &std::path::Path) {
+    for queue in ["tasks", "results"] {
+        for suffix in ["db", "db-wal", "db-shm"] {
+            let _ = std::fs::remove_file(folder.join(format!("{queue}.{suffix}")));
+        }
+    }
+}
+
+pub fn one_line(error: &anyhow::Error) -> String {
+    format!("{error:#}")
+}
+
+/// Watches the job's folder for a request to cancel, which another process may write.
+pub async fn watch_for_cancel(store: JobStore, cancel: CancellationToken) {
+    const PERIOD: Duration = Duration::from_millis(500);
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        if matches!(store.cancel_requested().await, Ok(Some(_))) {
+            cancel.cancel();
+            return;
+        }
+    }
+}
+
+impl<'a> Execution<'a> {
+    /// Continues a job found on disk.
+    pub fn resume(job: FoundJob, home: &'a Home, settings: &'a Settings) -> Self {
+        let reopened = job.result.is_some();
+        let listings = Inputs::new(job.store.stores().options());
+        Self {
+            store: job.store,
+            spec: job.spec,
+            listings,
+            resumed: true,
+            reopened,
+            home,
+            settings,
+            check: None,
+            new_job: None,
+        }
+    }
+}

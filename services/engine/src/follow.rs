@@ -1,0 +1,95 @@
+//! Follows a job to its end, from storage alone: it makes no difference where its roles run.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use protocol::{JobResult, Progress};
+use reducer::Reducer;
+use storage::JobStore;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::event::{Events, Notice};
+use crate::jobs::Jobs;
+use crate::standing::Pulse;
+
+/// Between two looks at a job in a store, where every look has a price.
+pub const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Between two looks at its progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// The command fails if the store does not answer for this long.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a new job waits for its roles before a notice says so.
+const HINT_AFTER: Duration = Duration::from_secs(8);
+
+/// How following a job ends.
+#[derive(Debug)]
+pub enum Followed {
+    /// The job ended.
+    Ended(Box<JobResult>),
+    /// The caller stopped following. The job continues.
+    Stopped,
+    /// The process that ran the local job is gone.
+    Interrupted,
+}
+
+/// Reports the progress of a job, and what it waits for, until the job has ended; looks at it every `period`.
+pub async fn follow(
+    jobs: &Jobs,
+    job_id: &str,
+    period: Duration,
+    stopped: &CancellationToken,
+    events: &Events,
+) -> Result<Followed> {
+    let began = Instant::now();
+    let mut answered = Instant::now();
+    let (progress_sender, latest) = watch::channel(Reducer::no_progress());
+    let (hint_sender, latest_hint) = watch::channel(None);
+    let mut shown = None;
+    let mut hinted = false;
+    let mut pulse: Option<Pulse> = None;
+    let mut looked_at_progress: Option<Instant> = None;
+    let Some(job) = jobs.job(job_id).await? else { bail!("job {job_id} has been removed") };
+    loop {
+        let is_due = looked_at_progress.is_none_or(|at| at.elapsed() >= PROGRESS_EVERY);
+        if is_due {
+            looked_at_progress = Some(Instant::now());
+        }
+        // Before the look: a job that ends a moment later has written its result by then.
+        let is_abandoned = is_due && jobs.is_abandoned(job_id)?;
+        match look(&job.store, is_due).await {
+            Ok((Some(result), _)) => return Ok(Followed::Ended(Box::new(result))),
+            Ok((None, _)) if is_abandoned => return Ok(Followed::Interrupted),
+            Ok((None, progress)) => {
+                answered = Instant::now();
+                if let Some(progress) = &progress {
+                    pulse.get_or_insert_with(|| Pulse::new(progress)).look(progress);
+                }
+                let hint = jobs.waits(job_id, progress.as_ref(), pulse).hint.filter(|_| began.elapsed() > HINT_AFTER);
+                match progress {
+                    Some(progress) => {
+                        progress_sender.send_replace(progress);
+                        hint_sender.send_replace(hint);
+                        shown.get_or_insert_with(|| events.progress(latest.clone(), latest_hint.clone()));
+                    }
+                    None if is_due && !hinted => {
+                        hinted = hint.is_some();
+                        hint.into_iter().for_each(|hint| events.notice(Notice::Waiting(hint)));
+                    }
+                    None => {}
+                }
+            }
+            Err(error) if answered.elapsed() > PATIENCE => return Err(error.into()),
+            Err(error) => tracing::debug!("cannot look at the job, trying again: {error:#}"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(period) => {}
+            () = stopped.cancelled() => return Ok(Followed::Stopped),
+        }
+    }
+}
+
+async fn look(store: &JobStore, progress: bool) -> storage::Result<(Option<JobResult>, Option<Progress>)> {
+    let progress = if progress { store.progress().await? } else { None };
+    Ok((store.result().await?, progress))
+}

@@ -1,0 +1,379 @@
+//! The folder of local jobs, and the locks that decide which process may work on them.
+//!
+//! The folder (`~/.gristmill` by default) holds:
+//!
+//! ```text
+//! jobs/<job_id>/                one folder for each job, with its objects, queues and logs
+//! open/, index/                 which jobs there are: `Index`
+//! outputs/<digest>              names the job that writes this output file, and is locked by it
+//! removed/                      folders that are being removed
+//! environments/, side-inputs/   caches
+//! fleet/, fleet.lock            caches of the nodes of compute targets; locked by the processes that use them
+//! ```
+//!
+//! The process that runs a job holds its lock, so an unlocked job that has not ended has lost its process.
+
+use std::fs::{File, TryLockError};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use protocol::Durability;
+use storage::{JobStore, disk, snapshot};
+
+use crate::index::Index;
+use crate::job_id::sort_newest_first;
+use crate::remedy::{Fixable, Remedy};
+
+/// How long a process that only looks at a job may hold its lock.
+const LOOK_TIME: Duration = Duration::from_millis(200);
+
+/// The folder of all local jobs.
+#[derive(Clone, Debug)]
+pub struct Home {
+    folder: PathBuf,
+}
+
+/// Held by the process that runs a job, until it ends.
+#[derive(Debug)]
+pub struct JobLock {
+    _file: File,
+}
+
+/// Held by the process whose job writes an output file.
+#[derive(Debug)]
+pub struct OutputLock {
+    file: File,
+}
+
+/// Held by each process that uses the folder of the fleet, or exclusively by the one that cleans it.
+#[derive(Debug)]
+pub struct FleetLock {
+    _file: File,
+}
+
+/// The effect of a request to remove a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Removed {
+    /// The job was moved to this folder.
+    To(PathBuf),
+    /// The job runs, or has been continued, and stays.
+    Kept,
+}
+
+impl OutputLock {
+    /// Names the job, for processes that find the output locked.
+    pub fn name(&mut self, job_id: &str) -> Result<()> {
+        let named = self.file.set_len(0).and_then(|()| self.file.rewind());
+        named.and_then(|()| self.file.write_all(job_id.as_bytes())).context("name the job that writes the output")
+    }
+}
+
+impl Home {
+    /// Describes a home. Its folder need not exist yet.
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// Returns the cache of environments.
+    pub fn environments(&self) -> PathBuf {
+        self.folder.join("environments")
+    }
+
+    /// Returns the cache of checks of scripts that have passed.
+    pub fn checks(&self) -> PathBuf {
+        self.folder.join("checks")
+    }
+
+    /// Returns the cache of side inputs that are URLs.
+    pub fn side_inputs(&self) -> PathBuf {
+        self.folder.join("side-inputs")
+    }
+
+    /// Returns the folder of nodes of compute targets: shared caches and working directories.
+    pub fn fleet(&self) -> PathBuf {
+        self.folder.join("fleet")
+    }
+
+    /// Prevents the removal of caches of the fleet while this process uses them. The home must exist.
+    pub fn use_fleet(&self) -> Result<FleetLock> {
+        let file = self.fleet_lock()?;
+        file.lock_shared().context("wait for the process that removes the caches")?;
+        Ok(FleetLock { _file: file })
+    }
+
+    /// Takes the folder of the fleet, to clean it. Returns `None` if a worker of this machine uses it.
+    pub fn try_take_fleet(&self) -> Result<Option<FleetLock>> {
+        let file = self.fleet_lock()?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(FleetLock { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error).context("lock the folder of the fleet"),
+        }
+    }
+
+    fn fleet_lock(&self) -> Result<File> {
+        let path = self.folder.join("fleet.lock");
+        File::create(&path).with_context(|| format!("write {}", path.display()))
+    }
+
+    /// Returns the folder of a job.
+    pub fn job_folder(&self, job_id: &str) -> PathBuf {
+        self.folder.join("jobs").join(job_id)
+    }
+
+    /// Creates the folder, with a mark that excludes it from snapshots of scripts.
+    pub fn make(&self) -> Result<()> {
+        let made = std::fs::create_dir_all(&self.folder).and_then(|()| snapshot::mark(&self.folder));
+        let problem = || format!("make {}", self.folder.display());
+        made.map_err(|error| Fixable::caused(problem(), Remedy::SetHome, error.into()))
+    }
+
+    /// Prevents two processes from choosing or creating jobs at the same moment.
+    pub fn lock(&self) -> Result<JobLock> {
+        self.make()?;
+        let path = self.folder.join("lock");
+        let file = File::create(&path).with_context(|| format!("write {}", path.display()))?;
+        file.lock().with_context(|| format!("lock {}", path.display()))?;
+        Ok(JobLock { _file: file })
+    }
+
+    /// Returns the index of the jobs, and creates it if necessary. Only for the holder of [`lock`](Self::lock).
+    pub fn index(&self) -> Result<Index> {
+        let index = Index::new(&self.folder);
+        if !index.is_complete() {
+            let mut job_ids = self.job_ids()?;
+            sort_newest_first(&mut job_ids);
+            job_ids.reverse();
+            index.complete_with(&job_ids).context("index the jobs")?;
+        }
+        Ok(index)
+    }
+
+    /// Returns the jobs that may not have ended, in no order; with an index, they are few.
+    pub fn open_jobs(&self) -> Result<Vec<String>> {
+        let index = Index::new(&self.folder);
+        if index.is_complete() { Ok(index.open()) } else { self.job_ids() }
+    }
+
+    /// Records that a job has not ended.
+    pub fn mark_open(&self, job_id: &str) -> Result<()> {
+        Index::new(&self.folder).mark_open(job_id)
+    }
+
+    /// Records that a job has ended, if there is a result.
+    pub fn mark_ended(&self, job_id: &str) -> Result<()> {
+        match self.job_folder(job_id).join("result.json").exists() {
+            true => Index::new(&self.folder).mark_ended(job_id),
+            false => Ok(()),
+        }
+    }
+
+    /// Locks an output file for a job. `Err`: the job that writes it now, if it is known.
+    pub fn try_lock_output(&self, output: &Path) -> Result<std::result::Result<OutputLock, Option<String>>> {
+        let folder = self.folder.join("outputs");
+        std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        let digest = blake3::hash(resolved(output).as_os_str().as_bytes()).to_hex();
+        let path = folder.join(&digest[..32]);
+        loop {
+            let mut file = File::options().create(true).truncate(false).read(true).write(true).open(&path)?;
+            match file.try_lock() {
+                Ok(()) if is_at(&file, &path) => return Ok(Ok(OutputLock { file })),
+                // The file was removed in between.
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let mut job_id = String::new();
+                    let read = file.read_to_string(&mut job_id);
+                    return Ok(Err(read.ok().filter(|bytes| *bytes > 0).map(|_| job_id)));
+                }
+                Err(TryLockError::Error(error)) => {
+                    return Err(error).with_context(|| format!("lock {}", path.display()));
+                }
+            }
+        }
+    }
+
+    /// Creates the folder of a new job.
+    pub fn create_job(&self, job_id: &str, durability: Durability) -> Result<JobStore> {
+        self.mark_open(job_id)?;
+        let folder = self.job_folder(job_id);
+        let made = match durability {
+            Durability::Process => std::fs::create_dir_all(&folder),
+            Durability::Full => disk::create_folder(&folder),
+        };
+        made.with_context(|| format!("make {}", folder.display()))?;
+        Ok(JobStore::local(&folder)?.with_durability(durability)?)
+    }
+
+    /// Locks a job. Returns `None` if another process has it.
+    pub fn try_lock_job(&self, job_id: &str) -> Result<Option<JobLock>> {
+        let end = Instant::now() + LOOK_TIME;
+        loop {
+            let lock = self.try_lock(job_id, File::try_lock)?;
+            if lock.is_some() || Instant::now() >= end {
+                return Ok(lock);
+            }
+            std::thread::sleep(LOOK_TIME / 10);
+        }
+    }
+
+    /// Whether a process works on the job now.
+    pub fn is_running(&self, job_id: &str) -> Result<bool> {
+        Ok(self.try_lock(job_id, File::try_lock_shared)?.is_none())
+    }
+
+    fn try_lock(&self, job_id: &str, lock: fn(&File) -> Result<(), TryLockError>) -> Result<Option<JobLock>> {
+        let path = self.job_folder(job_id).join("lock");
+        let file = match File::options().create(true).truncate(false).write(true).open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => bail!("job {job_id} has been removed"),
+            file => file.with_context(|| format!("write {}", path.display()))?,
+        };
+        match lock(&file) {
+            // The remover holds the lock while it moves the folder away.
+            Ok(()) if !is_at(&file, &path) => bail!("job {job_id} has been removed"),
+            Ok(()) => Ok(Some(JobLock { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("lock {}", path.display())),
+        }
+    }
+
+    /// Moves a job's folder away, which removes the job for every other process; the caller removes the folder.
+    pub fn take_away(&self, job_id: &str, must_have_ended: bool) -> Result<Removed> {
+        // No job is being created or chosen now, so an unlocked job is not about to start.
+        let _turn = self.lock()?;
+        let Some(_lock) = self.try_lock_job(job_id)? else { return Ok(Removed::Kept) };
+        let folder = self.job_folder(job_id);
+        if must_have_ended && !folder.join("result.json").exists() {
+            return Ok(Removed::Kept);
+        }
+        let to = self.removed_folder()?.join(job_id);
+        std::fs::rename(&folder, &to).with_context(|| format!("move {} to {}", folder.display(), to.display()))?;
+        Ok(Removed::To(to))
+    }
+
+    /// Returns the folder of folders that are being removed.
+    pub fn removed_folder(&self) -> Result<PathBuf> {
+        let folder = self.folder.join("removed");
+        std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        Ok(folder)
+    }
+
+    /// Returns the folders that were moved away and are not yet removed.
+    pub fn removed(&self) -> Result<Vec<PathBuf>> {
+        let entries = std::fs::read_dir(self.removed_folder()?).context("read what is being removed")?;
+        Ok(entries.flatten().map(|entry| entry.path()).collect())
+    }
+
+    /// Removes the lock files of outputs that no job writes now.
+    pub fn remove_free_outputs(&self) {
+        for entry in std::fs::read_dir(self.folder.join("outputs")).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if let Ok(file) = File::open(&path)
+                && file.try_lock().is_ok()
+            {
+                let _ = std::fs::remove_file(&path);
+            }
+        }
+    }
+
+    /// Returns the names of all folders of jobs, in no order.
+    pub fn job_ids(&self) -> Result<Vec<String>> {
+        let jobs = self.folder.join("jobs");
+        let entries = match std::fs::read_dir(&jobs) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error).with_context(|| format!("read {}", jobs.display())),
+        };
+        Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
+    }
+}
+
+/// Whether the open file is still the one at this path.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let (open, found) = (file.metadata().map(identity), std::fs::metadata(path).map(identity));
+    matches!((open, found), (Ok(open), Ok(found)) if open == found)
+}
+
+/// Returns the path without symbolic links, as far as it exists.
+fn resolved(path: &Path) -> PathBuf {
+    let resolve = |ancestor: &Path| {
+        let rest = path.strip_prefix(ancestor).expect("an ancestor is a prefix");
+        ancestor.canonicalize().ok().map(|found| found.join(rest))
+    };
+    // A URL looks like a relative path.
+    let ancestors = path.ancestors().filter(|ancestor| ancestor.is_absolute());
+    ancestors.into_iter().find_map(resolve).unwrap_or_else(|| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_job_is_locked() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let home = Home::new(folder.path().join("home"));
+        home.create_job("a-20261121-100203-ab12", Durability::Process).expect("writable");
+        let lock = home.try_lock_job("a-20261121-100203-ab12").expect("writable").expect("free");
+        assert!(home.is_running("a-20261121-100203-ab12").expect("readable"));
+        drop(lock);
+        assert!(!home.is_running("a-20261121-100203-ab12").expect("readable"));
+    }
+
+    #[test]
+    fn output_has_one_lock_for_all_of_its_paths() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let home = Home::new(folder.path().join("home"));
+        let real = folder.path().join("real");
+        std::fs::create_dir(&real).expect("writable");
+        std::os::unix::fs::symlink(&real, folder.path().join("link")).expect("writable");
+        let lock = |folder: &Path| home.try_lock_output(&folder.join("out/rows.txt")).expect("writable");
+        let mut held = lock(&real).expect("free");
+        assert_eq!(lock(&real).expect_err("locked"), None);
+        held.name("a-20261121-100203-ab12").expect("writable");
+        let holder = lock(&folder.path().join("link")).expect_err("locked");
+        assert_eq!(holder.as_deref(), Some("a-20261121-100203-ab12"));
+        assert!(lock(folder.path()).is_ok(), "another file");
+        assert!(lock(Path::new("s3://bucket")).is_ok());
+        drop(held);
+        assert!(lock(&real).is_ok());
+    }
+
+    #[test]
+    fn removed_job_cannot_be_locked() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let home = Home::new(folder.path().join("home"));
+        let job_id = "a-20261121-100203-ab12";
+        home.create_job(job_id, Durability::Process).expect("writable");
+        std::thread::scope(|scope| {
+            let removing = home.try_lock_job(job_id).expect("writable").expect("free");
+            let taken = scope.spawn(|| home.try_lock_job(job_id));
+            std::thread::sleep(LOOK_TIME / 5);
+            std::fs::remove_dir_all(home.job_folder(job_id)).expect("removable");
+            drop(removing);
+            let error = taken.join().expect("no panic").expect_err("it is gone");
+            assert!(error.to_string().contains("has been removed"), "{error:#}");
+        });
+        assert!(home.try_lock_job(job_id).is_err() && home.is_running(job_id).is_err());
+    }
+
+    #[test]
+    fn looking_at_a_job_does_not_block_others() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let home = Home::new(folder.path().join("home"));
+        let job_id = "a-20261121-100203-ab12";
+        home.create_job(job_id, Durability::Process).expect("writable");
+        let looks = home.try_lock(job_id, File::try_lock_shared).expect("writable").expect("free");
+        assert!(!home.is_running(job_id).expect("readable"), "others may look as well");
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| home.try_lock_job(job_id).expect("writable"));
+            std::thread::sleep(LOOK_TIME / 5);
+            drop(looks);
+            assert!(taken.join().expect("no panic").is_some(), "a look ends soon");
+        });
+    }
+}

@@ -1,0 +1,59 @@
+//! Ids of jobs: `<name>-<yyyymmdd>-<hhmmss>-<random>`. An id holds the name and the start time of its job.
+
+use chrono::{DateTime, NaiveDateTime, Utc};
+
+/// Sorts ids by their time, and removes names that are not ids.
+pub fn sort_newest_first(ids: &mut Vec<String>) {
+    ids.retain(|id| started(id).is_some());
+    ids.sort_unstable_by(|one, other| started(other).cmp(&started(one)).then_with(|| other.cmp(one)));
+}
+
+/// Returns the name of the job with this id.
+pub fn name_of(id: &str) -> &str {
+    name_and_time(id).map_or(id, |(name, _)| name)
+}
+
+/// Returns the start time of the job with this id.
+pub fn started_at(id: &str) -> Option<DateTime<Utc>> {
+    NaiveDateTime::parse_from_str(started(id)?, "%Y%m%d-%H%M%S").ok().map(|time| time.and_utc())
+}
+
+pub(crate) fn is_named(id: &str, name: &str) -> bool {
+    started(id).is_some() && name_of(id) == name
+}
+
+/// Returns an id for a job that starts now: its name, the time, and 64 random bits.
+pub fn new_job_id(name: &str) -> String {
+    format!("{name}-{}-{}", Utc::now().format("%Y%m%d-%H%M%S"), storage::random_name())
+}
+
+/// Returns the time in an id, by which ids sort.
+pub(crate) fn started(id: &str) -> Option<&str> {
+    name_and_time(id).map(|(_, time)| time)
+}
+
+/// Splits an id. Ids of older versions end with 4 hexadecimal digits.
+fn name_and_time(id: &str) -> Option<(&str, &str)> {
+    let (front, random) = id.rsplit_once('-')?;
+    let (name, time) = front.split_at_checked(front.len().checked_sub("-20261121-100203".len())?)?;
+    let time = time.strip_prefix('-')?;
+    let is_time = time.bytes().enumerate().all(|(at, byte)| byte.is_ascii_digit() || at == "20261121".len());
+    let is_random = random.len() >= 4 && random.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (is_time && is_random).then_some((name, time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn id_holds_name_and_time() {
+        let id = new_job_id("a-job");
+        assert!(started(&id).is_some(), "{id}");
+        assert_eq!(started("a-20261121-100203-ab12"), Some("20261121-100203"));
+        assert_eq!((name_of(&id), is_named(&id, "a-job")), ("a-job", true));
+        assert_eq!(name_of("a-b-20261121-100203-ab12"), "a-b");
+        assert_eq!((started("lost+found"), started("20261121-100203-ab12"), started("é-ab12")), (None, None, None));
+        assert_ne!(new_job_id("a"), new_job_id("a"));
+    }
+}

@@ -1,0 +1,239 @@
+//! Finds jobs on this machine or in the store of a compute target. Callers treat both alike.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use protocol::{Counts, JobResult, JobSpec, JobState, Progress, is_job_id};
+use reducer::Reducer;
+use storage::{JobStore, TargetStore};
+
+use crate::home::Home;
+use crate::job_id::{is_named, sort_newest_first, started};
+use crate::remedy::{Fixable, Remedy};
+use crate::state::State;
+use crate::targets::TargetRef;
+
+/// How many ids an error names.
+const IDS_NAMED_MAX: usize = 5;
+
+/// Ids of jobs that have not ended.
+pub type OpenJobs = Arc<HashSet<String>>;
+
+/// What a caller does with the job that it finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum For {
+    /// Shows the job.
+    Look,
+    /// Cancels or continues the job.
+    Change,
+}
+
+/// All jobs of one place.
+#[derive(Clone, Debug)]
+pub enum Jobs {
+    /// Those of this machine.
+    Here(Home),
+    /// Those of a compute target.
+    There {
+        /// The target.
+        target: TargetRef,
+        /// Its store.
+        store: TargetStore,
+    },
+}
+
+/// A job, as its store describes it.
+#[derive(Debug)]
+pub struct FoundJob {
+    /// Its objects.
+    pub store: JobStore,
+    /// Its specification.
+    pub spec: JobSpec,
+    /// Its result, if it has ended.
+    pub result: Option<JobResult>,
+}
+
+impl FoundJob {
+    /// Reads a job. `None`: it was interrupted before it was described, and holds nothing.
+    /// `is_mended`: a result that cannot be read counts as absent, because a continued job writes it again.
+    async fn read(store: JobStore, job_id: &str, is_mended: bool) -> Result<Option<Self>> {
+        let spec = match store.spec().await {
+            Ok(spec) => spec,
+            Err(storage::Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("read job {job_id}")),
+        };
+        let result = match store.result().await {
+            Err(storage::Error::Damaged { .. }) if is_mended => None,
+            result => result.with_context(|| format!("read job {job_id}"))?,
+        };
+        Ok(Some(Self { store, spec, result }))
+    }
+
+    /// Returns the counts of mini-batches and items, as far as they are known; of an interrupted job, those of its ledger.
+    pub async fn counts(&self, progress: Option<&Progress>, state: State) -> (Counts, Counts) {
+        if let Some(result) = &self.result {
+            return (result.mini_batches, result.items);
+        }
+        let committed = if state == State::Interrupted { self.committed().await } else { None };
+        let progress = committed.as_ref().or(progress);
+        progress.map(|progress| (progress.mini_batches, progress.items)).unwrap_or_default()
+    }
+
+    /// Returns the progress of an interrupted local job from its ledger; `None`: the ledger is elsewhere, or empty.
+    pub async fn committed(&self) -> Option<Progress> {
+        self.store.segment_file(0).filter(|segment| segment.exists())?;
+        let before = self.store.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
+        Some(reducer::committed(&self.store, &self.spec.job_id, before).await)
+    }
+
+    /// Whether the job has ended without being canceled.
+    pub fn has_finished(&self) -> bool {
+        self.result.as_ref().is_some_and(|result| result.state != JobState::Canceled)
+    }
+}
+
+impl Jobs {
+    /// Returns the ids of all jobs, newest first.
+    pub async fn ids(&self) -> Result<Vec<String>> {
+        let mut ids = match self {
+            Self::Here(home) => home.job_ids()?,
+            Self::There { store, .. } => store.job_ids().await?,
+        };
+        sort_newest_first(&mut ids);
+        Ok(ids)
+    }
+
+    /// Returns the ids of the jobs that may not have ended, newest first. Reads no job.
+    pub async fn open_ids(&self) -> Result<Vec<String>> {
+        let mut ids = match self {
+            Self::Here(home) => home.open_jobs()?,
+            Self::There { store, .. } => store.open_jobs().await?,
+        };
+        sort_newest_first(&mut ids);
+        Ok(ids)
+    }
+
+    /// Whether a job without a description was interrupted before it began. On a compute target it is being removed.
+    pub fn may_be_cut_off(&self, job_id: &str) -> bool {
+        matches!(self, Self::Here(home) if home.job_folder(job_id).exists())
+    }
+
+    /// Reads a job. `None`: it was interrupted before it was described, or is being removed, and holds nothing.
+    pub async fn job(&self, job_id: &str) -> Result<Option<FoundJob>> {
+        match self {
+            Self::Here(home) if !home.job_folder(job_id).exists() => Ok(None),
+            Self::Here(_) => FoundJob::read(self.store(job_id)?, job_id, true).await,
+            Self::There { .. } => FoundJob::read(self.store(job_id)?, job_id, false).await,
+        }
+    }
+
+    /// Returns the objects of a job, which need not exist.
+    pub fn store(&self, job_id: &str) -> Result<JobStore> {
+        match self {
+            Self::Here(home) => Ok(JobStore::local(&home.job_folder(job_id))?),
+            Self::There { store, .. } => Ok(store.job(job_id)),
+        }
+    }
+
+    /// Finds the job that `wanted` names by its id, by the beginning of its id, or by a job name.
+    ///
+    /// A name means the running job with that name, or else the newest one; `for_what` decides which cases are too
+    /// ambiguous.
+    pub async fn find(&self, wanted: &str, for_what: For) -> Result<FoundJob> {
+        if is_job_id(wanted)
+            && started(wanted).is_some()
+            && let Some(job) = self.job(wanted).await?
+        {
+            return Ok(job);
+        }
+        if let Some(job) = self.unended(wanted, for_what).await? {
+            return Ok(job);
+        }
+        let ids = self.ids().await?;
+        let beginning: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();
+        let named = ids.iter().find(|id| is_named(id, wanted));
+        let absent = || {
+            let problem = format!("there is no job {wanted:?} in {}", self.place());
+            Fixable::error(problem, Remedy::ListJobs(self.target().clone()))
+        };
+        let id: &String = match (ids.iter().find(|id| *id == wanted), named, beginning.as_slice()) {
+            (None, None, [id]) => id,
+            (Some(id), _, _) | (None, Some(id), _) => id,
+            (None, None, []) => return Err(absent()),
+            (None, None, several) => {
+                bail!("{wanted:?} matches {} jobs, for example {} and {}", several.len(), several[0], several[1])
+            }
+        };
+        match self.job(id).await? {
+            Some(job) => Ok(job),
+            None if self.may_be_cut_off(id) => {
+                bail!("job {id} was interrupted before it began; run its job file again")
+            }
+            None => Err(absent()),
+        }
+    }
+
+    /// Returns the job of this name that has not ended, if it takes precedence over the newest.
+    async fn unended(&self, name: &str, for_what: For) -> Result<Option<FoundJob>> {
+        let (mut running, mut stopped) = (Vec::new(), Vec::new());
+        for id in self.open_ids().await?.into_iter().filter(|id| is_named(id, name)) {
+            let Ok(Some(job)) = self.job(&id).await else { continue };
+            if job.result.is_some() {
+                continue;
+            }
+            let is_running = match self {
+                Self::Here(home) => home.is_running(&id)?,
+                Self::There { .. } => true,
+            };
+            if is_running { running.push(job) } else { stopped.push(job) }
+        }
+        let ambiguous = |jobs: &[FoundJob], what: &str| {
+            let ids: Vec<&str> = jobs.iter().take(IDS_NAMED_MAX).map(|job| job.spec.job_id.as_str()).collect();
+            let more = if jobs.len() > ids.len() { ", …" } else { "" };
+            anyhow!("{} jobs named {name:?} {what}: {}{more}; name one by its id", jobs.len(), ids.join(", "))
+        };
+        match (for_what, running.len(), stopped.len()) {
+            (For::Look, 1.., _) | (For::Change, 1, _) => return Ok(running.into_iter().next()),
+            (For::Change, 2.., _) => return Err(ambiguous(&running, "are running")),
+            (For::Look, 0, _) | (For::Change, 0, 0) => return Ok(None),
+            (For::Change, 0, _) => {}
+        }
+        // The newest of that name may have ended after an older one was interrupted.
+        let newest = self.ids().await?.into_iter().find(|id| is_named(id, name));
+        let is_newest = newest.as_deref() == Some(&stopped[0].spec.job_id);
+        match (newest, stopped.len()) {
+            (_, 1) if is_newest => Ok(stopped.into_iter().next()),
+            (Some(newest), 1) if !is_newest => bail!(
+                "{name:?} matches {newest}, which has ended, and {}, which was interrupted; name one by its id",
+                stopped[0].spec.job_id
+            ),
+            _ => Err(ambiguous(&stopped, "were interrupted")),
+        }
+    }
+
+    /// Returns the folder or URL of the jobs, for messages.
+    pub fn place(&self) -> String {
+        match self {
+            Self::Here(home) => home.job_folder("").display().to_string(),
+            Self::There { store, .. } => store.url().to_owned(),
+        }
+    }
+
+    /// Returns the target of the jobs.
+    pub fn target(&self) -> &TargetRef {
+        match self {
+            Self::Here(_) => &TargetRef::ThisMachine,
+            Self::There { target, .. } => target,
+        }
+    }
+
+    /// Returns the ids of the jobs that have not ended, for [`standing_among`](Self::standing_among).
+    pub async fn open_jobs(&self) -> Result<OpenJobs> {
+        Ok(match self {
+            // The locks of the jobs are more exact.
+            Self::Here(_) => OpenJobs::default(),
+            Self::There { store, .. } => Arc::new(store.open_jobs().await?.into_iter().collect()),
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! The life of a job, as a library: check, run, submit, retry, follow, cancel, list and remove jobs, on this machine and
+//! on compute targets; check machines and targets themselves.
+//!
+//! Values in, values out: [`Settings`] describe the use of this machine, [`Event`]s report what happens, a job ends with a
+//! [`JobResult`](protocol::JobResult), and a [`Remedy`] is what people can do about a problem. The engine reads no
+//! environment variable, prints nothing, and knows neither commands nor exit statuses; the command line is one caller of
+//! it.
+//!
+//! # A whole job
+//!
+//! ```
+//! # use std::fs::write;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+//! # let folder = tempfile::tempdir()?;
+//! # let folder = folder.path();
+//! # std::fs::create_dir(folder.join("in"))?;
+//! # write(folder.join("in/a.txt"), "1")?;
+//! # write(folder.join("in/b.txt"), "2")?;
+//! use engine::{Document, Engine, Event, Settings, StopRequest, events};
+//!
+//! write(folder.join("double.py"), "def run(files):\n    return [2 * int(open(file).read()) for file in files]\n")?;
+//! let job = "{name: double, entry_script: double.py, inputs: [{name: numbers, type: file, path: in}], \
+//!             output_action: append_row, output: out}";
+//!
+//! let mut settings = Settings::new(folder.join("home"));
+//! // Any folder that holds the Python packages of this version.
+//! settings.package = std::env::var_os("GRISTMILL_PYTHON_PACKAGE").map(Into::into);
+//! let engine = Engine::new(settings);
+//!
+//! let (sender, mut stream) = events();
+//! let mut parsed = engine.read(&Document::new(folder.join("job.yaml"), job), &sender)?;
+//! let check = engine.check(&mut parsed, &Default::default(), true, &sender)?;
+//! let result = engine.run(parsed, check, false, &StopRequest::default(), &sender).await?;
+//! drop(sender);
+//! while let Some(event) = stream.recv().await {
+//!     if let Event::Notice(notice) = event {
+//!         println!("{notice:?}");
+//!     }
+//! }
+//! assert_eq!(result.items.succeeded, 2, "{result:?}");
+//! assert_eq!(std::fs::read_to_string(result.output.expect("a file of rows"))?, "2\n4\n");
+//! # Ok(()) }) }
+//! ```
+
+mod cancel;
+mod check;
+mod clean;
+pub mod cost;
+pub mod crash;
+mod dead_letters;
+mod decisions;
+pub mod doctor;
+mod error;
+mod event;
+mod execute;
+mod follow;
+mod home;
+mod index;
+mod job_id;
+mod jobs;
+mod list;
+mod logs;
+mod remedy;
+mod roles;
+mod run;
+mod same_job;
+mod settings;
+mod standing;
+mod state;
+mod status;
+mod submit;
+pub mod targets;
+mod unfinished;
+
+pub use cancel::Canceled;
+pub use check::{Check, Document};
+pub use clean::{CleanReport, CleanUp, Cleaned, Kept, KeptReason, OldJobs};
+pub use dead_letters::{DeadLetter, DeadLetters, Moved};
+pub use decisions::{Decisions, TextDecisions};
+pub use error::{Busy, Error, Result};
+pub use event::{Event, Events, NewJobReason, Notice, events};
+pub use execute::StopRequest;
+pub use follow::{Followed, LOOK_EVERY, follow};
+pub use home::{Home, JobLock, Removed};
+pub use job_id::sort_newest_first;
+pub use jobs::{For, FoundJob, Jobs, OpenJobs};
+pub use list::{READS_AT_ONCE, Summary};
+pub use logs::{FirstError, NewLines, OVERVIEW, Tail, TailEnd};
+pub use remedy::{Fixable, Remedy};
+pub use roles::{NAME_LENGTH_MAX, NodeFolders, is_node_name, new_node_name};
+pub use settings::{PREFETCH_BYTES, Settings};
+pub use standing::{Hint, Lack, Pulse, Since, Standing};
+pub use state::{Selection, State};
+pub use status::{Look, Status};
+pub use submit::{Published, Retry, Submission};
+pub use unfinished::Continuation;
+
+/// Runs jobs on this machine and on compute targets.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    settings: Settings,
+    home: Home,
+}
+
+impl Engine {
+    /// Creates an engine with these settings. It creates no folder before it needs one.
+    pub fn new(settings: Settings) -> Self {
+        let home = Home::new(settings.home.clone());
+        Self { settings, home }
+    }
+
+    /// Returns the settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Returns the folder of local jobs.
+    pub fn home(&self) -> &Home {
+        &self.home
+    }
+
+    /// Returns the jobs of this machine.
+    pub fn jobs(&self) -> Jobs {
+        Jobs::Here(self.home.clone())
+    }
+}
+
+/// Returns a number of bytes in a suitable unit, a power of 1024.
+pub fn size(bytes: u64) -> String {
+    let units = ["B", "KB", "MB", "GB", "TB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
+}

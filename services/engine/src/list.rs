@@ -1,0 +1,87 @@
+//! Lists jobs.
+
+use chrono::{DateTime, Utc};
+use protocol::Counts;
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use crate::job_id::started_at;
+use crate::jobs::{Jobs, OpenJobs};
+use crate::state::State;
+
+/// Jobs that are read at the same time.
+pub const READS_AT_ONCE: usize = 16;
+
+/// A job, as a list shows it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Its id.
+    pub job_id: String,
+    /// Its state.
+    pub state: State,
+    /// When it began, in UTC.
+    pub started_at: Option<DateTime<Utc>>,
+    /// Working time since it was started or last continued.
+    pub elapsed_seconds: Option<f64>,
+    /// Mini-batches.
+    pub mini_batches: Counts,
+    /// Items.
+    pub items: Counts,
+    /// Why it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+impl Jobs {
+    /// Reads jobs, and returns them in the same order, without those that are being removed.
+    pub async fn summaries(&self, ids: &[String], open: &OpenJobs) -> Vec<Summary> {
+        let mut rows = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(READS_AT_ONCE) {
+            let mut reads = JoinSet::new();
+            for (position, id) in ids.iter().cloned().enumerate() {
+                let (jobs, open) = (self.clone(), open.clone());
+                reads.spawn(async move { (position, summary(&jobs, id, &open).await) });
+            }
+            let mut found = reads.join_all().await;
+            found.sort_by_key(|(position, _)| *position);
+            rows.extend(found.into_iter().filter_map(|(_, row)| row));
+        }
+        rows
+    }
+}
+
+async fn summary(jobs: &Jobs, job_id: String, open: &OpenJobs) -> Option<Summary> {
+    let started_at = started_at(&job_id);
+    let counts = Counts::default();
+    let unread = |state: State, problem: String| Summary {
+        job_id: job_id.clone(),
+        state,
+        started_at,
+        elapsed_seconds: None,
+        mini_batches: counts,
+        items: counts,
+        problem: Some(problem),
+    };
+    let job = match jobs.job(&job_id).await {
+        Ok(Some(job)) => job,
+        Ok(None) if jobs.may_be_cut_off(&job_id) => {
+            return Some(unread(State::Interrupted, "it was interrupted before it began".to_owned()));
+        }
+        Ok(None) => return None,
+        Err(error) => return Some(unread(State::Damaged, format!("{error:#}"))),
+    };
+    let described = async {
+        let progress = job.store.progress().await?;
+        let state = jobs.standing_among(&job, progress.as_ref(), None, open).await?.state;
+        let (mini_batches, items) = job.counts(progress.as_ref(), state).await;
+        let worked = |at: u64, since: u64| at.saturating_sub(since) as f64 / 1000.0;
+        let elapsed_seconds = match (&job.result, &progress) {
+            (Some(result), _) => Some(result.elapsed_seconds),
+            (None, Some(progress)) => Some(worked(progress.at, progress.started_at)),
+            (None, None) => None,
+        };
+        let job_id = job_id.clone();
+        anyhow::Ok(Summary { job_id, state, started_at, elapsed_seconds, mini_batches, items, problem: None })
+    };
+    Some(described.await.unwrap_or_else(|error| unread(State::Damaged, format!("{error:#}"))))
+}

@@ -1,0 +1,193 @@
+//! Runs roles of a compute target in one process: workers, reducers, or all of them for one job.
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use job_file::Parsed;
+use protocol::JobState;
+use reducer::{Service, ServiceOptions};
+use storage::TargetStore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use worker::{Node, NodeOptions, Stop, StopSender};
+
+use crate::Engine;
+use crate::event::{Event, Events};
+use crate::execute::StopRequest;
+use crate::follow::{Followed, follow};
+use crate::home::{FleetLock, Home};
+use crate::remedy::Fixable;
+use crate::targets::{Queues, Target};
+
+/// Between two looks at a job whose roles are in this process.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// The longest name of a node. Names become names of folders, with additions.
+pub const NAME_LENGTH_MAX: usize = 64;
+
+impl Engine {
+    /// Runs a job with all roles in this process, through the queues and the store of a target. The roles also serve the
+    /// other jobs of the target meanwhile.
+    pub async fn run_on(
+        &self,
+        parsed: Parsed,
+        target: &Target,
+        stop_request: &StopRequest,
+        events: &Events,
+    ) -> Result<Followed> {
+        let StopRequest { cancel, kill } = stop_request;
+        let submission = self.submit(parsed, target, true, events).await?;
+        let (queues, job_id) = (submission.queues.clone(), submission.job_id().to_owned());
+        events.send(Event::Job(job_id.clone()));
+        let jobs = submission.jobs();
+
+        let name = new_node_name();
+        let stop_reducer = CancellationToken::new();
+        let service = self.service(&name, submission.store.clone(), &queues);
+        let mut reducing = AbortOnDropHandle::new(tokio::spawn(service.run(stop_reducer.clone())));
+        let stop = StopSender::default();
+        let mut nodes = JoinSet::new();
+        let folders = self.node_folders(&name)?;
+        for number in 0..submission.spec.node_count.unwrap_or(1) {
+            let name = if number == 0 { name.clone() } else { format!("{name}-{number}") };
+            let node = self.node(name, target, &submission.store, &queues, &folders)?;
+            nodes.spawn(node.run(stop.subscribe()));
+        }
+        let submission = Arc::new(submission);
+        let publishing = submission.clone();
+        let mut publishing = AbortOnDropHandle::new(tokio::spawn(async move { publishing.publish().await }));
+
+        let mut following = pin!(follow(&jobs, &job_id, LOOK_EVERY, kill, events));
+        let (mut is_published, mut is_canceled) = (false, false);
+        let followed = loop {
+            tokio::select! {
+                followed = &mut following => break followed,
+                published = &mut publishing, if !is_published => match published.context("planning panicked")? {
+                    Ok(_) => is_published = true,
+                    Err(error) => break Err(error),
+                },
+                () = cancel.cancelled(), if !is_canceled => {
+                    is_canceled = true;
+                    stop.raise(Stop::Drain);
+                    submission.job.request_cancel("canceled by the user").await?;
+                }
+                Some(ended) = nodes.join_next(), if !is_canceled => {
+                    let ended = ended.context("a node panicked")?;
+                    break ended.and_then(|_| bail!("the node ended before the job"));
+                }
+                reduced = &mut reducing => {
+                    let reduced = reduced.context("the reducer panicked")?;
+                    break reduced.and_then(|()| bail!("the reducer ended before the job"));
+                }
+            }
+        };
+        drop(publishing);
+        let completed = matches!(&followed, Ok(Followed::Ended(result)) if result.state == JobState::Completed);
+        stop.raise(match (completed, kill.is_cancelled()) {
+            (true, _) => Stop::Finish,
+            (false, false) => Stop::Drain,
+            (false, true) => Stop::Kill,
+        });
+        while nodes.join_next().await.is_some() {}
+        stop_reducer.cancel();
+        if !reducing.is_finished() {
+            let _ = reducing.await;
+        }
+        queues.close().await;
+        let remedy = submission.remedy();
+        followed.map_err(|error| Fixable::caused(format!("job {job_id} is interrupted"), remedy, error))
+    }
+
+    /// Returns a reducer for every open job of a target, with default options.
+    pub fn service(&self, name: &str, store: TargetStore, queues: &Queues) -> Service {
+        Service {
+            target: store,
+            results: queues.results.clone(),
+            dead_letters: queues.dead_letters.clone(),
+            options: ServiceOptions {
+                reducer: reducer::Options {
+                    writer: name.to_owned(),
+                    crash: Arc::new(crate::crash::at),
+                    ..reducer::Options::shared()
+                },
+                ..ServiceOptions::default()
+            },
+        }
+    }
+
+    /// Returns a worker of a target, with default options.
+    pub fn node(
+        &self,
+        name: String,
+        target: &Target,
+        store: &TargetStore,
+        queues: &Queues,
+        folders: &NodeFolders,
+    ) -> Result<Node> {
+        let settings = self.settings();
+        let python = target.python.clone().or_else(|| settings.python.clone());
+        let mut options = NodeOptions::default();
+        options.timing.lease_step = settings.lease_step.unwrap_or(options.timing.lease_step);
+        Ok(Node {
+            target: store.clone(),
+            tasks: queues.tasks.clone(),
+            results: queues.results.clone(),
+            dead_letters: queues.dead_letters.clone(),
+            name,
+            gpu_count: settings.gpu_count.unwrap_or_else(worker::count_by_driver),
+            python: python.unwrap_or_else(|| "python3".into()),
+            package: settings.package(&folders.private)?,
+            work_folder: folders.shared.clone(),
+            prefetch_bytes_max: settings.prefetch_bytes_max,
+            options,
+            crash: |point| crate::crash::at(point),
+        })
+    }
+
+    /// Creates the folders of a process whose workers have this name.
+    pub fn node_folders(&self, name: &str) -> Result<NodeFolders> {
+        NodeFolders::new(self.home(), name)
+    }
+}
+
+/// The folders of a process with workers: caches that the processes of this machine share, and a private folder that is
+/// removed at the end.
+#[derive(Debug)]
+pub struct NodeFolders {
+    shared: PathBuf,
+    private: PathBuf,
+    /// Prevents a clean-up from removing the caches.
+    _use: FleetLock,
+}
+
+impl NodeFolders {
+    fn new(home: &Home, name: &str) -> Result<Self> {
+        home.make()?;
+        let shared = home.fleet();
+        Ok(Self { private: shared.join("processes").join(name), shared, _use: home.use_fleet()? })
+    }
+}
+
+impl Drop for NodeFolders {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.private);
+    }
+}
+
+/// Whether a worker or reducer may have this name.
+pub fn is_node_name(name: &str) -> bool {
+    let legal = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.');
+    (1..=NAME_LENGTH_MAX).contains(&name.len()) && name.chars().all(legal) && !name.starts_with('.')
+}
+
+/// Returns a name that no other role has: the machine's, and 64 random bits.
+pub fn new_node_name() -> String {
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let legal = |character: char| character.is_ascii_alphanumeric() || character == '-';
+    let machine: String = machine.trim().chars().map(|c| if legal(c) { c } else { '-' }).take(32).collect();
+    let machine = if machine.is_empty() { "node" } else { &machine };
+    format!("{machine}-{}", storage::random_name())
+}

@@ -1,0 +1,270 @@
+//! Runs a job on this machine: starts it, continues an unfinished one, or reuses the result of a finished one.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context;
+use job_file::Parsed;
+use partitioner::Inputs;
+use protocol::{Counts, JobResult, JobSpec, JobState, OutputAction, Progress};
+use reducer::clause;
+use storage::JobStore;
+
+use crate::Engine;
+use crate::check::Check;
+use crate::error::{Busy, Error, Result};
+use crate::event::{Events, NewJobReason, Notice};
+use crate::execute::{Execution, StopRequest, watch_for_cancel};
+use crate::home::{Home, JobLock, OutputLock, Removed};
+use crate::job_id::new_job_id;
+use crate::jobs::{For, FoundJob, Jobs};
+use crate::remedy::Fixable;
+use crate::same_job;
+
+/// Earlier jobs with the same fingerprint that a run considers, newest first.
+const SAME_JOBS_MAX: usize = 16;
+
+/// What to do with a job file.
+enum Choice {
+    /// The notice says why no earlier job is continued or reused.
+    Start(JobStore, Box<JobSpec>, Inputs, Locks, Option<Box<Notice>>),
+    Continue(Box<FoundJob>, Locks),
+    Reuse(Box<JobResult>),
+}
+
+/// Excludes other processes from the job and its output while the job runs.
+struct Locks {
+    _job: JobLock,
+    _output: Option<OutputLock>,
+}
+
+impl Locks {
+    fn new(home: &Home, job: JobLock, mut output: Option<OutputLock>, job_id: &str) -> Result<Self> {
+        home.mark_open(job_id)?;
+        if let Some(output) = &mut output {
+            output.name(job_id)?;
+        }
+        Ok(Self { _job: job, _output: output })
+    }
+}
+
+impl Engine {
+    /// Runs a checked job to its end, or until it is stopped. Unless `fresh`, continues an unfinished job with the same
+    /// script, settings and inputs, or reuses the result of a finished one. A job whose `check` fails leaves nothing behind.
+    pub async fn run(
+        &self,
+        parsed: Parsed,
+        check: Check,
+        fresh: bool,
+        stop: &StopRequest,
+        events: &Events,
+    ) -> Result<JobResult> {
+        let choice = {
+            let _turn = self.home().lock()?;
+            self.choose(parsed, fresh, events).await?
+        };
+        match choice {
+            Choice::Reuse(result) => {
+                tokio::task::block_in_place(|| check.finish())?;
+                Ok(*result)
+            }
+            Choice::Start(store, spec, listings, locks, new_job) => {
+                let (home, settings, check) = (self.home(), self.settings(), Some(check));
+                let (job_id, spec, resumed, reopened) = (spec.job_id.clone(), *spec, false, false);
+                let execution = Execution { store, spec, listings, resumed, reopened, home, settings, check, new_job };
+                let result = self.execute(execution, locks, stop, events).await;
+                if matches!(result, Err(Error::Invalid(_)))
+                    && let Removed::To(folder) = home.take_away(&job_id, false)?
+                {
+                    std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+                    let _turn = home.lock()?;
+                    home.index()?.remove(&HashSet::from([job_id]))?;
+                }
+                result
+            }
+            Choice::Continue(job, locks) => {
+                let execution = Execution::resume(*job, self.home(), self.settings());
+                self.execute(Execution { check: Some(check), ..execution }, locks, stop, events).await
+            }
+        }
+    }
+
+    /// Continues a job of this machine that has stopped; `wanted`: its id, the beginning of its id, or its name. Failed
+    /// mini-batches run again, and those that succeeded do not.
+    pub async fn retry(&self, wanted: &str, stop: &StopRequest, events: &Events) -> Result<JobResult> {
+        let home = self.home();
+        let jobs = Jobs::Here(home.clone());
+        let job = jobs.find(wanted, For::Change).await?;
+        let turn = home.lock()?;
+        let job_id = &job.spec.job_id;
+        let Some(lock) = home.try_lock_job(job_id)? else {
+            return Err(Busy::Running { job_id: job_id.clone() }.into());
+        };
+        // It may have ended, or have been continued, before it was locked.
+        let job = jobs.job(job_id).await?.with_context(|| format!("job {job_id} has been removed"))?;
+        if let Some(result) = nothing_to_do(&job) {
+            events.notice(Notice::NothingToDo { job_id: result.job_id.clone() });
+            return Ok(result.clone());
+        }
+        let output = take_output(&job.spec, home)?;
+        let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
+        drop(turn);
+        self.execute(Execution::resume(job, home, self.settings()), locks, stop, events).await
+    }
+
+    async fn choose(&self, parsed: Parsed, fresh: bool, events: &Events) -> Result<Choice> {
+        let home = self.home();
+        let Parsed { mut spec, identity, listings, .. } = parsed;
+        let jobs = Jobs::Here(home.clone());
+        let index = home.index()?;
+        let output = take_output(&spec, home)?;
+        let mut digest = None;
+        let mut not_reused = None;
+        let mut looked_at = 0;
+        for id in index.find(&spec.fingerprint)? {
+            // A job that cannot be read does not prevent a new one.
+            let Ok(Some(other)) = jobs.job(&id).await else { continue };
+            if other.spec.fingerprint != spec.fingerprint {
+                continue;
+            }
+            looked_at += 1;
+            if looked_at > SAME_JOBS_MAX {
+                break;
+            }
+            if other.has_finished() && !spec.allow_reuse {
+                continue;
+            }
+            let Some(lock) = home.try_lock_job(&id)? else {
+                return Err(Busy::SameOutput { job_id: Some(id), output: output_of(&spec) }.into());
+            };
+            if fresh {
+                continue;
+            }
+            // It may have ended before it was locked.
+            let Ok(Some(job)) = jobs.job(&id).await else { continue };
+            let is_other = || same_job::differs(&home.job_folder(&id), &identity, job.has_finished());
+            if !job.has_finished() {
+                if is_other() {
+                    continue;
+                }
+                if inputs_have_changed(&job).await {
+                    events.notice(Notice::InputsChanged { job_id: id });
+                    continue;
+                }
+                return Ok(Choice::Continue(Box::new(job), Locks::new(home, lock, output, &id)?));
+            }
+            let Some(result) = job.result.clone() else { continue };
+            if !spec.allow_reuse || result.state != JobState::Completed || result.mini_batches.failed > 0 {
+                continue;
+            }
+            let Ok(Some(plan)) = job.store.plan_complete().await else { continue };
+            if is_other() {
+                continue;
+            }
+            let output = result.output.clone().unwrap_or_default();
+            if !is_untouched(Path::new(&output), &job, home) {
+                not_reused.get_or_insert((id, NewJobReason::OutputChanged { output }));
+                continue;
+            }
+            if digest.is_none() {
+                digest = listings.digest(&spec).await.ok();
+            }
+            if digest.as_ref() == Some(&plan.inputs_digest) {
+                return Ok(Choice::Reuse(Box::new(JobResult { reused: true, ..result })));
+            }
+            let input = if let [input] = &spec.inputs[..] { Some(input.name.clone()) } else { None };
+            not_reused.get_or_insert((id, NewJobReason::InputsChanged { input }));
+        }
+        let new_job = match not_reused {
+            _ if fresh => None,
+            Some((earlier, reason)) => Some(Notice::NewJob { earlier, reason }),
+            None => same_job::why_anew(&index, home, &spec, &identity)?,
+        };
+        spec.job_id = new_job_id(&spec.name);
+        index.add(&spec.fingerprint, &spec.name, &spec.job_id, spec.durability)?;
+        let store = home.create_job(&spec.job_id, spec.durability)?;
+        if spec.output.folder.as_bytes().is_empty() {
+            // summary_only without an output folder: the script's own files need one.
+            spec.output.folder = home.job_folder(&spec.job_id).join("output").into();
+        }
+        let lock = home.try_lock_job(&spec.job_id)?.context("a new job is already locked")?;
+        same_job::write(&home.job_folder(&spec.job_id), &identity)?;
+        store.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
+        let locks = Locks::new(home, lock, output, &spec.job_id)?;
+        Ok(Choice::Start(store, Box::new(spec), listings, locks, new_job.map(Box::new)))
+    }
+
+    async fn execute(
+        &self,
+        execution: Execution<'_>,
+        _locks: Locks,
+        stop: &StopRequest,
+        events: &Events,
+    ) -> Result<JobResult> {
+        let requests = tokio::spawn(watch_for_cancel(execution.store.clone(), stop.cancel.clone()));
+        let started = Instant::now();
+        let (job_id, store) = (execution.spec.job_id.clone(), execution.store.clone());
+        let result = execution.run(stop, events).await;
+        requests.abort();
+        self.home().mark_ended(&job_id)?;
+        let error = match result {
+            Ok(result) => return Ok(result),
+            Err(error) => match error.downcast::<Error>() {
+                Ok(error) => return Err(error),
+                // People can fix it, and continue the job.
+                Err(error) if Fixable::of(&error).is_some() => return Err(error.into()),
+                Err(error) => error,
+            },
+        };
+        // The engine failed, on a full disk for example. In the job's folder the job stays unfinished.
+        let progress = store.progress().await.ok().flatten();
+        let cause = format!("the engine stopped: {}; committed results are kept", clause(&format!("{error:#}")));
+        let counts = |of: fn(&Progress) -> Counts| progress.as_ref().map_or_else(Counts::default, of);
+        Ok(JobResult {
+            cause: Some(cause),
+            mini_batches: counts(|progress| progress.mini_batches),
+            items: counts(|progress| progress.items),
+            elapsed_seconds: started.elapsed().as_secs_f64(),
+            ..JobResult::new(job_id, JobState::Failed, store.shown("logs"))
+        })
+    }
+}
+
+/// Returns the result of a job that has nothing left to run.
+pub(crate) fn nothing_to_do(job: &FoundJob) -> Option<&JobResult> {
+    job.result.as_ref().filter(|result| result.state == JobState::Completed && result.mini_batches.failed == 0)
+}
+
+/// Locks the output file of a job, if it has one.
+fn take_output(spec: &JobSpec, home: &Home) -> Result<Option<OutputLock>> {
+    if spec.output.action != OutputAction::AppendRow {
+        return Ok(None);
+    }
+    let output = output_of(spec);
+    let locked = home.try_lock_output(&output)?;
+    locked.map(Some).map_err(|job_id| Busy::SameOutput { job_id, output }.into())
+}
+
+/// Whether the inputs of an unfinished job have changed since it was planned.
+async fn inputs_have_changed(job: &FoundJob) -> bool {
+    // The partitioner repeats an incomplete plan, and compares it on the way.
+    let Ok(Some(plan)) = job.store.plan_complete().await else { return false };
+    partitioner::inputs_digest(&job.spec).await.is_ok_and(|digest| digest != plan.inputs_digest)
+}
+
+/// Whether nothing has written to the output since the job ended.
+fn is_untouched(output: &Path, job: &FoundJob, home: &Home) -> bool {
+    let modified = |path: &Path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    match (modified(output), modified(&home.job_folder(&job.spec.job_id).join("result.json"))) {
+        (Some(output), Some(ended)) => output <= ended || job.spec.output.action == OutputAction::SummaryOnly,
+        _ => false,
+    }
+}
+
+fn output_of(spec: &JobSpec) -> PathBuf {
+    match spec.output.action {
+        OutputAction::AppendRow => spec.output.folder.as_path().join(&spec.output.file_name),
+        OutputAction::SummaryOnly => spec.output.folder.as_path().to_owned(),
+    }
+}

@@ -1,0 +1,297 @@
+//! The state of a job that has not ended, and what it waits for. Read from the store alone, so that it holds no matter
+//! where workers and reducers run.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use protocol::{JobResult, Progress, milliseconds_since_epoch};
+
+use crate::jobs::{FoundJob, Jobs, OpenJobs};
+use crate::state::State;
+use crate::targets::TargetRef;
+
+/// A reducer writes the progress of a job with workers every three seconds; after this silence it is gone.
+const SILENCE: Duration = Duration::from_secs(8);
+/// The same for a job without workers, whose progress it writes every half a minute.
+const SILENCE_OF_THE_IDLE: Duration = Duration::from_secs(70);
+/// The most by which the clocks of two machines differ. A longer silence needs no second look.
+const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(300);
+
+/// The state of a job, and what it waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The state.
+    pub state: State,
+    /// What the job waits for.
+    pub hint: Option<Hint>,
+}
+
+/// What a job waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// The job.
+    pub job_id: String,
+    /// Where it is.
+    pub target: TargetRef,
+    /// What it lacks.
+    pub lack: Lack,
+}
+
+/// What a job lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// No reducer has looked at it yet.
+    FirstReducer,
+    /// A reducer has been silent. Results wait in the queue.
+    Reducer(Since),
+    /// No worker has started.
+    FirstWorker,
+    /// Workers have been silent.
+    Worker {
+        /// When the last of them was heard from.
+        since: Since,
+        /// All mini-batches are published.
+        planned: bool,
+    },
+    /// The process that runs the local job has been silent: it is stopped, or its disk does not answer.
+    Progress(Since),
+    /// The process that ran the local job is gone.
+    Process,
+    /// The job was interrupted before anything was published.
+    Publication,
+}
+
+/// A moment of the past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Since {
+    /// By the clock on the wall, in milliseconds since 1970.
+    pub at: u64,
+    /// Time since then, by this process's own clock where possible.
+    pub age: Duration,
+}
+
+impl Since {
+    fn new(at: u64) -> Self {
+        Self { at, age: Duration::from_millis(milliseconds_since_epoch().saturating_sub(at)) }
+    }
+}
+
+/// The time of the last write to `progress.json`, as one reader sees it: by the clocks of two machines at the first look, by
+/// its own clock from then on.
+#[derive(Clone, Copy, Debug)]
+pub struct Pulse {
+    at: u64,
+    seen: Instant,
+    age: Duration,
+}
+
+impl Pulse {
+    /// Begins with a first look.
+    pub fn new(progress: &Progress) -> Self {
+        Self { at: progress.at, seen: Instant::now(), age: Since::new(progress.at).age }
+    }
+
+    /// Takes note of another look.
+    pub fn look(&mut self, progress: &Progress) {
+        if progress.at != self.at {
+            *self = Self { at: progress.at, seen: Instant::now(), age: Duration::ZERO };
+        }
+    }
+
+    fn age(&self) -> Duration {
+        self.age + self.seen.elapsed()
+    }
+
+    /// Whether the silence may be a difference of clocks, which only another look can tell.
+    fn is_doubtful(&self, progress: &Progress) -> bool {
+        is_silent(progress, self.age()) && self.age() < CLOCKS_DIFFER_MAX
+    }
+}
+
+fn is_silent(progress: &Progress, age: Duration) -> bool {
+    let has_workers = progress.silent_since.is_none() && progress.nodes > 0 || progress.step.is_some();
+    age > if has_workers { SILENCE } else { SILENCE_OF_THE_IDLE }
+}
+
+impl Jobs {
+    /// Returns the state of a job. `pulse`: the result of earlier looks; `None`: this is the only one.
+    pub async fn standing(
+        &self,
+        job: &FoundJob,
+        progress: Option<&Progress>,
+        pulse: Option<Pulse>,
+    ) -> Result<Standing> {
+        let open = if job.result.is_none() { self.open_jobs().await? } else { OpenJobs::default() };
+        self.standing_among(job, progress, pulse, &open).await
+    }
+
+    /// Returns the state of a job, given the jobs that have not ended.
+    pub async fn standing_among(
+        &self,
+        job: &FoundJob,
+        progress: Option<&Progress>,
+        pulse: Option<Pulse>,
+        open: &OpenJobs,
+    ) -> Result<Standing> {
+        let id = &job.spec.job_id;
+        let interrupted = |lack| Standing { state: State::Interrupted, hint: Some(self.hint(id, lack)) };
+        match (&job.result, self) {
+            (Some(result), _) => Ok(ended(result)),
+            (None, Self::Here(home)) if home.is_running(id)? => Ok(self.waits(id, progress, pulse)),
+            (None, Self::Here(_)) => Ok(interrupted(Lack::Process)),
+            (None, Self::There { .. }) => {
+                if !open.contains(id) {
+                    // It may have ended since it was read.
+                    return Ok(match job.store.result().await? {
+                        Some(result) => ended(&result),
+                        None => interrupted(Lack::Publication),
+                    });
+                }
+                if job.store.cancel_requested().await?.is_some() {
+                    return Ok(Standing { state: State::Canceling, hint: self.lacks_reducer(id, progress, pulse) });
+                }
+                Ok(self.waits(id, progress, pulse))
+            }
+        }
+    }
+
+    /// Returns what an open job waits for, without a request to the store.
+    pub fn waits(&self, job_id: &str, progress: Option<&Progress>, pulse: Option<Pulse>) -> Standing {
+        let seen = seen(progress, pulse);
+        let (state, lack) = match self {
+            Self::Here(_) => here(seen),
+            Self::There { .. } => there(seen),
+        };
+        Standing { state, hint: lack.map(|lack| self.hint(job_id, lack)) }
+    }
+
+    /// Whether the silence may be a difference of clocks or an engine that has just started, which only another look can
+    /// tell.
+    pub fn is_doubtful(&self, job_id: &str, progress: &Progress, pulse: Pulse) -> Result<bool> {
+        match self {
+            Self::Here(_) => Ok(here(Some((progress, pulse.age()))).1.is_some() && !self.is_abandoned(job_id)?),
+            Self::There { .. } => Ok(pulse.is_doubtful(progress)),
+        }
+    }
+
+    /// Whether the process that ran a local job is gone. Of a job of a target this is unknown.
+    pub fn is_abandoned(&self, job_id: &str) -> Result<bool> {
+        match self {
+            Self::Here(home) => Ok(!home.is_running(job_id)?),
+            Self::There { .. } => Ok(false),
+        }
+    }
+
+    /// Returns the hint that no reducer serves the job, if so.
+    pub fn lacks_reducer(&self, job_id: &str, progress: Option<&Progress>, pulse: Option<Pulse>) -> Option<Hint> {
+        lacks_reducer(seen(progress, pulse)).map(|lack| self.hint(job_id, lack))
+    }
+
+    fn hint(&self, job_id: &str, lack: Lack) -> Hint {
+        Hint { job_id: job_id.to_owned(), target: self.target().clone(), lack }
+    }
+}
+
+/// Progress, and its age.
+type Seen<'a> = Option<(&'a Progress, Duration)>;
+
+fn seen(progress: Option<&Progress>, pulse: Option<Pulse>) -> Seen<'_> {
+    progress.map(|progress| (progress, pulse.unwrap_or_else(|| Pulse::new(progress)).age()))
+}
+
+fn ended(result: &JobResult) -> Standing {
+    Standing { state: result.state.into(), hint: None }
+}
+
+/// Returns what an open job of a compute target waits for.
+fn there(seen: Seen<'_>) -> (State, Option<Lack>) {
+    let lack = lacks_reducer(seen);
+    let Some((progress, _)) = seen else { return (State::Queued, lack) };
+    let has_started = progress.nodes > 0;
+    match progress.silent_since {
+        _ if lack.is_some() => (if has_started { State::Waiting } else { State::Queued }, lack),
+        _ if progress.step.is_some() => (State::Running, None),
+        _ if !has_started => (State::Queued, Some(Lack::FirstWorker)),
+        Some(since) => (State::Waiting, Some(Lack::Worker { since: Since::new(since), planned: progress.planned })),
+        None => (State::Running, None),
+    }
+}
+
+fn lacks_reducer(seen: Seen<'_>) -> Option<Lack> {
+    let Some((progress, age)) = seen else { return Some(Lack::FirstReducer) };
+    is_silent(progress, age).then_some(Lack::Reducer(Since { at: progress.at, age }))
+}
+
+/// Returns what a local job waits for whose engine holds its lock.
+fn here(seen: Seen<'_>) -> (State, Option<Lack>) {
+    match seen {
+        Some((progress, age)) if age > SILENCE => {
+            (State::Waiting, Some(Lack::Progress(Since { at: progress.at, age })))
+        }
+        _ => (State::Running, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::Counts;
+    use reducer::Reducer;
+
+    use super::*;
+
+    fn progress() -> Progress {
+        let mini_batches = Counts { total: 20, succeeded: 3, failed: 0 };
+        Progress { planned: true, mini_batches, processes: 2, nodes: 1, ..Reducer::no_progress() }
+    }
+
+    fn waits(progress: &Progress, seconds: u64) -> (State, Option<Lack>) {
+        there(Some((progress, Duration::from_secs(seconds))))
+    }
+
+    #[test]
+    fn job_without_workers_waits_for_one() {
+        let since = milliseconds_since_epoch() - 25_000;
+        let silent = Progress { silent_since: Some(since), ..progress() };
+        let waits_for = |progress: &Progress| match waits(progress, 3) {
+            (State::Waiting, Some(Lack::Worker { since, planned })) => (since.at, since.age.as_secs(), planned),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(waits_for(&silent), (since, 25, true));
+        assert_eq!(waits_for(&Progress { planned: false, ..silent }), (since, 25, false));
+        let new = Progress { nodes: 0, ..progress() };
+        assert_eq!(waits(&new, 3), (State::Queued, Some(Lack::FirstWorker)));
+        assert_eq!(waits(&progress(), 3), (State::Running, None));
+    }
+
+    #[test]
+    fn job_without_reducer_waits_for_one() {
+        let is_for_reducer = |lack| matches!(lack, Some(Lack::Reducer(_)));
+        let (state, lack) = waits(&progress(), 9);
+        assert!(state == State::Waiting && is_for_reducer(lack));
+        let silent = Progress { silent_since: Some(0), ..progress() };
+        assert!(!is_for_reducer(waits(&silent, 60).1), "a reducer seldom writes the progress of such a job");
+        assert!(is_for_reducer(waits(&silent, 90).1));
+        assert_eq!(there(None), (State::Queued, Some(Lack::FirstReducer)));
+    }
+
+    #[test]
+    fn job_whose_output_is_being_written_needs_no_workers() {
+        let silent = Progress { silent_since: Some(0), step: Some("writing the output".into()), ..progress() };
+        assert_eq!(waits(&silent, 3), (State::Running, None));
+        assert!(matches!(waits(&silent, 9).1, Some(Lack::Reducer(_))));
+    }
+
+    #[test]
+    fn difference_of_clocks_is_not_silence() {
+        let late = Progress { at: milliseconds_since_epoch() - 60_000, ..progress() };
+        let mut pulse = Pulse::new(&late);
+        assert!(pulse.is_doubtful(&late));
+        let later = Progress { at: late.at + 3000, ..late.clone() };
+        pulse.look(&later);
+        assert!(!pulse.is_doubtful(&later) && pulse.age() < SILENCE);
+        let early = Progress { at: milliseconds_since_epoch() + 60_000, ..progress() };
+        assert!(!Pulse::new(&early).is_doubtful(&early));
+        let gone = Progress { at: 1000, ..progress() };
+        assert!(!Pulse::new(&gone).is_doubtful(&gone), "no clock is wrong by 50 years");
+    }
+}

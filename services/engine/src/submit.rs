@@ -1,0 +1,310 @@
+//! Submits a job to a compute target, or continues it there.
+//!
+//! The order matters: upload snapshots, describe the job, mark it as open, tell the caller its id, and only then publish. A
+//! retry continues after an interruption at any of these steps.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use job_file::Parsed;
+use partitioner::{Inputs, Partitioner};
+use protocol::{
+    Durability, Environment, ItemPath, JobResult, JobSpec, ResultEvent, Snapshot, begin_message, encode_record,
+};
+use queue::{Message, Queue};
+use reducer::Reducer;
+use storage::{JobStore, PlanComplete, Source, TargetStore};
+
+use crate::Engine;
+use crate::event::{Events, Notice};
+use crate::execute::make_output_folder;
+use crate::job_id::new_job_id;
+use crate::jobs::{For, FoundJob, Jobs};
+use crate::remedy::{Fixable, Remedy};
+use crate::run::nothing_to_do;
+use crate::targets::{QueueAddress, Queues, Target};
+use crate::unfinished::Unfinished;
+
+/// A node's own deadline comes this long before that of its lease.
+const LEASE_MARGIN: Duration = Duration::from_secs(5);
+/// The number of times that snapshots are sent which a concurrent clean-up of the target removes.
+const SENDS_MAX: usize = 3;
+/// The number of paths that a warning names.
+const PATHS_NAMED_MAX: usize = 3;
+
+/// A job that is described in the store of its target and not yet published.
+#[derive(Debug)]
+pub struct Submission {
+    /// The target's store.
+    pub store: TargetStore,
+    /// The job's objects.
+    pub job: JobStore,
+    /// Its specification.
+    pub spec: JobSpec,
+    /// Where it is published.
+    pub queues: Queues,
+    target: Target,
+    unfinished: Unfinished,
+    listings: Inputs,
+}
+
+/// The effect of a retry on a compute target.
+#[derive(Debug)]
+pub enum Retry {
+    /// The job is completed, and no mini-batch failed.
+    NothingToDo(Box<JobResult>),
+    /// The mini-batches that run again.
+    Submission(Box<Submission>),
+}
+
+/// The effect of publishing.
+#[derive(Debug)]
+pub enum Published {
+    /// Every mini-batch that needs a message has one.
+    All(PlanComplete),
+    /// The job cannot be planned, for this cause; the reducers have been told.
+    Never(String),
+}
+
+impl Engine {
+    /// Checks the job against the limits of the target, uploads its snapshots, and describes it in the store of the
+    /// target. `create_queues`: creates missing SQS queues.
+    pub async fn submit(
+        &self,
+        parsed: Parsed,
+        target: &Target,
+        create_queues: bool,
+        events: &Events,
+    ) -> Result<Submission> {
+        let queues = target.open_queues(create_queues).await?;
+        let mut spec = parsed.spec;
+        check_durability(&spec, target)?;
+        check_lease(&spec, &*queues.tasks)?;
+        let address = target.queue()?;
+        if !target.is_on_this_machine(self.settings())? {
+            warn_of_local_paths(&spec, address, events);
+        }
+        let store = target.open_store().await?;
+        spec.job_id = loop {
+            let id = new_job_id(&spec.name);
+            // Machines that share a store do not agree on ids.
+            if matches!(store.job(&id).spec().await, Err(storage::Error::NotFound { .. })) {
+                break id;
+            }
+        };
+        let job = store.job(&spec.job_id);
+        if spec.output.folder.as_bytes().is_empty() {
+            // summary_only without an output folder: the script's own files need one.
+            spec.output.folder = ItemPath::from(job.shown("output").as_str());
+        }
+        make_output_folder(&spec)?;
+        for _ in 0..SENDS_MAX {
+            send_snapshots(&mut spec, &store, address, events).await?;
+            job.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
+            // A clean-up keeps the snapshots of this job from now on, and may have removed them a moment ago.
+            if store.has_snapshots(&spec).await? {
+                store.mark_open(&spec.job_id).await?;
+                return Ok(Submission {
+                    store,
+                    job,
+                    spec,
+                    queues,
+                    target: target.clone(),
+                    unfinished: Unfinished::all(),
+                    listings: parsed.listings,
+                });
+            }
+        }
+        bail!("a clean-up of the target removed the script of job {} {SENDS_MAX} times; try again later", spec.job_id)
+    }
+
+    /// Continues a job of a compute target: publishes again the mini-batches that have neither succeeded nor failed, and
+    /// of an ended job also those that failed. Messages that are still in a queue do no harm.
+    pub async fn retry_on(&self, wanted: &str, target: &Target, events: &Events) -> Result<Retry> {
+        let store = target.open_store().await?;
+        let found = target.jobs(store.clone()).find(wanted, For::Change).await?;
+        if let Some(result) = nothing_to_do(&found) {
+            events.notice(Notice::NothingToDo { job_id: result.job_id.clone() });
+            return Ok(Retry::NothingToDo(Box::new(result.clone())));
+        }
+        let FoundJob { store: job, spec, result } = found;
+        let job_id = &spec.job_id;
+        let queues = target.open_queues(false).await?;
+        let mut reducer = Reducer::open(job.clone(), queues.results.clone(), reducer::Options::shared()).await?;
+        let lost = reducer.forget_lost_rows().await?;
+        Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
+        let mini_batches = reducer.tally().mini_batches();
+        // Also takes back a request to cancel that no reducer has seen yet, and an end without a result.
+        let has_ended = result.is_some() || reducer.tally().ended_as().is_some();
+        let reopened = has_ended || job.cancel_requested().await?.is_some();
+        if reopened {
+            reducer.reopen().await?;
+        }
+        let unfinished = Unfinished::new(reducer.tally(), Default::default());
+        let continuation = unfinished.explain(&spec, mini_batches.succeeded, 0, mini_batches.failed, reopened);
+        events.notice(Notice::Continuing(continuation));
+        store.mark_open(job_id).await?;
+        if store.is_being_removed(job_id).await? {
+            store.mark_ended(job_id).await?;
+            bail!("job {job_id} cannot be continued, because a clean-up of the target is removing it");
+        }
+        let (target, listings) = (target.clone(), Inputs::new(job.stores().options()));
+        Ok(Retry::Submission(Box::new(Submission { store, job, spec, queues, target, unfinished, listings })))
+    }
+}
+
+impl Submission {
+    /// Returns the id of the job.
+    pub fn job_id(&self) -> &str {
+        &self.spec.job_id
+    }
+
+    /// Returns the jobs of the target.
+    pub fn jobs(&self) -> Jobs {
+        self.target.jobs(self.store.clone())
+    }
+
+    /// Plans and publishes. After an error the job is open, and at most partly published.
+    pub async fn publish(&self) -> Result<Published> {
+        let Self { job, spec, queues, .. } = self;
+        let (tasks, results) = (queues.tasks.clone(), queues.results.clone());
+        let partitioner = Partitioner::new(spec.clone(), job.clone(), tasks, results.clone());
+        let partitioner = partitioner.with_inputs(self.listings.clone());
+        let error = match partitioner.resume(|mini_batch| self.unfinished.pending(mini_batch), |_| ()).await {
+            Ok(complete) => return Ok(Published::All(complete)),
+            Err(error) => error,
+        };
+        let Some(cause) = error.downcast_ref::<partitioner::Error>().map(|error| format!("{error:#}")) else {
+            let problem = format!("job {} is not published", spec.job_id);
+            return Err(Fixable::caused(problem, self.remedy(), error));
+        };
+        let told = tell_reducer(&results, &spec.job_id, &cause).await;
+        told.context("tell the reducers that the job cannot be planned")?;
+        Ok(Published::Never(cause))
+    }
+
+    /// Returns what continues the job after an interruption.
+    pub fn remedy(&self) -> Remedy {
+        Remedy::Retry { job_id: self.spec.job_id.clone(), target: self.target.reference() }
+    }
+}
+
+fn warn_of_local_paths(spec: &JobSpec, address: &QueueAddress, events: &Events) {
+    let inputs = spec.inputs.iter().flat_map(|input| &input.paths);
+    let mut paths: Vec<String> = inputs
+        .chain([&spec.output.folder])
+        .filter(|path| !path.is_url() && !path.as_bytes().is_empty())
+        .map(ItemPath::display)
+        .collect();
+    if !paths.is_empty() {
+        let more = paths.len().saturating_sub(PATHS_NAMED_MAX);
+        paths.truncate(PATHS_NAMED_MAX);
+        events.notice(Notice::LocalPaths { paths, more, queue: address.to_string() });
+    }
+}
+
+/// Rejects a job whose mini-batches may take longer than the queue holds a message.
+fn check_lease(spec: &JobSpec, tasks: &dyn Queue) -> Result<()> {
+    let needed = spec.run_invocation_timeout_seconds + spec.task_overhead_timeout_seconds;
+    match tasks.limits().lease_max {
+        Some(lease_max) if Duration::from_secs(needed) + LEASE_MARGIN > lease_max => bail!(
+            "a mini-batch may take {needed} s (run_invocation_timeout {} + --task_overhead_timeout {}), and this queue \
+             holds a message for {} s at most: lower the timeouts and make mini-batches smaller, or use RabbitMQ",
+            spec.run_invocation_timeout_seconds,
+            spec.task_overhead_timeout_seconds,
+            lease_max.as_secs()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Rejects `durability: full` on targets that do not force their data to disk.
+fn check_durability(spec: &JobSpec, target: &Target) -> Result<()> {
+    let is_folder = target.store()?.starts_with("file:");
+    let kept = match (target.queue()?, is_folder) {
+        _ if spec.durability == Durability::Process => return Ok(()),
+        (QueueAddress::Sqlite { .. }, true) => "its queue in SQLite and its objects in a folder",
+        (QueueAddress::Sqlite { .. }, false) => "its queue in SQLite",
+        (_, true) => "its objects in a folder",
+        (_, false) => return Ok(()),
+    };
+    bail!(
+        "durability: full is not possible on target {}: it keeps {kept}, without forcing them to disk; leave the key \
+         out, run the job without a target, or use one with RabbitMQ or SQS and an object store",
+        target.name
+    )
+}
+
+/// Packs and uploads the files that other nodes cannot read in place.
+async fn send_snapshots(
+    spec: &mut JobSpec,
+    store: &TargetStore,
+    address: &QueueAddress,
+    events: &Events,
+) -> Result<()> {
+    let folder = std::env::temp_dir().join(format!("gristmill-{}", spec.job_id));
+    std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let sent = send_from(&folder, spec, store, address, events).await;
+    let _ = std::fs::remove_dir_all(&folder);
+    sent
+}
+
+async fn send_from(
+    folder: &Path,
+    spec: &mut JobSpec,
+    store: &TargetStore,
+    address: &QueueAddress,
+    events: &Events,
+) -> Result<()> {
+    let archive = folder.join("archive");
+    let packing = (spec.clone(), archive.clone());
+    let doubts = events.clone();
+    let source = send(store, &archive, move || {
+        let (snapshot, incomplete) = job_file::pack_script(&packing.0, &packing.1)?;
+        incomplete.into_iter().for_each(|incomplete| doubts.notice(Notice::LargeScriptFolder(incomplete)));
+        Ok(snapshot)
+    });
+    let source = source.await;
+    spec.snapshots.source = Some(source.context("pack source_directory")?);
+    if let Environment::Requirements { file, .. } = &spec.environment {
+        let is_project = file.as_path().extension().is_some_and(|extension| extension == "toml");
+        let (file, to) = (file.as_path().to_owned(), archive.clone());
+        let environment = send(store, &archive, move || match file.parent().filter(|_| is_project) {
+            Some(folder) => {
+                let excluded = ignore::gitignore::Gitignore::empty();
+                storage::pack(Source::Scripts { folder, entry_script: None, excluded: &excluded }, &to)
+            }
+            None => storage::pack(Source::Data(&file), &to),
+        });
+        spec.snapshots.environment = Some(environment.await.context("pack the environment's files")?);
+    }
+    // All nodes are on this machine, so reference data stays in place.
+    if matches!(address, QueueAddress::Sqlite { .. }) {
+        return Ok(());
+    }
+    for (name, path) in spec.side_inputs.iter().filter(|(_, path)| !path.is_url()) {
+        let (path, to) = (path.as_path().to_owned(), archive.clone());
+        let snapshot = send(store, &archive, move || storage::pack(Source::Data(&path), &to)).await;
+        let snapshot = snapshot.with_context(|| format!("pack side input {name}"))?;
+        spec.snapshots.side_inputs.insert(name.clone(), snapshot);
+    }
+    Ok(())
+}
+
+async fn send(
+    store: &TargetStore,
+    archive: &Path,
+    pack: impl FnOnce() -> storage::Result<Snapshot> + Send + 'static,
+) -> Result<Snapshot> {
+    let snapshot = tokio::task::spawn_blocking(pack).await.context("packing panicked")??;
+    store.put_snapshot(&snapshot.digest, archive).await?;
+    Ok(snapshot)
+}
+
+async fn tell_reducer(results: &Arc<dyn Queue>, job_id: &str, cause: &str) -> Result<()> {
+    let mut body = begin_message(job_id);
+    encode_record(&ResultEvent::PlanFailed { cause: cause.to_owned() }, b"", &mut body);
+    Ok(results.send(vec![Message::new(body, job_id)]).await?)
+}

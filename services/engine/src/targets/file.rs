@@ -1,0 +1,233 @@
+//! Reads `gristmill.toml`, the file of targets. Reports the first mistake, with its line.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::address::LEASE_SECONDS_MIN;
+use job_file::nearest;
+
+/// Name of the file.
+pub const FILE_NAME: &str = "gristmill.toml";
+/// Keys of a target.
+pub const KEYS: &[&str] = &["queue", "store", "region", "endpoint", "python", "lease_seconds", "management"];
+
+/// A table `[targets.NAME]` as written, with variables replaced and values not yet parsed.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// `queue`, and its line.
+    pub queue: Option<(String, usize)>,
+    /// `store`, and its line.
+    pub store: Option<(String, usize)>,
+    /// `region`.
+    pub region: Option<String>,
+    /// `endpoint`.
+    pub endpoint: Option<String>,
+    /// `management`.
+    pub management: Option<String>,
+    /// `python`.
+    pub python: Option<String>,
+    /// `lease_seconds`.
+    pub lease_seconds: Option<u64>,
+}
+
+/// A file of targets.
+#[derive(Default)]
+pub struct TargetsFile {
+    /// Its path; `None`: there is no file.
+    pub path: Option<PathBuf>,
+    /// The targets by name.
+    pub targets: BTreeMap<String, Entry>,
+}
+
+/// Returns the file that takes effect: the named one, else the nearest in or above `folder`, else the user's own.
+pub fn find(named: Option<&Path>, folder: &Path, user_folder: Option<&Path>) -> Option<PathBuf> {
+    if let Some(named) = named {
+        return Some(folder.join(named));
+    }
+    let own = user_folder.map(|user| user.join(".config/gristmill").join(FILE_NAME));
+    folder.ancestors().map(|folder| folder.join(FILE_NAME)).chain(own).find(|path| path.is_file())
+}
+
+/// Reads the file. `variable` returns the value of an environment variable.
+pub fn read(path: &Path, variable: impl Fn(&str) -> Option<String>) -> Result<TargetsFile> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    parse(path, &text, variable)
+}
+
+/// Like [`read`], for the text of the file.
+pub fn parse(path: &Path, text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<TargetsFile> {
+    let at = |span: Range<usize>| Line { path, number: text[..span.start.min(text.len())].matches('\n').count() + 1 };
+    let top = DeTable::parse(text).map_err(|error| {
+        let message = error.message().trim().replace('\n', "; ");
+        at(error.span().unwrap_or_default()).error(format!("not valid TOML: {message}"))
+    })?;
+    let mut file = TargetsFile { path: Some(path.to_owned()), targets: BTreeMap::new() };
+    for (key, value) in top.get_ref() {
+        if key.get_ref() != "targets" {
+            return Err(unknown(&at(key.span()), key.get_ref(), &["targets"]));
+        }
+        for (name, target) in table(value, &at(value.span()), "targets")? {
+            let field = format!("targets.{}", name.get_ref());
+            if name.get_ref() == super::LOCAL {
+                return Err(
+                    at(name.span()).error(format!("{field}: this name stands for this machine; choose another"))
+                );
+            }
+            let entry = read_target(table(target, &at(target.span()), &field)?, &field, &at, &variable)?;
+            file.targets.insert(name.get_ref().to_string(), entry);
+        }
+    }
+    Ok(file)
+}
+
+fn read_target<'a>(
+    keys: &DeTable<'_>,
+    field: &str,
+    at: &impl Fn(Range<usize>) -> Line<'a>,
+    variable: &impl Fn(&str) -> Option<String>,
+) -> Result<Entry> {
+    let mut entry = Entry::default();
+    for (key, value) in keys {
+        let (name, line) = (key.get_ref().as_ref(), at(value.span()));
+        if !KEYS.contains(&name) {
+            return Err(unknown(&at(key.span()), name, KEYS));
+        }
+        if name == "lease_seconds" {
+            let seconds = value.get_ref().as_integer().and_then(|digits| digits.as_str().parse().ok());
+            let fault = || line.error(format!("{field}.{name}: must be a number of seconds, at least 60"));
+            entry.lease_seconds = Some(seconds.filter(|seconds| *seconds >= LEASE_SECONDS_MIN).ok_or_else(fault)?);
+            continue;
+        }
+        let DeValue::String(text) = value.get_ref() else {
+            return Err(line.error(format!("{field}.{name}: must be a text in quotes")));
+        };
+        let text = replace_variables(text, variable).map_err(|error| line.error(format!("{field}.{name}: {error}")))?;
+        match name {
+            "queue" => entry.queue = Some((text, line.number)),
+            "store" => entry.store = Some((text, line.number)),
+            "region" => entry.region = Some(text),
+            "endpoint" => entry.endpoint = Some(text),
+            "management" => entry.management = Some(text),
+            _ => entry.python = Some(text),
+        }
+    }
+    Ok(entry)
+}
+
+/// A place in the file.
+struct Line<'a> {
+    path: &'a Path,
+    number: usize,
+}
+
+impl Line<'_> {
+    fn error(&self, message: String) -> anyhow::Error {
+        anyhow!("{}:{}: {message}", self.path.display(), self.number)
+    }
+}
+
+fn table<'t, 'i>(value: &'t Spanned<DeValue<'i>>, line: &Line<'_>, field: &str) -> Result<&'t DeTable<'i>> {
+    match value.get_ref() {
+        DeValue::Table(table) => Ok(table),
+        _ => Err(line.error(format!("{field}: must be a table, [targets.NAME] with {}", KEYS.join(", ")))),
+    }
+}
+
+fn unknown(line: &Line<'_>, key: &str, allowed: &[&str]) -> anyhow::Error {
+    let hint =
+        nearest(key, allowed.iter().copied()).map_or(String::new(), |nearest| format!(", did you mean {nearest:?}?"));
+    line.error(format!("unknown key {key:?}{hint} (allowed: {})", allowed.join(", ")))
+}
+
+/// The characters to percent-encode in the user info of an address: all but unreserved ones.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Replaces `${NAME}` by the values of variables. Percent-encodes values in the user info of an address, because a password
+/// may hold any character.
+pub fn replace_variables(text: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<String, String> {
+    let user_info = text.split_once("://").and_then(|(scheme, _)| Some(scheme.len() + 3..text.rfind('@')?));
+    let (mut replaced, mut position) = (String::new(), 0);
+    while let Some(start) = text[position..].find("${").map(|start| position + start) {
+        let end = text[start..].find('}').map(|end| start + end).ok_or("a `${` without `}`")?;
+        let name = &text[start + 2..end];
+        let value = variable(name).ok_or_else(|| format!("the environment variable {name} is not set"))?;
+        replaced.push_str(&text[position..start]);
+        match user_info.as_ref().is_some_and(|user_info| user_info.contains(&start)) {
+            true => replaced.extend(utf8_percent_encode(&value, ENCODED)),
+            false => replaced.push_str(&value),
+        }
+        position = end + 1;
+    }
+    replaced.push_str(&text[position..]);
+    Ok(replaced)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Result<TargetsFile> {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join(FILE_NAME);
+        std::fs::write(&path, text).expect("writable");
+        let variables = |name: &str| (name == "PASSWORD").then(|| "p@ss/word".to_owned());
+        read(&path, variables)
+            .map_err(|error| anyhow!("{}", error.to_string().replace(&*folder.path().to_string_lossy(), "")))
+    }
+
+    #[test]
+    fn variables_in_targets_are_replaced() {
+        let text = "[targets.a]\nqueue = 'sqs://a'\nstore = \"s3://${PASSWORD}\"\nendpoint = 'http://127.0.0.1:4566'\n\
+                    [targets.b]\nqueue = 'amqp://me:${PASSWORD}@host/'\n";
+        let file = read_text(text).expect("valid");
+        assert_eq!(file.targets["a"].queue, Some(("sqs://a".to_owned(), 2)));
+        assert_eq!(file.targets["a"].store, Some(("s3://p@ss/word".to_owned(), 3)));
+        assert_eq!(file.targets["a"].endpoint.as_deref(), Some("http://127.0.0.1:4566"));
+        assert_eq!(file.targets["b"].queue.as_ref().expect("given").0, "amqp://me:p%40ss%2Fword@host/");
+    }
+
+    #[test]
+    fn mistake_is_reported_with_line_and_remedy() {
+        for (text, expected) in [
+            ("[targets.a]\nqeue = 'sqs://a'\n", "/gristmill.toml:2: unknown key \"qeue\", did you mean \"queue\"?"),
+            (
+                "\n[target.a]\nqueue = 'sqs://a'\n",
+                "/gristmill.toml:2: unknown key \"target\", did you mean \"targets\"?",
+            ),
+            ("[targets.a]\nqueue = 3\n", "/gristmill.toml:2: targets.a.queue: must be a text"),
+            (
+                "[targets.a]\nqueue = 'amqp://u:${NONE}@h/'\n",
+                ":2: targets.a.queue: the environment variable NONE is not set",
+            ),
+            ("[targets.a\n", "/gristmill.toml:1: not valid TOML"),
+            ("[targets.local]\n", "this name stands for this machine"),
+            ("[targets.a]\nlease_seconds = '1h'\n", ":2: targets.a.lease_seconds: must be a number of seconds"),
+            ("targets = 1\n", ":1: targets: must be a table"),
+        ] {
+            let message = read_text(text).err().expect(text).to_string();
+            assert!(message.contains(expected), "{message}");
+            assert!(!message.contains('\n'), "{message}");
+        }
+    }
+
+    #[test]
+    fn nearest_file_takes_precedence_over_the_users_own() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let user = folder.path().join("user");
+        let (own, deep) = (user.join(".config/gristmill"), folder.path().join("project/jobs"));
+        std::fs::create_dir_all(&own).expect("writable");
+        std::fs::create_dir_all(&deep).expect("writable");
+        std::fs::write(own.join(FILE_NAME), "").expect("writable");
+        assert_eq!(find(None, &deep, Some(&user)), Some(own.join(FILE_NAME)));
+        let nearer = folder.path().join("project").join(FILE_NAME);
+        std::fs::write(&nearer, "").expect("writable");
+        assert_eq!(find(None, &deep, Some(&user)), Some(nearer));
+        assert_eq!(find(Some(Path::new("other.toml")), &deep, Some(&user)), Some(deep.join("other.toml")));
+    }
+}

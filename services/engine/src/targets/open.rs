@@ -1,0 +1,164 @@
+//! Opens the store and the queues of a target.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use queue::{Queue, RabbitOptions, RabbitQueue, SqliteOptions, SqliteQueue, SqsOptions, SqsQueue, SqsTarget};
+use storage::{StoreOptions, TargetStore};
+use url::Url;
+
+use super::{QueueAddress, Role, Target};
+use crate::remedy::{Fixable, Remedy};
+use crate::settings::Settings;
+
+/// The queues of a target.
+#[derive(Clone, Debug)]
+pub struct Queues {
+    connections: Vec<Arc<RabbitQueue>>,
+    /// Descriptors.
+    pub tasks: Arc<dyn Queue>,
+    /// Outcomes.
+    pub results: Arc<dyn Queue>,
+    /// Messages that no role can read.
+    pub dead_letters: Arc<dyn Queue>,
+}
+
+impl Queues {
+    /// Closes the connections, so that acknowledgements reach the broker.
+    pub async fn close(&self) {
+        for connection in &self.connections {
+            if let Err(error) = connection.close().await {
+                tracing::debug!("cannot close a connection: {error:#}");
+            }
+        }
+    }
+}
+
+/// A queue, and whether it is a connection.
+enum Opened {
+    Rabbit(Arc<RabbitQueue>),
+    Other(Arc<dyn Queue>),
+}
+
+impl Opened {
+    fn connection(&self) -> Option<Arc<RabbitQueue>> {
+        match self {
+            Self::Rabbit(queue) => Some(queue.clone()),
+            Self::Other(_) => None,
+        }
+    }
+
+    fn other(queue: impl Queue + 'static) -> Self {
+        Self::Other(Arc::new(queue))
+    }
+
+    fn queue(self) -> Arc<dyn Queue> {
+        match self {
+            Self::Rabbit(queue) => queue,
+            Self::Other(queue) => queue,
+        }
+    }
+}
+
+impl Target {
+    /// Opens its store, and so checks address, bucket and credentials.
+    pub async fn open_store(&self) -> Result<TargetStore> {
+        let store = TargetStore::open(self.store()?, self.store_options()).await;
+        store.map_err(|error| {
+            let endpoint = self.endpoint.as_ref().filter(|_| matches!(error, storage::Error::Unavailable { .. }));
+            let endpoint =
+                endpoint.map_or(String::new(), |endpoint| format!("; the endpoint of this target is {endpoint}"));
+            anyhow::anyhow!("target {}: its store cannot be used: {error:#}{endpoint}", self.name)
+        })
+    }
+
+    /// Returns how to reach its store.
+    pub fn store_options(&self) -> StoreOptions {
+        StoreOptions { endpoint: self.endpoint.clone(), region: self.region.clone() }
+    }
+
+    /// Returns how to reach one of its SQS queues, or all of them by their prefix.
+    pub fn sqs_options(&self, queue: &str, create: bool) -> SqsOptions {
+        SqsOptions { queue: queue.to_owned(), endpoint: self.endpoint.clone(), region: self.region.clone(), create }
+    }
+
+    /// Opens its three queues. Creates missing SQS queues only if `create` is set, and all others always.
+    pub async fn open_queues(&self, create: bool) -> Result<Queues> {
+        let open = async {
+            let (tasks, results, dead_letters) = match self.queue()? {
+                QueueAddress::Sqs { prefix } => {
+                    let SqsTarget { tasks, results, dead_letters } =
+                        SqsTarget::open(self.sqs_options(prefix, create)).await?;
+                    (Opened::other(tasks), Opened::other(results), Opened::other(dead_letters))
+                }
+                _ => tokio::try_join!(self.open(Role::Tasks), self.open(Role::Results), self.open(Role::DeadLetters))?,
+            };
+            let connections = [&tasks, &results, &dead_letters].into_iter().filter_map(Opened::connection).collect();
+            let [tasks, results, dead_letters] = [tasks, results, dead_letters].map(Opened::queue);
+            Ok(Queues { connections, tasks, results, dead_letters })
+        };
+        open.await.map_err(|error| self.explain(error))
+    }
+
+    /// Opens one of its queues.
+    pub async fn open_queue(&self, role: Role) -> Result<Arc<dyn Queue>> {
+        let opened = self.open(role).await.map_err(|error| self.explain(error))?;
+        Ok(opened.queue())
+    }
+
+    async fn open(&self, role: Role) -> Result<Opened> {
+        let address = self.queue()?;
+        match address {
+            QueueAddress::Sqlite { folder } => {
+                std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+                storage::snapshot::mark(folder).with_context(|| format!("write into {}", folder.display()))?;
+                Ok(Opened::other(SqliteQueue::open(address.name(role), SqliteOptions::default())?))
+            }
+            QueueAddress::Rabbit { url, prefix } => {
+                let [tasks, results, dead_letters] = RabbitOptions::target(url.as_str(), prefix);
+                let options = match role {
+                    Role::Tasks => tasks,
+                    Role::Results => results,
+                    Role::DeadLetters => dead_letters,
+                };
+                let options = RabbitOptions { consumer_timeout: self.lease, ..options };
+                Ok(Opened::Rabbit(Arc::new(RabbitQueue::open(options).await?)))
+            }
+            QueueAddress::Sqs { .. } => {
+                Ok(Opened::other(SqsQueue::open(self.sqs_options(&address.name(role), false)).await?))
+            }
+        }
+    }
+
+    fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        let target = format!("target {}", self.name);
+        match (&self.queue, error.downcast_ref(), &self.endpoint) {
+            (Some(QueueAddress::Sqs { .. }), Some(queue::Error::Misconfigured { .. }), _) => {
+                Fixable::caused(target, Remedy::CreateQueues(self.reference()), error)
+            }
+            (Some(QueueAddress::Sqs { .. }), Some(queue::Error::Unavailable { .. }), Some(endpoint)) => {
+                anyhow::anyhow!("{target}: {error:#}; the endpoint of this target is {endpoint}")
+            }
+            _ => error.context(target),
+        }
+    }
+
+    /// Whether its queues are on this machine, so that its nodes probably are as well.
+    pub fn is_on_this_machine(&self, settings: &Settings) -> Result<bool> {
+        // The parser of URLs splits only addresses of the web.
+        let is_loopback = |url: &Url| {
+            let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+            let is_address = host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+            is_address || host == "localhost" || host.ends_with(".localhost")
+        };
+        Ok(match self.queue()? {
+            QueueAddress::Sqlite { .. } => true,
+            QueueAddress::Rabbit { url, .. } => is_loopback(url),
+            QueueAddress::Sqs { .. } => {
+                let endpoint = self.endpoint.clone().or_else(|| settings.sqs_endpoint.clone());
+                endpoint.and_then(|endpoint| Url::parse(&endpoint).ok()).is_some_and(|url| is_loopback(&url))
+            }
+        })
+    }
+}

@@ -1,0 +1,34 @@
+//! `sys.argv[1:]` of the entry script, in the order of the original: options of the engine, the user's arguments, the
+//! inputs.
+//!
+//! An option and its value are two elements, never `--name=value`: scripts look for name and value side by side.
+
+use protocol::{InputKind, JobSpec};
+
+use crate::keys::JOB;
+use crate::section::Section;
+use crate::tree::Node;
+
+/// Returns all arguments, in order. `arguments` are the user's.
+pub fn assemble(job: &JobSpec, top: &Section<'_>, arguments: &[String]) -> Vec<String> {
+    let mut options = vec![
+        (0, "client_sdk_version", env!("CARGO_PKG_VERSION").to_owned()),
+        (1, "scoring_module_name", job.entry_script.clone()),
+        (8, "create_snapshot_at_runtime", "True".to_owned()),
+    ];
+    options.extend(JOB.rows().filter_map(|key| {
+        let argument = key.argument.as_ref()?;
+        let value = (argument.value)(job, top.get(key.name).and_then(Node::scalar))?;
+        Some((argument.position, key.name, value))
+    }));
+    options.sort_by_key(|(position, ..)| *position);
+    let options = options.into_iter().flat_map(|(_, name, value)| [format!("--{name}"), value]);
+    let inputs = job.inputs.iter().enumerate().flat_map(|(position, input)| {
+        let option = match input.kind {
+            InputKind::Tabular => format!("--input_ds_{position}"),
+            InputKind::File => format!("--input_fds_{position}"),
+        };
+        [option, input.name.clone()]
+    });
+    options.chain(arguments.iter().cloned()).chain(inputs).collect()
+}

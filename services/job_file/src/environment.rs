@@ -1,0 +1,179 @@
+//! `environment` and `environment_variables`: the Python that runs the script, and the variables of its processes.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use protocol::{CONDA_TOOLS, CondaFile, Environment, ItemPath};
+
+use crate::arguments::Placeholders;
+use crate::context::Context;
+use crate::keys::ENVIRONMENT;
+use crate::paths::{Paths, unusable};
+use crate::problem::{Fault, Problems};
+use crate::section::Section;
+use crate::tree::{Node, Value};
+use crate::values::{text, word};
+
+const ALLOWED: &str = "a Python interpreter, the folder of a virtual environment, a requirements file (.txt), a \
+                       pyproject.toml or a conda file (.yml); or a mapping with python and requirements";
+
+/// Reads `environment`. The default is the interpreter of the caller, or that of the nodes if the job runs `elsewhere`.
+pub fn read_environment(
+    top: &Section<'_>,
+    paths: &Paths,
+    context: &Context,
+    elsewhere: bool,
+    problems: &mut Problems,
+) -> Environment {
+    let python = Python { paths, context, elsewhere };
+    let default = || match elsewhere {
+        true => Environment::Node,
+        false => Environment::Interpreter { path: python.default_base() },
+    };
+    let Some(node) = top.get("environment") else { return default() };
+    match &node.value {
+        Value::Scalar(_) => top.value("environment", problems, |node| one_value(node, &python)).unwrap_or_else(default),
+        Value::Mapping(_) => {
+            let section = Section::nested(ENVIRONMENT, "environment", node, problems);
+            let named = section.value("python", problems, |node| interpreter(node, &python)).map(ItemPath::from);
+            match (section.value("requirements", problems, |node| requirements(node, &python)), named) {
+                (Some(file), named) => {
+                    let base = named.unwrap_or_else(|| python.default_base());
+                    Environment::Requirements { file: ItemPath::from(file), base }
+                }
+                (None, Some(path)) => Environment::Interpreter { path },
+                (None, None) => default(),
+            }
+        }
+        Value::List(_) => {
+            problems.add(node.location, "environment", Fault::new(node, ALLOWED));
+            default()
+        }
+    }
+}
+
+/// Replaces the interpreter of the nodes by that of this machine.
+pub fn choose_here(environment: &mut Environment, context: &Context) {
+    let here = ItemPath::from(context.interpreter.as_path());
+    match environment {
+        Environment::Node => *environment = Environment::Interpreter { path: here },
+        Environment::Requirements { base, .. } if base.as_bytes().is_empty() => *base = here,
+        Environment::Requirements { .. } | Environment::Interpreter { .. } => {}
+    }
+}
+
+/// The places where an interpreter is looked up.
+struct Python<'a> {
+    paths: &'a Paths,
+    context: &'a Context,
+    elsewhere: bool,
+}
+
+impl Python<'_> {
+    /// Returns the interpreter that makes virtual environments if the job names none; empty: that of the node.
+    fn default_base(&self) -> ItemPath {
+        match self.elsewhere {
+            true => ItemPath::from(""),
+            false => ItemPath::from(self.context.interpreter.as_path()),
+        }
+    }
+}
+
+fn one_value(node: &Node, python: &Python<'_>) -> Result<Environment, Fault> {
+    let text = word(node)?;
+    if is_requirements(&text) {
+        let base = python.default_base();
+        return requirements(node, python).map(|file| Environment::Requirements { file: ItemPath::from(file), base });
+    }
+    interpreter(node, python).map(|path| Environment::Interpreter { path: ItemPath::from(path) })
+}
+
+fn is_requirements(text: &str) -> bool {
+    [".txt", ".toml", ".yml", ".yaml"].iter().any(|extension| text.ends_with(extension))
+}
+
+fn requirements(node: &Node, python: &Python<'_>) -> Result<PathBuf, Fault> {
+    let allowed = "a requirements file (.txt), a pyproject.toml or a conda file (.yml)";
+    let path = python.paths.local(node)?;
+    let message = match path.metadata() {
+        Ok(_) if !is_requirements(&path.to_string_lossy()) => String::new(),
+        Ok(metadata) if metadata.is_file() => match conda_fault(&path, python) {
+            None => return Ok(path),
+            Some(message) => message,
+        },
+        Ok(_) => format!("{} is not a file", path.display()),
+        Err(error) => unusable(&path, &error),
+    };
+    Err(Fault::new(node, allowed).saying(message))
+}
+
+/// Returns what is wrong with a conda file, or that no tool is installed that could make its environment.
+fn conda_fault(path: &Path, python: &Python<'_>) -> Option<String> {
+    if !CondaFile::is_named(path) {
+        return None;
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{} cannot be read: {error}", path.display()));
+    let file =
+        match text.and_then(|text| CondaFile::parse(&text).map_err(|error| format!("{}: {error}", path.display()))) {
+            Ok(file) => file,
+            Err(message) => return Some(message),
+        };
+    let folders = &python.context.search_path;
+    let is_installed = |tool: &&str| folders.iter().any(|folder| is_executable(&folder.join(tool)));
+    if file.packages.is_empty() || python.elsewhere || CONDA_TOOLS.iter().any(is_installed) {
+        return None;
+    }
+    Some(format!(
+        "{} names packages of conda ({}), and none of {} is on PATH: install micromamba, or list the packages below `pip`",
+        path.display(),
+        file.packages.join(", "),
+        CONDA_TOOLS.join(", ")
+    ))
+}
+
+/// An interpreter by path, by the folder of its virtual environment, or by name. Links are kept: the path by which Python
+/// is started tells a virtual environment from its base. An absolute path `elsewhere` need not exist on this machine.
+fn interpreter(node: &Node, python: &Python<'_>) -> Result<PathBuf, Fault> {
+    let text = word(node)?;
+    let mut path = python.paths.local(node)?;
+    if python.elsewhere && text.starts_with('/') && path.symlink_metadata().is_err() {
+        return Ok(path);
+    }
+    if !text.contains('/') && path.symlink_metadata().is_err() {
+        let found = python.context.search_path.iter().map(|folder| folder.join(&text)).find(|path| is_executable(path));
+        let message = format!("there is no {text} beside the job file, nor an executable of this name on PATH");
+        return found.ok_or_else(|| Fault::new(node, ALLOWED).saying(message));
+    }
+    if path.join("pyvenv.cfg").is_file() {
+        path = path.join("bin/python");
+    }
+    let message = match path.metadata() {
+        Ok(_) if is_executable(&path) => return Ok(path),
+        Ok(_) => format!("{} is not an executable file", path.display()),
+        Err(error) => unusable(&path, &error),
+    };
+    Err(Fault::new(node, ALLOWED).saying(message))
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+/// Reads `environment_variables`; placeholders become paths.
+pub fn read_variables(
+    top: &Section<'_>,
+    placeholders: &Placeholders,
+    problems: &mut Problems,
+) -> BTreeMap<String, String> {
+    let allowed = "a mapping of names to texts: {MODEL_KIND: small}";
+    top.named("environment_variables", allowed, problems, |entry| {
+        if entry.key.is_empty() || entry.key.contains('=') {
+            return Err(Fault::of(format!("{:?}", entry.key), "a name that is not empty and has no `=`"));
+        }
+        if entry.node.is_null() {
+            return Err(Fault::new(&entry.node, "a text; \"\" for an empty one"));
+        }
+        placeholders.replace(&text(&entry.node)?)
+    })
+}

@@ -1,0 +1,286 @@
+//! Decides whether two runs of a job file are the same job, and names the differences.
+//!
+//! The fingerprint covers everything that decides the content or the place of the output: code, arguments, inputs, sizes,
+//! keys, formats, thresholds, tries and the timeouts of a try, environment, side inputs, output. It leaves out keys that
+//! only decide speed, parallelism or logging; the table of keys says which. Any other field of the specification counts,
+//! which at worst runs a job that could have been reused.
+//!
+//! Data beside the script, and registered models, are compared file by file instead, because the script may write them. A
+//! file that appeared while the job ran never makes another job. A file that changed meanwhile does not prevent the job
+//! from continuing, as it would have continued without the interruption; but its result is not reused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use protocol::{Environment, JobSpec};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::context::ModelFolders;
+use crate::keys;
+use crate::output::SETTINGS_FILE;
+use crate::snapshot::{self, Stamp, Stamps};
+
+/// Everything that distinguishes one job from another.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Identity {
+    /// The specification, without keys that have no influence on the output.
+    settings: Map<String, Value>,
+    /// The user's arguments, placeholders replaced. They replace `argv`, which also has options of operation.
+    arguments: Vec<String>,
+    /// Digest of the requirements file; empty for an interpreter.
+    requirements: String,
+    /// Digests of the files that the script can import.
+    code: BTreeMap<String, String>,
+    /// Digests of the reference data.
+    side_inputs: BTreeMap<String, String>,
+    /// Data beside the script that something asks for.
+    data: Stamps,
+    /// The model registry of this machine.
+    models: Stamps,
+}
+
+/// A difference between two jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// A part of the job has changed.
+    Changed(Part),
+    /// A part of the job is new.
+    New(Part),
+    /// A part of the job is missing.
+    Missing(Part),
+    /// A setting has another value.
+    Setting {
+        /// Its key or option.
+        key: String,
+        /// Both values, now and earlier, if they are short.
+        values: Option<(Value, Value)>,
+    },
+    /// Another version of Gristmill made the earlier job.
+    Version,
+}
+
+/// A part of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A file beside the script.
+    File(String),
+    /// The user's arguments.
+    Arguments,
+    /// The requirements file.
+    Requirements,
+    /// A side input.
+    SideInput(String),
+    /// A file of a registered model.
+    Model(String),
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Changed(Part::Arguments) => f.write_str("arguments have changed"),
+            Self::Changed(part) => write!(f, "{part} has changed"),
+            Self::New(part) => write!(f, "{part} is new"),
+            Self::Missing(part) => write!(f, "{part} is missing"),
+            Self::Setting { key, values: Some((now, earlier)) } => write!(f, "{key} is {now} and was {earlier}"),
+            Self::Setting { key, values: None } => write!(f, "the value of {key} has changed"),
+            Self::Version => f.write_str("it was made by another version of Gristmill"),
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(name) => f.write_str(name),
+            Self::Arguments => f.write_str("arguments"),
+            Self::Requirements => f.write_str("the requirements file"),
+            Self::SideInput(name) => write!(f, "side input {name}"),
+            Self::Model(name) => write!(f, "model {name}"),
+        }
+    }
+}
+
+/// When a job ran, in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// Its first moment.
+    pub from: u64,
+    /// Its last.
+    pub to: u64,
+    /// It has a result, which may be reused.
+    pub has_finished: bool,
+}
+
+impl Identity {
+    /// Returns the identity of a job with these arguments, and whether files beside its script were left out because
+    /// there are too many.
+    pub fn of(
+        spec: &JobSpec,
+        arguments: &[String],
+        job_file: &Path,
+        models: &ModelFolders,
+    ) -> Result<(Self, bool), storage::Error> {
+        let requirements = match &spec.environment {
+            Environment::Node | Environment::Interpreter { .. } => String::new(),
+            Environment::Requirements { file, .. } => snapshot::digest_file(file.as_path())
+                .map_err(|error| storage::Error::Unavailable { object: file.display(), source: error.into() })?
+                .to_hex()
+                .to_string(),
+        };
+        let variables = spec.environment_variables.values();
+        let beside = snapshot::beside(spec, job_file, arguments.iter().chain(variables).map(String::as_str))?;
+        let settings = match serde_json::to_value(without_operation(spec)).expect("plain data serialises") {
+            Value::Object(settings) => settings,
+            _ => unreachable!("a specification is an object"),
+        };
+        let identity = Self {
+            settings,
+            arguments: arguments.to_vec(),
+            requirements,
+            code: beside.code,
+            side_inputs: snapshot::digest_side_inputs(&spec.side_inputs),
+            data: beside.data,
+            models: models.stamps(spec),
+        };
+        Ok((identity, beside.is_partial))
+    }
+
+    /// Returns the fingerprint, in hexadecimal.
+    pub fn fingerprint(&self) -> String {
+        let parts = (&self.settings, &self.arguments, &self.requirements, &self.code, &self.side_inputs);
+        blake3::hash(&serde_json::to_vec(&parts).expect("plain data serialises")).to_hex().to_string()
+    }
+
+    /// Returns the digest of the code alone.
+    pub fn code_digest(&self) -> String {
+        snapshot::digest_of(&self.code)
+    }
+
+    /// Returns the current identity of the job of `spec`, with unchanged settings.
+    pub fn renewed(&self, spec: &JobSpec, models: &ModelFolders) -> Result<Self, storage::Error> {
+        let (now, _) = Self::of(spec, &self.arguments, Path::new(&spec.job_file), models)?;
+        Ok(Self { settings: self.settings.clone(), ..now })
+    }
+
+    /// Returns the differences from an earlier job that ran at `ran`; none if it is the same job.
+    pub fn differences(&self, earlier: &Self, ran: Ran) -> Vec<Difference> {
+        let mut found = Vec::new();
+        compare(&self.code, &earlier.code, |_, _| false, Part::File, &mut found);
+        compare_settings(&flat(&self.settings), &flat(&earlier.settings), &mut found);
+        if self.arguments != earlier.arguments {
+            found.push(Difference::Changed(Part::Arguments));
+        }
+        if self.requirements != earlier.requirements {
+            found.push(Difference::Changed(Part::Requirements));
+        }
+        compare(&self.side_inputs, &earlier.side_inputs, |_, _| false, Part::SideInput, &mut found);
+        let is_own = |name: &str, now: &Stamp| {
+            (ran.from..=ran.to).contains(&now.modified) && !(ran.has_finished && earlier.data.contains_key(name))
+        };
+        compare(&self.data, &earlier.data, is_own, Part::File, &mut found);
+        let known: BTreeSet<&str> = earlier.models.keys().map(|name| model_of(name)).collect();
+        compare(
+            &self.models,
+            &earlier.models,
+            // The earlier job could not use a model that did not exist.
+            |name, _| !known.contains(model_of(name)),
+            Part::Model,
+            &mut found,
+        );
+        found
+    }
+}
+
+impl ModelFolders {
+    /// Returns the files of all models that the processes of this job find.
+    fn stamps(&self, spec: &JobSpec) -> Stamps {
+        let given = |name: &str| spec.environment_variables.get(name).map(PathBuf::from);
+        let registry = given("GRISTMILL_HOME").map_or_else(|| self.registry.clone(), |home| home.join("models"));
+        let mut stamps = snapshot::stamps(&registry);
+        if let Some(directory) = given("AZUREML_MODEL_DIR").or_else(|| self.directory.clone()) {
+            let found = snapshot::stamps(&directory).into_iter();
+            stamps.extend(found.map(|(name, stamp)| (format!("AZUREML_MODEL_DIR/{name}"), stamp)));
+        }
+        stamps
+    }
+}
+
+/// Returns the model of a file.
+fn model_of(file: &str) -> &str {
+    file.split_once('/').map_or(file, |(model, _)| model)
+}
+
+/// Finds new, missing and changed entries. `is_fine(name, value now)` excuses an addition or a change.
+fn compare<T: PartialEq>(
+    now: &BTreeMap<String, T>,
+    earlier: &BTreeMap<String, T>,
+    is_fine: impl Fn(&str, &T) -> bool,
+    part: impl Fn(String) -> Part,
+    found: &mut Vec<Difference>,
+) {
+    for (name, value) in now.iter().filter(|(name, value)| earlier.get(*name) != Some(value)) {
+        match earlier.contains_key(name) {
+            _ if is_fine(name, value) => {}
+            true => found.push(Difference::Changed(part(name.clone()))),
+            false => found.push(Difference::New(part(name.clone()))),
+        }
+    }
+    let missing = earlier.keys().filter(|name| !now.contains_key(*name));
+    found.extend(missing.map(|name| Difference::Missing(part(name.clone()))));
+}
+
+fn compare_settings(now: &BTreeMap<String, Value>, earlier: &BTreeMap<String, Value>, found: &mut Vec<Difference>) {
+    let names: BTreeSet<&String> = now.keys().chain(earlier.keys()).collect();
+    for name in names {
+        let (now, earlier) = (now.get(name).unwrap_or(&Value::Null), earlier.get(name).unwrap_or(&Value::Null));
+        let is_simple = |value: &Value| !value.is_array() && !value.is_object() && !value.is_null();
+        if now != earlier {
+            let values = (is_simple(now) && is_simple(earlier)).then(|| (now.clone(), earlier.clone()));
+            found.push(Difference::Setting { key: shown(name), values });
+        }
+    }
+}
+
+/// Splits settings whose parts are keys of their own.
+fn flat(settings: &Map<String, Value>) -> BTreeMap<String, Value> {
+    let mut flat = BTreeMap::new();
+    for (name, value) in settings {
+        match (name.as_str(), value) {
+            ("thresholds" | "output", Value::Object(parts)) => {
+                flat.extend(parts.iter().map(|(part, value)| (format!("{name}.{part}"), value.clone())));
+            }
+            ("mini_batch_size", Value::Object(size)) => {
+                let text = |part: &str| size.get(part).map(|value| value.to_string().replace('"', ""));
+                let written = format!("{} {}", text("count").unwrap_or_default(), text("unit").unwrap_or_default());
+                flat.insert(name.clone(), written.into());
+            }
+            _ => {
+                flat.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    flat
+}
+
+/// Returns the name by which people know a setting.
+fn shown(setting: &str) -> String {
+    let file = (setting == "output.to_csv_arguments").then(|| SETTINGS_FILE.to_owned());
+    file.or_else(|| keys::name_of_setting(setting)).unwrap_or_else(|| setting.to_owned())
+}
+
+/// Returns the job with one value for everything without influence on the output.
+fn without_operation(spec: &JobSpec) -> JobSpec {
+    let mut job = JobSpec {
+        job_id: String::new(),
+        fingerprint: String::new(),
+        snapshot_digest: String::new(),
+        job_file: String::new(),
+        argv: Vec::new(),
+        ..spec.clone()
+    };
+    keys::of_job().filter_map(|key| key.leave_out).for_each(|leave_out| leave_out(&mut job));
+    job
+}

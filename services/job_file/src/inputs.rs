@@ -1,0 +1,243 @@
+//! `inputs`: the data that a job processes.
+
+mod columns;
+
+use partitioner::{MissingColumn, PartitionFormat};
+use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions};
+
+use crate::keys::{INPUT, Read};
+use crate::paths::{Paths, exists, glob_folder};
+use crate::problem::{Fault, Problems, nearest};
+use crate::section::{Located, Section};
+use crate::tree::{Entry, Location, Node, Value};
+use crate::values::{choice, key_name, mapping, name, text, word};
+use columns::{Columns, read_columns};
+
+const INPUTS_ALLOWED: &str =
+    "a list of inputs, or a mapping of names to inputs; an input is a mapping with type and path";
+
+/// Reads `inputs` into `job`. An invalid input is left out, so that the others decide keys that depend on all of them.
+pub fn read_inputs(
+    top: &Section<'_>,
+    paths: &Paths,
+    job: &mut JobSpec,
+    problems: &mut Problems,
+) -> Vec<InputLocations> {
+    let mut locations = Vec::new();
+    let Some(node) = top.get("inputs") else { return locations };
+    let Some(listed) = listed_inputs(node) else {
+        problems.add(node.location, "inputs", Fault::new(node, INPUTS_ALLOWED));
+        return locations;
+    };
+    for (position, (path, entry, item)) in listed.into_iter().enumerate() {
+        let Some((input, found)) = read_input(position, &path, entry, item, paths, problems) else { continue };
+        let Located { location, value: input } = input;
+        if job.inputs.iter().any(|earlier| earlier.name == input.name) {
+            let fault = Fault::of(format!("{:?} a second time", input.name), "a name for each input");
+            problems.add(location, &path, fault);
+        }
+        if let Some(first) = job.inputs.first().filter(|first| first.kind != input.kind) {
+            let fault = Fault::of(kind_name(input.kind), kind_name(first.kind));
+            problems.add(location, &format!("{path}.type"), fault.saying("All inputs of step must be same type"));
+        }
+        job.inputs.push(input);
+        locations.push(found);
+    }
+    locations
+}
+
+/// Checks that there is an input, unless the mini-batches need none.
+pub fn require_inputs(top: &Section<'_>, job: &JobSpec, problems: &mut Problems) {
+    let is_empty = top.get("inputs").is_none_or(|node| listed_inputs(node).is_some_and(|listed| listed.is_empty()));
+    let location = top.location_of("inputs");
+    if is_empty && job.rank_mini_batch_count == 0 {
+        let message = "The parameter 'inputs' must be a list and have at least one element or rank_mini_batch_count \
+                       must be greater than zero.";
+        problems.add(location, "inputs", Fault::of("no input", "at least one input").saying(message));
+    }
+    if job.rank_mini_batch_count > 0 && !job.inputs.is_empty() {
+        let message = "not read, because \"--rank_mini_batch_count\" makes mini-batches without input";
+        problems.warn(location, "inputs", message);
+    }
+}
+
+/// Returns the path of each input, its entry if its name is a key, and its value. `None`: neither a list nor a mapping.
+fn listed_inputs(node: &Node) -> Option<Vec<(String, Option<&Entry>, &Node)>> {
+    match &node.value {
+        Value::List(items) => {
+            let named = |(position, item)| (format!("inputs[{position}]"), None, item);
+            Some(items.iter().enumerate().map(named).collect())
+        }
+        Value::Mapping(entries) => {
+            Some(entries.iter().map(|entry| (format!("inputs.{}", entry.key), Some(entry), &entry.node)).collect())
+        }
+        Value::Scalar(_) => None,
+    }
+}
+
+fn kind_name(kind: InputKind) -> &'static str {
+    match kind {
+        InputKind::File => "file",
+        InputKind::Tabular => "tabular",
+    }
+}
+
+fn read_input(
+    position: usize,
+    path: &str,
+    entry: Option<&Entry>,
+    node: &Node,
+    paths: &Paths,
+    problems: &mut Problems,
+) -> Option<(Located<Input>, InputLocations)> {
+    if let Err(fault) = mapping(node, "a mapping with type and path") {
+        problems.add(node.location, path, fault);
+        return None;
+    }
+    let section = Section::nested(INPUT, path, node, problems);
+    let name = match entry {
+        Some(entry) => {
+            if let Err(fault) = key_name(entry) {
+                problems.add(entry.location, path, fault);
+            }
+            if section.get("name").is_some() {
+                let fault = Fault::of("a second name", "the key above it, which is the name");
+                problems.add(section.location_of("name"), &section.path("name"), fault);
+            }
+            entry.key.clone()
+        }
+        None => section.value("name", problems, name).unwrap_or_else(|| format!("input_{position}")),
+    };
+    let kind = section
+        .read("type", problems, |node| choice(node, &[("file", InputKind::File), ("tabular", InputKind::Tabular)]));
+    let item_paths = read_paths(&section, paths, problems);
+    // Kept even if it is invalid, so that `partition_keys` are not reported as well.
+    let partition_format = section.get("partition_format").and_then(|node| text(node).ok());
+    section.value("partition_format", problems, |node| {
+        PartitionFormat::parse(&word(node)?).map_err(|error| {
+            Fault::new(node, "columns in braces: {Store}/{Brand}/{file_name}.csv").saying(error.to_string())
+        })
+    });
+    let (table, columns) = read_table(&section, kind.map(|kind| kind.value), problems);
+    let Located { location, value: kind } = kind?;
+    let input = Input { name, kind, paths: item_paths, partition_format, table };
+    Some((
+        Located { location, value: input },
+        InputLocations { path: path.to_owned(), keys: section.locations(), columns },
+    ))
+}
+
+fn read_paths(section: &Section<'_>, paths: &Paths, problems: &mut Problems) -> Vec<ItemPath> {
+    let allowed = "a path, a folder, a glob such as data/**/*.csv, a URL, or in `paths` a list of them";
+    let (key, nodes): (&str, &[Node]) = match (section.get("path"), section.get("paths")) {
+        (Some(_), Some(node)) => {
+            problems.add(node.location, &section.path("paths"), Fault::of("path and paths", "one of them"));
+            return Vec::new();
+        }
+        (None, None) => {
+            problems.add(section.location, &section.path("path"), Fault::of("nothing", allowed));
+            return Vec::new();
+        }
+        (Some(node), None) | (None, Some(node)) => {
+            let key = if section.get("path").is_some() { "path" } else { "paths" };
+            match &node.value {
+                Value::List(items) if items.is_empty() => {
+                    problems.add(node.location, &section.path(key), Fault::new(node, allowed));
+                    return Vec::new();
+                }
+                Value::List(items) => (key, items),
+                _ => (key, std::slice::from_ref(node)),
+            }
+        }
+    };
+    let mut found = Vec::new();
+    for node in nodes {
+        match paths.path_or_url(node).and_then(|path| exists_or_matches(node, path)) {
+            Ok(path) => found.push(path),
+            Err(fault) => problems.add(node.location, &section.path(key), fault),
+        }
+    }
+    found
+}
+
+/// A local path must exist; for a glob, the folder in front of its first wildcard.
+fn exists_or_matches(node: &Node, path: ItemPath) -> Result<ItemPath, Fault> {
+    match glob_folder(path.as_path()) {
+        Some(folder) if !path.is_url() => exists(node, ItemPath::from(folder)).map(|_| path),
+        _ => exists(node, path),
+    }
+}
+
+fn read_table(
+    section: &Section<'_>,
+    kind: Option<InputKind>,
+    problems: &mut Problems,
+) -> (TableOptions, Vec<(String, Location)>) {
+    let formats = [TableFormat::Csv, TableFormat::Tsv, TableFormat::Jsonl, TableFormat::Parquet];
+    let formats = formats.map(|format| (format.word(), format));
+    let format = section.value("format", problems, |node| choice(node, &formats));
+    let is_file = kind == Some(InputKind::File);
+    for key in INPUT.rows().filter(|key| section.get(key.name).is_some() && !key.applies.to(is_file, format)) {
+        let what = if is_file { "an input of type file" } else { "this format" };
+        problems.warn(section.location_of(key.name), &section.path(key.name), format!("has no effect on {what}"));
+    }
+    // Without the key, the files decide; they are read later.
+    let by_name = format.is_none() && !is_file;
+    let delimiter = match format {
+        Some(TableFormat::Tsv) => b'\t',
+        None if by_name => TableOptions::DELIMITER_OF_FORMAT,
+        _ => b',',
+    };
+    let Columns { names, types, locations } = read_columns(section, kind, format, problems);
+    let mut table = TableOptions { by_name, delimiter, columns: names, column_types: types, ..TableOptions::default() };
+    table.format = format.unwrap_or(table.format);
+    section.fill(&mut table, problems, |read| if let Read::Table(set) = read { Some(set) } else { None });
+    (table, locations)
+}
+
+/// The locations of an input's keys, for problems that only its files show.
+#[derive(Clone, Debug)]
+pub struct InputLocations {
+    path: String,
+    keys: Vec<(String, Location)>,
+    columns: Vec<(String, Location)>,
+}
+
+impl InputLocations {
+    /// Records why the files of the input cannot be processed.
+    pub fn refuse(&self, message: String, problems: &mut Problems) {
+        let (key, location) =
+            self.keys.iter().find(|(key, _)| key == "path" || key == "paths").expect("one is required");
+        problems.add(*location, &format!("{}.{key}", self.path), Fault::only(message));
+    }
+
+    /// Warns of keys without effect on the format that was found.
+    pub fn warn_without_effect(&self, format: TableFormat, problems: &mut Problems) {
+        let applies = |key: &str| INPUT.find(key).is_none_or(|row| row.applies.to(false, Some(format)));
+        for (key, location) in self.keys.iter().filter(|(key, _)| !applies(key)) {
+            let message = format!("has no effect on files that are {}", format.word());
+            problems.warn(*location, &format!("{}.{key}", self.path), message);
+        }
+    }
+
+    /// Records that the files do not have a column.
+    pub fn refuse_column(&self, missing: &MissingColumn, problems: &mut Problems) {
+        /// More than a person reads, and fewer than some files have.
+        const SHOWN_MAX: usize = 50;
+        let MissingColumn { name, there, .. } = missing;
+        let mut allowed = there[..there.len().min(SHOWN_MAX)].join(", ");
+        if there.len() > SHOWN_MAX {
+            allowed += &format!(", … and {} more", there.len() - SHOWN_MAX);
+        }
+        let message = match nearest(name, there.iter().map(String::as_str)) {
+            _ if missing.is_from_path => {
+                "it comes from the path, so every frame has it; list columns of the files".to_owned()
+            }
+            Some(nearest) => format!("the files have no such column; did you mean {nearest:?}?"),
+            None => "the files have no such column".to_owned(),
+        };
+        let location = self.columns.iter().find(|(named, _)| named == name).map_or(Location::File, |(_, at)| *at);
+        let fault = Fault::of(format!("{name:?}"), allowed).saying(message);
+        problems.add(location, &format!("{}.columns", self.path), fault);
+    }
+}

@@ -1,0 +1,99 @@
+//! `columns`: the columns of a table that `run` gets, and their types.
+
+use std::collections::BTreeMap;
+
+use protocol::{ColumnType, InputKind, TableFormat};
+
+use crate::problem::{Fault, Problems, nearest};
+use crate::section::Section;
+use crate::tree::{Entry, Location, Node, Value};
+use crate::values::choice;
+
+const ALLOWED: &str = "a list of column names, each once: [store, price], or types by name: {price: float64}";
+
+/// What `columns` says.
+#[derive(Default)]
+pub struct Columns {
+    /// The columns to read, in this order; empty: all.
+    pub names: Vec<String>,
+    /// Types by name.
+    pub types: BTreeMap<String, ColumnType>,
+    /// The location of each name.
+    pub locations: Vec<(String, Location)>,
+}
+
+/// Reads `columns`: a list of the columns to read, some perhaps with their types, or the types of some columns by name.
+/// Whether the files have these columns is checked later, with the files.
+pub fn read_columns(
+    section: &Section<'_>,
+    kind: Option<InputKind>,
+    format: Option<TableFormat>,
+    problems: &mut Problems,
+) -> Columns {
+    let mut columns = Columns::default();
+    let Some(node) = section.get("columns") else { return columns };
+    let path = section.path("columns");
+    if kind == Some(InputKind::File) {
+        let fault = Fault::of("columns of an input of type file", "columns of an input of type tabular");
+        problems.add(section.location_of("columns"), &path, fault);
+        return columns;
+    }
+    let items = match &node.value {
+        Value::List(items) => items.iter().map(item).collect(),
+        Value::Mapping(entries) => entries.iter().map(typed).collect(),
+        Value::Scalar(_) => Vec::new(),
+    };
+    if items.is_empty() {
+        problems.add(node.location, &path, Fault::new(node, ALLOWED));
+    }
+    for item in items {
+        let (name, location, given) = match item {
+            Ok(named) => named,
+            Err(node) => {
+                problems.add(node.location, &path, Fault::new(node, ALLOWED));
+                continue;
+            }
+        };
+        if columns.locations.iter().any(|(earlier, _)| earlier == name) {
+            problems.add(location, &path, Fault::of(format!("{name:?} a second time"), ALLOWED));
+            continue;
+        }
+        columns.locations.push((name.clone(), location));
+        if matches!(node.value, Value::List(_)) {
+            columns.names.push(name.clone());
+        }
+        match given.map(|given| column_type(given, format).map_err(|fault| (given.location, fault))) {
+            Some(Ok(column_type)) => drop(columns.types.insert(name.clone(), column_type)),
+            Some(Err((location, fault))) => problems.add(location, &format!("{path}.{name}"), fault),
+            None => {}
+        }
+    }
+    columns
+}
+
+/// An element of `columns`: the name with its location, and its type, if there is one. `Err`: the element is neither.
+type Item<'a> = Result<(&'a String, Location, Option<&'a Node>), &'a Node>;
+
+fn typed(entry: &Entry) -> Item<'_> {
+    Ok((&entry.key, entry.location, Some(&entry.node)))
+}
+
+fn item(item: &Node) -> Item<'_> {
+    match &item.value {
+        Value::Scalar(scalar) if !scalar.is_null() && !scalar.text.is_empty() => {
+            Ok((&scalar.text, item.location, None))
+        }
+        Value::Mapping(entries) if entries.len() == 1 => typed(&entries[0]),
+        _ => Err(item),
+    }
+}
+
+/// One of the types that columns can have; if the format is known, in files of this format.
+fn column_type(node: &Node, format: Option<TableFormat>) -> Result<ColumnType, Fault> {
+    let is_possible = |named: ColumnType| format.is_none_or(|format| named.is_possible_in(format));
+    let names: Vec<_> = ColumnType::NAMED.into_iter().filter(|(_, named)| is_possible(*named)).collect();
+    choice(node, &names).map_err(|fault| match nearest(node.written(), names.iter().map(|(name, _)| *name)) {
+        Some(name) => fault.saying(format!("did you mean {name}?")),
+        None => fault,
+    })
+}

@@ -1,0 +1,258 @@
+//! The table of keys. A key of the job file, or an option of the engine among `arguments`, is declared in one row.
+//!
+//! [`job`], [`input`] and [`option`] hold the rows. From them come: which keys are known and which one a wrong name was
+//! probably meant to be, parsing, defaults, `--set` and its completion, the arguments that the script gets and the names
+//! that are reserved for them, the fingerprint, and the tables of `JOB_FILE.md`.
+//!
+//! A key that one field of the job or of a table holds is complete with its row. Where several keys depend on each other,
+//! the module of their topic reads them: [`Read::Topic`].
+//!
+//! A new field of [`JobSpec`] is left out of its JSON at its default (`skip_serializing_if`), so that earlier jobs keep
+//! their fingerprints.
+
+mod input;
+mod job;
+mod option;
+
+pub use option::SCORE_RUN_TIMEOUT;
+use protocol::{JobSpec, TableFormat, TableOptions};
+
+use crate::azure;
+use crate::problem::{Fault, nearest};
+use crate::tree::{Location, Node, Scalar};
+
+/// Parses a value into the field that it decides.
+pub type Setter<T> = fn(&mut T, &Node) -> Result<(), Fault>;
+
+/// One row.
+pub struct Key {
+    /// Name; of an option, without `--`.
+    pub name: &'static str,
+    /// Allowed values, for the reference.
+    pub values: &'static str,
+    /// Default as it would be written in the file. Where it is `None`, [`Key::default_in_words`] describes it.
+    pub default: Option<&'static str>,
+    /// Default in words, for the reference.
+    pub default_in_words: &'static str,
+    /// Effect of the key, in Markdown, for the reference.
+    pub meaning: &'static str,
+    /// How the value is read.
+    pub read: Read,
+    /// The option by which the script gets the value. Its name is then reserved.
+    pub argument: Option<Argument>,
+    /// For a key without influence on the output: writes the value that every job has in its fingerprint.
+    pub leave_out: Option<fn(&mut JobSpec)>,
+    /// Path in the JSON of a [`JobSpec`], if it differs from the name.
+    pub setting: &'static str,
+    /// `--set KEY.NAME=VALUE` changes a part of the value.
+    pub has_parts: bool,
+    /// Inputs on which the key has an effect.
+    pub applies: Applies,
+    /// The value is checked and has no effect.
+    pub is_ignored: bool,
+}
+
+/// How a value is read.
+#[derive(Clone, Copy)]
+pub enum Read {
+    /// By the module of its topic.
+    Topic,
+    /// Into a field of the job.
+    Job(Setter<JobSpec>),
+    /// Into an option of the tables of an input.
+    Table(Setter<TableOptions>),
+}
+
+/// An option of the engine among the arguments of the script.
+pub struct Argument {
+    /// Rank in the order of the original.
+    pub position: u8,
+    /// Returns the value, if the option is passed at all. The scalar is the value that the file gives.
+    pub value: fn(&JobSpec, Option<&Scalar>) -> Option<String>,
+}
+
+/// Inputs on which a key has an effect.
+#[derive(Clone, Copy)]
+pub enum Applies {
+    /// All of them.
+    Everything,
+    /// Tables.
+    Tables,
+    /// Tables that are text.
+    Text,
+    /// Tables that are delimited text.
+    Delimited,
+}
+
+impl Applies {
+    /// Whether the key has an effect on files, or on tables of this format. An unknown format may be any.
+    pub fn to(self, is_file: bool, format: Option<TableFormat>) -> bool {
+        match self {
+            Self::Everything => true,
+            _ if is_file => false,
+            Self::Tables => true,
+            Self::Text => format.is_none_or(TableFormat::is_text),
+            Self::Delimited => format.is_none_or(TableFormat::is_delimited),
+        }
+    }
+}
+
+/// Declares a key that is read by the module of its topic, until a method says more.
+const fn key(name: &'static str, values: &'static str, default_in_words: &'static str) -> Key {
+    Key {
+        name,
+        values,
+        default: None,
+        default_in_words,
+        meaning: "",
+        read: Read::Topic,
+        argument: None,
+        leave_out: None,
+        setting: name,
+        has_parts: false,
+        applies: Applies::Everything,
+        is_ignored: false,
+    }
+}
+
+/// Declares a key with a default that can be written in the file.
+const fn key_with_default(name: &'static str, values: &'static str, default: &'static str) -> Key {
+    Key { default: Some(default), ..key(name, values, "") }
+}
+
+const REQUIRED: &str = "required";
+
+impl Key {
+    const fn meaning(self, meaning: &'static str) -> Self {
+        Self { meaning, ..self }
+    }
+
+    const fn job(self, setter: Setter<JobSpec>) -> Self {
+        Self { read: Read::Job(setter), ..self }
+    }
+
+    const fn table(self, setter: Setter<TableOptions>) -> Self {
+        Self { read: Read::Table(setter), ..self }
+    }
+
+    const fn argument(self, position: u8, value: fn(&JobSpec, Option<&Scalar>) -> Option<String>) -> Self {
+        Self { argument: Some(Argument { position, value }), ..self }
+    }
+
+    const fn leave_out(self, leave_out: fn(&mut JobSpec)) -> Self {
+        Self { leave_out: Some(leave_out), ..self }
+    }
+
+    const fn setting(self, setting: &'static str) -> Self {
+        Self { setting, ..self }
+    }
+
+    const fn with_parts(self) -> Self {
+        Self { has_parts: true, ..self }
+    }
+
+    const fn only(self, applies: Applies) -> Self {
+        Self { applies, ..self }
+    }
+
+    const fn ignored(self) -> Self {
+        Self { is_ignored: true, ..self }
+    }
+
+    /// Whether a document without the key is invalid.
+    pub fn is_required(&self) -> bool {
+        self.default_in_words == REQUIRED
+    }
+
+    /// Returns the node that counts where the key is absent, if there is one: the default, or null for a required key,
+    /// which its parser rejects.
+    pub fn absent(&self, location: Location) -> Option<Node> {
+        match self.default {
+            Some(default) => Some(Node::plain(location, default)),
+            None => self.is_required().then(|| Node::plain(location, "")),
+        }
+    }
+}
+
+/// Some rows that the reference shows together.
+pub struct Table {
+    /// Name in the markers of the reference.
+    pub name: &'static str,
+    /// The rows.
+    pub rows: &'static [Key],
+}
+
+/// The keys of one kind of mapping.
+#[derive(Clone, Copy)]
+pub struct Keys {
+    /// Its tables in the order of the reference.
+    pub tables: &'static [Table],
+    /// Prefix of the names in the reference.
+    pub prefix: &'static str,
+}
+
+/// Keys of the file.
+pub static JOB: Keys = Keys { tables: job::TABLES, prefix: "" };
+/// Keys of an input.
+pub static INPUT: Keys = Keys { tables: input::INPUT, prefix: "" };
+/// Keys of `environment`, if it is a mapping.
+pub static ENVIRONMENT: Keys = Keys { tables: input::ENVIRONMENT, prefix: "" };
+/// Options of the engine among `arguments`.
+pub static OPTIONS: Keys = Keys { tables: option::TABLES, prefix: "--" };
+
+impl Keys {
+    /// Iterates over all rows.
+    pub fn rows(self) -> impl Iterator<Item = &'static Key> + Clone {
+        self.tables.iter().flat_map(|table| table.rows)
+    }
+
+    /// Iterates over all names.
+    pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
+        self.rows().map(|key| key.name)
+    }
+
+    /// Returns the row of a name.
+    pub fn find(self, name: &str) -> Option<&'static Key> {
+        self.rows().find(|key| key.name == name)
+    }
+
+    /// Returns the default of a key as it would be written; an empty text if there is none.
+    pub fn default_of(self, name: &str) -> &'static str {
+        self.find(name).and_then(|key| key.default).unwrap_or_default()
+    }
+
+    /// Returns the fault of a key that has no row, with the key that was probably meant. `list` may shorten the list of
+    /// all names.
+    pub fn unknown(self, name: &str, list: impl FnOnce(String) -> String) -> Fault {
+        let option = || OPTIONS.find(name).map(|_| format!("it belongs into arguments: [\"--{name}\", \"<value>\"]"));
+        let hint = azure::hint(name).map(str::to_owned).or_else(option);
+        let (hint, allowed) = match (hint, nearest(name, self.names())) {
+            (Some(hint), _) => (format!("; {hint}"), "the keys of JOB_FILE.md".to_owned()),
+            (None, Some(key)) => (format!("; did you mean {key:?}?"), key.to_owned()),
+            (None, None) => (String::new(), list(self.names().collect::<Vec<_>>().join(", "))),
+        };
+        Fault::of(format!("{name:?}"), allowed).saying(format!("unknown key{hint}"))
+    }
+}
+
+/// Iterates over the keys and options that decide the specification of a job.
+pub fn of_job() -> impl Iterator<Item = &'static Key> {
+    JOB.rows().chain(OPTIONS.rows())
+}
+
+/// Returns the row of the key whose value the script gets as the option `name`.
+pub fn reserved(name: &str) -> Option<&'static Key> {
+    JOB.find(name).filter(|key| key.argument.is_some())
+}
+
+/// Returns the name by which people know a setting of a [`JobSpec`]: its key or its option.
+pub fn name_of_setting(setting: &str) -> Option<String> {
+    let named = |keys: Keys| keys.rows().find(|key| key.setting == setting).map(|key| (keys.prefix, key.name));
+    named(JOB).or_else(|| named(OPTIONS)).map(|(prefix, name)| format!("{prefix}{name}"))
+}
+
+/// Returns what `--set` and its completion take in front of the `=`, each with its allowed values.
+pub fn settable() -> impl Iterator<Item = (String, &'static str)> {
+    let parts = ENVIRONMENT.rows().map(|key| (format!("environment.{}", key.name), key.values));
+    JOB.rows().map(|key| (key.name.to_owned(), key.values)).chain(parts)
+}

@@ -1,0 +1,112 @@
+//! Keys of an input, and of `environment` as a mapping.
+
+use protocol::{HeaderMode, MismatchPolicy};
+
+use super::{Applies, Key, REQUIRED, Table, key, key_with_default};
+use crate::problem::Fault;
+use crate::tree::Node;
+use crate::values::{boolean, choice, text, word};
+
+const BOOLEAN: &str = "`true`, `false`";
+
+pub static INPUT: &[Table] = &[Table { name: "input", rows: OF_INPUT }];
+pub static ENVIRONMENT: &[Table] = &[Table { name: "environment", rows: OF_ENVIRONMENT }];
+
+const OF_INPUT: &[Key] = &[
+    key("name", "text", "`input_0`, `input_1`, …").meaning("Letters, digits, `_`, `-` and `.`; unique in the job."),
+    key("type", "`file`, `tabular`", REQUIRED)
+        .meaning("`file`: `run` gets a list of paths. `tabular`: `run` gets a DataFrame."),
+    key("path", "path", REQUIRED).meaning(
+        "A file, a folder (with everything below it), a glob (`data/**/*.csv`) or a URL. Hidden names are left out: see \
+         *What is decided for you*.",
+    ),
+    key("paths", "list of paths", "").meaning("Several paths, instead of `path`."),
+    key("partition_format", "text", "none")
+        .meaning("Columns taken from the path: `{Store}/{Brand}/{file_name}.csv`; times as `{date:yyyy/MM/dd}`."),
+    key("columns", "list of names, or types by name", "all, with the types found").meaning(
+        "For tables. A list selects columns: `run` gets them in this order; list each once. Columns from the path follow \
+         without being listed. Other columns are not read, and their values cause no warnings. A mapping gives the types \
+         of some columns, `{code: string, day: timestamp}`; all other columns are read as well, with the types found. \
+         Both at once: `[store, {code: string}]`. A name that the first file does not have is rejected before the job \
+         starts. For a nested Parquet column, give its name at the top. See [Types of columns](#types-of-columns).",
+    ),
+    key("format", "`csv`, `tsv`, `jsonl`, `parquet`", "the format of the files")
+        .meaning(
+            "Format of every file. Without the key, the names of the files decide; a mixture or an unknown name is rejected.",
+        )
+        .only(Applies::Tables),
+    key("delimiter", "one ASCII character", "`,`; for `tsv`, tab")
+        .meaning("Separator between the fields of a line.")
+        .table(|table, node| delimiter(node).map(|delimiter| table.delimiter = delimiter))
+        .only(Applies::Delimited),
+    key_with_default("header", "`all_files_same_headers`, `no_header`", "all_files_same_headers")
+        .meaning("Whether files begin with a header. Without a header, columns are `Column1`, `Column2`, …")
+        .table(|table, node| {
+            let headers =
+                [("all_files_same_headers", HeaderMode::AllFilesSameHeaders), ("no_header", HeaderMode::NoHeader)];
+            choice(node, &headers).map(|header| table.header = header)
+        })
+        .only(Applies::Delimited),
+    key_with_default("encoding", "text", "utf-8")
+        .meaning("A WHATWG name: `iso-8859-1`, `windows-1252`, `utf-16le`, `shift_jis`, …")
+        .table(|table, node| encoding(node).map(|encoding| table.encoding = encoding))
+        .only(Applies::Text),
+    key_with_default("infer_column_types", BOOLEAN, "true")
+        .meaning(
+            "Finds the types of columns in the first 200 rows. `false`: every column is text, except for the types that \
+             `columns` gives.",
+        )
+        .table(|table, node| boolean(node).map(|infer| table.infer_column_types = infer))
+        .only(Applies::Text),
+    key_with_default("support_multi_line", BOOLEAN, "false")
+        .meaning(
+            "Quoted fields may hold line breaks. The planner then reads each file once to find where records end; the \
+             size of mini-batches does not change.",
+        )
+        .table(|table, node| boolean(node).map(|multi_line| table.support_multi_line = multi_line))
+        .only(Applies::Delimited),
+    key_with_default("empty_as_string", BOOLEAN, "false")
+        .meaning("Keeps `''` in text columns, instead of a missing value.")
+        .table(|table, node| boolean(node).map(|keep| table.empty_as_string = keep))
+        .only(Applies::Text),
+    key_with_default("on_type_mismatch", "`warn`, `error`", "warn")
+        .meaning(
+            "Effect of a value that does not fit its column. `warn`: it is converted as the original did, and reported. \
+             `error`: its row fails.",
+        )
+        .table(|table, node| {
+            let policies = [("warn", MismatchPolicy::Warn), ("error", MismatchPolicy::Error)];
+            choice(node, &policies).map(|policy| table.on_type_mismatch = policy)
+        })
+        .only(Applies::Text),
+];
+
+const OF_ENVIRONMENT: &[Key] = &[
+    key("python", "path", "the interpreter of the command")
+        .meaning("An interpreter, or the folder of a virtual environment."),
+    key("requirements", "path", "none")
+        .meaning("A requirements file, `pyproject.toml` or conda file, from which `python` makes the environment."),
+];
+
+fn delimiter(node: &Node) -> Result<u8, Fault> {
+    match text(node)?.as_bytes() {
+        br"\t" => Ok(b'\t'),
+        [byte] if byte.is_ascii() && !b"\"\r\n".contains(byte) => Ok(*byte),
+        _ => Err(Fault::new(node, r#"one ASCII character, not a quote or a line break: ";", "\t""#)),
+    }
+}
+
+/// A WHATWG label, or one of the original's names for the same encodings.
+fn encoding(node: &Node) -> Result<String, Fault> {
+    let label = word(node)?.to_ascii_lowercase();
+    let label = match label.as_str() {
+        "utf16" => "utf-16le",
+        "windows1252" => "windows-1252",
+        label => label,
+    };
+    let known = |label: &str| encoding_rs::Encoding::for_label_no_replacement(label.as_bytes());
+    match known(label).or_else(|| known(&label.replace('_', "-"))).or_else(|| known(label.trim_end_matches("-sig"))) {
+        Some(_) => Ok(label.to_owned()),
+        None => Err(Fault::new(node, "a name of an encoding: utf-8, iso-8859-1, windows-1252, utf-16le, shift_jis, …")),
+    }
+}

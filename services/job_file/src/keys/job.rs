@@ -1,0 +1,302 @@
+//! Keys at the top of the job file.
+
+use protocol::{Durability, MiniBatchSize, OutputAction};
+
+use super::option::TIMEOUT_SECONDS_MAX;
+use super::{Key, REQUIRED, Table, key, key_with_default};
+use crate::problem::Fault;
+use crate::tree::{Node, ScalarKind};
+use crate::values::{boolean, choice, integer, text};
+
+/// Larger numbers of nodes and processes are typing mistakes.
+const NODE_COUNT_MAX: i64 = 10_000;
+const PROCESS_COUNT_MAX: i64 = 1_000;
+const BOOLEAN: &str = "`true`, `false`";
+
+pub static TABLES: &[Table] = &[
+    Table { name: "script", rows: SCRIPT },
+    Table { name: "work", rows: WORK },
+    Table { name: "results", rows: RESULTS },
+    Table { name: "limits", rows: LIMITS },
+    Table { name: "nodes", rows: NODES },
+];
+
+const SCRIPT: &[Key] = &[
+    key("name", "text", REQUIRED)
+        .meaning(
+            "3 to 32 lower-case letters, digits and `-`, beginning with a letter and not ending in `-`. Job ids begin \
+             with it.",
+        )
+        .job(|job, node| name(node).map(|name| job.name = name)),
+    key("description", "text", "none")
+        .meaning("A text for people.")
+        .job(|job, node| text(node).map(|text| job.description = text))
+        .leave_out(|job| job.description.clear()),
+    key("entry_script", "path or module", REQUIRED).meaning(
+        "The Python script, relative to `source_directory` and below it; without `source_directory`, relative to the job \
+         file. Or its name as a module, `package.module`, below the same folder; relative imports then work.",
+    ),
+    key("source_directory", "folder", "the folder of the script").meaning(
+        "What the script can import. This folder is the *snapshot*, except for what its `.amlignore` or `.gitignore` \
+         exclude, files of editors and systems (`.git`, `.vscode`, `__pycache__`, `.DS_Store`, …), environments, and \
+         folders in which Gristmill keeps jobs, queues or a store (`.gristmill-data` marks them). At most 20 000 files, \
+         together 300 MB, travel to a compute target: of a larger folder, files that nothing asks for stay behind, and a \
+         warning names them. On this machine nothing travels, and the size does not matter.",
+    ),
+    key("arguments", "list", "none").meaning(
+        "Elements of `sys.argv` of the script, as written; `true` and `false` become `True` and `False`. See *Arguments*.",
+    ),
+    key("environment", "path or mapping", "the interpreter of the command; on a target, that of the node")
+        .meaning(
+            "The Python that runs the script: an interpreter (path, or name on `PATH`), the folder of a virtual \
+             environment, or a requirements file (`.txt`), `pyproject.toml` or conda file (`.yml`), from which \
+             Gristmill makes an environment once. A conda file with only a version of Python and packages for `pip` \
+             becomes a virtual environment; any other needs micromamba, mamba or conda on `PATH`.",
+        )
+        .with_parts(),
+    key("environment_variables", "mapping of texts", "none")
+        .meaning(
+            "Variables of the processes that run the script. If neither this key nor the environment sets \
+             `OMP_NUM_THREADS`, its value is the share of one process in the cores of its node; OpenBLAS, MKL, PyTorch, \
+             Arrow and others use that many threads.",
+        )
+        .with_parts(),
+    key("side_inputs", "mapping of paths", "none")
+        .meaning(
+            "Reference data by name, the same for every mini-batch. The script gets the path through \
+             `${{side_inputs.NAME}}`; on a compute target, the path of the node's own copy. Each machine downloads a URL \
+             (`s3://…`, `gs://…`, `az://…`, `https://…`: an object, or a folder with everything below it) once, and \
+             again when it has changed; the script gets the path of that copy.",
+        )
+        .with_parts(),
+];
+
+const WORK: &[Key] = &[
+    key("inputs", "list, or mapping by name", REQUIRED)
+        .meaning("One or more inputs, all of one `type`. May be empty with `--rank_mini_batch_count`.")
+        .with_parts(),
+    key("mini_batch_size", "number or text", "10 files; for tables, `1MB`")
+        .meaning(
+            "Size of a mini-batch, at least 1. Files: a number (`10`). Tables: bytes (`100`, `10kb`, `1MB`, `1GB`; units \
+             of 1024) or rows (`500 rows`). A size in bytes has no effect on Parquet, where a row group is a mini-batch.",
+        )
+        .argument(2, |job, _| match job.mini_batch_size {
+            MiniBatchSize::Files(count) | MiniBatchSize::Bytes(count) | MiniBatchSize::Rows(count) => {
+                Some(count.to_string())
+            }
+        }),
+    key("partition_keys", "list of texts", "none")
+        .meaning(
+            "Instead of `mini_batch_size`: one mini-batch for each combination of values of these columns, which \
+             `partition_format` of every input must name.",
+        )
+        .argument(14, |job, _| (!job.partition_keys.is_empty()).then(|| json_list(&job.partition_keys))),
+];
+
+const RESULTS: &[Key] = &[
+    key("output_action", "`append_row`, `summary_only`", REQUIRED)
+        .meaning(
+            "`append_row`: all results go into one file. `summary_only`: results are counted; the script writes its own \
+             files.",
+        )
+        .job(|job, node| {
+            let actions = [("summary_only", OutputAction::SummaryOnly), ("append_row", OutputAction::AppendRow)];
+            let message = "Parameter output_action must be summary_only or append_row.";
+            choice(node, &actions).map(|action| job.output.action = action).map_err(|fault| fault.saying(message))
+        })
+        .setting("output.action")
+        .argument(4, |job, _| {
+            let action = match job.output.action {
+                OutputAction::SummaryOnly => "summary_only",
+                OutputAction::AppendRow => "append_row",
+            };
+            Some(action.to_owned())
+        }),
+    key("output", "folder or URL", "required for `append_row`")
+        .meaning(
+            "Folder of the output file; `EntryScript().output_dir`. It may lie beside the inputs or inside \
+             `source_directory`, but not in an input or a side input, where the next run would read it, nor contain them \
+             or `source_directory`. Gristmill checks before the first mini-batch that it can write there.",
+        )
+        .setting("output.folder")
+        .argument(12, |job, _| {
+            let folder = job.output.folder.as_bytes();
+            (!folder.is_empty()).then(|| String::from_utf8_lossy(folder).into_owned())
+        }),
+    key("outputs", "mapping of folders or URLs", "none")
+        .meaning(
+            "Further folders that the script writes to, by name. The script gets the path through `${{outputs.NAME}}`; \
+             Gristmill makes local folders before the script starts.",
+        )
+        .with_parts(),
+    key_with_default("append_row_file_name", "text", "parallel_run_step.txt")
+        .meaning("Name of the output file, without any of `~ \" # % & * : < > ? / \\ { | }`.")
+        .setting("output.file_name")
+        .argument(11, |job, _| {
+            (job.output.action == OutputAction::AppendRow).then(|| job.output.file_name.clone())
+        }),
+    key_with_default("output_format", "`text`, `native`", "text")
+        .meaning(
+            "`text`: as the original wrote it. `native`: CSV with a header, JSON lines or Parquet, by the extension of the \
+             file name: `.csv`, `.jsonl` or `.parquet`.",
+        )
+        .setting("output.format"),
+    key_with_default("strict_results", BOOLEAN, "false")
+        .meaning(
+            "`true`: a result shorter than its mini-batch fails the mini-batch. `false`: the missing items count as failed.",
+        )
+        .job(|job, node| boolean(node).map(|strict| job.strict_results = strict)),
+    key_with_default("allow_reuse", BOOLEAN, "true")
+        .meaning(
+            "Returns the result of a completed job with the same script, settings and inputs, instead of running again, if \
+             nothing has written to its output since.",
+        )
+        .job(|job, node| boolean(node).map(|allow| job.allow_reuse = allow))
+        .leave_out(|job| job.allow_reuse = true),
+];
+
+const LIMITS: &[Key] = &[
+    key_with_default("error_threshold", "integer from -1", "-1")
+        .meaning("Failed items; -1: any number. The original's first version required it.")
+        .job(|job, node| count("error_threshold", node).map(|count| job.thresholds.error_threshold = count))
+        .setting("thresholds.error_threshold")
+        .argument(3, |job, _| Some(job.thresholds.error_threshold.to_string())),
+    key_with_default("allowed_failed_count", "integer from -1", "-1")
+        .meaning("Failed mini-batches; -1: any number.")
+        .job(|job, node| count("allowed_failed_count", node).map(|count| job.thresholds.allowed_failed_count = count))
+        .setting("thresholds.allowed_failed_count")
+        .argument(9, |job, given| given.map(|_| job.thresholds.allowed_failed_count.to_string())),
+    key_with_default("allowed_failed_percent", "number from 0 to 100", "100")
+        .meaning("Percentage of failed mini-batches, judged when all are scheduled; 100: any.")
+        .job(|job, node| percent(node).map(|percent| job.thresholds.allowed_failed_percent = percent))
+        .setting("thresholds.allowed_failed_percent")
+        .argument(10, |_, given| given.map(|scalar| scalar.text.clone())),
+    key("fail_fast", "integer from 1", "off")
+        .meaning(
+            "Number of attempts that fail for the same reason, retries included, at which the job fails. Two errors are \
+             the same if category and message are, apart from numbers, paths and quoted texts. Deaths of processes and \
+             timeouts count; failures of `init()` have [their own rule](#when-the-script-does-not-start).",
+        )
+        .job(|job, node| integer(node, 1, i64::MAX).map(|attempts| job.thresholds.fail_fast = attempts))
+        .setting("thresholds.fail_fast"),
+    key_with_default("run_invocation_timeout", "seconds, 1 to 259200", "60")
+        .meaning("Limit of one call of `run`.")
+        .job(|job, node| {
+            integer(node, 1, TIMEOUT_SECONDS_MAX as i64).map(|seconds| job.run_invocation_timeout_seconds = seconds)
+        })
+        .setting("run_invocation_timeout_seconds")
+        .argument(6, |job, _| Some(job.run_invocation_timeout_seconds.to_string())),
+    key_with_default("run_max_try", "integer from 1", "3")
+        .meaning("Tries of a mini-batch that the script may fail.")
+        .job(|job, node| integer(node, 1, i32::MAX.into()).map(|tries| job.run_max_try = tries))
+        .argument(7, |job, _| Some(job.run_max_try.to_string())),
+    key_with_default("lost_delivery_max", "integer from 0", "10")
+        .meaning("Number of times that a mini-batch may be lost with its node before it counts as failed.")
+        .job(|job, node| integer(node, 0, i32::MAX.into()).map(|deliveries| job.lost_delivery_max = deliveries)),
+];
+
+const NODES: &[Key] = &[
+    key("compute_target", "text", "this machine")
+        .meaning(
+            "Where `run` runs the job: `local`, or a target of `gristmill.toml` (see [TARGETS.md](../cli/TARGETS.md)). \
+             `--target` and `GRISTMILL_TARGET` take precedence.",
+        )
+        .leave_out(|_| {}),
+    key("node_count", "1 to 10000", "1; on a target, every node")
+        .meaning(
+            "On this machine: number of agents side by side. On a compute target: the most nodes that work on the job at \
+             a time.",
+        )
+        .job(|job, node| node_count(node).map(|nodes| job.node_count = Some(nodes)))
+        .leave_out(|job| job.node_count = None),
+    key("process_count_per_node", "1 to 1000", "one for each core, or 1 where there is a GPU")
+        .meaning("Python processes on each node.")
+        .job(|job, node| process_count(node).map(|processes| job.process_count_per_node = Some(processes)))
+        .argument(13, |job, _| job.process_count_per_node.map(|processes| processes.to_string()))
+        .leave_out(|job| job.process_count_per_node = None),
+    key_with_default("logging_level", "`debug`, `info`, `warning`, `error`, `critical`", "info")
+        .meaning("Least severe level that is logged, in any case of letters.")
+        .job(|job, node| choice(node, LOGGING_LEVELS).map(|level| job.logging_level = level.to_owned()))
+        .argument(5, |job, _| Some(job.logging_level.clone()))
+        .leave_out(|job| job.logging_level.clear()),
+    key_with_default("hide_unassigned_gpus", BOOLEAN, "false")
+        .meaning("Processes without a GPU of their own see none, instead of all.")
+        .job(|job, node| boolean(node).map(|hide| job.hide_unassigned_gpus = hide)),
+    key_with_default("durability", "`process`, `full`", "process")
+        .meaning(
+            "What acknowledged work survives. `process`: the death of every process; a power cut costs the work of some \
+             seconds. `full`: a power cut costs nothing. See *What a power cut can cost*.",
+        )
+        .job(|job, node| {
+            let durabilities = [("process", Durability::Process), ("full", Durability::Full)];
+            choice(node, &durabilities).map(|durability| job.durability = durability)
+        })
+        .leave_out(|job| job.durability = Durability::Process),
+];
+
+/// `^[a-z]([-a-z0-9]*[a-z0-9])?$`, 3 to 32 characters.
+fn name(node: &Node) -> Result<String, Fault> {
+    let name = text(node)?;
+    let legal = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-';
+    match (3..=32).contains(&name.len())
+        && name.chars().all(legal)
+        && name.starts_with(|first: char| first.is_ascii_lowercase())
+        && !name.ends_with('-')
+    {
+        true => Ok(name),
+        false => {
+            let allowed = "3 to 32 lower-case letters, digits and `-`, beginning with a letter and not ending in `-`";
+            Err(Fault::new(node, allowed))
+        }
+    }
+}
+
+/// Names of Python's `logging`, its two short forms included.
+const LOGGING_LEVELS: &[(&str, &str)] = &[
+    ("debug", "DEBUG"),
+    ("info", "INFO"),
+    ("warning", "WARNING"),
+    ("error", "ERROR"),
+    ("critical", "CRITICAL"),
+    ("warn", "WARNING"),
+    ("fatal", "CRITICAL"),
+];
+
+fn node_count(node: &Node) -> Result<u32, Fault> {
+    integer(node, 1, NODE_COUNT_MAX).map_err(|fault| {
+        fault.saying(format!("node_count '{}' is not between 1 and max_nodes {NODE_COUNT_MAX}.", node.written()))
+    })
+}
+
+fn process_count(node: &Node) -> Result<u32, Fault> {
+    integer(node, 1, PROCESS_COUNT_MAX).map_err(|fault| match node.scalar().map(|scalar| scalar.kind) {
+        Some(ScalarKind::Integer(count)) if count > PROCESS_COUNT_MAX => fault,
+        _ => fault.saying("Parameter process_count_per_node must be an integer greater than 0."),
+    })
+}
+
+fn count(key: &str, node: &Node) -> Result<i64, Fault> {
+    integer(node, -1, i64::MAX).map_err(|_| {
+        let message = format!("{key} '{}' is not an int value greater than or equal to -1.", node.written());
+        Fault::new(node, "an integer from -1 (any number), without quotes").saying(message)
+    })
+}
+
+fn percent(node: &Node) -> Result<f64, Fault> {
+    let fault = |what: &str| {
+        let message = format!("allowed_failed_percent '{}' is not {what}.", node.written());
+        Fault::new(node, "a number from 0 to 100 (any share)").saying(message)
+    };
+    let value = match node.scalar().map(|scalar| scalar.kind) {
+        Some(ScalarKind::Integer(value)) => value as f64,
+        Some(ScalarKind::Float(value)) => value,
+        _ => return Err(fault("an int or float")),
+    };
+    if (0.0..=100.0).contains(&value) { Ok(value) } else { Err(fault("between 0 and 100")) }
+}
+
+/// As Python's `json.dumps` separates it.
+fn json_list(texts: &[String]) -> String {
+    let quoted: Vec<String> = texts.iter().map(|text| serde_json::Value::from(text.as_str()).to_string()).collect();
+    format!("[{}]", quoted.join(", "))
+}

@@ -1,0 +1,60 @@
+//! Reads documents that people write into the specification of a job: so far the job file, YAML with the keys of
+//! `ParallelRunConfig` and `ParallelRunStep`.
+//!
+//! [`load`] finds all mistakes at once, each as a [`Problem`] with its line, the value found and the values allowed. It
+//! never reads the environment of the process: the caller passes a [`Context`]. `JOB_FILE.md` is the reference for users.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `tree`, `yaml` | a document with the line of every key and value |
+//! | `problem` | mistakes and warnings |
+//! | `keys` | the table of keys; `values` and the files below `keys/` parse single values |
+//! | `section` | reads one mapping by the table |
+//! | `overrides` | `--set key=value` |
+//! | `script`, `inputs`, `mini_batches`, `output`, `environment`, `arguments`, `options` | keys that depend on others |
+//! | `paths`, `destination` | paths and URLs; where results may go |
+//! | `argv` | the argument list of the script |
+//! | `identity`, `snapshot`, `words` | whether two jobs are the same |
+//! | `load` | all of it, in order |
+//! | `reference` | the tables of `JOB_FILE.md` |
+//! | `azure` | documents and keys of Azure ML |
+//!
+//! A value parser returns a value or a `Fault`, and the collector `Problems` knows the location. Another kind of document
+//! becomes another reader in front of `load`: it turns its entries into entries of a job file that keep their locations.
+
+mod arguments;
+mod argv;
+mod azure;
+mod context;
+mod destination;
+mod environment;
+mod identity;
+mod inputs;
+mod keys;
+mod load;
+mod mini_batches;
+mod options;
+mod output;
+mod overrides;
+mod paths;
+mod problem;
+mod reference;
+mod script;
+mod section;
+mod snapshot;
+mod tree;
+mod values;
+mod words;
+mod yaml;
+
+#[cfg(test)]
+mod tests;
+
+pub use context::{Context, ModelFolders};
+pub use identity::{Difference, Identity, Part, Ran};
+pub use keys::settable;
+pub use load::{Parsed, load, script_has_changed};
+pub use paths::not_kept;
+pub use problem::{Problem, STDIN, nearest, shown};
+pub use reference::with_tables;
+pub use snapshot::{Incomplete, pack_script};

@@ -1,0 +1,151 @@
+//! `mini_batch_size` and `partition_keys`: how inputs are cut into mini-batches.
+
+use partitioner::PartitionFormat;
+use protocol::{InputKind, JobSpec, MiniBatchSize, TableFormat};
+
+use crate::problem::{Fault, Problems};
+use crate::section::{Located, Section};
+use crate::tree::{Node, ScalarKind};
+use crate::values::list;
+
+/// Default number of files in a mini-batch.
+const FILES_DEFAULT: u64 = 10;
+/// Default size of a mini-batch of a table.
+const BYTES_DEFAULT: u64 = 1024 * 1024;
+const SIZE: &str = "mini_batch_size";
+const SIZE_ALLOWED: &str =
+    r#"a number of files (10), of bytes (100, "10kb", "1MB", "1GB") or of rows ("500 rows"), at least 1"#;
+const KEYS: &str = "partition_keys";
+const KEYS_ALLOWED: &str = "a list of texts, each once: [store, brand]";
+
+/// Reads both keys. The inputs must have been read.
+pub fn read_mini_batches(top: &Section<'_>, job: &mut JobSpec, problems: &mut Problems) {
+    let size = top.read(SIZE, problems, size);
+    job.mini_batch_size = resolve(size, job, problems);
+    job.partition_keys = read_partition_keys(top, job, problems);
+    if let (Some(size), Some(_)) = (top.get(SIZE), top.get(KEYS)) {
+        let message = "Parameters mini_batch_size and partition_keys are mutually exclusive";
+        problems.add(size.location, SIZE, Fault::of("both", "one of them").saying(message));
+    }
+}
+
+/// A size as written. The inputs decide what a plain number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    /// `10`
+    Plain(u64),
+    /// `1MB`
+    Bytes(u64),
+    /// `500 rows`
+    Rows(u64),
+}
+
+/// Reads `10`, `"10"`, `"1MB"`, `"10kb"` or `"500 rows"`. Units are multiples of 1024.
+fn size(node: &Node) -> Result<Size, Fault> {
+    let fault = || Fault::new(node, SIZE_ALLOWED);
+    let of_type = || fault().saying("Parameter mini_batch_size must be of type int or str.");
+    let scalar = node.scalar().ok_or_else(of_type)?;
+    let text = scalar.text.as_str();
+    // YAML calls an integer of more than 64 bits a float.
+    let is_fraction = matches!(scalar.kind, ScalarKind::Float(_)) && !text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_fraction || matches!(scalar.kind, ScalarKind::Boolean(_) | ScalarKind::Null) {
+        return Err(of_type());
+    }
+    let digits_end = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
+    if digits_end == 0 {
+        return Err(fault());
+    }
+    let too_large = || fault().saying("the size is too large");
+    // A number of more than 64 bits is too large, whatever its unit.
+    let count: u64 = text[..digits_end].parse().map_err(|_| too_large())?;
+    let unit = text[digits_end..].to_ascii_lowercase();
+    let factor = match unit.as_str() {
+        "" | "row" | " row" | "rows" | " rows" => 1,
+        "kb" => 1024,
+        "mb" => 1024 * 1024,
+        "gb" => 1024 * 1024 * 1024,
+        _ => return Err(fault()),
+    };
+    // Signed 64 bits, because offsets in files are.
+    let count = count.checked_mul(factor).filter(|count| *count <= i64::MAX as u64).ok_or_else(too_large)?;
+    if count == 0 {
+        return Err(fault());
+    }
+    Ok(match unit.trim() {
+        "" => Size::Plain(count),
+        "row" | "rows" => Size::Rows(count),
+        _ => Size::Bytes(count),
+    })
+}
+
+/// Returns the size for these inputs, which are all of one kind.
+fn resolve(given: Option<Located<Size>>, job: &JobSpec, problems: &mut Problems) -> MiniBatchSize {
+    let kind = job.inputs.first().map_or(InputKind::File, |input| input.kind);
+    let Some(Located { location, value }) = given else {
+        return match kind {
+            InputKind::File => MiniBatchSize::Files(FILES_DEFAULT),
+            InputKind::Tabular => MiniBatchSize::Bytes(BYTES_DEFAULT),
+        };
+    };
+    match (kind, value) {
+        (InputKind::File, Size::Plain(count)) => MiniBatchSize::Files(count),
+        (InputKind::File, Size::Bytes(count) | Size::Rows(count)) => {
+            // Without any input the unit contradicts nothing.
+            if !job.inputs.is_empty() {
+                let unit = if matches!(value, Size::Rows(_)) { "rows" } else { "bytes" };
+                let found = format!("{count} {unit} for inputs of type file");
+                problems.add(location, SIZE, Fault::of(found, "a number of files, at least 1"));
+            }
+            MiniBatchSize::Files(count)
+        }
+        (InputKind::Tabular, Size::Rows(count)) => MiniBatchSize::Rows(count),
+        (InputKind::Tabular, Size::Plain(count) | Size::Bytes(count)) => {
+            if job.inputs.iter().any(|input| input.table.format == TableFormat::Parquet) {
+                let message =
+                    "a size in bytes has no effect on Parquet, where a row group is a mini-batch; \"500 rows\" has";
+                problems.warn(location, SIZE, message);
+            } else if value == Size::Plain(count) {
+                let message = format!("{count} means {count} bytes of a table; write \"{count} rows\" to count rows");
+                problems.warn(location, SIZE, message);
+            }
+            MiniBatchSize::Bytes(count)
+        }
+    }
+}
+
+/// Reads `partition_keys`, which the paths of every input must name.
+fn read_partition_keys(top: &Section<'_>, job: &JobSpec, problems: &mut Problems) -> Vec<String> {
+    let Some(keys) = top.read(KEYS, problems, key_names) else { return Vec::new() };
+    for input in &job.inputs {
+        let format = input.partition_format.as_deref().map(PartitionFormat::parse);
+        let names = match &format {
+            Some(Ok(format)) => format.names(),
+            Some(Err(_)) => continue,
+            None => &[],
+        };
+        for key in keys.value.iter().filter(|key| !names.contains(key)) {
+            let names = if names.is_empty() { "; it has none".to_owned() } else { format!(": {}", names.join(", ")) };
+            let allowed = format!("keys that partition_format of input {:?} names{names}", input.name);
+            problems.add(keys.location, KEYS, Fault::of(format!("{key:?}"), allowed));
+        }
+    }
+    keys.value
+}
+
+fn key_names(node: &Node) -> Result<Vec<String>, Fault> {
+    let message = "Parameter partition_keys must be of type list.";
+    let items = list(node, KEYS_ALLOWED).map_err(|fault| fault.saying(message))?;
+    let mut names: Vec<String> = Vec::new();
+    for item in items {
+        let name = item.written();
+        if name.is_empty() {
+            let message = format!("Element {name} in partition_keys is not a str.");
+            return Err(Fault::new(item, KEYS_ALLOWED).saying(message));
+        }
+        if names.iter().any(|earlier| earlier == name) {
+            return Err(Fault::of(format!("{name:?} a second time"), KEYS_ALLOWED));
+        }
+        names.push(name.to_owned());
+    }
+    if names.is_empty() { Err(Fault::new(node, KEYS_ALLOWED)) } else { Ok(names) }
+}

@@ -1,0 +1,79 @@
+//! Options of the engine inside `arguments` (`--task_overhead_timeout 60`), read by the rules of the original's driver:
+//! `--x v` and `--x=v`, the last one wins, no abbreviations, and the script keeps unknown options.
+
+use protocol::JobSpec;
+
+use crate::arguments::Token;
+use crate::keys::{self, JOB, Key, OPTIONS, Read, SCORE_RUN_TIMEOUT};
+use crate::problem::{Fault, Problems};
+use crate::section::Section;
+use crate::tree::{Location, Node};
+
+/// Reads the options among the arguments into `job`; warns about names that nearly are one.
+pub fn read_options(tokens: &[Token], top: &Section<'_>, job: &mut JobSpec, problems: &mut Problems) {
+    for key in OPTIONS.rows() {
+        if let (Some(default), Read::Job(set)) = (key.absent(Location::File), key.read) {
+            set(job, &default).expect("the default of an option is a valid value");
+        }
+    }
+    let mut tokens = tokens.iter().take_while(|token| token.text != "--").peekable();
+    while let Some(Token { location, field, text }) = tokens.next() {
+        let Some(option) = text.strip_prefix("--") else { continue };
+        let (name, inline) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        if name.starts_with("amlbi_") || name == "append_row_safe_output" {
+            problems.warn(*location, field, format!("\"--{name}\" is an engine option without effect here"));
+            continue;
+        }
+        let Some(key) = OPTIONS.find(name) else {
+            if let Some(hint) = near_miss(name) {
+                problems.warn(*location, field, format!("\"--{name}\" is left to the script; {hint}"));
+            }
+            continue;
+        };
+        let next = || tokens.next_if(|next| is_value(&next.text)).map(|next| next.text.as_str());
+        let Some(value) = inline.or_else(next) else {
+            let fault = Fault::of(format!("\"--{name}\" without a value"), "a value as the next element");
+            problems.add(*location, field, fault);
+            continue;
+        };
+        match set(key, &Node::text(*location, value), top, job) {
+            Ok(None) => {}
+            Ok(Some(warning)) => problems.warn(*location, field, format!("\"--{name}\" {warning}")),
+            Err(fault) => problems.add(*location, field, fault.finding(format!("\"--{name} {value}\""))),
+        }
+    }
+    if job.progress_update_timeout_seconds == 0 {
+        job.progress_update_timeout_seconds =
+            3 * (job.run_invocation_timeout_seconds + job.task_overhead_timeout_seconds);
+    }
+}
+
+/// Sets one option. Returns a warning if it has no effect.
+fn set(key: &Key, value: &Node, top: &Section<'_>, job: &mut JobSpec) -> Result<Option<&'static str>, Fault> {
+    let Read::Job(set) = key.read else { return Ok(None) };
+    if key.name == SCORE_RUN_TIMEOUT && top.get("run_invocation_timeout").is_some() {
+        return set(&mut JobSpec::default(), value).map(|()| Some("has no effect beside run_invocation_timeout"));
+    }
+    set(job, value).map(|()| key.is_ignored.then_some("has no effect here"))
+}
+
+/// As `argparse` sees it: a negative number follows as a value, an option does not.
+fn is_value(text: &str) -> bool {
+    !text.starts_with('-') || text == "-" || text.parse::<f64>().is_ok()
+}
+
+/// Returns the option or key that a misspelt name was probably meant to be. Short names are too near to those of scripts.
+fn near_miss(name: &str) -> Option<String> {
+    const NAME_LENGTH_MIN: usize = 10;
+    const DISTANCE_MAX: usize = 2;
+    let normal = name.to_lowercase().replace('-', "_");
+    let is_near = |candidate: &&str| {
+        candidate.len() >= NAME_LENGTH_MIN && strsim::damerau_levenshtein(&normal, candidate) <= DISTANCE_MAX
+    };
+    let option = OPTIONS.names().find(is_near).map(|option| format!("did you mean \"--{option}\"?"));
+    let reserved = || JOB.names().filter(|key| keys::reserved(key).is_some()).find(is_near);
+    option.or_else(|| reserved().map(|key| format!("did you mean the key {key} of the job file?")))
+}

@@ -1,0 +1,174 @@
+//! Paths as a job file writes them: relative to its folder, `~` for the home folder, URLs left as they are.
+
+use std::path::{Component, Path, PathBuf};
+
+use protocol::ItemPath;
+
+use crate::problem::Fault;
+use crate::tree::Node;
+use crate::values::word;
+
+/// The rule for URLs: they become part of the job, which nodes, logs and reports show, so they hold no secret.
+const KEPT: &str = "a URL without user, password, query and fragment, since anyone who sees the job can read it: give \
+                    the nodes credentials for the store, or copy the object of a signed URL into one (in a name, `?` \
+                    is %3F and `#` is %23)";
+
+/// The base of relative paths in a job file.
+pub struct Paths {
+    /// Absolute folder of the job file.
+    pub folder: PathBuf,
+    /// The folder that `~` means.
+    pub home: Option<PathBuf>,
+}
+
+impl Paths {
+    /// Returns the absolute path. Symbolic links are kept, except for those in front of a `..`.
+    pub fn resolve(&self, text: &str) -> PathBuf {
+        let path = match (&self.home, text.strip_prefix('~')) {
+            (Some(home), Some("")) => home.clone(),
+            (Some(home), Some(rest)) if rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
+            _ => self.folder.join(text),
+        };
+        clean(&path)
+    }
+
+    /// A value that is a local path or a URL.
+    pub fn path_or_url(&self, node: &Node) -> Result<ItemPath, Fault> {
+        let text = word(node)?;
+        if !is_url(&text) {
+            return Ok(ItemPath::from(self.resolve(&text)));
+        }
+        match not_kept(&text) {
+            Some(what) => Err(Fault::of(what, KEPT)),
+            None => Ok(ItemPath::from(text.as_str())),
+        }
+    }
+
+    /// A value that is a local path, whether or not it exists.
+    pub fn local(&self, node: &Node) -> Result<PathBuf, Fault> {
+        let text = word(node)?;
+        match is_url(&text) {
+            true => Err(Fault::new(node, "a local path")),
+            false => Ok(self.resolve(&text)),
+        }
+    }
+}
+
+/// Says why a path cannot be used.
+pub fn unusable(path: &Path, error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => format!("{} does not exist", path.display()),
+        _ => format!("{} cannot be read: {error}", path.display()),
+    }
+}
+
+/// Accepts a local path that exists, and every URL.
+pub fn exists(node: &Node, path: ItemPath) -> Result<ItemPath, Fault> {
+    match (!path.is_url()).then(|| path.as_path().metadata()) {
+        Some(Err(error)) => Err(Fault::new(node, "a path that exists").saying(unusable(path.as_path(), &error))),
+        _ => Ok(path),
+    }
+}
+
+/// Removes `.` and `..` from an absolute path.
+pub fn clean(path: &Path) -> PathBuf {
+    let mut cleaned = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                if let Ok(real) = cleaned.canonicalize() {
+                    cleaned = real;
+                }
+                cleaned.pop();
+            }
+            component => cleaned.push(component),
+        }
+    }
+    cleaned
+}
+
+/// Returns an absolute path without symbolic links. The end of the path need not exist.
+pub fn real(path: &Path) -> PathBuf {
+    for existing in path.ancestors() {
+        if let Ok(real) = existing.canonicalize() {
+            // Joining an empty path would add a slash, which turns a file into a folder.
+            let rest = path.strip_prefix(existing).ok().filter(|rest| !rest.as_os_str().is_empty());
+            return rest.map_or_else(|| real.clone(), |rest| real.join(rest));
+        }
+    }
+    path.to_owned()
+}
+
+/// Returns `path` relative to `folder`, even if one of them is written through a symbolic link.
+pub fn below(folder: &Path, path: &Path) -> Option<PathBuf> {
+    let relative = match path.strip_prefix(folder) {
+        Ok(relative) => relative.to_owned(),
+        Err(_) => path.canonicalize().ok()?.strip_prefix(folder.canonicalize().ok()?).ok()?.to_owned(),
+    };
+    (!relative.as_os_str().is_empty()).then_some(relative)
+}
+
+/// Whether a text is a URL (`s3://…`) rather than a local path.
+pub fn is_url(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(scheme, _)| {
+        !scheme.is_empty()
+            && scheme.chars().all(|character| character.is_ascii_alphanumeric() || "+-.".contains(character))
+    })
+}
+
+/// Returns the part of a URL that no job may keep, if there is one. The message never repeats it.
+pub fn not_kept(text: &str) -> Option<&'static str> {
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    // A URL that cannot be parsed may hold a secret as well.
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let is_web = text.get(..4).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http"));
+    let user = authority.rsplit_once('@').map(|(user, _)| user);
+    match user {
+        // Azure names a file system where other URLs have a user: abfss://container@account.dfs.core.windows.net/.
+        Some(user) if is_web || user.contains(':') => Some("a URL with a user or password"),
+        _ if rest.contains('?') => Some("a URL with a query"),
+        _ if rest.contains('#') => Some("a URL with a fragment"),
+        _ => None,
+    }
+}
+
+/// Returns the folder in front of the first wildcard, if there is a wildcard and no file has this very name.
+pub fn glob_folder(path: &Path) -> Option<PathBuf> {
+    let is_wild = |component: &Component<'_>| component.as_os_str().to_string_lossy().contains(['*', '?', '[', '{']);
+    match path.components().any(|component| is_wild(&component)) && path.symlink_metadata().is_err() {
+        true => Some(path.components().take_while(|component| !is_wild(component)).collect()),
+        false => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn url_with_secret_is_rejected_and_not_repeated() {
+        for text in [
+            "https://host/a.csv?X-Amz-Signature=s3cr3t",
+            "https://user:s3cr3t@host/a.csv",
+            "https://s3cr3t@host/a.csv",
+            "HTTPS://s3cr3t@host/a.csv",
+            "https://user:s3cr3t@ho st/a.csv",
+            "az://account/container/a.csv?sv=2024&sig=s3cr3t",
+            "s3://key:s3cr3t@bucket/a.csv",
+            "s3://bucket/a.csv#s3cr3t",
+        ] {
+            let what = not_kept(text).expect(text);
+            assert!(!what.contains("s3cr3t"), "{what}");
+        }
+        for text in [
+            "s3://bucket/a@b:c.csv",
+            "s3://bucket/*.csv",
+            "abfss://container@account.dfs.core.windows.net/a.csv",
+            "https://host:8443/a@b.csv",
+            "file:///data/a%3Fb.csv",
+        ] {
+            assert_eq!(not_kept(text), None, "{text}");
+        }
+    }
+}

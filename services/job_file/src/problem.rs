@@ -1,0 +1,194 @@
+//! The mistakes in a document: a [`Problem`] each, all of them at once, in the order of the lines.
+//!
+//! Parsers of single values know no files and no lines. They return a [`Fault`]; [`Problems`] adds the location.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::tree::{Location, Node, Value};
+
+/// A mistake, or a warning, with its location. Its text is made here alone, by `Display`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The file, as the user named it.
+    pub file: String,
+    /// Line, counted from 1. `None`: the file as a whole, or the command line.
+    pub line: Option<usize>,
+    /// The key, nested ones with their path: `inputs[0].path`. `--set <key>` for the command line.
+    pub field: String,
+    /// What is wrong. Empty where "found" and "allowed" say it.
+    pub message: String,
+    /// The value that was found; empty where the message says it.
+    pub found: String,
+    /// The values that are allowed; empty where the message says it.
+    pub allowed: String,
+}
+
+impl Problem {
+    /// A mistake that its message describes alone.
+    pub fn of_file(file: &Path, message: String) -> Self {
+        let (field, found, allowed) = Default::default();
+        Self { file: shown(file), line: None, field, message, found, allowed }
+    }
+}
+
+/// Returns the name of a job file for messages; `-` is the standard input.
+pub fn shown(file: &Path) -> String {
+    if file == Path::new(STDIN) { "standard input".to_owned() } else { file.display().to_string() }
+}
+
+/// The name by which a job file is read from the standard input.
+pub const STDIN: &str = "-";
+
+impl fmt::Display for Problem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(formatter, "{}:{line}: ", self.file)?,
+            None => write!(formatter, "{}: ", self.file)?,
+        }
+        if !self.field.is_empty() {
+            write!(formatter, "{}: ", self.field)?;
+        }
+        match self.message.is_empty() {
+            _ if self.found.is_empty() => formatter.write_str(&self.message),
+            true => write!(formatter, "found {}; allowed: {}", self.found, self.allowed),
+            false => write!(formatter, "{} (found {}; allowed: {})", self.message, self.found, self.allowed),
+        }
+    }
+}
+
+/// What is wrong with one value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fault {
+    message: String,
+    found: String,
+    allowed: String,
+}
+
+impl Fault {
+    /// The value is not one of those allowed.
+    pub fn new(node: &Node, allowed: impl Into<String>) -> Self {
+        Self::of(describe(node), allowed)
+    }
+
+    /// Like [`Fault::new`], with a description of what was found.
+    pub fn of(found: impl Into<String>, allowed: impl Into<String>) -> Self {
+        Self { message: String::new(), found: found.into(), allowed: allowed.into() }
+    }
+
+    /// A fault that its message describes alone.
+    pub fn only(message: impl Into<String>) -> Self {
+        Self::default().saying(message)
+    }
+
+    /// Says in words what is wrong.
+    pub fn saying(self, message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..self }
+    }
+
+    /// Describes what was found by other words.
+    pub fn finding(self, found: impl Into<String>) -> Self {
+        Self { found: found.into(), ..self }
+    }
+}
+
+/// Collects mistakes and warnings while a document is read.
+pub struct Problems {
+    file: String,
+    found: Vec<(Location, Problem)>,
+    warnings: Vec<(Location, Problem)>,
+    /// Lists of keys that a problem has named already.
+    listed: Vec<String>,
+}
+
+impl Problems {
+    /// `file` as the user named it.
+    pub fn new(file: String) -> Self {
+        Self { file, found: Vec::new(), warnings: Vec::new(), listed: Vec::new() }
+    }
+
+    /// Returns a list of keys the first time, and a reference to it after that.
+    pub fn list_once(&mut self, keys: String) -> String {
+        if self.listed.contains(&keys) {
+            return "the keys that are listed above".to_owned();
+        }
+        self.listed.push(keys.clone());
+        keys
+    }
+
+    /// Records a mistake.
+    pub fn add(&mut self, location: Location, field: &str, fault: Fault) {
+        self.add_to_file(self.file.clone(), location, field, fault);
+    }
+
+    /// Records a mistake in another file than the document.
+    pub fn add_to_file(&mut self, file: String, location: Location, field: &str, fault: Fault) {
+        self.found.push((location, problem(file, location, field, fault)));
+    }
+
+    /// Records something that works, but hardly as intended.
+    pub fn warn(&mut self, location: Location, field: &str, message: impl Into<String>) {
+        self.warnings.push((location, problem(self.file.clone(), location, field, Fault::only(message))));
+    }
+
+    /// Whether no mistake was found so far.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Returns the warnings if there is no mistake, otherwise all mistakes; both in the order of the lines.
+    pub fn finish(self) -> Result<Vec<Problem>, Vec<Problem>> {
+        let in_order = |mut located: Vec<(Location, Problem)>| {
+            located.sort_by_key(|(location, _)| order(*location));
+            located.into_iter().map(|(_, problem)| problem).collect()
+        };
+        if self.found.is_empty() { Ok(in_order(self.warnings)) } else { Err(in_order(self.found)) }
+    }
+}
+
+fn problem(file: String, location: Location, field: &str, fault: Fault) -> Problem {
+    let line = if let Location::Line(line) = location { Some(line) } else { None };
+    let field = if location == Location::Override { format!("--set {field}") } else { field.to_owned() };
+    let Fault { message, found, allowed } = fault;
+    Problem { file, line, field, message, found, allowed }
+}
+
+fn order(location: Location) -> usize {
+    match location {
+        Location::File => 0,
+        Location::Line(line) => line,
+        Location::Override => usize::MAX,
+    }
+}
+
+/// Describes a value in a few words, on one line.
+fn describe(node: &Node) -> String {
+    /// Longer texts say no more.
+    const CHARACTERS_MAX: usize = 80;
+    match &node.value {
+        Value::Scalar(scalar) if scalar.is_null() => "nothing".to_owned(),
+        Value::Scalar(scalar) if scalar.text.chars().count() > CHARACTERS_MAX => {
+            format!("{:?}…", scalar.text.chars().take(CHARACTERS_MAX).collect::<String>())
+        }
+        Value::Scalar(scalar) => format!("{:?}", scalar.text),
+        Value::List(items) if items.is_empty() => "an empty list".to_owned(),
+        Value::List(_) => "a list".to_owned(),
+        Value::Mapping(_) => "a mapping".to_owned(),
+    }
+}
+
+/// Returns the candidate that `word` was probably meant to be.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    /// Below this share of equal letters a guess confuses more than it helps.
+    const SIMILARITY_MIN: f64 = 0.6;
+    let plain = |name: &str| name.to_lowercase().replace(['-', ' '], "_");
+    let word = plain(word);
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::normalized_damerau_levenshtein(&word, &plain(candidate)), candidate))
+        .filter(|(similarity, _)| *similarity >= SIMILARITY_MIN)
+        .max_by(|(left, _), (right, _)| left.total_cmp(right))
+        .map(|(_, candidate)| candidate)
+}

@@ -1,0 +1,132 @@
+//! Reading one mapping of a document by the table of its keys.
+//!
+//! A key without a value (`description:`) counts as absent, as `None` did in the original.
+
+use std::collections::BTreeMap;
+
+use crate::keys::{Keys, Read, Setter};
+use crate::problem::{Fault, Problems};
+use crate::tree::{Entry, Location, Node, find};
+use crate::values::mapping;
+
+/// A mapping of the document.
+pub struct Section<'a> {
+    /// Its path with a dot behind it, `inputs[0].`; empty at the top.
+    prefix: String,
+    /// Its location, which stands in for absent keys.
+    pub location: Location,
+    entries: &'a [Entry],
+    keys: Keys,
+}
+
+/// A value and its location.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Located<T> {
+    /// Where it was read.
+    pub location: Location,
+    /// The value.
+    pub value: T,
+}
+
+impl<'a> Section<'a> {
+    /// The whole document.
+    pub fn top(keys: Keys, entries: &'a [Entry]) -> Self {
+        Self { prefix: String::new(), location: Location::File, entries, keys }
+    }
+
+    /// A mapping inside the document. Unknown keys of it are problems.
+    pub fn nested(keys: Keys, path: &str, node: &'a Node, problems: &mut Problems) -> Self {
+        let section = Self { prefix: format!("{path}."), location: node.location, entries: node.entries(), keys };
+        section.reject_unknown(problems);
+        section
+    }
+
+    /// Returns the path of a key.
+    pub fn path(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    /// Returns the value of a key, unless it is absent.
+    pub fn get(&self, key: &str) -> Option<&'a Node> {
+        debug_assert!(self.keys.find(key).is_some(), "{key} has no row in the table of keys");
+        find(self.entries, key)
+    }
+
+    /// Returns the location of a key, also of one without a value; of an absent key, that of the section.
+    pub fn location_of(&self, key: &str) -> Location {
+        self.entries.iter().find(|entry| entry.key == key).map_or(self.location, |entry| entry.location)
+    }
+
+    /// Returns the keys that have a value, each with the location of the value.
+    pub fn locations(&self) -> Vec<(String, Location)> {
+        let given = self.entries.iter().filter(|entry| !entry.node.is_null());
+        given.map(|entry| (entry.key.clone(), entry.node.location)).collect()
+    }
+
+    /// Parses the value of a key; of an absent key, its default or, if it is required, null. Returns `None` without a
+    /// value and for an invalid one, which is recorded as a problem.
+    pub fn read<T>(
+        &self,
+        key: &str,
+        problems: &mut Problems,
+        parse: impl FnOnce(&Node) -> Result<T, Fault>,
+    ) -> Option<Located<T>> {
+        let absent = || self.keys.find(key).and_then(|row| row.absent(self.location_of(key)));
+        let node = self.get(key).cloned().or_else(absent)?;
+        match parse(&node) {
+            Ok(value) => Some(Located { location: node.location, value }),
+            Err(fault) => {
+                problems.add(node.location, &self.path(key), fault);
+                None
+            }
+        }
+    }
+
+    /// Like [`Section::read`], without the location.
+    pub fn value<T>(
+        &self,
+        key: &str,
+        problems: &mut Problems,
+        parse: impl FnOnce(&Node) -> Result<T, Fault>,
+    ) -> Option<T> {
+        self.read(key, problems, parse).map(|located| located.value)
+    }
+
+    /// Parses every key whose row has a setter for `target`, or its default.
+    pub fn fill<T>(&self, target: &mut T, problems: &mut Problems, setter: fn(Read) -> Option<Setter<T>>) {
+        for key in self.keys.rows() {
+            if let Some(set) = setter(key.read) {
+                self.read(key.name, problems, |node| set(target, node));
+            }
+        }
+    }
+
+    /// Reads a mapping of names to values. Each problem with a name or a value is recorded; the rest is returned.
+    pub fn named<T>(
+        &self,
+        key: &str,
+        allowed: &str,
+        problems: &mut Problems,
+        parse: impl Fn(&Entry) -> Result<T, Fault>,
+    ) -> BTreeMap<String, T> {
+        let mut found = BTreeMap::new();
+        let Some(node) = self.get(key) else { return found };
+        match mapping(node, allowed) {
+            Err(fault) => problems.add(node.location, &self.path(key), fault),
+            Ok(entries) => entries.iter().for_each(|entry| match parse(entry) {
+                Ok(value) => drop(found.insert(entry.key.clone(), value)),
+                Err(fault) => problems.add(entry.location, &self.path(&format!("{key}.{}", entry.key)), fault),
+            }),
+        }
+        found
+    }
+
+    /// Records every key without a row. Keys that begin with `x-` belong to the user, as in Compose files.
+    pub fn reject_unknown(&self, problems: &mut Problems) {
+        let is_unknown = |entry: &&Entry| self.keys.find(&entry.key).is_none() && !entry.key.starts_with("x-");
+        for entry in self.entries.iter().filter(is_unknown) {
+            let fault = self.keys.unknown(&entry.key, |names| problems.list_once(names));
+            problems.add(entry.location, &self.path(&entry.key), fault);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Where results may go, and where not.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use super::Workplace;
+
+/// Changes to a valid job, and a part of the expected problem; empty if the change is allowed.
+const DESTINATIONS: &[(&str, &str)] = &[
+    // Inputs that are folders.
+    ("output: data", "output: the output lies in input data"),
+    ("output: data/results", "output: the output lies in input data"),
+    ("output: data/new/results\noutput_action: summary_only", "output: the output lies in input data"),
+    ("output: link-to-data/results", "output: the output lies in input data"),
+    ("output: ./code/../data/", "output: the output lies in input data"),
+    ("inputs: [{type: file, path: in/deep}]\noutput: in", "output: the output folder contains input input_0"),
+    (
+        "inputs: {a: {type: file, path: tables}, b: {type: file, path: in}}\noutput: in/x",
+        "output: the output lies in input b",
+    ),
+    ("output: database", ""),
+    // A placeholder would become a folder of its name.
+    ("output: '${nope}/x'", "output: it holds a placeholder, which would become a folder of this name"),
+    ("output: '${{output}}/x'", "output: it holds a placeholder"),
+    ("outputs: {images: '${HOME}/x'}", "outputs.images: it holds a placeholder"),
+    ("output: costs/$5", ""),
+    // Inputs that are files.
+    ("inputs: [{type: file, path: tables/t.csv}]\noutput: tables", ""),
+    (
+        "inputs: [{type: file, path: tables/t.csv}]\noutput: tables\nappend_row_file_name: t.csv",
+        "job.yaml:7: append_row_file_name: the output would replace input input_0 (found \"",
+    ),
+    (
+        "inputs: [{type: file, path: link.csv}]\noutput: tables\nappend_row_file_name: t.csv",
+        "append_row_file_name: the output would replace input input_0",
+    ),
+    ("inputs: [{type: file, path: tables/t.csv}]\noutput: tables\noutput_action: summary_only", ""),
+    // Globs.
+    ("inputs: [{type: file, path: 'data/*'}]\noutput: data", "output: input input_0 finds what is written there"),
+    ("inputs: [{type: file, path: 'data/*.csv'}]\noutput: data", ""),
+    (
+        "inputs: [{type: file, path: 'data/*.csv'}]\noutput: data\nappend_row_file_name: a.csv",
+        "output: input input_0 finds what is written there",
+    ),
+    ("inputs: [{type: file, path: 'data/*.csv'}]\noutput: data/x\nappend_row_file_name: a.csv", ""),
+    (
+        "inputs: [{type: file, path: 'data/**/*.csv'}]\noutput: data/x\nappend_row_file_name: a.csv",
+        "output: input input_0 finds what is written there",
+    ),
+    (
+        "inputs: [{type: file, path: 'link-to-data/**'}]\noutput: data/x",
+        "output: input input_0 finds what is written there",
+    ),
+    (
+        "inputs: [{type: file, path: 'data/**'}]\noutput: data/x\noutput_action: summary_only",
+        "output: input input_0 finds what is written there",
+    ),
+    // URLs.
+    ("inputs: [{type: file, path: s3://b/in}]\noutput: s3://b/in", "output: the output lies in input input_0"),
+    ("inputs: [{type: file, path: s3://b/in/}]\noutput: s3://b/in/out/", "output: the output lies in input input_0"),
+    ("inputs: [{type: file, path: s3://b/in}]\noutput: s3://b/input", ""),
+    (
+        "inputs: [{type: file, path: s3://b/in/a.csv}]\noutput: s3://b/in\nappend_row_file_name: a.csv",
+        "append_row_file_name: the output would replace input input_0",
+    ),
+    ("inputs: [{type: file, path: s3://b/in/a.csv}]\noutput: s3://b/in", ""),
+    // Side inputs.
+    ("side_inputs: {l: in}\noutput: in/x", "output: the output lies in side input l"),
+    ("side_inputs: {l: in/deep}\noutput: in", "output: the output folder contains side input l"),
+    (
+        "side_inputs: {l: labels.txt}\nappend_row_file_name: labels.txt\noutput: ./",
+        "append_row_file_name: the output would replace side input l",
+    ),
+    // The script and what belongs to it.
+    ("output: code", "output: the output folder is the folder of the script"),
+    ("output: ./", "output: the output folder contains "),
+    ("output: .\ninputs: []\narguments: [--rank_mini_batch_count, 1]", "contains the folder of the script"),
+    ("output: ..\noutput_action: summary_only", "output: the output folder contains"),
+    ("output: code/results", ""),
+    ("output: code/models\nappend_row_file_name: score.py", "would replace a module of the script"),
+    (
+        "source_directory: null\nentry_script: code/entry.py\noutput: code\nappend_row_file_name: entry.py",
+        "append_row_file_name: the output would replace the entry script",
+    ),
+    ("output: .\nappend_row_file_name: job.yaml", "append_row_file_name: the output would replace the job file"),
+    (
+        "environment: requirements.txt\noutput: .\nappend_row_file_name: requirements.txt",
+        "append_row_file_name: the output would replace the requirements file",
+    ),
+    // What cannot be written.
+    ("output: labels.txt/x", "output: "),
+    ("output: dangling/x", "output: "),
+    ("output: occupied\nappend_row_file_name: rows.txt", "rows.txt is a folder, where the output file goes"),
+    ("output: kept\nappend_row_file_name: rows.txt", "rows.txt is there and read-only"),
+];
+
+#[test]
+fn output_over_inputs_or_without_write_access_is_rejected() {
+    let workplace = Workplace::new();
+    for file in ["in/deep/a.txt", "occupied/rows.txt/a", "kept/rows.txt"] {
+        workplace.write(file, "x");
+    }
+    symlink("data", workplace.path("link-to-data")).expect("a link");
+    symlink("tables/t.csv", workplace.path("link.csv")).expect("a link");
+    symlink("nowhere", workplace.path("dangling")).expect("a link");
+    let read_only = std::fs::Permissions::from_mode(0o444);
+    std::fs::set_permissions(workplace.path("kept/rows.txt"), read_only).expect("permissions can be set");
+    let is_wrong =
+        |expected: &str, said: &str| if expected.is_empty() { !said.is_empty() } else { !said.contains(expected) };
+    let said = DESTINATIONS.iter().map(|(changes, expected)| (changes, expected, workplace.problems(changes)));
+    let wrong: Vec<_> = said.filter(|(_, expected, said)| is_wrong(expected, said)).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -1,0 +1,163 @@
+//! The table of keys: its rows match the reference, the parsers, the defaults and the fingerprint.
+
+use crate::keys::{self, ENVIRONMENT, INPUT, JOB, Key, OPTIONS};
+use crate::with_tables;
+
+use super::Workplace;
+
+const TABLE: &str = "inputs: [{type: tabular, path: tables}]";
+
+/// Fields that the engine decides.
+const OF_ENGINE: &[&str] = &["job_id", "fingerprint", "snapshot_digest", "job_file", "argv", "snapshots"];
+
+#[test]
+fn reference_has_the_rows_of_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/JOB_FILE.md");
+    let reference = std::fs::read_to_string(path).expect("the reference can be read");
+    let written = with_tables(&reference);
+    if std::env::var_os("UPDATE_REFERENCE").is_some() {
+        std::fs::write(path, &written).expect("the reference can be written");
+        return;
+    }
+    let differs = written.lines().zip(reference.lines()).find(|(written, now)| written != now);
+    assert!(
+        written == reference,
+        "JOB_FILE.md differs from the table of keys: {differs:?}; write its tables with\n\
+         UPDATE_REFERENCE=1 cargo nextest run --workspace -E 'test(reference_has_the_rows_of_the_table)'"
+    );
+    for keys in [JOB, INPUT, ENVIRONMENT, OPTIONS] {
+        for name in keys.names() {
+            let row = format!("\n| `{}{name}` |", keys.prefix);
+            assert!(reference.contains(&row), "JOB_FILE.md has no row for {name}");
+        }
+    }
+}
+
+#[test]
+fn generated_part_replaces_the_old_one() {
+    let written =
+        with_tables("a\n<!-- keys: reserved -->\nold\n<!-- end -->\nb <!-- keys: other -->\nc\n<!-- end -->\n");
+    assert!(
+        written.starts_with("a\n<!-- keys: reserved -->\n`--mini_batch_size`, `--partition_keys`, `--output_action`, "),
+        "{written}"
+    );
+    assert!(written.ends_with("\n<!-- end -->\nb <!-- keys: other -->\nc\n<!-- end -->\n"), "{written}");
+    assert!(!written.contains("\nold\n"), "{written}");
+}
+
+#[test]
+fn every_row_is_documented_and_unique() {
+    for keys in [JOB, INPUT, ENVIRONMENT, OPTIONS] {
+        for (index, Key { name, meaning, values, .. }) in keys.rows().enumerate() {
+            assert!(meaning.ends_with(['.', '…', ')']) && !values.is_empty(), "{name}");
+            assert!(!meaning.contains('\n'), "{name}: a cell is one line");
+            assert_eq!(keys.names().position(|other| other == *name), Some(index), "{name} has two rows");
+        }
+    }
+}
+
+#[test]
+fn every_key_is_read_and_checked() {
+    let workplace = Workplace::new();
+    for key in JOB.names() {
+        let said = workplace.problems(&format!("{key}: [[[]]]"));
+        assert!(said.contains(&format!(": {key}")), "{key} takes anything: {said}");
+    }
+    for key in INPUT.names() {
+        let rest = ["type: tabular, ", "path: tables, "].map(|part| if part.starts_with(key) { "" } else { part });
+        let said = workplace.problems(&format!("inputs: [{{{}{key}: [[[]]]}}]", rest.concat()));
+        assert!(said.contains(&format!(": inputs[0].{key}")), "{key} takes anything: {said}");
+    }
+    for key in ENVIRONMENT.names() {
+        let said = workplace.problems(&format!("environment: {{{key}: [[[]]]}}"));
+        assert!(said.contains(&format!(": environment.{key}: ")), "{key} takes anything: {said}");
+    }
+    for option in OPTIONS.names().filter(|option| *option != "metrics_name_prefix") {
+        let said = workplace.problems(&format!("arguments: [--{option}, wrong value]"));
+        assert!(said.contains(&format!("--{option} wrong value")), "{option} takes anything: {said}");
+    }
+}
+
+#[test]
+fn documented_default_is_the_default() {
+    let workplace = Workplace::new();
+    let with_defaults =
+        |keys: keys::Keys| keys.rows().filter_map(|key| Some((key.name, key.default?))).collect::<Vec<(&str, &str)>>();
+    let mut expected = workplace.spec("");
+    for (key, default) in with_defaults(JOB) {
+        let spec = workplace.spec(&format!("{key}: {default}"));
+        assert_eq!(protocol::JobSpec { argv: expected.argv.clone(), ..spec }, expected, "{key}");
+    }
+    for (option, default) in with_defaults(OPTIONS) {
+        let spec = workplace.spec(&format!("arguments: [--{option}, '{default}']"));
+        expected.fingerprint.clone_from(&spec.fingerprint);
+        assert_eq!(protocol::JobSpec { argv: expected.argv.clone(), ..spec }, expected, "{option}");
+    }
+    let table = workplace.spec(TABLE).inputs;
+    for (key, default) in with_defaults(INPUT) {
+        let given = format!("inputs: [{{type: tabular, path: tables, {key}: {default}}}]");
+        assert_eq!(workplace.spec(&given).inputs, table, "{key}");
+    }
+}
+
+/// A field without a key has no name in messages, and no decision whether the fingerprint covers it.
+#[test]
+fn every_setting_of_a_job_has_a_key() {
+    let workplace = Workplace::new();
+    let spec = workplace.spec("outputs: {images: images}\nfail_fast: 3");
+    let json = serde_json::to_value(&spec).expect("plain data");
+    let known: Vec<&str> = keys::of_job().map(|key| key.setting).collect();
+    for (field, value) in json.as_object().expect("an object") {
+        let is_split = known.iter().any(|setting| setting.starts_with(&format!("{field}.")));
+        let parts = value.as_object().filter(|_| is_split).into_iter().flatten();
+        let parts: Vec<String> = parts.map(|(part, _)| format!("{field}.{part}")).collect();
+        let settings = if is_split { parts } else { vec![field.clone()] };
+        for setting in settings.iter().map(String::as_str).filter(|setting| !OF_ENGINE.contains(setting)) {
+            assert!(known.contains(&setting) || setting == "output.to_csv_arguments", "{setting} has no key");
+        }
+    }
+    let no_field = ["compute_target", "arguments"];
+    let is_stored = |key: &&Key| !key.is_ignored && !key.setting.is_empty() && !no_field.contains(&key.name);
+    for key in keys::of_job().filter(is_stored) {
+        let pointer = format!("/{}", key.setting.replace('.', "/"));
+        assert!(json.pointer(&pointer).is_some(), "{} names no setting: {pointer}", key.name);
+    }
+}
+
+/// Jobs of earlier versions can continue only while these settings stay unchanged.
+#[test]
+fn settings_in_the_fingerprint_are_those_of_earlier_versions() {
+    let workplace = Workplace::new();
+    let changes = "description: x\nnode_count: 2\nprocess_count_per_node: 2\nlogging_level: debug\nallow_reuse: false\n\
+                   durability: full\narguments: [--nice, 1, --profiling_module, profile, --progress_update_timeout, 9]";
+    let spec = workplace.parsed(changes);
+    let settings = serde_json::to_value(&spec.identity).expect("plain data")["settings"].to_string();
+    let settings = settings.replace(&*workplace.path("data").parent().expect("a folder").to_string_lossy(), "/w");
+    let settings: serde_json::Value = serde_json::from_str(&settings).expect("still JSON");
+    let table = serde_json::json!({
+        "delimiter": 44, "empty_as_string": false, "encoding": "utf-8", "format": "csv",
+        "header": "all_files_same_headers", "infer_column_types": true, "on_type_mismatch": "warn",
+        "support_multi_line": false,
+    });
+    let input = serde_json::json!({
+        "kind": "file", "name": "data", "partition_format": null, "paths": ["/w/data"], "table": table,
+    });
+    let expected = serde_json::json!({
+        "allow_reuse": true, "argv": [], "description": "", "durability": "process", "entry_script": "entry.py",
+        "environment": {"kind": "interpreter", "path": "/usr/bin/default-python"}, "environment_variables": {},
+        "fingerprint": "", "first_task_creation_timeout_seconds": 0, "hide_unassigned_gpus": false, "inputs": [input],
+        "job_file": "", "job_id": "", "logging_level": "", "lost_delivery_max": 10,
+        "mini_batch_size": {"count": 10, "unit": "files"}, "name": "job", "nice": 0, "node_count": null,
+        "output": {
+            "action": "append_row", "file_name": "parallel_run_step.txt", "folder": "/w/output", "format": "text",
+            "header": false, "to_csv_arguments": {},
+        },
+        "partition_keys": [], "process_count_per_node": null, "profiling_module": "",
+        "progress_update_timeout_seconds": 0, "rank_mini_batch_count": 0, "resource_monitor_interval_seconds": 0,
+        "run_invocation_timeout_seconds": 60, "run_max_try": 3, "side_inputs": {}, "snapshot_digest": "",
+        "snapshots": {"environment": null, "side_inputs": {}, "source": null}, "source_directory": "/w/code",
+        "strict_results": false, "task_overhead_timeout_seconds": 30,
+        "thresholds": {"allowed_failed_count": -1, "allowed_failed_percent": 100.0, "error_threshold": -1},
+    });
+    assert_eq!(settings, expected);
+}

@@ -1,0 +1,141 @@
+//! A document as a tree: every key and value with its location, every scalar with its text as written.
+
+use saphyr::{Scalar as Typed, ScalarStyle};
+use saphyr_parser::Tag;
+
+/// Where a key or a value was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// The file as a whole, for what is absent from it.
+    File,
+    /// A line of the file, counted from 1.
+    Line(usize),
+    /// A `--set key=value` of the command line.
+    Override,
+}
+
+/// A value and its location.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Location of its first character.
+    pub location: Location,
+    /// The value.
+    pub value: Value,
+}
+
+/// A scalar, a list or a mapping.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// A single value.
+    Scalar(Scalar),
+    /// A sequence.
+    List(Vec<Node>),
+    /// Keys in the order of the file, each once.
+    Mapping(Vec<Entry>),
+}
+
+/// One key of a mapping.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// Location of the key.
+    pub location: Location,
+    /// The value.
+    pub node: Node,
+}
+
+/// A single value, as written and as YAML understands it.
+#[derive(Clone, Debug)]
+pub struct Scalar {
+    /// The text as written, without quotes.
+    pub text: String,
+    /// The YAML type.
+    pub kind: ScalarKind,
+}
+
+/// The YAML type of a scalar.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ScalarKind {
+    /// Nothing, `null` or `~`.
+    Null,
+    /// `true` or `false`.
+    Boolean(bool),
+    /// A number that fits 64 bits.
+    Integer(i64),
+    /// Any other number.
+    Float(f64),
+    /// Everything else, and everything in quotes.
+    Text,
+}
+
+impl Scalar {
+    /// Types a scalar by the YAML 1.2 core schema. Returns `None` if the text does not fit its tag.
+    pub fn new(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Option<Self> {
+        let tag = tag.map(|tag| std::borrow::Cow::Owned(tag.clone()));
+        let kind = match Typed::parse_from_cow_and_metadata(text.into(), style, tag.as_ref())? {
+            Typed::Null => ScalarKind::Null,
+            Typed::Boolean(value) => ScalarKind::Boolean(value),
+            Typed::Integer(value) => ScalarKind::Integer(value),
+            Typed::FloatingPoint(value) => ScalarKind::Float(value.into_inner()),
+            Typed::String(_) => ScalarKind::Text,
+        };
+        Some(Self { text: text.to_owned(), kind })
+    }
+
+    /// Whether there is no value.
+    pub fn is_null(&self) -> bool {
+        self.kind == ScalarKind::Null
+    }
+}
+
+impl Node {
+    /// A scalar of the type that its text has without quotes.
+    pub fn plain(location: Location, text: &str) -> Self {
+        let typed = Scalar::new(text, ScalarStyle::Plain, None);
+        typed.map_or_else(|| Self::text(location, text), |scalar| Self { location, value: Value::Scalar(scalar) })
+    }
+
+    /// A scalar that is text even if it looks like a number.
+    pub fn text(location: Location, text: &str) -> Self {
+        Self { location, value: Value::Scalar(Scalar { text: text.to_owned(), kind: ScalarKind::Text }) }
+    }
+
+    /// Returns the scalar, unless this is a list or a mapping.
+    pub fn scalar(&self) -> Option<&Scalar> {
+        if let Value::Scalar(scalar) = &self.value { Some(scalar) } else { None }
+    }
+
+    /// Returns the text of a scalar as written; of anything else, an empty text.
+    pub fn written(&self) -> &str {
+        self.scalar().map_or("", |scalar| &scalar.text)
+    }
+
+    /// Returns the entries of a mapping; of anything else, none.
+    pub fn entries(&self) -> &[Entry] {
+        if let Value::Mapping(entries) = &self.value { entries } else { &[] }
+    }
+
+    /// Whether this is a scalar without a value.
+    pub fn is_null(&self) -> bool {
+        self.scalar().is_some_and(Scalar::is_null)
+    }
+
+    /// Moves the value and everything in it to `location`.
+    pub fn relocate(&mut self, location: Location) {
+        self.location = location;
+        match &mut self.value {
+            Value::Scalar(_) => {}
+            Value::List(items) => items.iter_mut().for_each(|item| item.relocate(location)),
+            Value::Mapping(entries) => entries.iter_mut().for_each(|entry| {
+                entry.location = location;
+                entry.node.relocate(location);
+            }),
+        }
+    }
+}
+
+/// Returns the value of `key`, unless it is absent or null.
+pub fn find<'a>(entries: &'a [Entry], key: &str) -> Option<&'a Node> {
+    entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node).filter(|node| !node.is_null())
+}

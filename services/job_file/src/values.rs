@@ -1,0 +1,69 @@
+//! Parsers of single values. Each returns the value, or a [`Fault`] that says what is allowed.
+
+use crate::problem::Fault;
+use crate::tree::{Entry, Node, ScalarKind, Value};
+
+/// Any text, on one or more lines.
+pub fn text(node: &Node) -> Result<String, Fault> {
+    node.scalar().map(|scalar| scalar.text.clone()).ok_or_else(|| Fault::new(node, "a text"))
+}
+
+/// A text of at least one character, without blanks around it.
+pub fn word(node: &Node) -> Result<String, Fault> {
+    match text(node)?.trim() {
+        "" => Err(Fault::new(node, "a text that is not empty")),
+        word => Ok(word.to_owned()),
+    }
+}
+
+/// `true` or `false`.
+pub fn boolean(node: &Node) -> Result<bool, Fault> {
+    match node.scalar().map(|scalar| scalar.kind) {
+        Some(ScalarKind::Boolean(value)) => Ok(value),
+        _ => Err(Fault::new(node, "true or false")),
+    }
+}
+
+/// A whole number within bounds, both of which `T` can hold.
+pub fn integer<T: TryFrom<i64>>(node: &Node, least: i64, most: i64) -> Result<T, Fault> {
+    let fault = || Fault::new(node, format!("an integer from {least} to {most}, without quotes"));
+    match node.scalar().map(|scalar| scalar.kind) {
+        Some(ScalarKind::Integer(value)) if (least..=most).contains(&value) => value.try_into().map_err(|_| fault()),
+        Some(ScalarKind::Integer(_)) => Err(fault().saying(format!("must be {least} to {most}"))),
+        _ => Err(fault()),
+    }
+}
+
+/// One of a few names, in any case of letters; `names` are lower case.
+pub fn choice<T: Copy>(node: &Node, names: &[(&str, T)]) -> Result<T, Fault> {
+    let text = node.scalar().map(|scalar| scalar.text.trim().to_lowercase());
+    match names.iter().find(|(name, _)| text.as_deref() == Some(*name)) {
+        Some((_, value)) => Ok(*value),
+        None => Err(Fault::new(node, names.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "))),
+    }
+}
+
+/// A list.
+pub fn list<'a>(node: &'a Node, allowed: &str) -> Result<&'a [Node], Fault> {
+    if let Value::List(items) = &node.value { Ok(items) } else { Err(Fault::new(node, allowed)) }
+}
+
+/// A mapping.
+pub fn mapping<'a>(node: &'a Node, allowed: &str) -> Result<&'a [Entry], Fault> {
+    if let Value::Mapping(entries) = &node.value { Ok(entries) } else { Err(Fault::new(node, allowed)) }
+}
+
+/// A name that can stand in `${{inputs.NAME}}` and on a command line.
+pub fn name(node: &Node) -> Result<String, Fault> {
+    let name = text(node)?;
+    let legal = |character: char| character.is_ascii_alphanumeric() || "_-.".contains(character);
+    match name.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_') && name.chars().all(legal) {
+        true => Ok(name),
+        false => Err(Fault::new(node, "letters, digits, `_`, `-` and `.`, beginning with a letter, a digit or `_`")),
+    }
+}
+
+/// The key of an entry as a [`name`].
+pub fn key_name(entry: &Entry) -> Result<String, Fault> {
+    name(&Node::text(entry.location, &entry.key))
+}

@@ -1,0 +1,382 @@
+//! Surveys the files of a table input before a job begins: their format, and whether they can be read in it.
+//!
+//! A survey checks the names of all local files and of one page of objects, and the beginnings of as many of them
+//! as it can read quickly. It is not the only check: the plan compares every name
+//! with the format of the input, and each worker checks the first bytes and the header of every file that it opens.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat};
+use serde::Serialize;
+use storage::{LeftOut, StoreOptions};
+use tables::detect::{self, Content, Named, NamedKind};
+
+use crate::blocks::UNREADABLE;
+use crate::error::{Error, Result};
+use crate::inputs::{FILES_KEPT, Files, Inputs};
+use crate::listing::Listed;
+use crate::remote::Remote;
+
+/// Bytes read from the beginning of a file.
+const HEAD_BYTES: usize = 4096;
+/// Local files whose beginnings are read, in a tenth of a second.
+const LOCAL_HEADS_MAX: u64 = 10_000;
+/// Objects that are looked at: those that the listing keeps.
+const OBJECTS_MAX: u64 = FILES_KEPT as u64;
+
+/// The result for one table input.
+#[derive(Clone, Debug, Serialize)]
+pub struct Survey {
+    /// Their format.
+    pub format: TableFormat,
+    /// How the format was determined, for people.
+    pub format_reason: &'static str,
+    /// Number of files checked.
+    pub files: u64,
+    /// Total size of these files.
+    pub bytes: u64,
+    /// Number of empty files among them.
+    pub empty_files: u64,
+    /// Number of compressed files, by compression.
+    pub compressed_files: BTreeMap<&'static str, u64>,
+    /// Whether these are all files.
+    pub is_whole: bool,
+    /// The encoding according to the byte order mark of the first file that is not empty.
+    pub byte_order_mark: Option<&'static str>,
+    /// Names among the files that are not part of the input.
+    pub left_out: LeftOut,
+    /// Possible surprises, each with the key that changes it.
+    pub notes: Vec<String>,
+}
+
+impl Inputs {
+    /// Returns the survey of each input of a job; `None` for those of type `file`, whose names may be any. Fails for an
+    /// input that cannot be planned.
+    pub fn survey(&self, spec: &JobSpec) -> Vec<Result<Option<Survey>>> {
+        if spec.rank_mini_batch_count > 0 {
+            return spec.inputs.iter().map(|_| Ok(None)).collect();
+        }
+        let survey = |input: &Input| match input.kind {
+            InputKind::Tabular => {
+                let survey = Surveyor::new(input, Arc::clone(&self.remote)).run(self.files(input))?;
+                if survey.is_whole && survey.empty_files == survey.files && spec.inputs.len() == 1 {
+                    let message = "all of its files are empty; put data there, or correct the job file";
+                    return Err(Error::bad_input(&input.name, message));
+                }
+                Ok(Some(survey))
+            }
+            InputKind::File => self.files(input).next().transpose().map(|_| None),
+        };
+        spec.inputs.iter().map(survey).collect()
+    }
+}
+
+/// Surveys the inputs of a job, as [`Inputs::survey`] does.
+pub fn survey(spec: &JobSpec, options: &StoreOptions) -> Vec<Result<Option<Survey>>> {
+    Inputs::new(options).survey(spec)
+}
+
+/// Returns why a file cannot be part of an input whose format comes from the names of its files, if it cannot.
+pub(crate) fn misnamed(path: &ItemPath, format: TableFormat) -> Option<String> {
+    match detect::named(path.as_bytes()).kind {
+        NamedKind::Table(named) if named == format => None,
+        NamedKind::Table(named) => {
+            Some(format!("is {} by its name, among files that are {}; {ONE_FORMAT}", named.word(), format.word()))
+        }
+        NamedKind::Other(what) => Some(detect::unread(what)),
+        // Its content shows the format when it is read.
+        NamedKind::Unknown if format == TableFormat::Parquet => None,
+        NamedKind::Unknown => {
+            Some(format!("has a name that tells no format, among files that are {}; {ONE_FORMAT}", format.word()))
+        }
+    }
+}
+
+const SET_FORMAT: &str =
+    "set `format` to csv, tsv, jsonl or parquet, or let the name end in .csv, .tsv, .jsonl, .parquet, …";
+const ONE_FORMAT: &str = "name the files of one format with a pattern such as data/**/*.csv, or make an input of each";
+
+/// Returns whether a local Parquet file lacks its end, which locates everything else.
+fn is_cut_short(listed: &Listed) -> bool {
+    let Some(size) = listed.size.filter(|_| !listed.path.is_url()) else { return false };
+    let mut end = [0; 4];
+    let read = File::open(listed.path.as_path()).and_then(|file| file.read_exact_at(&mut end, size.saturating_sub(4)));
+    read.is_ok() && &end != b"PAR1"
+}
+
+/// Surveys one input.
+struct Surveyor<'a> {
+    input: &'a Input,
+    remote: Arc<Remote>,
+    heads: u64,
+    /// Number of files, and the first of them.
+    formats: BTreeMap<&'static str, (TableFormat, u64, ItemPath)>,
+    /// Whether the content of a file without extension showed its format.
+    by_content: bool,
+    unknown: Option<ItemPath>,
+    /// Number of files whose names indicate another format than the job file, and the first of them.
+    misnamed: Option<(u64, ItemPath, &'static str)>,
+    /// The first file, and the cells of its first line.
+    header: Option<(ItemPath, Vec<String>)>,
+    other_header: Option<(u64, ItemPath)>,
+    /// By key: the number of files, the first of them, and the sentence.
+    notes: BTreeMap<&'static str, (u64, ItemPath, String)>,
+    files: u64,
+    bytes: u64,
+    empty_files: u64,
+    compressed_files: BTreeMap<&'static str, u64>,
+    byte_order_mark: Option<Option<&'static str>>,
+}
+
+impl<'a> Surveyor<'a> {
+    fn new(input: &'a Input, remote: Arc<Remote>) -> Self {
+        Self {
+            input,
+            remote,
+            heads: 0,
+            formats: BTreeMap::new(),
+            by_content: false,
+            unknown: None,
+            misnamed: None,
+            header: None,
+            other_header: None,
+            notes: BTreeMap::new(),
+            files: 0,
+            bytes: 0,
+            empty_files: 0,
+            compressed_files: BTreeMap::new(),
+            byte_order_mark: None,
+        }
+    }
+
+    fn run(mut self, mut files: Files) -> Result<Survey> {
+        let mut objects = 0;
+        let mut is_whole = true;
+        for listed in files.by_ref() {
+            let listed = listed?;
+            objects += u64::from(listed.path.is_url());
+            self.look_at(&listed)?;
+            if objects >= OBJECTS_MAX {
+                is_whole = false;
+                break;
+            }
+        }
+        let left_out = files.left_out();
+        self.finish(is_whole, left_out)
+    }
+
+    fn look_at(&mut self, listed: &Listed) -> Result<()> {
+        let (path, table) = (&listed.path, &self.input.table);
+        let refuse = |reason: String| Err(Error::bad_path(&self.input.name, path, reason));
+        let named = detect::named(path.as_bytes());
+        self.files += 1;
+        self.bytes += listed.size.unwrap_or(0);
+        self.empty_files += u64::from(listed.size == Some(0));
+        let head = self.head(listed, named)?;
+        let format = match named.kind {
+            _ if !table.by_name => table.format,
+            NamedKind::Table(format) => format,
+            NamedKind::Other(what) => return refuse(detect::unread(what)),
+            NamedKind::Unknown => match head.as_deref().map(detect::content) {
+                Some(Content::Parquet) => {
+                    self.by_content = true;
+                    TableFormat::Parquet
+                }
+                Some(Content::Other(what)) => return refuse(detect::unread(what)),
+                _ => {
+                    self.unknown.get_or_insert_with(|| path.clone());
+                    return Ok(());
+                }
+            },
+        };
+        match named.kind {
+            NamedKind::Table(other) if other != format && !(other.is_delimited() && format.is_delimited()) => {
+                self.misnamed.get_or_insert((0, path.clone(), other.word())).0 += 1;
+            }
+            NamedKind::Other(what) => self.misnamed.get_or_insert((0, path.clone(), what)).0 += 1,
+            _ => {}
+        }
+        self.formats.entry(format.word()).or_insert((format, 0, path.clone())).1 += 1;
+        if let Some(compression) = named.compression {
+            *self.compressed_files.entry(compression.word()).or_default() += 1;
+        }
+        let Some(head) = head else { return Ok(()) };
+        if let Some(reason) = detect::refusal(named, format, &head) {
+            return refuse(reason);
+        }
+        if format == TableFormat::Parquet && is_cut_short(listed) {
+            return refuse("is cut short: it does not end as a Parquet file does; write it again".to_owned());
+        }
+        if format.is_text() && named.compression.is_none() && !head.is_empty() {
+            let is_whole = listed.size == Some(head.len() as u64);
+            self.look_at_text(path, format, &head, is_whole)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the first bytes. Returns `None` once enough files were read.
+    fn head(&mut self, listed: &Listed, named: Named) -> Result<Option<Vec<u8>>> {
+        let bad = |message: &str| Error::bad_path(&self.input.name, &listed.path, message);
+        if listed.path.is_url() {
+            let is_first = match named.kind {
+                NamedKind::Table(format) => !self.formats.contains_key(format.word()),
+                _ => self.formats.is_empty() && self.unknown.is_none(),
+            };
+            if !is_first {
+                return Ok(None);
+            }
+            let head = self.remote.first_bytes(&listed.path, listed.size.unwrap_or(0), HEAD_BYTES as u64);
+            return head.map(|head| Some(head.to_vec())).map_err(|error| bad("cannot be read").because(error));
+        }
+        if self.heads == LOCAL_HEADS_MAX {
+            return Ok(None);
+        }
+        self.heads += 1;
+        let mut head = vec![0; HEAD_BYTES];
+        let read = File::open(listed.path.as_path()).and_then(|file| file.read_at(&mut head, 0));
+        let length = read.map_err(|error| bad(UNREADABLE).because(error))?;
+        head.truncate(length);
+        Ok(Some(head))
+    }
+
+    fn look_at_text(&mut self, path: &ItemPath, format: TableFormat, head: &[u8], is_whole: bool) -> Result<()> {
+        let mut options = self.input.table.clone();
+        (options.format, options.delimiter) = (format, options.delimiter_for(format));
+        let peek = tables::peek(head, is_whole, &options);
+        if let Some(reason) = peek.refusal {
+            return Err(Error::bad_path(&self.input.name, path, reason));
+        }
+        self.byte_order_mark.get_or_insert(peek.mark);
+        for (key, note) in peek.notes {
+            self.notes.entry(key).or_insert_with(|| (0, path.clone(), note)).0 += 1;
+        }
+        if peek.first_row.is_empty() || options.header == protocol::HeaderMode::NoHeader {
+            return Ok(());
+        }
+        match &self.header {
+            None => self.header = Some((path.clone(), peek.first_row)),
+            // If columns are listed, only those matter, and the worker that reads the file compares them.
+            Some((_, first)) if options.columns.is_empty() && *first != peek.first_row => {
+                self.other_header.get_or_insert((0, path.clone())).0 += 1;
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    fn finish(self, is_whole: bool, left_out: LeftOut) -> Result<Survey> {
+        let name = &self.input.name;
+        if self.formats.len() > 1 {
+            let several = self.formats.values().map(|(format, files, first)| {
+                let first = first.display();
+                if *files == 1 {
+                    format!("{} ({first})", format.word())
+                } else {
+                    format!("{} ({files} files, such as {first})", format.word())
+                }
+            });
+            let several: Vec<String> = several.collect();
+            let message = format!("its files are of several formats: {}; {ONE_FORMAT}", several.join(", "));
+            return Err(Error::bad_input(name, message));
+        }
+        if let Some(path) = self.unknown {
+            let reason = match self.formats.keys().next() {
+                None => format!("has a name that tells no format; {SET_FORMAT}"),
+                Some(format) => format!("has a name that tells no format, among files that are {format}; {ONE_FORMAT}"),
+            };
+            return Err(Error::bad_path(name, &path, reason));
+        }
+        let Some((format, _, _)) = self.formats.into_values().next() else {
+            return Err(Error::bad_input(name, "holds no files; put files there, or correct the job file"));
+        };
+        let more = |files: u64| match files {
+            0 | 1 => String::new(),
+            2 => " (and one more file)".to_owned(),
+            files => format!(" (and {} more files)", files - 1),
+        };
+        let mut notes = Vec::new();
+        if let Some((files, path, what)) = self.misnamed {
+            let (path, format, more) = (path.display(), format.word(), more(files));
+            notes.push(format!("{path}{more} is {what} by its name and read as {format}, as `format` says"));
+        }
+        for (files, path, note) in self.notes.into_values() {
+            notes.push(format!("{}{} {note}", path.display(), more(files)));
+        }
+        if let (Some((first, _)), Some((files, other))) = (self.header, self.other_header) {
+            let (first, other, more) = (first.display(), other.display(), more(files));
+            notes.push(format!(
+                "{other}{more} begins with another line than {first}, whose column names are used for all files: make the \
+                 headers alike, or set `header: no_header`, or make an input of each"
+            ));
+        }
+        if !is_whole {
+            notes.push(format!(
+                "{name}: {} objects were looked at before the job, and there are more; each of the others is checked when \
+                 it is planned and read, and fails its mini-batches if it is of another kind",
+                self.files
+            ));
+        }
+        let format_reason = match self.input.table.by_name {
+            false => "`format` says so",
+            true if self.by_content => "by the content of its files",
+            true => "by the names of its files",
+        };
+        Ok(Survey {
+            format,
+            format_reason,
+            files: self.files,
+            bytes: self.bytes,
+            empty_files: self.empty_files,
+            compressed_files: self.compressed_files,
+            is_whole,
+            byte_order_mark: self.byte_order_mark.flatten(),
+            left_out,
+            notes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{MiniBatchSize, TableOptions};
+
+    use super::*;
+    use crate::remote::fixtures::bucket;
+
+    /// The plan rejects by name an object that the survey of one page cannot see.
+    #[test]
+    fn object_of_another_format_after_the_first_page_is_rejected_by_name() {
+        let mut keys: Vec<String> = (0..OBJECTS_MAX + 200).map(|number| format!("d/{number:04}.csv")).collect();
+        let table =
+            TableOptions { by_name: true, delimiter: TableOptions::DELIMITER_OF_FORMAT, ..TableOptions::default() };
+        let input = |table: &TableOptions| Input {
+            name: "sales".to_owned(),
+            kind: InputKind::Tabular,
+            paths: vec![ItemPath::from("s3://bucket/d/")],
+            partition_format: None,
+            table: table.clone(),
+        };
+        for (other, expected) in
+            [("d/zzzz.jsonl", "zzzz.jsonl is jsonl by its name"), ("d/zzzz.xlsx", "zzzz.xlsx is an Excel workbook")]
+        {
+            keys.push(other.to_owned());
+            let remote = bucket(&keys.iter().map(String::as_str).collect::<Vec<_>>());
+            keys.pop();
+            let inputs = Inputs::over(remote);
+            let spec = JobSpec { inputs: vec![input(&table)], ..JobSpec::example() };
+            let survey = inputs.survey(&spec).remove(0).expect("the first page is alike").expect("a table");
+            assert!(!survey.is_whole);
+            assert_eq!(survey.files, OBJECTS_MAX);
+            let note = survey.notes.last().expect("it says what it has not seen");
+            assert!(note.starts_with("sales: 1000 objects were looked at before the job"), "{note}");
+            let settled = TableOptions { format: survey.format, delimiter: b',', ..table.clone() };
+            let mini_batch_size = MiniBatchSize::Bytes(100);
+            let spec = JobSpec { inputs: vec![input(&settled)], mini_batch_size, ..JobSpec::example() };
+            let error = format!("{:#}", inputs.plan(&spec).find_map(Result::err).expect("rejected"));
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Events that workers and the partitioner send to the reducer through the result queue, and that reducers add to the
+//! ledger.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Attempt, ColumnType, JobState};
+
+/// One event on the result queue. Rows that travel inline follow the event in its [`crate::Record`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum ResultEvent {
+    /// The job of the following events. Every result message begins with it, because reducers of several jobs share a
+    /// queue.
+    Job {
+        /// The job.
+        job_id: String,
+    },
+    /// An attempt ended.
+    Attempt(Box<Attempt>),
+    /// The plan is complete.
+    Planned(Planned),
+    /// The inputs cannot be listed or planned; the job fails with this cause.
+    PlanFailed {
+        /// One line.
+        cause: String,
+    },
+    /// A Python process started.
+    ProcessStarted {
+        /// Node.
+        node: String,
+        /// `processNNN`.
+        process: String,
+        /// Process id on that node.
+        pid: u32,
+    },
+    /// `init()` returned, or the script has no `init()`.
+    ProcessReady {
+        /// Node.
+        node: String,
+        /// `processNNN`.
+        process: String,
+        /// Duration of import and `init()`.
+        init_seconds: f64,
+    },
+    /// The script could not be imported, or `init()` raised or did not return in time.
+    InitFailed {
+        /// Node.
+        node: String,
+        /// `processNNN`.
+        process: String,
+        /// Error.
+        error: Box<ErrorReport>,
+    },
+    /// A Python process ended.
+    ProcessEnded {
+        /// Node.
+        node: String,
+        /// `processNNN`.
+        process: String,
+        /// Exit status, or the negated number of the signal.
+        return_code: i32,
+    },
+    /// A node stopped.
+    NodeStopped {
+        /// Node.
+        node: String,
+        /// Why it gave up, in one line; `None` if it had no work left.
+        cause: Option<String>,
+    },
+    /// Something takes unusually long.
+    Waiting(Box<Waiting>),
+    /// `retry` reopened the ended job: failed mini-batches are pending, with all their tries.
+    Reopened {
+        /// Wall clock, milliseconds since the epoch.
+        at: u64,
+    },
+    /// The job ends. Written only if several reducers may serve the job: each of them makes the same output and result
+    /// from the ledger before this event.
+    Ended {
+        /// Final state.
+        state: JobState,
+        /// Why, in one line; `None` when completed.
+        cause: Option<String>,
+    },
+    /// Reverts the successes of these mini-batches, because the machine stopped before their parts were on its disk.
+    RowsLost {
+        /// Mini-batches that are pending again.
+        mini_batches: Vec<u64>,
+    },
+    /// The machine stopped before this segment of the ledger was on its disk. The records before this event are its
+    /// readable part.
+    CutShort,
+    /// Attempts that were delivered again after their commit. The ledger holds only their number.
+    Duplicates {
+        /// Number since the last such event.
+        count: u64,
+    },
+}
+
+/// The totals of a complete plan: from now on the reducer knows when the job is complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Planned {
+    /// Number of mini-batches.
+    pub mini_batches: u64,
+    /// Number of items if the plan knows it (files); `None` for rows, which are counted when they are read.
+    pub items: Option<u64>,
+}
+
+/// An error, for the person who fixes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorReport {
+    /// `ValueError`, `RunTimeout`, … One word.
+    pub category: String,
+    /// One line.
+    pub message: String,
+    /// Python traceback, or the stack at the moment of a timeout. May be empty. At most 16 KiB.
+    #[serde(default)]
+    pub traceback: String,
+    /// File below `logs/` to open next. May be empty.
+    #[serde(default)]
+    pub log: String,
+    /// The last lines that the script, native code and child processes printed during the attempt: at most 10 lines
+    /// and 2 KiB. May be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub printed: String,
+}
+
+impl ErrorReport {
+    /// Returns the error and the file to open in whole sentences: `ValueError: bad value. Open logs/user/error/….`
+    pub fn sentence(&self) -> String {
+        let separator = if self.category.is_empty() || self.message.is_empty() { "" } else { ": " };
+        let mut text = format!("{}{separator}{}", self.category, self.message.trim_end());
+        if !text.ends_with(['.', '!', '?', '…']) {
+            text.push('.');
+        }
+        if !self.log.is_empty() {
+            text.push_str(&format!(" Open logs/{}.", self.log));
+        }
+        text
+    }
+}
+
+/// A warning for the user about a mini-batch that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warning {
+    /// One line that names file, line, column and value as far as they are known.
+    pub message: String,
+}
+
+/// Kinds of warnings that are recorded separately; further kinds are only counted.
+pub const WARNING_KINDS_MAX: usize = 50;
+
+/// Warnings of one kind, counted. The summary of a job reports each kind in one sentence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarningKind {
+    /// The column, if the kind concerns one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+    /// Problem and its consequence: `not a truth value, read as missing`.
+    pub problem: String,
+    /// Number of warnings.
+    pub count: u64,
+    /// Place and value of the first warning: `data.csv, line 203: "2"`.
+    pub first: String,
+    /// What to set or to correct.
+    pub remedy: String,
+    /// The type to give to the column, if that is the remedy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column_type: Option<ColumnType>,
+}
+
+impl WarningKind {
+    /// Adds the warnings to their kind in `kinds`, or as a new kind while there are fewer than [`WARNING_KINDS_MAX`].
+    pub fn add_to(self, kinds: &mut Vec<Self>) {
+        match kinds.iter().position(|known| known.column == self.column && known.problem == self.problem) {
+            Some(index) => kinds[index].add(self),
+            None if kinds.len() < WARNING_KINDS_MAX => kinds.push(self),
+            None => {}
+        }
+    }
+
+    fn add(&mut self, later: Self) {
+        self.count = self.count.saturating_add(later.count);
+        // Suggest the type that can hold more values.
+        if later.column_type > self.column_type {
+            (self.column_type, self.remedy) = (later.column_type, later.remedy);
+        }
+    }
+}
+
+impl fmt::Display for WarningKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { column, problem, count, first, remedy, .. } = self;
+        if let Some(column) = column {
+            write!(formatter, "column {column:?}: ")?;
+        }
+        match count {
+            1 => write!(formatter, "{problem} (once: {first}); {remedy}"),
+            _ => write!(formatter, "{problem} ({count} times; first: {first}); {remedy}"),
+        }
+    }
+}
+
+/// A process or node that has been in one phase for unusually long.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// Node.
+    pub node: String,
+    /// `processNNN`; empty for the node itself, whose `detail` names the activity.
+    pub process: String,
+    /// Current mini-batch, if any.
+    pub mini_batch: Option<u64>,
+    /// Current phase.
+    pub phase: SlotPhase,
+    /// Duration of the phase until this report.
+    pub seconds: u64,
+    /// Wall clock at the start of the phase, milliseconds since the epoch; 0: unknown.
+    #[serde(default)]
+    pub since: u64,
+    /// The activity, if the phase does not name it: `installing the packages of requirements.txt`, or the facts known
+    /// about a process whose Python stack cannot be read. One line, may be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+    /// Current Python stack, the main thread first. May be empty.
+    pub stack: String,
+}
+
+/// The phase that a Python process is in. The numbers are those of the status page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum SlotPhase {
+    /// The interpreter starts.
+    Starting = 0,
+    /// In `init()`.
+    Init = 1,
+    /// Waits for a mini-batch.
+    Idle = 2,
+    /// Builds the argument of `run()` from the frame of a mini-batch.
+    Load = 3,
+    /// In `run()`.
+    Run = 4,
+    /// Formats and sends a result.
+    Report = 5,
+    /// In `shutdown()`.
+    Shutdown = 6,
+    /// Imports the entry script.
+    Import = 7,
+}
+
+/// Every phase, indexed by its number.
+pub const SLOT_PHASES: [SlotPhase; 8] = [
+    SlotPhase::Starting,
+    SlotPhase::Init,
+    SlotPhase::Idle,
+    SlotPhase::Load,
+    SlotPhase::Run,
+    SlotPhase::Report,
+    SlotPhase::Shutdown,
+    SlotPhase::Import,
+];
+
+impl SlotPhase {
+    /// Returns the word for machines.
+    pub fn metric_word(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Init => "init",
+            Self::Idle => "idle",
+            Self::Load => "load",
+            Self::Run => "run",
+            Self::Report => "report",
+            Self::Shutdown => "shutdown",
+            Self::Import => "import",
+        }
+    }
+
+    /// Returns the word for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Starting => "the start of the interpreter",
+            Self::Init => "init()",
+            Self::Idle => "idle",
+            Self::Load => "loading",
+            Self::Run => "run()",
+            Self::Report => "reporting",
+            Self::Shutdown => "shutdown()",
+            Self::Import => "the import of the entry script",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_report_makes_whole_sentences() {
+        let sentence = |category: &str, message: &str, log: &str| {
+            ErrorReport { category: category.into(), message: message.into(), log: log.into(), ..Default::default() }
+                .sentence()
+        };
+        assert_eq!(sentence("ValueError", "bad value", "a.txt"), "ValueError: bad value. Open logs/a.txt.");
+        assert_eq!(sentence("ValueError", "bad value. ", ""), "ValueError: bad value.");
+        assert_eq!(sentence("RunTimeout", "", "a.txt"), "RunTimeout. Open logs/a.txt.");
+        assert_eq!(sentence("", "is it there?", ""), "is it there?");
+    }
+}

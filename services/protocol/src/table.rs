@@ -1,0 +1,196 @@
+//! How to read the tables of an input, and their columns.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// How to read the tables of an input.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TableOptions {
+    /// Format of every file of the input.
+    pub format: TableFormat,
+    /// Field separator of delimited text, one byte.
+    pub delimiter: u8,
+    /// Whether the first line of a file names its columns.
+    pub header: HeaderMode,
+    /// WHATWG label of the text encoding, `utf-8` by default.
+    pub encoding: String,
+    /// Infer column types from the first 200 rows; otherwise every column is text.
+    pub infer_column_types: bool,
+    /// A quoted field may contain line breaks. The partitioner then reads the file once to find where it can be split.
+    pub support_multi_line: bool,
+    /// Keep `''` in text columns instead of a missing value.
+    pub empty_as_string: bool,
+    /// What to do with a value that does not fit its column's type.
+    pub on_type_mismatch: MismatchPolicy,
+    /// Columns of the file to read, in this order; empty: all in the order of the file. The JSON omits an empty list,
+    /// so that a job without it keeps its fingerprint.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<String>,
+    /// Types that the job file gives to columns; the others are inferred. The JSON omits an empty map.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub column_types: BTreeMap<String, ColumnType>,
+    /// The job file names no format; the names of the files determine it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub by_name: bool,
+}
+
+impl TableOptions {
+    /// Stands for the delimiter of a format that is not known yet.
+    pub const DELIMITER_OF_FORMAT: u8 = 0;
+
+    /// Returns the delimiter of files of this format.
+    pub fn delimiter_for(&self, format: TableFormat) -> u8 {
+        match (self.delimiter, format) {
+            (Self::DELIMITER_OF_FORMAT, TableFormat::Tsv) => b'\t',
+            (Self::DELIMITER_OF_FORMAT, _) => b',',
+            (delimiter, _) => delimiter,
+        }
+    }
+
+    /// Sets the format, once known, and its delimiter.
+    pub fn settle(&mut self, format: TableFormat) {
+        (self.format, self.delimiter) = (format, self.delimiter_for(format));
+    }
+}
+
+impl Default for TableOptions {
+    fn default() -> Self {
+        Self {
+            format: TableFormat::Csv,
+            delimiter: b',',
+            header: HeaderMode::AllFilesSameHeaders,
+            encoding: "utf-8".to_owned(),
+            infer_column_types: true,
+            support_multi_line: false,
+            empty_as_string: false,
+            on_type_mismatch: MismatchPolicy::Warn,
+            columns: Vec::new(),
+            by_name: false,
+            column_types: BTreeMap::new(),
+        }
+    }
+}
+
+/// Format of a table file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TableFormat {
+    /// Delimited text, comma by default.
+    Csv,
+    /// Delimited text, tab by default.
+    Tsv,
+    /// One JSON object per line.
+    Jsonl,
+    /// Apache Parquet.
+    Parquet,
+}
+
+impl TableFormat {
+    /// Whether byte ranges can split the file.
+    pub fn is_text(self) -> bool {
+        self != Self::Parquet
+    }
+
+    /// Whether a delimiter splits lines into fields.
+    pub fn is_delimited(self) -> bool {
+        matches!(self, Self::Csv | Self::Tsv)
+    }
+
+    /// Returns the name in the job file.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Csv => "csv",
+            Self::Tsv => "tsv",
+            Self::Jsonl => "jsonl",
+            Self::Parquet => "parquet",
+        }
+    }
+}
+
+/// The source of column names of delimited text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeaderMode {
+    /// Every file starts with the same header line.
+    AllFilesSameHeaders,
+    /// No file has a header line; columns are named `Column1`, `Column2`, …
+    NoHeader,
+}
+
+/// What happens to a value that does not fit the type of its column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MismatchPolicy {
+    /// Convert as the original did, and report it.
+    Warn,
+    /// Do not pass the record to `run`, and count it as a failed item.
+    Error,
+}
+
+/// Column names and types of one input, determined once when the job is planned.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TableSchema {
+    /// All columns in file order, whether read or not, then the columns taken from the path.
+    pub columns: Vec<TableColumn>,
+}
+
+/// One column of a [`TableSchema`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TableColumn {
+    /// Name as in the header.
+    pub name: String,
+    /// Type of every block.
+    pub column_type: ColumnType,
+}
+
+/// Types of text columns. Of the types that the job file can name, each holds at least the values of those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ColumnType {
+    /// `bool`.
+    Boolean,
+    /// `int64`.
+    Integer,
+    /// `float64`.
+    Float,
+    /// `datetime64[ns]`; month before day in `1/2/2020`.
+    DateTimeMonthFirst,
+    /// `datetime64[ns]`; day before month.
+    DateTimeDayFirst,
+    /// `object` of `str`.
+    Text,
+    /// `object` of JSON values: `dict`, `list`, `str`, `int`, `float`, `bool`, `None`.
+    Json,
+    /// `object` of `None`: every inspected value was blank. Later values are text, or JSON values in JSON lines.
+    Blank,
+}
+
+impl ColumnType {
+    /// The types that `columns` of the job file can name.
+    pub const NAMED: [(&str, Self); 7] = [
+        ("bool", Self::Boolean),
+        ("int64", Self::Integer),
+        ("float64", Self::Float),
+        ("timestamp", Self::DateTimeMonthFirst),
+        ("timestamp_day_first", Self::DateTimeDayFirst),
+        ("string", Self::Text),
+        ("json", Self::Json),
+    ];
+
+    /// Whether a column in files of this format can have the type.
+    pub fn is_possible_in(self, format: TableFormat) -> bool {
+        match self {
+            Self::Json => format == TableFormat::Jsonl,
+            // Parquet has its own dates.
+            Self::DateTimeDayFirst => format.is_text(),
+            _ => true,
+        }
+    }
+
+    /// Returns the name of the type in `columns`, or `empty` for a column of blanks.
+    pub fn name(self) -> &'static str {
+        Self::NAMED.iter().find(|(_, named)| *named == self).map_or("empty", |(name, _)| name)
+    }
+}

@@ -1,0 +1,382 @@
+//! RabbitMQ: a quorum queue whose leases last as long as their connection.
+//!
+//! [`session`] is one connection, [`leases`] tracks the messages that it holds, [`subscription`] makes the broker send
+//! as many messages as receivers request, and [`failure`] explains errors.
+//!
+//! RabbitMQ has no lease that ends by time. A delivery belongs to a channel until it is settled, and returns to the
+//! queue when the channel closes: because its node died, the network failed, the broker restarted, or the broker's
+//! `consumer_timeout` (30 minutes by default) expired. In each case *all* leases of the connection are lost, the next
+//! call connects again, and the queue reports receipts of the old connection as lost.
+
+mod address;
+mod failure;
+mod leases;
+mod session;
+mod subscription;
+
+use std::fmt::{self, Debug, Formatter};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use backon::{ExponentialBuilder, Retryable};
+use bytes::Bytes;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+
+use self::address::Address;
+use self::failure::{During, explain, no_permission};
+use self::session::{Session, Unsent};
+use crate::clock::deadline;
+use crate::error::check_sizes;
+use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
+
+/// The largest body: the default `max_message_size` of RabbitMQ 4. RabbitMQ 3 allows 128 MiB.
+const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// How long a delivery may stay unsettled: the default `consumer_timeout` of the broker.
+const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// Number of returns to the queue after which the broker removes a message. The engine gives up much earlier, by its
+/// own count; the default of RabbitMQ 4 is 20.
+const DELIVERY_LIMIT: u32 = 1000;
+/// Time within which a ready message arrives, unless it goes to another consumer.
+const ARRIVAL_MAX: Duration = Duration::from_secs(1);
+/// Number of connections on which one call tries to do its work.
+const TRIES_MAX: usize = 3;
+
+/// The address and settings of a queue.
+#[derive(Clone)]
+pub struct RabbitOptions {
+    /// `amqp(s)://user:password@host:port/vhost`. Parameters: `heartbeat` (seconds), `cacertfile`.
+    pub url: String,
+    /// The queue's name.
+    pub name: String,
+    /// The queue for messages that the broker removes; it is created together with this queue.
+    pub dead_letters: Option<String>,
+    /// A file of certificate authorities (PEM) to trust besides those of the system; takes precedence over
+    /// `cacertfile`.
+    pub ca_file: Option<PathBuf>,
+    /// How long a delivery may stay unsettled. If set, it becomes an argument of the queue and of its consumers, and
+    /// every process that opens the queue must set the same value. Brokers before 3.12 ignore the argument of the
+    /// queue, brokers before 4.3 that of consumers; they need `consumer_timeout` in their configuration. `None`: the
+    /// broker's 30 minutes.
+    pub consumer_timeout: Option<Duration>,
+    /// Number of returns to the queue after which the broker removes a message, to `dead_letters` if set.
+    pub delivery_limit: u32,
+    /// The largest body.
+    pub message_bytes_max: usize,
+    /// How long a call tries to connect before it fails with [`Error::Unavailable`].
+    pub connect_wait_max: Duration,
+    /// How long a call waits for an answer of the broker before it fails with [`Error::Unavailable`].
+    pub answer_wait_max: Duration,
+}
+
+impl RabbitOptions {
+    /// Returns the settings of a queue without dead-letter queue, on a broker with default settings.
+    pub fn new(url: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            name: name.into(),
+            dead_letters: None,
+            ca_file: None,
+            consumer_timeout: None,
+            delivery_limit: DELIVERY_LIMIT,
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            connect_wait_max: Duration::from_secs(15),
+            answer_wait_max: Duration::from_secs(60),
+        }
+    }
+
+    /// Returns the settings of the three queues of a compute target: tasks, results and dead letters.
+    pub fn target(url: &str, prefix: &str) -> [Self; 3] {
+        let dead_letters = format!("{prefix}-dead-letters");
+        let queue = |name: &str| Self {
+            dead_letters: Some(dead_letters.clone()),
+            ..Self::new(url, format!("{prefix}-{name}"))
+        };
+        [queue("tasks"), queue("results"), Self::new(url, dead_letters.clone())]
+    }
+}
+
+impl Debug for RabbitOptions {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("RabbitOptions").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A quorum queue of RabbitMQ on one connection with a channel for each direction.
+///
+/// - A lease is the connection, and [`Queue::extend`] only reports lost leases. The `visibility` of a receive and delays
+///   of messages are ignored.
+/// - The broker sends as many messages as callers hold and request; messages that arrive early wait here. They return to
+///   the queue after five seconds without a request, or immediately after a receive with `messages_max` 0. They return
+///   as new messages that carry their count, because the broker would count a delivery that no caller had; so they come
+///   after the others.
+/// - Sending returns once the broker has confirmed, which for a quorum queue means on disk on most of its nodes. The
+///   queue sends messages that were unconfirmed when the connection broke again, which may duplicate them.
+/// - AMQP does not confirm acknowledgements: one that was in flight when the connection broke may be lost.
+/// - An open queue does not create a deleted queue again: its messages are lost, and a person should know.
+/// - A single broker that is killed within seconds after a queue was created forgets that queue (3.10).
+///
+/// AMQP does not report how many messages other consumers hold. [`Queue::depth`] counts ready messages and those that
+/// this queue holds.
+///
+/// Tested with 3.10. Based on documentation only: `x-acquired-count` and its difference from `x-delivery-count` (4.3),
+/// the delivery limit of 20 that 4.0 gives queues declared without one, `x-consumer-timeout` of queues (3.12) and of
+/// consumers (4.3), and that 4.3 cancels a consumer at the timeout instead of closing the channel.
+pub struct RabbitQueue {
+    options: RabbitOptions,
+    address: Address,
+    current: Mutex<Arc<Session>>,
+    /// Held while connecting.
+    connecting: tokio::sync::Mutex<Connecting>,
+}
+
+#[derive(Default)]
+struct Connecting {
+    /// Number of connections that broke.
+    breaks: u32,
+    /// The last failure to connect, and its time.
+    failed: Option<(Instant, Error)>,
+}
+
+impl RabbitQueue {
+    /// Connects, without a second try, and creates the queue and its dead-letter queue if they are absent.
+    ///
+    /// [`Error::Misconfigured`] means a rejected user, a missing virtual host, an untrusted certificate, or a queue of
+    /// that name with other properties; [`Error::Unavailable`] means anything that may pass.
+    pub async fn open(options: RabbitOptions) -> Result<Self, Error> {
+        let address = Address::new(&options)?;
+        let until = Instant::now() + options.connect_wait_max;
+        let session = connect(&address, &options, 0, true, until).await?;
+        let (current, connecting) = (Mutex::new(Arc::new(session)), tokio::sync::Mutex::default());
+        Ok(Self { options, address, current, connecting })
+    }
+
+    /// Deletes the messages that no consumer holds.
+    pub async fn purge(&self) -> Result<(), Error> {
+        let session = self.session().await?;
+        self.answer(session.purge(&self.options.name)).await
+    }
+
+    /// Closes the connection properly, so that the broker gets every acknowledgement, and ends its leases. A later call
+    /// connects again.
+    pub async fn close(&self) -> Result<(), Error> {
+        match self.living() {
+            Some(session) => self.answer(session.close()).await,
+            None => Ok(()),
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Arc<Session>> {
+        self.current.lock().expect("no holder panics")
+    }
+
+    /// Returns the connection, if it is alive.
+    fn living(&self) -> Option<Arc<Session>> {
+        let session = self.current().clone();
+        session.is_alive().then_some(session)
+    }
+
+    /// Returns the connection, or a new one if it broke.
+    async fn session(&self) -> Result<Arc<Session>, Error> {
+        if let Some(session) = self.living() {
+            return Ok(session);
+        }
+        let called = Instant::now();
+        let mut connecting = self.connecting.lock().await;
+        if let Some(session) = self.living() {
+            return Ok(session);
+        }
+        if let Some((_, error)) = connecting.failed.as_ref().filter(|(when, _)| *when > called) {
+            return Err(error.clone());
+        }
+        let pauses = ExponentialBuilder::new()
+            .with_jitter()
+            .with_min_delay(Duration::from_millis(100))
+            .with_max_delay(Duration::from_secs(2))
+            .without_max_times();
+        let (generation, until) = (connecting.breaks + 1, Instant::now() + self.options.connect_wait_max);
+        let session = (|| connect(&self.address, &self.options, generation, false, until))
+            .retry(pauses)
+            .when(|error| matches!(error, Error::Unavailable { .. }) && Instant::now() < until)
+            .await
+            .inspect_err(|error| connecting.failed = Some((Instant::now(), error.clone())))?;
+        let session = Arc::new(session);
+        let old = std::mem::replace(&mut *self.current(), session.clone());
+        connecting.breaks = generation;
+        let reason = old.leases.ended().map(|ended| ended.reason).unwrap_or_default();
+        tracing::warn!(queue.name = %self.address, error = %reason, "connected again; all earlier leases are lost");
+        Ok(session)
+    }
+
+    /// Waits for an answer of the broker, up to the limit.
+    async fn answer<T>(&self, answer: impl Future<Output = lapin::Result<T>>) -> Result<T, Error> {
+        match timeout(self.options.answer_wait_max, answer).await {
+            Ok(result) => result.map_err(|error| explain(&self.address, During::Working, error)),
+            Err(_) => Err(self.no_answer()),
+        }
+    }
+
+    fn no_answer(&self) -> Error {
+        let blocked = self.current().is_blocked();
+        let seconds = self.options.answer_wait_max.as_secs();
+        self.address.unavailable(if blocked {
+            format!("the broker has been short of memory or disk for {seconds} s and accepts nothing; see its alarms")
+        } else {
+            format!("no answer for {seconds} s")
+        })
+    }
+
+    /// Receives on one connection. Returns `None` if the connection ends meanwhile.
+    async fn receive_on(
+        &self,
+        session: &Session,
+        messages_max: usize,
+        until: Instant,
+    ) -> Result<Option<Vec<Delivery>>, Error> {
+        let leases = &session.leases;
+        let _wish = leases.want(messages_max);
+        let patience = until.max(Instant::now()) + self.options.answer_wait_max;
+        let mut arrival_by = None;
+        loop {
+            let mut changed = std::pin::pin!(leases.changed.notified());
+            changed.as_mut().enable();
+            let deliveries = leases.take(messages_max);
+            if !deliveries.is_empty() {
+                return Ok(Some(deliveries));
+            }
+            if !session.is_alive() {
+                return Ok(None);
+            }
+            if !leases.satisfied() {
+                tokio::select! {
+                    () = changed => continue,
+                    () = sleep_until(patience) => return Err(self.no_answer()),
+                }
+            }
+            if Instant::now() < until {
+                tokio::select! { () = changed => {}, () = sleep_until(until) => {} }
+                continue;
+            }
+            // The deadline has passed, but a message may still be on its way.
+            let Ok(ready) = self.answer(session.subscription.ready()).await else { continue };
+            let deliveries = leases.take(messages_max);
+            let arrival_by = *arrival_by.get_or_insert_with(|| Instant::now() + ARRIVAL_MAX);
+            if !deliveries.is_empty() || ready == 0 || Instant::now() >= arrival_by {
+                return Ok(Some(deliveries));
+            }
+            tokio::select! { () = changed => {}, () = sleep(Duration::from_millis(10)) => {} }
+        }
+    }
+}
+
+#[async_trait]
+impl Queue for RabbitQueue {
+    async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
+        check_sizes(&messages, self.options.message_bytes_max, &self.address.to_string())?;
+        let mut bodies: Vec<Bytes> = messages.into_iter().map(|message| message.body).collect();
+        for tries in 1.. {
+            if bodies.is_empty() {
+                break;
+            }
+            let session = self.session().await?;
+            let sending = session.send(&self.options.name, bodies);
+            match timeout(self.options.answer_wait_max, sending).await {
+                Ok(Ok(())) => break,
+                Ok(Err(Unsent::Broken(unconfirmed, _))) if tries < TRIES_MAX => bodies = unconfirmed,
+                Ok(Err(Unsent::Broken(_, error))) => return Err(explain(&self.address, During::Working, error)),
+                Ok(Err(Unsent::Refused(reason))) => return Err(self.address.misconfigured(reason)),
+                Ok(Err(Unsent::NotNow)) => {
+                    return Err(self.address.unavailable("it rejected a message; is most of its cluster running?"));
+                }
+                Err(_) => return Err(self.no_answer()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
+        if request.messages_max == 0 {
+            let session = self.current().clone();
+            session.leases.want_no_more();
+            let _ = timeout(self.options.answer_wait_max, session.subscription.stopped()).await;
+            return Ok(Vec::new());
+        }
+        let until = deadline(request.wait);
+        let mut ended = None;
+        for _ in 0..TRIES_MAX {
+            let session = self.session().await?;
+            if let Some(deliveries) = self.receive_on(&session, request.messages_max, until).await? {
+                return Ok(deliveries);
+            }
+            ended = session.leases.ended();
+            if let Some(ended) = ended.as_ref().filter(|ended| ended.refused) {
+                return Err(self.address.misconfigured(no_permission(&self.address, &ended.reason)));
+            }
+        }
+        let reason = ended.map_or_else(|| "the connection breaks each time".to_owned(), |ended| ended.reason);
+        Err(self.address.unavailable(reason))
+    }
+
+    async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
+        let receipts = leases.iter().map(|(receipt, _)| receipt);
+        Ok(match self.living() {
+            Some(session) => session.leases.lost(receipts),
+            None => receipts.cloned().collect(),
+        })
+    }
+
+    async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
+        let Some(session) = self.living() else { return Ok(receipts.to_vec()) };
+        match timeout(self.options.answer_wait_max, session.subscription.acknowledge(receipts)).await {
+            Ok(Ok(lost)) => Ok(lost),
+            // The connection broke, which ended all leases.
+            Ok(Err(_)) => Ok(receipts.to_vec()),
+            Err(_) => Err(self.no_answer()),
+        }
+    }
+
+    async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
+        let Some(session) = self.living() else { return Ok(()) };
+        match timeout(self.options.answer_wait_max, session.subscription.release(receipts)).await {
+            // A broken connection releases everything.
+            Ok(_) => Ok(()),
+            Err(_) => Err(self.no_answer()),
+        }
+    }
+
+    async fn depth(&self) -> Result<Depth, Error> {
+        let session = self.session().await?;
+        let ready = self.answer(session.ready(&self.options.name)).await?;
+        let (held, arrived) = session.leases.counts();
+        Ok(Depth { visible: ready + arrived as u64, in_flight: held as u64, delayed: 0 })
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            message_bytes_max: self.options.message_bytes_max,
+            lease_max: Some(self.options.consumer_timeout.unwrap_or(CONSUMER_TIMEOUT)),
+            delay_max: Duration::ZERO,
+            timed_lease: false,
+        }
+    }
+}
+
+impl Debug for RabbitQueue {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("RabbitQueue").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// Connects, and fails after `until`.
+async fn connect(
+    address: &Address,
+    options: &RabbitOptions,
+    generation: u32,
+    declare: bool,
+    until: Instant,
+) -> Result<Session, Error> {
+    let session = Session::connect(address, options, generation, declare);
+    let silent = || address.unavailable("it does not answer on a new connection; is it the right port?");
+    timeout_at(until, session).await.unwrap_or_else(|_| Err(silent()))
+}

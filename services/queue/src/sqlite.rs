@@ -1,0 +1,178 @@
+//! The embedded queue: one SQLite file, nothing to install, shared by any number of processes on one machine.
+//!
+//! [`store`] contains the statements, [`thread`] shares commits between callers, and [`failure`] explains
+//! errors.
+
+mod failure;
+mod store;
+mod thread;
+
+use std::fmt::{self, Debug, Formatter};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use self::failure::{misconfigured, unavailable};
+use self::store::Store;
+use self::thread::{Call, Mailbox, QueueThread, Receiver};
+use crate::clock::deadline;
+use crate::error::{Cause, check_sizes};
+use crate::{Clock, Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
+
+/// What a power cut may lose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// A killed process loses nothing. A power cut may lose the last successful calls (about the last second
+    /// under load), but never the file.
+    #[default]
+    Normal,
+    /// Neither loses anything: every commit waits for the disk. Concurrent calls share a commit.
+    Full,
+}
+
+/// How to open a queue file.
+#[derive(Clone, Debug)]
+pub struct SqliteOptions {
+    /// What a power cut may lose.
+    pub durability: Durability,
+    /// The clock that ends leases and delays. Every process that opens the file must use the same clock.
+    pub clock: Clock,
+    /// How long another process may lock the file before calls fail with [`Error::Unavailable`]. A healthy process
+    /// locks it for milliseconds.
+    pub lock_wait_max: Duration,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self { durability: Durability::default(), clock: Clock::System, lock_wait_max: Duration::from_secs(10) }
+    }
+}
+
+/// A queue in a SQLite file in WAL mode: `tasks.db`, `tasks.db-wal` and `tasks.db-shm`
+/// belong together. The file must be on a local disk, because network file systems do not support the locks.
+///
+/// Messages are delivered first in, first out. Messages that return after an expired lease or a delay follow all new
+/// messages; released messages keep their place. One receive returns at most about 16 MiB, no matter how many messages
+/// it requests. Groups are ignored.
+///
+/// Each open queue has a thread. It runs calls that arrive while it is busy together, in one commit, so many
+/// callers are cheap. One call with a hundred messages still costs far less than a hundred calls. If a commit fails,
+/// every call that shared it fails without effect.
+///
+/// Dropping the queue waits for the calls already made. Its leases remain.
+pub struct SqliteQueue {
+    path: PathBuf,
+    mailbox: Arc<Mailbox>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The largest body. SQLite's own limit is near 1 GB, and a body is in memory more than once.
+const MESSAGE_BYTES_MAX: usize = 256 << 20;
+
+impl SqliteQueue {
+    /// Opens the queue in the file `path`; creates the file if it is absent, but not its folder.
+    pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, Error> {
+        let path = path.as_ref().to_owned();
+        let store = Store::open(&path, options)?;
+        let mailbox = Arc::new(Mailbox::default());
+        let thread = QueueThread { store, path: path.clone(), mailbox: mailbox.clone(), waiting: Vec::new() };
+        let thread = std::thread::Builder::new().name("queue".to_owned()).spawn(move || thread.run());
+        let thread = thread.map_err(|error| {
+            misconfigured(&path, Cause::new(format!("the system cannot start its thread ({error})"), error))
+        })?;
+        Ok(Self { path, mailbox, thread: Some(thread) })
+    }
+
+    /// Returns the deliveries that are leased now, with their receive counts: what the nodes of a stopped run
+    /// held.
+    pub async fn in_flight(&self) -> Result<Vec<(Bytes, u32)>, Error> {
+        self.call(Store::in_flight).await
+    }
+
+    /// Ends all leases, for a caller that knows their holders to be dead: the messages are visible again immediately,
+    /// and their receive counts remain. Returns the number of leases.
+    pub async fn release_all(&self) -> Result<usize, Error> {
+        self.call(Store::release_all).await
+    }
+
+    /// Deletes all messages, leased or not.
+    pub async fn purge(&self) -> Result<(), Error> {
+        self.call(Store::purge).await
+    }
+
+    async fn call<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&Store) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (job, answered) = Call::prepare(work);
+        self.mailbox.push(job);
+        answered.await.unwrap_or_else(|_| Err(self.thread_ended()))
+    }
+
+    fn thread_ended(&self) -> Error {
+        unavailable(&self.path, "its thread has ended unexpectedly; open it again".into())
+    }
+}
+
+#[async_trait]
+impl Queue for SqliteQueue {
+    async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
+        check_sizes(&messages, MESSAGE_BYTES_MAX, &self.path.to_string_lossy())?;
+        self.call(move |store| store.send(&messages)).await
+    }
+
+    async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
+        if request.messages_max == 0 {
+            return Ok(Vec::new());
+        }
+        let (answer, answered) = oneshot::channel();
+        let deadline = deadline(request.wait).into_std();
+        self.mailbox.push_receiver(Receiver { request, deadline, answer });
+        let claimed = answered.await.unwrap_or_else(|_| Err(self.thread_ended()))?;
+        Ok(claimed.take())
+    }
+
+    async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
+        let leases = leases.to_vec();
+        self.call(move |store| store.extend(&leases)).await
+    }
+
+    async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
+        let receipts = receipts.to_vec();
+        self.call(move |store| store.acknowledge(&receipts)).await
+    }
+
+    async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
+        let receipts = receipts.to_vec();
+        self.call(move |store| store.release(&receipts)).await
+    }
+
+    async fn depth(&self) -> Result<Depth, Error> {
+        self.call(Store::depth).await
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { message_bytes_max: MESSAGE_BYTES_MAX, lease_max: None, delay_max: Duration::MAX, timed_lease: true }
+    }
+}
+
+impl Debug for SqliteQueue {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("SqliteQueue").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Drop for SqliteQueue {
+    fn drop(&mut self) {
+        self.mailbox.close();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has already been printed, and its callers have their errors.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! Amazon SQS: standard queues, up to ten messages per request, and concurrent requests.
+//!
+//! [`service`] sends and retries requests, [`failure`] explains errors, [`leases`] tracks
+//! the leases of this process, [`body`] encodes bytes as text, and [`attributes`] creates and describes queues.
+//!
+//! Every request costs money, so the queue sends none for an answer that it knows. A lease cannot last longer than
+//! 12 hours after the receive: an extension is shortened to the remaining time, and without remaining time the lease
+//! is lost. Times are whole seconds, rounded up. Receive counts and depths are approximate.
+
+mod attributes;
+mod body;
+mod failure;
+mod leases;
+mod service;
+
+use std::fmt::{self, Debug, Formatter};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use aws_sdk_sqs::Client;
+use aws_sdk_sqs::error::BuildError;
+use aws_sdk_sqs::types::{
+    ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry, Message as Received,
+    MessageSystemAttributeName, SendMessageBatchRequestEntry,
+};
+use futures::future::join_all;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+pub use self::attributes::{Redrive, SqsAttributes, SqsTarget};
+use self::failure::{DELETE, EXTEND, Failure, SEND};
+use self::leases::{LEASE_MAX, Leases, seconds};
+use self::service::{BATCH_MAX, Batch, REQUEST_TIME, REQUESTS_MAX, answer, connect, persist, send_batches};
+use crate::clock::deadline;
+use crate::error::check_sizes;
+use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
+
+/// The limit of `WaitTimeSeconds`.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+/// The limit of `DelaySeconds`.
+const DELAY_MAX: Duration = Duration::from_secs(900);
+/// The limit of `MessageGroupId`.
+const GROUP_CHARACTERS_MAX: usize = 128;
+/// A batch may be as large as the largest message that the service allows, which is at least this, even if the queue
+/// allows less for one message.
+const BATCH_BYTES_MIN: usize = 256 << 10;
+
+/// The address of a queue.
+#[derive(Clone, Debug, Default)]
+pub struct SqsOptions {
+    /// The name of the queue in the account of the AWS settings, or its URL; for [`SqsTarget`] the prefix of three
+    /// names.
+    pub queue: String,
+    /// Endpoint of SQS, which overrides that of the AWS settings.
+    pub endpoint: Option<String>,
+    /// Region, which overrides that of the AWS settings.
+    pub region: Option<String>,
+    /// Create the queue if it does not exist.
+    pub create: bool,
+}
+
+/// A queue of Amazon SQS or of a service with the same protocol.
+#[derive(Clone, Debug)]
+pub struct SqsQueue {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: Client,
+    name: String,
+    url: String,
+    message_bytes_max: usize,
+    leases: Mutex<Leases>,
+}
+
+impl Debug for Inner {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Inner").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+impl SqsQueue {
+    /// Opens a queue with the AWS settings of the environment.
+    pub async fn open(options: SqsOptions) -> Result<Self, Error> {
+        let client = connect(&options).await?;
+        Self::open_with(client, &options.queue, options.create.then_some(None)).await
+    }
+
+    /// Returns the attributes of the queue.
+    pub async fn attributes(&self) -> Result<SqsAttributes, Error> {
+        let looked = attributes::look(&self.inner.client, &self.inner.url).await;
+        looked.map(|(attributes, _)| attributes).map_err(|failure| self.inner.error(failure))
+    }
+
+    /// Removes all messages. SQS may also remove messages that are sent up to a minute later. Only
+    /// for queues without users.
+    pub async fn purge(&self) -> Result<(), Error> {
+        let request = || {
+            let request = self.inner.client.purge_queue().queue_url(&self.inner.url);
+            answer("PurgeQueue", REQUEST_TIME, request.send())
+        };
+        persist(request).await.map(drop).map_err(|failure| self.inner.error(failure))
+    }
+
+    /// Deletes the queue with its messages.
+    pub async fn delete(&self) -> Result<(), Error> {
+        let request = || {
+            let request = self.inner.client.delete_queue().queue_url(&self.inner.url);
+            answer("DeleteQueue", REQUEST_TIME, request.send())
+        };
+        persist(request).await.map(drop).map_err(|failure| self.inner.error(failure))
+    }
+}
+
+impl Inner {
+    fn error(&self, failure: Failure) -> Error {
+        failure.explain(&self.name, region(&self.client))
+    }
+
+    fn leases(&self) -> MutexGuard<'_, Leases> {
+        self.leases.lock().expect("no holder panics")
+    }
+
+    async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
+        check_sizes(&messages, body::bytes_max(self.message_bytes_max), &self.name)?;
+        let encoded = messages.into_iter().map(|message| Encoded {
+            body: body::encode(&message.body),
+            delay_seconds: seconds(message.delay.min(DELAY_MAX)),
+            group: group(&message.group),
+        });
+        let batches = pack(encoded, self.message_bytes_max.max(BATCH_BYTES_MIN));
+        let batches = send_batches(SEND, batches, |entries| {
+            let entries = entries.iter().enumerate().map(|(id, message)| message.entry(id));
+            let request = self.client.send_message_batch().queue_url(&self.url);
+            let request = request.set_entries(Some(entries.collect()));
+            async { Ok(answer(SEND, REQUEST_TIME, request.send()).await?.failed) }
+        });
+        self.outcome(batches.await).map(drop)
+    }
+
+    /// Returns the lost entries, or the failure of a batch.
+    fn outcome<E>(&self, batches: Vec<Batch<E>>) -> Result<Vec<E>, Error> {
+        let mut lost = Vec::new();
+        for batch in batches {
+            if let Some(failure) = batch.failure {
+                return Err(self.error(failure));
+            }
+            lost.extend(batch.lost);
+        }
+        Ok(lost)
+    }
+
+    /// Receives until messages arrive, the deadline passes, or the caller no longer wants the result.
+    async fn receive(self: &Arc<Self>, request: Receive, is_wanted: impl Fn() -> bool) -> Result<Claimed, Error> {
+        let first = request.messages_max.min(BATCH_MAX);
+        let mut claimed = Claimed { inner: self.clone(), deliveries: Vec::new() };
+        let deadline = deadline(request.wait);
+        loop {
+            let wait = deadline.saturating_duration_since(Instant::now());
+            let polled = persist(|| self.poll(first, request.visibility, wait)).await;
+            claimed.deliveries = polled.map_err(|failure| self.error(failure))?;
+            if !claimed.deliveries.is_empty() || Instant::now() >= deadline || !is_wanted() {
+                break;
+            }
+        }
+        let mut left = request.messages_max - first;
+        let mut width = 1;
+        let mut more = claimed.deliveries.len() == first;
+        // Each round shows whether the next, larger round is worth its requests.
+        while more && left > 0 && is_wanted() {
+            width = (2 * width).min(REQUESTS_MAX).min(left.div_ceil(BATCH_MAX));
+            let asked = left.min(width * BATCH_MAX);
+            let sizes = (0..width).map(|index| (asked - index * BATCH_MAX).min(BATCH_MAX));
+            let polls = join_all(sizes.map(|size| self.poll(size, request.visibility, Duration::ZERO))).await;
+            let mut arrived = 0;
+            for poll in polls {
+                match poll {
+                    Ok(deliveries) => {
+                        arrived += deliveries.len();
+                        claimed.deliveries.extend(deliveries);
+                    }
+                    // There are deliveries to return; the next call reports a lasting failure.
+                    Err(failure) => tracing::debug!("queue {}: received fewer messages: {failure:?}", self.name),
+                }
+            }
+            left -= asked;
+            more = 2 * arrived >= asked;
+        }
+        Ok(claimed)
+    }
+
+    /// Sends one receive request.
+    async fn poll(&self, messages_max: usize, visibility: Duration, wait: Duration) -> Result<Vec<Delivery>, Failure> {
+        let visibility_seconds = seconds(visibility);
+        let wait = Duration::from_secs(seconds(wait.min(WAIT_MAX)).unsigned_abs().into());
+        let request = self.client.receive_message().queue_url(&self.url);
+        let request = request
+            .max_number_of_messages(i32::try_from(messages_max).expect("ten at most"))
+            .visibility_timeout(visibility_seconds)
+            .wait_time_seconds(i32::try_from(wait.as_secs()).expect("20 at most"))
+            .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount);
+        let requested = Instant::now();
+        let received = answer("ReceiveMessage", wait + REQUEST_TIME, request.send()).await?;
+        let (now, mut leases) = (Instant::now(), self.leases());
+        let visibility = Duration::from_secs(visibility_seconds.unsigned_abs().into());
+        let deliveries = received.messages.unwrap_or_default().into_iter().filter_map(|message| {
+            let (delivery, handle) = delivery(message)?;
+            leases.took(handle, requested, visibility, now);
+            Some(delivery)
+        });
+        Ok(deliveries.collect())
+    }
+
+    /// Sets the remaining seconds of each lease. Returns the lost leases.
+    async fn change_visibility(&self, changes: Vec<(Receipt, i32)>) -> Result<Vec<Receipt>, Error> {
+        let batches = send_batches(EXTEND, in_tens(changes), |entries| {
+            let entries = entries.iter().enumerate().map(|(id, (receipt, seconds))| {
+                let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id(id.to_string());
+                whole(entry.receipt_handle(handle(receipt)).visibility_timeout(*seconds).build())
+            });
+            let request = self.client.change_message_visibility_batch().queue_url(&self.url);
+            let request = request.set_entries(Some(entries.collect()));
+            async { Ok(answer(EXTEND, REQUEST_TIME, request.send()).await?.failed) }
+        });
+        let started = Instant::now();
+        let batches = batches.await;
+        let mut leases = self.leases();
+        for batch in &batches {
+            // Counted from before the request, so that no lease seems longer than it is.
+            batch.done.iter().for_each(|(receipt, seconds)| leases.extended(handle(receipt), *seconds, started));
+            batch.lost.iter().for_each(|(receipt, _)| leases.lost(handle(receipt)));
+        }
+        drop(leases);
+        Ok(self.outcome(batches)?.into_iter().map(|(receipt, _)| receipt).collect())
+    }
+
+    async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
+        let (ours, mut lost): (Vec<_>, Vec<_>) =
+            receipts.iter().cloned().partition(|receipt| receipt.handle().is_some());
+        let batches = send_batches(DELETE, in_tens(ours), |entries| {
+            let entries = entries.iter().enumerate().map(|(id, receipt)| {
+                let entry = DeleteMessageBatchRequestEntry::builder().id(id.to_string());
+                whole(entry.receipt_handle(handle(receipt)).build())
+            });
+            let request = self.client.delete_message_batch().queue_url(&self.url);
+            let request = request.set_entries(Some(entries.collect()));
+            async { Ok(answer(DELETE, REQUEST_TIME, request.send()).await?.failed) }
+        });
+        let batches = batches.await;
+        let mut leases = self.leases();
+        let ended = batches.iter().flat_map(|batch| batch.done.iter().chain(&batch.lost));
+        ended.for_each(|receipt| leases.lost(handle(receipt)));
+        drop(leases);
+        lost.extend(self.outcome(batches)?);
+        Ok(lost)
+    }
+
+    async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
+        let now = Instant::now();
+        let held = |receipt: &&Receipt| receipt.handle().is_some_and(|handle| self.leases().holds(handle, now));
+        let changes = receipts.iter().filter(held).map(|receipt| (receipt.clone(), 0)).collect();
+        self.change_visibility(changes).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl Queue for SqsQueue {
+    async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
+        self.inner.send(messages).await
+    }
+
+    /// A receive that does not wait asks only some servers of the service, and may find nothing in a queue with
+    /// few messages.
+    ///
+    /// The request continues when the future is dropped, because the service may lease messages to it anyway; such
+    /// messages are then released.
+    async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
+        if request.messages_max == 0 {
+            return Ok(Vec::new());
+        }
+        let (hand_over, received) = oneshot::channel();
+        let inner = self.inner.clone();
+        tokio::spawn(async move {
+            let claimed = inner.receive(request, || !hand_over.is_closed()).await;
+            drop(hand_over.send(claimed));
+        });
+        Ok(received.await.expect("the task lives as long as the runtime")?.keep())
+    }
+
+    async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
+        let (mut changes, mut lost) = (Vec::new(), Vec::new());
+        let now = Instant::now();
+        for (receipt, duration) in leases {
+            let held = receipt.handle().and_then(|handle| self.inner.leases().extension(handle, *duration, now));
+            match held {
+                Some(seconds) => changes.push((receipt.clone(), seconds)),
+                None => lost.push(receipt.clone()),
+            }
+        }
+        lost.extend(self.inner.change_visibility(changes).await?);
+        Ok(lost)
+    }
+
+    /// Most services usually accept an old receipt, too.
+    async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
+        self.inner.acknowledge(receipts).await
+    }
+
+    async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
+        self.inner.release(receipts).await
+    }
+
+    async fn depth(&self) -> Result<Depth, Error> {
+        let looked = attributes::look(&self.inner.client, &self.inner.url).await;
+        looked.map(|(_, depth)| depth).map_err(|failure| self.inner.error(failure))
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            message_bytes_max: body::bytes_max(self.inner.message_bytes_max),
+            lease_max: Some(LEASE_MAX),
+            delay_max: DELAY_MAX,
+            timed_lease: true,
+        }
+    }
+}
+
+/// Received messages that are not yet handed over. Dropping them makes them visible again.
+#[derive(Debug)]
+struct Claimed {
+    inner: Arc<Inner>,
+    deliveries: Vec<Delivery>,
+}
+
+impl Claimed {
+    fn keep(mut self) -> Vec<Delivery> {
+        std::mem::take(&mut self.deliveries)
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        // Without a runtime the process is ending, and the leases expire.
+        if let (false, Ok(runtime)) = (self.deliveries.is_empty(), Handle::try_current()) {
+            let (inner, deliveries) = (self.inner.clone(), std::mem::take(&mut self.deliveries));
+            runtime.spawn(async move {
+                let receipts: Vec<Receipt> = deliveries.into_iter().map(|delivery| delivery.receipt).collect();
+                if let Err(error) = inner.release(&receipts).await {
+                    tracing::warn!(
+                        "{error:#}; {} messages of a dropped receive wait until their leases expire",
+                        receipts.len()
+                    );
+                }
+            });
+        }
+    }
+}
+
+/// A message in the form in which it is sent.
+#[derive(Debug)]
+struct Encoded {
+    body: String,
+    delay_seconds: i32,
+    group: Option<String>,
+}
+
+impl Encoded {
+    fn entry(&self, id: usize) -> SendMessageBatchRequestEntry {
+        let entry = SendMessageBatchRequestEntry::builder().id(id.to_string()).message_body(&self.body);
+        whole(entry.delay_seconds(self.delay_seconds).set_message_group_id(self.group.clone()).build())
+    }
+}
+
+/// Packs messages into batches of at most ten messages and `bytes_max` bytes.
+fn pack(messages: impl IntoIterator<Item = Encoded>, bytes_max: usize) -> Vec<Vec<Encoded>> {
+    let mut batches: Vec<Vec<Encoded>> = Vec::new();
+    let mut bytes = 0;
+    for message in messages {
+        bytes += message.body.len();
+        match batches.last_mut() {
+            Some(batch) if batch.len() < BATCH_MAX && bytes <= bytes_max => batch.push(message),
+            _ => {
+                bytes = message.body.len();
+                batches.push(vec![message]);
+            }
+        }
+    }
+    batches
+}
+
+fn in_tens<E>(entries: Vec<E>) -> Vec<Vec<E>> {
+    let mut entries = entries.into_iter();
+    let tens = std::iter::repeat_with(|| entries.by_ref().take(BATCH_MAX).collect::<Vec<_>>());
+    tens.take_while(|batch| !batch.is_empty()).collect()
+}
+
+/// Returns the name of a message group: the group in the characters that SQS allows.
+fn group(group: &str) -> Option<String> {
+    let allowed = |c: char| if c.is_ascii_graphic() { c } else { '_' };
+    let name: String = group.chars().map(allowed).take(GROUP_CHARACTERS_MAX).collect();
+    (!name.is_empty()).then_some(name)
+}
+
+fn delivery(message: Received) -> Option<(Delivery, Arc<str>)> {
+    let counts = message.attributes.unwrap_or_default();
+    let count = counts.get(&MessageSystemAttributeName::ApproximateReceiveCount);
+    let handle: Arc<str> = message.receipt_handle?.into();
+    let delivery = Delivery {
+        body: body::decode(message.body.unwrap_or_default()),
+        receipt: Receipt::named(handle.clone()),
+        receive_count: count.and_then(|count| count.parse().ok()).unwrap_or(1),
+    };
+    Some((delivery, handle))
+}
+
+/// Returns the handle of a receipt of this kind of queue.
+fn handle(receipt: &Receipt) -> &str {
+    receipt.handle().expect("receipts of other kinds were filtered out")
+}
+
+fn whole<T>(built: Result<T, BuildError>) -> T {
+    built.expect("every required field is set")
+}
+
+fn region(client: &Client) -> &str {
+    client.config().region().map_or("(none)", |region| region.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(bytes: usize) -> Encoded {
+        Encoded { body: "x".repeat(bytes), delay_seconds: 0, group: None }
+    }
+
+    #[test]
+    fn batches_are_limited_by_count_and_bytes() {
+        let sizes = |sizes: &[usize]| -> Vec<usize> {
+            pack(sizes.iter().map(|size| encoded(*size)), 100).iter().map(Vec::len).collect()
+        };
+        assert_eq!(sizes(&[]), [0; 0]);
+        assert_eq!(sizes(&[1; 25]), [10, 10, 5]);
+        assert_eq!(sizes(&[50, 50, 1, 99, 1, 100, 100]), [2, 2, 1, 1, 1]);
+        assert_eq!(in_tens(vec![0; 21]).iter().map(Vec::len).collect::<Vec<_>>(), [10, 10, 1]);
+    }
+
+    #[test]
+    fn group_name_uses_allowed_characters_only() {
+        assert_eq!(group("job-1_a.b").as_deref(), Some("job-1_a.b"));
+        assert_eq!(group("größer als\n").as_deref(), Some("gr__er_als_"));
+        assert_eq!(group(&"x".repeat(200)).map(|name| name.len()), Some(128));
+        assert_eq!(group(""), None);
+    }
+}

@@ -1,0 +1,325 @@
+//! Commits received messages: appends them to the ledger, applies them to tally and reports, and only then acknowledges
+//! them.
+
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::time::SystemTime;
+
+use anyhow::{Context, ensure};
+use protocol::{Attempt, AttemptStatus, Counts, ResultEvent};
+use queue::Delivery;
+use rustc_hash::{FxBuildHasher, FxHashSet};
+use telemetry::metrics;
+use telemetry::metrics::OUTCOME;
+use telemetry::trace::{self, Step, StepKind};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+
+use crate::batch::{Batch, Event, RecordView, Unreadable};
+use crate::failures::error_sentence;
+use crate::judge::News;
+use crate::ledger::{Committed, SEGMENT_BYTES_MAX};
+use crate::presence::Moment;
+use crate::receive::{Reading, Received, received};
+use crate::service::dead_letter;
+use crate::stalls::describe;
+use crate::tally::Effect;
+use crate::{CrashPoint, Reducer};
+
+/// Size from which a segment does not wait for more messages. Unless messages are large, one receive is smaller than
+/// the rest of [`SEGMENT_BYTES_MAX`].
+const SEGMENT_BYTES_MIN: usize = SEGMENT_BYTES_MAX / 2;
+/// Segments that are read concurrently.
+const SEGMENTS_AHEAD_MAX: usize = 16;
+
+/// The result of appending a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Appended {
+    /// It is in the ledger.
+    Committed,
+    /// The ledger held all of it already.
+    Known,
+    /// It was not committed, because another reducer has ended the job.
+    TooLate,
+}
+
+impl Reducer {
+    /// Commits messages together with those that arrive until the next commit is due. In a job of many quick
+    /// mini-batches, a short wait makes one segment instead of many. Does not wait once every mini-batch has ended.
+    pub(crate) async fn commit_with_waiting(
+        &mut self,
+        mut messages: Vec<Received>,
+        incoming: &mut mpsc::Receiver<anyhow::Result<Reading>>,
+    ) -> anyhow::Result<()> {
+        let due = self.committed.map_or_else(Instant::now, |committed| committed + self.options.commit_interval);
+        let bytes_of =
+            |messages: &[Received]| messages.iter().map(|message| message.delivery.body.len()).sum::<usize>();
+        let ended_in = |messages: &[Received]| messages.iter().map(|message| message.ended).sum::<u64>();
+        let pending =
+            self.tally.planned().map_or(u64::MAX, |planned| planned.mini_batches.saturating_sub(self.tally.ended()));
+        let (mut bytes, mut ended) = (bytes_of(&messages), ended_in(&messages));
+        while bytes < SEGMENT_BYTES_MIN
+            && ended < pending
+            && let Ok(Some(more)) = timeout_at(due, incoming.recv()).await
+        {
+            let more = received(more?).await?;
+            bytes += bytes_of(&more);
+            ended += ended_in(&more);
+            messages.extend(more);
+        }
+        self.commit(messages).await?;
+        self.committed = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Commits messages in segments of bounded size, and only then acknowledges them.
+    pub(crate) async fn commit(&mut self, messages: Vec<Received>) -> anyhow::Result<()> {
+        let mut messages = messages.into_iter().peekable();
+        while messages.peek().is_some() {
+            let mut batch = Batch::default();
+            let mut held = Vec::new();
+            while batch.bytes() < SEGMENT_BYTES_MAX
+                && let Some(Received { delivery, mut records, mut unreadable, .. }) = messages.next()
+            {
+                unreadable.extend(self.take_rejected(&mut records).await.context("compare results with the plan")?);
+                batch.append(records);
+                // One dead letter holds the whole message.
+                if let Some(first) = unreadable.first() {
+                    self.put_aside(&delivery, first).await?;
+                }
+                held.push(delivery);
+            }
+            if self.append(batch).await? == Appended::TooLate {
+                held.extend(messages.map(|message| message.delivery));
+                self.release(held).await;
+                break;
+            }
+            self.acknowledge(held).await;
+        }
+        self.show_progress();
+        Ok(())
+    }
+
+    /// Starts to acknowledge committed messages, concurrently with the next commit.
+    async fn acknowledge(&mut self, committed: Vec<Delivery>) {
+        self.acknowledged().await;
+        let (results, crash) = (self.results.clone(), self.options.crash.clone());
+        let acknowledging = async move {
+            let receipts: Vec<_> = committed.into_iter().map(|delivery| delivery.receipt).collect();
+            // If this fails, the queue delivers them again and they do not count.
+            if let Err(error) = results.acknowledge(&receipts).await {
+                tracing::warn!(error = %format!("{error:#}"), "cannot acknowledge committed results, which the queue will deliver again");
+            }
+            crash(CrashPoint::AfterAcknowledge);
+        };
+        self.acknowledging = Some(AbortOnDropHandle::new(tokio::spawn(acknowledging.in_current_span())));
+    }
+
+    /// Waits until committed messages are acknowledged.
+    pub(crate) async fn acknowledged(&mut self) {
+        if let Some(acknowledging) = self.acknowledging.take()
+            && let Err(error) = acknowledging.await
+            && let Ok(panic) = error.try_into_panic()
+        {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Keeps an unreadable message for people.
+    async fn put_aside(&mut self, delivery: &Delivery, unreadable: &Unreadable) -> anyhow::Result<()> {
+        self.reports.unreadable(unreadable).await;
+        if let Some(dead_letters) = &self.options.dead_letters {
+            let letter = dead_letter(&unreadable.reason, &self.options.writer, &delivery.body, &**dead_letters);
+            dead_letters.send(vec![letter]).await.context("move an unreadable message to the dead letters")?;
+        }
+        Ok(())
+    }
+
+    /// Commits the events that are new.
+    pub(crate) async fn append(&mut self, mut batch: Batch) -> anyhow::Result<Appended> {
+        let has_ended = self.tally.ended_as().is_some();
+        loop {
+            let mut seen = Seen::with_capacity(batch.len());
+            let known = batch.retain(|event| !self.tally.is_known(event) && !seen.is_repeated(event));
+            self.duplicates += known;
+            metrics().duplicates_dropped.inc_by(known);
+            if batch.is_empty() {
+                return Ok(Appended::Known);
+            }
+            if self.duplicates > 0 {
+                batch.add_event(&ResultEvent::Duplicates { count: self.duplicates });
+            }
+            (self.options.crash)(CrashPoint::BeforeSegmentCommit);
+            let began = SystemTime::now();
+            match self.ledger.commit(batch).await? {
+                Committed::Ours(batch) => {
+                    (self.options.crash)(CrashPoint::AfterSegmentCommit);
+                    self.duplicates = 0;
+                    let before = self.tally.mini_batches();
+                    self.trace(&batch, began);
+                    self.apply_segment(batch, true).await;
+                    count_ended(before, self.tally.mini_batches());
+                    return Ok(Appended::Committed);
+                }
+                Committed::Lost(lost) => {
+                    let segments = self.ledger.segments();
+                    self.read_ledger(true).await?;
+                    if !has_ended && self.tally.ended_as().is_some() {
+                        return Ok(Appended::TooLate);
+                    }
+                    let job = &self.spec.job_id;
+                    ensure!(self.ledger.segments() > segments, "segment {segments} of job {job} is there but not read");
+                    batch = lost;
+                    batch.retain(|event| !matches!(event.other(), Some(ResultEvent::Duplicates { .. })));
+                }
+            }
+        }
+    }
+
+    /// Records the last step in the trace of each committed attempt.
+    fn trace(&self, batch: &Batch, began: SystemTime) {
+        let took = began.elapsed().unwrap_or_default();
+        for event in batch.events() {
+            let Some(ResultEvent::Attempt(attempt)) = event.other() else { continue };
+            trace::go_on(attempt.traceparent, || Step {
+                name: "process results",
+                kind: StepKind::Consumer,
+                parent: None,
+                began,
+                took,
+                fields: vec![
+                    ("job.id", self.spec.job_id.as_str().into()),
+                    ("mini_batch.id", attempt.mini_batch.into()),
+                    ("attempt.number", u64::from(attempt.try_number).into()),
+                    ("node.id", self.options.writer.as_str().into()),
+                ],
+                error: None,
+            });
+        }
+    }
+
+    pub(crate) async fn append_event(&mut self, event: &ResultEvent) -> anyhow::Result<Appended> {
+        let mut batch = Batch::default();
+        batch.add_event(event);
+        self.append(batch).await
+    }
+
+    /// Reads the segments that this reducer does not know yet. `is_new`: other reducers have committed them since this
+    /// one opened the job. Returns whether there were any.
+    pub(crate) async fn read_ledger(&mut self, is_new: bool) -> anyhow::Result<bool> {
+        let mut ahead = 1;
+        while let Some(segment) = self.ledger.read_next(ahead).await? {
+            self.compare_with_plan(&segment).await?;
+            self.apply_segment(segment, is_new).await;
+            ahead = (2 * ahead).min(SEGMENTS_AHEAD_MAX);
+        }
+        Ok(ahead > 1)
+    }
+
+    /// Applies the latest segment to tally, index and reports.
+    async fn apply_segment(&mut self, mut segment: Batch, is_new: bool) {
+        let mut news = News::default();
+        segment.retain_in_segment(|record, rows| {
+            let changes = self.apply_record(record, rows, &mut news);
+            if changes
+                && is_new
+                && let Some(event) = record.event.other()
+            {
+                log(event);
+            }
+            changes
+        });
+        self.judge.committed(news, &self.tally, is_new, Moment::now());
+        self.reports.events(segment, is_new, self.started.elapsed()).await;
+    }
+
+    /// Applies one record of the latest segment to tally and index. `rows`: range of its rows in the segment. Returns
+    /// whether it changes anything.
+    fn apply_record(&mut self, record: RecordView<'_>, rows: Range<usize>, news: &mut News) -> bool {
+        let was_deserted = self.judge.is_deserted(&self.tally);
+        let effect = self.tally.apply_record(record);
+        if effect == Effect::Nothing {
+            return false;
+        }
+        news.has_arrived |= was_deserted && !self.judge.is_deserted(&self.tally);
+        news.has_progressed |= record.event.attempted().is_some();
+        news.is_from_worker |= record.event.is_from_worker();
+        let segment = self.ledger.segments() - 1;
+        let index = &mut self.ledger.index;
+        match record.event {
+            Event::Success(success) => {
+                let columns = success.columns.map(|position| record.columns(position));
+                index.insert(success.mini_batch, record.rows(success), columns, segment, rows);
+            }
+            Event::Other(event) => match &**event {
+                ResultEvent::Attempt(attempt) if effect == Effect::Won => {
+                    let attempt = attempt.core();
+                    index.insert(attempt.mini_batch, attempt.rows, attempt.columns, segment, rows);
+                }
+                ResultEvent::Planned(planned) => index.expect(planned.mini_batches),
+                ResultEvent::RowsLost { mini_batches } => {
+                    mini_batches.iter().for_each(|&mini_batch| index.remove(mini_batch));
+                }
+                ResultEvent::Waiting(waiting) => self.waits.note(waiting, self.tally.nodes()),
+                _ => {}
+            },
+        }
+        true
+    }
+}
+
+/// Adds the mini-batches that a commit of this reducer has ended to its metrics.
+fn count_ended(before: Counts, now: Counts) {
+    let metrics = metrics();
+    for (outcome, before, now) in
+        [("succeeded", before.succeeded, now.succeeded), ("failed", before.failed, now.failed)]
+    {
+        metrics.mini_batches.get_or_create(&[(OUTCOME, outcome)]).inc_by(now.saturating_sub(before));
+    }
+    metrics.progressed();
+}
+
+/// The attempts of a batch, because one batch may hold the same message twice.
+struct Seen {
+    /// Successes of a mini-batch differ only in the deliveries lost before.
+    succeeded: FxHashSet<(u64, u32)>,
+    failed: FxHashSet<(u64, u32, u32, AttemptStatus, bool, u64)>,
+}
+
+impl Seen {
+    fn with_capacity(attempts: usize) -> Self {
+        Self { succeeded: FxHashSet::with_capacity_and_hasher(attempts, FxBuildHasher), failed: FxHashSet::default() }
+    }
+
+    /// Whether the batch holds the same attempt before this event.
+    fn is_repeated(&mut self, event: &Event) -> bool {
+        let attempt = match event {
+            Event::Success(success) => return !self.succeeded.insert((success.mini_batch, success.deliveries_lost)),
+            Event::Other(event) => match &**event {
+                ResultEvent::Attempt(attempt) => attempt,
+                _ => return false,
+            },
+        };
+        let Attempt { mini_batch, try_number, deliveries_lost, status, is_final, total, .. } = **attempt;
+        match status {
+            AttemptStatus::Succeeded => !self.succeeded.insert((mini_batch, deliveries_lost)),
+            _ => !self.failed.insert((mini_batch, try_number, deliveries_lost, status, is_final, total)),
+        }
+    }
+}
+
+/// Logs events that the user should know immediately.
+fn log(event: &ResultEvent) {
+    match event {
+        ResultEvent::Waiting(waiting) => tracing::warn!("waiting for {}", describe(waiting)),
+        ResultEvent::InitFailed { node, process, error } => {
+            tracing::warn!(node.id = node, process.id = process, "init() failed: {}", error_sentence(error));
+        }
+        ResultEvent::NodeStopped { node, cause: Some(cause) } => {
+            tracing::warn!(node.id = node, "the node stopped: {cause}")
+        }
+        _ => {}
+    }
+}

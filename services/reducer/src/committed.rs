@@ -1,0 +1,56 @@
+//! Reads the ledger of a job for callers that do not serve the job and change nothing.
+
+use std::time::Duration;
+
+use protocol::Progress;
+use storage::JobStore;
+
+use crate::Tally;
+use crate::ledger::Ledger;
+
+/// Segments that are read concurrently.
+const SEGMENTS_AHEAD: usize = 4;
+
+/// Returns the progress of a job that no reducer serves, updated with the readable part of its ledger. A killed reducer
+/// has committed more than its last progress shows.
+pub async fn committed(store: &JobStore, job_id: &str, mut progress: Progress) -> Progress {
+    let mut tally = Tally::default();
+    let mut ledger = Ledger::new(store.clone(), job_id, Duration::ZERO);
+    while let Ok(Some(segment)) = ledger.read_next(SEGMENTS_AHEAD).await {
+        for record in segment.records() {
+            tally.apply_record(record);
+        }
+    }
+    if tally.ended() >= progress.mini_batches.succeeded + progress.mini_batches.failed {
+        tally.write_counts(&mut progress);
+    }
+    progress
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use protocol::Counts;
+
+    use super::*;
+    use crate::Reducer;
+    use crate::fixtures::message;
+
+    #[tokio::test]
+    async fn ledger_completes_the_progress_of_a_killed_reducer() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let store = JobStore::local(folder.path()).expect("it is there");
+        for segment in 0..3 {
+            let pieces = vec![Bytes::from(message(segment, b"row\n"))];
+            store.commit_segment(segment, pieces).await.expect("writable");
+        }
+        let before = Reducer::no_progress();
+        let after = committed(&store, "job", before.clone()).await;
+        assert_eq!(after.mini_batches, Counts { total: 0, succeeded: 3, failed: 0 });
+        assert_eq!((after.items.succeeded, after.at), (3, before.at));
+        std::fs::write(store.segment_file(1).expect("a folder"), b"").expect("writable");
+        let damaged = committed(&store, "job", before).await;
+        assert_eq!(damaged.mini_batches.succeeded, 1, "the readable part counts");
+        assert_eq!(committed(&store, "job", after.clone()).await, after, "the progress was newer");
+    }
+}

@@ -1,0 +1,236 @@
+//! The end of a job: writes the output of a complete job, then the result, and only then removes anything.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use protocol::{FailedMiniBatch, JobResult, JobState, OutputAction};
+use storage::Commit;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::failures::GivenUp;
+use crate::job::ticks;
+use crate::judge::End;
+use crate::output::{Assembly, Written};
+use crate::peers::Agreement;
+use crate::reports::headline::headline;
+use crate::stalls::describe;
+use crate::words::sentence;
+use crate::{CrashPoint, Reducer};
+
+/// Time in which the writer of an abandoned final file should stop: one request to the store.
+const ABANDON_TIME: Duration = Duration::from_secs(20);
+/// A completed job keeps a smaller ledger.
+const HISTORY_BYTES_KEPT: u64 = 1 << 20;
+/// Failed mini-batches in the result.
+const FAILED_NAMED_MAX: usize = 10;
+/// Warnings in the result.
+const WARNINGS_NAMED_MAX: usize = 5;
+
+impl Reducer {
+    /// Ends the job. If several reducers serve it, all of them produce the same result. Returns `None` if the job has
+    /// been reopened, or if this reducer was asked to stop and abandons the final file.
+    pub(crate) async fn finish(&mut self, end: End, stop: &CancellationToken) -> anyhow::Result<Option<JobResult>> {
+        match self.agree(end).await? {
+            Agreement::Ends(end) => self.write_end(end, stop).await,
+            Agreement::EndedElsewhere(result) => Ok(Some(self.ended_elsewhere(*result).await)),
+            Agreement::Reopened => Ok(None),
+        }
+    }
+
+    /// Returns the decisions about the inputs before the start of the job and during the listing.
+    async fn notes(&self) -> Vec<String> {
+        let plan = self.store.plan_complete().await.ok().flatten();
+        let left_out = plan.and_then(|plan| plan.left_out.line());
+        self.spec.notes.iter().cloned().chain(left_out).collect()
+    }
+
+    /// Writes the output of a complete job, and the result of any job.
+    async fn write_end(&mut self, end: End, stop: &CancellationToken) -> anyhow::Result<Option<JobResult>> {
+        let mut warnings = Vec::new();
+        let (state, cause, output) = match end {
+            End::Complete => match self.write_output(stop).await {
+                Ok(None) => return Ok(None),
+                Ok(Some(written)) => {
+                    warnings = written.warnings;
+                    (JobState::Completed, None, Some(written.path.display().to_string()))
+                }
+                Err(error) => {
+                    // Another reducer may have finished first and removed the parts.
+                    if let Some(result) = self.result_of_peer().await? {
+                        return Ok(Some(self.ended_elsewhere(result).await));
+                    }
+                    let job = &self.spec.job_id;
+                    let cause = sentence(&format!("{error:#}"));
+                    let cause = format!("{cause} Fix this and run `gristmill retry {job}`: no result is lost.");
+                    (JobState::Failed, Some(cause), None)
+                }
+            },
+            End::Failed(cause) => (JobState::Failed, Some(cause), None),
+            End::Canceled(reason) => (JobState::Canceled, Some(reason.unwrap_or_else(|| "canceled".into())), None),
+        };
+        let result = JobResult {
+            job_id: self.spec.job_id.clone(),
+            state,
+            cause: cause.map(|cause| cause.replace(['\n', '\r'], " ")),
+            output,
+            logs: self.store.shown("logs"),
+            mini_batches: self.tally.mini_batches(),
+            items: self.tally.items(),
+            retrying: self.tally.retrying(),
+            headline: if state == JobState::Completed { headline(&self.tally, &self.spec.thresholds) } else { None },
+            failures: self.tally.failures().causes(),
+            // Milliseconds survive JSON exactly.
+            elapsed_seconds: self.started.elapsed().as_millis() as f64 / 1000.0,
+            warnings: self.tally.warnings().count() + warnings.len() as u64,
+            first_warnings: warnings
+                .iter()
+                .cloned()
+                .chain(self.tally.warnings().first())
+                .take(WARNINGS_NAMED_MAX)
+                .collect(),
+            warning_kinds: self.tally.warnings().kinds().to_vec(),
+            duplicates_dropped: self.tally.duplicates() + self.duplicates,
+            notes: self.notes().await,
+            failed_mini_batches: self.tally.failures().given_up_first().take(FAILED_NAMED_MAX).map(named).collect(),
+            reused: false,
+        };
+        self.show_progress();
+        self.write_progress().await;
+        // These help only with a failed job.
+        for waiting in self.tally.nodes().waiting().filter(|_| state == JobState::Failed) {
+            tracing::warn!("the job failed while waiting for {}", describe(waiting));
+        }
+        self.reports.ended(&result, &self.tally, &warnings).await;
+        if self.is_reopened().await? {
+            return Ok(None);
+        }
+        match self.store.create_result(&result).await {
+            Ok(Commit::Committed) => {}
+            Ok(Commit::Lost) => return Ok(self.store.result().await?),
+            // The user should read the first cause, not a second error about a full disk.
+            Err(error) if state == JobState::Failed => {
+                tracing::error!(error = %format!("{error:#}"), "cannot record the failure of the job");
+                return Ok(Some(result));
+            }
+            Err(error) => return Err(anyhow::Error::from(error).context("record the result of the job")),
+        }
+        (self.options.crash)(CrashPoint::AfterResult);
+        self.tidy(state).await;
+        Ok(Some(result))
+    }
+
+    /// Removes data that a completed job does not need: parts, and, if no mini-batch failed, the plan and a large
+    /// ledger. A small ledger stays, because forcing the result to disk first would cost more than it saves.
+    pub(crate) async fn tidy(&self, state: JobState) {
+        if state != JobState::Completed {
+            return;
+        }
+        if let Err(error) = self.store.delete_parts().await {
+            tracing::warn!(error = %format!("{error:#}"), "cannot delete parts, which are no longer needed");
+        }
+        let is_done = self.tally.mini_batches().failed == 0;
+        if is_done
+            && self.peers.may_delete_history()
+            && self.ledger.index.bytes() >= HISTORY_BYTES_KEPT
+            && let Err(error) = self.store.delete_history()
+        {
+            tracing::warn!(error = %format!("{error:#}"), "cannot delete ledger and plan, which are no longer needed");
+        }
+    }
+
+    /// Writes the final file. Returns `None` if a reducer that was asked to stop has no time left for it.
+    async fn write_output(&mut self, stop: &CancellationToken) -> anyhow::Result<Option<Written>> {
+        (self.options.crash)(CrashPoint::BeforeOutput);
+        if self.spec.output.action == OutputAction::SummaryOnly {
+            let path = self.spec.output.folder.as_path().to_owned();
+            return Ok(Some(Written { path, warnings: vec![] }));
+        }
+        self.reports.decided("Every mini batch has ended; writing the final file.").await;
+        let store = self.store.clone();
+        let index = std::mem::take(&mut self.ledger.index);
+        let (output, job_id) = (self.spec.output.clone(), self.spec.job_id.clone());
+        let options = self.options.clone();
+        let runtime = Handle::current();
+        let abandon = Abandon { stop: stop.clone(), grace: options.output_grace, stopped_at: OnceLock::new() };
+        let out_of_time = abandon.out_of_time();
+        self.progress.send_modify(|progress| progress.step = Some("writing the output".to_owned()));
+        let mut looks = ticks(self.options.progress_interval);
+        let mut written = tokio::task::spawn_blocking(move || {
+            let assembly = Assembly {
+                store: &store,
+                index: &index,
+                output: &output,
+                job_id: &job_id,
+                writer: &options.writer,
+                runtime,
+                crash: &*options.crash,
+                is_abandoned: &|| abandon.is_due(),
+            };
+            (assembly.write(), index)
+        });
+        let mut out_of_time = std::pin::pin!(out_of_time);
+        let written = loop {
+            tokio::select! {
+                written = &mut written => break written,
+                () = &mut out_of_time => {
+                    tracing::warn!(
+                        job.id = self.spec.job_id,
+                        "the store does not answer; another reducer will write the final file"
+                    );
+                    return Ok(None);
+                }
+                _ = looks.tick() => {
+                    self.show_progress();
+                    self.write_progress().await;
+                }
+            }
+        };
+        self.progress.send_modify(|progress| progress.step = None);
+        match written {
+            Ok((written, index)) => {
+                self.ledger.index = index;
+                written
+            }
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(error) => Err(error.into()),
+            },
+        }
+    }
+}
+
+/// Decides when a reducer abandons a final file.
+struct Abandon {
+    stop: CancellationToken,
+    grace: Duration,
+    stopped_at: OnceLock<Instant>,
+}
+
+impl Abandon {
+    /// Whether the writer should stop. It asks between mini-batches.
+    fn is_due(&self) -> bool {
+        self.stop.is_cancelled() && self.stopped_at.get_or_init(Instant::now).elapsed() >= self.grace
+    }
+
+    /// Waits until the writer should have stopped.
+    fn out_of_time(&self) -> impl Future<Output = ()> + use<> {
+        let (stop, grace) = (self.stop.clone(), self.grace);
+        async move {
+            stop.cancelled_owned().await;
+            sleep(grace + ABANDON_TIME).await;
+        }
+    }
+}
+
+/// Returns a failed mini-batch for the result.
+fn named(given_up: &GivenUp) -> FailedMiniBatch {
+    FailedMiniBatch {
+        mini_batch: given_up.mini_batch,
+        detail: given_up.detail.clone(),
+        error: given_up.error_line(),
+        log: given_up.error.log.clone(),
+        printed: given_up.error.printed.clone(),
+    }
+}

@@ -1,0 +1,373 @@
+//! The loop of one job, from opening its ledger to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use protocol::{JobResult, JobSpec, Progress, ResultEvent, milliseconds_since_epoch};
+use queue::{Delivery, Queue, Receive};
+use storage::JobStore;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+
+use crate::believed::Published;
+use crate::commit::Appended;
+use crate::judge::{End, Judge};
+use crate::ledger::{Ledger, RowsAt};
+use crate::presence::Moment;
+use crate::progress::Waits;
+use crate::receive::{Received, receive_all, received};
+use crate::reports::Reports;
+use crate::{Options, Peers, Tally};
+
+/// Messages of one receive. Workers put many outcomes into a message, so this limit bounds memory and costs little
+/// speed.
+const MESSAGES_MAX: usize = 64;
+/// Receives that may wait while a segment is committed.
+const RECEIVES_AHEAD_MAX: usize = 2;
+
+/// Commits the results of one job, and ends it.
+#[derive(Debug)]
+pub struct Reducer {
+    pub(crate) store: JobStore,
+    pub(crate) results: Arc<dyn Queue>,
+    pub(crate) spec: JobSpec,
+    pub(crate) options: Options,
+    pub(crate) peers: Peers,
+    pub(crate) ledger: Ledger,
+    pub(crate) published: Published,
+    pub(crate) tally: Tally,
+    pub(crate) judge: Judge,
+    pub(crate) reports: Reports,
+    pub(crate) progress: watch::Sender<Progress>,
+    pub(crate) progress_written: Option<(Progress, Instant)>,
+    pub(crate) waits: Waits,
+    /// Whether the absence of workers has been logged.
+    pub(crate) is_silent: bool,
+    failure: watch::Sender<Option<String>>,
+    all_ended: CancellationToken,
+    pub(crate) started: Instant,
+    /// Time of the last commit of messages.
+    pub(crate) committed: Option<Instant>,
+    /// Acknowledges the messages of the last commit.
+    pub(crate) acknowledging: Option<AbortOnDropHandle<()>>,
+    /// Dropped duplicates of attempts that the ledger does not count yet.
+    pub(crate) duplicates: u64,
+}
+
+/// Lets another part of the process fail the job: the plan cannot be made, or an agent cannot start.
+#[derive(Clone, Debug)]
+pub struct FailJob(watch::Sender<Option<String>>);
+
+impl FailJob {
+    /// Fails the job with a cause of one line. The first cause counts.
+    pub fn fail(&self, cause: impl Into<String>) {
+        self.0.send_if_modified(|known| {
+            let is_first = known.is_none();
+            known.get_or_insert_with(|| cause.into());
+            is_first
+        });
+    }
+}
+
+/// Why a reducer stops receiving.
+enum Exit {
+    /// The job ends.
+    Ends(End),
+    /// The caller asked it to stop.
+    Stopped,
+    /// Another reducer has written the result.
+    EndedElsewhere(Box<JobResult>),
+}
+
+impl Reducer {
+    /// Reads specification and ledger, and continues where the previous reducer stopped.
+    pub async fn open(store: JobStore, results: Arc<dyn Queue>, options: Options) -> anyhow::Result<Self> {
+        let spec = store.spec().await.context("read the job")?;
+        let peers = options.peers;
+        let began = Moment::now();
+        let mut reducer = Self {
+            ledger: peers.ledger(&store, &spec.job_id, &options),
+            judge: Judge::new(&spec, &options, began),
+            reports: Reports::new(&store, &options).await,
+            store,
+            results,
+            spec,
+            options,
+            peers,
+            published: Published::default(),
+            tally: Tally::default(),
+            progress: watch::Sender::new(Self::no_progress()),
+            progress_written: None,
+            waits: Waits::default(),
+            is_silent: false,
+            failure: watch::Sender::new(None),
+            all_ended: CancellationToken::new(),
+            started: began.instant,
+            committed: None,
+            acknowledging: None,
+            duplicates: 0,
+        };
+        reducer.read_ledger(false).await?;
+        reducer.judge.resume();
+        reducer.reports.started(&reducer.spec.job_id, &reducer.tally).await;
+        reducer.take_over().await;
+        Ok(reducer)
+    }
+
+    /// Returns the specification of the job.
+    pub fn spec(&self) -> &JobSpec {
+        &self.spec
+    }
+
+    /// Returns the state of the job according to the ledger.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Returns a token that this reducer cancels when every mini-batch has ended, before it writes the final file. From
+    /// then on no process has work left. Opening the ledger of such a job does not cancel it.
+    pub fn all_ended(&self) -> CancellationToken {
+        self.all_ended.clone()
+    }
+
+    /// Returns a handle that fails the job.
+    pub fn fail_job(&self) -> FailJob {
+        FailJob(self.failure.clone())
+    }
+
+    /// Commits the current messages of the result queue without waiting. Returns their number.
+    pub async fn drain(&mut self) -> anyhow::Result<usize> {
+        let mut messages = 0;
+        loop {
+            let deliveries = self.results.receive(self.request(Duration::ZERO)).await.context("receive results")?;
+            if deliveries.is_empty() {
+                self.acknowledged().await;
+                return Ok(messages);
+            }
+            messages += deliveries.len();
+            self.commit(deliveries.into_iter().map(Received::read).collect()).await?;
+        }
+    }
+
+    /// Returns the number of repaired segments: a machine that stopped had left them empty or truncated.
+    pub fn segments_repaired(&self) -> u32 {
+        self.ledger.repaired
+    }
+
+    /// Reverts the successes whose parts are missing or truncated, because a machine stopped before they were on its
+    /// disk, or because the job has completed before. Returns their mini-batches, which are pending again.
+    pub async fn forget_lost_rows(&mut self) -> anyhow::Result<Vec<u64>> {
+        let index = &self.ledger.index;
+        let parts = index.rows().filter_map(|(mini_batch, rows)| match rows {
+            RowsAt::Part(position) => Some((mini_batch, index.part(position))),
+            RowsAt::None | RowsAt::Inline { .. } => None,
+        });
+        let parts = parts.map(|(mini_batch, part)| (mini_batch, &*part.name, part.bytes));
+        let lost = self.store.lost_parts(parts).await.context("look for the parts of committed mini-batches")?;
+        if lost.is_empty()
+            || self.append_event(&ResultEvent::RowsLost { mini_batches: lost.clone() }).await? == Appended::TooLate
+        {
+            return Ok(Vec::new());
+        }
+        Ok(lost)
+    }
+
+    /// Reopens an ended job: its failed mini-batches are pending with all their tries. Removes `result.json` and a
+    /// request to cancel.
+    pub async fn reopen(&mut self) -> anyhow::Result<()> {
+        self.append_event(&ResultEvent::Reopened { at: milliseconds_since_epoch() }).await?;
+        self.store.reopen().await.context("reopen the job")?;
+        Ok(())
+    }
+
+    /// Runs until the job ends, and writes `result.json`. After an error the job has not ended, and another reducer may
+    /// finish it.
+    ///
+    /// When `cancel` is cancelled, the reducer still commits the messages in the queue. The caller should let workers
+    /// announce their results first.
+    pub async fn run(self, cancel: CancellationToken) -> anyhow::Result<JobResult> {
+        let result = self.run_until(&cancel, &CancellationToken::new()).await?;
+        result.context("the reducer stopped without being asked to")
+    }
+
+    /// Runs like [`run`](Self::run) a job with [`Peers::Many`]. When `stop` is cancelled, the reducer commits what it
+    /// has received, abandons a final file that takes long, and returns `None`; other reducers continue the job.
+    pub async fn serve(self, stop: CancellationToken) -> anyhow::Result<Option<JobResult>> {
+        self.run_until(&CancellationToken::new(), &stop).await
+    }
+
+    async fn run_until(
+        mut self,
+        cancel: &CancellationToken,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Option<JobResult>> {
+        loop {
+            if let Some(result) = self.store.result().await? {
+                self.tidy(result.state).await;
+                return Ok(Some(self.ended_elsewhere(result).await));
+            }
+            let end = match self.work(cancel, stop).await {
+                Ok(Exit::Ends(end)) => end,
+                Ok(Exit::EndedElsewhere(result)) => return Ok(Some(self.ended_elsewhere(*result).await)),
+                Ok(Exit::Stopped) => {
+                    self.leave().await;
+                    return Ok(None);
+                }
+                Err(error) => self.end_by(error)?,
+            };
+            if end == End::Complete {
+                self.all_ended.cancel();
+            }
+            if let Some(result) = self.finish(end, stop).await? {
+                return Ok(Some(result));
+            }
+            if stop.is_cancelled() {
+                self.leave().await;
+                return Ok(None);
+            }
+        }
+    }
+
+    async fn work(&mut self, cancel: &CancellationToken, stop: &CancellationToken) -> anyhow::Result<Exit> {
+        let (sender, mut incoming) = mpsc::channel(RECEIVES_AHEAD_MAX);
+        let request = self.request(self.options.receive_wait);
+        let pause = self.peers.receive_pause(&self.options);
+        let receiving = receive_all(self.results.clone(), request, pause, sender).in_current_span();
+        let receiver = AbortOnDropHandle::new(tokio::spawn(receiving));
+        let mut failure = self.failure.subscribe();
+        let mut progress = ticks(self.options.progress_interval);
+        let mut report = ticks(self.options.report_interval);
+        let exit = loop {
+            self.note_alive();
+            if let Some(end) = self.verdict(false) {
+                break Exit::Ends(end);
+            }
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => break Exit::Ends(End::Canceled(None)),
+                () = stop.cancelled() => break Exit::Stopped,
+                cause = first_cause(&mut failure) => break Exit::Ends(End::Failed(cause)),
+                _ = progress.tick() => {
+                    if let Some(exit) = self.look_around().await? {
+                        break exit;
+                    }
+                }
+                _ = report.tick() => {
+                    self.report().await?;
+                    if let Some(end) = self.verdict(true) {
+                        break Exit::Ends(end);
+                    }
+                }
+                reading = incoming.recv() => {
+                    let messages = received(reading.context("receiving results stopped")??).await?;
+                    self.commit_with_waiting(messages, &mut incoming).await?;
+                }
+            }
+        };
+        drop(receiver);
+        incoming.close();
+        let mut left = Vec::new();
+        while let Some(Ok(reading)) = incoming.recv().await {
+            left.extend(received(reading).await?);
+        }
+        match exit {
+            Exit::Ends(End::Canceled(reason)) if self.tally.ended_as().is_none() => {
+                self.commit(left).await?;
+                self.drain().await?;
+                let complete = if self.tally.is_complete() { self.verdict(false) } else { None };
+                return Ok(Exit::Ends(complete.unwrap_or(End::Canceled(reason))));
+            }
+            Exit::Stopped => self.commit(left).await?,
+            // They matter only if the job is reopened.
+            Exit::Ends(_) | Exit::EndedElsewhere(_) => {
+                self.release(left.into_iter().map(|message| message.delivery).collect()).await
+            }
+        }
+        self.acknowledged().await;
+        Ok(exit)
+    }
+
+    fn verdict(&self, polled: bool) -> Option<End> {
+        self.judge.end(&self.tally, polled, Moment::now())
+    }
+
+    pub(crate) async fn release(&self, deliveries: Vec<Delivery>) {
+        let receipts: Vec<_> = deliveries.into_iter().map(|delivery| delivery.receipt).collect();
+        if let Err(error) = self.results.release(&receipts).await {
+            tracing::debug!(error = %format!("{error:#}"), "cannot release received results, which the queue will deliver again");
+        }
+    }
+
+    pub(crate) fn request(&self, wait: Duration) -> Receive {
+        Receive { messages_max: MESSAGES_MAX, visibility: self.options.visibility, wait }
+    }
+
+    /// Performs the periodic checks and updates.
+    async fn look_around(&mut self) -> anyhow::Result<Option<Exit>> {
+        if let Some(result) = self.look_for_peers().await? {
+            return Ok(Some(Exit::EndedElsewhere(Box::new(result))));
+        }
+        self.look_for_workers().await;
+        self.show_progress();
+        self.write_progress().await;
+        self.reports.flush().await;
+        match self.store.cancel_requested().await {
+            Ok(None) => {}
+            Ok(Some(reason)) => return Ok(Some(Exit::Ends(End::Canceled(Some(reason))))),
+            Err(error) => {
+                tracing::warn!(error = %format!("{error:#}"), "cannot check for a request to cancel, trying again")
+            }
+        }
+        if self.judge.is_without_tasks() && self.is_planning_visible().await {
+            self.judge.task_created();
+        }
+        Ok(self.judge.stalled(&self.tally, Moment::now()).map(Exit::Ends))
+    }
+
+    /// Whether a mini-batch exists, even if none has ended yet.
+    async fn is_planning_visible(&self) -> bool {
+        self.tally.planned().is_some() || self.store.plan_chunk(0).await.is_ok()
+    }
+
+    /// Reads the commits of other reducers and updates the reports, unless another reducer has ended the job and writes
+    /// them itself.
+    pub(crate) async fn report(&mut self) -> anyhow::Result<()> {
+        self.catch_up().await?;
+        if self.tally.ended_as().is_none() {
+            self.reports.tick(&self.tally, self.started.elapsed()).await;
+        }
+        Ok(())
+    }
+
+    /// Stops. The job continues, unless another reducer has just ended it.
+    pub(crate) async fn leave(&mut self) {
+        if let Some(result) = self.ended_by_peer().await {
+            self.ended_elsewhere(result).await;
+            return;
+        }
+        self.show_progress();
+        self.write_progress().await;
+        self.reports.left(&self.tally, self.started.elapsed()).await;
+    }
+}
+
+/// Waits for another part of the process to fail the job.
+async fn first_cause(failure: &mut watch::Receiver<Option<String>>) -> String {
+    loop {
+        if let Some(cause) = failure.borrow_and_update().clone() {
+            return cause;
+        }
+        failure.changed().await.expect("the reducer holds a sender");
+    }
+}
+
+/// Returns an interval whose first tick is after one period.
+pub(crate) fn ticks(period: Duration) -> tokio::time::Interval {
+    let mut ticks = interval_at(Instant::now() + period, period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}

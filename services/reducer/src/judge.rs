@@ -1,0 +1,223 @@
+//! Decides when a job ends, and how. Pure: tally and time in, the end out.
+
+use std::time::Duration;
+
+use protocol::{JobSpec, JobState, OutputAction, ResultEvent};
+
+use crate::presence::{Moment, Presence};
+use crate::stalls::{self, Elapsed};
+use crate::thresholds::{self, Limits};
+use crate::{Options, Tally};
+
+/// The end of a job, before the reducer writes the output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Complete,
+    Failed(String),
+    Canceled(Option<String>),
+}
+
+impl End {
+    /// Reads an end from the ledger.
+    pub fn committed(state: JobState, cause: Option<&str>) -> Self {
+        match (state, cause) {
+            (JobState::Completed, _) => Self::Complete,
+            (JobState::Canceled, cause) => Self::Canceled(cause.map(str::to_owned)),
+            (_, cause) => Self::Failed(cause.unwrap_or_default().to_owned()),
+        }
+    }
+
+    /// Returns the event for the ledger.
+    pub fn event(&self) -> ResultEvent {
+        let (state, cause) = match self {
+            Self::Complete => (JobState::Completed, None),
+            Self::Failed(cause) => (JobState::Failed, Some(cause.clone())),
+            Self::Canceled(cause) => (JobState::Canceled, cause.clone()),
+        };
+        ResultEvent::Ended { state, cause }
+    }
+}
+
+/// The effects of a segment of the ledger.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct News {
+    /// The first worker arrived.
+    pub has_arrived: bool,
+    /// An attempt ended.
+    pub has_progressed: bool,
+    /// At least one event is from a worker.
+    pub is_from_worker: bool,
+}
+
+/// Compares a job with its limits.
+#[derive(Debug)]
+pub(crate) struct Judge {
+    limits: Limits,
+    collects_rows: bool,
+    began: Moment,
+    pub presence: Presence,
+    /// When a mini-batch was created, the first process started, or an attempt ended, in time attended by workers;
+    /// `None` before the first mini-batch.
+    progressed: Option<Duration>,
+    /// Since when processes are in `init()`, in time attended by workers.
+    in_init_since: Option<Duration>,
+}
+
+impl Judge {
+    /// Starts to watch a job.
+    pub fn new(spec: &JobSpec, options: &Options, began: Moment) -> Self {
+        Self {
+            limits: Limits::new(spec, options),
+            collects_rows: spec.output.action == OutputAction::AppendRow,
+            began,
+            presence: Presence::new(options.silence, began),
+            progressed: None,
+            in_init_since: None,
+        }
+    }
+
+    /// Records the effects of a segment. `is_new`: it was committed just now.
+    pub fn committed(&mut self, news: News, tally: &Tally, is_new: bool, now: Moment) {
+        if is_new && news.is_from_worker {
+            self.presence.heard(now);
+        }
+        let attended = self.presence.attended();
+        if news.has_progressed || news.has_arrived && self.progressed.is_some() {
+            // Before this, no process could make progress.
+            self.progressed = Some(attended);
+        }
+        self.in_init_since = tally.nodes().is_in_init().then(|| self.in_init_since.unwrap_or(attended));
+    }
+
+    /// Restarts the limit on time without progress, when a reducer takes over.
+    pub fn resume(&mut self) {
+        self.progressed = self.progressed.map(|_| Duration::ZERO);
+    }
+
+    /// Whether no mini-batch has been created yet.
+    pub fn is_without_tasks(&self) -> bool {
+        self.progressed.is_none()
+    }
+
+    /// Records that a mini-batch exists.
+    pub fn task_created(&mut self) {
+        self.progressed = Some(self.presence.attended());
+    }
+
+    /// Whether no process can make progress.
+    pub fn is_deserted(&self, tally: &Tally) -> bool {
+        self.limits.peers.is_deserted(tally.nodes())
+    }
+
+    /// Returns how the committed events end the job. `polled`: mini-batches that have another try count as failed.
+    pub fn end(&self, tally: &Tally, polled: bool, now: Moment) -> Option<End> {
+        if let Some((state, cause)) = tally.ended_as() {
+            return Some(End::committed(state, cause));
+        }
+        if let Some(cause) = tally.plan_failure() {
+            return Some(End::Failed(cause.to_owned()));
+        }
+        let polled = polled && !tally.is_complete();
+        if let Some(cause) = thresholds::exceeded(tally, &self.limits.thresholds, polled) {
+            return Some(End::Failed(cause));
+        }
+        if tally.is_complete() {
+            let nothing = if self.collects_rows { thresholds::nothing_succeeded(tally) } else { None };
+            return Some(nothing.map_or(End::Complete, End::Failed));
+        }
+        stalls::init_failure(tally.nodes(), &self.limits, &self.elapsed(now)).map(End::Failed)
+    }
+
+    /// Returns the end of a job without progress.
+    pub fn stalled(&self, tally: &Tally, now: Moment) -> Option<End> {
+        stalls::stalled(tally, &self.limits, &self.elapsed(now)).map(End::Failed)
+    }
+
+    fn elapsed(&self, now: Moment) -> Elapsed {
+        let attended = self.presence.attended();
+        Elapsed {
+            since_start: self.limits.peers.age(now.instant - self.began.instant, attended),
+            since_progress: self.progressed.map(|progressed| attended.saturating_sub(progressed)),
+            in_init: self.in_init_since.map(|since| attended.saturating_sub(since)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::Planned;
+
+    use super::*;
+    use crate::fixtures::{failed, spec, succeeded};
+
+    const SILENCE: Duration = Duration::from_secs(5);
+    const PROGRESSED: News = News { has_arrived: false, has_progressed: true, is_from_worker: true };
+
+    fn judge(options: Options) -> (Judge, Moment) {
+        let began = Moment::now();
+        let spec = JobSpec { progress_update_timeout_seconds: 60, ..spec(std::path::Path::new("/out")) };
+        (Judge::new(&spec, &Options { silence: SILENCE, ..options }, began), began)
+    }
+
+    fn tally(events: impl IntoIterator<Item = ResultEvent>) -> Tally {
+        let mut tally = Tally::default();
+        for event in events {
+            tally.apply(&event);
+        }
+        tally
+    }
+
+    fn attempt(attempt: protocol::Attempt) -> ResultEvent {
+        ResultEvent::Attempt(Box::new(attempt))
+    }
+
+    fn planned(mini_batches: u64) -> ResultEvent {
+        ResultEvent::Planned(Planned { mini_batches, items: None })
+    }
+
+    #[test]
+    fn committed_end_precedes_every_limit() {
+        let (judge, now) = judge(Options::default());
+        let ended = |state, cause: &str| ResultEvent::Ended { state, cause: Some(cause.to_owned()) };
+        let all_failed = [planned(1), attempt(failed(0, 3, true, 1))];
+        assert!(matches!(judge.end(&tally(all_failed.clone()), false, now), Some(End::Failed(_))));
+        let canceled = all_failed.into_iter().chain([ended(JobState::Canceled, "by the user")]);
+        assert_eq!(judge.end(&tally(canceled), false, now), Some(End::Canceled(Some("by the user".into()))));
+        for end in [End::Complete, End::Failed("x".into()), End::Canceled(None), End::Canceled(Some("y".into()))] {
+            assert_eq!(judge.end(&tally([end.event()]), false, now), Some(end), "as committed");
+        }
+    }
+
+    #[test]
+    fn complete_job_without_rows_fails_only_if_it_collects_rows() {
+        let (mut judge, now) = judge(Options::default());
+        let empty = tally([planned(1), attempt(succeeded(0, 1, 5, 0))]);
+        assert!(matches!(judge.end(&empty, false, now), Some(End::Failed(_))));
+        judge.collects_rows = false;
+        assert_eq!(judge.end(&empty, false, now), Some(End::Complete));
+        assert_eq!(judge.end(&tally([planned(2), attempt(succeeded(0, 1, 5, 0))]), false, now), None);
+    }
+
+    #[test]
+    fn only_time_with_workers_counts_towards_the_timeout() {
+        let (mut judge, began) = judge(Options::shared());
+        let started = ResultEvent::ProcessStarted { node: "a".into(), process: "process000".into(), pid: 1 };
+        let tally = tally([started, attempt(succeeded(0, 1, 1, 1))]);
+        judge.committed(PROGRESSED, &tally, true, began);
+        let hour = began.after(Duration::from_secs(3600));
+        judge.presence.heard(hour);
+        assert_eq!(judge.stalled(&tally, hour), None, "no worker was there");
+        let mut now = hour;
+        for _ in 0..15 {
+            now = now.after(Duration::from_secs(4));
+            judge.presence.heard(now);
+        }
+        assert_eq!(judge.stalled(&tally, now), None, "60 s are allowed");
+        now = now.after(Duration::from_secs(1));
+        judge.presence.heard(now);
+        assert!(matches!(judge.stalled(&tally, now), Some(End::Failed(cause)) if cause.contains("60 seconds")));
+        judge.resume();
+        judge.task_created();
+        assert_eq!(judge.stalled(&tally, now), None, "the limit restarts");
+    }
+}

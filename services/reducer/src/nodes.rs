@@ -1,0 +1,272 @@
+//! The state of nodes and Python processes, derived from their events. Part of the tally, and pure like it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use protocol::{ErrorReport, ResultEvent, Waiting};
+
+/// Waits that are kept; further ones would add no information.
+const WAITING_MAX: usize = 16;
+
+/// The nodes and processes that work on a job.
+#[derive(Clone, Debug, Default)]
+pub struct Nodes {
+    /// Running processes, and whether `init()` has returned.
+    up: HashMap<(String, String), bool>,
+    ready: usize,
+    /// Every node that has worked on the job.
+    nodes: HashMap<String, Node>,
+    /// Maximum number of concurrent processes on one node.
+    processes_per_node_seen: u32,
+    /// Failures of `init()` since its last success.
+    init_failures: u64,
+    init_error: Option<ErrorReport>,
+    stopped: BTreeMap<String, String>,
+    /// Oldest first.
+    waiting: Vec<Waiting>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Node {
+    /// Running processes.
+    up: u32,
+    /// It had no work left.
+    left: bool,
+}
+
+impl Nodes {
+    pub(crate) fn apply(&mut self, event: &ResultEvent) {
+        match event {
+            ResultEvent::ProcessStarted { node, process, .. } => {
+                self.started(node, process);
+                self.no_longer_waiting(node, "");
+            }
+            ResultEvent::ProcessReady { node, process, .. } => {
+                self.started(node, process);
+                self.init_failures = 0;
+                self.init_error = None;
+                if let Some(ready) = self.up.get_mut(&(node.clone(), process.clone())) {
+                    self.ready += usize::from(!*ready);
+                    *ready = true;
+                }
+                self.no_longer_waiting(node, process);
+            }
+            ResultEvent::InitFailed { node, process, error } => {
+                self.init_failures += 1;
+                self.init_error = Some((**error).clone());
+                self.no_longer_waiting(node, process);
+            }
+            ResultEvent::ProcessEnded { node, process, .. } => {
+                self.ended(&(node.clone(), process.clone()));
+                self.no_longer_waiting(node, process);
+            }
+            ResultEvent::NodeStopped { node, cause } => {
+                let processes: Vec<_> = self.up.keys().filter(|(on, _)| on == node).cloned().collect();
+                processes.iter().for_each(|process| self.ended(process));
+                self.waiting.retain(|waiting| waiting.node != *node);
+                self.nodes.entry(node.clone()).or_default().left = cause.is_none();
+                match cause {
+                    Some(cause) => drop(self.stopped.insert(node.clone(), cause.clone())),
+                    None => drop(self.stopped.remove(node)),
+                }
+            }
+            ResultEvent::Waiting(waiting) => {
+                self.no_longer_waiting(&waiting.node, &waiting.process);
+                if self.waiting.len() == WAITING_MAX {
+                    self.waiting.remove(0);
+                }
+                self.waiting.push((**waiting).clone());
+            }
+            ResultEvent::Job { .. }
+            | ResultEvent::Attempt(_)
+            | ResultEvent::Planned(_)
+            | ResultEvent::PlanFailed { .. }
+            | ResultEvent::Reopened { .. }
+            | ResultEvent::Ended { .. }
+            | ResultEvent::RowsLost { .. }
+            | ResultEvent::CutShort
+            | ResultEvent::Duplicates { .. } => {}
+        }
+    }
+
+    pub(crate) fn attempt_ended(&mut self, node: &str, process: &str) {
+        if !self.waiting.is_empty() {
+            self.waiting.retain(|waiting| waiting.node != node || ![process, ""].contains(&&*waiting.process));
+        }
+    }
+
+    fn started(&mut self, node: &str, process: &str) {
+        self.stopped.remove(node);
+        if self.up.contains_key(&(node.to_owned(), process.to_owned())) {
+            return;
+        }
+        self.up.insert((node.to_owned(), process.to_owned()), false);
+        let node = self.nodes.entry(node.to_owned()).or_default();
+        node.left = false;
+        node.up += 1;
+        self.processes_per_node_seen = self.processes_per_node_seen.max(node.up);
+    }
+
+    fn ended(&mut self, process: &(String, String)) {
+        if let Some(ready) = self.up.remove(process) {
+            self.ready -= usize::from(ready);
+            if let Some(node) = self.nodes.get_mut(&process.0) {
+                node.up -= 1;
+            }
+        }
+    }
+
+    fn no_longer_waiting(&mut self, node: &str, process: &str) {
+        self.waiting.retain(|waiting| waiting.process != process || waiting.node != node);
+    }
+
+    /// Returns the number of running processes.
+    pub fn processes_up(&self) -> usize {
+        self.up.len()
+    }
+
+    /// Returns the number of running processes whose `init()` has returned.
+    pub fn processes_ready(&self) -> usize {
+        self.ready
+    }
+
+    /// Returns the number of nodes that have worked on the job.
+    pub fn nodes_seen(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Returns the number of nodes that have not left, including those that gave up.
+    pub fn nodes_present(&self) -> usize {
+        self.nodes.values().filter(|node| !node.left).count()
+    }
+
+    /// Returns the maximum number of concurrent processes on one node.
+    pub fn processes_per_node_seen(&self) -> u32 {
+        self.processes_per_node_seen
+    }
+
+    /// Returns the number of failures of `init()` since its last success.
+    pub fn init_failures(&self) -> u64 {
+        self.init_failures
+    }
+
+    /// Returns the latest of these failures.
+    pub fn init_error(&self) -> Option<&ErrorReport> {
+        self.init_error.as_ref()
+    }
+
+    /// Returns the nodes that gave up, with their causes.
+    pub fn stopped(&self) -> &BTreeMap<String, String> {
+        &self.stopped
+    }
+
+    /// Returns the processes and nodes that take unusually long, latest first.
+    pub fn waiting(&self) -> impl Iterator<Item = &Waiting> {
+        self.waiting.iter().rev()
+    }
+
+    /// Whether processes are running or being replaced, and none has completed `init()`.
+    pub fn is_in_init(&self) -> bool {
+        self.ready == 0 && (!self.up.is_empty() || self.init_failures > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::SlotPhase;
+
+    use super::*;
+
+    fn started(process: &str) -> ResultEvent {
+        ResultEvent::ProcessStarted { node: "0".into(), process: process.into(), pid: 1 }
+    }
+
+    fn ready(process: &str) -> ResultEvent {
+        ResultEvent::ProcessReady { node: "0".into(), process: process.into(), init_seconds: 0.1 }
+    }
+
+    fn ended(process: &str) -> ResultEvent {
+        ResultEvent::ProcessEnded { node: "0".into(), process: process.into(), return_code: -9 }
+    }
+
+    fn init_failed(process: &str) -> ResultEvent {
+        ResultEvent::InitFailed { node: "0".into(), process: process.into(), error: Box::default() }
+    }
+
+    fn waiting(process: &str) -> ResultEvent {
+        ResultEvent::Waiting(Box::new(Waiting {
+            node: "0".into(),
+            process: process.into(),
+            mini_batch: Some(4),
+            phase: SlotPhase::Run,
+            seconds: 40,
+            since: 0,
+            detail: String::new(),
+            stack: String::new(),
+        }))
+    }
+
+    fn nodes_after(events: &[ResultEvent]) -> Nodes {
+        let mut nodes = Nodes::default();
+        events.iter().for_each(|event| nodes.apply(event));
+        nodes
+    }
+
+    #[test]
+    fn repeated_starts_and_ends_count_once() {
+        let events = [started("a"), started("b"), started("b"), ready("a"), ended("b"), ended("b"), started("c")];
+        let nodes = nodes_after(&events);
+        assert_eq!((nodes.processes_up(), nodes.processes_ready(), nodes.processes_per_node_seen()), (2, 1, 2));
+        assert!(!nodes.is_in_init());
+    }
+
+    #[test]
+    fn node_that_left_is_seen_but_not_present() {
+        let stopped = |node: &str, cause: Option<&str>| ResultEvent::NodeStopped {
+            node: node.into(),
+            cause: cause.map(str::to_owned),
+        };
+        let mut nodes = nodes_after(&[started("a"), stopped("0", None), stopped("1", Some("no Python"))]);
+        assert_eq!((nodes.nodes_seen(), nodes.nodes_present(), nodes.stopped().len()), (2, 1, 1));
+        nodes.apply(&started("a"));
+        assert_eq!((nodes.nodes_seen(), nodes.nodes_present()), (2, 2));
+    }
+
+    #[test]
+    fn successful_init_clears_the_failures_before_it() {
+        let mut nodes = nodes_after(&[started("a"), init_failed("a"), ended("a")]);
+        assert_eq!(nodes.init_failures(), 1);
+        assert!(nodes.is_in_init(), "it is being replaced");
+        nodes.apply(&started("b"));
+        nodes.apply(&ready("b"));
+        assert_eq!(nodes.init_failures(), 0);
+    }
+
+    #[test]
+    fn stopped_node_that_returns_is_not_stopped() {
+        let stopped = ResultEvent::NodeStopped { node: "0".into(), cause: Some("init() keeps failing".into()) };
+        let mut nodes = nodes_after(&[started("a"), waiting("a"), stopped]);
+        assert_eq!((nodes.stopped().len(), nodes.processes_up(), nodes.waiting().count()), (1, 0, 0));
+        nodes.apply(&started("b"));
+        assert!(nodes.stopped().is_empty());
+    }
+
+    #[test]
+    fn wait_of_a_node_ends_with_its_next_event() {
+        let mut nodes = nodes_after(&[waiting("")]);
+        nodes.apply(&started("a"));
+        assert_eq!(nodes.waiting().count(), 0);
+        nodes.apply(&waiting(""));
+        nodes.attempt_ended("1", "a");
+        assert_eq!(nodes.waiting().count(), 1, "another node's attempt");
+        nodes.attempt_ended("0", "b");
+        assert_eq!(nodes.waiting().count(), 0);
+    }
+
+    #[test]
+    fn wait_of_a_process_ends_with_its_attempt() {
+        let mut nodes = nodes_after(&[waiting("a"), waiting("b"), waiting("a")]);
+        assert_eq!(nodes.waiting().map(|waiting| &*waiting.process).collect::<Vec<_>>(), ["a", "b"]);
+        nodes.attempt_ended("0", "a");
+        assert_eq!(nodes.waiting().count(), 1);
+    }
+}

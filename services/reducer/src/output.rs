@@ -1,0 +1,275 @@
+//! The final file: one ordered pass over the ledger and the parts, by mini-batch.
+//!
+//! It appears whole or not at all: in a folder by renaming a complete temporary file, in a store by completing an
+//! upload. Order and bytes depend only on the plan and the results, never on the speed of processes. If several
+//! reducers write the file, any of them may therefore be the last.
+
+mod header;
+mod local;
+mod object;
+mod parquet;
+mod source;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::{mem, thread};
+
+use anyhow::Context;
+use protocol::{Output, OutputFormat};
+use storage::{Destination, JobStore};
+use tokio::runtime::Handle;
+
+use crate::CrashPoint;
+use crate::ledger::{Index, RowsAt};
+use crate::words::counted;
+use local::LocalFile;
+use object::Object;
+use source::Source;
+
+/// Rows from the ledger that are written at once, while the next are read.
+const PIECE_BYTES: usize = 1 << 20;
+/// Includes room for the rows that complete a piece.
+const PIECE_CAPACITY: usize = PIECE_BYTES + PIECE_BYTES / 8;
+/// Pieces that may wait to be written.
+const PIECES_AHEAD_MAX: usize = 2;
+/// Mini-batches named in warnings about different columns.
+const COLUMN_WARNINGS_MAX: usize = 10;
+
+/// Everything from which the final file is made. For a thread that may block.
+pub(crate) struct Assembly<'a> {
+    pub store: &'a JobStore,
+    pub index: &'a Index,
+    pub output: &'a Output,
+    pub job_id: &'a str,
+    pub writer: &'a str,
+    pub runtime: Handle,
+    pub crash: &'a dyn Fn(CrashPoint),
+    /// Called between mini-batches: whether this reducer abandons the file.
+    pub is_abandoned: &'a dyn Fn() -> bool,
+}
+
+/// The complete final file.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// Its path or URL.
+    pub path: PathBuf,
+    /// Warnings for the user, one line each.
+    pub warnings: Vec<String>,
+}
+
+/// This reducer abandons the file.
+#[derive(Debug, thiserror::Error)]
+#[error("another reducer will write the final file")]
+struct Abandoned;
+
+/// The next piece of the final file.
+enum Piece {
+    /// Rows of some mini-batches.
+    Rows(Vec<u8>),
+    /// A part with all rows of one mini-batch, by its position among the parts.
+    Part { mini_batch: u64, part: u32 },
+}
+
+/// The destination of the bytes.
+enum Sink {
+    File(LocalFile),
+    Object(Box<Object>),
+}
+
+impl Assembly<'_> {
+    /// Writes the final file. Returns `None` if it was abandoned and removed. `{:#}` prints an error in one line.
+    pub fn write(&self) -> anyhow::Result<Option<Written>> {
+        let (path, mut sink) = self.open()?;
+        let written = self.write_rows(&mut sink).and_then(|()| {
+            (self.crash)(CrashPoint::BeforeRename);
+            sink.finish()
+        });
+        match written {
+            Err(error) if error.is::<Abandoned>() => {
+                sink.abort();
+                Ok(None)
+            }
+            Err(error) if !sink.is_superseded() => {
+                sink.abort();
+                Err(error.context(format!("write {}", path.display())))
+            }
+            _ => {
+                (self.crash)(CrashPoint::AfterRename);
+                Ok(Some(Written { path, warnings: self.warnings() }))
+            }
+        }
+    }
+
+    fn open(&self) -> anyhow::Result<(PathBuf, Sink)> {
+        match Destination::of(&self.output.folder, &self.output.file_name)? {
+            Destination::Folder(folder) => {
+                let file = LocalFile::create(&folder, &self.output.file_name, self.job_id, self.writer)?;
+                Ok((folder.join(&self.output.file_name), Sink::File(file)))
+            }
+            Destination::Url(url) => {
+                let upload = self.runtime.block_on(self.store.stores().upload(&url, self.bytes_expected()))?;
+                let object = Object::new(upload, self.store.clone(), url.clone(), self.runtime.clone());
+                Ok((url.into(), Sink::Object(Box::new(object))))
+            }
+        }
+    }
+
+    fn bytes_expected(&self) -> u64 {
+        let bytes = |place| match place {
+            RowsAt::None => 0,
+            RowsAt::Inline { length, .. } => u64::from(length),
+            RowsAt::Part(position) => self.index.part(position).bytes,
+        };
+        self.index.rows().map(|(_, place)| bytes(place)).sum()
+    }
+
+    fn write_rows(&self, sink: &mut Sink) -> anyhow::Result<()> {
+        let mut source = Source::new(self.store, self.index, self.runtime.clone());
+        if self.output.format == OutputFormat::Parquet {
+            let between = |position| self.between(position);
+            return parquet::write(sink, self.index, &mut source, &between);
+        }
+        if self.has_header()
+            && let Some((_, columns)) = self.index.column_lists().next()
+        {
+            sink.write_all(header::line(self.output, columns).as_bytes()).context("write the header")?;
+        }
+        let parts = Source::new(self.store, self.index, self.runtime.clone());
+        thread::scope(|scope| {
+            let (sender, pieces) = mpsc::sync_channel(PIECES_AHEAD_MAX);
+            let index = self.index;
+            scope.spawn(move || {
+                if let Err(error) = gather(index, &mut source, |piece| sender.send(Ok(piece)).is_ok()) {
+                    let _ = sender.send(Err(error));
+                }
+            });
+            for (position, piece) in pieces.iter().enumerate() {
+                match piece? {
+                    Piece::Rows(rows) => sink.write_all(&rows).context("write rows")?,
+                    Piece::Part { mini_batch, part } => {
+                        parts.copy_part(part, sink).with_context(|| rows_of(mini_batch))?;
+                    }
+                }
+                self.between(position)?;
+            }
+            sink.flush().context("write the last rows")
+        })
+    }
+
+    /// Called after each piece of rows.
+    fn between(&self, position: usize) -> anyhow::Result<()> {
+        if position == 0 {
+            (self.crash)(CrashPoint::DuringOutput);
+        }
+        match (self.is_abandoned)() {
+            true => Err(Abandoned.into()),
+            false => Ok(()),
+        }
+    }
+
+    fn has_header(&self) -> bool {
+        match self.output.format {
+            OutputFormat::Csv => true,
+            OutputFormat::Text => self.output.header,
+            OutputFormat::Jsonl | OutputFormat::Parquet => false,
+        }
+    }
+
+    /// Returns warnings about rows that do not match the header, which is that of the first mini-batch.
+    fn warnings(&self) -> Vec<String> {
+        if !self.has_header() || self.index.column_lists_distinct() < 2 {
+            return vec![];
+        }
+        let mut lists = self.index.column_lists();
+        let Some((first, columns)) = lists.next() else { return vec![] };
+        let mut differing = lists.filter(|(_, other)| *other != columns);
+        let mut warnings: Vec<_> = differing
+            .by_ref()
+            .take(COLUMN_WARNINGS_MAX)
+            .map(|(mini_batch, other)| {
+                format!(
+                    "mini-batch {mini_batch} returned the columns {other:?}, but the header has those of mini-batch \
+                     {first}: {columns:?}"
+                )
+            })
+            .collect();
+        let more = differing.count();
+        if more > 0 {
+            warnings.push(format!(
+                "{} returned columns that differ from the header",
+                counted(more as u64, "more mini-batch")
+            ));
+        }
+        warnings
+    }
+}
+
+/// Reads rows in the order of the file, until `take` returns `false`.
+fn gather(index: &Index, source: &mut Source<'_>, take: impl Fn(Piece) -> bool) -> anyhow::Result<()> {
+    let mut rows = Vec::with_capacity(PIECE_CAPACITY);
+    for (mini_batch, place) in index.rows() {
+        if let RowsAt::Inline { .. } = place {
+            source.append_inline(place, &mut rows).with_context(|| rows_of(mini_batch))?;
+        }
+        let is_part = matches!(place, RowsAt::Part(_));
+        if rows.len() >= PIECE_BYTES || is_part && !rows.is_empty() {
+            let full = mem::replace(&mut rows, Vec::with_capacity(PIECE_CAPACITY));
+            if !take(Piece::Rows(full)) {
+                return Ok(());
+            }
+        }
+        if let RowsAt::Part(part) = place
+            && !take(Piece::Part { mini_batch, part })
+        {
+            return Ok(());
+        }
+    }
+    if !rows.is_empty() {
+        take(Piece::Rows(rows));
+    }
+    Ok(())
+}
+
+fn rows_of(mini_batch: u64) -> String {
+    format!("rows of mini-batch {mini_batch}")
+}
+
+impl Sink {
+    fn finish(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::File(file) => file.finish(),
+            Self::Object(object) => object.finish(),
+        }
+    }
+
+    fn is_superseded(&self) -> bool {
+        matches!(self, Self::Object(object) if object.is_superseded())
+    }
+
+    fn abort(self) {
+        match self {
+            Self::File(file) => file.abort(),
+            Self::Object(object) => object.abort(),
+        }
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.write(bytes),
+            Self::Object(object) => object.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.flush(),
+            Self::Object(object) => object.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

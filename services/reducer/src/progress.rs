@@ -1,0 +1,87 @@
+//! The progress of the job, for a progress bar and for `progress.json`.
+
+use std::collections::{HashMap, HashSet};
+
+use protocol::{Progress, Waiting, milliseconds_since_epoch};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::Reducer;
+use crate::nodes::Nodes;
+
+/// Maximum number of remembered waits. [`Nodes`] knows 16 of them.
+const WAITS_MAX: usize = 64;
+
+/// Time of the last report of each wait.
+#[derive(Debug, Default)]
+pub(crate) struct Waits(HashMap<(String, String), Instant>);
+
+impl Waits {
+    /// Records the time of a new report.
+    pub fn note(&mut self, waiting: &Waiting, nodes: &Nodes) {
+        if self.0.len() >= WAITS_MAX {
+            let now: HashSet<_> = nodes.waiting().map(|waiting| (&*waiting.node, &*waiting.process)).collect();
+            self.0.retain(|(node, process), _| now.contains(&(&**node, &**process)));
+        }
+        self.0.insert((waiting.node.clone(), waiting.process.clone()), Instant::now());
+    }
+
+    /// Returns the wait with the time since its report added.
+    fn until_now(&self, waiting: &Waiting) -> Waiting {
+        let noted = self.0.get(&(waiting.node.clone(), waiting.process.clone()));
+        let more = noted.map_or(0, |noted| noted.elapsed().as_secs());
+        Waiting { seconds: waiting.seconds + more, ..waiting.clone() }
+    }
+}
+
+impl Reducer {
+    /// Returns the progress of a job before its first event.
+    pub fn no_progress() -> Progress {
+        let now = milliseconds_since_epoch();
+        Progress {
+            at: now,
+            started_at: now,
+            planned: false,
+            mini_batches: Default::default(),
+            items: Default::default(),
+            retries: 0,
+            retrying: 0,
+            processes: 0,
+            nodes: 0,
+            silent_since: None,
+            step: None,
+            trouble: None,
+            waiting: vec![],
+        }
+    }
+
+    /// Returns the progress for a progress bar; it changes with every commit.
+    pub fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
+    }
+
+    pub(crate) fn show_progress(&self) {
+        let nodes = self.tally.nodes();
+        self.progress.send_modify(|progress| {
+            progress.at = milliseconds_since_epoch();
+            self.tally.write_counts(progress);
+            progress.silent_since = self.workers_silent_since();
+            progress.processes = nodes.processes_up() as u64;
+            progress.nodes = self.nodes_heard();
+            progress.waiting = nodes.waiting().map(|waiting| self.waits.until_now(waiting)).collect();
+        });
+    }
+
+    pub(crate) async fn write_progress(&mut self) {
+        if !self.is_progress_due() {
+            return;
+        }
+        let progress = self.progress.borrow().clone();
+        match self.store.put_progress(&progress).await {
+            Ok(()) => self.progress_written = Some((progress, Instant::now())),
+            Err(error) => {
+                tracing::warn!(error = %format!("{error:#}"), "cannot write the progress; the job continues without it")
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Receives and reads messages ahead of the commits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use backon::{BackoffBuilder, ExponentialBuilder};
+use queue::{Delivery, Queue, Receive};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::batch::{Batch, Unreadable};
+use crate::believed::rejected;
+
+/// Pauses between calls to an unavailable queue.
+const RETRY: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_millis(100))
+    .with_max_delay(Duration::from_secs(10))
+    .without_max_times();
+/// The first pause between receives is shorter by this factor, so that a job soon shows its first progress.
+const FIRST_PAUSE_PART: u32 = 16;
+
+/// A delivery and its records.
+pub(crate) struct Received {
+    pub delivery: Delivery,
+    pub records: Batch,
+    /// Number of records that end a mini-batch.
+    pub ended: u64,
+    /// Unreadable and rejected parts of the message.
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// Deliveries that another thread is reading.
+pub(crate) type Reading = JoinHandle<Vec<Received>>;
+
+/// Waits for the reading thread.
+pub(crate) async fn received(reading: Reading) -> anyhow::Result<Vec<Received>> {
+    reading.await.context("read results")
+}
+
+impl Received {
+    /// Reads a delivery.
+    pub fn read(delivery: Delivery) -> Self {
+        let mut records = Batch::default();
+        let mut unreadable = Vec::from_iter(records.add(&delivery.body));
+        unreadable.extend(records.take_rejected(rejected));
+        let ended = records.events().filter(|event| event.is_final()).count() as u64;
+        Self { delivery, records, ended, unreadable }
+    }
+}
+
+/// Receives until the channel is closed, with a pause after every call that returned fewer messages than requested.
+/// Calls an unavailable queue again after growing pauses.
+pub(crate) async fn receive_all(
+    results: Arc<dyn Queue>,
+    request: Receive,
+    pause_between: Duration,
+    sender: mpsc::Sender<anyhow::Result<Reading>>,
+) {
+    let mut pauses = RETRY.build();
+    let mut gathering = pause_between / FIRST_PAUSE_PART;
+    loop {
+        let (received, is_full) = match results.receive(request).await {
+            Ok(deliveries) if deliveries.is_empty() => continue,
+            Ok(deliveries) => {
+                pauses = RETRY.build();
+                let is_full = deliveries.len() >= request.messages_max;
+                let read = async { deliveries.into_iter().map(Received::read).collect() };
+                (Ok(tokio::spawn(read)), is_full)
+            }
+            Err(error @ queue::Error::Unavailable { .. }) => {
+                let pause = pauses.next().expect("the number of retries has no limit");
+                tracing::warn!(error = %format!("{error:#}"), pause.seconds = pause.as_secs_f64(), "cannot receive results, trying again");
+                sleep(pause).await;
+                continue;
+            }
+            Err(error) => (Err(anyhow::Error::from(error).context("receive results")), false),
+        };
+        let is_last = received.is_err();
+        if sender.send(received).await.is_err() || is_last {
+            return;
+        }
+        if !is_full && !pause_between.is_zero() {
+            sleep(gathering).await;
+            gathering = (gathering * 2).min(pause_between);
+        }
+    }
+}

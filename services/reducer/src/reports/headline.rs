@@ -1,0 +1,93 @@
+//! The line about the failures of a completed job, the same in every report.
+
+use protocol::{ErrorThresholds, FailureCause};
+
+use crate::words::{clause, counted};
+use crate::{Failures, Tally};
+
+/// Keys that make such a job fail.
+const KEYS: &str = "`error_threshold: 0` (items), `allowed_failed_count: 0` (mini-batches) or `fail_fast: N` (equal \
+                    failures) fails such a job";
+
+/// Returns the number of failures, their cause, and the keys that would have failed the job. `None` without failures.
+pub(crate) fn headline(tally: &Tally, thresholds: &ErrorThresholds) -> Option<String> {
+    let (mini_batches, items) = (tally.mini_batches(), tally.items());
+    let failed = match (mini_batches.failed, items.failed) {
+        (0, 0) => return None,
+        (0, failed) => format!("{failed} of {} failed", counted(items.total, "item")),
+        (failed, _) => format!("{failed} of {} failed", counted(mini_batches.total, "mini-batch")),
+    };
+    let causes = tally.failures().causes();
+    let why = match mini_batches.failed {
+        0 => "run() returned fewer results than it received items".to_owned(),
+        _ => why(&causes, tally.failures()),
+    };
+    let see = match causes.first() {
+        Some(_) if mini_batches.failed > 0 => "; see logs/job_error.txt",
+        _ => "; see logs/sys/job_report/processed_mini-batches.csv",
+    };
+    let allowed = if is_limited(thresholds) { "this is within the limits of the job" } else { KEYS };
+    Some(format!("completed with failures: {failed} ({why}){see}; {allowed}"))
+}
+
+fn why(causes: &[FailureCause], failures: &Failures) -> String {
+    let Some(first) = causes.first() else { return "for an unknown cause".to_owned() };
+    match failures.groups().len() {
+        1 => clause(&first.error).to_owned(),
+        kinds => format!("{} and {}", clause(&first.error), counted(kinds as u64 - 1, "other cause")),
+    }
+}
+
+fn is_limited(thresholds: &ErrorThresholds) -> bool {
+    thresholds.error_threshold >= 0
+        || thresholds.allowed_failed_count >= 0
+        || thresholds.allowed_failed_percent < 100.0
+        || thresholds.fail_fast > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{Planned, ResultEvent};
+
+    use super::*;
+    use crate::fixtures::{failed, succeeded};
+
+    const OFF: ErrorThresholds =
+        ErrorThresholds { error_threshold: -1, allowed_failed_count: -1, allowed_failed_percent: 100.0, fail_fast: 0 };
+
+    fn tally(attempts: impl IntoIterator<Item = protocol::Attempt>, mini_batches: u64) -> Tally {
+        let mut tally = Tally::default();
+        tally.apply(&ResultEvent::Planned(Planned { mini_batches, items: None }));
+        for attempt in attempts {
+            tally.apply(&ResultEvent::Attempt(Box::new(attempt)));
+        }
+        tally
+    }
+
+    #[test]
+    fn partial_failure_names_count_cause_and_keys() {
+        let one = tally([failed(0, 1, true, 1), succeeded(1, 1, 1, 1)], 7);
+        let expected = format!(
+            "completed with failures: 1 of 7 mini-batches failed (ValueError: bad value); see logs/job_error.txt; {KEYS}"
+        );
+        assert_eq!(headline(&one, &OFF), Some(expected));
+        let mut other = failed(1, 1, true, 1);
+        other.error.as_mut().expect("failed").message = "worse.".into();
+        let two = tally([failed(0, 1, true, 1), other, succeeded(2, 1, 1, 1)], 3);
+        let limited = ErrorThresholds { error_threshold: 10, ..OFF };
+        let expected = "completed with failures: 2 of 3 mini-batches failed (ValueError: bad value and 1 other cause); see \
+                        logs/job_error.txt; this is within the limits of the job";
+        assert_eq!(headline(&two, &limited).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn missing_results_are_a_partial_failure() {
+        let short = tally([succeeded(0, 1, 10, 9)], 1);
+        let text = headline(&short, &OFF).expect("one item failed");
+        assert!(
+            text.starts_with("completed with failures: 1 of 10 items failed (run() returned fewer results"),
+            "{text}"
+        );
+        assert_eq!(headline(&tally([succeeded(0, 1, 1, 1)], 1), &OFF), None);
+    }
+}

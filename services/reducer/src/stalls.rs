@@ -1,0 +1,272 @@
+//! Decides when a job without progress fails: no process starts, `init()` keeps failing, or no mini-batch ends. Pure:
+//! nodes and durations in, a cause out.
+
+use std::time::Duration;
+
+use protocol::Waiting;
+
+use crate::Tally;
+use crate::failures::{error_sentence, one_line};
+use crate::nodes::Nodes;
+use crate::thresholds::Limits;
+use crate::words::counted;
+
+/// Durations to compare with limits.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Elapsed {
+    /// Time since the start or the last resumption of the job.
+    pub since_start: Duration,
+    /// Time since a mini-batch was created, the first process started, or an attempt ended; `None` before the first
+    /// mini-batch.
+    pub since_progress: Option<Duration>,
+    /// Time since the start of processes of which none has completed `init()`; `None` if one has, or none was started.
+    pub in_init: Option<Duration>,
+}
+
+/// Returns why no process will ever be ready: `init()` failed too often or takes too long, or all nodes stopped.
+pub fn init_failure(nodes: &Nodes, limits: &Limits, elapsed: &Elapsed) -> Option<String> {
+    let nodes_needed = limits.peers.nodes_needed(limits.node_count, nodes);
+    if nodes.stopped().len() as u64 >= nodes_needed {
+        let (node, cause) = nodes.stopped().first_key_value()?;
+        let others = match nodes.stopped().len() {
+            1 => String::new(),
+            nodes => format!(" (all {nodes} nodes stopped)"),
+        };
+        return Some(format!("Node {node} stopped: {}{others}", one_line(cause)));
+    }
+    let failures_max = 2 * nodes_needed * processes_per_node(nodes, limits);
+    if nodes.processes_ready() == 0
+        && elapsed.since_start > limits.init_failure_age
+        && nodes.init_failures() >= failures_max
+    {
+        let error = nodes.init_error().map_or_else(|| ".".to_owned(), |error| format!(": {}", error_sentence(error)));
+        let times = counted(nodes.init_failures(), "time");
+        return Some(format!("init() failed {times} and succeeded in no process{error}"));
+    }
+    let in_init_max = 3 * limits.run_invocation_timeout + Duration::from_secs(30);
+    if elapsed.in_init.is_some_and(|in_init| in_init > in_init_max) {
+        return Some(format!(
+            "No process finished init() within {} seconds (3 * run_invocation_timeout + 30).{}",
+            in_init_max.as_secs(),
+            waits_for(nodes)
+        ));
+    }
+    None
+}
+
+fn processes_per_node(nodes: &Nodes, limits: &Limits) -> u64 {
+    u64::from(limits.process_count_per_node.unwrap_or(nodes.processes_per_node_seen()).max(1))
+}
+
+/// Returns why a job without progress fails.
+pub fn stalled(tally: &Tally, limits: &Limits, elapsed: &Elapsed) -> Option<String> {
+    match elapsed.since_progress {
+        None if elapsed.since_start > limits.first_task_creation_timeout => {
+            let seconds = counted(limits.first_task_creation_timeout.as_secs(), "second");
+            Some(format!("Unable to create any task within {seconds}."))
+        }
+        // The first process has its own limit. On a target, workers may start at any time.
+        Some(_) if limits.peers.is_deserted(tally.nodes()) => {
+            let longest = limits.peers.first_process_max().filter(|longest| elapsed.since_start > *longest)?;
+            Some(format!("No Python process started within {} seconds.", longest.as_secs()))
+        }
+        Some(since) if since > limits.progress_update_timeout => {
+            let seconds = counted(limits.progress_update_timeout.as_secs(), "second");
+            Some(format!("No progress update in {seconds}.{}", waits_for(tally.nodes())))
+        }
+        _ => None,
+    }
+}
+
+/// Returns one sentence about the process or node that the job waits for.
+fn waits_for(nodes: &Nodes) -> String {
+    match nodes.waiting().next() {
+        Some(waiting) => format!(" Waiting for {}.", describe(waiting)),
+        None if nodes.processes_up() == 0 => " No Python process is running; see logs/sys/node.".to_owned(),
+        None if nodes.processes_up() == 1 => " 1 Python process is running; see logs/sys/node.".to_owned(),
+        None => format!(" {} Python processes are running; see logs/sys/node.", nodes.processes_up()),
+    }
+}
+
+/// Returns mini-batch, node, process, phase, duration and current Python line of a wait.
+pub(crate) fn describe(waiting: &Waiting) -> String {
+    let mini_batch = waiting.mini_batch.map_or_else(String::new, |id| format!("mini-batch {id} on "));
+    let place = innermost_frame(&waiting.stack).map_or_else(String::new, |frame| format!(", at {frame}"));
+    format!(
+        "{mini_batch}node {}, {}, in {} for {}{place}",
+        waiting.node,
+        waiting.process,
+        waiting.phase.word(),
+        counted(waiting.seconds, "second")
+    )
+}
+
+/// Returns the current frame of a Python stack: the first line that names a file in a dump of `faulthandler` ("most
+/// recent call first"), or the last such line in a traceback.
+fn innermost_frame(stack: &str) -> Option<String> {
+    let mut frames = stack.lines().map(str::trim).filter(|line| line.starts_with("File "));
+    let frame = if stack.contains("most recent call first") { frames.next() } else { frames.next_back() };
+    frame.map(|frame| one_line(frame.trim_start_matches("File ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{ErrorReport, ResultEvent, SlotPhase};
+
+    use super::*;
+    use crate::Options;
+    use crate::fixtures::spec;
+
+    fn limits(node_count: Option<u32>, options: &Options) -> Limits {
+        let mut spec = spec(std::path::Path::new("/out"));
+        spec.node_count = node_count;
+        Limits::new(&spec, options)
+    }
+
+    fn alone(node_count: u32) -> Limits {
+        limits(Some(node_count), &Options::default())
+    }
+
+    fn many(node_count: Option<u32>) -> Limits {
+        limits(node_count, &Options::shared())
+    }
+
+    fn on_node(node: &str, stopped: Option<Option<&str>>) -> ResultEvent {
+        match stopped {
+            None => ResultEvent::ProcessStarted { node: node.into(), process: "process000".into(), pid: 1 },
+            Some(cause) => ResultEvent::NodeStopped { node: node.into(), cause: cause.map(str::to_owned) },
+        }
+    }
+
+    #[test]
+    fn job_with_peers_fails_once_every_node_has_stopped() {
+        let mut tally = Tally::default();
+        for node in ["a", "b"] {
+            tally.apply(&on_node(node, None));
+        }
+        tally.apply(&on_node("a", Some(Some("init() failed"))));
+        for count in [None, Some(2), Some(10)] {
+            assert_eq!(init_failure(tally.nodes(), &many(count), &Elapsed::default()), None, "b still works");
+        }
+        tally.apply(&on_node("b", Some(None)));
+        for count in [None, Some(1), Some(10)] {
+            let cause = init_failure(tally.nodes(), &many(count), &Elapsed::default());
+            assert_eq!(cause.as_deref(), Some("Node a stopped: init() failed"), "b has left");
+        }
+    }
+
+    #[test]
+    fn job_with_peers_waits_for_workers_without_limit() {
+        let limits = many(None);
+        let days = Duration::from_secs(3 * 86_400);
+        let elapsed = Elapsed { since_start: days, since_progress: Some(days), in_init: None };
+        let mut tally = Tally::default();
+        assert_eq!(stalled(&tally, &limits, &elapsed), None, "no worker has started");
+        tally.apply(&on_node("a", None));
+        assert!(stalled(&tally, &limits, &elapsed).expect("stalled").contains("No progress update"));
+        tally.apply(&on_node("a", Some(None)));
+        assert_eq!(stalled(&tally, &limits, &elapsed), None, "all workers have left");
+    }
+
+    fn init_failed() -> ResultEvent {
+        let error = ErrorReport {
+            category: "ImportError".into(),
+            message: "no module named x".into(),
+            traceback: String::new(),
+            log: "user/error/0/process000.txt".into(),
+            printed: String::new(),
+        };
+        ResultEvent::InitFailed { node: "0".into(), process: "process000".into(), error: error.into() }
+    }
+
+    #[test]
+    fn repeated_init_failures_fail_job_without_ready_process() {
+        let mut nodes = Nodes::default();
+        let old = Elapsed { since_start: Duration::from_secs(121), ..Elapsed::default() };
+        let young = Elapsed { since_start: Duration::from_secs(120), ..Elapsed::default() };
+        for _ in 0..4 {
+            nodes.apply(&init_failed());
+        }
+        assert_eq!(init_failure(&nodes, &alone(1), &young), None);
+        let cause = init_failure(&nodes, &alone(1), &old).expect("2 * 1 node * 2 processes");
+        assert!(cause.contains("ImportError: no module named x"), "{cause}");
+        assert_eq!(init_failure(&nodes, &alone(2), &old), None, "two nodes may fail eight times");
+        nodes.apply(&ResultEvent::ProcessReady { node: "1".into(), process: "process000".into(), init_seconds: 1.0 });
+        nodes.apply(&init_failed());
+        assert_eq!(init_failure(&nodes, &alone(1), &old), None);
+    }
+
+    #[test]
+    fn unknown_process_count_is_taken_from_started_processes() {
+        let mut limits = alone(1);
+        limits.process_count_per_node = None;
+        let mut nodes = Nodes::default();
+        for process in ["a", "b", "c"] {
+            nodes.apply(&ResultEvent::ProcessStarted { node: "0".into(), process: process.into(), pid: 1 });
+        }
+        let old = Elapsed { since_start: Duration::from_secs(121), ..Elapsed::default() };
+        for failures in 1..=6 {
+            nodes.apply(&init_failed());
+            assert_eq!(init_failure(&nodes, &limits, &old).is_some(), failures == 6, "{failures}");
+        }
+    }
+
+    #[test]
+    fn lone_job_fails_once_all_its_nodes_have_stopped() {
+        let mut nodes = Nodes::default();
+        let stop =
+            |node: &str| ResultEvent::NodeStopped { node: node.into(), cause: Some("init() keeps failing".into()) };
+        nodes.apply(&stop("0"));
+        assert_eq!(init_failure(&nodes, &alone(2), &Elapsed::default()), None);
+        nodes.apply(&stop("1"));
+        let cause = init_failure(&nodes, &alone(2), &Elapsed::default()).expect("both stopped");
+        assert_eq!(cause, "Node 0 stopped: init() keeps failing (all 2 nodes stopped)");
+    }
+
+    #[test]
+    fn hanging_init_fails_the_job() {
+        let in_init = |seconds| Elapsed { in_init: Some(Duration::from_secs(seconds)), ..Elapsed::default() };
+        assert_eq!(init_failure(&Nodes::default(), &alone(1), &in_init(210)), None);
+        let cause = init_failure(&Nodes::default(), &alone(1), &in_init(211)).expect("longer than 3 * 60 + 30");
+        assert!(cause.starts_with("No process finished init() within 210 seconds"), "{cause}");
+    }
+
+    #[test]
+    fn stalled_job_names_the_process_it_waits_for() {
+        let mut tally = Tally::default();
+        let late = Elapsed { since_progress: Some(Duration::from_secs(271)), ..Elapsed::default() };
+        assert_eq!(stalled(&tally, &alone(1), &late), None, "no process has started");
+        let never = Elapsed { since_start: Duration::from_secs(3601), ..late };
+        let cause = "No Python process started within 3600 seconds.";
+        assert_eq!(stalled(&tally, &alone(1), &never).as_deref(), Some(cause));
+        tally.apply(&ResultEvent::ProcessStarted { node: "0".into(), process: "process001".into(), pid: 1 });
+        assert!(stalled(&tally, &alone(1), &late).expect("late").starts_with("No progress update in 270 seconds."));
+        tally.apply(&ResultEvent::Waiting(Box::new(Waiting {
+            node: "0".into(),
+            process: "process001".into(),
+            mini_batch: Some(7),
+            phase: SlotPhase::Run,
+            seconds: 260,
+            since: 0,
+            detail: String::new(),
+            stack:
+                "Thread 1 (most recent call first):\n  File \"a.py\", line 3 in wait\n  File \"b.py\", line 9 in run"
+                    .into(),
+        })));
+        assert_eq!(
+            stalled(&tally, &alone(1), &late).expect("late"),
+            "No progress update in 270 seconds. Waiting for mini-batch 7 on node 0, process001, in run() for \
+             260 seconds, at \"a.py\", line 3 in wait."
+        );
+    }
+
+    #[test]
+    fn first_task_has_its_own_limit() {
+        let at = |seconds| Elapsed { since_start: Duration::from_secs(seconds), ..Elapsed::default() };
+        assert_eq!(stalled(&Tally::default(), &alone(1), &at(600)), None);
+        assert_eq!(
+            stalled(&Tally::default(), &alone(1), &at(601)).as_deref(),
+            Some("Unable to create any task within 600 seconds.")
+        );
+    }
+}

@@ -1,0 +1,253 @@
+//! The tally is the same for any order of events and any duplicates.
+
+use proptest::prelude::*;
+use protocol::{ColumnType, WarningKind};
+
+use super::*;
+use crate::batch::Batch;
+use crate::fixtures::{attempt, failed, succeeded};
+
+fn fold(events: &[ResultEvent]) -> Tally {
+    let mut tally = Tally::default();
+    for event in events {
+        tally.apply(event);
+    }
+    tally
+}
+
+fn event(attempt: Attempt) -> ResultEvent {
+    ResultEvent::Attempt(Box::new(attempt))
+}
+
+#[test]
+fn entry_takes_20_bytes() {
+    assert_eq!(size_of::<Entry>(), 20);
+}
+
+#[test]
+fn warning_kinds_are_counted_and_quote_the_lowest_mini_batch() {
+    let warned = |mini_batch, column: &str, count, column_type| {
+        let kind = WarningKind {
+            column: Some(column.to_owned()),
+            problem: "not a truth value, read as missing".to_owned(),
+            count,
+            first: format!("line {mini_batch}"),
+            remedy: format!("set {column_type:?}"),
+            column_type: Some(column_type),
+        };
+        event(Attempt { warning_kinds: vec![kind], warnings_total: count, ..succeeded(mini_batch, 1, 1, 1) })
+    };
+    let tally = fold(&[
+        warned(2, "a", 5, ColumnType::Integer),
+        warned(3, "b", 1, ColumnType::Integer),
+        warned(1, "a", 2, ColumnType::Text),
+        warned(1, "a", 9, ColumnType::Text),
+        warned(4, "a", 1, ColumnType::Float),
+    ]);
+    let kinds = tally.warnings().kinds();
+    let shown: Vec<_> = kinds.iter().map(|kind| (kind.count, kind.first.as_str(), kind.remedy.as_str())).collect();
+    assert_eq!(shown, [(8, "line 1", "set Text"), (1, "line 3", "set Integer")]);
+    assert_eq!(tally.warnings().count(), 9, "an attempt that is announced twice warns once");
+}
+
+#[test]
+fn first_success_counts_and_later_attempts_change_nothing() {
+    let mut tally = Tally::default();
+    assert_eq!(tally.apply(&event(succeeded(0, 1, 10, 7))), Effect::Won);
+    assert_eq!(tally.apply(&event(succeeded(0, 2, 10, 10))), Effect::Nothing);
+    tally.apply(&event(failed(0, 2, true, 10)));
+    assert_eq!(tally.items(), Counts { total: 10, succeeded: 7, failed: 3 });
+    assert_eq!(tally.mini_batches(), Counts { total: 0, succeeded: 1, failed: 0 });
+}
+
+#[test]
+fn late_success_replaces_failure() {
+    let tally = fold(&[event(failed(3, 3, true, 10)), event(succeeded(3, 1, 10, 10))]);
+    assert_eq!(tally.state(3), MiniBatchState::Succeeded);
+    assert_eq!(tally.items(), Counts { total: 10, succeeded: 10, failed: 0 });
+    assert_eq!(tally.mini_batches().failed, 0);
+    assert_eq!(tally.failures().given_up_first().count(), 0);
+}
+
+#[test]
+fn failed_first_try_counts_as_failed_until_the_next_succeeds() {
+    let mut tally = fold(&[event(failed(0, 1, false, 10))]);
+    assert_eq!((tally.currently_failed(), tally.ended(), tally.retries()), (1, 0, 1));
+    assert_eq!(tally.items().failed, 0);
+    tally.apply(&event(succeeded(0, 2, 10, 10)));
+    assert_eq!((tally.currently_failed(), tally.ended(), tally.retries()), (0, 1, 1));
+}
+
+#[test]
+fn reopening_makes_failures_pending_and_keeps_successes() {
+    let mut tally = fold(&[
+        event(succeeded(0, 1, 2, 1)),
+        event(failed(1, 3, true, 5)),
+        event(failed(2, 1, false, 5)),
+        ResultEvent::Planned(Planned { mini_batches: 3, items: None }),
+    ]);
+    assert!(!tally.is_complete());
+    tally.apply(&ResultEvent::Reopened { at: 1 });
+    assert_eq!((tally.state(1), tally.tries_spent(1)), (MiniBatchState::Pending, 0));
+    assert_eq!((tally.state(2), tally.tries_spent(2)), (MiniBatchState::Pending, 0));
+    assert_eq!(tally.items(), Counts { total: 2, succeeded: 1, failed: 1 });
+    assert_eq!((tally.currently_failed(), tally.ended()), (0, 1));
+    tally.apply(&event(succeeded(1, 1, 5, 5)));
+    tally.apply(&event(failed(2, 3, true, 5)));
+    assert!(tally.is_complete());
+}
+
+#[test]
+fn tries_and_lost_deliveries_are_counted_separately() {
+    let mut lost = failed(0, 2, false, 1);
+    lost.deliveries_lost = 4;
+    let tally = fold(&[event(lost.clone()), event(lost)]);
+    assert_eq!((tally.tries_spent(0), tally.deliveries_lost(0)), (2, 4));
+    assert_eq!((tally.retries(), tally.deliveries_lost_total()), (2, 4));
+}
+
+#[test]
+fn memory_for_all_mini_batches_is_reserved_once() {
+    let planned = |mini_batches| ResultEvent::Planned(Planned { mini_batches, items: None });
+    let mut tally = fold(&[event(succeeded(2, 1, 1, 1)), planned(1000)]);
+    let room = tally.entries.capacity();
+    tally.apply(&event(succeeded(999, 1, 1, 1)));
+    assert_eq!((room, tally.entries.capacity()), (1000, 1000));
+
+    let mut tally = fold(&[planned(u64::MAX)]);
+    assert_eq!(tally.apply(&event(succeeded(5, 1, 1, 1))), Effect::Won);
+}
+
+#[test]
+fn mini_batch_outside_the_plan_is_ignored() {
+    let mut tally = fold(&[ResultEvent::Planned(Planned { mini_batches: 1, items: Some(1) })]);
+    assert_eq!(tally.apply(&event(succeeded(u64::MAX, 1, 1, 1))), Effect::Nothing);
+}
+
+/// Generates attempts like those of real jobs: all attempts of a mini-batch agree on its items, the successful ones on
+/// the number of successes, and the third try is final.
+fn attempts() -> impl Strategy<Value = Vec<ResultEvent>> {
+    let one = (0..12u64, 1..=3u32, prop::bool::weighted(0.4), 0..3u32).prop_map(|(mini_batch, number, good, lost)| {
+        let total = mini_batch % 4;
+        let status = if good { AttemptStatus::Succeeded } else { AttemptStatus::RunRaised };
+        let succeeded = if good { total / 2 } else { 0 };
+        let mut attempt = attempt(mini_batch, number, status, good || number == 3, total, succeeded);
+        attempt.deliveries_lost = lost;
+        event(attempt)
+    });
+    prop::collection::vec(one, 0..60)
+}
+
+type Standing = (Counts, Counts, u64, u64, u64, Vec<(MiniBatchState, u32, u32)>);
+
+fn standing(tally: &Tally) -> Standing {
+    (
+        tally.mini_batches(),
+        tally.items(),
+        tally.currently_failed(),
+        tally.retries(),
+        tally.deliveries_lost_total(),
+        (0..12).map(|id| (tally.state(id), tally.tries_spent(id), tally.deliveries_lost(id))).collect(),
+    )
+}
+
+proptest! {
+    #[test]
+    fn order_and_duplicates_do_not_matter(
+        (events, shuffled) in attempts().prop_flat_map(|events| {
+            let twice: Vec<_> = events.iter().chain(&events).cloned().collect();
+            (Just(events), Just(twice).prop_shuffle())
+        })
+    ) {
+        prop_assert_eq!(standing(&fold(&events)), standing(&fold(&shuffled)));
+    }
+
+    #[test]
+    fn known_event_changes_nothing(events in attempts()) {
+        let mut tally = Tally::default();
+        let mut filtered = Tally::default();
+        for event in events.iter().chain(&events) {
+            let (known, before) = (tally.is_known_event(event), standing(&tally));
+            let effect = tally.apply(event);
+            if known {
+                prop_assert_eq!((effect, standing(&tally)), (Effect::Nothing, before));
+            }
+            if !filtered.is_known_event(event) {
+                filtered.apply(event);
+            }
+        }
+        prop_assert_eq!(standing(&tally), standing(&filtered));
+        prop_assert!(events.iter().all(|event| tally.is_known_event(event)), "all have been delivered");
+    }
+
+    /// The compact form and the JSON form have the same effects.
+    #[test]
+    fn compact_success_counts_like_its_json_form(events in attempts()) {
+        let mut batch = Batch::default();
+        events.iter().for_each(|event| batch.add_event(event));
+        let mut read = Tally::default();
+        let mut effects = Vec::new();
+        batch.retain_in_segment(|record, _| {
+            let known = read.is_known(record.event);
+            effects.push((known, read.apply_record(record)));
+            true
+        });
+        let mut tally = Tally::default();
+        let expected: Vec<_> =
+            events.iter().map(|event| (tally.is_known_event(event), tally.apply(event))).collect();
+        prop_assert_eq!(effects, expected);
+        prop_assert_eq!(standing(&read), standing(&tally));
+    }
+
+    #[test]
+    fn items_and_mini_batches_are_conserved(events in attempts()) {
+        let tally = fold(&events);
+        let states: Vec<_> = (0..12).map(|id| tally.state(id)).collect();
+        let count = |wanted| states.iter().filter(|state| **state == wanted).count() as u64;
+        prop_assert_eq!(count(MiniBatchState::Succeeded), tally.mini_batches().succeeded);
+        prop_assert_eq!(count(MiniBatchState::Failed), tally.mini_batches().failed);
+        prop_assert_eq!(count(MiniBatchState::Retrying), tally.retrying());
+        let ended = (0..12u64).zip(&states);
+        let items: u64 = ended
+            .map(|(id, state)| match state {
+                MiniBatchState::Succeeded => id % 4,
+                MiniBatchState::Failed => (id % 4).max(1),
+                MiniBatchState::Pending | MiniBatchState::Retrying => 0,
+            })
+            .sum();
+        prop_assert_eq!(tally.items().succeeded + tally.items().failed, items);
+    }
+
+    #[test]
+    fn exactly_one_attempt_of_each_success_wins(events in attempts()) {
+        let mut tally = Tally::default();
+        let won = events.iter().filter(|event| tally.apply(event) == Effect::Won).count() as u64;
+        prop_assert_eq!(won, tally.mini_batches().succeeded);
+    }
+
+    #[test]
+    fn lost_success_can_succeed_again(events in attempts()) {
+        let mut tally = fold(&events);
+        let (before, won) = (standing(&tally), tally.mini_batches().succeeded);
+        let lost: Vec<u64> = (0..12).filter(|&id| tally.state(id) == MiniBatchState::Succeeded).collect();
+        tally.apply(&ResultEvent::RowsLost { mini_batches: (0..12).collect() });
+        prop_assert_eq!(tally.mini_batches().succeeded, 0);
+        prop_assert_eq!(tally.items().succeeded, 0);
+        prop_assert!(lost.iter().all(|&id| tally.state(id) == MiniBatchState::Pending));
+        let again = events.iter().filter(|event| tally.apply(event) == Effect::Won).count() as u64;
+        prop_assert_eq!((again, standing(&tally)), (won, before));
+    }
+
+    #[test]
+    fn reopening_leaves_only_successes(events in attempts()) {
+        let mut tally = fold(&events);
+        let succeeded = tally.mini_batches().succeeded;
+        let items = tally.items().succeeded;
+        tally.apply(&ResultEvent::Reopened { at: 0 });
+        prop_assert_eq!(tally.mini_batches(), Counts { total: 0, succeeded, failed: 0 });
+        prop_assert_eq!(tally.items().succeeded, items);
+        prop_assert_eq!(tally.currently_failed(), 0);
+        let again = fold(&events.iter().cloned().chain([ResultEvent::Reopened { at: 0 }]).collect::<Vec<_>>());
+        prop_assert_eq!(standing(&tally), standing(&again));
+    }
+}

@@ -1,0 +1,97 @@
+//! Killed reducers, and messages that are delivered again.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+
+/// Announces the results of the crash test: some rows inline, some as parts, one retry, one failure.
+async fn announce(job: &Job) {
+    for mini_batch in 0..6u64 {
+        let rows = format!("row {mini_batch}\n");
+        if mini_batch % 3 == 0 {
+            let name = format!("{mini_batch}-1");
+            let mut attempt = succeeded(mini_batch, 1, 1, 1);
+            attempt.rows = Rows::Part { name: name.clone(), bytes: rows.len() as u64 };
+            job.store.put_part(&name, rows.into()).await.expect("writable");
+            job.send_event(event(attempt)).await;
+        } else {
+            job.send_rows(mini_batch, &rows).await;
+        }
+    }
+    job.send_event(event(failed(6, 1, false, 2))).await;
+    job.send_event(event(attempt(6, 3, AttemptStatus::ProcessDied, true, 2, 0))).await;
+    job.planned(7).await;
+}
+
+/// Kills the reducer when it reaches `point`, then lets another finish.
+async fn crash_at(point: CrashPoint) -> (Job, JobResult, bool) {
+    let mut job = Job::new();
+    // The queue soon delivers the messages of the killed reducer again.
+    job.options.visibility = Duration::from_millis(50);
+    announce(&job).await;
+    let is_killed = AtomicBool::new(false);
+    job.options.crash = Arc::new(move |at| {
+        if at == point && !is_killed.swap(true, Ordering::SeqCst) {
+            panic!("killed at {point:?}");
+        }
+    });
+    let reducer = job.open().await;
+    let killed = tokio::spawn(reducer.run(CancellationToken::new())).await.is_err();
+    job.options.crash = Arc::new(|_| {});
+    let result = job.run().await;
+    (job, result, killed)
+}
+
+#[tokio::test]
+async fn next_reducer_finishes_after_a_kill_at_any_step() {
+    let undisturbed = Job::new();
+    announce(&undisturbed).await;
+    let expected = undisturbed.run().await;
+    assert_eq!(undisturbed.output(), "row 0\nrow 1\nrow 2\nrow 3\nrow 4\nrow 5\n");
+    for &point in CrashPoint::ALL {
+        let (job, result, killed) = crash_at(point).await;
+        assert!(killed, "the reducer never reached {point:?}");
+        assert_eq!(job.output(), undisturbed.output(), "{point:?}");
+        assert_eq!((result.state, result.items), (expected.state, expected.items), "{point:?}");
+        assert_eq!(result.mini_batches, expected.mini_batches, "{point:?}");
+        let out = fs::read_dir(job.folder.path().join("out")).expect("there");
+        assert_eq!(out.count(), 1, "{point:?} left a temporary file");
+        let processed = job.log("sys/job_report/processed_mini-batches.csv");
+        assert_eq!(processed.lines().count(), 1 + 8, "{point:?}: each attempt has one row");
+        let parts = job.folder.path().join("job/parts");
+        assert!(!parts.exists(), "{point:?}: parts are no longer needed");
+    }
+}
+
+#[tokio::test]
+async fn repeated_attempt_is_not_committed_again() {
+    let job = Job::new();
+    for _ in 0..5 {
+        job.send_rows(0, "zero\n").await;
+        let mut reducer = job.open().await;
+        reducer.drain().await.expect("committed");
+    }
+    let mut reducer = job.open().await;
+    assert_eq!(reducer.ledger.segments(), 1);
+    job.send_rows(0, "zero\n").await;
+    job.send_rows(1, "one\n").await;
+    reducer.drain().await.expect("committed");
+    assert_eq!((reducer.ledger.segments(), reducer.tally().duplicates()), (2, 1), "the ledger counts the duplicates");
+    assert_eq!(job.open().await.tally().duplicates(), 1);
+}
+
+#[tokio::test]
+async fn duplicates_and_unavailable_queue_change_nothing() {
+    let job = Job::new();
+    for mini_batch in 0..20 {
+        job.send_rows(mini_batch, &format!("{mini_batch}\n")).await;
+    }
+    job.planned(20).await;
+    let reducer = job.open().await;
+    job.results.duplicate_next(10);
+    job.results.fail_next(2);
+    let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
+    assert_eq!((result.state, result.items.succeeded), (JobState::Completed, 20));
+    let expected: String = (0..20).map(|id| format!("{id}\n")).collect();
+    assert_eq!(job.output(), expected);
+}

@@ -1,0 +1,261 @@
+//! Two reducers on one job, step by step.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as ObjectPath;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
+    PutOptions, PutPayload, PutResult, Result as StoreResult,
+};
+use tokio::sync::Notify;
+
+use super::*;
+use crate::batch::Batch;
+use crate::judge::End;
+
+const PROCESSED: &str = "sys/job_report/processed_mini-batches.csv";
+
+#[tokio::test]
+async fn second_reducer_continues_after_the_first_and_results_count_once() {
+    let mut job = Job::new();
+    job.options.peers = Peers::Many;
+    let first = job.open().await;
+    let mut second = job.open().await;
+    job.send_rows(0, "zero\n").await;
+    second.drain().await.expect("its turn");
+    job.send_rows(1, "one\n").await;
+    job.send_rows(0, "zero\n").await;
+    job.planned(2).await;
+    let result = first.run(CancellationToken::new()).await.expect("ends");
+    assert_eq!((result.state, result.mini_batches.succeeded), (JobState::Completed, 2));
+    assert_eq!(result.duplicates_dropped, 1);
+    assert_eq!(second.run(CancellationToken::new()).await.expect("reads the result"), result);
+    assert_eq!(job.output(), "zero\none\n");
+}
+
+/// Lets another reducer commit a second row and end the job, of which the reducer `behind` knows only the first row.
+async fn ended_by_another(job: &Job, behind: &mut Reducer) -> JobResult {
+    job.send_rows(1, "one\n").await;
+    job.planned(2).await;
+    let result = job.run().await;
+    assert_eq!((result.state, behind.tally().mini_batches().succeeded), (JobState::Completed, 1));
+    result
+}
+
+#[tokio::test]
+async fn reports_of_outdated_reducer_do_not_replace_final_reports() {
+    for is_asked_to_stop in [false, true] {
+        let mut job = Job::new();
+        job.options.peers = Peers::Many;
+        let mut behind = job.open().await;
+        job.send_rows(0, "zero\n").await;
+        behind.drain().await.expect("committed");
+        ended_by_another(&job, &mut behind).await;
+        match is_asked_to_stop {
+            false => behind.report().await.expect("written"),
+            true => behind.leave().await,
+        }
+        // Waits for the running copy.
+        behind.reports.may_have_replaced().await;
+        assert_eq!(job.log(PROCESSED).lines().count(), 1 + 2, "asked to stop: {is_asked_to_stop}");
+    }
+}
+
+#[tokio::test]
+async fn late_copy_of_a_report_is_replaced_by_a_complete_one() {
+    let mut job = Job::new();
+    job.options.peers = Peers::Many;
+    let late = Arc::new(LateStore::below(&job.folder.path().join("job"), PROCESSED));
+    job.open().await;
+    let store = JobStore::new(late.clone(), ObjectPath::default());
+    let mut behind = Reducer::open(store, job.results.clone(), job.options.clone()).await.expect("readable");
+    job.send_rows(0, "zero\n").await;
+    behind.drain().await.expect("committed");
+    behind.report().await.expect("written");
+    late.has_begun.notified().await;
+    let result = ended_by_another(&job, &mut behind).await;
+    late.may_end.notify_one();
+    assert_eq!(behind.run(CancellationToken::new()).await.expect("reads the result"), result);
+    assert_eq!(job.log(PROCESSED).lines().count(), 1 + 2);
+    assert!(job.overview().contains("The job ended: Completed."));
+}
+
+/// The folder of a job in which the first write of one file is slow.
+#[derive(Debug)]
+struct LateStore {
+    folder: LocalFileSystem,
+    late: &'static str,
+    is_first: AtomicBool,
+    has_begun: Notify,
+    may_end: Notify,
+}
+
+impl LateStore {
+    fn below(folder: &Path, late: &'static str) -> Self {
+        let folder = LocalFileSystem::new_with_prefix(folder).expect("a folder");
+        Self { folder, late, is_first: true.into(), has_begun: Notify::new(), may_end: Notify::new() }
+    }
+}
+
+impl fmt::Display for LateStore {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.folder.fmt(formatter)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for LateStore {
+    async fn put_opts(&self, path: &ObjectPath, payload: PutPayload, options: PutOptions) -> StoreResult<PutResult> {
+        if path.as_ref().ends_with(self.late) && self.is_first.swap(false, Ordering::SeqCst) {
+            self.has_begun.notify_one();
+            self.may_end.notified().await;
+        }
+        self.folder.put_opts(path, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        path: &ObjectPath,
+        options: PutMultipartOptions,
+    ) -> StoreResult<Box<dyn MultipartUpload>> {
+        self.folder.put_multipart_opts(path, options).await
+    }
+
+    async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> StoreResult<GetResult> {
+        self.folder.get_opts(path, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        paths: BoxStream<'static, StoreResult<ObjectPath>>,
+    ) -> BoxStream<'static, StoreResult<ObjectPath>> {
+        self.folder.delete_stream(paths)
+    }
+
+    fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, StoreResult<ObjectMeta>> {
+        self.folder.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> StoreResult<ListResult> {
+        self.folder.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> StoreResult<()> {
+        self.folder.copy_opts(from, to, options).await
+    }
+}
+
+#[tokio::test]
+async fn idle_reducer_ends_job_that_another_left() {
+    let mut job = Job::new();
+    job.options.peers = Peers::Many;
+    let quiet = tokio::spawn(job.open().await.run(CancellationToken::new()));
+    let mut other = job.open().await;
+    for mini_batch in 0..3 {
+        let mut attempt = succeeded(mini_batch, 1, 1, 1);
+        attempt.rows = Rows::Inline;
+        let mut batch = Batch::default();
+        let mut body = Vec::new();
+        encode_record(&event(attempt), format!("{mini_batch}\n").as_bytes(), &mut body);
+        assert!(batch.add(&body.into()).is_none());
+        other.append(batch).await.expect("committed");
+    }
+    put_plan(&job.store, 3, Some(3)).await;
+    other.append_event(&ResultEvent::Planned(Planned { mini_batches: 3, items: Some(3) })).await.expect("committed");
+    drop(other);
+    let result = quiet.await.expect("no panic").expect("ends");
+    assert_eq!((result.state, job.output().as_str()), (JobState::Completed, "0\n1\n2\n"));
+}
+
+#[tokio::test]
+async fn first_committed_end_decides() {
+    let mut job = Job::new();
+    job.options.peers = Peers::Many;
+    job.send_rows(0, "zero\n").await;
+    job.planned(1).await;
+    let mut first = job.open().await;
+    first.append_event(&End::Canceled(Some("by the user".into())).event()).await.expect("committed");
+    let result = job.run().await;
+    assert_eq!((result.state, result.cause.as_deref()), (JobState::Canceled, Some("by the user")));
+    assert_eq!(result.mini_batches.succeeded, 0, "events after the end do not count");
+    assert_eq!(job.results.depth().await.expect("there").visible, 2, "the messages are returned");
+
+    let mut reducer = job.open().await;
+    reducer.reopen().await.expect("writable");
+    assert_eq!(reducer.run(CancellationToken::new()).await.expect("ends").state, JobState::Completed);
+    assert_eq!(job.output(), "zero\n");
+}
+
+#[tokio::test]
+async fn stopped_reducer_commits_its_messages_and_leaves_the_job_open() {
+    let mut job = Job::new();
+    job.options.peers = Peers::Many;
+    job.send_rows(0, "zero\n").await;
+    let reducer = job.open().await;
+    let mut progress = reducer.progress();
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn(reducer.serve(stop.clone()));
+    progress.wait_for(|progress| progress.mini_batches.succeeded == 1).await.expect("committed");
+    stop.cancel();
+    assert_eq!(serving.await.expect("no panic").expect("stops"), None);
+    assert_eq!(job.store.result().await.expect("readable"), None);
+    assert!(job.overview().contains("The overviewer on"), "reports are in the store");
+    job.planned(1).await;
+    assert_eq!(job.run().await.state, JobState::Completed);
+}
+
+#[tokio::test]
+async fn ledger_that_contradicts_the_plan_is_rejected() {
+    let mut job = Job::new();
+    job.options.peers = Peers::Many;
+    let mut body = Vec::new();
+    encode_record(&event(succeeded(u64::MAX, 1, 1, 1)), b"", &mut body);
+    job.store.put_spec(&job.spec).await.expect("writable");
+    job.store.commit_segment(0, vec![body.into()]).await.expect("writable");
+    let opened = Reducer::open(job.store.clone(), job.results.clone(), job.options.clone()).await;
+    let message = format!("{:#}", opened.expect_err("the plan has no such mini-batch"));
+    assert!(message.ends_with("mini-batch 18446744073709551615 was never published"), "{message}");
+}
+
+#[tokio::test]
+async fn job_without_workers_waits_and_fails_only_with_a_worker() {
+    let mut job = Job::new();
+    job.options = Options {
+        progress_interval: Duration::from_millis(10),
+        silence: Duration::from_millis(200),
+        ..Options::shared()
+    };
+    job.spec.progress_update_timeout_seconds = 1;
+    let reducer = job.open().await;
+    let mut progress = reducer.progress();
+    let run = tokio::spawn(reducer.run(CancellationToken::new()));
+    let started = ResultEvent::ProcessStarted { node: "a".into(), process: "process000".into(), pid: 1 };
+    job.send_event(started).await;
+    progress
+        .wait_for(|progress| progress.processes == 1 && progress.silent_since.is_none())
+        .await
+        .expect("a worker is present");
+    progress.wait_for(|progress| progress.silent_since.is_some()).await.expect("the worker is absent");
+    let written = async || job.store.progress().await.expect("readable").and_then(|written| written.silent_since);
+    while written().await.is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert!(!run.is_finished(), "time without workers does not count");
+    let beating = async {
+        for at in 1.. {
+            job.store.put_beat(&storage::Beat { node: "a".into(), count: at, at }).await.expect("writable");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let result = tokio::select! {
+        result = run => result.expect("no panic").expect("the job ends"),
+        () = beating => unreachable!("the signs of life never end"),
+    };
+    assert!(result.cause.expect("failed").starts_with("No progress update in 1 second."));
+}

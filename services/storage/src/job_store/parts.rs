@@ -1,0 +1,108 @@
+//! Parts: the rows of one attempt, if they are too large for a message.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use futures::stream::BoxStream;
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStore, ObjectStoreExt};
+use protocol::Durability;
+
+use super::JobStore;
+use super::ledger::remove_after_result;
+use crate::{Error, Result, disk};
+
+/// A part that is being read.
+pub struct PartStream {
+    bytes: u64,
+    object: String,
+    pieces: BoxStream<'static, object_store::Result<Bytes>>,
+}
+
+impl JobStore {
+    /// Writes a part. Its name is unique to the attempt, so nothing is overwritten. Before announcing parts,
+    /// the worker calls [`commit_parts`](Self::commit_parts) once for all of them.
+    pub async fn put_part(&self, name: &str, rows: Bytes) -> Result<()> {
+        self.put(&part(name), rows).await
+    }
+
+    /// Makes all written parts as durable as the job requires: one call for many parts, which forces everything
+    /// to disk that the file system of the job's folder holds in memory.
+    pub async fn commit_parts(&self) -> Result<()> {
+        let Some(folder) = self.folder.as_ref().filter(|_| self.durability == Durability::Full) else { return Ok(()) };
+        let parts = folder.join("parts");
+        let object = parts.display().to_string();
+        let forced = tokio::task::spawn_blocking(move || disk::sync_file_system(&parts));
+        let forced = forced.await.expect("it does not panic");
+        forced.map_err(|error| Error::unavailable(&object, error))
+    }
+
+    /// Reads a part.
+    pub async fn part(&self, name: &str) -> Result<Bytes> {
+        self.get(&part(name)).await
+    }
+
+    /// Reads a part piece by piece.
+    pub async fn part_stream(&self, name: &str) -> Result<PartStream> {
+        let (object, path) = (self.name(&part(name)), self.path(&part(name)));
+        let read = self.store.get(&path).await.map_err(|error| Error::from_store(&object, error))?;
+        Ok(PartStream { bytes: read.meta.size, object, pieces: read.into_stream() })
+    }
+
+    /// Returns the numbers of the parts that are missing or truncated. Each part has a number, a name and a size.
+    pub async fn lost_parts<'a>(&self, parts: impl Iterator<Item = (u64, &'a str, u64)>) -> Result<Vec<u64>> {
+        let mut parts = parts.peekable();
+        let numbers = |lost: &mut dyn Iterator<Item = (u64, &'a str, u64)>| lost.map(|(number, ..)| number).collect();
+        if parts.peek().is_none() {
+            return Ok(Vec::new());
+        }
+        if self.folder.is_some() {
+            let file_bytes = |file: &Path| file.metadata().ok().map(|found| found.len());
+            let is_lost =
+                |name: &str, bytes: u64| self.part_file(name).is_none_or(|file| file_bytes(&file) != Some(bytes));
+            return Ok(numbers(&mut parts.filter(|(_, name, bytes)| is_lost(name, *bytes))));
+        }
+        let listed = self.store.list(Some(&self.path("parts"))).map_ok(|meta| (meta.location, meta.size));
+        let listed: HashMap<ObjectPath, u64> =
+            listed.try_collect().await.map_err(|error| Error::from_store(&self.name("parts"), error))?;
+        Ok(numbers(&mut parts.filter(|(_, name, bytes)| listed.get(&self.path(&part(name))) != Some(bytes))))
+    }
+
+    /// Returns the file of a part of a local job.
+    pub fn part_file(&self, name: &str) -> Option<PathBuf> {
+        self.folder.as_ref().map(|folder| folder.join(ObjectPath::from(part(name)).as_ref()))
+    }
+
+    /// Removes all parts, which are no longer needed once the final file and the result exist. Forces the result to
+    /// disk first, because a power cut could otherwise leave neither.
+    pub async fn delete_parts(&self) -> Result<()> {
+        if let Some(folder) = &self.folder {
+            return remove_after_result(folder, &[folder.join("parts")]);
+        }
+        let parts = self.store.list(Some(&self.path("parts"))).map_ok(|meta| meta.location);
+        let deleted = self.store.delete_stream(Box::pin(parts)).try_for_each(|_| async { Ok(()) }).await;
+        match deleted {
+            // Another reducer deletes them, too.
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(Error::from_store(&self.name("parts"), error)),
+        }
+    }
+}
+
+impl PartStream {
+    /// Returns the size of the part.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Reads the next piece. Returns `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        self.pieces.try_next().await.map_err(|error| Error::from_store(&self.object, error))
+    }
+}
+
+pub(crate) fn part(name: &str) -> String {
+    format!("parts/{name}")
+}

@@ -1,0 +1,150 @@
+//! Removing a job from the store of a target.
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::{ObjectStore, ObjectStoreExt};
+
+use super::TargetStore;
+use crate::{Error, Result};
+
+/// Announces that a job is being removed.
+const REMOVING: &str = "control/removing";
+/// A removal takes two requests from its announcement to the deletion of `spec.json`.
+pub(super) const REMOVAL_SECONDS_MAX: i64 = 600;
+
+/// The result of a removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// The job was removed.
+    Removed,
+    /// The job is open, or was opened again: nothing was removed.
+    Open,
+}
+
+impl TargetStore {
+    /// Removes a job that is not open; with `must_have_ended` only if it still has a result. Its outputs elsewhere
+    /// stay.
+    ///
+    /// [`REMOVING`] announces the removal before any check, and a process that opens a job looks for the announcement
+    /// afterwards ([`is_being_removed`](Self::is_being_removed)), so at least one of them notices the other. The job is
+    /// removed once `spec.json` is; [`finish_removal`](Self::finish_removal) deletes the rest.
+    pub async fn remove_job(&self, job_id: &str, must_have_ended: bool) -> Result<Removal> {
+        let job = self.job(job_id);
+        job.put(REMOVING, Bytes::new()).await?;
+        let is_open = self.exists(&self.path(&format!("open/{job_id}")), "open").await?;
+        if is_open || must_have_ended && job.result().await?.is_none() {
+            job.delete(REMOVING).await?;
+            return Ok(Removal::Open);
+        }
+        job.delete("spec.json").await?;
+        self.finish_removal(job_id).await?;
+        Ok(Removal::Removed)
+    }
+
+    /// Removes the remaining objects of a job without description.
+    pub async fn finish_removal(&self, job_id: &str) -> Result<()> {
+        let job = self.job(job_id);
+        if let Some(folder) = job.folder() {
+            return match std::fs::remove_dir_all(folder) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(Error::unavailable(&folder.display().to_string(), error))
+                }
+                _ => Ok(()),
+            };
+        }
+        // The announcement is deleted last: without it, the rest of the job would look like a job that is just
+        // beginning.
+        let last = job.path(REMOVING);
+        let listed = self.store.list(Some(&job.path(""))).map_ok(|meta| meta.location);
+        let others = listed.try_filter(move |location| std::future::ready(*location != last));
+        let deleted = self.store.delete_stream(Box::pin(others)).try_for_each(|_| async { Ok(()) }).await;
+        match deleted {
+            // Another `clean` removes the same objects.
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => job.delete(REMOVING).await,
+            Err(error) => Err(Error::from_store(&job.name(""), error)),
+        }
+    }
+
+    /// Returns whether a job that was just marked as open is being removed. An old announcement stems from a removal
+    /// that was killed before it removed anything.
+    pub async fn is_being_removed(&self, job_id: &str) -> Result<bool> {
+        let job = self.job(job_id);
+        match self.store.head(&job.path(REMOVING)).await {
+            Ok(meta) if (chrono::Utc::now() - meta.last_modified).num_seconds() < REMOVAL_SECONDS_MAX => {
+                return Ok(true);
+            }
+            Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(Error::from_store(&job.name(REMOVING), error)),
+        }
+        match job.spec().await {
+            Ok(_) => Ok(false),
+            Err(Error::NotFound { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::targets;
+    use super::*;
+    use crate::JobStore;
+
+    async fn ended_job(target: &TargetStore, job_id: &str) -> JobStore {
+        let job = target.job(job_id);
+        job.put_spec(&protocol::JobSpec { job_id: job_id.into(), ..protocol::JobSpec::example() })
+            .await
+            .expect("writable");
+        job.put("result.json", Bytes::from_static(RESULT)).await.expect("writable");
+        job.put_log("user/a.txt", Bytes::from_static(b"text")).await.expect("writable");
+        job
+    }
+
+    const RESULT: &[u8] = br#"{"job_id": "a-job", "state": "Completed", "cause": null, "output": null, "logs": "",
+        "mini_batches": {"total": 1, "succeeded": 1, "failed": 0}, "items": {"total": 1, "succeeded": 1, "failed": 0},
+        "elapsed_seconds": 1.0, "reused": false}"#;
+
+    #[tokio::test]
+    async fn ended_job_is_removed_completely() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for target in targets(folder.path()).await {
+            ended_job(&target, "a-job").await;
+            let other = ended_job(&target, "a-job-2").await;
+            assert_eq!(target.remove_job("a-job", true).await.expect("removable"), Removal::Removed);
+            assert_eq!(target.job_ids().await.expect("readable"), ["a-job-2"]);
+            other.spec().await.expect("another job stays");
+            assert_eq!(&other.log("user/a.txt").await.expect("readable")[..], b"text");
+            assert!(target.is_being_removed("a-job").await.expect("readable"), "it was removed");
+            target.finish_removal("a-job").await.expect("removed before");
+        }
+    }
+
+    #[tokio::test]
+    async fn open_job_is_not_removed() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for target in targets(folder.path()).await {
+            let job = ended_job(&target, "a-job").await;
+            target.mark_open("a-job").await.expect("writable");
+            assert_eq!(target.remove_job("a-job", true).await.expect("readable"), Removal::Open);
+            assert!(!target.is_being_removed("a-job").await.expect("readable"));
+            target.mark_ended("a-job").await.expect("writable");
+            job.reopen().await.expect("writable");
+            assert_eq!(target.remove_job("a-job", true).await.expect("readable"), Removal::Open, "it has no result");
+            job.spec().await.expect("whole");
+        }
+    }
+
+    #[tokio::test]
+    async fn process_that_opens_a_job_notices_its_removal() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for target in targets(folder.path()).await {
+            let job = ended_job(&target, "a-job").await;
+            job.put(REMOVING, Bytes::new()).await.expect("writable");
+            assert!(target.is_being_removed("a-job").await.expect("readable"));
+            job.delete("spec.json").await.expect("removable");
+            assert!(target.is_being_removed("a-job").await.expect("readable"));
+            target.finish_removal("a-job").await.expect("removable");
+            assert!(target.job_ids().await.expect("readable").is_empty());
+        }
+    }
+}

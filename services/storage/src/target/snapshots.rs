@@ -1,0 +1,214 @@
+//! Snapshots in the store of a target: uploaded once, shared between jobs, removed when no job refers to them.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use protocol::{JobSpec, Snapshots};
+
+use super::TargetStore;
+use super::removal::REMOVAL_SECONDS_MAX;
+use crate::{Error, Result, Upload};
+
+/// Announces that snapshots are being removed. No digest has this name.
+const REMOVING_SNAPSHOTS: &str = "snapshots/removing";
+/// Interval at which a job that waits for the end of such a removal checks.
+const REMOVAL_LOOK: Duration = Duration::from_millis(500);
+/// Concurrent reads of job descriptions.
+const SPECS_AT_ONCE: usize = 16;
+
+impl TargetStore {
+    /// Downloads a snapshot into a file that appears complete or not at all.
+    pub async fn snapshot(&self, digest: &str, to: &Path) -> Result<()> {
+        let name = format!("snapshots/{digest}");
+        crate::remote::download(&*self.store, &self.path(&name), &self.name(&name), None, to).await
+    }
+
+    /// Uploads a snapshot unless one with this digest exists. Returns whether it uploaded it.
+    pub async fn put_snapshot(&self, digest: &str, file: &Path) -> Result<bool> {
+        let name = format!("snapshots/{digest}");
+        let path = self.path(&name);
+        match self.store.head(&path).await {
+            Ok(_) => return Ok(false),
+            Err(object_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(Error::from_store(&self.name(&name), error)),
+        }
+        Upload::file(Arc::clone(&self.store), path, self.name(&name), file).await?;
+        Ok(true)
+    }
+
+    /// Returns digests and sizes of the snapshots to which no job refers, jobs that are `gone` excepted.
+    pub async fn unused_snapshots(&self, gone: &HashSet<String>) -> Result<Vec<(String, u64)>> {
+        let mut unused = self.snapshots().await?;
+        self.forget_used(&mut unused, &mut gone.clone()).await?;
+        Ok(unused.into_iter().collect())
+    }
+
+    /// Removes the snapshots to which no job refers.
+    ///
+    /// [`REMOVING_SNAPSHOTS`] announces the removal before it reads the descriptions of new jobs, and a new job looks
+    /// for it after its description is written ([`has_snapshots`](Self::has_snapshots)), so at least one of them
+    /// notices the other.
+    pub async fn remove_unused_snapshots(&self) -> Result<Vec<(String, u64)>> {
+        let (mut unused, mut known) = (self.snapshots().await?, HashSet::new());
+        self.forget_used(&mut unused, &mut known).await?;
+        if unused.is_empty() {
+            return Ok(Vec::new());
+        }
+        let announcement = self.path(REMOVING_SNAPSHOTS);
+        let failed = |error| Error::from_store(&self.name(REMOVING_SNAPSHOTS), error);
+        if self.removes_snapshots().await? {
+            let message = "another `gristmill clean` is removing snapshots; try again later";
+            return Err(Error::unavailable(&self.name(REMOVING_SNAPSHOTS), message));
+        }
+        self.store.put(&announcement, Bytes::new().into()).await.map_err(failed)?;
+        let began = Instant::now();
+        let removed = async {
+            self.forget_used(&mut unused, &mut known).await?;
+            let mut removed = Vec::new();
+            for (digest, bytes) in unused {
+                // New jobs ignore an old announcement.
+                if began.elapsed().as_secs() >= REMOVAL_SECONDS_MAX as u64 / 2 {
+                    break;
+                }
+                let name = format!("snapshots/{digest}");
+                match self.store.delete(&self.path(&name)).await {
+                    Ok(()) | Err(object_store::Error::NotFound { .. }) => removed.push((digest, bytes)),
+                    Err(error) => return Err(Error::from_store(&self.name(&name), error)),
+                }
+            }
+            Ok(removed)
+        };
+        let removed = removed.await;
+        self.store.delete(&announcement).await.map_err(failed)?;
+        removed
+    }
+
+    /// Waits until no removal is in progress, and returns whether every snapshot of a job exists. To be called after
+    /// its description is written.
+    pub async fn has_snapshots(&self, spec: &JobSpec) -> Result<bool> {
+        while self.removes_snapshots().await? {
+            tokio::time::sleep(REMOVAL_LOOK).await;
+        }
+        for digest in digests(spec) {
+            let name = format!("snapshots/{digest}");
+            if !self.exists(&self.path(&name), &name).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns whether a removal of snapshots is in progress. An old announcement stems from a killed process.
+    async fn removes_snapshots(&self) -> Result<bool> {
+        match self.store.head(&self.path(REMOVING_SNAPSHOTS)).await {
+            Ok(meta) => Ok((chrono::Utc::now() - meta.last_modified).num_seconds() < REMOVAL_SECONDS_MAX),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(Error::from_store(&self.name(REMOVING_SNAPSHOTS), error)),
+        }
+    }
+
+    /// Returns digest and size of every snapshot.
+    async fn snapshots(&self) -> Result<BTreeMap<String, u64>> {
+        let failed = |error| Error::from_store(&self.name("snapshots"), error);
+        let listed = self.store.list(Some(&self.path("snapshots")));
+        let is_digest = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let named =
+            |meta: ObjectMeta| Some((meta.location.filename().filter(|name| is_digest(name))?.to_owned(), meta.size));
+        listed.try_filter_map(|meta| async move { Ok(named(meta)) }).try_collect().await.map_err(failed)
+    }
+
+    /// Drops the snapshots of jobs that are not `known` yet, and adds these jobs to `known`.
+    async fn forget_used(&self, snapshots: &mut BTreeMap<String, u64>, known: &mut HashSet<String>) -> Result<()> {
+        let ids: Vec<String> = self.job_ids().await?.into_iter().filter(|id| !known.contains(id)).collect();
+        let read = |id: String| async move { (self.job(&id).spec().await, id) };
+        let mut specs = stream::iter(ids.into_iter().map(read)).buffer_unordered(SPECS_AT_ONCE);
+        while let Some((spec, id)) = specs.next().await {
+            match spec {
+                Ok(spec) => {
+                    for digest in digests(&spec) {
+                        snapshots.remove(digest);
+                    }
+                    known.insert(id);
+                }
+                // The job is just beginning, or is being removed.
+                Err(Error::NotFound { .. }) => {}
+                // Its snapshots are unknown.
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the digests of a job's snapshots.
+fn digests(spec: &JobSpec) -> impl Iterator<Item = &str> {
+    let Snapshots { source, environment, side_inputs } = &spec.snapshots;
+    source.iter().chain(environment).chain(side_inputs.values()).map(|snapshot| snapshot.digest.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::Snapshot;
+
+    use super::super::tests::targets;
+    use super::*;
+
+    async fn job_of(target: &TargetStore, job_id: &str, digest: &str) {
+        let mut spec = JobSpec { job_id: job_id.into(), ..JobSpec::example() };
+        spec.snapshots.source = Some(Snapshot { digest: digest.into(), bytes: 6, file: None });
+        target.job(job_id).put_spec(&spec).await.expect("writable");
+    }
+
+    #[tokio::test]
+    async fn only_unused_snapshots_are_removed() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let file = folder.path().join("archive");
+        std::fs::write(&file, "packed").expect("writable");
+        for target in targets(&folder.path().join("store")).await {
+            for digest in ["aa", "bb", "cc"] {
+                target.put_snapshot(digest, &file).await.expect("writable");
+            }
+            job_of(&target, "an-open-job", "aa").await;
+            target.mark_open("an-open-job").await.expect("writable");
+            job_of(&target, "a-kept-job", "bb").await;
+            target.put_snapshot("cc", &file).await.expect("it is there");
+            let unused = |gone: &[&str]| {
+                let (target, gone) = (target.clone(), gone.iter().map(|id| (*id).to_owned()).collect());
+                async move { target.unused_snapshots(&gone).await.expect("readable") }
+            };
+            assert_eq!(unused(&[]).await, [("cc".to_owned(), 6)]);
+            assert_eq!(unused(&["a-kept-job"]).await.len(), 2);
+            assert_eq!(target.remove_unused_snapshots().await.expect("removable"), [("cc".to_owned(), 6)]);
+            assert!(target.put_snapshot("cc", &file).await.expect("writable"), "it was not removed");
+            target.job("a-kept-job").put("spec.json", Bytes::from_static(b"{")).await.expect("writable");
+            target.remove_unused_snapshots().await.expect_err("the job's snapshots are unknown");
+        }
+    }
+
+    /// A job finds its snapshot and writes its description during a removal that has not read it.
+    #[tokio::test(start_paused = true)]
+    async fn new_job_waits_for_a_removal_and_notices_missing_snapshots() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for target in targets(&folder.path().join("store")).await {
+            job_of(&target, "a-job", "aa").await;
+            let spec = target.job("a-job").spec().await.expect("readable");
+            assert!(!target.has_snapshots(&spec).await.expect("readable"), "it was never sent");
+            target.store.put(&target.path("snapshots/aa"), Bytes::new().into()).await.expect("writable");
+            let announcement = target.path(REMOVING_SNAPSHOTS);
+            target.store.put(&announcement, Bytes::new().into()).await.expect("writable");
+            target.remove_unused_snapshots().await.expect("nothing to remove");
+            let removed = async {
+                tokio::time::sleep(3 * REMOVAL_LOOK).await;
+                target.store.delete(&target.path("snapshots/aa")).await.expect("there");
+                target.store.delete(&announcement).await.expect("there");
+            };
+            let (has_snapshots, ()) = tokio::join!(target.has_snapshots(&spec), removed);
+            assert!(!has_snapshots.expect("readable"), "it waited for the removal");
+        }
+    }
+}

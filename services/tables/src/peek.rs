@@ -1,0 +1,294 @@
+//! Checks whether the beginning of a text file suits its options, and notes possible surprises.
+//!
+//! It decides nothing: the options determine how a file is read, and the notes point out where they seem wrong.
+
+use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE};
+use protocol::{HeaderMode, TableFormat, TableOptions};
+use serde::de::IgnoredAny;
+
+use crate::detect::MAGIC_BYTES;
+use crate::infer::has_header;
+use crate::scalar::{parse_float, trim};
+use crate::source::{encoding_of, is_splittable};
+use crate::split::{FirstRow, Rows, first_row, is_multi_line, splitter};
+
+/// Common delimiters.
+const DELIMITERS: [u8; 4] = [b',', b';', b'\t', b'|'];
+
+/// Maximum cells and characters of a line in a note.
+const CELLS_SHOWN: usize = 4;
+const CELL_CHARACTERS: usize = 20;
+
+/// The result for the beginning of one file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peek {
+    /// The encoding according to the byte order mark.
+    pub mark: Option<&'static str>,
+    /// The cells of the first line of delimited text; empty if unknown.
+    pub first_row: Vec<String>,
+    /// Possible surprises, each with the key that changes it. A sentence continues the name of the file.
+    pub notes: Vec<(&'static str, String)>,
+    /// Why the file cannot be read with these options, as a sentence that continues its name.
+    pub refusal: Option<String>,
+}
+
+/// Checks `head`, the first bytes of a text file, which may be the whole file (`is_whole`).
+pub fn peek(head: &[u8], is_whole: bool, options: &TableOptions) -> Peek {
+    let mut peek = Peek::default();
+    let mark = Encoding::for_bom(head);
+    peek.mark = mark.map(|(encoding, _)| encoding.name());
+    let (encoding, mark_bytes) = match (mark, encoding_of(options)) {
+        (Some(mark), _) => mark,
+        (None, Ok(encoding)) => (encoding, 0),
+        // Another check rejects these options.
+        (None, Err(_)) => return peek,
+    };
+    let is_expected = is_multi_line(options) || encoding_of(options).is_ok_and(|given| !is_splittable(given));
+    if !is_splittable(encoding) && !is_expected {
+        let name = encoding.name();
+        let setting = name.to_lowercase();
+        peek.refusal = Some(format!("is {name} text; set `encoding: {setting}`, or convert it to UTF-8"));
+        return peek;
+    }
+    if encoding == UTF_8 {
+        peek.refusal = unmarked_utf16(head);
+        if peek.refusal.is_some() {
+            return peek;
+        }
+    }
+    if encoding == UTF_8
+        && let Err(error) = std::str::from_utf8(head)
+        && error.error_len().is_some()
+    {
+        if is_binary(head) {
+            peek.refusal = Some(
+                "is no text: it holds control characters and bytes that are not UTF-8; set `format`, or leave it out"
+                    .to_owned(),
+            );
+            return peek;
+        }
+        let at = error.valid_up_to();
+        peek.notes.push((
+            "encoding",
+            format!(
+                "is not valid UTF-8 (first at byte {at}), and what is not becomes U+FFFD: set `encoding`, for example \
+                 windows-1252"
+            ),
+        ));
+    }
+    let (text, _) = encoding.decode_without_bom_handling(head.get(mark_bytes..).unwrap_or_default());
+    if options.format == TableFormat::Jsonl {
+        peek.look_at_json(text.as_bytes(), is_whole);
+    } else {
+        peek.look_at_rows(text.as_bytes(), is_whole, options);
+    }
+    peek
+}
+
+/// Returns why text with these first bytes cannot be UTF-8, as a sentence that continues the name of the file: it would
+/// be read without an error, with a NUL after every character. The survey of an input and each reader of a file check
+/// the same bytes.
+pub(crate) fn unmarked_utf16(head: &[u8]) -> Option<String> {
+    let found = wide(&head[..head.len().min(MAGIC_BYTES)])?.name();
+    let label = found.to_lowercase();
+    Some(format!("looks like {found} text without a byte order mark; set `encoding: {label}`, or convert it to UTF-8"))
+}
+
+/// Returns whether one byte in twenty is a control character that does not occur in text.
+fn is_binary(head: &[u8]) -> bool {
+    let is_control = |byte: &&u8| matches!(**byte, 0..=8 | 14..=26 | 28..=31);
+    head.iter().filter(is_control).count() * 20 > head.len()
+}
+
+/// Returns the kind of UTF-16 that a text resembles: nearly every other byte is zero.
+fn wide(head: &[u8]) -> Option<&'static Encoding> {
+    let zeros = |odd: usize| head.iter().skip(odd).step_by(2).filter(|&&byte| byte == 0).count();
+    let (even, odd, pairs) = (zeros(0), zeros(1), head.len() / 2);
+    match pairs >= 2 {
+        true if odd * 2 > pairs && even * 10 < pairs => Some(UTF_16LE),
+        true if even * 2 > pairs && odd * 10 < pairs => Some(UTF_16BE),
+        _ => None,
+    }
+}
+
+impl Peek {
+    fn look_at_json(&mut self, text: &[u8], is_whole: bool) {
+        let text = text.trim_ascii_start();
+        let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let is_cut = line.len() == text.len() && !is_whole;
+        match text.first() {
+            None => {}
+            Some(b'[') => {
+                let message =
+                    "holds a JSON array, and is read as JSON lines: one object a line (`jq -c '.[]'` makes them)";
+                self.refusal = Some(message.to_owned());
+            }
+            Some(b'{') => {
+                let parsed = serde_json::from_slice::<IgnoredAny>(line);
+                if !is_cut && parsed.is_err_and(|error| error.is_eof()) {
+                    let message = "holds objects of several lines, and is read as JSON lines: one object a line (`jq -c .` \
+                                   makes them)";
+                    self.refusal = Some(message.to_owned());
+                }
+            }
+            Some(_) => {
+                self.notes
+                    .push(("format", "does not begin with an object, as JSON lines do: correct `format`".to_owned()));
+            }
+        }
+    }
+
+    fn look_at_rows(&mut self, text: &[u8], is_whole: bool, options: &TableOptions) {
+        let splitter = splitter(options);
+        let FirstRow { cells: first, is_broken, next } = first_row(splitter, text);
+        let mut rows = Rows::default();
+        splitter.split(text, next, first.len(), usize::MAX, &mut rows);
+        // The part after the last line break may be truncated.
+        let end = if is_whole { text.len() } else { memchr::memrchr(b'\n', text).unwrap_or(0) };
+        if is_broken || rows.ragged.iter().any(|row| row.is_broken && row.position < end) {
+            let message =
+                "has a line that ends within quotes: set `support_multi_line: true` if fields hold line breaks";
+            self.notes.push(("support_multi_line", message.to_owned()));
+        }
+        if next == text.len() && !is_whole {
+            return;
+        }
+        let line = &text[..next];
+        let count = |delimiter: u8| line.iter().filter(|&&byte| byte == delimiter).count();
+        let other = DELIMITERS.into_iter().filter(|&delimiter| delimiter != options.delimiter);
+        let most = other.max_by_key(|&delimiter| count(delimiter)).filter(|&delimiter| count(delimiter) > 0);
+        if first.len() == 1
+            && let Some(delimiter) = most
+        {
+            let (used, found, times) = (shown(options.delimiter), shown(delimiter), count(delimiter));
+            self.notes.push((
+                "delimiter",
+                format!("has no `{used}` in its first line but {times} `{found}`: set `delimiter: \"{found}\"`"),
+            ));
+        }
+        let is_number = |cell: &String| parse_float(trim(cell.as_bytes())).is_some();
+        let is_blank = |cell: &String| cell.trim().is_empty();
+        let numbers = first.iter().filter(|cell| is_number(cell)).count();
+        let is_data = numbers > 0 && first.iter().all(|cell| is_number(cell) || is_blank(cell));
+        if has_header(options) && is_data {
+            let row = row_shown(&first, options.delimiter);
+            let message =
+                format!("begins with {row}, taken as column names although these are numbers: set `header: no_header`");
+            self.notes.push(("header", message));
+        }
+        if options.header == HeaderMode::NoHeader && numbers == 0 {
+            let FirstRow { cells: second, next: end, .. } = first_row(splitter, &text[next..]);
+            let is_cut = next + end == text.len() && !is_whole;
+            if !is_cut && second.len() == first.len() && second.iter().any(is_number) && !first.iter().any(is_blank) {
+                let row = row_shown(&first, options.delimiter);
+                let message = format!(
+                    "begins with {row}, which look like column names and are taken as a row: set `header: \
+                     all_files_same_headers`"
+                );
+                self.notes.push(("header", message));
+            }
+        }
+        self.first_row = first;
+    }
+}
+
+/// Returns a delimiter in the form of a job file.
+pub fn shown(delimiter: u8) -> String {
+    char::from(delimiter).escape_default().to_string()
+}
+
+/// Returns the first cells of a row, for people.
+fn row_shown(cells: &[String], delimiter: u8) -> String {
+    let cell = |cell: &String| -> String {
+        let cut: String = cell.trim().chars().take(CELL_CHARACTERS).collect();
+        cut.chars().map(|character| if character.is_control() { '\u{FFFD}' } else { character }).collect()
+    };
+    let row: Vec<String> = cells.iter().take(CELLS_SHOWN).map(cell).collect();
+    let more = if cells.len() > CELLS_SHOWN { "…" } else { "" };
+    format!("`{}{more}`", row.join(&shown(delimiter)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(format: TableFormat) -> TableOptions {
+        let delimiter = if format == TableFormat::Tsv { b'\t' } else { b',' };
+        TableOptions { format, delimiter, ..TableOptions::default() }
+    }
+
+    fn notes(text: &[u8], options: &TableOptions) -> String {
+        let peek = peek(text, true, options);
+        assert_eq!(peek.refusal, None);
+        peek.notes.into_iter().map(|(key, note)| format!("{key}: {note}\n")).collect()
+    }
+
+    fn refused(text: &[u8], is_whole: bool, format: TableFormat) -> String {
+        peek(text, is_whole, &options(format)).refusal.unwrap_or_default()
+    }
+
+    #[test]
+    fn ordinary_text_has_no_notes() {
+        let csv = options(TableFormat::Csv);
+        for text in ["", "\n\n", "id,name\n1,a\n", "only one column\n1\n", "a,\"b;c;d\"\n1,2\n", "1a,2\n"] {
+            assert_eq!(notes(text.as_bytes(), &csv), "", "{text:?}");
+        }
+        let no_header = TableOptions { header: HeaderMode::NoHeader, ..csv };
+        assert_eq!(notes(b"1,2\n3,4\n", &no_header), "");
+        assert_eq!(notes(b"a,b\nc,d\n", &no_header), "");
+        assert_eq!(notes(b"{\"a\": 1}\n{\"a\": 2}\n", &options(TableFormat::Jsonl)), "");
+        assert_eq!(refused(b"{\"a\": [1,", false, TableFormat::Jsonl), "", "a long line is cut");
+    }
+
+    #[test]
+    fn other_delimiter_is_reported_with_the_key() {
+        let csv = options(TableFormat::Csv);
+        assert!(
+            notes(b"id;name;price\n1;a;2,5\n", &csv)
+                .contains("no `,` in its first line but 2 `;`: set `delimiter: \";\"`")
+        );
+        assert!(notes(b"id\tname\n1\ta\n", &csv).contains("set `delimiter: \"\\t\"`"));
+        assert!(notes(b"id,name\n1,a\n", &options(TableFormat::Tsv)).contains("set `delimiter: \",\"`"));
+    }
+
+    #[test]
+    fn line_break_in_quotes_is_reported_with_the_key() {
+        let csv = options(TableFormat::Csv);
+        for text in ["a,b\n1,\"x\ny\"\n", "a,\"b\nc\"\n1,2\n"] {
+            assert!(notes(text.as_bytes(), &csv).contains("set `support_multi_line: true`"), "{text:?}");
+        }
+        assert!(peek(b"a,b\n1,\"x", false, &csv).notes.is_empty(), "a line that is cut here may go on");
+        let multi_line = TableOptions { support_multi_line: true, ..csv };
+        assert_eq!(notes(b"a,b\n1,\"x\ny\"\n", &multi_line), "");
+    }
+
+    #[test]
+    fn doubtful_header_is_reported() {
+        let csv = options(TableFormat::Csv);
+        assert!(notes(b"5.1,3.5,1.4,0.2,7\n4.9,3,1,1,1\n", &csv).contains("`5.1,3.5,1.4,0.2…`"));
+        let no_header = TableOptions { header: HeaderMode::NoHeader, ..csv };
+        assert!(notes(b"id,name\n1,a\n", &no_header).contains("set `header: all_files_same_headers`"));
+    }
+
+    #[test]
+    fn wrong_encoding_is_rejected_or_reported() {
+        let csv = options(TableFormat::Csv);
+        assert!(notes(b"id,na\xefve\n", &csv).contains("(first at byte 5)"));
+        assert_eq!(notes("id,na\u{ef}ve\n".as_bytes(), &csv), "");
+        assert!(refused(b"ORC\x0a\x03\x00\x00\x00\xff\x01\x02", true, TableFormat::Csv).starts_with("is no text"));
+        assert_eq!(refused(b"a,b\n1,x\x00y\n2,z\xff\n3,4\n5,6\n7,8\n9,0\n", true, TableFormat::Csv), "");
+        assert!(peek(b"id,na\xc3", false, &csv).notes.is_empty(), "a character that is cut is not invalid");
+        let wide: Vec<u8> = "id,name\n1,a\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        assert!(refused(&wide, true, TableFormat::Csv).contains("set `encoding: utf-16le`, or"));
+        let marked = [&b"\xff\xfe"[..], &wide].concat();
+        assert!(refused(&marked, true, TableFormat::Csv).starts_with("is UTF-16LE text; set `encoding: utf-16le`"));
+        assert_eq!(peek(b"\xef\xbb\xbfid,n\n1,2\n", true, &csv).first_row, ["id", "n"]);
+    }
+
+    #[test]
+    fn json_other_than_lines_is_rejected() {
+        assert!(refused(b" [\n  {\"a\": 1}\n]", true, TableFormat::Jsonl).contains("jq -c '.[]'"));
+        assert!(refused(b"{\n  \"a\": 1\n}", true, TableFormat::Jsonl).contains("jq -c ."));
+        assert!(notes(b"id,name\n", &options(TableFormat::Jsonl)).starts_with("format: does not begin"));
+    }
+}

@@ -1,0 +1,142 @@
+//! Executes the actions of the scheduler.
+
+use protocol::{ResultEvent, ToProcess, Waiting, encode_frame};
+use telemetry::trace;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::stacks::{StackDump, state_of};
+use super::{Executor, Message};
+use crate::announce::processed;
+use crate::python_process::Outgoing;
+use crate::scheduler::{Action, Announcement, Event, Outcome, ProcessId};
+use crate::{CrashPoint, scratch};
+
+impl Executor {
+    /// Returns the answer to the action, if the scheduler expects an immediate one.
+    pub(super) async fn perform(&mut self, action: Action) -> Option<Event> {
+        match action {
+            Action::Receive { messages_max } => self.start_receiving(messages_max),
+            Action::StopReceiving => self.receiving = None,
+            Action::Prepare { lease, descriptor } => {
+                let (preparer, messages) = (self.preparer.clone(), self.messages.clone());
+                tokio::spawn(async move {
+                    let (descriptor, preparation) = preparer.prepare(*descriptor).await;
+                    let _ = messages.send(Message::Prepared { lease, descriptor: descriptor.into(), preparation });
+                });
+            }
+            Action::Start(process) => return self.start(process).await,
+            Action::HandOver { process, frames, files } => {
+                self.send(process, &ToProcess::MiniBatches { mini_batches: frames }, files);
+                (self.agent.crash)(CrashPoint::AfterHandOver);
+            }
+            Action::Begin { lease, deadline } => self.leases.start(lease, deadline.into()),
+            Action::Recall { process, sequences } => {
+                let running = self.running(process)?;
+                let in_time = running.process.recall(sequences.start, sequences.end);
+                return Some(Event::RecallAnswered { process, in_time });
+            }
+            Action::DumpStacks { process, patience } => {
+                let file = self.log.system_file(&process.name(), "stack.txt");
+                let running = self.running(process)?;
+                running.stacks = Some(StackDump::request(&running.process, file, patience));
+            }
+            Action::Finish(process) => self.send(process, &ToProcess::Finish, Vec::new()),
+            Action::Kill(process) => self.running(process)?.process.kill(),
+            Action::Examine { process, code, phase, sequence, since } => {
+                let findings = Box::new(self.examine(process, code, phase, sequence, since)?);
+                return Some(Event::Examined { process, findings });
+            }
+            Action::Forget(process) => self.forget(process),
+            Action::ReuseTable(table) => self.preparer.give_back(table),
+            Action::Announce(announcement) => self.announce(announcement).await,
+            Action::Notice { process, waiting } => self.notice(process, *waiting).await,
+            Action::Log { level, message } => self.log.main(level, &message),
+            Action::UserError { process, mini_batch, error } => {
+                let pid = self.running(process).map_or(0, |running| running.process.id());
+                self.log.user_error(&process.name(), pid, mini_batch, &error);
+            }
+        }
+        None
+    }
+
+    fn start_receiving(&mut self, messages_max: usize) {
+        let (leases, tasks, messages) = (self.leases.clone(), self.agent.tasks.clone(), self.messages.clone());
+        self.receiving = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            let _ = messages.send(Message::Received(leases.receive(&*tasks, messages_max).await));
+        })));
+    }
+
+    pub(super) fn send(
+        &mut self,
+        process: ProcessId,
+        frame: &ToProcess,
+        files: Vec<std::sync::Arc<std::os::fd::OwnedFd>>,
+    ) {
+        let Some(running) = self.running(process) else { return };
+        let mut bytes = Vec::new();
+        encode_frame(frame, b"", &mut bytes);
+        running.process.send(Outgoing { bytes, files });
+    }
+
+    pub(super) async fn announce(&mut self, mut announcement: Announcement) {
+        if let Announcement::Outcome(outcome) = &mut announcement {
+            self.record(outcome);
+        }
+        self.announcements.send(announcement).await;
+    }
+
+    /// Adds an attempt to its trace and to the logs.
+    fn record(&mut self, Outcome { process, attempt, .. }: &mut Outcome) {
+        attempt.traceparent = trace::go_on(attempt.traceparent, || processed(&self.agent.spec.job_id, attempt));
+        if let Some(running) = process.and_then(|process| self.running(process)) {
+            running.log.attempt(running.process.id(), attempt);
+        }
+        tracing::debug!(
+            job.id = self.agent.spec.job_id,
+            mini_batch.id = attempt.mini_batch,
+            attempt.number = attempt.try_number,
+            node.id = attempt.node.as_str(),
+            process.id = attempt.process.as_str(),
+            attempt.outcome = attempt.status.word(),
+            attempt.seconds = attempt.elapsed_seconds,
+            traceparent = attempt.traceparent.map(tracing::field::display),
+            "attempt ended"
+        );
+    }
+
+    async fn notice(&mut self, process: Option<ProcessId>, mut waiting: Waiting) {
+        if let Some(running) = process.and_then(|process| self.running(process))
+            && waiting.stack.is_empty()
+        {
+            state_of(running.process.id()).clone_into(&mut waiting.detail);
+        }
+        let line = format!("long: {}", describe(&waiting));
+        self.log.main("INFO", &line);
+        tracing::info!(job.id = self.agent.spec.job_id, "{line}");
+        self.announce(Announcement::Event(ResultEvent::Waiting(waiting.into()))).await;
+    }
+
+    fn forget(&mut self, process: ProcessId) {
+        if self.running(process).is_none() {
+            return;
+        }
+        if let Some(mut running) = self.running[process.slot].take() {
+            running.log.flush();
+            if let Some(index) = running.gpu {
+                self.gpus.give_back(index);
+            }
+            scratch::remove(&running.scratch);
+        }
+    }
+}
+
+/// Describes a wait in one line.
+fn describe(waiting: &Waiting) -> String {
+    let Waiting { process, phase, seconds, detail, stack, .. } = waiting;
+    let mini_batch = waiting.mini_batch.map_or(String::new(), |id| format!(", mini-batch {id}"));
+    let frame = stack.lines().map(str::trim).find(|line| line.starts_with("File "));
+    let frame = frame.map_or(String::new(), |frame| format!(", at {frame}"));
+    let detail = if detail.is_empty() { String::new() } else { format!(", {detail}") };
+    let phase = if process.is_empty() { "" } else { phase.word() };
+    format!("{process}{mini_batch}, for {seconds} s in {phase}{detail}{frame}")
+}

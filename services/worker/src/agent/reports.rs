@@ -1,0 +1,135 @@
+//! Converts messages to events for the scheduler.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use protocol::{Descriptor, Ending, ProcessEvent, SLOT_PHASES};
+
+use queue::Delivery;
+
+use super::examine::quote_pipes;
+use super::processes::Running;
+use super::{Executor, Message};
+use crate::dead_letters::bury;
+use crate::lease::Received;
+use crate::python_process::Report;
+use crate::scheduler::{Delivered, Event, ProcessId, Sighting};
+use crate::{Agent, CrashPoint, orphans, prepare};
+
+/// Time between two searches for ended children of the script that the agent has adopted.
+const REAP_EVERY: Duration = Duration::from_secs(5);
+
+impl Executor {
+    pub(super) async fn receive(&mut self, message: Message) -> Result<()> {
+        match message {
+            Message::Received(received) => self.received(received?).await?,
+            Message::Prepared { lease, descriptor, preparation } => {
+                self.handle(Event::Prepared { lease, descriptor, preparation }).await;
+            }
+            Message::Process { process, report } => self.process_reported(process, report).await,
+            Message::LeaseLost(lease) => {
+                let sightings = self.sightings();
+                self.handle(Event::LeasesLost { leases: vec![lease], sightings }).await;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn tick(&mut self) {
+        let mut sightings = self.sightings();
+        let mut phases = [0; SLOT_PHASES.len()];
+        for (seen, running) in sightings.iter_mut().zip(self.running.iter_mut().flatten()) {
+            phases[seen.phase as usize] += 1;
+            seen.stacks = running.stacks.as_mut().and_then(|dump| dump.result(&self.agent.package));
+            running.stacks.take_if(|_| seen.stacks.is_some());
+            running.log.flush();
+        }
+        self.processes.iter_mut().zip(phases).for_each(|(share, count)| share.set(count));
+        self.leases_held.set(self.leases.count());
+        if self.reaped.elapsed() > REAP_EVERY {
+            self.reaped = Instant::now();
+            orphans::reap_ended();
+        }
+        self.handle(Event::Tick(sightings)).await;
+    }
+
+    /// Returns the status page of each process, by slot.
+    pub(super) fn sightings(&self) -> Vec<Sighting> {
+        let see = |running: &Running| {
+            let (phase, sequence, elapsed) = running.process.status();
+            let frame_incomplete_for = running.process.frame_incomplete_for();
+            Sighting { process: running.id, phase, sequence, elapsed, frame_incomplete_for, stacks: None }
+        };
+        self.running.iter().flatten().map(see).collect()
+    }
+
+    async fn received(&mut self, Received { requested, deliveries }: Received) -> Result<()> {
+        if !deliveries.is_empty() {
+            (self.agent.crash)(CrashPoint::AfterReceive);
+        }
+        let mut delivered = Vec::with_capacity(deliveries.len());
+        for delivery in deliveries {
+            let descriptor = match self.read(&delivery) {
+                Ok(descriptor) => descriptor,
+                Err(error) => {
+                    let reason = format!("{error:#}");
+                    self.log
+                        .main("ERROR", &format!("removing a message that is not a mini-batch of the job: {reason}"));
+                    let Agent { tasks, node, dead_letters, .. } = &self.agent;
+                    let buried = bury(tasks.as_ref(), dead_letters.as_deref(), node, delivery, &reason).await;
+                    buried.context("remove a message")?;
+                    continue;
+                }
+            };
+            delivered.push(Delivered {
+                lease: self.leases.hold(delivery.receipt, requested),
+                receive_count: delivery.receive_count,
+                bytes: prepare::expected_bytes(&descriptor),
+                descriptor,
+            });
+        }
+        self.handle(Event::Received(delivered)).await;
+        Ok(())
+    }
+
+    fn read(&self, delivery: &Delivery) -> Result<Descriptor> {
+        let descriptor = Descriptor::of_message(&delivery.body)?;
+        self.preparer.check(&descriptor)?;
+        Ok(descriptor)
+    }
+
+    async fn process_reported(&mut self, process: ProcessId, report: Report) {
+        let Some(running) = self.running(process) else { return };
+        let (phase, sequence, _) = running.process.status();
+        match report {
+            Report::Events(frames) => {
+                for (frame, rows) in frames {
+                    let frame = self.complete(process, frame).await;
+                    self.handle(Event::Frame { process, frame, rows }).await;
+                }
+            }
+            Report::Broken(how) => self.handle(Event::ConnectionDamaged { process, phase, how }).await,
+            Report::Exited(code) => self.handle(Event::Exited { process, code, phase, sequence }).await,
+        }
+    }
+
+    /// Adds the output of native code and child processes to a failure.
+    async fn complete(&mut self, process: ProcessId, mut frame: ProcessEvent) -> ProcessEvent {
+        match &mut frame {
+            ProcessEvent::InitFailed { error, .. } => {
+                if let Some(running) = self.running(process) {
+                    quote_pipes(error, running.process.pipes().clone(), running.started).await;
+                }
+            }
+            ProcessEvent::Answered(Ending { sequence, error, .. }) => {
+                let began = self.scheduler.hand_over_of(process, *sequence).map(|(_, began)| began.instant);
+                if let (Some(error), Some(running), Some(began)) = (error, self.running(process), began) {
+                    quote_pipes(error, running.process.pipes().clone(), began).await;
+                }
+                (self.agent.crash)(CrashPoint::AfterRun);
+            }
+            _ => {}
+        }
+        frame
+    }
+}

@@ -1,0 +1,145 @@
+//! Executes the errands of a visit: every request that a node makes to the store and to the shared queues, except those
+//! of agents and of provisioning.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use protocol::{Descriptor, ResultEvent};
+use queue::{Demultiplexer, Queue, Receipt, Refusal, View};
+use storage::JobStore;
+use tokio::time::{Instant, timeout};
+
+use super::roster::{Errand, Event, Found, Standing, Step, Unanswered, VisitId};
+use crate::announce::{give_back, tell};
+
+/// How long the end of a visit waits for a store that does not answer.
+pub const STORE_WAIT_MAX: Duration = Duration::from_secs(15);
+
+/// What the errands of a visit need.
+#[derive(Clone, Debug)]
+pub struct Errands {
+    /// The visit.
+    pub visit: VisitId,
+    /// The job.
+    pub job_id: String,
+    /// Node id.
+    pub node: String,
+    /// The job's objects.
+    pub store: JobStore,
+    /// The task queue.
+    pub demultiplexer: Arc<Demultiplexer>,
+    /// The result queue.
+    pub results: Arc<dyn Queue>,
+    /// How long to wait for a result queue that does not answer.
+    pub patience: Duration,
+}
+
+impl Errands {
+    /// Executes an errand, and returns the answer. Logs what prevents it.
+    pub async fn run(self, errand: Errand) -> Event {
+        let visit = self.visit;
+        match errand {
+            Errand::LookUp => {
+                let looked_at = Instant::now();
+                Event::LookedUp { visit, looked_at, found: self.answer("look the job up", self.look_up().await) }
+            }
+            Errand::ReadSeat { number, known } => {
+                Event::SeatRead { visit, seat: self.answer("read a seat", self.store.seat(number, known).await) }
+            }
+            Errand::ClaimSeat { number, epoch } => {
+                let asked_at = Instant::now();
+                let commit = self.store.claim_seat(number, epoch, &self.node).await;
+                Event::SeatClaimed { visit, asked_at, commit: self.answer("take or renew a seat", commit) }
+            }
+            Errand::LeaveSeat { number, epoch } => {
+                // If this fails, the seat lapses.
+                if let Ok(left) = timeout(STORE_WAIT_MAX, self.store.claim_seat(number, epoch, "")).await {
+                    let _ = self.answer("leave a seat", left);
+                }
+                Event::Done { visit, step: Step::LeaveSeat }
+            }
+            Errand::Watch { with_result } => Event::Watched { visit, standing: self.watch(with_result).await },
+            Errand::CheckHeld => {
+                let is_over = matches!(timeout(STORE_WAIT_MAX, self.is_over()).await, Ok(Ok(Some(_))));
+                Event::HeldChecked { visit, is_over }
+            }
+            Errand::GiveBack { delay } => {
+                self.refuse(Refusal::GiveBack { delay }).await;
+                Event::GivenBack { visit, is_quiet: self.demultiplexer.quiet_since().is_some() }
+            }
+            Errand::PassOn => {
+                self.refuse(Refusal::GiveBack { delay: Duration::ZERO }).await;
+                Event::Done { visit, step: Step::PassOn }
+            }
+            Errand::Drop { received_before } => {
+                self.refuse(Refusal::Drop { received_before }).await;
+                Event::Done { visit, step: Step::Drop }
+            }
+            Errand::Tell { reason } => {
+                let cause = Some(format!("node {} cannot work on the job: {reason}", self.node));
+                let event = ResultEvent::NodeStopped { node: self.node.clone(), cause };
+                if let Err(error) = tell(&*self.results, &self.job_id, &event, self.patience).await {
+                    tracing::warn!(job.id = self.job_id, "cannot tell the reducer why the job cannot start: {error:#}");
+                }
+                Event::Done { visit, step: Step::Tell }
+            }
+        }
+    }
+
+    fn answer<T>(&self, what: &str, answer: storage::Result<T>) -> Result<T, Unanswered> {
+        answer.map_err(|error| {
+            tracing::warn!(job.id = self.job_id, "cannot {what}: {error:#}");
+            Unanswered
+        })
+    }
+
+    async fn look_up(&self) -> storage::Result<Found> {
+        if let Some(why) = self.is_over().await? {
+            return Ok(Found::Over(why));
+        }
+        match self.store.spec().await {
+            Ok(spec) => Ok(Found::Open(Box::new(spec))),
+            Err(storage::Error::NotFound { .. }) => Ok(Found::Over("there is no such job in the store")),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn is_over(&self) -> storage::Result<Option<&'static str>> {
+        if self.store.result().await?.is_some() {
+            return Ok(Some("it has ended"));
+        }
+        Ok(self.store.cancel_requested().await?.map(|_| "it was canceled"))
+    }
+
+    async fn watch(&self, with_result: bool) -> Standing {
+        let canceled = self.answer("see whether the job was canceled", self.store.cancel_requested().await);
+        if matches!(canceled, Ok(Some(_))) {
+            return Standing::Canceled;
+        }
+        let is_ended = with_result
+            && matches!(self.answer("see whether the job has ended", self.store.result().await), Ok(Some(_)));
+        if is_ended { Standing::Ended } else { Standing::Open }
+    }
+
+    async fn refuse(&self, refusal: Refusal) {
+        if let Err(error) = self.demultiplexer.refuse(&self.job_id, refusal).await {
+            tracing::warn!(job.id = self.job_id, "cannot return or drop messages: {error:#}");
+        }
+    }
+}
+
+/// Returns what an agent held when it stopped, or drops it if the job is over.
+pub async fn let_go(
+    view: &View,
+    job_id: &str,
+    held: Vec<(Receipt, Descriptor)>,
+    is_over: bool,
+    patience: Duration,
+) -> Result<()> {
+    if is_over {
+        let receipts: Vec<Receipt> = held.into_iter().map(|(receipt, _)| receipt).collect();
+        return view.acknowledge(&receipts).await.map(drop).context("drop messages");
+    }
+    give_back(view, job_id, held, patience).await
+}

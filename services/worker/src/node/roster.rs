@@ -1,0 +1,481 @@
+//! Which jobs a node serves, as a state machine: events in, actions out. Pure: no I/O, no clock, no channels.
+//!
+//! The node reports each [`Event`] with the time, and executes every [`Action`] that follows. `tests/simulation` does
+//! the same in virtual time, with simulated agents.
+//!
+//! A *visit* lasts from the first message of a job until the node leaves the job; it is in one `Stage` at a time. A job
+//! has one visit at most. What the node learns of a job survives its visits (`Memory`).
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `visit` | the stages of a visit |
+//! | `seat` | which seat a node takes, when it renews the seat, and when the seat counts as lost |
+//! | `watch` | what is due while a job is provisioned or worked on |
+
+mod seat;
+#[cfg(test)]
+mod tests;
+mod visit;
+mod watch;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+use protocol::JobSpec;
+use storage::Commit;
+use tokio::time::Instant;
+
+use super::Ended;
+use crate::stop::Stop;
+use seat::Observed;
+use visit::{Stage, Visit};
+
+/// What the decisions depend on.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Node id.
+    pub node: String,
+    /// Mini-batches that an idle node could start at once.
+    pub idle_wish: usize,
+    /// The longest delay of a message of the task queue; zero: it has no delays.
+    pub delay_max: Duration,
+    /// The node ends after this long without work; `None`: never.
+    pub idle_exit: Option<Duration>,
+    /// The node leaves a job after this long without a message of it.
+    pub job_idle: Duration,
+    /// Period of looking whether a job was canceled.
+    pub watch_period: Duration,
+    /// Period of renewing a seat.
+    pub seat_period: Duration,
+    /// A seat that was not renewed for this long is free.
+    pub seat_lapse: Duration,
+    /// How long the node leaves a job to others after it could not provision the job, or start a process.
+    pub rest: Duration,
+    /// How long anything may run after a spot notice.
+    pub notice_time: Duration,
+}
+
+/// Names a visit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VisitId(u64);
+
+/// The store did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered;
+
+/// What the store says of a job.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// There may be work.
+    Open(Box<JobSpec>),
+    /// Its messages are useless, and why.
+    Over(&'static str),
+}
+
+/// What the store says of a job that has a visit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// There may be work.
+    Open,
+    /// Somebody has asked to cancel it.
+    Canceled,
+    /// It has a result.
+    Ended,
+}
+
+/// Why a job cannot start here.
+#[derive(Clone, Debug)]
+pub struct Unprovisioned {
+    /// The reason.
+    pub reason: String,
+    /// The store did not answer, so the reason may pass.
+    pub may_pass: bool,
+}
+
+/// What has happened.
+#[derive(Debug)]
+pub enum Event {
+    /// Messages have arrived of a job that no agent here works on.
+    Arrived(String),
+    /// The node should stop.
+    Stop(Stop),
+    /// The machine will be taken away.
+    SpotNotice,
+    /// Time has passed. For each agent: since when it has held no message; `None`: it holds some.
+    Tick(Vec<(VisitId, Option<Instant>)>),
+    /// The answer to [`Errand::LookUp`].
+    LookedUp {
+        /// The visit.
+        visit: VisitId,
+        /// When the look-up began.
+        looked_at: Instant,
+        /// What the store says.
+        found: Result<Found, Unanswered>,
+    },
+    /// The answer to [`Errand::ReadSeat`].
+    SeatRead {
+        /// The visit.
+        visit: VisitId,
+        /// The last epoch of the seat, if it has any.
+        seat: Result<Option<storage::Seat>, Unanswered>,
+    },
+    /// The answer to [`Errand::ClaimSeat`].
+    SeatClaimed {
+        /// The visit.
+        visit: VisitId,
+        /// When the claim was sent.
+        asked_at: Instant,
+        /// Whether this node has the seat.
+        commit: Result<Commit, Unanswered>,
+    },
+    /// The answer to [`Action::Provision`].
+    Provisioned {
+        /// The visit.
+        visit: VisitId,
+        /// Whether the job can start.
+        result: Result<(), Unprovisioned>,
+    },
+    /// The answer to [`Errand::Watch`].
+    Watched {
+        /// The visit.
+        visit: VisitId,
+        /// What the store says.
+        standing: Standing,
+    },
+    /// The agent has ended.
+    Worked {
+        /// The visit.
+        visit: VisitId,
+        /// Mini-batches that it still holds; `None`: it failed, and the queue delivers again what it held.
+        held: Option<usize>,
+    },
+    /// The answer to [`Errand::CheckHeld`].
+    HeldChecked {
+        /// The visit.
+        visit: VisitId,
+        /// The job has ended or was canceled.
+        is_over: bool,
+    },
+    /// The answer to [`Errand::GiveBack`].
+    GivenBack {
+        /// The visit.
+        visit: VisitId,
+        /// The node holds no message of any job.
+        is_quiet: bool,
+    },
+    /// A step without a result of its own is done, or has failed.
+    Done {
+        /// The visit.
+        visit: VisitId,
+        /// The step.
+        step: Step,
+    },
+}
+
+/// A step without a result of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// [`Errand::Tell`]
+    Tell,
+    /// [`Errand::Drop`]
+    Drop,
+    /// [`Errand::PassOn`]
+    PassOn,
+    /// [`Action::LetGo`]
+    LetGo,
+    /// [`Action::CleanUp`]
+    CleanUp,
+    /// [`Errand::LeaveSeat`]
+    LeaveSeat,
+}
+
+/// What a visit needs of the store and the queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Errand {
+    /// Look the job up.
+    LookUp,
+    /// Read the last epoch of a seat.
+    ReadSeat {
+        /// The seat.
+        number: u32,
+        /// An epoch that the node has seen.
+        known: u64,
+    },
+    /// Take or renew a seat.
+    ClaimSeat {
+        /// The seat.
+        number: u32,
+        /// The epoch to create.
+        epoch: u64,
+    },
+    /// Free a seat for others.
+    LeaveSeat {
+        /// The seat.
+        number: u32,
+        /// The epoch to create.
+        epoch: u64,
+    },
+    /// See whether the job was canceled.
+    Watch {
+        /// See also whether it has ended.
+        with_result: bool,
+    },
+    /// See whether the mini-batches that an agent still held are useless.
+    CheckHeld,
+    /// Return the waiting messages to the queue, which hides them for a while.
+    GiveBack {
+        /// For how long.
+        delay: Duration,
+    },
+    /// Return the waiting messages to the queue while the job is provisioned: other nodes may be ready for it.
+    PassOn,
+    /// Acknowledge the waiting messages, which are useless.
+    Drop {
+        /// Those that came later are left.
+        received_before: Instant,
+    },
+    /// Tell the job's reducer why this node cannot work on the job.
+    Tell {
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// What the node has to do.
+#[derive(Debug)]
+pub enum Action {
+    /// A visit begins.
+    Open {
+        /// The visit.
+        visit: VisitId,
+        /// The job.
+        job_id: String,
+    },
+    /// Ask the store or a queue; the answer is an event.
+    Run {
+        /// The visit.
+        visit: VisitId,
+        /// The question.
+        errand: Errand,
+    },
+    /// Fetch and make what the job needs.
+    Provision {
+        /// The visit.
+        visit: VisitId,
+        /// The job.
+        spec: Box<JobSpec>,
+    },
+    /// Start the agent.
+    Work(VisitId),
+    /// Tell the agent to stop.
+    StopAgent {
+        /// The visit.
+        visit: VisitId,
+        /// How.
+        stop: Stop,
+    },
+    /// Return what the agent still held, or drop it.
+    LetGo {
+        /// The visit.
+        visit: VisitId,
+        /// The job is over: drop it.
+        is_over: bool,
+    },
+    /// Upload the last logs, and remove the folders of the job.
+    CleanUp(VisitId),
+    /// The visit has ended: cancel what still runs for it, and close the view.
+    Close(VisitId),
+    /// Ask the task queue for nothing for a while.
+    Pause(Duration),
+    /// Ask the task queue for this many messages of any job.
+    Wish(usize),
+    /// Stop receiving for good, and return every message that no agent holds.
+    Drain,
+    /// Write to the log.
+    Log {
+        /// The job.
+        job_id: String,
+        /// It needs attention.
+        is_warning: bool,
+        /// The sentence.
+        message: String,
+    },
+}
+
+/// What the node knows of a job between visits.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    observed: Observed,
+    /// Until when the node leaves the job to others.
+    rests_until: Option<Instant>,
+    /// Failures to provision the job, in a row.
+    failures: u32,
+}
+
+impl Memory {
+    fn is_worth_keeping(&self) -> bool {
+        !self.observed.is_empty() || self.rests_until.is_some() || self.failures > 0
+    }
+}
+
+/// The jobs of a node.
+#[derive(Debug)]
+pub struct Roster {
+    config: Config,
+    actions: VecDeque<Action>,
+    visits: BTreeMap<VisitId, Visit>,
+    next_visit: u64,
+    memories: HashMap<String, Memory>,
+    stop: Stop,
+    ended: Ended,
+    /// When the machine goes.
+    machine_goes: Option<Instant>,
+    /// When the node last had work.
+    busy_at: Instant,
+    /// The last [`Action::Wish`].
+    wish: usize,
+}
+
+impl Roster {
+    /// Starts without jobs.
+    pub fn new(config: Config, now: Instant) -> Self {
+        let mut roster = Self {
+            config,
+            actions: VecDeque::new(),
+            visits: BTreeMap::new(),
+            next_visit: 0,
+            memories: HashMap::new(),
+            stop: Stop::No,
+            ended: Ended::Stopped,
+            machine_goes: None,
+            busy_at: now,
+            wish: 0,
+        };
+        roster.set_wish(roster.config.idle_wish);
+        roster
+    }
+
+    /// Takes note of an event, and decides what follows.
+    pub fn handle(&mut self, event: Event, now: Instant) {
+        match event {
+            Event::Arrived(job_id) => self.arrived(job_id),
+            Event::Stop(stop) => self.stop(stop),
+            Event::SpotNotice => {
+                self.ended = Ended::SpotNotice;
+                self.machine_goes.get_or_insert(now + self.config.notice_time);
+                self.stop(Stop::Drain);
+            }
+            Event::Tick(quiet) => self.tick(&quiet, now),
+            Event::LookedUp { visit, looked_at, found } => self.looked_up(visit, looked_at, found, now),
+            Event::SeatRead { visit, seat } => self.seat_read(visit, seat, now),
+            Event::SeatClaimed { visit, asked_at, commit } => self.seat_claimed(visit, asked_at, commit, now),
+            Event::Provisioned { visit, result } => self.provisioned(visit, result, now),
+            Event::Watched { visit, standing } => self.watched(visit, standing, now),
+            Event::Worked { visit, held } => self.worked(visit, held, now),
+            Event::HeldChecked { visit, is_over } => self.held_checked(visit, is_over),
+            Event::GivenBack { visit, is_quiet } => self.given_back(visit, is_quiet),
+            Event::Done { visit, step } => self.done(visit, step, now),
+        }
+    }
+
+    /// Returns the next action to execute, oldest first.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Whether the node has stopped, and left every job.
+    pub fn is_over(&self) -> bool {
+        self.is_stopping() && self.visits.is_empty()
+    }
+
+    /// Whether the node begins nothing more.
+    pub fn is_stopping(&self) -> bool {
+        self.stop != Stop::No
+    }
+
+    /// Returns why the node has ended.
+    pub fn ended(&self) -> Ended {
+        self.ended
+    }
+
+    /// Number of jobs that have a visit.
+    pub fn jobs(&self) -> usize {
+        self.visits.len()
+    }
+
+    fn arrived(&mut self, job_id: String) {
+        if self.is_stopping() {
+            return;
+        }
+        if let Some(visit) = self.visits.values_mut().find(|visit| visit.job_id == job_id) {
+            visit.again = true;
+            return;
+        }
+        let id = VisitId(self.next_visit);
+        self.next_visit += 1;
+        let memory = self.memories.remove(&job_id).unwrap_or_default();
+        self.act(Action::Open { visit: id, job_id: job_id.clone() });
+        self.visits.insert(id, Visit::new(job_id, id.0 == 0, memory));
+        self.run(id, Errand::LookUp);
+    }
+
+    fn stop(&mut self, stop: Stop) {
+        if !self.stop.raise(stop) {
+            return;
+        }
+        for id in self.ids() {
+            match self.visits[&id].stage {
+                Stage::Working => self.stop_agent(id, stop),
+                Stage::LettingGo | Stage::CleaningUp | Stage::LeavingSeat => {}
+                // The node itself returns the waiting messages.
+                _ => self.leave_seat(id),
+            }
+        }
+        self.act(Action::Drain);
+    }
+
+    fn tick(&mut self, quiet: &[(VisitId, Option<Instant>)], now: Instant) {
+        for (id, quiet_since) in quiet {
+            if let Some(visit) = self.visits.get_mut(id) {
+                visit.quiet_since = *quiet_since;
+            }
+        }
+        if self.machine_goes.is_some_and(|at| at <= now) {
+            self.stop(Stop::Kill);
+        }
+        for id in self.ids() {
+            self.tick_visit(id, now);
+        }
+        let busy_until = self.visits.values().filter_map(|visit| visit.busy_until(now)).max();
+        self.busy_at = self.busy_at.max(busy_until.unwrap_or(self.busy_at));
+        self.set_wish(if busy_until == Some(now) { 0 } else { self.config.idle_wish });
+        if !self.is_stopping() && self.config.idle_exit.is_some_and(|idle_exit| now - self.busy_at >= idle_exit) {
+            self.ended = Ended::Idle;
+            self.stop(Stop::Finish);
+        }
+    }
+
+    fn ids(&self) -> Vec<VisitId> {
+        self.visits.keys().copied().collect()
+    }
+
+    fn set_wish(&mut self, messages: usize) {
+        if self.wish != messages {
+            self.wish = messages;
+            self.act(Action::Wish(messages));
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    fn run(&mut self, visit: VisitId, errand: Errand) {
+        self.act(Action::Run { visit, errand });
+    }
+
+    fn log(&mut self, visit: VisitId, is_warning: bool, message: String) {
+        let job_id = self.visits[&visit].job_id.clone();
+        self.act(Action::Log { job_id, is_warning, message });
+    }
+}

@@ -1,0 +1,81 @@
+//! The result of preparing a mini-batch.
+
+use std::sync::Arc;
+
+use protocol::{Descriptor, ErrorReport, ItemPath, Payload, Warning, WarningKind, Work};
+
+use super::remote::Downloads;
+use crate::memory_files::MemoryFile;
+
+/// The result of preparing a mini-batch.
+#[derive(Debug)]
+pub enum Preparation {
+    /// A process can run it.
+    Ready(Box<Prepared>),
+    /// It has no items for `run()`.
+    Empty(Box<Prepared>),
+    /// It cannot be read.
+    Failed(ErrorReport),
+}
+
+/// A mini-batch that is ready for a process.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Source of the argument of `run()`.
+    pub payload: Arc<Payload>,
+    /// The table, if there is one.
+    pub file: Option<MemoryFile>,
+    /// Files that were downloaded for it.
+    pub downloads: Option<Arc<Downloads>>,
+    /// Memory that it occupies.
+    pub bytes: u64,
+    /// Items in the argument of `run()`.
+    pub passed: u64,
+    /// Items of the mini-batch, including those that failed before `run()`.
+    pub total: u64,
+    /// Warnings from reading it.
+    pub warnings: Vec<Warning>,
+    /// Number of warnings, including those left out of `warnings`.
+    pub warnings_total: u64,
+    /// The warnings by kind.
+    pub warning_kinds: Vec<WarningKind>,
+}
+
+impl Prepared {
+    /// Creates a mini-batch of `total` items, all of which are in the argument of `run()`.
+    pub fn new(payload: Payload, total: u64) -> Self {
+        Self {
+            payload: Arc::new(payload),
+            file: None,
+            downloads: None,
+            bytes: 0,
+            passed: total,
+            total,
+            warnings: Vec::new(),
+            warnings_total: 0,
+            warning_kinds: Vec::new(),
+        }
+    }
+
+    /// Returns the prepared mini-batch if preparing it takes neither time nor memory.
+    pub fn without_reading(descriptor: &Descriptor) -> Option<Self> {
+        match &descriptor.work {
+            Work::Files { paths, stamps, .. } if !paths.iter().any(ItemPath::is_url) => {
+                let payload = Payload::Files { paths: paths.clone(), stamps: stamps.clone() };
+                Some(Self::new(payload, paths.len() as u64))
+            }
+            Work::Rank => Some(Self::new(Payload::Rank, 1)),
+            _ => None,
+        }
+    }
+
+    /// Returns a mini-batch that could not be read. The descriptor tells its number of items; if unknown, it is one.
+    pub fn unreadable(descriptor: &Descriptor) -> Self {
+        let total = match &descriptor.work {
+            Work::Files { paths, .. } => paths.len() as u64,
+            Work::Rows { blocks, .. } => blocks.iter().map(|block| block.range.rows().unwrap_or(0)).sum(),
+            Work::Rank | Work::Planned { .. } => 1,
+        };
+        Self { passed: 0, ..Self::new(Payload::Rank, total.max(1)) }
+    }
+}

@@ -1,0 +1,277 @@
+//! Reactions to the frames of a process, and to its end.
+
+use bytes::Bytes;
+use protocol::{AttemptStatus, Chance, Ending, ErrorReport, ProcessEvent, ResultEvent, SlotPhase};
+
+use super::process::{FAILURES_MAX, Killed, Life, Process, Slot, Verdict};
+use super::starts::Next;
+use super::{Action, Findings, Moment, ProcessId, Scheduler, Stop};
+use crate::node_log::user_error_name;
+
+impl Scheduler {
+    // ---- frames ------------------------------------------------------------------------------------------------
+
+    pub(super) fn frame(&mut self, id: ProcessId, frame: ProcessEvent, rows: Bytes, now: Moment) {
+        let Some(process) = self.process_mut(id) else { return };
+        match frame {
+            ProcessEvent::Ready { init_seconds, python_version } => {
+                process.noticed = None;
+                match process.life {
+                    Life::Starting => process.life = Life::Working,
+                    Life::Killed(Killed::Unusable(_)) => process.life = Life::Killed(Killed::Interrupted),
+                    _ => {}
+                }
+                self.starts.succeeded();
+                let (node, process) = (self.config.node.clone(), id.name());
+                self.log("INFO", format!("{process} is ready: Python {python_version}, init {init_seconds:.3} s"));
+                self.tell(ResultEvent::ProcessReady { node, process, init_seconds });
+            }
+            ProcessEvent::InitFailed { error, chance } => {
+                match process.life {
+                    Life::Starting => process.life = Life::InitFailed,
+                    // Count one failed start, not two.
+                    Life::Killed(Killed::Unusable(_)) => process.life = Life::Killed(Killed::Interrupted),
+                    _ => {}
+                }
+                let (node, process) = (self.config.node.clone(), id.name());
+                self.log("ERROR", format!("{process} could not start: {}", error.message));
+                self.starts.failed(&process, chance, &error);
+                self.tell(ResultEvent::InitFailed { node, process, error: error.into() });
+            }
+            ProcessEvent::Recalled { sequence } => {
+                // Usually the agent has taken it back already.
+                if let Some(handed) = process.pipe.skipped(sequence) {
+                    let front = process.pipe.front();
+                    self.begin(front, now);
+                    self.take_back(vec![handed]);
+                }
+            }
+            ProcessEvent::ShutdownFailed { error } => {
+                self.log("ERROR", format!("shutdown() of {} raised: {}", id.name(), error.message));
+            }
+            ProcessEvent::Answered(ending) => {
+                process.failures += u32::from(ending.status != AttemptStatus::Succeeded);
+                self.answered(id, ending, rows, now);
+            }
+        }
+    }
+
+    fn answered(&mut self, id: ProcessId, ending: Ending, rows: Bytes, now: Moment) {
+        let Some(process) = self.process_mut(id) else { return };
+        let sequence = ending.sequence;
+        let seconds = ending.run_seconds.max(ending.process_seconds);
+        let Some(handed) = process.pipe.answered(sequence, seconds, now) else {
+            // Answers arrive in order, unless something is wrong with the process.
+            self.log("ERROR", format!("{} answered hand-over {sequence} out of order, killing it", id.name()));
+            return self.act(Action::Kill(id));
+        };
+        process.noticed = None;
+        let front = process.pipe.front();
+        self.starts.answered();
+        self.begin(front, now);
+        self.conclude(id, handed, ending, rows, now);
+    }
+
+    // ---- the end of a process ----------------------------------------------------------------------------------
+
+    pub(super) fn exited(&mut self, id: ProcessId, code: i32, phase: SlotPhase, sequence: u64, now: Moment) {
+        let is_working = self.stop == Stop::No;
+        let Some(process) = self.process_mut(id) else { return };
+        let name = process.name.clone();
+        let mut verdict = process.verdict(phase, sequence);
+        let (mut sequence, mut since) = (0, process.started);
+        match &verdict {
+            Verdict::Failed(ending) => match process.pipe.get(ending.sequence) {
+                Some(handed) => (sequence, since) = (handed.sequence, handed.began.instant),
+                None => verdict = Verdict::Expected,
+            },
+            Verdict::NotStarted { .. } | Verdict::DiedIdle if !is_working => verdict = Verdict::Expected,
+            _ => {}
+        }
+        let is_expected = matches!(verdict, Verdict::Expected);
+        process.life = Life::Ended(verdict);
+        self.log("INFO", format!("{name} exits with returncode {code}."));
+        let node = self.config.node.clone();
+        self.tell(ResultEvent::ProcessEnded { node, process: name, return_code: code });
+        if is_expected {
+            return self.replace(id, now);
+        }
+        self.act(Action::Examine { process: id, code, phase, sequence, since });
+    }
+
+    pub(super) fn examined(&mut self, id: ProcessId, findings: Findings, now: Moment) {
+        let Some(process) = self.process_mut(id) else { return };
+        let Life::Ended(verdict) = std::mem::replace(&mut process.life, Life::Ended(Verdict::Expected)) else { return };
+        let Findings { death, early, chance } = findings;
+        match verdict {
+            Verdict::Failed(ending) => {
+                let handed = process.pipe.remove(ending.sequence);
+                let error = match ending.error {
+                    Some(error) => ErrorReport { printed: death.printed, ..error },
+                    None => death,
+                };
+                if let Some(handed) = handed {
+                    let mini_batch = self.mini_batches.get(&handed.lease).map(|held| held.descriptor.mini_batch);
+                    self.act(Action::UserError { process: id, mini_batch, error: Box::new(error.clone()) });
+                    self.conclude(id, handed, Ending::failed(ending.status, error), Bytes::new(), now);
+                }
+                self.replace(id, now);
+            }
+            Verdict::NotStarted { reason } => {
+                let (message, chance) = match reason {
+                    Some(reason) => (reason, Chance::Perhaps),
+                    None => (early, chance),
+                };
+                self.forget(id);
+                self.could_not_start(id, message, chance, death.printed, now);
+            }
+            Verdict::DiedIdle => {
+                self.starts.died_idle(death.sentence());
+                self.act(Action::UserError { process: id, mini_batch: None, error: Box::new(death) });
+                self.replace(id, now);
+            }
+            Verdict::Expected => self.replace(id, now),
+        }
+    }
+
+    /// Replaces a process that has ended. The mini-batches left in its pipe are handed over next, at no cost.
+    fn replace(&mut self, id: ProcessId, now: Moment) {
+        self.forget(id);
+        self.plan_start(id.slot, now);
+    }
+
+    /// Empties the slot of a process that has ended, or was killed while the agent closes.
+    pub(super) fn forget(&mut self, id: ProcessId) {
+        let Some(process) = self.process_mut(id) else { return };
+        let handed = process.pipe.take();
+        self.take_back(handed);
+        self.slots[id.slot] = Slot::default();
+        self.act(Action::Forget(id));
+    }
+
+    /// Kills a process that sent an invalid frame, because all later bytes are meaningless.
+    pub(super) fn connection_damaged(&mut self, id: ProcessId, phase: SlotPhase, how: &str) {
+        let node = self.config.node.clone();
+        let Some(process) = self.process_mut(id).filter(|process| !process.is_killed()) else { return };
+        let message = format!(
+            "the connection to the process was damaged in {}, {how}: the script, or a library, writes to a descriptor \
+             that is not its own",
+            phase.word()
+        );
+        let line = format!("{}: {message}, killing it", process.name);
+        // The damaged bytes were the answer to the oldest unanswered mini-batch.
+        let killed = match (process.pipe.front(), &process.life) {
+            (Some(front), _) => {
+                let log = user_error_name(&node, &process.name);
+                let error =
+                    ErrorReport { category: "ConnectionDamaged".into(), message, log, ..ErrorReport::default() };
+                let ending = Ending::failed(AttemptStatus::ProcessDied, error);
+                Killed::Failed(Ending { sequence: front.sequence, ..ending })
+            }
+            (None, Life::Starting) => Killed::Unusable(message),
+            (None, _) => Killed::Interrupted,
+        };
+        process.life = Life::Killed(killed);
+        self.log("ERROR", line);
+        self.act(Action::Kill(id));
+    }
+
+    // ---- starts ------------------------------------------------------------------------------------------------
+
+    pub(super) fn start_process(&mut self, slot: usize, now: Moment) {
+        let id = ProcessId { slot, number: self.next_process };
+        self.next_process += 1;
+        self.slots[slot] = Slot::Taken(Box::new(Process::starting(id, now.instant)));
+        self.act(Action::Start(id));
+    }
+
+    pub(super) fn could_not_start(
+        &mut self,
+        id: ProcessId,
+        message: String,
+        chance: Chance,
+        printed: String,
+        now: Moment,
+    ) {
+        let (node, process) = (self.config.node.clone(), id.name());
+        self.log("ERROR", format!("{process} could not start: {message}"));
+        let log = user_error_name(&node, &process);
+        let error = ErrorReport { category: "ProcessDied".into(), message, traceback: String::new(), log, printed };
+        self.act(Action::UserError { process: id, mini_batch: None, error: Box::new(error.clone()) });
+        self.starts.failed(&process, chance, &error);
+        self.tell(ResultEvent::InitFailed { node, process, error: error.into() });
+        self.plan_start(id.slot, now);
+    }
+
+    /// Decides whether and when the next process starts in an empty slot.
+    fn plan_start(&mut self, slot: usize, now: Moment) {
+        if self.stop != Stop::No || self.gave_up.is_some() {
+            return self.stop_if_alone();
+        }
+        match (self.may_start(), self.starts.pause()) {
+            (Next::GiveUp(cause), _) => self.give_up(cause),
+            (Next::Start, None) => self.start_process(slot, now),
+            // `Wait`: the slot stays empty until another start has succeeded or failed.
+            (Next::Start | Next::Wait, pause) => {
+                let start_at = now.instant + pause.unwrap_or_default();
+                self.slots[slot] = Slot::Empty { start_at: Some(start_at) };
+            }
+        }
+    }
+
+    /// Starts the processes whose pause is over.
+    pub(super) fn start_due(&mut self, now: Moment) {
+        for slot in 0..self.slots.len() {
+            let due = matches!(self.slots[slot], Slot::Empty { start_at: Some(at) } if at <= now.instant);
+            if !due || self.stop != Stop::No || self.gave_up.is_some() {
+                continue;
+            }
+            match self.may_start() {
+                Next::Start => self.start_process(slot, now),
+                Next::Wait => {}
+                Next::GiveUp(cause) => self.give_up(cause),
+            }
+        }
+    }
+
+    fn may_start(&self) -> Next {
+        let starting = self.processes().filter(|process| process.is_starting()).count();
+        self.starts.next(self.config.processes, starting)
+    }
+
+    /// Finishes worn-out processes and, when the node stops, all idle ones.
+    pub(super) fn finish_idle_processes(&mut self, now: Moment) {
+        let stopping = self.stop != Stop::No;
+        for slot in 0..self.slots.len() {
+            let Some(process) = self.slots[slot].process_mut() else { continue };
+            if !(stopping || process.is_worn_out()) || !process.pipe.is_empty() {
+                continue;
+            }
+            let (id, name) = (process.id, process.name.clone());
+            match process.life {
+                Life::Working => {
+                    process.life = Life::Finishing { since: now.instant };
+                    if !stopping {
+                        self.log("WARNING", format!("{name} failed more than {FAILURES_MAX} times, replacing it"));
+                    }
+                    self.act(Action::Finish(id));
+                }
+                // `init()` may take long, and the node no longer needs the process.
+                Life::Starting | Life::InitFailed if stopping => {
+                    self.log("INFO", format!("{name} is still starting and no longer needed, killing it"));
+                    self.kill(id);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Kills a process for which no mini-batch is to blame.
+    pub(super) fn kill(&mut self, id: ProcessId) {
+        let Some(process) = self.process_mut(id) else { return };
+        if !process.is_killed() {
+            process.life = Life::Killed(Killed::Interrupted);
+        }
+        self.act(Action::Kill(id));
+    }
+}

@@ -1,0 +1,167 @@
+//! The record of an attempt, and whether another try follows.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Rows};
+
+use super::{Moment, ProcessId};
+use crate::lease::LeaseId;
+use crate::prepare::Prepared;
+
+/// A mini-batch whose attempt has ended.
+#[derive(Debug)]
+pub struct Attempted {
+    /// The delivery.
+    pub lease: LeaseId,
+    /// The mini-batch.
+    pub descriptor: Descriptor,
+    /// Deliveries lost before this one.
+    pub deliveries_lost: u32,
+    /// The argument of `run()`.
+    pub prepared: Prepared,
+    /// When the attempt started.
+    pub began: Moment,
+}
+
+/// The worker of an attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Worker<'a> {
+    /// Node.
+    pub node: &'a str,
+    /// `processNNN`; empty if no process received the mini-batch.
+    pub process: &'a str,
+}
+
+/// An attempt that has ended, and its next try.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The delivery. If its lease is lost by now, the agent announces nothing.
+    pub lease: LeaseId,
+    /// The process that made the attempt; `None`: no process received the mini-batch.
+    pub process: Option<ProcessId>,
+    /// The attempt. The announcer decides where its rows go. `traceparent` is that of the mini-batch.
+    pub attempt: Attempt,
+    /// Rows of a success.
+    pub rows: Bytes,
+    /// The descriptor of the next try, if there is one.
+    pub next_try: Option<Descriptor>,
+}
+
+/// Returns the attempt as it is announced, and the descriptor of the next try if there is one.
+pub fn conclude(
+    attempted: Attempted,
+    worker: Worker,
+    ending: Ending,
+    tries_max: u32,
+    now: Moment,
+) -> (Attempt, Option<Descriptor>) {
+    let Attempted { descriptor, deliveries_lost, prepared, began, .. } = attempted;
+    let try_number = descriptor.tries_spent.saturating_add(1);
+    let succeeded = ending.status == AttemptStatus::Succeeded;
+    let is_final = succeeded || try_number >= tries_max || ending.status == AttemptStatus::LostTooOften;
+    let elapsed: Duration = now.instant.duration_since(began.instant);
+    let run_seconds = match ending.status {
+        // The process could no longer report it.
+        AttemptStatus::RunTimedOut | AttemptStatus::ProcessDied => elapsed.as_secs_f64(),
+        _ => ending.run_seconds,
+    };
+    let warnings_total = prepared.warnings_total + ending.warnings.len() as u64;
+    let mut warnings = prepared.warnings;
+    warnings.extend(ending.warnings);
+    let attempt = Attempt {
+        mini_batch: descriptor.mini_batch,
+        try_number,
+        deliveries_lost,
+        node: worker.node.into(),
+        process: worker.process.into(),
+        status: ending.status,
+        is_final,
+        total: prepared.total,
+        succeeded: if succeeded { ending.returned.min(prepared.passed) } else { 0 },
+        rows: Rows::None,
+        columns: ending.columns,
+        started_at: began.milliseconds,
+        elapsed_seconds: elapsed.as_secs_f64().max(run_seconds),
+        process_seconds: ending.process_seconds,
+        run_seconds,
+        error: ending.error.filter(|_| !succeeded).map(Box::new),
+        warnings,
+        warnings_total,
+        warning_kinds: prepared.warning_kinds,
+        detail: descriptor.detail(),
+        traceparent: descriptor.traceparent,
+    };
+    let next_try = (!is_final).then_some(Descriptor { tries_spent: try_number, deliveries_lost, ..descriptor });
+    (attempt, next_try)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use protocol::{ErrorReport, Work};
+
+    use super::*;
+
+    fn attempted(tries_spent: u32) -> Attempted {
+        let paths = vec!["/a".into(), "/b".into()];
+        let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
+        let descriptor = Descriptor {
+            job_id: "job".into(),
+            mini_batch: 7,
+            tries_spent,
+            deliveries_lost: 0,
+            traceparent: None,
+            work,
+        };
+        let prepared = Prepared::without_reading(&descriptor).expect("local files");
+        Attempted { lease: 7, descriptor, deliveries_lost: 2, prepared, began: now() }
+    }
+
+    fn now() -> Moment {
+        Moment { instant: Instant::now(), milliseconds: 0 }
+    }
+
+    const WORKER: Worker = Worker { node: "0", process: "process000" };
+
+    #[test]
+    fn failed_try_is_followed_by_another_until_they_are_spent() {
+        for (tries_spent, last) in [(0, false), (1, false), (2, true)] {
+            let ending = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
+            let (attempt, next) = conclude(attempted(tries_spent), WORKER, ending, 3, now());
+            assert_eq!((attempt.try_number, attempt.is_final), (tries_spent + 1, last));
+            assert_eq!(
+                next.map(|next| (next.tries_spent, next.deliveries_lost)),
+                (!last).then_some((tries_spent + 1, 2))
+            );
+            assert_eq!((attempt.total, attempt.failed()), (2, 2));
+        }
+    }
+
+    #[test]
+    fn lost_too_often_is_final() {
+        let ending = Ending::failed(AttemptStatus::LostTooOften, ErrorReport::default());
+        let (attempt, next) = conclude(attempted(0), WORKER, ending, 3, now());
+        assert_eq!((attempt.is_final, next), (true, None));
+    }
+
+    #[test]
+    fn result_longer_than_its_input_counts_as_long_as_its_input() {
+        for (returned, succeeded) in [(0, 0), (1, 1), (2, 2), (9, 2)] {
+            let (attempt, next) = conclude(attempted(0), WORKER, Ending { returned, ..Ending::empty() }, 3, now());
+            assert_eq!((attempt.total, attempt.succeeded, next), (2, succeeded, None));
+        }
+    }
+
+    #[test]
+    fn killed_run_lasted_from_its_start_to_its_kill() {
+        for (status, seconds) in [(AttemptStatus::RunTimedOut, 5.0), (AttemptStatus::RunRaised, 0.0)] {
+            let began = now();
+            let ending = Ending::failed(status, ErrorReport::default());
+            let ended = Moment { instant: began.instant + Duration::from_secs(5), ..began };
+            let (attempt, _) = conclude(Attempted { began, ..attempted(0) }, WORKER, ending, 3, ended);
+            assert_eq!((attempt.run_seconds, attempt.elapsed_seconds), (seconds, 5.0));
+        }
+    }
+}

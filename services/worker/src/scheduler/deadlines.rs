@@ -1,0 +1,250 @@
+//! Timeouts, decided at each tick.
+//!
+//! The agent requests the Python stacks of a process that has exceeded its limit before it kills the process, because
+//! they show the user what took so long. A long phase is reported with stacks too, long before the limit.
+
+use std::time::Duration;
+
+use protocol::{AttemptStatus, Ending, ErrorReport, SlotPhase, Waiting};
+
+use super::mini_batch::Stage;
+use super::process::{Killed, Life, Process, StacksFor, Then};
+use super::{Action, Config, Moment, ProcessId, Scheduler, Sighting};
+use crate::node_log::user_error_name;
+
+/// After this duration of a run, the mini-batches behind it are recalled: more than twice the work that a pipe should
+/// hold.
+const RECALL_AFTER: Duration = Duration::from_millis(50);
+/// Time for a process to write its stacks. It needs a millisecond, unless the machine is overloaded. A lease lasts
+/// longer than the limit and this time together.
+const STACKS_TIME: Duration = Duration::from_secs(3);
+/// Longest duration of `shutdown()` and the exit of the interpreter.
+pub(super) const SHUTDOWN_TIME: Duration = Duration::from_secs(30);
+/// Longest time from the end of `shutdown()` to the exit of the process.
+const EXIT_TIME: Duration = Duration::from_secs(5);
+/// Longest gap within a frame while user code runs. The engine sends each frame at once, outside user code, so another
+/// writer sent such a frame.
+const FRAME_TIME: Duration = Duration::from_secs(2);
+/// A long phase is reported after half of the limit, but not later than this, so that users see it within ten seconds.
+pub const NOTICE_AFTER_MAX: Duration = Duration::from_secs(8);
+/// Time between two reports of the same wait.
+pub const NOTICE_AGAIN: Duration = Duration::from_secs(60);
+
+impl Scheduler {
+    pub(super) fn tick(&mut self, sightings: Vec<Sighting>, now: Moment) {
+        self.start_due(now);
+        self.recall_behind_slow_runs(&sightings);
+        self.fail_slow_preparations(now);
+        self.return_old(now);
+        for seen in &sightings {
+            let in_user_code = matches!(seen.phase, SlotPhase::Idle | SlotPhase::Load | SlotPhase::Run);
+            if in_user_code && seen.frame_incomplete_for.is_some_and(|since| since > FRAME_TIME) {
+                self.connection_damaged(seen.process, seen.phase, "a frame has not ended");
+            }
+        }
+        self.notice_slow_preparation(now);
+        sightings.into_iter().for_each(|seen| self.watch(seen, now));
+    }
+
+    /// Recalls the mini-batches behind slow runs, for other processes.
+    fn recall_behind_slow_runs(&mut self, sightings: &[Sighting]) {
+        for seen in sightings.iter().filter(|seen| seen.elapsed >= RECALL_AFTER) {
+            let Some(process) = self.process(seen.process).filter(|process| !process.is_killed()) else { continue };
+            if process.pipe.front().is_some_and(|front| front.sequence == seen.sequence) {
+                self.recall(seen.process);
+            }
+        }
+    }
+
+    /// Recalls the unstarted mini-batches of a process. If the process has started more of them than the agent knows,
+    /// it answers each hand-over separately.
+    pub(super) fn recall(&mut self, process: ProcessId) {
+        let behind = self.process(process).and_then(|process| process.pipe.behind());
+        if let Some(sequences) = behind {
+            self.act(Action::Recall { process, sequences });
+        }
+    }
+
+    pub(super) fn recall_answered(&mut self, process: ProcessId, in_time: bool, now: Moment) {
+        if let Some(process) = self.process_mut(process).filter(|_| in_time) {
+            let recalled = process.pipe.recall(now);
+            self.take_back(recalled);
+        }
+    }
+
+    // ---- preparations ------------------------------------------------------------------------------------------
+
+    /// Fails mini-batches whose files cannot be read in time. The others do not wait for them.
+    fn fail_slow_preparations(&mut self, now: Moment) {
+        let limit = self.limit();
+        let elapsed = |scheduler: &Self, lease| scheduler.preparing_for(lease, now).is_some_and(|time| time > limit);
+        let slow: Vec<_> = self.preparing.iter().copied().filter(|lease| elapsed(self, *lease)).collect();
+        for lease in slow {
+            self.preparing.retain(|preparing| *preparing != lease);
+            let Some(mini_batch) = self.mini_batches.get(&lease) else { continue };
+            let error = ErrorReport {
+                category: "LoadTimeout".into(),
+                message: format!(
+                    "mini-batch {} could not be read within {} seconds (run_invocation_timeout plus \
+                     task_overhead_timeout): {}",
+                    mini_batch.descriptor.mini_batch,
+                    limit.as_secs(),
+                    mini_batch.descriptor.detail()
+                ),
+                ..ErrorReport::default()
+            };
+            self.fail_unrun(lease, AttemptStatus::LoadTimedOut, error, now);
+        }
+    }
+
+    /// Reports a mini-batch that takes long to read or to download.
+    fn notice_slow_preparation(&mut self, now: Moment) {
+        let Some(oldest) = self.preparing.first().copied() else { return };
+        let is_due = self.preparing_noticed.is_none_or(|noticed| now.instant - noticed > NOTICE_AGAIN);
+        let Some(elapsed) = self.preparing_for(oldest, now).filter(|elapsed| *elapsed >= self.notice_after() && is_due)
+        else {
+            return;
+        };
+        self.preparing_noticed = Some(now.instant);
+        let Some(mini_batch) = self.mini_batches.get(&oldest) else { return };
+        let detail = format!("reading {}", mini_batch.descriptor.detail());
+        let waiting = Waiting {
+            mini_batch: Some(mini_batch.descriptor.mini_batch),
+            ..wait_of_node(&self.config.node, elapsed, now.milliseconds, detail)
+        };
+        self.act(Action::Notice { process: None, waiting: Box::new(waiting) });
+    }
+
+    fn preparing_for(&self, lease: u64, now: Moment) -> Option<Duration> {
+        match self.mini_batches.get(&lease)?.stage {
+            Stage::Preparing { since, .. } => Some(now.instant - since),
+            _ => None,
+        }
+    }
+
+    /// Returns the duration after which a phase is reported.
+    fn notice_after(&self) -> Duration {
+        (self.limit() / 2).min(NOTICE_AFTER_MAX).max(Duration::from_secs(1))
+    }
+
+    // ---- processes ---------------------------------------------------------------------------------------------
+
+    /// Checks the deadlines of one process.
+    fn watch(&mut self, seen: Sighting, now: Moment) {
+        let (limit, notice_after) = (self.limit(), self.notice_after());
+        let Some(process) = self.process_mut(seen.process).filter(|process| !process.is_killed()) else { return };
+        if let Some(stacks_for) = process.stacks {
+            if let Some(stack) = seen.stacks {
+                process.stacks = None;
+                self.use_stacks(seen.process, stacks_for, stack, now);
+            }
+            return;
+        }
+        let Sighting { phase, sequence, mut elapsed, .. } = seen;
+        if phase == SlotPhase::Starting {
+            // The process has not written to the status page yet.
+            elapsed = now.instant - process.started;
+        }
+        if let Life::Finishing { since } = process.life {
+            let finishing = now.instant - since;
+            // After `shutdown()` only threads and exit handlers of the script run.
+            let is_over = phase == SlotPhase::Idle && finishing > EXIT_TIME && elapsed > EXIT_TIME;
+            if finishing > SHUTDOWN_TIME || is_over {
+                let what = if is_over { "a thread or exit handler of the script" } else { "shutdown()" };
+                let (name, seconds) = (&process.name, finishing.as_secs());
+                let message = format!("{what} has kept {name} running for {seconds} s, killing it");
+                self.log("WARNING", message);
+                return self.kill(seen.process);
+            }
+        }
+        // The deadline does not depend on the phase that the process reports.
+        if let Some(front) = process.pipe.front().filter(|front| now.instant - front.began.instant > limit) {
+            let stacks_for = StacksFor { phase, sequence: front.sequence, then: Then::Kill };
+            return self.request_stacks(seen.process, stacks_for);
+        }
+        let is_busy = matches!(phase, SlotPhase::Load | SlotPhase::Run | SlotPhase::Report);
+        let is_starting = matches!(phase, SlotPhase::Init | SlotPhase::Import | SlotPhase::Starting);
+        let is_long = (is_busy || is_starting) && elapsed > notice_after;
+        if !is_long || process.noticed.is_some_and(|noticed| now.instant - noticed <= NOTICE_AGAIN) {
+            return;
+        }
+        process.noticed = Some(now.instant);
+        let stacks_for = StacksFor { phase, sequence, then: Then::Notice { elapsed } };
+        if phase == SlotPhase::Starting {
+            // The signal would end an interpreter that has not registered it yet.
+            self.use_stacks(seen.process, stacks_for, String::new(), now);
+        } else {
+            self.request_stacks(seen.process, stacks_for);
+        }
+    }
+
+    fn request_stacks(&mut self, id: ProcessId, stacks_for: StacksFor) {
+        let Some(process) = self.process_mut(id) else { return };
+        process.stacks = Some(stacks_for);
+        self.act(Action::DumpStacks { process: id, patience: STACKS_TIME });
+    }
+
+    fn use_stacks(&mut self, id: ProcessId, stacks_for: StacksFor, stack: String, now: Moment) {
+        let StacksFor { phase, sequence, then } = stacks_for;
+        let Some(process) = self.process(id) else { return };
+        let handed = process.pipe.get(sequence);
+        match then {
+            Then::Notice { elapsed } => {
+                let mini_batch = handed.and_then(|handed| self.mini_batches.get(&handed.lease));
+                let waiting = Waiting {
+                    process: process.name.clone(),
+                    mini_batch: mini_batch.map(|mini_batch| mini_batch.descriptor.mini_batch),
+                    phase,
+                    stack,
+                    ..wait_of_node(&self.config.node, elapsed, now.milliseconds, String::new())
+                };
+                self.act(Action::Notice { process: Some(id), waiting: Box::new(waiting) });
+            }
+            // The process has answered in the meantime.
+            Then::Kill if handed.is_none() => {}
+            Then::Kill => {
+                let error = timeout_error(&self.config, process, phase, stack);
+                let line = format!("{}: {}", process.name, error.message);
+                let status =
+                    if phase == SlotPhase::Load { AttemptStatus::LoadTimedOut } else { AttemptStatus::RunTimedOut };
+                self.log("ERROR", line);
+                if let Some(process) = self.process_mut(id) {
+                    let ending = Ending { sequence, ..Ending::failed(status, error) };
+                    process.life = Life::Killed(Killed::Failed(ending));
+                }
+                self.act(Action::Kill(id));
+            }
+        }
+    }
+}
+
+/// Returns a wait of the node itself. `now`: wall clock, milliseconds since the epoch.
+pub fn wait_of_node(node: &str, elapsed: Duration, now: u64, detail: String) -> Waiting {
+    Waiting {
+        node: node.to_owned(),
+        process: String::new(),
+        mini_batch: None,
+        phase: SlotPhase::Starting,
+        seconds: elapsed.as_secs(),
+        since: now.saturating_sub(elapsed.as_millis() as u64),
+        detail,
+        stack: String::new(),
+    }
+}
+
+/// Returns the error for an exceeded limit.
+fn timeout_error(config: &Config, process: &Process, phase: SlotPhase, stack: String) -> ErrorReport {
+    let (run, overhead) = (config.spec.run_invocation_timeout_seconds, config.spec.task_overhead_timeout_seconds);
+    let what = if phase == SlotPhase::Idle { "the process" } else { phase.word() };
+    ErrorReport {
+        category: if phase == SlotPhase::Load { "LoadTimeout" } else { "RunTimeout" }.to_owned(),
+        message: format!(
+            "{what} did not end within {} seconds (run_invocation_timeout {run} s plus task_overhead_timeout {overhead} s) \
+             and was killed",
+            run + overhead,
+        ),
+        traceback: stack,
+        log: user_error_name(&config.node, &process.name),
+        printed: String::new(),
+    }
+}

@@ -1,0 +1,235 @@
+//! The way of mini-batches from the queue into the pipe of a process, and out of it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::{AttemptStatus, Descriptor, Ending, ErrorReport, MiniBatchFrame};
+
+use super::mini_batch::{MiniBatch, Stage, lost_too_often};
+use super::pipe::Handed;
+use super::process::{Killed, Life};
+use super::{
+    Action, Announcement, Attempted, Delivered, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop, Worker,
+    conclude, deliveries_lost,
+};
+use crate::lease::LeaseId;
+use crate::prepare::{Preparation, Prepared};
+
+/// Most mini-batches of one request.
+const RECEIVE_MAX: usize = 512;
+/// From the limit of an attempt to the end of its lease: the agent acts first, and the queue redelivers the mini-batch
+/// if the agent hangs.
+const LEASE_GRACE: Duration = Duration::from_secs(5);
+
+impl Scheduler {
+    /// Requests more mini-batches if the node holds fewer than its processes will soon need.
+    pub(super) fn receive(&mut self) {
+        if self.is_receiving || self.stop != Stop::No || self.gave_up.is_some() {
+            return;
+        }
+        let depth: usize = self.slots.iter().map(|slot| slot.depth()).sum();
+        let wanted = (2 * depth).saturating_sub(self.mini_batches.len()).min(RECEIVE_MAX);
+        // A few mini-batches are not worth a call.
+        if wanted == 0 || wanted * 4 < depth.min(RECEIVE_MAX) {
+            return;
+        }
+        self.is_receiving = true;
+        self.act(Action::Receive { messages_max: wanted });
+    }
+
+    pub(super) fn received(&mut self, deliveries: Vec<Delivered>, now: Moment) {
+        self.is_receiving = false;
+        let limit = self.config.spec.lost_delivery_max;
+        for Delivered { lease, descriptor, receive_count, bytes } in deliveries {
+            let lost = deliveries_lost(&descriptor, receive_count);
+            let error = (lost > limit).then(|| lost_too_often(&descriptor, lost, limit, &self.config.node));
+            let stage = Stage::Waiting { bytes };
+            let mini_batch = MiniBatch { descriptor, deliveries_lost: lost, received: now.instant, stage };
+            self.mini_batches.insert(lease, mini_batch);
+            match error {
+                Some(error) => self.fail_unrun(lease, AttemptStatus::LostTooOften, error, now),
+                None => self.waiting.push_back(lease),
+            }
+        }
+    }
+
+    /// Prepares waiting mini-batches, as far as memory allows.
+    pub(super) fn prepare_next(&mut self, now: Moment) {
+        while self.stop == Stop::No
+            && let Some(lease) = self.waiting.front().copied()
+        {
+            let Some(next) = self.mini_batches.get_mut(&lease) else { unreachable!("the node holds it") };
+            if let Some(prepared) = Prepared::without_reading(&next.descriptor) {
+                next.stage = Stage::Ready(Box::new(prepared));
+                self.waiting.pop_front();
+                self.ready.push_back(lease);
+                continue;
+            }
+            let Stage::Waiting { bytes } = next.stage else { unreachable!("it waits") };
+            let held: u64 = self.mini_batches.values().map(MiniBatch::bytes).sum();
+            let idle = self.preparing.is_empty() && self.ready.is_empty();
+            let full = self.preparing.len() > self.slots.len() || held + bytes > self.config.prefetch_bytes_max;
+            if full && !idle {
+                return;
+            }
+            self.waiting.pop_front();
+            self.preparing.push(lease);
+            let Some(next) = self.mini_batches.get_mut(&lease) else { unreachable!("the node holds it") };
+            next.stage = Stage::Preparing { bytes, since: now.instant };
+            let descriptor = Box::new(next.descriptor.clone());
+            self.act(Action::Prepare { lease, descriptor });
+        }
+    }
+
+    pub(super) fn prepared(&mut self, lease: LeaseId, descriptor: Descriptor, preparation: Preparation, now: Moment) {
+        // The preparation took too long, or the lease is lost.
+        let Some(mini_batch) = self.mini_batches.get_mut(&lease) else { return };
+        self.preparing.retain(|preparing| *preparing != lease);
+        mini_batch.descriptor = descriptor;
+        match preparation {
+            Preparation::Ready(prepared) => {
+                mini_batch.stage = Stage::Ready(prepared);
+                self.ready.push_back(lease);
+            }
+            // All its records failed before `run()`, so the mini-batch is done.
+            Preparation::Empty(prepared) => self.conclude_unrun(lease, *prepared, Ending::empty(), now),
+            Preparation::Failed(error) => self.fail_unrun(lease, AttemptStatus::LoadFailed, error, now),
+        }
+    }
+
+    /// Fills the pipes. Processes share scarce mini-batches equally, so that the last ones do not queue in one process.
+    pub(super) fn hand_over(&mut self, now: Moment) {
+        if self.stop != Stop::No || self.ready.is_empty() {
+            return;
+        }
+        let share = self.ready.len().div_ceil(self.slots.len().max(1));
+        for slot in 0..self.slots.len() {
+            let Some(process) = self.slots[slot].process_mut().filter(|process| process.takes_work()) else { continue };
+            let (id, was_empty) = (process.id, process.pipe.is_empty());
+            let quota = process.pipe.wanted().min(share).min(self.ready.len());
+            if quota == 0 {
+                continue;
+            }
+            let (mut frames, mut files) = (Vec::with_capacity(quota), Vec::new());
+            for lease in self.ready.drain(..quota) {
+                let Some(mini_batch) = self.mini_batches.get_mut(&lease) else { unreachable!("the node holds it") };
+                let sequence = process.pipe.hand_over(lease, now);
+                frames.push(mini_batch.hand_over(id, sequence));
+                files.extend(mini_batch.table());
+            }
+            let front = was_empty.then(|| process.pipe.front()).flatten();
+            self.act(Action::HandOver { process: id, frames, files });
+            self.begin(front, now);
+        }
+    }
+
+    /// Starts the attempt of the first mini-batch in a pipe: its lease ends with its deadline.
+    pub(super) fn begin(&mut self, front: Option<Handed>, now: Moment) {
+        if let Some(Handed { lease, .. }) = front {
+            let deadline = now.instant + self.limit() + LEASE_GRACE;
+            self.act(Action::Begin { lease, deadline });
+        }
+    }
+
+    /// Makes mini-batches from a pipe the next ones to hand over, in the same order.
+    pub(super) fn take_back(&mut self, handed: Vec<Handed>) {
+        for Handed { lease, .. } in handed.into_iter().rev() {
+            let Some(mini_batch) = self.mini_batches.remove(&lease) else { continue };
+            match mini_batch.stage {
+                Stage::Handed { is_lease_lost: true, .. } => {}
+                Stage::Handed { prepared, .. } => {
+                    let stage = Stage::Ready(prepared);
+                    self.mini_batches.insert(lease, MiniBatch { stage, ..mini_batch });
+                    self.ready.push_front(lease);
+                }
+                _ => unreachable!("it was in a pipe"),
+            }
+        }
+    }
+
+    /// Stops the work under a lost lease.
+    pub(super) fn lease_lost(&mut self, lease: LeaseId, sightings: &[Sighting]) {
+        let Some(mini_batch) = self.mini_batches.get_mut(&lease) else { return };
+        if let Stage::Handed { process: id, sequence, is_lease_lost, .. } = &mut mini_batch.stage {
+            let (id, sequence) = (*id, *sequence);
+            *is_lease_lost = true;
+            // Further back in the pipe it does no harm: without a lease, its outcome is not announced.
+            let runs = sightings.iter().any(|seen| seen.process == id && seen.sequence == sequence);
+            let Some(process) = self.process_mut(id).filter(|process| runs && !process.is_killed()) else { return };
+            process.pipe.remove(sequence);
+            process.life = Life::Killed(Killed::Interrupted);
+            let message = format!("{} runs a mini-batch whose lease is lost, killing it", process.name);
+            self.log("WARNING", message);
+            self.act(Action::Kill(id));
+        } else {
+            self.waiting.retain(|waiting| *waiting != lease);
+            self.preparing.retain(|preparing| *preparing != lease);
+            self.ready.retain(|ready| *ready != lease);
+        }
+        self.mini_batches.remove(&lease);
+    }
+
+    // ---- the end of an attempt ---------------------------------------------------------------------------------
+
+    /// Fails a mini-batch that no process has received.
+    pub(super) fn fail_unrun(&mut self, lease: LeaseId, status: AttemptStatus, error: ErrorReport, now: Moment) {
+        let Some(mini_batch) = self.mini_batches.get(&lease) else { return };
+        let prepared = Prepared::unreadable(&mini_batch.descriptor);
+        self.conclude_unrun(lease, prepared, Ending::failed(status, error), now);
+    }
+
+    fn conclude_unrun(&mut self, lease: LeaseId, prepared: Prepared, ending: Ending, now: Moment) {
+        let Some(MiniBatch { descriptor, deliveries_lost, .. }) = self.mini_batches.remove(&lease) else { return };
+        let attempted = Attempted { lease, descriptor, deliveries_lost, prepared, began: now };
+        self.announce(None, attempted, ending, Bytes::new(), now);
+    }
+
+    /// Ends the attempt of a mini-batch that has just left the pipe of a process.
+    pub(super) fn conclude(&mut self, process: ProcessId, handed: Handed, ending: Ending, rows: Bytes, now: Moment) {
+        let Handed { lease, began, .. } = handed;
+        let Some(MiniBatch { descriptor, deliveries_lost, stage, .. }) = self.mini_batches.remove(&lease) else {
+            return;
+        };
+        let Stage::Handed { mut prepared, .. } = stage else { unreachable!("it was in a pipe") };
+        if let Some(table) = prepared.file.take() {
+            self.act(Action::ReuseTable(table));
+        }
+        let attempted = Attempted { lease, descriptor, deliveries_lost, prepared: *prepared, began };
+        self.announce(Some(process), attempted, ending, rows, now);
+    }
+
+    fn announce(&mut self, process: Option<ProcessId>, attempted: Attempted, ending: Ending, rows: Bytes, now: Moment) {
+        let name = process.and_then(|process| self.process(process)).map_or("", |process| process.name.as_str());
+        let worker = Worker { node: &self.config.node, process: name };
+        let lease = attempted.lease;
+        let (attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, now);
+        let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try });
+        self.act(Action::Announce(Announcement::Outcome(outcome)));
+    }
+}
+
+impl MiniBatch {
+    /// Moves the mini-batch into a pipe, and returns the frame for the process.
+    fn hand_over(&mut self, process: ProcessId, sequence: u64) -> MiniBatchFrame {
+        let stage = std::mem::replace(&mut self.stage, Stage::Waiting { bytes: 0 });
+        let Stage::Ready(prepared) = stage else { unreachable!("it is ready") };
+        let frame = MiniBatchFrame {
+            sequence,
+            mini_batch: self.descriptor.mini_batch,
+            try_number: self.descriptor.tries_spent.saturating_add(1),
+            key: self.descriptor.key().to_vec(),
+            rows_before: self.descriptor.rows_before(),
+            payload: prepared.payload.clone(),
+        };
+        self.stage = Stage::Handed { process, sequence, prepared, is_lease_lost: false };
+        frame
+    }
+
+    /// Returns the memory file of its table, if it has one.
+    fn table(&self) -> Option<std::sync::Arc<std::os::fd::OwnedFd>> {
+        match &self.stage {
+            Stage::Handed { prepared, .. } => Some(prepared.file.as_ref()?.file.clone()),
+            _ => None,
+        }
+    }
+}

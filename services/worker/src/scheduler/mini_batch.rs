@@ -1,0 +1,81 @@
+//! A mini-batch that this node holds, and its stage.
+
+use std::time::Instant;
+
+use protocol::{Descriptor, ErrorReport};
+
+use super::process::ProcessId;
+use crate::prepare::Prepared;
+
+/// A mini-batch under a lease of this node.
+#[derive(Debug)]
+pub(super) struct MiniBatch {
+    pub(super) descriptor: Descriptor,
+    /// Deliveries lost before this one.
+    pub(super) deliveries_lost: u32,
+    pub(super) received: Instant,
+    pub(super) stage: Stage,
+}
+
+/// The stage of a mini-batch on its way through the node. It leaves the node when the agent announces its outcome or
+/// returns it, or when its lease is lost.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// It waits for memory.
+    Waiting {
+        /// Expected memory.
+        bytes: u64,
+    },
+    /// The agent prepares it.
+    Preparing {
+        /// Expected memory.
+        bytes: u64,
+        since: Instant,
+    },
+    /// It waits for a process.
+    Ready(Box<Prepared>),
+    /// It is in the pipe of a process, which runs the first one.
+    Handed {
+        process: ProcessId,
+        sequence: u64,
+        prepared: Box<Prepared>,
+        /// Its outcome will not be announced.
+        is_lease_lost: bool,
+    },
+}
+
+impl MiniBatch {
+    /// Returns the memory that it occupies or will occupy.
+    pub(super) fn bytes(&self) -> u64 {
+        match &self.stage {
+            Stage::Waiting { .. } => 0,
+            Stage::Preparing { bytes, .. } => *bytes,
+            Stage::Ready(prepared) | Stage::Handed { prepared, .. } => prepared.bytes,
+        }
+    }
+
+    /// Returns the descriptor to publish when the node returns the mini-batch.
+    pub(super) fn unspent(self) -> Descriptor {
+        Descriptor { deliveries_lost: self.deliveries_lost, ..self.descriptor }
+    }
+}
+
+/// Returns the number of deliveries of a mini-batch that were lost with their node: those recorded in its descriptor,
+/// and those before this one that the queue has counted.
+pub fn deliveries_lost(descriptor: &Descriptor, receive_count: u32) -> u32 {
+    descriptor.deliveries_lost.saturating_add(receive_count.saturating_sub(1))
+}
+
+/// Returns the error of a mini-batch whose deliveries were lost too often.
+pub fn lost_too_often(descriptor: &Descriptor, lost: u32, lost_max: u32, node: &str) -> ErrorReport {
+    ErrorReport {
+        category: "LostTooOften".into(),
+        message: format!(
+            "mini-batch {} was lost with its node {lost} times (limit {lost_max}): does it crash the machine, for lack of \
+             memory?",
+            descriptor.mini_batch
+        ),
+        log: format!("sys/node/{node}/_main.txt"),
+        ..ErrorReport::default()
+    }
+}

@@ -1,0 +1,169 @@
+//! The mini-batches that a process has been handed and has not answered, in order.
+//!
+//! Their number follows from the duration of runs: enough that the process never waits, few enough that nothing waits
+//! behind a slow run.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::Moment;
+use crate::lease::LeaseId;
+
+/// Work that a pipe should hold, in seconds.
+const PIPE_SECONDS: f64 = 0.02;
+/// Mini-batches that a pipe may hold.
+const PIPE_MAX: usize = 256;
+/// Weight of the latest run in the mean.
+const MEAN_WEIGHT: f64 = 0.2;
+
+/// A mini-batch in a pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Handed {
+    /// Number of the hand-over.
+    pub(super) sequence: u64,
+    pub(super) lease: LeaseId,
+    /// When its attempt started: it was handed over, and the mini-batch before it had ended.
+    pub(super) began: Moment,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Pipe {
+    handed: VecDeque<Handed>,
+    last_sequence: u64,
+    mean_seconds: Option<f64>,
+}
+
+impl Pipe {
+    /// Returns the number of mini-batches that the pipe should hold.
+    pub(super) fn depth(&self) -> usize {
+        self.mean_seconds.map_or(1, |mean| 1 + ((PIPE_SECONDS / mean.max(1e-9)) as usize).min(PIPE_MAX - 1))
+    }
+
+    /// Returns the number of mini-batches to hand over now: 0 while the pipe is more than half full.
+    pub(super) fn wanted(&self) -> usize {
+        let depth = self.depth();
+        if self.handed.len() * 2 > depth { 0 } else { depth - self.handed.len() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.handed.is_empty()
+    }
+
+    /// Adds a mini-batch, and returns the number of the hand-over.
+    pub(super) fn hand_over(&mut self, lease: LeaseId, now: Moment) -> u64 {
+        self.last_sequence += 1;
+        self.handed.push_back(Handed { sequence: self.last_sequence, lease, began: now });
+        self.last_sequence
+    }
+
+    /// Removes the hand-over that the process has answered, which must be the first. `seconds` is the duration with
+    /// loading and reporting.
+    pub(super) fn answered(&mut self, sequence: u64, seconds: f64, now: Moment) -> Option<Handed> {
+        let answered = self.skipped(sequence)?;
+        let mean = self.mean_seconds.unwrap_or(seconds);
+        self.mean_seconds = Some(mean + MEAN_WEIGHT * (seconds - mean));
+        if let Some(next) = self.handed.front_mut() {
+            next.began = now;
+        }
+        Some(answered)
+    }
+
+    /// Removes a recalled hand-over that the process has skipped, if it is the first.
+    pub(super) fn skipped(&mut self, sequence: u64) -> Option<Handed> {
+        self.handed.pop_front_if(|first| first.sequence == sequence)
+    }
+
+    /// Returns the hand-overs behind the first, if there are any.
+    pub(super) fn behind(&self) -> Option<Range<u64>> {
+        Some(self.handed.get(1)?.sequence..self.last_sequence + 1)
+    }
+
+    /// Removes the hand-overs behind the first.
+    pub(super) fn recall(&mut self, now: Moment) -> Vec<Handed> {
+        let Some(front) = self.handed.front() else { return Vec::new() };
+        // Slow runs often follow each other, so the next one is handed over alone too.
+        let so_far = now.instant.duration_since(front.began.instant).as_secs_f64();
+        self.mean_seconds = self.mean_seconds.map(|mean| mean.max(so_far));
+        self.handed.drain(1..).collect()
+    }
+
+    /// Removes one hand-over at any position.
+    pub(super) fn remove(&mut self, sequence: u64) -> Option<Handed> {
+        let position = self.handed.iter().position(|handed| handed.sequence == sequence)?;
+        self.handed.remove(position)
+    }
+
+    /// Returns the first hand-over, which the process works on.
+    pub(super) fn front(&self) -> Option<Handed> {
+        self.handed.front().copied()
+    }
+
+    pub(super) fn get(&self, sequence: u64) -> Option<Handed> {
+        self.handed.iter().find(|handed| handed.sequence == sequence).copied()
+    }
+
+    /// Removes all hand-overs.
+    pub(super) fn take(&mut self) -> Vec<Handed> {
+        std::mem::take(&mut self.handed).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn now() -> Moment {
+        Moment { instant: Instant::now(), milliseconds: 0 }
+    }
+
+    #[test]
+    fn pipe_holds_one_slow_run_and_many_fast_ones() {
+        let (mut pipe, now) = (Pipe::default(), now());
+        assert_eq!(pipe.wanted(), 1, "before anything is known");
+        pipe.hand_over(0, now);
+        assert_eq!(pipe.wanted(), 0);
+        pipe.answered(1, 5.0, now).expect("the first");
+        assert_eq!(pipe.wanted(), 1);
+        for round in 0..100 {
+            pipe.hand_over(round, now);
+            pipe.answered(2 + round, 0.000_01, now).expect("the first");
+        }
+        assert_eq!(pipe.wanted(), PIPE_MAX);
+    }
+
+    #[test]
+    fn answer_out_of_order_is_rejected() {
+        let (mut pipe, now) = (Pipe::default(), now());
+        pipe.hand_over(70, now);
+        pipe.hand_over(71, now);
+        assert_eq!(pipe.answered(2, 0.1, now), None);
+        assert_eq!(pipe.answered(1, 0.1, now).map(|answered| answered.lease), Some(70));
+    }
+
+    #[test]
+    fn answer_starts_the_next_attempt() {
+        let (mut pipe, now) = (Pipe::default(), now());
+        pipe.hand_over(70, now);
+        pipe.hand_over(71, now);
+        let later = Moment { instant: now.instant + Duration::from_secs(3), ..now };
+        pipe.answered(1, 3.0, later).expect("the first");
+        assert_eq!(pipe.front().map(|front| front.began), Some(later));
+    }
+
+    #[test]
+    fn recall_leaves_one_hand_over() {
+        let (mut pipe, now) = (Pipe::default(), now());
+        pipe.hand_over(0, now);
+        pipe.answered(1, 0.001, now).expect("the first");
+        for lease in 10..20 {
+            pipe.hand_over(lease, now);
+        }
+        assert_eq!(pipe.behind(), Some(3..12));
+        let later = Moment { instant: now.instant + Duration::from_millis(60), ..now };
+        let recalled: Vec<_> = pipe.recall(later).iter().map(|handed| handed.lease).collect();
+        assert_eq!(recalled, (11..20).collect::<Vec<_>>());
+        assert_eq!((pipe.handed.len(), pipe.depth(), pipe.wanted()), (1, 1, 0));
+    }
+}

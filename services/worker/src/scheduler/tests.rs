@@ -1,0 +1,221 @@
+//! Tests of each decision, as events and the resulting actions.
+
+mod ends;
+mod work;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use protocol::{
+    AttemptStatus, Block, BlockRange, Chance, Descriptor, Ending, ErrorReport, JobSpec, Payload, ProcessEvent,
+    SlotPhase, Work,
+};
+
+use super::*;
+use crate::prepare::Prepared;
+
+/// The limit for loading, running and reporting of the example job.
+const LIMIT: Duration = Duration::from_secs(90);
+const GRACE: Duration = Duration::from_secs(10);
+
+struct Node {
+    scheduler: Scheduler,
+    now: Moment,
+    /// Phase, hand-over and duration of the phase of the process in each slot.
+    doing: Vec<(SlotPhase, u64, Duration)>,
+    /// Numbers of messages that were requested.
+    requested: Vec<usize>,
+}
+
+/// Returns a node whose processes have started but are not ready.
+fn starting(processes: u32) -> Node {
+    starting_with(processes, |_| ())
+}
+
+fn starting_with(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
+    let mut config = Config {
+        spec: Arc::new(JobSpec::example()),
+        node: "0".into(),
+        processes,
+        first_process: 0,
+        prefetch_bytes_max: 100,
+        grace: GRACE,
+        lease_max: None,
+    };
+    change(&mut config);
+    let now = Moment { instant: Instant::now(), milliseconds: 1_000_000 };
+    let doing = vec![(SlotPhase::Init, 0, Duration::ZERO); processes as usize];
+    let mut node = Node { scheduler: Scheduler::new(config, now), now, doing, requested: vec![] };
+    let expected: Vec<_> = (0..processes).map(|process| format!("start {process}")).collect();
+    assert_eq!(node.actions(), expected.join(", "));
+    node
+}
+
+/// Returns a node with ready processes that has received mini-batches without input, numbered from 0, each under the
+/// lease with its number.
+fn working(processes: u32, mini_batches: u64) -> Node {
+    let mut node = starting(processes);
+    (0..processes).for_each(|process| node.ready(process));
+    node.after(Event::Received((0..mini_batches).map(delivered).collect()));
+    node
+}
+
+/// Returns a node whose process 0 runs mini-batch 10 as its hand-over 2, with 11 behind it. Process 1 runs mini-batch
+/// 1.
+fn with_one_behind_a_run() -> Node {
+    let mut node = working(2, 2);
+    node.after(done(0, 1));
+    assert_eq!(node.after(Event::Received((10..12).map(delivered).collect())), "0 gets 10");
+    assert_eq!(node.after(Event::Tick(vec![])), "0 gets 11");
+    node.runs(0, 2);
+    node
+}
+
+fn descriptor(mini_batch: u64, work: Work) -> Descriptor {
+    Descriptor { job_id: "job".into(), mini_batch, tries_spent: 0, deliveries_lost: 0, traceparent: None, work }
+}
+
+fn delivered(number: u64) -> Delivered {
+    Delivered { lease: number, descriptor: descriptor(number, Work::Rank), receive_count: 1, bytes: 0 }
+}
+
+/// Returns a table, which must be read.
+fn table(number: u64, bytes: u64) -> Delivered {
+    let block = Block { path: "/t.csv".into(), version: None, range: BlockRange::WholeText, path_columns: vec![] };
+    let descriptor = descriptor(number, Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] });
+    Delivered { bytes, ..Delivered { descriptor, ..delivered(number) } }
+}
+
+fn read(number: u64, bytes: u64) -> Event {
+    let Delivered { lease, descriptor, .. } = table(number, bytes);
+    let prepared = Prepared { bytes, ..Prepared::new(Payload::Rank, 3) };
+    Event::Prepared { lease, descriptor: descriptor.into(), preparation: Preparation::Ready(prepared.into()) }
+}
+
+fn id(number: u32) -> ProcessId {
+    ProcessId { slot: number as usize % 2, number }
+}
+
+fn done(process: u32, sequence: u64) -> Event {
+    answered(process, Ending { sequence, returned: 1, ..Ending::empty() })
+}
+
+fn raised(process: u32, sequence: u64) -> Event {
+    answered(process, Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, ErrorReport::default()) })
+}
+
+fn answered(process: u32, ending: Ending) -> Event {
+    frame(process, ProcessEvent::Answered(Ending { run_seconds: 0.001, process_seconds: 0.001, ..ending }))
+}
+
+fn frame(process: u32, frame: ProcessEvent) -> Event {
+    Event::Frame { process: id(process), frame, rows: Bytes::new() }
+}
+
+fn exited(process: u32, phase: SlotPhase, sequence: u64) -> Event {
+    Event::Exited { process: id(process), code: -9, phase, sequence }
+}
+
+fn examined(process: u32) -> Event {
+    let death = ErrorReport { category: "ProcessDied".into(), ..ErrorReport::default() };
+    let findings = Findings { death, early: "it crashed".into(), chance: Chance::Perhaps };
+    Event::Examined { process: id(process), findings: findings.into() }
+}
+
+/// Returns the short form of an action, or `None` for actions that every test would have to repeat.
+fn in_short(action: Action) -> Option<String> {
+    let text = match action {
+        Action::Receive { .. } | Action::Begin { .. } | Action::Log { .. } | Action::UserError { .. } => return None,
+        Action::Announce(Announcement::Event(event)) => match event {
+            ResultEvent::NodeStopped { cause, .. } => format!("stopped: {}", cause.unwrap_or_default()),
+            _ => return None,
+        },
+        Action::StopReceiving => "stop receiving".into(),
+        Action::Prepare { lease, .. } => format!("prepare {lease}"),
+        Action::Start(process) => format!("start {}", process.number),
+        Action::HandOver { process, frames, .. } => {
+            let frames: Vec<_> = frames.iter().map(|frame| frame.mini_batch.to_string()).collect();
+            format!("{} gets {}", process.number, frames.join(" "))
+        }
+        Action::Recall { process, sequences } => {
+            format!("recall {}..{} from {}", sequences.start, sequences.end, process.number)
+        }
+        Action::DumpStacks { process, .. } => format!("stacks of {}", process.number),
+        Action::Finish(process) => format!("finish {}", process.number),
+        Action::Kill(process) => format!("kill {}", process.number),
+        Action::Examine { process, sequence, .. } => format!("examine {} in {sequence}", process.number),
+        Action::Forget(process) => format!("forget {}", process.number),
+        Action::ReuseTable(_) => "reuse table".into(),
+        Action::Announce(Announcement::Outcome(outcome)) => {
+            let again = outcome.next_try.map_or("", |_| ", again");
+            format!("{} {:?}{again}", outcome.attempt.mini_batch, outcome.attempt.status)
+        }
+        Action::Announce(Announcement::Return { descriptor, .. }) => format!("return {}", descriptor.mini_batch),
+        Action::Notice { process, waiting } => {
+            let name = process.map_or("the node".to_owned(), |process| process.number.to_string());
+            format!("{name} is in {} for {} s", waiting.phase.metric_word(), waiting.seconds)
+        }
+    };
+    Some(text)
+}
+
+impl Node {
+    fn actions(&mut self) -> String {
+        let actions: Vec<_> = std::iter::from_fn(|| self.scheduler.next_action()).collect();
+        self.requested.extend(actions.iter().filter_map(|action| match action {
+            Action::Receive { messages_max } => Some(messages_max),
+            _ => None,
+        }));
+        actions.into_iter().filter_map(in_short).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Reports an event, and returns the resulting actions.
+    fn after(&mut self, event: Event) -> String {
+        self.scheduler.handle(event, self.now);
+        self.scheduler.schedule(self.now);
+        self.actions()
+    }
+
+    fn ready(&mut self, process: u32) {
+        self.after(frame(process, ProcessEvent::Ready { init_seconds: 0.1, python_version: "3".into() }));
+        self.doing[process as usize % 2] = (SlotPhase::Idle, 0, Duration::ZERO);
+    }
+
+    fn sightings(&self) -> Vec<Sighting> {
+        let see = |process: &Process| {
+            let (phase, sequence, elapsed) = self.doing[process.id.slot];
+            Sighting { process: process.id, phase, sequence, elapsed, frame_incomplete_for: None, stacks: None }
+        };
+        self.scheduler.processes().map(see).collect()
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now.instant += time;
+        self.now.milliseconds += time.as_millis() as u64;
+        self.doing.iter_mut().for_each(|(_, _, elapsed)| *elapsed += time);
+    }
+
+    /// Lets time pass, and returns the resulting actions.
+    fn tick(&mut self, time: Duration) -> String {
+        self.pass(time);
+        let sightings = self.sightings();
+        self.after(Event::Tick(sightings))
+    }
+
+    fn stacks(&mut self, process: u32, stacks: &str) -> String {
+        let mut sightings = self.sightings();
+        for seen in sightings.iter_mut().filter(|seen| seen.process == id(process)) {
+            seen.stacks = Some(stacks.into());
+        }
+        self.after(Event::Tick(sightings))
+    }
+
+    fn runs(&mut self, process: u32, sequence: u64) {
+        self.doing[process as usize % 2] = (SlotPhase::Run, sequence, Duration::ZERO);
+    }
+
+    fn lost(&mut self, lease: LeaseId) -> String {
+        let sightings = self.sightings();
+        self.after(Event::LeasesLost { leases: vec![lease], sightings })
+    }
+}

@@ -1,0 +1,160 @@
+//! The way of a mini-batch through the node, and timeouts.
+
+use super::*;
+
+// ---- receive, prepare, hand over -------------------------------------------------------------------------------
+
+#[test]
+fn node_requests_twice_what_its_processes_hold_and_once_at_a_time() {
+    let mut node = starting(2);
+    node.after(Event::Tick(vec![]));
+    node.after(Event::Tick(vec![]));
+    assert_eq!(node.requested, [4]);
+    node.after(Event::Received((0..4).map(delivered).collect()));
+    let ready = ProcessEvent::Ready { init_seconds: 0.1, python_version: "3".into() };
+    assert_eq!(node.after(frame(0, ready)), "0 gets 0");
+    assert_eq!(node.requested, [4], "it holds enough");
+    assert_eq!(node.after(done(0, 1)), "0 Succeeded, 0 gets 1 2", "fast runs are handed over together");
+    assert_eq!(node.requested, [4, 41]);
+}
+
+#[test]
+fn memory_limits_preparations_except_the_first() {
+    let mut node = starting(2);
+    let tables = [60, 60, 300].into_iter().zip(0..).map(|(bytes, number)| table(number, bytes)).collect();
+    assert_eq!(node.after(Event::Received(tables)), "prepare 0");
+    node.ready(0);
+    assert_eq!(node.after(read(0, 60)), "0 gets 0");
+    assert_eq!(node.after(Event::Tick(vec![])), "prepare 1", "no other is being prepared or ready");
+    assert_eq!(node.after(read(1, 60)), "", "both occupy 120 bytes of 100");
+    assert_eq!(node.after(done(0, 1)), "0 Succeeded, 0 gets 1");
+    assert_eq!(node.after(Event::Tick(vec![])), "prepare 2", "a table that is too large is prepared alone");
+}
+
+#[test]
+fn unreadable_or_empty_mini_batch_reaches_no_process() {
+    let mut node = working(2, 0);
+    node.after(Event::Received(vec![table(0, 1), table(1, 1)]));
+    let prepared = |number, preparation| Event::Prepared {
+        lease: number,
+        descriptor: table(number, 1).descriptor.into(),
+        preparation,
+    };
+    let failed = prepared(0, Preparation::Failed(ErrorReport::default()));
+    assert_eq!(node.after(failed), "0 LoadFailed, again");
+    let empty = prepared(1, Preparation::Empty(Prepared::new(Payload::Rank, 0).into()));
+    assert_eq!(node.after(empty), "1 Succeeded");
+}
+
+#[test]
+fn slow_preparation_is_reported_and_then_fails() {
+    let mut node = starting(2);
+    node.doing = vec![(SlotPhase::Idle, 0, Duration::ZERO); 2];
+    node.after(Event::Received(vec![table(0, 1)]));
+    assert_eq!(node.tick(Duration::from_secs(5)), "");
+    assert_eq!(node.tick(Duration::from_secs(5)), "the node is in starting for 10 s");
+    assert_eq!(node.tick(Duration::from_secs(5)), "", "once a minute");
+    assert_eq!(node.tick(LIMIT), "0 LoadTimedOut, again");
+    assert_eq!(node.after(read(0, 1)), "", "too late");
+}
+
+#[test]
+fn mini_batch_lost_too_often_is_not_started() {
+    let mut node = working(1, 0);
+    for (receive_count, expected) in [(11, "0 gets 0"), (12, "0 LostTooOften")] {
+        let actions = node.after(Event::Received(vec![Delivered { receive_count, ..delivered(0) }]));
+        assert!(actions.starts_with(expected), "{actions}");
+        node.after(done(0, 1));
+    }
+}
+
+#[test]
+fn scarce_mini_batches_are_shared() {
+    let mut node = working(2, 2);
+    node.after(done(0, 1));
+    node.after(done(1, 1));
+    assert_eq!(node.after(Event::Received((10..14).map(delivered).collect())), "0 gets 10 11, 1 gets 12 13");
+}
+
+// ---- answers ---------------------------------------------------------------------------------------------------
+
+#[test]
+fn failed_run_is_retried_and_the_process_continues() {
+    let mut node = working(1, 2);
+    assert_eq!(node.after(raised(0, 1)), "0 RunRaised, again, 0 gets 1");
+}
+
+#[test]
+fn answer_out_of_order_kills_the_process() {
+    let mut node = working(1, 2);
+    assert_eq!(node.after(done(0, 7)), "kill 0");
+}
+
+#[test]
+fn process_with_too_many_failures_is_replaced_when_idle() {
+    let mut node = working(1, 0);
+    for number in 0..11 {
+        node.after(Event::Received(vec![delivered(number)]));
+        let actions = node.after(raised(0, number + 1));
+        assert_eq!(actions.contains("finish 0"), number == 10, "after {} failures: {actions}", number + 1);
+    }
+    assert_eq!(node.after(Event::Received(vec![delivered(11)])), "", "no further mini-batches");
+    assert_eq!(node.after(exited(0, SlotPhase::Idle, 0)), "forget 0, start 1");
+}
+
+// ---- timeouts --------------------------------------------------------------------------------------------------
+
+#[test]
+fn timeout_requests_stacks_then_kills_and_retries() {
+    let mut node = working(2, 3);
+    node.runs(0, 1);
+    node.doing[1] = (SlotPhase::Idle, 0, Duration::ZERO);
+    assert_eq!(node.after(done(1, 1)), "1 Succeeded, 1 gets 2");
+    assert_eq!(node.tick(Duration::from_secs(9)), "stacks of 0", "a slow run is reported");
+    assert_eq!(node.stacks(0, "File x"), "0 is in run for 9 s");
+    assert_eq!(node.after(done(1, 2)), "2 Succeeded");
+    assert_eq!(node.tick(LIMIT), "stacks of 0");
+    assert_eq!(node.tick(Duration::from_secs(1)), "", "the stacks are pending");
+    assert_eq!(node.stacks(0, "File x"), "kill 0");
+    assert_eq!(node.after(exited(0, SlotPhase::Run, 1)), "examine 0 in 1");
+    assert_eq!(node.after(examined(0)), "0 RunTimedOut, again, forget 0, start 2");
+}
+
+#[test]
+fn answer_while_stacks_are_pending_counts() {
+    let mut node = working(1, 1);
+    node.runs(0, 1);
+    assert_eq!(node.tick(LIMIT + Duration::from_secs(1)), "stacks of 0");
+    assert_eq!(node.after(done(0, 1)), "0 Succeeded");
+    node.doing[0] = (SlotPhase::Idle, 0, Duration::ZERO);
+    assert_eq!(node.stacks(0, "File x"), "");
+}
+
+#[test]
+fn slow_run_recalls_mini_batches_for_another_process() {
+    let mut node = with_one_behind_a_run();
+    assert_eq!(node.tick(Duration::from_millis(40)), "");
+    assert_eq!(node.tick(Duration::from_millis(20)), "recall 3..4 from 0");
+    assert_eq!(node.after(Event::RecallAnswered { process: id(0), in_time: true }), "", "the other process is busy");
+    assert_eq!(node.after(done(1, 1)), "1 Succeeded, 1 gets 11");
+}
+
+#[test]
+fn late_recall_is_answered_by_the_process() {
+    let mut node = with_one_behind_a_run();
+    assert_eq!(node.tick(Duration::from_millis(60)), "recall 3..4 from 0");
+    assert_eq!(node.after(Event::RecallAnswered { process: id(0), in_time: false }), "");
+    node.after(done(0, 2));
+    assert_eq!(node.after(frame(0, ProcessEvent::Recalled { sequence: 3 })), "0 gets 11");
+}
+
+#[test]
+fn slow_shutdown_is_killed() {
+    for (phase, seconds) in [(SlotPhase::Shutdown, 31), (SlotPhase::Idle, 6)] {
+        let mut node = working(1, 0);
+        assert!(node.after(Event::Stop(Stop::Finish)).ends_with("finish 0"));
+        node.doing[0].0 = phase;
+        assert_eq!(node.tick(Duration::from_secs(seconds - 2)), "", "{phase:?}");
+        assert_eq!(node.tick(Duration::from_secs(2)), "kill 0", "{phase:?}");
+    }
+}

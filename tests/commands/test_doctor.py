@@ -1,0 +1,234 @@
+"""`gristmill doctor` against real queues and stores: each line is ok, or the one thing to fix."""
+
+import json
+import urllib.parse
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from components import Components
+from harness import Workplace, wait_until
+from http_server import Answer, HttpServer, Request, forward
+
+ROLES = ["tasks", "results", "dead-letters"]
+
+
+class Target:
+    """A separate target in a fresh `gristmill.toml`."""
+
+    def __init__(self, workplace: Workplace, components: Components) -> None:
+        self.workplace = workplace
+        self.components = components
+        self.prefix = f"doctor-{uuid.uuid4().hex[:12]}"
+        self.settings = {"queue": f"sqs://{self.prefix}", "store": f"s3://{self.prefix}/jobs"}
+        self.settings["endpoint"] = components.aws_endpoint
+        self.environment = {**components.environment_of_aws, "AWS_EC2_METADATA_DISABLED": "true"}
+        del self.environment["AWS_ENDPOINT_URL"]
+
+    def rabbitmq(self, user: str = "guest", password: str = "guest") -> None:
+        broker = urllib.parse.urlsplit(self.components.amqp_url)
+        address = f"{user}:{password}@{broker.hostname}:{broker.port}"
+        self.settings["queue"] = f"amqp://{address}{broker.path}?prefix={self.prefix}"
+        management = urllib.parse.urlsplit(self.components.environment["GRISTMILL_TEST_AMQP_MANAGEMENT"])
+        self.settings["management"] = f"http://{management.hostname}:{management.port}"
+        self.settings["store"] = str(self.workplace.folder / "store")
+
+    def doctor(self, *arguments: str, expect: int) -> dict[str, tuple[str, str]]:
+        """Returns state and message of each check, without the prefix in their names."""
+        lines = ["[targets.t]", *(f"{key} = {json.dumps(value)}" for key, value in self.settings.items())]
+        self.workplace.write({"gristmill.toml": "\n".join(lines)})
+        ended = self.workplace.command("doctor", "--target", "t", "--json", *arguments, **self.environment)
+        assert ended.exit_status == expect, ended
+        report = json.loads(ended.stdout)
+        assert report["ok"] == (expect == 0), report
+        checks = report["checks"]
+        return {check["check"].replace(f"{self.prefix}-", ""): (check["state"], check["message"]) for check in checks}
+
+    def queue_names(self) -> list[str]:
+        return [f"{self.prefix}-{role}" for role in ROLES]
+
+    def queue_url(self, role: str) -> str:
+        return self.components.client("sqs").get_queue_url(QueueName=f"{self.prefix}-{role}")["QueueUrl"]
+
+
+@pytest.fixture
+def target(workplace: Workplace, components: Components) -> Iterator[Target]:
+    target = Target(workplace, components)
+    yield target
+    components.remove(target.prefix)
+
+
+def not_ok(checks: dict[str, tuple[str, str]]) -> dict[str, str]:
+    return {check: message for check, (state, message) in checks.items() if state != "ok"}
+
+
+def all_ok(checks: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    return {} if not_ok(checks) else checks
+
+
+def test_doctor_creates_missing_queues(target: Target):
+    checks = target.doctor(expect=1)
+    assert "bucket" in checks["store"][1] and checks["store"][0] == "failed", checks
+    assert "does not exist" in checks["queue tasks"][1] and "doctor --create" in checks["queue tasks"][1]
+    target.doctor("--create", expect=0)
+    checks = target.doctor(expect=0)
+    assert not not_ok(checks), checks
+    for request in ["put", "get", "list", "multipart upload", "delete", "conditional put"]:
+        assert f"store, {request}" in checks
+    for role in ROLES:
+        assert f"queue {role}, publish" in checks and f"queue {role}, receive, extend, delete" in checks
+    assert checks["store, conditional put"][1] == "of 16 concurrent writers of one object, one succeeded"
+    listed = target.components.client("s3").list_objects_v2(Bucket=target.prefix)
+    assert listed["KeyCount"] == 0, "nothing is left behind"
+    sqs = target.components.client("sqs")
+    for role in ROLES:
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        counts = sqs.get_queue_attributes(QueueUrl=target.queue_url(role), AttributeNames=names)["Attributes"]
+        assert set(counts.values()) == {"0"}, role
+
+
+def test_created_rabbitmq_queues_pass_all_checks(target: Target):
+    target.rabbitmq()
+    checks = target.doctor(expect=1)
+    assert "doctor --create" in checks["queue tasks"][1], checks
+    target.doctor("--create", expect=0)
+    # The broker may handle the acknowledgements of one `doctor` after the start of the next.
+    checks = wait_until(lambda: all_ok(target.doctor(expect=0)), "checks that are all ok")
+    assert checks["queue tasks, type"][1] == "quorum"
+    assert "30 min" in checks["consumer timeout"][1]
+
+
+def test_job_deadlines_are_compared_with_the_limits(target: Target):
+    target.workplace.write({"score.py": "def run(mini_batch):\n    return mini_batch\n"})
+    job = {
+        "name": "demo",
+        "entry_script": "score.py",
+        "arguments": ["--rank_mini_batch_count", "3"],
+        "output_action": "summary_only",
+        "run_invocation_timeout": 25_000,
+    }
+    target.workplace.write({"job.yaml": json.dumps(job)})
+    target.doctor("--create", expect=0)
+    checks = target.doctor("--job", "job.yaml", expect=1)
+    assert list(not_ok(checks)) == ["lease"] and "SQS allows 12 h" in checks["lease"][1], checks
+    target.rabbitmq()
+    target.doctor("--create", expect=0)
+    checks = target.doctor("--job", "job.yaml", expect=0)
+    state, message = checks["consumer timeout"]
+    # The client cannot read the server's value, so it is a warning.
+    assert state == "warning" and "consumer_timeout = " in message and "rabbitmq.conf" in message, checks
+
+
+def test_missing_credentials_are_reported(target: Target):
+    target.doctor("--create", expect=0)
+    for settings in [target.environment, target.workplace.environment]:
+        for name in [name for name in settings if name.startswith("AWS_") and name != "AWS_REGION"]:
+            del settings[name]
+    target.environment["AWS_EC2_METADATA_DISABLED"] = "true"
+    # No profile and no other source.
+    target.environment["HOME"] = str(target.workplace.folder)
+    checks = target.doctor(expect=1)
+    assert "credentials" in checks["store"][1] and checks["store"][0] == "failed", checks
+    assert "credentials" in checks["queue tasks"][1], checks
+
+
+def test_empty_endpoint_counts_as_unset(target: Target):
+    """The next source applies: the endpoint for all services, then the profile's."""
+    endpoint = target.settings.pop("endpoint")
+    nothing = {"AWS_ENDPOINT_URL_SQS": "", "AWS_ENDPOINT_URL_S3": ""}
+    target.environment |= {**nothing, "AWS_ENDPOINT_URL": endpoint}
+    target.doctor("--create", expect=0)
+    target.workplace.write({"aws.ini": f"[default]\nendpoint_url = {endpoint}\n"})
+    profile = target.workplace.folder / "aws.ini"
+    target.environment |= {"AWS_ENDPOINT_URL": "", "AWS_CONFIG_FILE": str(profile)}
+    target.doctor(expect=0)
+
+
+def test_wrong_password_is_reported_and_not_shown(target: Target):
+    target.rabbitmq(password="s3cr3t")
+    checks = target.doctor(expect=1)
+    assert "guest" in checks["queue tasks"][1] and checks["queue tasks"][0] == "failed", checks
+    assert checks["broker"][0] == "not_checked" and "rejects user guest" in checks["broker"][1]
+    assert "s3cr3t" not in json.dumps(checks)
+
+
+def test_classic_queue_is_reported(target: Target):
+    target.rabbitmq()
+    target.doctor("--create", expect=0)
+    path = f"queues/%2f/{target.prefix}-tasks"
+    target.components.manage_rabbitmq(path, "DELETE")
+    target.components.manage_rabbitmq(path, "PUT", {"durable": True, "arguments": {"x-queue-type": "classic"}})
+    checks = target.doctor(expect=1)
+    assert list(not_ok(checks)) == ["queue tasks, type"], checks
+    assert "classic" in checks["queue tasks, type"][1] and "--create" in checks["queue tasks, type"][1]
+
+
+def test_low_delivery_limit_and_message_expiry_are_reported(target: Target):
+    target.rabbitmq()
+    arguments = {"x-queue-type": "quorum", "x-delivery-limit": 3, "x-message-ttl": 60_000}
+    for name in target.queue_names():
+        target.components.manage_rabbitmq(f"queues/%2f/{name}", "PUT", {"durable": True, "arguments": arguments})
+    wrong = not_ok(target.doctor(expect=1))
+    assert "raise `delivery-limit` above 11" in wrong["queue tasks, delivery limit"], wrong
+    assert "`message-ttl`" in wrong["queue tasks, retention"], wrong
+
+
+def test_broker_without_management_is_still_checked(target: Target):
+    target.rabbitmq()
+    target.doctor("--create", expect=0)
+    target.settings["management"] = "http://127.0.0.1:9"
+    checks = target.doctor(expect=0)
+    assert list(not_ok(checks)) == ["broker"], checks
+    assert checks["broker"][0] == "not_checked" and "http://127.0.0.1:9/ does not answer" in checks["broker"][1]
+
+
+def test_missing_redrive_policy_and_low_retention_are_reported(target: Target):
+    target.doctor("--create", expect=0)
+    sqs = target.components.client("sqs")
+    sqs.set_queue_attributes(QueueUrl=target.queue_url("tasks"), Attributes={"RedrivePolicy": ""})
+    sqs.set_queue_attributes(QueueUrl=target.queue_url("results"), Attributes={"MessageRetentionPeriod": "3600"})
+    checks = target.doctor(expect=1)
+    assert set(not_ok(checks)) == {"queue tasks, redrive policy", "queue results, retention"}, checks
+    assert checks["queue tasks, redrive policy"][0] == "warning"
+    assert "drops messages after 60 min, and a job may take 24 h" in checks["queue results, retention"][1]
+    checks = target.doctor("--hours", "1", expect=0)
+    assert set(not_ok(checks)) == {"queue tasks, redrive policy"}, checks
+
+
+def test_doctor_leaves_waiting_messages_unchanged(target: Target):
+    target.doctor("--create", expect=0)
+    sqs = target.components.client("sqs")
+    sqs.send_message(QueueUrl=target.queue_url("tasks"), MessageBody="somebody's")
+    checks = target.doctor(expect=0)
+    assert set(not_ok(checks)) == {"queue tasks, receive, extend, delete"}, checks
+    names = {"QueueUrl": target.queue_url("tasks"), "AttributeNames": ["ApproximateReceiveCount"]}
+    received = []
+    while not any(message["Body"] == "somebody's" for message in received):
+        received += sqs.receive_message(MaxNumberOfMessages=10, WaitTimeSeconds=5, **names).get("Messages", [])
+    theirs = next(message for message in received if message["Body"] == "somebody's")
+    assert theirs["Attributes"]["ApproximateReceiveCount"] == "1"
+
+
+def test_store_that_ignores_conditions_is_rejected(target: Target):
+    target.doctor("--create", expect=0)
+
+    def without_condition(request: Request) -> Answer:
+        del request.headers["If-None-Match"]
+        return forward(target.components.aws_endpoint, request)
+
+    with HttpServer(without_condition) as proxy:
+        target.settings["endpoint"] = proxy.url
+        checks = target.doctor(expect=1)
+    assert list(not_ok(checks)) == ["store, conditional put"], checks
+    message = checks["store, conditional put"][1]
+    assert "does not honour conditional creates (If-None-Match: *)" in message and "two reducers" in message
+
+
+def test_doctor_prints_readable_lines(target: Target):
+    target.settings = {"queue": "sqlite:queues", "store": "store"}
+    target.doctor(expect=0)
+    ended = target.workplace.command("doctor", "--target", "t")
+    lines = ended.stdout.splitlines()
+    assert ended.exit_status == 0 and lines[-1].startswith("target t: 0 to fix, 0 warnings, 0 not checked, "), ended
+    assert all(line.startswith("ok           ") for line in lines[:-1]), ended

@@ -1,0 +1,179 @@
+"""The commands around a job."""
+
+import json
+import signal
+import subprocess
+
+
+def test_run_prints_progress_and_summary(workplace):
+    """Without --json: progress lines, and a summary that names the output."""
+    workplace.data(3)
+    job = workplace.job("def run(files): return files")
+    ended = workplace.command("run", job.file)
+    assert ended.exit_status == 0, str(ended)
+    said = ended.stdout + ended.stderr
+    assert str(workplace.folder / "output" / "rows.txt") in said
+    assert "completed" in said
+    assert "3 of 3 succeeded" in said
+    assert "\x1b[" not in said, "no colours or bars without a terminal"
+
+
+def test_failed_run_names_cause_and_file_to_open(workplace):
+    workplace.data(3)
+    script = """
+        def run(files):
+            raise ValueError("this is the reason")
+    """
+    job = workplace.job(script, error_threshold=0)
+    ended = workplace.command("run", job.file)
+    assert ended.exit_status == 42
+    said = ended.stdout + ended.stderr
+    assert "error threshold 0" in said
+    assert "this is the reason" in said
+    assert "/logs/" in said
+
+
+def test_set_overrides_keys_of_the_job_file(workplace):
+    workplace.data(6)
+    job = workplace.job("def run(files): return [len(files)] * len(files)")
+    ended = job.run("--set", "mini_batch_size=3", "--set", "process_count_per_node=2")
+    assert ended.lines == ["3"] * 6
+    ended = workplace.command("run", job.file, "--set", "mini_batch_sise=3")
+    assert ended.exit_status == 2
+    assert "mini_batch_size" in ended.stderr
+    ended = workplace.command("run", job.file, "--set", "mini_batch_size=none")
+    assert ended.exit_status == 2
+
+
+def test_set_reaches_into_inputs_and_mappings(workplace):
+    workplace.data(2)
+    workplace.data(5, "other")
+    job = workplace.job(
+        """
+        import os
+        def run(files): return [f"{os.environ['KIND']} {os.path.basename(file)}" for file in files]
+        """,
+        environment_variables={"KIND": "small"},
+    )
+    ended = job.run("--set", "inputs.data.path=other/00[34].txt", "--set", "environment_variables.KIND=large")
+    assert ended.lines == ["large 003.txt", "large 004.txt"]
+
+
+def test_job_file_can_come_from_stdin(workplace):
+    workplace.data(2)
+    job = workplace.job("def run(files): return files")
+    for text, status in ((job.file.read_text(), 0), ("name: Bad", 2)):
+        ended = subprocess.run(
+            [workplace.executable, "run", "-", "--json"],
+            input=text,
+            cwd=workplace.folder,
+            env=workplace.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ended.returncode == status, ended
+    assert len((workplace.folder / "output" / "rows.txt").read_text().splitlines()) == 2
+    assert "standard input:1: name: " in ended.stderr
+
+
+def test_problems_as_json(workplace):
+    workplace.data(1)
+    job = workplace.job("def run(files): return files", run_max_try=0)
+    for command in (["run"], ["plan"], ["validate"], ["enqueue"]):
+        ended = workplace.command(*command, job.file, "--json")
+        assert ended.exit_status == 2, str(ended)
+        said = json.loads(ended.stdout)
+        assert said["valid"] is False
+        (problem,) = said["problems"]
+        assert problem == {
+            "file": str(job.file),
+            "line": problem["line"],
+            "field": "run_max_try",
+            "message": "must be 1 to 2147483647",
+            "found": '"0"',
+            "allowed": "an integer from 1 to 2147483647, without quotes",
+        }
+        assert problem["line"] > 1
+    missing = workplace.command("run", "nowhere.yaml", "--json")
+    assert "cannot be read" in json.loads(missing.stdout)["problems"][0]["message"]
+    ended = workplace.command("validate", job.file, "--json", "--set", "run_max_try=1")
+    assert (ended.exit_status, json.loads(ended.stdout)["valid"]) == (0, True)
+
+
+def test_plan_is_a_dry_run(workplace):
+    workplace.data(5)
+    job = workplace.job("def run(files): return files", mini_batch_size=2)
+    ended = workplace.command("plan", job.file)
+    assert ended.exit_status == 0, str(ended)
+    assert "3 mini-batches" in ended.stdout + ended.stderr
+    assert "000.txt" in ended.stdout
+    assert not (workplace.folder / "output").exists()
+    assert workplace.job_ids() == []
+
+
+def test_commands_on_jobs(workplace):
+    workplace.data(3)
+    script = """
+        def run(files):
+            print("hello from run")
+            return files
+    """
+    ended = workplace.job(script).run()
+    status = workplace.command("status", ended.job_id)
+    assert status.exit_status == 0
+    assert "completed" in status.stdout
+    as_json = json.loads(workplace.command("status", ended.job_id, "--json").stdout)
+    assert (as_json["state"], as_json["result"]) == ("Completed", ended.result)
+    jobs = workplace.command("jobs")
+    assert ended.job_id in jobs.stdout and "Completed" in jobs.stdout
+    tree = workplace.command("logs", ended.job_id).stdout
+    assert "job_result.txt" in tree and "user/stdout/0/process000.stdout.txt" in tree
+    log = workplace.command("logs", ended.job_id, "user/stdout/0/process000.stdout.txt").stdout
+    assert log.count("hello from run") == 3
+    assert workplace.command("logs", ended.job_id, "../spec.json").exit_status != 0, "the log tree alone"
+    for command in ("status", "logs", "cancel", "retry"):
+        unknown = workplace.command(command, "no-such-job")
+        assert unknown.exit_status != 0
+        assert "no-such-job" in unknown.stderr
+
+
+def test_job_can_be_canceled_from_another_terminal(workplace):
+    workplace.data(50)
+    script = """
+        import os, time
+        from recorder import record
+        def run(files):
+            record("run")
+            time.sleep(float(os.environ["PAUSE"]))
+            return files
+    """
+    running = workplace.job(script).start(PAUSE="1")
+    running.wait_for_record("run", 2)
+    (job_id,) = workplace.job_ids()
+    canceled = workplace.command("cancel", job_id)
+    assert canceled.exit_status == 0, str(canceled)
+    ended = running.wait()
+    assert (ended.exit_status, ended.state) == (130, "Canceled"), str(ended)
+    assert "canceled" in workplace.command("status", job_id).stdout
+    assert not (workplace.folder / "output" / "rows.txt").exists()
+
+
+def test_sigterm_stops_a_run_like_ctrl_c(workplace):
+    """A machine that shuts down sends SIGTERM."""
+    workplace.data(50)
+    script = """
+        import os, time
+        from recorder import record
+        def run(files):
+            record("run")
+            time.sleep(float(os.environ["PAUSE"]))
+            return files
+    """
+    job = workplace.job(script)
+    running = job.start(PAUSE="1")
+    running.wait_for_record("run", 2)
+    running.send(signal.SIGTERM)
+    ended = running.wait()
+    assert ended.exit_status == 130, str(ended)
+    assert len(job.retry(ended.job_id, PAUSE="0").lines) == 50

@@ -1,0 +1,288 @@
+"""The commands around a job: logs, doctor for this machine, completions, and printed output."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness import BUSY, INVALID, go, wait_until
+
+RETURN = "def run(files): return files"
+SAY = """
+    import os, time
+    from recorder import record, recorded, wait_for
+    def run(files):
+        name = os.path.basename(files[0])
+        print("hello from", name, flush=True)
+        record("run")
+        wait_for(lambda: recorded("go"))
+        return files
+"""
+
+
+def test_logs_follow_until_the_job_ends(workplace):
+    workplace.data(3)
+    running = workplace.job(SAY).start()
+    running.wait_for_record("run")
+    (job_id,) = workplace.job_ids()
+    following = workplace.start("logs", job_id, "--follow")
+    one = workplace.start("logs", "test", "user/stdout", "-f")
+    name = "user/stdout/0/process000.stdout.txt"
+    lines = (line.decode() for line in iter(following.process.stdout.readline, b""))
+    assert next(line for line in lines if "hello" in line) == f"{name}: hello from 000.txt\n"
+    go(workplace)
+    assert running.wait().exit_status == 0
+    ended = following.wait()
+    assert ended.exit_status == 0
+    assert f"{name}: hello from 002.txt\n" in ended.stdout and "The job ended: Completed." in ended.stdout
+    assert one.wait().stdout.count("hello from") == 3
+
+
+def test_following_an_interrupted_job_ends(workplace):
+    workplace.data(3)
+    running = workplace.job(SAY).start()
+    running.wait_for_record("run")
+    (job_id,) = workplace.job_ids()
+    following = workplace.start("logs", job_id, "--follow")
+    running.send(signal.SIGKILL)
+    running.wait()
+    ended = following.wait()
+    assert ended.exit_status == 0 and "is interrupted" in ended.stderr, str(ended)
+
+
+def test_logs_error_prints_the_first_traceback(workplace):
+    workplace.data(4)
+    script = """
+        import os
+        def run(files):
+            name = os.path.basename(files[0])
+            if name >= "001.txt":
+                raise ValueError(f"cannot read {name}")
+            return files
+    """
+    ended = workplace.job(script).run()
+    shown = workplace.command("logs", ended.job_id, "--error")
+    assert shown.exit_status == 0, str(shown)
+    assert "user/error/0/process000.txt" in shown.stdout and "Traceback" in shown.stdout
+    assert "cannot read 001.txt" in shown.stdout and "cannot read 002.txt" not in shown.stdout
+    good = workplace.job(RETURN).run()
+    shown = workplace.command("logs", good.job_id, "--error")
+    assert (shown.exit_status, shown.stdout) == (0, "") and "has no errors" in shown.stderr
+
+
+def test_logs_accept_the_beginning_of_a_path(workplace):
+    workplace.data(1)
+    ended = workplace.job("def run(files):\n print('hello')\n return files").run()
+    assert workplace.command("logs", ended.job_id, "user/stdout/0").stdout == "hello\n", "the only one"
+    listed = workplace.command("logs", ended.job_id, "user/").stdout.split()
+    assert "user/stdout/0/process000.stdout.txt" in listed and all(name.startswith("user/") for name in listed)
+    assert "Completed" in workplace.command("logs", ended.job_id, "job_r").stdout
+    unknown = workplace.command("logs", ended.job_id, "nothing")
+    assert unknown.exit_status == 1 and "list the files with: gristmill logs" in unknown.stderr
+
+
+def test_logs_of_a_target_are_printed(sqs):
+    workplace = sqs.workplace
+    workplace.data(2)
+    script = """
+        def run(files):
+            if files[0].endswith("001.txt"):
+                raise ValueError("this is why")
+            return files
+    """
+    ended = sqs.run(workplace.job(script))
+    shown = sqs.command("logs", ended.job_id, "--error", expect=0)
+    assert "this is why" in shown.stdout and "Traceback" in shown.stdout
+    followed = sqs.command("logs", ended.job_id, "--follow", expect=0)
+    assert "this is why" in followed.stdout and "The job ended: Completed." in followed.stdout
+
+
+@pytest.mark.parametrize(
+    "command", ["run --json", "run", "plan --all", "plan --json", "validate", "jobs --json", "status", "logs", "doctor"]
+)
+def test_unwritable_stdout_fails_the_command(workplace, command):
+    workplace.data(2)
+    job = workplace.job(RETURN)
+    if command.split()[0] in ("jobs", "status", "logs"):
+        job.run()
+    verb, *flags = command.split()
+    subject = {"status": ["test"], "logs": ["test"], "jobs": [], "doctor": []}.get(verb, [job.file])
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [workplace.executable, verb, *subject, *flags],
+            cwd=workplace.folder,
+            env=workplace.environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert ended.returncode == 1 and "cannot write to standard output: No space left" in ended.stderr, ended.stderr
+
+
+def test_closed_pipe_is_not_a_failure(workplace):
+    workplace.data(500)
+    job = workplace.job(RETURN)
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(
+        [workplace.executable, "plan", "--all", job.file], cwd=workplace.folder, env=workplace.environment, stdout=write
+    )
+    os.close(write)
+    assert ended.returncode == 0
+
+
+def test_names_send_no_terminal_commands(workplace):
+    """Escapes control and direction characters in lists, JSON and errors."""
+    workplace.write({f"data/a\u202egpj.{end}\x9b2J\x1b[31m\u2066": "1" for end in ("exe", "com")})
+    job = workplace.job("def run(files): raise ValueError(files[0])", error_threshold=0)
+    commands = [
+        *(["plan", job.file, *flags] for flags in ([], ["--all"])),
+        *(["run", job.file, *flags] for flags in ([], ["--json"])),
+        *([verb, "test", *flags] for verb in ("status", "logs") for flags in ([], ["--json"][: verb == "status"])),
+        ["logs", "test", "--error"],
+        ["logs", "test", "--follow"],
+        ["jobs", "--json"],
+    ]
+    for command in commands:
+        ended = workplace.command(*command)
+        text = ended.stdout + ended.stderr
+        assert not [c for c in text if c in "\u202e\u2066\x9b\x1b"], (command, text)
+        if "--json" in command:
+            json.loads(ended.stdout)
+    assert "\\u202egpj" in workplace.command("plan", job.file).stdout
+    lines = subprocess.run(
+        [workplace.executable, "plan", job.file, "--json"],
+        cwd=workplace.folder,
+        env=workplace.environment,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert not [c for c in lines if c in "\u202e\u2066\x9b\x1b"]
+    assert any("a\u202egpj" in json.dumps(json.loads(line), ensure_ascii=False) for line in lines.splitlines())
+
+
+def test_quiet_prints_only_results(workplace):
+    workplace.data(2)
+    job = workplace.job(RETURN)
+    ended = workplace.command("run", "-q", job.file)
+    assert "completed" in ended.stdout and ended.stderr == "", str(ended)
+    ended = workplace.command("run", job.file, "-vv")
+    assert "DEBUG" in ended.stderr, str(ended)
+    assert workplace.command("run", "-q", "-v", job.file).exit_status == 2, "one or the other"
+    ended = workplace.command("run", "--quiet", "nothing.yaml")
+    assert ended.exit_status == 2 and "nothing.yaml" in ended.stderr
+
+
+def test_doctor_checks_this_machine(workplace, tmp_path):
+    ended = workplace.command("doctor", "--json")
+    report = json.loads(ended.stdout)
+    states = {check["check"]: check["state"] for check in report["checks"]}
+    assert ended.exit_status == 0 and report["ok"], report
+    assert states["python"] == states["package"] == states["home"] == states["clock"] == "ok"
+    assert {"pandas", "temporary files", "open files", "processes", "shared memory", "memory"} <= set(states)
+    assert "this machine: 0 to fix" in workplace.command("doctor").stdout
+
+    def failed(**environment: str) -> dict[str, str]:
+        checks = json.loads(workplace.command("doctor", "--json", **environment).stdout)["checks"]
+        return {check["check"]: check["message"] for check in checks if check["state"] == "failed"}
+
+    assert "cannot be started" in failed(GRISTMILL_PYTHON=str(tmp_path / "no-python"))["python"]
+    old = tmp_path / "old-python"
+    answer = {"version": "3.8.1", "is_new_enough": False, "packages": [], "problem": None}
+    old.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+    old.chmod(0o755)
+    assert "3.10 or newer" in failed(GRISTMILL_PYTHON=str(old))["python"]
+    assert "GRISTMILL_HOME" in failed(GRISTMILL_HOME="/proc/home")["home"]
+    assert "TMPDIR" in failed(TMPDIR="/proc")["temporary files"]
+    limited = subprocess.run(
+        ["sh", "-c", f"ulimit -n 100; exec {workplace.executable} doctor"],
+        cwd=workplace.folder,
+        env=workplace.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert limited.returncode == 1 and "ulimit -n" in limited.stdout, limited.stdout
+
+
+def completions(workplace, *words: str) -> list[str]:
+    """Returns the completions of the last word."""
+    environment = {**workplace.environment, "GRISTMILL_COMPLETE": "bash", "_CLAP_COMPLETE_INDEX": str(len(words))}
+    command = [workplace.executable, "--", "gristmill", *words]
+    asked = subprocess.run(
+        command, cwd=workplace.folder, env={**environment, "_CLAP_IFS": "\n"}, capture_output=True, text=True
+    )
+    return asked.stdout.split()
+
+
+def test_ids_keys_and_targets_are_completed(workplace):
+    workplace.data(1)
+    ended = workplace.job(RETURN).run()
+    for command in ("status", "logs", "retry", "cancel", "clean"):
+        assert completions(workplace, command, "te") == [ended.job_id]
+    assert completions(workplace, "run", "--set", "mini_b") == ["mini_batch_size="]
+    workplace.write({"gristmill.toml": '[targets.office]\nqueue = "sqlite:q"\nstore = "s"\n'})
+    assert completions(workplace, "status", "--target", "o") == ["office"]
+    assert "--older-than" in completions(workplace, "clean", "--o")
+
+
+def test_following_a_job_of_a_target_ends_with_the_terminal(sqlite):
+    workplace = sqlite.workplace
+    workplace.data(1)
+    waiting = sqlite.start("enqueue", workplace.job(RETURN).file, "--wait")
+    wait_until(lambda: b"job test" in (waiting.process.stderr.readline() or b""), "the job id")
+    waiting.send(signal.SIGHUP)
+    ended = waiting.wait()
+    assert ended.exit_status == 124 and "continue" in ended.stderr, str(ended)
+
+
+TARGET_COMMANDS = [
+    "run job.yaml",
+    "enqueue job.yaml",
+    "retry test",
+    "jobs",
+    "status test",
+    "logs test",
+    "cancel test",
+    "clean --all",
+    "dead-letters",
+    "doctor",
+    "worker",
+    "reducer",
+]
+
+
+@pytest.mark.parametrize("command", TARGET_COMMANDS)
+def test_unknown_target_is_wrong_usage_of_every_command(workplace, command):
+    workplace.data(1)
+    workplace.job(RETURN)
+    ended = workplace.command(*command.split(), "--target", "nope")
+    assert ended.exit_status == INVALID and "nope" in ended.stderr, str(ended)
+
+
+def test_json_is_one_object_on_one_line_however_a_command_ends(workplace):
+    def printed(*arguments, expect, **environment):
+        ended = workplace.command(*arguments, "--json", **environment)
+        assert ended.exit_status == expect, str(ended)
+        assert ended.stdout.count("\n") == 1, str(ended)
+        return json.loads(ended.stdout)
+
+    workplace.data(2)
+    held = workplace.job(SAY)
+    running = held.start()
+    running.wait_for_record("run")
+    (job_id,) = workplace.job_ids()
+    for command in (["run", held.file], ["retry", job_id]):
+        busy = printed(*command, expect=BUSY)
+        assert busy["exit_status"] == BUSY and f"job {job_id} is running" in busy["error"], busy
+    go(workplace)
+    assert running.wait().exit_status == 0
+    assert "there is no job" in printed("retry", "other", expect=1)["error"]
+    assert printed("run", "missing.yaml", expect=INVALID)["valid"] is False
+    assert printed("run", held.file, "--target", "nope", expect=INVALID)["valid"] is False
+    assert "nope" in printed("enqueue", held.file, "--target", "nope", expect=INVALID)["error"]
+    workplace.write({"no-folder": ""})
+    error = printed("run", held.file, expect=1, GRISTMILL_HOME=str(workplace.folder / "no-folder" / "home"))
+    assert error["exit_status"] == 1 and "no-folder" in error["error"], error

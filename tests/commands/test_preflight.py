@@ -1,0 +1,178 @@
+"""Every command that reads a job file reports errors before the first mini-batch."""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+
+import pytest
+
+COMMANDS = ("validate", "plan", "run")
+
+
+def refusals(workplace, job, *arguments, **environment):
+    """Returns the common error of all commands about an invalid job; none of them leaves files."""
+    said = set()
+    for command in COMMANDS:
+        ended = workplace.command(command, job.file, *arguments, **environment)
+        assert ended.exit_status == 2, f"{command}: {ended}"
+        assert "Traceback" not in ended.stderr
+        said.add(ended.stderr)
+    (text,) = said
+    assert workplace.job_ids() == []
+    assert not (workplace.folder / "output").exists()
+    return text.strip()
+
+
+SCRIPTS = {
+    # what: (script, parts of the one line that is said)
+    "syntax": ("def run(files):\n    return [\n", ("entry.py:2: ", "was never closed")),
+    "return outside": ("def run(files): return files\nreturn 1\n", ("entry.py:2: ", "outside function")),
+    "encoding": ("# coding: klingon\ndef run(files): return files\n", ("entry.py", "klingon")),
+    "no run": ("def init(): pass\n", ("entry.py: it defines no run(mini_batch)",)),
+    "run in a class": ("class A:\n    def run(self, files): pass\n", ("it defines no run(mini_batch)",)),
+    "async run": ("async def run(files): return files\n", ("entry.py:1: run is async",)),
+    "async init": ("async def init(): pass\ndef run(files): return files\n", ("entry.py:1: init is async",)),
+    "no argument": ("def run(): return []\n", ("entry.py:1: run takes no argument",)),
+    "three arguments": ("def run(a, b, c): return []\n", ("entry.py:1: run needs 3 arguments",)),
+    "keyword": ("def run(files, *, size): return []\n", ("run needs the keyword argument size",)),
+    "init with argument": ("def init(x): pass\ndef run(files): return files\n", ("entry.py:1: init needs 1 argument",)),
+    "module beside": ("import helper\ndef run(files): return files\n", ("helper.py:3: ",)),
+    "package beside": ("from package.deep import x\ndef run(files): return files\n", ("package/deep.py:1: ",)),
+}
+
+
+@pytest.mark.parametrize("what", SCRIPTS)
+def test_script_that_cannot_run_is_rejected(workplace, what):
+    script, parts = SCRIPTS[what]
+    workplace.data(2)
+    workplace.write({"code/helper.py": "a = 1\n\ndef broken(:\n", "code/package/__init__.py": ""})
+    workplace.write({"code/package/deep.py": "x = = 1\n"})
+    said = refusals(workplace, workplace.job(script))
+    assert len(said.splitlines()) == 1, said
+    for part in parts:
+        assert part in said
+
+
+GOOD_SCRIPTS = (
+    "run = lambda files: files",
+    "if True:\n    def run(files): return files\nelse:\n    from elsewhere import run",
+    "try:\n    import broken\nexcept SyntaxError:\n    pass\ndef run(files, threshold=1, *, size=3): return files",
+    "globals()['r' + 'un'] = lambda files: files",
+    "a, (run, b) = 1, (lambda files: files, 2)",
+    "def run(*files): return files[0]",
+    "import functools\n@functools.lru_cache\ndef other(): pass\ndef run(files, context): return files",
+)
+
+
+@pytest.mark.parametrize("script", GOOD_SCRIPTS)
+def test_unusual_scripts_are_accepted(workplace, script):
+    workplace.data(2)
+    workplace.write({"code/broken.py": "def (", "code/unused.py": "def ("})
+    job = workplace.job(script)
+    assert workplace.command("validate", job.file).exit_status == 0
+    assert job.run().items == (2, 2, 0)
+
+
+OLD_PYTHON = """#!/bin/bash
+# Runs the code after `-c` like an old interpreter.
+exec {python} -c 'import sys
+sys.version_info, sys.version, sys.argv = (3, 8, 2), "3.8.2 (default)", sys.argv[1:]
+exec(sys.argv[0])' "${{@:6}}"
+"""
+INTERPRETERS = {
+    "old": (OLD_PYTHON, "Python 3.10 or newer is needed, and this is 3.8.2"),
+    "shell": (
+        "#!/bin/sh\necho I am a shell >&2\n",
+        "this Python does not work: it ended with exit status: 0: I am",
+    ),
+    "text": ("no program", "this Python cannot be started"),
+}
+
+
+@pytest.mark.parametrize("what", INTERPRETERS)
+def test_unsuitable_interpreter_is_rejected(workplace, tmp_path, what):
+    workplace.data(1)
+    text, said = INTERPRETERS[what]
+    interpreter = tmp_path / "python"
+    interpreter.write_text(text.format(python=sys.executable))
+    interpreter.chmod(0o755)
+    job = workplace.job("def run(files): return files", environment=str(interpreter))
+    assert said in refusals(workplace, job)
+
+
+def test_tables_need_pandas_in_the_interpreter_of_the_job(workplace, tmp_path):
+    workplace.write({"data/t.csv": "a\n1\n"})
+    venv.create(tmp_path / "bare", symlinks=True)
+    bare = tmp_path / "bare" / "bin" / "python"
+    inputs = [{"name": "t", "type": "tabular", "path": "data/t.csv"}]
+    job = workplace.job("def run(frame): return frame", inputs=inputs, environment=str(bare))
+    said = refusals(workplace, job)
+    assert f"inputs of type tabular need numpy and pandas: {bare} -m pip install numpy pandas" in said
+    # The check finds it like the processes of the job.
+    workplace.write({"elsewhere/numpy.py": "", "elsewhere/pandas.py": ""})
+    path = {"PYTHONPATH": str(workplace.folder / "elsewhere")}
+    job.file.write_text(json.dumps({**job.settings, "environment_variables": path}))
+    assert workplace.command("validate", job.file).exit_status == 0
+
+
+def test_output_inside_an_input_is_rejected(workplace):
+    workplace.data(2)
+    for output in ("data", "data/results"):
+        assert "the output lies in input data" in refusals(
+            workplace, workplace.job("def run(f): return f", output=output)
+        )
+    assert sorted(path.name for path in (workplace.folder / "data").iterdir()) == ["000.txt", "001.txt"]
+
+
+def test_output_on_a_read_only_disk_is_rejected(workplace):
+    workplace.data(1)
+    (workplace.folder / "disk").mkdir()
+    job = workplace.job("def run(files): return files", output="disk/out")
+    for options, said in (("ro", "cannot be written to"), ("size=64k", "is full")):
+        run = f"{workplace.executable} run {job.file.name} 2> said; echo $? >> said"
+        script = f"mount -t tmpfs -o {options} tmpfs disk && {run}"
+        namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
+        subprocess.run(namespace, cwd=workplace.folder, env=workplace.environment, check=True, timeout=60)
+        text = (workplace.folder / "said").read_text()
+        assert said in text and text.endswith("\n2\n"), text
+
+
+def test_checked_script_is_not_checked_again(workplace, tmp_path):
+    """There is one check for each state of script and interpreter: the second run starts no interpreter for it."""
+    workplace.data(1)
+    counted = tmp_path / "python"
+    counted.write_text(f'#!/bin/sh\necho x >> {tmp_path}/starts\nexec {sys.executable} "$@"\n')
+    counted.chmod(0o755)
+
+    def starts(job):
+        before = os.path.getsize(tmp_path / "starts") if (tmp_path / "starts").exists() else 0
+        job.run("--fresh")
+        return (os.path.getsize(tmp_path / "starts") - before) // 2
+
+    first = workplace.job("def run(files): return files", environment=str(counted))
+    assert [starts(first), starts(first)] == [2, 1]
+    assert starts(workplace.job("def run(files): return [1]", environment=str(counted))) == 2
+
+
+def test_output_in_a_missing_bucket_is_rejected(workplace, sqs, components):
+    workplace.data(1)
+    at = {"AWS_ENDPOINT_URL": components.aws_endpoint}
+    missing = workplace.job("def run(files): return files", output=f"s3://{sqs.prefix}-not-there/out")
+    assert f"output: nothing can be written to s3://{sqs.prefix}-not-there/out" in refusals(workplace, missing, **at)
+    job = workplace.job("def run(files): return files", output=f"s3://{sqs.prefix}/out")
+    assert job.run(**at).items == (1, 1, 0)
+    objects = components.client("s3").list_objects_v2(Bucket=sqs.prefix, Prefix="out/")["Contents"]
+    assert [found["Key"] for found in objects] == ["out/rows.txt"]
+    assert "Uploads" not in components.client("s3").list_multipart_uploads(Bucket=sqs.prefix)
+
+
+def test_target_rejects_a_script_that_cannot_run(workplace, sqlite):
+    workplace.data(1)
+    job = workplace.job("def run(files) return files")
+    for command in ("enqueue", "run"):
+        ended = sqlite.command(command, job.file)
+        assert ended.exit_status == 2 and "entry.py:1: " in ended.stderr, str(ended)
+        assert "GRISTMILL_PYTHON names another interpreter" in ended.stderr
+    assert "test-2" not in sqlite.command("jobs").stdout

@@ -1,0 +1,304 @@
+"""Policies of the roles: exactly the permissions that the code needs, shown by a job that runs with them."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import subprocess
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.exceptions
+import botocore.session
+import pytest
+
+import access
+from components import Components
+from harness import ROOT, Workplace, python_with, wait_until
+from iam_gate import ACCOUNT, REGION, Gate, is_allowed, queue_arn
+from terraform_files import MODULES, ROOTS, call, evaluate, policies
+
+# Another test may be creating moto's environment at the same time.
+pytestmark = pytest.mark.timeout(600)
+
+ROLES = sorted(access.NEEDS)
+
+
+class Names:
+    """ARNs of the table's resources in one target."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.bucket = f"{prefix}-store"
+        self.data = f"{prefix}-data"
+        self.key = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/one"
+
+    def arn(self, resource: str) -> str:
+        if resource in access.QUEUES:
+            return queue_arn(f"{self.prefix}-{resource}")
+        elsewhere = {
+            "bucket": f"arn:aws:s3:::{self.bucket}",
+            "inputs": f"arn:aws:s3:::{self.data}",
+            "inputs/*": f"arn:aws:s3:::{self.data}/in/*",
+            "outputs/*": f"arn:aws:s3:::{self.bucket}/outputs/*",
+            "tasks of the cluster": "arn:aws:ecs:*:*:task/fleet/*",
+            "key": self.key,
+            "key of inputs": f"{self.key}-of-inputs",
+            "key of outputs": f"{self.key}-of-outputs",
+        }
+        return elsewhere.get(resource, f"arn:aws:s3:::{self.bucket}/team/{resource}")
+
+
+def render(folder: Path, names: Names, **arguments: Any) -> dict[str, dict[str, Any]]:
+    """Returns the policy of every role, as Terraform creates it."""
+    queues = {"tasks": "tasks", "results": "results", "dead_letters": "dead-letters"}
+    settings = {
+        "name": names.prefix,
+        "bucket": names.bucket,
+        "prefix": "team",
+        "queue_arns": {key: names.arn(queue) for key, queue in queues.items()},
+        "inputs": [f"{names.data}/in"],
+        "outputs": [f"{names.bucket}/outputs"],
+        "cluster_name": "fleet",
+        "kms_key_arns": [names.key],
+        "input_kms_key_arns": [f"{names.key}-of-inputs"],
+        "output_kms_key_arns": [f"{names.key}-of-outputs"],
+        **arguments,
+    }
+    return policies(evaluate(folder, call("access", **settings)))
+
+
+def policy_of(needs: Iterable[access.Need], names: Names) -> dict[str, Any]:
+    statements = [{"Effect": "Allow", "Action": [action], "Resource": [names.arn(place)]} for action, place in needs]
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def pairs(document: dict[str, Any]) -> set[tuple[str, str]]:
+    return {
+        (action, resource)
+        for statement in document["Statement"]
+        for action in statement["Action"]
+        for resource in statement["Resource"]
+    }
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_policy_allows_exactly_the_needs_of_its_role(role: str, tmp_path: Path) -> None:
+    names = Names("target")
+    needed = {(action, names.arn(place)) for action, place in access.NEEDS[role]}
+    assert pairs(render(tmp_path, names)[role]) == needed
+
+
+def test_rabbitmq_target_grants_no_sqs_permissions(tmp_path: Path) -> None:
+    for role, document in render(tmp_path, Names("target"), queue_arns=None).items():
+        assert not [action for action, _ in pairs(document) if action.startswith("sqs:")], role
+
+
+def test_every_request_in_the_sources_is_listed_or_denied() -> None:
+    requests = access.requests_of_sources()
+    assert {"ReceiveMessage", "SendMessageBatch"} <= requests["sqs"] and "UploadPartCopy" in requests["s3"]
+    allowed = {action for needs in access.NEEDS.values() for action, _ in needs}
+    for service, names in requests.items():
+        for name in names:
+            action = access.ACTIONS_OF_REQUESTS.get(name, f"{service}:{name}")
+            assert (action in allowed) != (name in access.NOT_ALLOWED), name
+
+
+def test_policies_name_existing_actions() -> None:
+    session = botocore.session.get_session()
+    of_requests = set(access.ACTIONS_OF_REQUESTS.values())
+    texts = [file.read_text() for path in [*MODULES, *ROOTS] for file in path.glob("*.tf")]
+    services = "ecs|kms|logs|s3|secretsmanager|sqs"
+    named = {action for text in texts for action in re.findall(rf'"((?:{services}):(?:[A-Z]\w*)?\*?)"', text)}
+    assert {"sqs:*", "kms:ReEncrypt*", "secretsmanager:GetSecretValue", "s3:ListBucket", "logs:PutLogEvents"} <= named
+    assert {action for needs in access.NEEDS.values() for action, _ in needs} <= named
+    for request, action in access.ACTIONS_OF_REQUESTS.items():
+        assert request in session.get_service_model(action.partition(":")[0]).operation_names, request
+    # Some actions have other names than the requests that they allow.
+    for action in named - of_requests - {"s3:TlsVersion"}:  # a condition
+        service, _, name = action.partition(":")
+        assert fnmatch.filter(session.get_service_model(service).operation_names, name), action
+
+
+def test_gate_agrees_with_moto(tmp_path: Path) -> None:
+    """Evaluates every action on every resource with two implementations."""
+    names = Names("target")
+    actions = sorted({action for needs in access.NEEDS.values() for action, _ in needs})
+    places = sorted({place for needs in access.NEEDS.values() for _, place in needs})
+    arns = [names.arn(place).replace("*", "some") for place in places] + ["arn:aws:s3:::other/key"]
+    questions = [
+        (policy, action, arn) for policy in render(tmp_path, names).values() for action in actions for arn in arns
+    ]
+    answered = ask_moto(questions)
+    assert answered == [is_allowed(*question) for question in questions]
+    assert 50 < sum(answered) < len(answered) / 2
+
+
+def ask_moto(questions: list[tuple[dict[str, Any], str, str]]) -> list[bool]:
+    """Evaluates policies with moto, which has a separate environment."""
+    script = """
+import json, sys
+from moto.iam.access_control import IAMPolicy, PermissionResult
+ask = lambda policy, action, arn: IAMPolicy(json.dumps(policy)).is_action_permitted(action, arn)
+print(json.dumps([ask(*question) is PermissionResult.PERMITTED for question in json.load(sys.stdin)]))
+"""
+    command = [python_with(ROOT / "tests/requirements-moto.txt"), "-c", script]
+    said = subprocess.run(command, input=json.dumps(questions), capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout)
+
+
+JOB = """
+    def run(files):
+        if '007' in files[0]:
+            return ['x' * 99] * 1000
+        return [open(file).read() for file in files]
+"""
+FILES = 24
+
+
+@pytest.fixture
+def names(components: Components) -> Names:
+    """Creates a target like the modules: two buckets, three queues."""
+    names = Names(f"access-{uuid.uuid4().hex[:12]}")
+    s3, sqs = components.client("s3"), components.client("sqs")
+    for bucket in (names.bucket, names.data):
+        s3.create_bucket(Bucket=bucket)
+    for number in range(FILES):
+        s3.put_object(Bucket=names.data, Key=f"in/{number:03}.txt", Body=f"{number:03}".encode())
+    for queue in access.QUEUES:
+        sqs.create_queue(QueueName=f"{names.prefix}-{queue}", Attributes={"MessageRetentionPeriod": "1209600"})
+    return names
+
+
+@pytest.fixture
+def gate(names: Names, components: Components, tmp_path: Path) -> Iterator[Gate]:
+    (tmp_path / "terraform").mkdir()
+    gate = Gate(components.aws_endpoint, render(tmp_path / "terraform", names))
+    yield gate
+    gate.close()
+
+
+def as_role(role: str, names: Names, gate: Gate) -> dict[str, str]:
+    """Returns the environment of a container of that role."""
+    return {
+        "AWS_ACCESS_KEY_ID": role,
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": REGION,
+        "AWS_ENDPOINT_URL": gate.url,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "GRISTMILL_QUEUE": f"sqs://{names.prefix}",
+        "GRISTMILL_STORE": f"s3://{names.bucket}/team",
+    }
+
+
+def run_job(workplace: Workplace, names: Names, gate: Gate) -> bytes:
+    """Runs a job with all user commands and returns its output."""
+    started = []
+    for role in ("worker", "reducer"):
+        running = workplace.start(role, **as_role(role, names, gate))
+        line = running.process.stdout.readline().decode()
+        assert "ready" in line, f"{line}{running.wait()}"
+        started.append(running)
+    # Seats too, and all user commands.
+    job = workplace.job(
+        JOB,
+        inputs=[{"name": "data", "type": "file", "path": f"s3://{names.data}/in/"}],
+        output=f"s3://{names.bucket}/outputs/one",
+        node_count=1,
+    )
+    mine = as_role("enqueuer", names, gate)
+    enqueued = workplace.command("enqueue", job.file, **mine)
+    assert enqueued.exit_status == 0, str(enqueued)
+    job_id = enqueued.stdout.strip()
+
+    def result() -> Any:
+        shown = workplace.command("status", job_id, "--json", **mine)
+        assert shown.exit_status == 0, str(shown)
+        return json.loads(shown.stdout)["result"]
+
+    ended = wait_until(result, f"the end of {job_id}")
+    assert ended["state"] == "Completed", ended
+    for command in (["jobs"], ["logs", job_id], ["cancel", job_id], ["retry", job_id]):
+        done = workplace.command(*command, **mine)
+        assert done.exit_status == 0 or command[0] == "cancel", str(done)
+    for running in started:
+        running.process.terminate()
+        assert running.wait().exit_status == 0
+    return ended["output"].encode()
+
+
+def test_job_runs_with_exactly_these_policies(
+    workplace: Workplace, names: Names, gate: Gate, components: Components
+) -> None:
+    output = run_job(workplace, names, gate).decode()
+    key = output.removeprefix(f"s3://{names.bucket}/")
+    rows = components.client("s3").get_object(Bucket=names.bucket, Key=key)["Body"].read().decode().splitlines()
+    assert len(rows) == FILES - 1 + 1000 and rows[0] == "000"
+    doctor = workplace.command("doctor", **as_role("operator", names, gate))
+    assert doctor.exit_status == 0, str(doctor)
+    letters = workplace.command("dead-letters", **as_role("operator", names, gate))
+    assert letters.exit_status == 0, str(letters)
+    cleaned = workplace.command("clean", "--all", **as_role("operator", names, gate))
+    assert cleaned.exit_status == 0, str(cleaned)
+
+    assert not any(gate.refused.values()), gate.refused
+
+    def was_used(role: str, need: access.Need) -> bool:
+        return any(is_allowed(policy_of([need], names), *asked) for asked in gate.asked[role])
+
+    for role, needs in access.NEEDS.items():
+        rare = {need for need in needs if need[0].startswith("kms:")} | access.RARE[role]
+        assert rare <= needs, f"{role}: no longer a permission"
+        assert {need for need in needs - rare if not was_used(role, need)} == set(), f"{role}: no request needs it"
+
+
+# Requests that could destroy a job or forge an outcome.
+DANGEROUS = {
+    "worker": [
+        ("s3:DeleteObject", "jobs/one/parts/0-1"),
+        *(("s3:PutObject", f"jobs/one/{name}") for name in ("spec.json", "plan/0", "ledger/0", "progress.json")),
+        *(("s3:PutObject", name) for name in ("jobs/one/result.json", "jobs/one/control/cancel", "open/one")),
+        ("s3:PutObject", "snapshots/00"),
+        *(("sqs:ReceiveMessage", queue) for queue in ("results", "dead-letters")),
+    ],
+    "reducer": [
+        ("s3:DeleteObject", "jobs/one/ledger/0"),
+        *(("s3:PutObject", f"jobs/one/{name}") for name in ("spec.json", "plan/0", "parts/0-1")),
+        ("s3:PutObject", "snapshots/00"),
+        *(("sqs:ReceiveMessage", queue) for queue in ("tasks", "dead-letters")),
+    ],
+    "enqueuer": [
+        ("s3:DeleteObject", "jobs/one/ledger/0"),
+        *(("s3:PutObject", f"jobs/one/{name}") for name in ("parts/0-1", "result.json", "progress.json")),
+        *(("sqs:ReceiveMessage", queue) for queue in access.QUEUES),
+    ],
+    "operator": [("s3:PutObject", f"jobs/one/{name}") for name in ("spec.json", "ledger/0", "result.json")],
+}
+
+
+def test_no_role_has_dangerous_permissions(tmp_path: Path) -> None:
+    names = Names("target")
+    for role, policy in render(tmp_path, names).items():
+        everywhere = [(f"sqs:{request}Queue", queue) for request in ("Purge", "Delete") for queue in access.QUEUES]
+        for action, place in [*DANGEROUS[role], *everywhere, ("s3:PutObject", "inputs/*")]:
+            assert not is_allowed(policy, action, names.arn(place)), (role, action, place)
+
+
+def test_gate_denies_requests_beyond_the_policy(names: Names, gate: Gate) -> None:
+    credentials = {"aws_access_key_id": "worker", "aws_secret_access_key": "secret", "region_name": REGION}
+    sqs = boto3.client("sqs", endpoint_url=gate.url, **credentials)
+    s3 = boto3.client("s3", endpoint_url=gate.url, **credentials)
+    s3.put_object(Bucket=names.bucket, Key="team/jobs/one/parts/0-1", Body=b"x")
+    for denied in (
+        lambda: s3.put_object(Bucket=names.bucket, Key="team/jobs/one/ledger/0", Body=b"x"),
+        lambda: s3.delete_object(Bucket=names.bucket, Key="team/jobs/one/parts/0-1"),
+        lambda: sqs.receive_message(QueueUrl=f"{gate.url}/{ACCOUNT}/{names.prefix}-results"),
+    ):
+        with pytest.raises(botocore.exceptions.ClientError) as error:
+            denied()
+        assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403

@@ -1,0 +1,142 @@
+"""infra/modules/batch: Terraform's plan is valid for AWS Batch, and creates an array of workers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.validate import ParamValidator
+
+from harness import ROOT, Workplace
+from terraform_files import INFRA
+from terraform_plan import Plan
+from terraform_variants import IMAGES
+
+# Plans start the provider plugin, which takes a while on a busy machine.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("terraform")]
+
+README = (INFRA / "batch/README.md").read_text()
+# Time from the notice to the reclaim, and the maximum delay until a worker sees it.
+NOTICE_SECONDS, LOOK_SECONDS = 120, 5
+
+
+@pytest.fixture
+def plan(made: Plan) -> Plan:
+    return made
+
+
+def definition(plan: Plan, role: str) -> dict[str, Any]:
+    return plan.resource(f'.aws_batch_job_definition.role["{role}"]')
+
+
+def container(plan: Plan, role: str) -> dict[str, Any]:
+    return json.loads(definition(plan, role)["container_properties"])
+
+
+def complaints(service: str, name: str, given: dict[str, Any]) -> list[str]:
+    """Returns botocore's objections to the parameters, including values of enumerations."""
+    shape = botocore.session.get_session().get_service_model(service).operation_model(name).input_shape
+    report = ParamValidator().validate(given, shape)
+    return [report.generate_report()] * report.has_errors() or unknown_values(shape, given)
+
+
+def unknown_values(shape: Any, given: Any, path: str = "input") -> list[str]:
+    if shape.type_name == "structure":
+        parts = [(shape.members[name], value, f"{path}.{name}") for name, value in given.items()]
+    elif shape.type_name == "list":
+        parts = [(shape.member, value, f"{path}[{index}]") for index, value in enumerate(given)]
+    else:
+        allowed = getattr(shape, "enum", None)
+        return [f"{path}: {given!r} is none of {allowed}"] if allowed and given not in allowed else []
+    return [complaint for part in parts for complaint in unknown_values(*part)]
+
+
+@pytest.mark.parametrize("role", ["worker", "reducer"])
+def test_container_properties_match_the_batch_api(role: str, plan: Plan) -> None:
+    """Terraform passes the properties on unchanged."""
+    given = {"jobDefinitionName": "x", "type": "container", "containerProperties": container(plan, role)}
+    assert complaints("batch", "RegisterJobDefinition", given) == []
+    for wrong in ({"readOnly": True}, {"user": 10001}, {"resourceRequirements": [{"type": "CPU", "value": "1"}]}):
+        broken = {**given, "containerProperties": {**given["containerProperties"], **wrong}}
+        assert complaints("batch", "RegisterJobDefinition", broken)
+
+
+def value_after(command: list[str], name: str) -> int:
+    return int(command[command.index(name) + 1])
+
+
+def test_reclaimed_worker_exits_in_time_and_restarts(plan: Plan) -> None:
+    command = container(plan, "worker")["command"]
+    grace = value_after(command, "--grace")
+    assert "--spot-notice" in command and grace + LOOK_SECONDS < NOTICE_SECONDS
+    user_data = (INFRA / "modules/batch/user-data.txt").read_text()
+    stop = re.search(r"ECS_CONTAINER_STOP_TIMEOUT=(\d+)s", user_data)
+    assert grace < int(stop[1])
+    for role in ("worker", "reducer"):
+        (strategy,) = definition(plan, role)["retry_strategy"]
+        rules = [{key: value for key, value in rule.items() if value} for rule in strategy["evaluate_on_exit"]]
+        # The first match applies: a job that fails for another reason is not repeated.
+        first = [{"on_exit_code": str(value_after(command, "--spot-exit-status"))}] if role == "worker" else []
+        retried = [*first, {"on_status_reason": "Host EC2*"}]
+        assert rules == [*({"action": "retry", **rule} for rule in retried), {"action": "exit", "on_reason": "*"}]
+        assert strategy["attempts"] == 10
+
+
+@pytest.mark.parametrize("role", ["worker", "reducer"])
+def test_container_is_restricted_and_its_command_exists(role: str, plan: Plan, workplace: Workplace) -> None:
+    found = container(plan, role)
+    assert (found["user"], found["privileged"], found["readonlyRootFilesystem"]) == ("10001", False, True)
+    writable = {mount["containerPath"] for mount in found["mountPoints"]}
+    writable |= {entry["containerPath"] for entry in found["linuxParameters"]["tmpfs"]}
+    assert writable == {"/tmp", "/var/cache/gristmill"}
+    assert {mount["sourceVolume"] for mount in found["mountPoints"]} == {volume["name"] for volume in found["volumes"]}
+    assert found["command"][0] == role and "--idle-exit" in found["command"]
+    assert workplace.command(*found["command"], "--help").exit_status == 0
+    assert workplace.command(*found["command"], "--no-such", "--help").exit_status != 0
+    variables = {entry["name"]: entry["value"] for entry in found["environment"]}
+    assert variables["GRISTMILL_LISTEN"] == "127.0.0.1:0", "several of them share the network of a machine"
+    assert variables["GRISTMILL_QUEUE"] == "sqs://sqs" and found["image"] == IMAGES[role]
+    known = (ROOT / "services/cli/src/settings.rs").read_text()
+    assert all(f"`{name}`" in known for name in variables if name not in ("AWS_REGION", "GRISTMILL_STORE"))
+
+
+def test_worker_runs_one_process_per_processor(plan: Plan) -> None:
+    found = container(plan, "worker")
+    sizes = {entry["type"]: entry["value"] for entry in found["resourceRequirements"]}
+    assert value_after(found["command"], "--process-count") == int(sizes["VCPU"])
+
+
+def test_machines_are_spot_of_many_types_with_minimal_permissions(plan: Plan) -> None:
+    (resources,) = plan.resource(".aws_batch_compute_environment.spot")["compute_resources"]
+    assert (resources["type"], resources["min_vcpus"]) == ("SPOT", 0) and len(resources["instance_type"]) >= 8
+    template = plan.resource(".aws_launch_template.machines")
+    (options,) = template["metadata_options"]
+    assert (options["http_tokens"], options["http_put_response_hop_limit"]) == ("required", 1)
+    assert all(mapping["ebs"][0]["encrypted"] == "true" for mapping in template["block_device_mappings"])
+    attached = plan.resource(".aws_iam_role_policy_attachment.machines")
+    assert attached["policy_arn"].endswith("/AmazonEC2ContainerServiceforEC2Role")
+    attachments = plan.resources("aws_iam_role_policy_attachment")
+    assert len([address for address in attachments if ".machines" in address]) == 1
+
+
+def test_readme_commands_name_existing_resources(plan: Plan) -> None:
+    names = {values["name"] for values in plan.resources("aws_batch_job_definition").values()}
+    lines = [line for line in README.splitlines() if line.startswith("aws batch submit-job ")]
+    assert len(lines) == 2
+    for line in lines:
+        parser = argparse.ArgumentParser()
+        for option in ("--job-name", "--job-queue", "--job-definition", "--array-properties"):
+            parser.add_argument(option)
+        given = {key: value for key, value in vars(parser.parse_args(shlex.split(line)[3:])).items() if value}
+        assert given["job_queue"] == plan.resource(".aws_batch_job_queue.this")["name"]
+        assert given["job_definition"] in names
+        size = given.pop("array_properties", None)
+        parameters = {re.sub(r"_(\w)", lambda match: match[1].upper(), key): value for key, value in given.items()}
+        if size:
+            parameters["arrayProperties"] = {"size": int(size.removeprefix("size="))}
+        assert complaints("batch", "SubmitJob", parameters) == []

@@ -1,0 +1,449 @@
+"""infra/: Terraform plans compared with AWS's rules, the provider's schema, and each other.
+
+Plans are real (terraform_plan.py): tests that use them are skipped without Terraform or the provider's plugin.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aws_rules
+import terraform_files
+import terraform_schema
+from harness import ROOT
+from terraform_files import INFRA, MODULES, ROOTS, call, evaluate, text_of
+from terraform_plan import REGION, SUBNETS, Plan, Terraform
+from terraform_schema import problems
+from terraform_variants import ACCESS, BOUNDARY, GPUS, KEY, PLACE, PLATFORM, RABBITMQ, REGISTRY, TARGET, root_of
+
+# Terraform waits for resources, and test machines are busy.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("terraform")]
+
+SCHEMA = json.loads(terraform_schema.FILE.read_text())
+
+
+def every_folder(test: Any) -> Any:
+    return pytest.mark.parametrize("path", MODULES + ROOTS, ids=lambda path: str(path.relative_to(INFRA)))(test)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+@every_folder
+def test_every_variable_is_used(path: Path) -> None:
+    text = text_of(path)
+    assert [name for name in re.findall(r'variable "(\w+)"', text) if not re.search(rf"\bvar\.{name}\b", text)] == []
+
+
+@every_folder
+def test_both_provider_versions_are_allowed(path: Path) -> None:
+    text = text_of(path)
+    assert re.search(r'required_version = ">= 1\.\d+\.0, < 2\.0\.0"', text)
+    assert re.search(r'source  = "hashicorp/aws"\n\s+version = ">= 5\.100\.0, < 7\.0\.0"', text)
+
+
+@every_folder
+def test_every_checkov_exception_has_a_reason(path: Path) -> None:
+    for check, reason in re.findall(r"checkov:skip=(\w+)(.*)", text_of(path)):
+        assert re.match(r": \w.{30,}\.$", reason), f"{check}{reason}"
+
+
+@pytest.mark.skipif(not (shutil.which("terraform") or shutil.which("tofu")), reason="Terraform is not installed")
+def test_terraform_files_are_formatted() -> None:
+    arguments = [shutil.which("terraform") or "tofu", "fmt", "-check", "-diff", "-recursive", INFRA]
+    checked = subprocess.run(arguments, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ROOTS, ids=lambda path: str(path.relative_to(INFRA)))
+def test_terraform_validates(path: Path, terraform: Terraform) -> None:
+    told = json.loads(terraform.run(terraform.root(path), "validate", "-json"))
+    assert told["valid"] and told["warning_count"] == 0, told["diagnostics"]
+
+
+@pytest.mark.parametrize("rule", aws_rules.RULES, ids=lambda rule: rule.name)
+def test_aws_rule_rejects_its_example(rule: aws_rules.Rule) -> None:
+    assert rule.wrong(rule.refused)
+
+
+def test_no_plan_breaks_an_aws_rule(made: Plan, changed: Plan) -> None:
+    for rule in aws_rules.RULES:
+        assert made.resources(rule.type_name), rule.name
+    assert aws_rules.broken(made.resources) == []
+    own_image = {"module.gpus.module.task"}
+    assert [line for line in aws_rules.broken(changed.resources) if not line.startswith(tuple(own_image))] == []
+
+
+def test_arguments_and_blocks_are_those_of_the_newest_provider(made: Plan, environments: dict[str, Plan]) -> None:
+    """The plugin on this machine has version 5; the schema has version 6, which the lock files name."""
+    assert SCHEMA["provider"].startswith("hashicorp/aws 6.")
+    written = [resource for plan in (made, *environments.values()) for resource in plan.written()]
+    used = set(terraform_schema.used_types())
+    assert used == {(kind, type_name) for kind, type_name, *_ in written}, "a plan shows every type"
+    assert used == {(kind, name) for kind in ("resource", "data") for name in SCHEMA[kind]}, (
+        "run tests/support/terraform_schema.py"
+    )
+    wrong = [
+        line
+        for kind, type_name, address, given in written
+        for line in problems(given, SCHEMA[kind][type_name], address)
+    ]
+    assert wrong == []
+    service = next(given for _, name, _, given in written if name == "aws_ecs_service")
+    slips = {**service, "network_config": [{}], "network_configuration": [{"subnets": [], "security_group": []}]}
+    assert list(problems({**slips, "name": None}, SCHEMA["resource"]["aws_ecs_service"], "service")) == [
+        "service.network_configuration: there is no security_group",
+        "service: there is no network_config",
+    ]
+    del slips["name"], slips["network_config"], slips["network_configuration"]
+    assert list(problems(slips, SCHEMA["resource"]["aws_ecs_service"], "service")) == ["service: name is missing"]
+
+
+def number(text: str, name: str) -> int:
+    """Returns a constant of the sources."""
+    expression = re.search(rf"const {name}: \w+ = (?:Duration::from_secs\()?([\d* ]+)", text)[1]
+    return math.prod(int(factor) for factor in expression.split("*"))
+
+
+def test_queues_equal_those_that_doctor_creates(made: Plan) -> None:
+    source = (ROOT / "services/queue/src/sqs/attributes.rs").read_text()
+    queues = {queue["name"]: queue for queue in made.resources("aws_sqs_queue", "module.moved.").values()}
+    assert queues.keys() == {"moved-tasks", "moved-results", "moved-dead-letters"}
+    for name, queue in queues.items():
+        assert queue["message_retention_seconds"] == number(source, "RETENTION")
+        assert queue["visibility_timeout_seconds"] == number(source, "VISIBILITY")
+        assert queue["receive_wait_time_seconds"] == number(source, "WAIT")
+        assert queue["kms_master_key_id"] == KEY
+        redrive = json.loads(queue["redrive_policy"] or "{}")
+        expected = {} if name == "moved-dead-letters" else {"maxReceiveCount": number(source, "RECEIVES_MAX")}
+        assert redrive == expected | ({"deadLetterTargetArn": queues["moved-dead-letters"]["arn"]} if expected else {})
+    policies = made.resources("aws_sqs_queue_policy", "module.moved.").values()
+    assert {policy["queue_url"] for policy in policies} == {queue["url"] for queue in queues.values()}
+    for policy in policies:
+        (statement,) = json.loads(policy["policy"])["Statement"]
+        assert (statement["Effect"], statement["Action"]) == ("Deny", "sqs:*")
+        assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+
+def test_store_is_private_and_its_lifecycle_rules_match_its_objects(made: Plan) -> None:
+    store = "module.sqs.module.store."
+    rules = made.resource(f"{store}aws_s3_bucket_lifecycle_configuration.store")["rule"]
+    assert all(rule["status"] == "Enabled" for rule in rules)
+    by_prefix = {rule["filter"][0]["prefix"]: rule for rule in rules}
+    assert by_prefix[""]["abort_incomplete_multipart_upload"][0]["days_after_initiation"] == 3
+    assert by_prefix["sqs/jobs/"]["expiration"][0]["days"] == 90
+    assert not by_prefix["sqs/snapshots/"]["expiration"], "a snapshot that later jobs use is not written again"
+    assert "sqs/open/" not in by_prefix, "the reducer that ends a job removes its marker"
+    access_block = made.resource(f"{store}aws_s3_bucket_public_access_block.store")
+    names = ("block_public_acls", "block_public_policy", "ignore_public_acls", "restrict_public_buckets")
+    assert all(access_block[name] is True for name in names)
+    versioning = made.resource(f"{store}aws_s3_bucket_versioning.store")
+    assert versioning["versioning_configuration"][0]["status"] == "Disabled"
+    policy = json.loads(made.resource(f"{store}aws_s3_bucket_policy.tls_only[0]")["policy"])
+    assert {name for statement in policy["Statement"] for by in statement["Condition"].values() for name in by} == {
+        "aws:SecureTransport",
+        "s3:TlsVersion",
+    }
+
+
+def test_all_resources_have_tags_and_boundary(made: Plan) -> None:
+    roles = made.resources("aws_iam_role")
+    assert roles and all(role["permissions_boundary"] == BOUNDARY for role in roles.values())
+    untagged = [
+        address
+        for address, values in made.resources().items()
+        if "tags_all" in values and (values["tags_all"] or {}).get("CostCenter") != "7"
+    ]
+    assert untagged == []
+    # The provider's tags do not apply to them: instances get tags from their template, tasks from their service.
+    templates = made.resources("aws_launch_template").values()
+    for template in templates:
+        given = {part["resource_type"]: part["tags"] for part in template["tag_specifications"]}
+        assert given.keys() == {"instance", "volume", "network-interface"}
+        assert all(tags["CostCenter"] == "7" for tags in given.values())
+    assert templates and all(
+        service["propagate_tags"] == "SERVICE" for service in made.resources("aws_ecs_service").values()
+    )
+
+
+def test_environments_pass_their_variables_on(environments: dict[str, Plan]) -> None:
+    for name, plan in environments.items():
+        assert all(role["permissions_boundary"] == BOUNDARY for role in plan.resources("aws_iam_role").values()), name
+        for address, values in plan.resources().items():
+            assert (values.get("tags_all") or {"CostCenter": "7"})["CostCenter"] == "7", address
+        outputs = {"repositories", "resources", *(() if name == "platform" else ("target", "policy_arns"))}
+        assert outputs <= plan.shown["planned_values"]["outputs"].keys()
+    target = environments["prod"].output("target")
+    assert target["queue"] == "sqs://team", "the parameter of the platform was found"
+
+
+def test_images_can_be_pushed_before_a_target_exists(terraform: Terraform) -> None:
+    """With `-target`, as in scripts/deploy, the repositories of the platform become an output."""
+    given = {"name": "team", "platform": terraform.platform(PLATFORM), "bucket": "team-store", "image_tag": "1"}
+    plan = terraform.plan("environments/prod", given, options=["-target=data.aws_ssm_parameter.platform"])
+    assert plan.output("repositories") == PLATFORM["repositories"]
+    assert {change["type"] for change in plan.shown.get("resource_changes", [])} <= {"aws_ssm_parameter"}
+
+
+def test_rabbitmq_clients_reach_amqp_and_the_management_api(made: Plan) -> None:
+    rules = made.resources("aws_vpc_security_group_ingress_rule").items()
+    rules = [rule for address, rule in rules if address.startswith("module.rabbitmq.")]
+    tasks = made.output("rabbitmq")["security_group_ids"]["tasks"]
+    opened = {(rule["referenced_security_group_id"] or rule["cidr_ipv4"], rule["from_port"]) for rule in rules}
+    assert opened == {(who, port) for who in (tasks, "sg-pipeline", "10.1.0.0/16") for port in (5671, 443, 15671)}
+    out = made.resource("module.rabbitmq.aws_vpc_security_group_egress_rule.amqps[0]")
+    assert (out["security_group_id"], out["from_port"]) == (tasks, 5671)
+    assert made.output("rabbitmq")["target"]["management"] == f"https://b-1.mq.{REGION}.amazonaws.com"
+
+
+def test_rabbitmq_processes_share_the_consumer_timeout(made: Plan) -> None:
+    shown = made.output("rabbitmq")
+    seconds = int(re.search(r"lease_seconds=(\d+)$", shown["target"]["queue"])[1])
+    assert seconds > 12 * 3600, "RabbitMQ is there for what SQS cannot hold"
+    configuration = made.resource("module.rabbitmq.module.rabbitmq[0].aws_mq_configuration.this")
+    assert configuration["data"] == f"consumer_timeout = {seconds * 1000}"
+    # scripts/broker-users creates the addresses of the roles from it.
+    assert shown["broker"]["address"] == shown["target"]["queue"]
+    for role in ("worker", "reducer"):
+        container = made.containers()[f"rabbitmq-{role}"]
+        secret = shown["broker"]["secrets"][role]
+        assert container["secrets"] == [{"name": "GRISTMILL_QUEUE", "valueFrom": f"{secret}:address::"}]
+        assert "GRISTMILL_QUEUE" not in {variable["name"] for variable in container["environment"]}
+
+
+def test_no_role_gets_the_administrator_password(made: Plan) -> None:
+    broker = made.output("rabbitmq")["broker"]
+    assert broker["secrets"].keys() == {"worker", "reducer", "enqueuer", "operator"}
+    assert len({*broker["secrets"].values(), broker["administrator"]}) == 5
+    shown = json.dumps(made.shown["planned_values"]["outputs"])
+    assert RABBITMQ["broker_password"] not in shown and "${BROKER_USER}:${BROKER_PASSWORD}@" in shown
+    text = "".join(file.read_text() for file in (INFRA / "modules").rglob("*.tf"))
+    assert text.count("secretsmanager:GetSecretValue") == 1 and "resources = [var.queue_secret_arn]" in text
+
+
+def test_changed_initial_password_changes_no_resource(made: Plan, changed: Plan) -> None:
+    """The provider cannot change users of a broker, so Terraform must not report a change."""
+    for type_name in ("aws_mq_broker", "aws_secretsmanager_secret_version", "aws_ecs_service"):
+        before, after = (
+            {address: action for address, action in plan.actions(type_name).items() if "module.rabbitmq." in address}
+            for plan in (made, changed)
+        )
+        assert before == after and before, type_name
+
+
+def test_gpu_worker_fits_into_every_instance_type(made: Plan) -> None:
+    share = made.output("shared")["platform"]["gpu"]
+    for name in GPUS["instance_types"]:
+        memory, processors, gpus = aws_rules.GPU_INSTANCES[name]
+        assert share["memory_mib"] * gpus <= memory * aws_rules.REGISTERED_SHARE, name
+        assert share["cpu_units"] * gpus <= processors * 1024, name
+    assert share["memory_mib"] >= 0.85 * 16384, "and is not much smaller than the smallest has room for"
+
+
+def test_gpu_worker_has_libraries_and_shared_memory(made: Plan, changed: Plan) -> None:
+    task = made.resource('module.gpus.module.task["gpu-worker"].aws_ecs_task_definition.this')
+    container = made.containers()["gpus-gpu-worker"]
+    assert (task["cpu"], task["memory"]) == ("4096", "14745"), "its share of an instance"
+    assert container["image"] == f"{REGISTRY}/gristmill-worker:1-cuda"
+    assert container["resourceRequirements"] == [{"type": "GPU", "value": "1"}]
+    assert container["linuxParameters"]["sharedMemorySize"] >= 1024
+    assert made.containers()["gpus-reducer"]["image"] == f"{REGISTRY}/gristmill:1"
+    assert changed.containers()["gpus-gpu-worker"]["image"] == "registry/own:2"
+
+
+REPLACED = (["delete", "create"], ["create", "delete"])
+
+
+def test_services_are_changed_in_place(made: Plan, changed: Plan) -> None:
+    for type_name in ("aws_ecs_service", "aws_sqs_queue", "aws_s3_bucket", "aws_mq_broker", "aws_ecs_cluster"):
+        for plan in (made, changed):
+            actions = plan.actions(type_name)
+            assert actions and not [address for address, action in actions.items() if action in REPLACED]
+    actions = changed.actions("aws_ecs_service")
+    assert actions['module.sqs.aws_ecs_service.workers["worker"]'] == ["update"], "another floor"
+    # ECS cannot move a service from Fargate to instances: a new service starts, and jobs continue.
+    assert actions['module.moved.aws_ecs_service.workers["gpu-worker"]'] == ["create"]
+    assert actions['module.moved.aws_ecs_service.workers["worker"]'] == ["delete"]
+
+
+def test_deployment_does_not_double_a_protected_fleet(made: Plan) -> None:
+    service = made.resource('module.sqs.aws_ecs_service.workers["worker"]')
+    assert (service["deployment_minimum_healthy_percent"], service["deployment_maximum_percent"]) == (0, 100)
+    reducer = made.resource("module.sqs.aws_ecs_service.reducer")
+    assert (reducer["deployment_minimum_healthy_percent"], reducer["deployment_maximum_percent"]) == (100, 200)
+
+
+def test_workers_are_spot_with_an_on_demand_minimum(made: Plan) -> None:
+    service = made.resource('module.sqs.aws_ecs_service.workers["worker"]')
+    parts = {
+        part["capacity_provider"]: (part["base"], part["weight"]) for part in service["capacity_provider_strategy"]
+    }
+    assert parts == {"FARGATE": (1, 1), "FARGATE_SPOT": (0, 99)}
+    group = made.resource("module.shared.aws_autoscaling_group.gpu[0]")
+    shares = group["mixed_instances_policy"][0]["instances_distribution"][0]
+    assert (group["min_size"], group["protect_from_scale_in"]) == (0, True)
+    assert (shares["on_demand_base_capacity"], shares["on_demand_percentage_above_base_capacity"]) == (1, 0)
+
+
+def test_containers_have_settings_and_writable_volumes(made: Plan) -> None:
+    settings = (ROOT / "services/cli/src/settings.rs").read_text()
+    for role in ("worker", "reducer"):
+        container = made.containers()[f"sqs-{role}"]
+        task = made.resource(f'module.sqs.module.task["{role}"].aws_ecs_task_definition.this')
+        assert task["runtime_platform"][0]["cpu_architecture"] == "X86_64", "for which scripts/deploy builds by default"
+        variables = {variable["name"]: variable["value"] for variable in container["environment"]}
+        expected = {
+            "AWS_REGION": REGION,
+            "GRISTMILL_QUEUE": "sqs://sqs",
+            "GRISTMILL_STORE": "s3://store/sqs",
+            "GRISTMILL_LISTEN": "0.0.0.0:9464",
+            "GRISTMILL_LOG_FORMAT": "json",
+        }
+        assert variables == expected | ({"GRISTMILL_LEASE_SECONDS": "30"} if role == "worker" else {})
+        assert all(f"`{name}`" in settings for name in variables if name.startswith("GRISTMILL_LE"))
+        assert container["readonlyRootFilesystem"] is True and container["user"] == "10001"
+        assert {mount["containerPath"] for mount in container["mountPoints"]} == {"/var/cache/gristmill", "/tmp"}
+        assert container["healthCheck"]["command"] == ["CMD", "gristmill", "health"]
+        assert (container["command"], container["stopTimeout"]) == (
+            ["worker", "--grace", "100"] if role == "worker" else ["reducer"],
+            120,
+        )
+
+
+def test_reducer_has_the_requested_size_and_disk(changed: Plan) -> None:
+    task = changed.resource('module.sqs.module.task["reducer"].aws_ecs_task_definition.this')
+    assert (task["cpu"], task["memory"], task["ephemeral_storage"]) == ("2048", "8192", [{"size_in_gib": 100}])
+    assert changed.resource("module.sqs.aws_ecs_service.reducer")["desired_count"] == 3
+
+
+@pytest.mark.parametrize(("name", "kind"), [("offline", "FARGATE"), ("offline_gpus", "EC2"), ("shared", None)])
+def test_private_subnets_without_nat_have_every_endpoint(name: str, kind: str | None, made: Plan) -> None:
+    endpoints = made.resources("aws_vpc_endpoint").items()
+    names = {found["service_name"].partition(f"{REGION}.")[2] for address, found in endpoints if f".{name}." in address}
+    assert names == (aws_rules.ENDPOINTS[kind] if kind else set())
+    if kind:
+        gateway = made.resource(f"module.{name}.aws_vpc_endpoint.s3[0]")
+        assert (gateway["vpc_endpoint_type"], gateway["route_table_ids"]) == ("Gateway", ["rtb-1"])
+        assert set(made.output(name)["endpoint_services"]) == names
+
+
+# Invalid settings of a target, and Terraform's errors.
+CARELESS: list[tuple[dict[str, Any], str]] = [
+    ({"broker": "rabbitmq"}, "RabbitMQ requires"),
+    ({"image_tag": "latest"}, "A tag that never moves"),
+    ({"worker": {"cpu": 4096, "memory": 32768}}, "choose 8192 to 30720 MiB in steps of 1024"),
+    ({"worker": {"cpu": 3000}}, "Fargate has no tasks of 3000 processor units"),
+    ({"worker": {"min": 5, "max": 4}}, "at least 1 and at least `min`"),
+    ({"worker": {"stop_seconds": 600}}, "ECS does not wait longer"),
+    ({"worker": {"gpus": 1, "memory": 16384}}, "No instance has room for such a worker"),
+    ({"worker": {"gpus": 1, "disk_gib": 50}}, "set `gpu.disk_gib` of the platform"),
+    ({"worker": {"gpus": 1}, "platform": {**PLATFORM, "gpu": None}}, "The platform has no instances with GPUs"),
+    ({**RABBITMQ, "rabbitmq": {"lease_seconds": 3_000_000}}, "from 300 to 2147483"),
+    ({**RABBITMQ, "rabbitmq": {"client_cidr_blocks": ["0.0.0.0/0"]}}, "not the whole internet"),
+    ({**RABBITMQ, "rabbitmq": {"instance_type": "mq.t3.micro"}}, "mq.t3 has no clusters"),
+]
+
+
+def test_invalid_values_are_rejected_by_the_plan(terraform: Terraform) -> None:
+    root = terraform.infra / "environments/careless"
+    root.mkdir()
+    left = {
+        f"careless_{number}": (("target", {"name": f"target-{number}", **TARGET, **change}), said)
+        for number, (change, said) in enumerate(CARELESS)
+    }
+    no_gpus = {"name": "fleet", **PLACE, "gpu": {"instance_types": ["m5.large"]}}
+    left["no_gpus"] = (("platform", no_gpus), "m5.large has no GPU")
+    # Terraform reports the errors of one stage at a time: variables, data sources, plan.
+    for _ in range(3):
+        if left:
+            text = root_of({name: module for name, (module, _) in left.items()})
+            (root / "main.tf").write_text(terraform.in_network(text))
+            terraform.init(root)
+            told = terraform.refusal("environments/careless", {})
+            left = {name: (module, said) for name, (module, said) in left.items() if said not in told}
+    assert [said for _, said in left.values()] == [], told
+
+
+def test_unknown_fields_of_variables_are_rejected(terraform: Terraform) -> None:
+    """Terraform itself ignores unknown fields of objects."""
+    slips = {
+        "worker": {"memroy": 8192},
+        "reducer": {"counts": 1},
+        "rabbitmq": {"lease": 1},
+        "alarm_thresholds": {"oldest_task": 5},
+        "images": {"workers": "x:1"},
+    }
+    given = {"name": "team", "platform": terraform.platform(PLATFORM), "bucket": "team-store", "image_tag": "1"}
+    told = terraform.refusal("environments/prod", {**given, **slips})
+    assert [name for name in slips if f"`{name}` has " not in told] == []
+    place = {"name": "fleet", "vpc_id": "vpc-1", "subnet_ids": SUBNETS[:1], "gpu": {"instance_type": "g5.xlarge"}}
+    told = terraform.refusal("environments/platform", place)
+    assert "At least two subnet ids." in told and "`gpu` has instance_types" in told
+
+
+def test_outputs_name_the_resources(made: Plan) -> None:
+    shown = made.output("sqs")
+    assert (shown["cluster"], shown["services"]) == ("fleet", {"worker": "sqs-worker", "reducer": "sqs-reducer"})
+    assert shown["log_groups"] == {"roles": "/gristmill/sqs", "events": "/aws/events/gristmill/sqs"}
+    assert shown["role_arns"].keys() == {"worker", "reducer", "worker_execution", "reducer_execution"}
+    assert shown["security_group_ids"].keys() == {"tasks", "broker"} and shown["security_group_ids"]["tasks"]
+    assert shown["target"] == {
+        "name": "sqs",
+        "queue": "sqs://sqs",
+        "store": "s3://store/sqs",
+        "region": REGION,
+        "endpoint": None,
+        "management": None,
+    }
+
+
+def test_terraform_and_the_parser_agree_on_policies(made: Plan, tmp_path: Path) -> None:
+    """The policies that tests compare with the table are those that Terraform sends to AWS."""
+    queues = made.output("sqs")
+    arns = {
+        queue["name"]: queue["arn"] for address, queue in made.resources("aws_sqs_queue").items() if ".sqs." in address
+    }
+    arguments = {
+        **ACCESS,
+        "name": "sqs",
+        "bucket": "store",
+        "prefix": "sqs",
+        "queue_arns": {name: arns[f"sqs-{name.replace('_', '-')}"] for name in ("tasks", "results", "dead_letters")},
+        "inputs": ["store/inputs", *ACCESS["inputs"]],
+        "outputs": ["store/outputs", *ACCESS["outputs"]],
+        "cluster_name": "fleet",
+        "kms_key_arns": [KEY],
+    }
+    ours = terraform_files.policies(evaluate(tmp_path, call("access", **arguments)))
+    policies = made.resources("aws_iam_policy").items()
+    theirs = {
+        values["name"].removeprefix("sqs-"): json.loads(values["policy"])
+        for address, values in policies
+        if address.startswith("module.sqs.")
+    }
+    assert theirs.keys() == ours.keys() and queues["policy_arns"].keys() == ours.keys()
+    for role in ours:
+        assert allowed(ours[role]) == allowed(theirs[role]), role
+
+
+def allowed(document: dict[str, Any]) -> set[tuple[str, str, str]]:
+    def many(value: str | list[str]) -> list[str]:
+        return [value] if isinstance(value, str) else value
+
+    return {
+        (statement["Effect"], action, resource)
+        for statement in document["Statement"]
+        for action in many(statement["Action"])
+        for resource in many(statement["Resource"])
+    }

@@ -1,0 +1,44 @@
+"""infra/examples/localstack: `terraform apply`, and a job with the target that it creates."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+
+import pytest
+
+from components import Components
+from harness import Workplace
+from terraform_plan import Terraform
+
+# The provider waits about 80 seconds for a lifecycle rule and a queue, so this runs beside the plans, not after them.
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_terraform_target_in_localstack_runs_jobs(
+    terraform: Terraform, workplace: Workplace, components: Components
+) -> None:
+    root, name = terraform.infra / "examples/localstack", f"applied-{uuid.uuid4().hex[:8]}"
+    arguments = ["-no-color", "-input=false", f"-var=name={name}", f"-var=endpoint={components.aws_endpoint}"]
+    # The root names the addresses of LocalStack itself.
+    terraform.run(root, "apply", "-auto-approve", *arguments, AWS_ENDPOINT_URL="")
+    target = json.loads(terraform.run(root, "output", "-json", "target"))
+    assert target["name"] == name
+    workplace.environment.update(
+        GRISTMILL_QUEUE=target["queue"],
+        GRISTMILL_STORE=target["store"],
+        **{**components.environment_of_aws, "AWS_REGION": target["region"], "AWS_ENDPOINT_URL": target["endpoint"]},
+    )
+    checked = workplace.command("doctor")
+    assert checked.exit_status == 0 and not re.search("^warning", checked.stdout, re.MULTILINE), str(checked)
+    workplace.data(3)
+    job = workplace.job("def run(files):\n    return [open(file).read() for file in files]\n")
+    roles = [workplace.start("worker"), workplace.start("reducer")]
+    ended = workplace.command("enqueue", job.file, "--wait")
+    assert ended.exit_status == 0, str(ended)
+    assert (workplace.folder / "output/rows.txt").read_text().split() == ["000", "001", "002"]
+    for role in roles:
+        role.process.terminate()
+        assert role.wait().exit_status == 0
+    components.remove(name)

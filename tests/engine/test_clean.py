@@ -1,0 +1,328 @@
+"""Old jobs do not slow down new ones, appear in lists, and are removed by `gristmill clean`."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import INVALID, wait_until
+
+RETURN = "def run(files): return files"
+WAIT = """
+    import os, time
+    from recorder import record
+    def run(files):
+        record("run")
+        time.sleep(float(os.environ["PAUSE"]))
+        return files
+"""
+FAIL = "def run(files): raise ValueError('bad')"
+
+
+def next_second() -> None:
+    """Job ids contain whole seconds."""
+    end = int(time.time()) + 1
+    wait_until(lambda: time.time() >= end, "the next second")
+
+
+def add_old_jobs(workplace, like: str, count: int, **spec) -> None:
+    """Creates copies of a job, each with its own fingerprint, name and output, unless `spec` sets them."""
+    jobs = workplace.home / "jobs"
+    documents = {name: json.loads((jobs / like / name).read_text()) for name in ("spec.json", "result.json")}
+    plan = json.loads((jobs / like / "plan/complete.json").read_text())
+    for number in range(count):
+        own = {"fingerprint": f"{number:064x}", "name": f"old-{number}", **spec}
+        own["job_id"] = job_id = f"{own['name']}-20200101-{number // 60:02}{number % 60:02}00-{number:04x}"
+        (jobs / job_id / "plan").mkdir(parents=True)
+        output = {**documents["spec.json"]["output"], "folder": f"/nowhere/{number}"}
+        spec_json = {**documents["spec.json"], "output": output, **own}
+        (jobs / job_id / "spec.json").write_text(json.dumps(spec_json))
+        (jobs / job_id / "result.json").write_text(json.dumps({**documents["result.json"], "job_id": job_id}))
+        (jobs / job_id / "plan/complete.json").write_text(json.dumps(plan))
+        (jobs / job_id / "lock").touch()
+
+
+def files_of_home(workplace, tmp_path: Path, *command: object) -> int:
+    """Returns how often a command opens, inspects or lists paths in the home."""
+    trace = tmp_path / "trace"
+    calls = "open,openat,stat,lstat,newfstatat,statx,getdents64,access,faccessat2,readlink,rename"
+    traced = ["strace", "-f", "-y", "-e", f"trace={calls}", "-o", trace, workplace.executable, *command]
+    ended = subprocess.run(
+        [*map(str, traced)], cwd=workplace.folder, env=workplace.environment, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    return trace.read_text().count(str(workplace.home / "jobs"))
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_old_jobs_do_not_slow_down_new_ones(workplace, tmp_path, same):
+    """The old jobs are different ones, or repetitions of the same one."""
+    workplace.data(1)
+    job = workplace.job(RETURN)
+    first = job.run()
+    spec = json.loads((workplace.home / "jobs" / first.job_id / "spec.json").read_text())
+    kept = ("fingerprint", "name", "output") if same else ()
+    add_old_jobs(workplace, first.job_id, 300, **{name: spec[name] for name in kept})
+    for folder in ("index", "open"):
+        # The form of an earlier version.
+        subprocess.run(["rm", "-r", workplace.home / folder], check=True)
+    job.run()
+    assert (workplace.home / "index/complete").exists()
+    with_old = files_of_home(workplace, tmp_path, "run", job.file)
+    listed = files_of_home(workplace, tmp_path, "jobs", "--limit", "3")
+    workplace.environment["GRISTMILL_HOME"] = str(workplace.folder / "empty")
+    job.run()
+    workplace.home = workplace.folder / "empty"
+    alone = files_of_home(workplace, tmp_path, "run", job.file)
+    assert with_old <= alone + (320 if same else 50), f"a run looks at old jobs: {with_old} calls, {alone} without them"
+    assert listed < 100, f"the list reads jobs that it does not show: {listed} calls"
+
+
+def test_clean_lists_removed_jobs_and_keeps_the_rest(workplace):
+    workplace.data(2)
+    completed = workplace.job(RETURN).run()
+    failed = workplace.job(FAIL, name="bad", error_threshold=0).run(expect=42)
+    assert workplace.command("clean").exit_status == INVALID, "nothing is removed by accident"
+    dry = workplace.command("clean", "--all", "--dry-run", "--json")
+    assert {line["name"] for line in json.loads(dry.stdout)["removed"]} == {completed.job_id, failed.job_id}
+    assert workplace.job_ids() == sorted([completed.job_id, failed.job_id])
+    assert "removed 0 jobs" in workplace.command("clean", "--older-than", "1h").stdout
+    assert "removed 0 jobs" in workplace.command("clean", "--name", "te", "--state", "completed").stdout
+    assert "removed 0 jobs" in workplace.command("clean", "--keep", "2").stdout
+    ended = workplace.command("clean", "--name", "b*", "--state", "failed")
+    assert ended.exit_status == 0 and failed.job_id in ended.stdout and "removed 1 job," in ended.stdout, str(ended)
+    assert workplace.job_ids() == [completed.job_id]
+    for command in ("status", "retry", "logs"):
+        gone = workplace.command(command, failed.job_id)
+        assert gone.exit_status == 1 and "there is no job" in gone.stderr, str(gone)
+    assert completed.output, "outputs stay"
+    assert "removed 1 job," in workplace.command("clean", "--keep-size", "1KB").stdout
+    assert workplace.job_ids() == []
+    assert workplace.job(RETURN).run().lines, "a job of the same fingerprint begins anew"
+
+
+def test_running_and_interrupted_jobs_are_kept(workplace):
+    workplace.data(3)
+    job = workplace.job(WAIT)
+    running = job.start(PAUSE="600")
+    running.wait_for_record("run")
+    (job_id,) = workplace.job_ids()
+    for flags in (["--all"], [job_id], ["--state", "interrupted"], ["--older-than", "0s"]):
+        kept = workplace.command("clean", *flags)
+        assert "removed 0 jobs" in kept.stdout, str(kept)
+    assert "has not ended" in workplace.command("clean", job_id).stderr
+    assert workplace.command("clean", "--state", "running").exit_status == INVALID
+    assert "is running" in workplace.command("clean", "--caches").stderr
+    running.send(signal.SIGKILL)
+    running.wait()
+    assert "removed 0 jobs" in workplace.command("clean", "--all").stdout, "it can be continued"
+    assert "removed 1 job," in workplace.command("clean", "--state", "interrupted").stdout
+    assert workplace.job_ids() == []
+
+
+def test_size_of_an_interrupted_job_excludes_the_files_of_its_script(workplace):
+    workplace.data(1)
+    workplace.write({"code/large.bin": "x" * 1_000_000})
+    # A home beside the script is where the links of the job lead back to.
+    os.symlink(workplace.home, workplace.folder / "code" / "home")
+    running = workplace.job(WAIT).start(PAUSE="600")
+    running.wait_for_record("run")
+    running.send(signal.SIGKILL)
+    running.wait()
+    (job_id,) = workplace.job_ids()
+    ended = workplace.command("clean", job_id, "--dry-run", "--json")
+    assert ended.exit_status == 0, str(ended)
+    (job,) = json.loads(ended.stdout)["removed"]
+    assert job["bytes"] < 1_000_000
+
+
+def test_killed_clean_leaves_only_whole_jobs(workplace, tmp_path):
+    workplace.data(1)
+    first = workplace.job(RETURN).run()
+    add_old_jobs(workplace, first.job_id, 20)
+    inject = "inject=unlinkat:signal=KILL:when=25"
+    command = ["strace", "-f", "-o", tmp_path / "trace", "-e", inject, workplace.executable, "clean", "--all"]
+    killed = subprocess.run([*map(str, command)], cwd=workplace.folder, env=workplace.environment, capture_output=True)
+    assert killed.returncode != 0
+    assert list((workplace.home / "removed").iterdir()), "it was killed while it removed a job"
+    for row in json.loads(workplace.command("jobs", "--json", "--limit", "0").stdout):
+        assert row["state"] == "Completed", row
+        assert workplace.command("status", row["job_id"]).exit_status == 0
+    assert workplace.command("clean", "--all").exit_status == 0
+    assert not list((workplace.home / "removed").iterdir())
+    assert workplace.job_ids() == []
+
+
+def test_output_in_the_job_folder_is_kept(workplace):
+    workplace.data(1)
+    script = """
+        import os
+        from azureml_user.parallel_run import EntryScript
+        def run(files):
+            with open(os.path.join(EntryScript().output_dir, "own.txt"), "w") as file:
+                file.write("mine")
+            return files
+    """
+    ended = workplace.job(script, output=None, output_action="summary_only", append_row_file_name=None).run()
+    kept = workplace.command("clean", "--all")
+    assert "output is in its folder" in kept.stderr and workplace.job_ids() == [ended.job_id]
+    assert "removed 1 job," in workplace.command("clean", ended.job_id).stdout
+
+
+def test_caches_are_removed_when_no_job_runs(workplace):
+    workplace.data(1)
+    workplace.write({"code/requirements.txt": "# nothing\n"})
+    job = workplace.job(RETURN, environment="code/requirements.txt")
+    job.run()
+    ended = workplace.command("clean", "--caches")
+    assert "environments/" in ended.stdout and workplace.job_ids(), "jobs stay"
+    assert not list((workplace.home / "environments").iterdir())
+    assert job.run().lines
+
+
+def test_caches_of_workers_are_removed_when_no_worker_runs(sqlite):
+    workplace = sqlite.workplace
+    workplace.data(1)
+    workplace.write({"code/requirements.txt": "# nothing\n"})
+    sqlite.run(workplace.job(RETURN, environment="code/requirements.txt"))
+    fleet = workplace.home / "fleet"
+    assert list((fleet / "snapshots").iterdir()) and list((fleet / "environments").iterdir())
+    worker = sqlite.worker()
+    uses = f"kept {fleet}: a worker of this machine uses them"
+    wait_until(lambda: uses in workplace.command("clean", "--caches", "--dry-run").stderr, "a worker that has begun")
+    assert uses in workplace.command("clean", "--caches").stderr
+    assert list((fleet / "snapshots").iterdir())
+    worker.send(signal.SIGKILL)
+    worker.process.wait()
+    assert "would remove" in workplace.command("clean", "--caches", "--dry-run").stdout
+    assert "/fleet/snapshots/" in workplace.command("clean", "--caches").stdout
+    for cache in ("snapshots", "environments"):
+        assert not list((fleet / cache).iterdir()), cache
+
+
+def test_snapshots_that_no_job_refers_to_are_removed_from_a_target(sqlite):
+    workplace = sqlite.workplace
+    workplace.data(1)
+    first = sqlite.run(workplace.job(RETURN))
+    second = sqlite.run(workplace.job(RETURN + "  # changed"))
+    both = set(sqlite.objects("snapshots"))
+    assert len(both) == 2
+    shown = json.loads(sqlite.command("clean", first.job_id, "--dry-run", "--json", expect=0).stdout)
+    assert len(shown["caches"]) == 1 and set(sqlite.objects("snapshots")) == both, shown
+    removed = json.loads(sqlite.command("clean", first.job_id, "--json", expect=0).stdout)
+    assert removed["caches"] == shown["caches"]
+    (left,) = sqlite.objects("snapshots")
+    assert removed["caches"][0]["name"] not in left, "the other job keeps its own"
+    sqlite.run(workplace.job(RETURN))
+    assert len(sqlite.objects("snapshots")) == 2, "it is sent again"
+    assert second.output
+
+
+def test_clean_removes_jobs_of_a_target(sqlite):
+    workplace = sqlite.workplace
+    workplace.data(1)
+    done = sqlite.run(workplace.job(RETURN))
+    waiting = sqlite.enqueue(workplace.job(RETURN, name="waits"))
+    ended = sqlite.command("clean", "--all", expect=0)
+    assert "removed 1 job," in ended.stdout and done.job_id in ended.stdout, str(ended)
+    assert [row["job_id"] for row in json.loads(sqlite.command("jobs", "--json").stdout)] == [waiting]
+    assert "there is no job" in sqlite.command("status", done.job_id, expect=1).stderr
+    kept = sqlite.command("clean", waiting, expect=0)
+    assert "has not ended" in kept.stderr
+    assert done.output, "the output stays"
+
+
+def test_jobs_filters_and_limits(workplace):
+    workplace.data(2)
+    good = workplace.job(RETURN).run()
+    bad = workplace.job(FAIL, name="bad", error_threshold=0).run(expect=42)
+    rows = json.loads(workplace.command("jobs", "--json").stdout)
+    assert [row["job_id"] for row in rows] == sorted(
+        [good.job_id, bad.job_id], key=lambda job_id: (job_id.split("-")[-3:-1], job_id), reverse=True
+    )
+    assert {row["state"] for row in rows} == {"Completed", "Failed"}
+    assert all(row["started_at"] and row["elapsed_seconds"] > 0 for row in rows)
+
+    def listed(*flags: object) -> list[str]:
+        return [line.split()[0] for line in workplace.command("jobs", *flags).stdout.splitlines()[1:]]
+
+    assert listed("--state", "failed") == [bad.job_id]
+    assert listed("--state", "Failed,completed") == [row["job_id"] for row in rows]
+    assert listed("--name", "t*t") == [good.job_id] and listed("--name", "t") == []
+    assert listed("--state", "running") == []
+    table = workplace.command("jobs", "--limit", "1")
+    assert "1 older jobs are not shown" in table.stderr and len(table.stdout.splitlines()) == 2
+    assert re.match(r"JOB +STATE +AGE +DURATION +MINI-BATCHES +ITEMS", table.stdout)
+    assert workplace.command("jobs", "--state", "sleeping").exit_status == 2
+
+
+def test_job_name_means_the_running_job_first(workplace):
+    workplace.data(3)
+    slow = workplace.job(WAIT, file="slow.yaml", output="slow", entry_script="wait.py").start(PAUSE="600")
+    slow.wait_for_record("run")
+    (running,) = workplace.job_ids()
+    next_second()
+    ended = workplace.job(RETURN).run()
+    assert ended.job_id != running
+    assert running in workplace.command("status", "test").stdout
+    retried = workplace.command("retry", "test")
+    assert retried.exit_status == 75 and f"job {running} is running" in retried.stderr, str(retried)
+    assert running in workplace.command("cancel", "test").stdout
+    assert slow.wait().state == "Canceled"
+    assert ended.job_id in workplace.command("status", "test").stdout, "the newest"
+
+
+def test_ambiguous_interrupted_job_is_rejected(workplace):
+    workplace.data(3)
+    slow = workplace.job(WAIT, file="slow.yaml", output="slow", entry_script="wait.py").start(PAUSE="600")
+    slow.wait_for_record("run")
+    (interrupted,) = workplace.job_ids()
+    slow.send(signal.SIGKILL)
+    slow.wait()
+    next_second()
+    ended = workplace.job(RETURN).run()
+    for command in ("retry", "cancel"):
+        refused = workplace.command(command, "test")
+        assert refused.exit_status == 1 and interrupted in refused.stderr and ended.job_id in refused.stderr
+    assert workplace.command("cancel", interrupted).exit_status == 0
+    assert "Canceled" in workplace.command("jobs", "--name", "test").stdout
+
+
+def test_two_jobs_never_write_one_output(workplace):
+    """This holds for new jobs and for continued ones."""
+    workplace.data(3)
+    stopped = workplace.job(WAIT, file="stopped.yaml", name="stopped", entry_script="wait.py").start(PAUSE="600")
+    stopped.wait_for_record("run")
+    (old,) = workplace.job_ids()
+    stopped.send(signal.SIGKILL)
+    stopped.wait()
+    running = workplace.job(WAIT, entry_script="wait.py", file="new.yaml").start(PAUSE="600")
+    running.wait_for_record("run", 2)
+    other = workplace.job(RETURN, name="other", file="other.yaml").start().wait()
+    assert other.exit_status == 75 and "writes the same output" in other.stdout + other.stderr, str(other)
+    retried = workplace.command("retry", old)
+    assert retried.exit_status != 0 and "writes the same output" in retried.stderr, str(retried)
+    running.send(signal.SIGKILL)
+
+
+def test_history_of_a_large_completed_job_is_removed(workplace):
+    workplace.data(12)
+    job = workplace.job("def run(files): return ['x' * 100_000]", allow_reuse=True, arguments=["--nice", "0"])
+    large = job.run()
+    folder = workplace.home / "jobs" / large.job_id
+    assert not (folder / "parts").exists()
+    inline = workplace.job("def run(files): return ['x' * 60_000]", mini_batch_size=1, allow_reuse=True)
+    workplace.data(30)
+    ended = inline.run()
+    folder = workplace.home / "jobs" / ended.job_id
+    assert len(ended.output) > 1 << 20
+    assert not (folder / "ledger").exists() and not list((folder / "plan").glob("0*"))
+    assert workplace.command("status", ended.job_id).exit_status == 0
+    assert inline.retry(ended.job_id).result == ended.result
+    assert inline.run().result["reused"]
+    assert os.path.getsize(folder / "result.json")

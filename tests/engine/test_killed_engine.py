@@ -1,0 +1,201 @@
+"""Kills the engine itself: committed work stays, other work runs again, and the output is the same."""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+
+from harness import BUSY, is_alive, wait_until
+
+COUNTS_RUNS = """
+    import os
+    from recorder import record, recorded
+    record("import")
+    def run(files):
+        name = os.path.basename(files[0])
+        # One mini-batch needs a second try, so that the agent publishes a descriptor again.
+        if name == "016.txt" and not recorded("failed"):
+            record("failed")
+            raise ValueError("fails at first")
+        record("run", file=name)
+        # Some rows are small enough to travel in messages, some become parts.
+        size = 300_000 if name.endswith("7.txt") else 5
+        return [f"{name} {'x' * size}"]
+"""
+HOLDS_AT_ONE = """
+    import os
+    from recorder import record, wait_for
+    def run(files):
+        name = os.path.basename(files[0])
+        if name == os.environ["HOLD"]:
+            record("held")
+            wait_for(lambda: False)
+        record("run", file=name)
+        return [f"{name} {'x' * (300_000 if name.endswith('7.txt') else 5)}"]
+"""
+FILES = 30
+
+
+def expected_output():
+    return "".join(
+        f"{number:03}.txt {'x' * (300_000 if number % 10 == 7 else 5)}\n" for number in range(FILES)
+    ).encode()
+
+
+def runs_of(workplace):
+    return [fact["file"] for fact in workplace.recorded("run")]
+
+
+def test_crash_at_any_step_loses_no_committed_work(workplace, crash_point):
+    """The engine kills itself at that step; `retry` finishes the job, and committed work does not run again."""
+    workplace.data(FILES)
+    job = workplace.job(COUNTS_RUNS, process_count_per_node=2, run_max_try=3)
+    crashed = job.start(GRISTMILL_CRASH_AT=crash_point).wait()
+    assert crashed.exit_status == -signal.SIGKILL, f"{crash_point} was not passed: {crashed}"
+    (job_id,) = workplace.job_ids()
+    output = workplace.folder / "output" / "rows.txt"
+    assert not output.exists() or output.read_bytes() == expected_output(), "whole or not at all"
+    pids = {fact["pid"] for fact in workplace.recorded("import")}
+    wait_until(lambda: not any(map(is_alive, pids)), "the Python processes end with their engine")
+    before = runs_of(workplace)
+
+    ended = job.retry(job_id)
+    assert ended.output == expected_output()
+    assert ended.items == (FILES, FILES, 0)
+    assert ended.mini_batches == (FILES, FILES, 0)
+    rows = [row for row in ended.attempts() if row["Status"] == "RUN_DONE"]
+    assert len({row["Mini-batch Id"] for row in rows}) == FILES
+    assert os.listdir(workplace.folder / "output") == ["rows.txt"]
+    after = runs_of(workplace)[len(before) :]
+    if "nothing to do" in ended.stderr:
+        assert after == []
+    else:
+        kept = re.findall(r"(\d+) mini-batch(?:es)? (?:is committed|are committed|had been announced)", ended.stderr)
+        assert len(after) == FILES - sum(map(int, kept)), f"what is committed does not run again: {ended.stderr}"
+        if not after:
+            assert "not been tried yet" not in ended.stderr, "there are no others"
+        if set(before) & set(after):
+            assert re.search("runs? again", ended.stderr), "the user is told why mini-batches run again"
+
+
+@pytest.mark.parametrize("committed", [1, 12, 29])
+def test_sigkill_while_running(workplace, committed):
+    """Kills the engine after this many runs; the same `run` command continues the job, and says so."""
+    workplace.data(FILES)
+    job = workplace.job(HOLDS_AT_ONE)
+    running = job.start(HOLD=f"{committed:03}.txt")
+    pid = running.wait_for_record("held")[0]["pid"]
+    (job_id,) = workplace.job_ids()
+
+    def all_committed():
+        status = json.loads(workplace.command("status", job_id, "--json").stdout)
+        return status["progress"] and status["progress"]["mini_batches"]["succeeded"] == committed
+
+    wait_until(all_committed, "everything before the held mini-batch is committed")
+    running.send(signal.SIGKILL)
+    assert running.wait().exit_status == -signal.SIGKILL
+    wait_until(lambda: not is_alive(pid), "the Python process ends with its engine")
+    first = runs_of(workplace)
+    assert len(first) == committed
+
+    ended = job.run(HOLD="none")
+    assert ended.job_id == job_id
+    assert job_id in ended.stderr, "it says which job it continues"
+    assert ended.output == expected_output()
+    assert sorted(runs_of(workplace)) == [f"{number:03}.txt" for number in range(FILES)], "each ran exactly once"
+
+
+def test_ctrl_c_leaves_a_resumable_job(workplace):
+    """SIGINT: exit status 130, state Canceled, no Python process left; `retry` runs only missing mini-batches."""
+    workplace.data(FILES)
+    script = """
+        import os, time
+        from recorder import record
+        def run(files):
+            record("run", file=os.path.basename(files[0]))
+            time.sleep(float(os.environ["SECONDS"]))
+            return [os.path.basename(file) for file in files]
+    """
+    job = workplace.job(script, process_count_per_node=2)
+    running = job.start(SECONDS="0.5")
+    running.wait_for_record("run", 6)
+    running.send(signal.SIGINT)
+    canceled = running.wait()
+    assert canceled.exit_status == 130, str(canceled)
+    assert canceled.state == "Canceled"
+    assert not (workplace.folder / "output" / "rows.txt").exists()
+    assert not any(is_alive(pid) for pid in {fact["pid"] for fact in workplace.recorded("run")})
+    assert 0 < canceled.mini_batches[1] < FILES
+
+    before = len(runs_of(workplace))
+    ended = job.retry(canceled.job_id, SECONDS="0")
+    assert ended.lines == [f"{number:03}.txt" for number in range(FILES)]
+    assert len(runs_of(workplace)) - before <= FILES - canceled.mini_batches[1]
+
+
+def test_retry_runs_only_failed_mini_batches(workplace):
+    workplace.data(10)
+    script = """
+        import os
+        from recorder import record
+        def run(files):
+            record("run", file=os.path.basename(files[0]))
+            if files[0].endswith(("003.txt", "008.txt")) and not os.path.exists(os.environ["MENDED"]):
+                raise ValueError("not mended")
+            return [os.path.basename(file) for file in files]
+    """
+    mended = workplace.folder / "mended"
+    job = workplace.job(script, run_max_try=2)
+    first = job.run(MENDED=str(mended))
+    assert first.mini_batches == (10, 8, 2)
+    assert runs_of(workplace).count("003.txt") == 2
+
+    mended.touch()
+    second = job.retry(first.job_id, MENDED=str(mended))
+    assert second.mini_batches == (10, 10, 0)
+    assert second.lines == [f"{number:03}.txt" for number in range(10)]
+    assert runs_of(workplace)[12:] == ["003.txt", "008.txt"]
+
+
+def test_two_jobs_of_one_name_run_at_once(workplace):
+    """Each has its own id and result; a second engine on one job is rejected or waits."""
+    workplace.data(20)
+    script = """
+        import os, time
+        def run(files):
+            time.sleep(0.02)
+            return [os.path.basename(file) for file in files]
+    """
+    first = workplace.job(script, output="one", file="one.yaml").start()
+    second = workplace.job(script, output="two", file="two.yaml").start()
+    ended = [first.wait(), second.wait()]
+    assert [one.exit_status for one in ended] == [0, 0], f"{ended[0]}\n{ended[1]}"
+    assert ended[0].job_id != ended[1].job_id
+    assert ended[0].output == ended[1].output
+
+
+def test_second_engine_on_a_running_job_exits(workplace):
+    """The second engine exits with one clear line and does not disturb the first, which finishes."""
+    workplace.data(4)
+    script = """
+        import os
+        from recorder import record, wait_for
+        def run(files):
+            record("run")
+            wait_for(lambda: os.path.exists(os.environ["GO"]))
+            return [os.path.basename(file) for file in files]
+    """
+    go = workplace.folder / "go"
+    job = workplace.job(script)
+    first = job.start(GO=str(go))
+    first.wait_for_record("run")
+    (job_id,) = workplace.job_ids()
+    refused = workplace.command("retry", job_id, "--json")
+    assert refused.exit_status == BUSY
+    assert job_id in refused.stderr
+    go.touch()
+    ended = first.wait()
+    assert ended.exit_status == 0, str(ended)
+    assert len(ended.lines) == 4

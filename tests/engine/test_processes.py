@@ -1,0 +1,410 @@
+"""Effects of scripts on the process that runs them, and their reports."""
+
+import json
+import signal
+import subprocess
+
+import pytest
+
+from harness import go, is_alive, wait_until
+
+CONNECTION = """
+    import os, stat
+    from recorder import record
+
+    def sockets():
+        found = []
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                if stat.S_ISSOCK(os.stat(f"/proc/self/fd/{name}").st_mode):
+                    found.append(int(name))
+            except OSError:
+                pass
+        return found
+
+    def spoil():
+        for fd in sockets():
+            os.write(fd, GARBAGE)
+
+    def run(files):
+        if files[0].endswith("001.txt"):
+            spoil()
+        record("run", file=files[0])
+        return [os.path.basename(file) for file in files]
+"""
+
+GARBAGE = {
+    "half a message": b"\x00\x10\x00\x00\x00\x00\x00\x00half",
+    "the beginning of a length": b"\x07\x00",
+    "an absurd length": b"\xff" * 8,
+    "a message that means nothing": b"\x02\x00\x00\x00\x00\x00\x00\x00{}",
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_damaged_connection_fails_one_mini_batch(workplace, garbage):
+    workplace.data(3)
+    script = CONNECTION.replace("GARBAGE", repr(GARBAGE[garbage]))
+    ended = workplace.job(script, run_invocation_timeout=600).run()
+    assert ended.mini_batches == (3, 2, 1)
+    assert ended.lines == ["000.txt", "002.txt"]
+    (row,) = [row for row in ended.attempts() if row["Status"] != "RUN_DONE"]
+    assert row["Error Category"] == "ConnectionDamaged"
+    assert "descriptor that is not its own" in row["Error Message"]
+    assert "connection to the process was damaged" in ended.log("user/error/0/*.txt")
+
+
+def test_connection_damaged_in_init_fails_the_job_with_that_cause(workplace):
+    workplace.data(1)
+    script = CONNECTION.replace("GARBAGE", repr(GARBAGE["an absurd length"])) + "\n    def init():\n        spoil()\n"
+    ended = workplace.job(script).run(expect=42)
+    assert "damaged in init()" in ended.cause, ended.cause
+
+
+def test_engine_uses_no_low_descriptors(workplace):
+    """Scripts can use low descriptors without disturbing the engine."""
+    workplace.data(2)
+    script = """
+        import os
+        def run(files):
+            for fd in range(3, 30):
+                try:
+                    os.write(fd, b"half a message")
+                except OSError:
+                    pass
+            os.closerange(3, 256)
+            return files
+    """
+    assert workplace.job(script).run().mini_batches == (2, 2, 0)
+
+
+def test_closing_every_descriptor_is_named(workplace):
+    workplace.data(3)
+    script = """
+        import os
+        def run(files):
+            if files[0].endswith("001.txt"):
+                os.closerange(3, 65536)
+            return files
+    """
+    ended = workplace.job(script).run()
+    assert ended.mini_batches == (3, 2, 1)
+    assert "closed the engine's connection" in ended.attempts()[1]["Error Message"]
+
+
+def test_children_in_other_sessions_end_with_their_process(workplace):
+    workplace.data(2)
+    script = """
+        import os, subprocess
+        from recorder import record, recorded, wait_for
+        def run(files):
+            child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            # A daemon: without a parent, in its own session, without inherited descriptors.
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    os.closerange(0, 65536)
+                    record("daemon")
+                    os.execvp("sleep", ["sleep", "1000"])
+                os._exit(0)
+            wait_for(lambda: len(recorded("daemon")) > len(recorded("child")))
+            record("child", child=child.pid)
+            if files[0].endswith("001.txt"):
+                os.kill(os.getpid(), 9)
+            return files
+    """
+    ended = workplace.job(script).run()
+    assert ended.mini_batches == (2, 1, 1)
+    pids = [fact["child"] for fact in workplace.recorded("child")] + [
+        fact["pid"] for fact in workplace.recorded("daemon")
+    ]
+    assert len(pids) == 4
+    assert not any(map(is_alive, pids))
+
+
+def test_children_in_other_sessions_end_with_a_killed_engine(workplace):
+    workplace.data(1)
+    script = """
+        import subprocess, time
+        from recorder import record
+        def run(files):
+            child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            record("child", child=child.pid)
+            time.sleep(1000)
+    """
+    running = workplace.job(script).start()
+    (fact,) = running.wait_for_record("child")
+    running.send(signal.SIGKILL)
+    running.process.wait()
+    wait_until(lambda: not any(map(is_alive, (fact["pid"], fact["child"]))), "both end")
+
+
+def test_session_from_outside_the_container_is_handled(workplace):
+    workplace.data(2)
+    script = """
+        import os, subprocess
+        from recorder import record
+        def run(files):
+            record("session", of_parent=os.getsid(os.getppid()))
+            subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            return files
+    """
+    job = workplace.job(script)
+    # In a container entered from outside, the kernel has no number for the outer session.
+    namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    command = [*namespace, workplace.executable, "run", job.file, "--json"]
+    ended = subprocess.run(command, cwd=workplace.folder, env=workplace.environment, capture_output=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr.decode()
+    assert {fact["of_parent"] for fact in workplace.recorded("session")} == {0}
+    assert json.loads(ended.stdout)["mini_batches"]["succeeded"] == 2
+
+
+ENDS = {
+    "segfault": ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed (SIGSEGV) in run()"),
+    "abort": ("os.abort()", "crashed (SIGABRT) in run()"),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "was killed (SIGKILL) in run(), "),
+    "exit": ("os._exit(0)", "ended its own process in run(), with exit status 0"),
+}
+
+
+@pytest.mark.parametrize("way", ENDS)
+def test_death_of_a_process_is_reported_with_its_last_output(workplace, way):
+    workplace.data(1)
+    statement, message = ENDS[way]
+    script = f"""
+        import os, signal, sys
+        def run(files):
+            print("opening the model")
+            print("it looks bad", file=sys.stderr)
+            os.system("echo said by a child")
+            the_last_step()
+        def the_last_step():
+            {statement}
+    """
+    ended = workplace.job(script).run(expect=42)
+    (row,) = ended.attempts()
+    assert message in row["Error Message"]
+    assert ("by the kernel" in row["Error Message"]) == (way == "killed")
+    (failed,) = ended.result["failed_mini_batches"]
+    printed = failed["printed"].splitlines()
+    assert printed == ["opening the model", "it looks bad", "said by a child"]
+    told = ended.log(failed["log"])
+    assert all(line in told for line in printed) and all(line in ended.log("job_error.txt") for line in printed)
+    assert ("the_last_step" in told) == (way in ("segfault", "abort")), "the stack of a crash"
+
+
+def test_exception_quotes_the_output_of_the_attempt(workplace):
+    workplace.data(2)
+    script = """
+        import subprocess, sys
+        def run(files):
+            print("about", files[0][-7:])
+            subprocess.run(["sh", "-c", "echo disk quota exceeded >&2; exit 3"], check=True)
+    """
+    ended = workplace.job(script).run(expect=42)
+    for number, failed in enumerate(ended.result["failed_mini_batches"]):
+        assert failed["printed"].splitlines() == [f"about {number:03}.txt", "disk quota exceeded"]
+        assert "CalledProcessError" in failed["error"]
+
+
+def started(ended):
+    return ended.log("sys/node/0/_main.txt").count(" started, pid")
+
+
+STARTS = {
+    "wrong arguments": (
+        """
+        import argparse
+        def init():
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--x", required=True)
+            parser.parse_known_args()
+        def run(files): return files
+        """,
+        1,
+        "the script called sys.exit(2): the following arguments are required: --x",
+    ),
+    "an exception": ("def init(): raise KeyError('depth')\ndef run(files): return files", 2, "KeyError: 'depth'"),
+    "a missing file": ("open('model.pkl')\ndef run(files): return files", 2, "model.pkl"),
+    "an import that fails": ("import no_such_module\ndef run(files): return files", 2, "No module named"),
+    "async run": ("async def run(files): return files", 1, "run() of entry.py is async"),
+    "death": ("import os\nos.abort()\ndef run(files): return files", 2, "crashed (SIGABRT) in the import"),
+}
+
+
+@pytest.mark.parametrize("way", STARTS)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_permanent_start_failures_are_not_retried(workplace, way, processes):
+    workplace.data(8)
+    script, starts, named = STARTS[way]
+    ended = workplace.job(script, process_count_per_node=processes, run_max_try=3).start().wait()
+    if ended.exit_status == 2:
+        # The check found it before any start.
+        assert way in ("async run", "an import that fails")
+        return
+    assert ended.exit_status == 42, str(ended)
+    assert started(ended) <= max(starts, processes), "one to confirm it, where there is but one process"
+    assert named in ended.cause and "\n" not in ended.cause, ended.cause
+
+
+def test_late_successful_start_lets_failed_processes_retry(workplace):
+    """One process creates a folder that makes the other fail, which then starts: both work in the end."""
+    workplace.data(8)
+    script = """
+        import os, time
+        from recorder import record, recorded, wait_for
+        def init():
+            record("init")
+            if len(recorded("failed")):
+                return
+            try:
+                os.makedirs(os.environ["RECORD"] + ".cache")
+            except FileExistsError:
+                record("failed")
+                raise
+            wait_for(lambda: recorded("failed"))
+            time.sleep(0.5)
+        def run(files):
+            # The agent starts the other one again.
+            wait_for(lambda: len(recorded("init")) > 2)
+            return files
+    """
+    ended = workplace.job(script, process_count_per_node=2).run()
+    assert ended.mini_batches == (8, 8, 0)
+    assert started(ended) == 3
+
+
+def test_fail_fast_ends_a_job_with_identical_failures(workplace):
+    workplace.data(20)
+    script = """
+        from recorder import record
+        def run(files):
+            record("run")
+            raise ValueError(f"cannot read {files[0]}")
+    """
+    ended = workplace.job(script, fail_fast=4, run_max_try=3).run(expect=42)
+    assert "fail_fast is 4: ValueError: cannot read" in ended.cause
+    assert 4 <= len(workplace.recorded("run")) < 60
+    assert ended.mini_batches[1] == 0
+
+
+def test_closed_terminal_stops_the_job_gracefully(workplace):
+    workplace.data(3)
+    script = """
+        from recorder import record, recorded, wait_for
+        def run(files):
+            record("run")
+            wait_for(lambda: recorded("go"))
+            return files
+    """
+    running = workplace.job(script).start()
+    running.wait_for_record("run")
+    running.send(signal.SIGHUP)
+    go(workplace)
+    ended = running.wait()
+    assert ended.exit_status == 130, str(ended)
+    assert "SIGHUP: stopping" in ended.stderr
+    assert workplace.command("retry", ended.job_id, "--json").exit_status == 0
+
+
+def test_thread_that_outlives_shutdown_is_named(workplace):
+    workplace.data(1)
+    script = """
+        import threading, time
+        def init():
+            threading.Thread(target=time.sleep, args=(1000,)).start()
+        def run(files):
+            return files
+    """
+    ended = workplace.job(script).run()
+    assert "waiting for the Python processes to end" in ended.stderr
+    assert "a thread or exit handler of the script" in ended.log("sys/node/0/_main.txt")
+
+
+def test_long_start_is_reported(workplace):
+    """Progress reports the import of the script and the creation of the environment before they end."""
+    workplace.data(1)
+    script = """
+        import time
+        from recorder import recorded, wait_for
+        def slow_library():
+            wait_for(lambda: recorded("go"))
+        slow_library()
+        def run(files):
+            return files
+    """
+    running = workplace.job(script, run_invocation_timeout=600).start()
+
+    def told():
+        for log in workplace.home.glob("jobs/*/logs/sys/node/0/_main.txt"):
+            text = log.read_text()
+            if "long: process000" in text:
+                return text
+        return None
+
+    text = wait_until(told, "the log names what takes long")
+    assert "in the import of the entry script" in text and "in wait_for" in text
+    go(workplace)
+    assert running.wait().exit_status == 0
+
+
+def test_interpreter_that_hangs_before_the_script_is_reported(workplace):
+    workplace.data(1)
+    go, python = workplace.folder / "go", workplace.environment["GRISTMILL_PYTHON"]
+    waits = f'case "$1" in *bootstrap.py) while [ ! -e {go} ]; do sleep 0.1; done ;; esac'
+    workplace.write({"python": f'#!/bin/sh\n{waits}\nexec {python} "$@"\n'})
+    (workplace.folder / "python").chmod(0o755)
+    job = workplace.job("def run(files): return files", run_invocation_timeout=600)
+    running = job.start(GRISTMILL_PYTHON=str(workplace.folder / "python"))
+
+    def named():
+        logs = workplace.home.glob("jobs/*/logs/sys/node/0/_main.txt")
+        return any("in the start of the interpreter, it sleeps" in log.read_text() for log in logs)
+
+    wait_until(named, "the log names what takes long")
+    go.touch()
+    assert running.wait().exit_status == 0
+
+
+def test_stopped_process_is_reported_and_times_out(workplace):
+    workplace.data(1)
+    script = """
+        import os, signal
+        from recorder import record
+        def run(files):
+            record("run")
+            os.kill(os.getpid(), signal.SIGSTOP)
+    """
+    settings = {"run_invocation_timeout": 2, "arguments": ["--task_overhead_timeout", 1]}
+    ended = workplace.job(script, **settings).run(expect=42)
+    assert "it is stopped (SIGSTOP)" in ended.log("sys/node/0/_main.txt")
+    (row,) = ended.attempts()
+    assert row["Status"] == "RUN_TIMEOUT"
+    assert not any(is_alive(fact["pid"]) for fact in workplace.recorded("run"))
+
+
+def test_files_of_a_mini_batch_know_its_number(workplace):
+    workplace.data(4)
+    script = """
+        import pickle
+        def run(files, context):
+            assert type(pickle.loads(pickle.dumps(files))) is list and isinstance(files, list)
+            return [(files.task_id, context.global_row_index_lower_bound + at, context.retry_count)
+                    for at, _ in enumerate(files)]
+    """
+    ended = workplace.job(script, mini_batch_size=2).run()
+    assert ended.lines == ["(0, 0, 0)", "(0, 1, 0)", "(1, 2, 0)", "(1, 3, 0)"]
+
+
+def test_missing_pandas_fails_the_job_at_once(workplace):
+    workplace.write({"data/a.csv": "a,b\n1,2\n"})
+    script = """
+        import sys
+        sys.path = [entry for entry in sys.path if "-packages" not in entry]
+        def run(frame):
+            return frame
+    """
+    inputs = [{"name": "data", "type": "tabular", "path": "data"}]
+    ended = workplace.job(script, inputs=inputs, run_max_try=3).run(expect=42)
+    assert "-m pip install pandas" in ended.cause and "MissingPandas" in ended.cause, ended.cause
+    assert started(ended) == 1

@@ -1,0 +1,183 @@
+"""The identity of a job: its code and the data that it asks for, not other files beside it."""
+
+import os
+import shutil
+import signal
+import textwrap
+
+HOLDS = textwrap.dedent("""
+    import os
+    from recorder import record, wait_for
+    def run(files):
+        name = os.path.basename(files[0])
+        if name == os.environ.get("HOLD"):
+            record("held")
+            wait_for(lambda: False)
+        record("run", name=name)
+        return [name]
+""")
+
+
+def interrupt(workplace, job):
+    """Kills the engine while the last of four mini-batches runs, and returns the job id."""
+    running = job.start(HOLD="003.txt")
+    running.wait_for_record("held")
+    running.send(signal.SIGKILL)
+    running.wait()
+    return workplace.job_ids()[-1]
+
+
+def test_editor_and_system_files_keep_the_fingerprint(workplace):
+    workplace.data(4)
+    job = workplace.job(HOLDS)
+    job_id = interrupt(workplace, job)
+    workplace.write(
+        {
+            "code/.DS_Store": "x",
+            "code/.vscode/settings.json": "{}",
+            "code/.ipynb_checkpoints/entry-checkpoint.py": "x",
+            "code/.entry.py.swp": "x",
+            "code/__pycache__/entry.cpython-311.pyc": "x",
+            "code/yesterday.csv": "a\n1\n",
+        }
+    )
+    (workplace.folder / "code" / "loop").symlink_to("loop")
+    (workplace.folder / "code" / "up").symlink_to("..")
+    ended = job.run()
+    assert ended.job_id == job_id, str(ended)
+    assert ended.lines == ["000.txt", "001.txt", "002.txt", "003.txt"]
+
+
+def test_files_written_by_the_script_keep_the_fingerprint(workplace):
+    workplace.data(4)
+    script = HOLDS.replace("return [name]", "open(__file__ + '.seen.txt', 'a').write(name); return [name]")
+    job = workplace.job(script)
+    job_id = interrupt(workplace, job)
+    assert (workplace.folder / "code" / "entry.py.seen.txt").exists()
+    assert job.run().job_id == job_id
+
+
+def test_difference_from_an_unfinished_job_is_shown(workplace):
+    workplace.data(4)
+    workplace.write({"code/labels.txt": "a"})
+    script = HOLDS + "LABELS = 'labels.txt'\n"
+    job_id = interrupt(workplace, workplace.job(script))
+    shutil.copytree(workplace.home, workplace.folder / "kept")
+
+    def change_labels():
+        workplace.write({"code/labels.txt": "changed"})
+        # Later than the last moment of the job.
+        os.utime(workplace.folder / "code" / "labels.txt", (2e9, 2e9))
+
+    for difference, change in (
+        ("run_max_try is 2 and was 1", lambda: workplace.job(script, run_max_try=2)),
+        ("labels.txt has changed", lambda: change_labels() or workplace.job(script)),
+        ("entry.py has changed", lambda: workplace.job(script + "# changed\n")),
+    ):
+        ended = change().run()
+        assert difference in ended.stderr and f"gristmill retry {job_id}" in ended.stderr, str(ended)
+        assert ended.job_id != job_id
+        shutil.rmtree(workplace.home)
+        shutil.copytree(workplace.folder / "kept", workplace.home)
+
+
+def test_retry_reports_changes(workplace):
+    workplace.data(4)
+    workplace.write({"code/labels.txt": "a"})
+    job = workplace.job(HOLDS + "LABELS = 'labels.txt'\n")
+    job_id = interrupt(workplace, job)
+    (workplace.folder / "code" / "labels.txt").write_text("changed")
+    os.utime(workplace.folder / "code" / "labels.txt", (2e9, 2e9))
+    ended = job.retry(job_id)
+    assert "the data or models of the script have changed since the job began (labels.txt has changed)" in ended.stderr
+
+
+def test_large_files_beside_the_script_are_accepted(workplace):
+    workplace.data(2)
+    job = workplace.job("def run(files): return files", allow_reuse=True)
+    with (workplace.folder / "code" / "other-data.bin").open("wb") as file:
+        file.truncate(400 << 20)
+    first = job.run()
+    with (workplace.folder / "code" / "other-data.bin").open("wb") as file:
+        file.truncate(500 << 20)
+    again = job.run()
+    assert again.result["reused"] and again.job_id == first.job_id
+
+
+def test_new_model_version_is_used(workplace):
+    workplace.data(2)
+    script = """
+        from azureml.core.model import Model
+        def init():
+            global text
+            text = open(Model.get_model_path("greeting")).read()
+        def run(files):
+            return [text for file in files]
+    """
+    workplace.write({"home/models/greeting/1/model.txt": "first"})
+    job = workplace.job(script, allow_reuse=True)
+    assert job.run().lines == ["first"] * 2
+    assert job.run().result["reused"]
+    workplace.write({"home/models/unrelated/1/model.txt": "x"})
+    assert job.run().result["reused"]
+    workplace.write({"home/models/greeting/2/model.txt": "second"})
+    assert job.run().lines == ["second"] * 2
+    workplace.write({"home/models/greeting/2/model.txt": "overwritten"})
+    assert job.run().lines == ["overwritten"] * 2
+
+
+def test_finished_job_that_is_not_reused_says_why(workplace):
+    """In one line: which file, key or input differs, or what has become of its output."""
+    workplace.data(2)
+    workplace.write({"code/helper.py": "X = 1\n"})
+
+    def run(**settings):
+        job = workplace.job("import helper\ndef run(files): return files", allow_reuse=True, **settings)
+        ended = job.run()
+        lines = [line for line in ended.stderr.splitlines() if "this is a new job" in line]
+        return ended, lines
+
+    first, said = run()
+    assert said == []
+    assert run()[0].result["reused"] is True
+    workplace.write({"code/helper.py": "X = 2\n"})
+    second, said = run()
+    assert said == [f"job {first.job_id} has completed, and this is a new job, because helper.py has changed"]
+    third, said = run(mini_batch_size=2)
+    assert said == [
+        f"job {second.job_id} has completed, and this is a new job, because "
+        'mini_batch_size is "2 files" and was "1 files"'
+    ]
+    os.utime(workplace.folder / "data" / "001.txt", (1, 1))
+    fourth, said = run(mini_batch_size=2)
+    assert said == [
+        f"job {third.job_id} has completed, and this is a new job, because the files of input data have changed"
+    ]
+    (workplace.folder / "output" / "rows.txt").unlink()
+    _, said = run(mini_batch_size=2)
+    assert (
+        len(said) == 1 and f"job {fourth.job_id} " in said[0] and "rows.txt is missing, or was changed since" in said[0]
+    )
+
+
+def test_failed_job_of_the_same_script_is_named(workplace):
+    workplace.data(2)
+    script = "import os\ndef run(files):\n    assert 'FAIL' not in os.environ\n    return files"
+    job = workplace.job(script, allow_reuse=True, error_threshold=0)
+    failed = job.run(expect=42, FAIL="1")
+    ended = job.run()
+    assert f"job {failed.job_id} has failed mini-batches, and this is a new job; `gristmill retry" in ended.stderr, str(
+        ended
+    )
+
+
+def test_rejected_script_is_no_earlier_job(workplace):
+    workplace.data(1)
+    job = workplace.job("def run(files): return files", allow_reuse=True)
+    job.run()
+    workplace.write({"code/entry.py": "def run(files): return ["})
+    rejected = workplace.command("run", job.file)
+    assert rejected.exit_status == 2
+    assert len(rejected.stderr.splitlines()) == 1, "a job that does not begin has no reason to be new"
+    workplace.write({"code/entry.py": "def run(files): return list(files)"})
+    assert "entry.py has changed" in job.run().stderr

@@ -1,0 +1,367 @@
+"""Observability of the roles: endpoints, metrics with their dashboard and alerts, fields of log lines, traces."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sqlite3
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import ruamel.yaml
+
+from harness import ROOT, Job, Running, Workplace, wait_until
+
+SCRIPT = """
+import recorder
+
+def run(mini_batch):
+    if "003.txt" in mini_batch[0]:
+        raise ValueError("this one cannot be done")
+    recorder.record("ran", file=mini_batch[0])
+    return [open(path).read() for path in mini_batch]
+"""
+QUEUES, STORE = ("--queue", "sqlite:queues"), ("--store", "store")
+FIELD_TABLE = "## Fields of log lines"
+
+
+class Role:
+    """A worker or a reducer of a SQLite target with HTTP endpoints at a free port."""
+
+    def __init__(self, workplace: Workplace, name: str, *arguments: object, **environment: str) -> None:
+        listen = ("--listen", "127.0.0.1:0")
+        self.running: Running = workplace.start(name, *QUEUES, *STORE, *listen, *arguments, **environment)
+        lines = [self.running.process.stdout.readline().decode() for _ in range(2)]
+        assert "is ready" in lines[0], f"{lines}{self.running.wait()}"
+        self.url = lines[1].split()[-1]
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def stop(self) -> None:
+        """Stops every thread."""
+        self.running.send(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.running.process.pid}/task")
+        wait_until(lambda: all(is_stopped(task) for task in tasks.iterdir()), "every thread to stop")
+
+    def pause(self, workplace: Workplace) -> None:
+        """Stops it while it holds no lock of a queue, which would block the other roles."""
+
+        def is_paused() -> bool:
+            self.stop()
+            if all(is_free(queue) for queue in (workplace.folder / "queues").glob("*.db")):
+                return True
+            self.running.send(signal.SIGCONT)
+            return False
+
+        wait_until(is_paused, "a moment without a lock")
+
+    def health(self, workplace: Workplace) -> int:
+        return workplace.command("health", "--listen", self.url.removeprefix("http://")).exit_status
+
+    def scrape(self) -> Scrape:
+        status, text = self.get("/metrics")
+        assert status == 200, text
+        return Scrape(text)
+
+
+def is_stopped(task: Path) -> bool:
+    try:
+        return (task / "stat").read_text().rpartition(") ")[2].startswith("T")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def is_free(queue: Path) -> bool:
+    with closing(sqlite3.connect(queue, timeout=0, isolation_level=None)) as database:
+        try:
+            database.execute("begin immediate")
+        except sqlite3.OperationalError:
+            return False
+        database.execute("rollback")
+        return True
+
+
+class Scrape:
+    """The content of `/metrics`, parsed as OpenMetrics text."""
+
+    def __init__(self, text: str) -> None:
+        assert text.endswith("# EOF\n"), text
+        self.types: dict[str, str] = {}
+        self.series: dict[str, list[tuple[dict[str, str], float]]] = {}
+        for line in text.splitlines():
+            if match := re.fullmatch(r"# TYPE (\S+) (\S+)", line):
+                self.types[match[1]] = match[2]
+            elif not line.startswith("#"):
+                name, labels, value = re.fullmatch(r"([a-z_]+)(?:\{(.*)\})? (\S+)", line).groups()
+                pairs = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels or ""))
+                self.series.setdefault(name, []).append((pairs, float(value)))
+
+    def values(self, name: str, **labels: str) -> list[float]:
+        """Returns the series with these labels."""
+        return [value for pairs, value in self.series.get(name, []) if labels.items() <= pairs.items()]
+
+    def value(self, name: str, **labels: str) -> float:
+        """Returns the sum of the series with these labels."""
+        found = self.values(name, **labels)
+        assert found, f"there is no {name} with {labels}: {self.series.get(name)}"
+        return sum(found)
+
+    def described(self) -> dict[str, tuple[str, set[str]]]:
+        """Returns type and labels of each metric, by the name in queries."""
+        suffix = {"counter": "_total", "info": "_info"}
+        samples = {"counter": "_total", "info": "_info", "histogram": "_bucket"}
+        of = {}
+        for name, kind in self.types.items():
+            labels = {label for pairs, _ in self.series[name + samples.get(kind, "")] for label in pairs}
+            of[name + suffix.get(kind, "")] = kind, labels - {"le"}
+        return of
+
+
+@pytest.fixture
+def job(workplace: Workplace) -> Job:
+    workplace.data(8)
+    return workplace.job(SCRIPT, error_threshold=-1, mini_batch_error_threshold=None, run_max_try=2, output="output")
+
+
+def enqueue(workplace: Workplace, job: Job, *arguments: str, **environment: str) -> str:
+    enqueued = workplace.command("enqueue", job.file, *QUEUES, *STORE, *arguments, **environment)
+    assert enqueued.exit_status == 0, str(enqueued)
+    return enqueued.stdout.strip()
+
+
+def wait_for_end(workplace: Workplace, job_id: str) -> dict[str, Any]:
+    def result() -> dict[str, Any] | None:
+        status = workplace.command("status", job_id, "--json", *QUEUES, *STORE)
+        assert status.exit_status == 0, str(status)
+        return json.loads(status.stdout)["result"]
+
+    return wait_until(result, f"the end of {job_id}")
+
+
+# ---- metrics ----------------------------------------------------------------------------------------------------
+
+
+def documented() -> dict[str, tuple[str, str, set[str]]]:
+    """Returns the documented role, type and labels of each metric."""
+    text = (ROOT / "services/cli/OBSERVABILITY.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (both|worker|reducer) \| (\w+) \|[^|]*\|([^|]*)\|", text, re.M)
+    assert rows, "the table of metrics is not where it was"
+    return {name: (role, kind, set(re.findall(r"`(\w+)`", labels))) for name, role, kind, labels in rows}
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Yields every expression of alerts and dashboard, with its title."""
+    rules = ruamel.yaml.YAML(typ="safe").load(ROOT / "infra/observability/alerts.yaml")
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            assert {"summary", "action"} <= rule["annotations"].keys(), rule["alert"]
+            yield rule["alert"], rule["expr"]
+    dashboard = json.loads((ROOT / "infra/observability/grafana.json").read_text())
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", []):
+            yield panel["title"], target["expr"].replace("$__rate_interval", "5m")
+
+
+def selectors(expression: Any) -> Iterator[promql_parser.VectorSelector]:
+    """Yields every selector of a parsed query."""
+    if isinstance(expression, promql_parser.VectorSelector):
+        yield expression
+    for part in ("expr", "lhs", "rhs", "vs", "vector_selector"):
+        if (inner := getattr(expression, part, None)) is not None:
+            yield from selectors(inner)
+    for inner in getattr(expression, "args", None) or []:
+        yield from selectors(inner)
+
+
+def grouping(expression: str) -> set[str]:
+    """Returns the labels of the results."""
+    return {label.strip() for labels in re.findall(r"\bby \(([^)]*)\)", expression) for label in labels.split(",")}
+
+
+def test_scrape_has_every_metric_of_dashboard_and_alerts(workplace: Workplace, job: Job) -> None:
+    worker, reducer = Role(workplace, "worker"), Role(workplace, "reducer")
+    assert wait_for_end(workplace, enqueue(workplace, job))["state"] == "Completed"
+
+    counted = wait_until(
+        lambda: (scrape := reducer.scrape()).value("gristmill_jobs_ended_total", state="completed") and scrape,
+        "the reducer to count the job",
+    )
+    assert counted.value("gristmill_mini_batches_total", outcome="succeeded") == 7
+    assert counted.value("gristmill_mini_batches_total", outcome="failed") == 1
+    assert counted.value("gristmill_ledger_commit_duration_seconds_count", outcome="committed") >= 1
+    assert counted.value("gristmill_ledger_bytes_total") > 0
+
+    def has_counted_all(scrape: Scrape) -> bool:
+        failed = scrape.values("gristmill_items_total", outcome="failed")
+        return sum(failed) == 2 and sum(scrape.values("gristmill_row_bytes_total")) == 7 * len("000\n")
+
+    worked = wait_until(lambda: has_counted_all(scrape := worker.scrape()) and scrape, "the worker to count")
+    assert worked.value("gristmill_attempts_total", outcome="succeeded") == 7
+    assert worked.value("gristmill_attempts_total", outcome="run_raised") == 2
+    assert worked.value("messaging_process_duration_seconds_count", error_type="run_raised") == 2
+    assert worked.value("gristmill_items_total", outcome="succeeded") == 7
+    # Eight descriptors, and one published again.
+    received = {"messaging_destination_name": "tasks", "messaging_operation_name": "receive"}
+    assert worked.value("messaging_client_consumed_messages_total", **received) == 9
+
+    shown = {"worker": worked.described(), "reducer": counted.described()}
+    table = documented()
+    for role, metrics in shown.items():
+        expected = {name: row for name, row in table.items() if row[0] in (role, "both")}
+        assert metrics.keys() == expected.keys()
+        for name, (kind, labels) in metrics.items():
+            assert (kind, labels) == expected[name][1:], name
+
+    series = {**worked.series, **counted.series}
+    known = {name: {label for pairs, _ in found for label in pairs} for name, found in series.items()}
+    for where, query in queries():
+        found = list(selectors(promql_parser.parse(query)))
+        assert found, f"{where}: nothing is asked for"
+        for selector in found:
+            assert selector.name in known, f"{where}: there is no {selector.name}"
+            for matcher in selector.matchers.matchers:
+                labels = known[selector.name]
+                assert matcher.name in labels, f"{where}: {selector.name} has no label {matcher.name}, but {labels}"
+                values = {
+                    pairs.get(matcher.name)
+                    for scraped in (worked, counted)
+                    for pairs, _ in scraped.series.get(selector.name, [])
+                }
+                assert matcher.value in values, f"{where}: no {selector.name} has {matcher.name}={matcher.value!r}"
+        labels = {label for selector in found for label in known[selector.name]}
+        assert grouping(query) <= labels, f"{where}: grouped by what is not there"
+
+
+# ---- health -----------------------------------------------------------------------------------------------------
+
+
+def test_role_is_ready_between_first_answers_and_shutdown(workplace: Workplace) -> None:
+    worker = Role(workplace, "worker")
+    assert worker.get("/readyz") == (200, "ok\n")
+    assert worker.get("/healthz") == (200, "ok\n")
+    assert worker.health(workplace) == 0
+    assert worker.get("/nothing")[0] == 404
+    worker.running.send(signal.SIGTERM)
+    assert worker.running.wait().exit_status == 0
+    assert worker.health(workplace) == 1
+
+
+@pytest.mark.parametrize("name", ["worker", "reducer"])
+def test_long_broker_outage_makes_a_role_unhealthy_until_it_ends(workplace: Workplace, job: Job, name: str) -> None:
+    # The loop of an idle reducer runs every five seconds.
+    role = Role(workplace, name, GRISTMILL_STALL_SECONDS="8")
+    # The role cannot receive this message, because its queue has been removed.
+    role.pause(workplace)
+    enqueue(workplace, job)
+    queue = "tasks" if name == "worker" else "results"
+    away = sqlite3.connect(workplace.folder / "queues" / f"{queue}.db", timeout=30, isolation_level=None)
+    # No other process can use the queue during this time.
+    away.execute("begin exclusive")
+    role.running.send(signal.SIGCONT)
+    unhealthy = wait_until(
+        lambda: (answer := role.get("/healthz"))[0] == 503 and queue in answer[1] and answer[1], "an unhealthy role"
+    )
+    assert unhealthy.startswith("no sign of life of "), unhealthy
+    assert role.health(workplace) == 1
+    assert role.get("/readyz")[0] == 200, "it was ready once, and does not end"
+    away.execute("rollback")
+    away.close()
+    wait_until(lambda: role.get("/healthz")[0] == 200, "a healthy role")
+    assert role.health(workplace) == 0
+
+
+def test_stopped_role_is_unhealthy(workplace: Workplace) -> None:
+    worker = Role(workplace, "worker")
+    worker.stop()
+    assert worker.health(workplace) == 1
+    worker.running.send(signal.SIGCONT)
+    wait_until(lambda: worker.health(workplace) == 0, "a healthy worker")
+
+
+def test_roles_have_no_endpoints_by_default(workplace: Workplace) -> None:
+    unset = workplace.command("health")
+    assert unset.exit_status == 1 and "--listen" in unset.stderr, str(unset)
+    wrong = workplace.command("worker", *QUEUES, *STORE, GRISTMILL_LISTEN="everywhere")
+    assert wrong.exit_status == 1 and "GRISTMILL_LISTEN" in wrong.stderr, str(wrong)
+    first = Role(workplace, "worker")
+    taken = workplace.command("worker", *QUEUES, *STORE, "--listen", first.url.removeprefix("http://"))
+    assert taken.exit_status == 1 and "choose another" in taken.stderr, str(taken)
+
+
+# ---- logs -------------------------------------------------------------------------------------------------------
+
+
+def allowed_fields() -> set[str]:
+    section = (ROOT / "services/README.md").read_text().partition(FIELD_TABLE)[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", section, re.M)
+    return {name for row in rows for name in re.findall(r"`([\w.]+)`", row)}
+
+
+def objects(stderr: str) -> str:
+    """Returns the engine's log, without messages of the command to its caller."""
+    return "".join(line for line in stderr.splitlines(keepends=True) if line.startswith("{"))
+
+
+def check_lines(text: str) -> list[dict[str, Any]]:
+    """Checks that every line is an object with documented fields only."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert lines
+    for line in lines:
+        names = set(line) | {name for span in line.get("spans", []) for name in span}
+        assert names <= allowed_fields(), f"{names - allowed_fields()} in {line}"
+        assert {"timestamp", "level", "target", "message"} <= names, line
+    return lines
+
+
+def test_every_line_of_every_role_has_the_documented_fields(workplace: Workplace, job: Job) -> None:
+    debug = {"GRISTMILL_LOG": "debug", "GRISTMILL_LOG_FORMAT": "json"}
+    local = job.run("--log-format", "json", GRISTMILL_LOG="debug")
+    lines = check_lines(objects(local.stderr))
+    attempts = [line for line in lines if "attempt.outcome" in line]
+    assert len(attempts) == 9, lines
+    assert {line["job.id"] for line in attempts} == {local.job_id}
+
+    enqueued = workplace.command("enqueue", job.file, *QUEUES, *STORE, **debug)
+    check_lines(objects(enqueued.stderr))
+    job_id = enqueued.stdout.strip()
+    roles = [
+        workplace.start(name, *QUEUES, *STORE, "--idle-exit", "5", **debug).wait() for name in ("worker", "reducer")
+    ]
+    for role in roles:
+        assert role.exit_status == 0 and role.stdout == "", str(role)
+        lines = check_lines(role.stderr)
+        assert any("is ready" in line["message"] for line in lines), lines
+        about = [line for line in lines if {"job.id": job_id}.items() <= line.items()]
+        assert about, f"no line names the job: {lines}"
+    failed = workplace.command("worker", "--queue", "sqlite:queues", "--store", "nowhere://at.all", **debug)
+    assert failed.exit_status == 1, str(failed)
+    assert check_lines(failed.stderr)[-1]["error"], failed.stderr
+
+
+def test_code_uses_only_documented_fields() -> None:
+    """Includes lines that no test run logs."""
+    text = r'"(?:[^"\\]|\\.)*"'
+    part = rf"(?:[^()\"]|{text}|\((?:[^()]|\([^()]*\))*\))*"
+    call = re.compile(rf"(?<![\w!])(?:error|warn|info|debug|trace)(?:_span)?!\(({part})\)")
+    field = re.compile(r"(?:^|,)\s*(?:([\w.]+)\s*=(?!=)|[%?]?(\w+)\s*(?=,))")
+    found = set()
+    for source in (ROOT / "services").glob("*/src/**/*.rs"):
+        for arguments in call.findall(source.read_text()):
+            values = re.sub(r'format!\("[^"]*"\)', "", arguments)
+            fields = re.sub(r"^\s*target:[^,]*,", "", values).partition('"')[0]
+            for named, short in field.findall(fields):
+                assert (named or short) in allowed_fields(), f"{source}: {named or short} in {arguments}"
+                found.add(named or short)
+    assert {"job.id", "mini_batch.id", "node.id", "error", "pause.seconds"} <= found

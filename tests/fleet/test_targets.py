@@ -1,0 +1,613 @@
+"""The same job through queues and stores: SQLite and a folder, SQS and S3 (LocalStack), RabbitMQ and S3."""
+
+import json
+import re
+import signal
+import threading
+
+import pytest
+
+from harness import CANCELED, FAILED, INVALID, NOT_ENDED, go, wait_until
+from http_server import HttpServer
+from targets import KINDS, lend
+
+FILES = 40
+ROWS = """
+    import os
+    from recorder import record
+    def run(files, context):
+        name = os.path.basename(files[0])
+        record("run", file=name, node=context.node_id, job=os.path.basename(os.path.dirname(__file__)))
+        # Messages carry most rows; some become parts.
+        return [f"{name} {'x' * (300_000 if name.endswith('7.txt') else 5)}"]
+"""
+HOLDS = """
+    import os
+    from recorder import record, recorded, wait_for
+    def run(files, context):
+        name = os.path.basename(files[0])
+        record("begun", file=name, node=context.node_id)
+        print(name)
+        wait_for(lambda: recorded("go"))
+        record("run", file=name, node=context.node_id)
+        return [name]
+"""
+
+
+@pytest.fixture(params=KINDS)
+def target(request, workplace, components):
+    """Each kind of target in turn."""
+    yield from lend(request.param, workplace, components)
+
+
+def names(count=FILES):
+    return [f"{number:03}.txt" for number in range(count)]
+
+
+def test_every_target_produces_the_output_of_a_local_run(workplace, target):
+    workplace.data(FILES)
+    job = workplace.job(ROWS, process_count_per_node=2)
+    local = job.run()
+    (workplace.folder / "output/rows.txt").unlink()
+    through = target.run(job)
+    assert through.output == local.output
+    assert through.mini_batches == (FILES, FILES, 0)
+    assert target.objects("open") == {}, "an ended job is not open"
+    assert not any(name.startswith(f"jobs/{through.job_id}/parts") for name in target.objects("jobs"))
+
+
+def test_workers_can_start_first_and_reducers_last(workplace, target):
+    workplace.data(FILES)
+    workers = [target.worker("--process-count", 1) for _ in range(2)]
+    job_id = target.enqueue(workplace.job(ROWS))
+    wait_until(lambda: len(workplace.recorded("run")) >= FILES, "every run")
+    status = target.status(job_id)
+    assert status["result"] is None and "reducer" in status["hint"]
+    target.reducer("--idle-exit", 1)
+    result = target.wait_for_end(job_id)
+    assert [line.split()[0].decode() for line in target.output(result).splitlines()] == names()
+    for worker in workers:
+        worker.send(signal.SIGTERM)
+        ended = worker.wait()
+        assert ended.exit_status == 0, str(ended)
+
+
+def test_enqueue_prints_the_job_id_and_wait_follows_the_job(workplace, sqlite):
+    workplace.data(3)
+    job = workplace.job(ROWS)
+    shown = sqlite.command("enqueue", job.file, "--json", expect=0)
+    assert json.loads(shown.stdout)["job_id"].startswith("test-")
+    sqlite.worker()
+    sqlite.reducer()
+    waited = sqlite.command("enqueue", job.file, "--wait", "--json", expect=0)
+    assert waited.result["mini_batches"] == {"total": 3, "succeeded": 3, "failed": 0}
+    failing = workplace.job("def run(files): raise ValueError('no')", error_threshold=0, run_max_try=1)
+    failed = sqlite.command("enqueue", failing.file, "--wait", "--json", expect=FAILED)
+    assert failed.result["state"] == "Failed"
+
+
+def test_compute_target_of_the_job_file_is_used(workplace, sqlite):
+    workplace.data(3)
+    job = workplace.job(ROWS, compute_target="sqlite")
+    ended = job.run()
+    assert workplace.job_ids() == [], "this machine has no such job"
+    assert json.loads(sqlite.objects(f"jobs/{ended.job_id}/spec.json")[f"jobs/{ended.job_id}/spec.json"])
+    here = workplace.command("run", job.file, "--json", "--target", "local")
+    assert here.exit_status == 0 and workplace.job_ids() == [here.job_id]
+
+
+def test_flags_or_variables_define_a_target(workplace, sqlite):
+    """Flags or variables define the target; commands that read jobs need only the store."""
+    workplace.data(3)
+    job = workplace.job(ROWS)
+    (workplace.folder / "gristmill.toml").unlink()
+    store = ["--store", sqlite.settings["store"]]
+    ended = workplace.command("run", job.file, "--json", "--queue", sqlite.settings["queue"], *store)
+    assert ended.exit_status == 0, str(ended)
+    variables = {"GRISTMILL_STORE": sqlite.settings["store"]}
+    assert ended.job_id in workplace.command("jobs", **variables).stdout
+    watched = workplace.command("status", "test", "--watch", *store)
+    assert watched.exit_status == 0 and "completed" in watched.stdout
+    refused = workplace.command("enqueue", job.file, *store)
+    assert refused.exit_status == 1 and one_line(refused.stderr, "has no queue"), str(refused)
+    nowhere = workplace.command("worker")
+    assert nowhere.exit_status == 2 and one_line(nowhere.stderr, "--target NAME"), str(nowhere)
+
+
+def test_two_jobs_at_once_share_two_workers(workplace, target):
+    """The jobs have different scripts, timeouts and environments; the source of each travels."""
+    workplace.data(12)
+    workplace.write({"requirements.txt": "# nothing\n", "side/model.txt": "forty-two"})
+    first = workplace.job(
+        """
+        import os, sys
+        from recorder import record
+        def run(files, context):
+            record("first", node=context.node_id, prefix=sys.prefix, base=sys.base_prefix, file=__file__)
+            return [os.path.basename(file) for file in files]
+        """,
+        name="first",
+        file="first.yaml",
+        entry_script="first.py",
+        output="first",
+        source_directory="code",
+        environment="requirements.txt",
+    )
+    second = workplace.job(
+        """
+        import argparse, os, sys, time
+        from recorder import record
+        parser = argparse.ArgumentParser(allow_abbrev=False)
+        parser.add_argument("--model")
+        model = open(parser.parse_known_args()[0].model).read()
+        def run(files, context):
+            name = os.path.basename(files[0])
+            record("second", node=context.node_id, prefix=sys.prefix, base=sys.base_prefix, file=__file__)
+            if name == "003.txt":
+                time.sleep(1000)
+            return [f"{name} {model}"]
+        """,
+        name="second",
+        file="second.yaml",
+        entry_script="second.py",
+        output="second",
+        side_inputs={"model": "side/model.txt"},
+        arguments=["--model", "${{side_inputs.model}}", "--task_overhead_timeout", "5"],
+        run_invocation_timeout=2,
+    )
+    ids = [target.enqueue(job) for job in (first, second)]
+    # Workers run the snapshot: this change comes too late.
+    workplace.write({"code/first.py": "raise ValueError", "code/second.py": "raise ValueError"})
+    target.reducer()
+    for _ in range(2):
+        target.worker("--process-count", 1)
+    results = [target.wait_for_end(job_id) for job_id in ids]
+    assert target.output(results[0]).decode().splitlines() == names(12)
+    rows = target.output(results[1]).decode().splitlines()
+    assert rows == [f"{name} forty-two" for name in names(12) if name != "003.txt"]
+    assert results[1]["mini_batches"] == {"total": 12, "succeeded": 11, "failed": 1}
+    ran_first, ran_second = workplace.recorded("first"), workplace.recorded("second")
+    assert {fact["prefix"] == fact["base"] for fact in ran_first} == {False}, "a virtual environment"
+    assert len({fact["prefix"] for fact in ran_first}) == 1, "made once"
+    assert {fact["prefix"] for fact in ran_first}.isdisjoint({fact["prefix"] for fact in ran_second})
+    assert not any(fact["file"].startswith(str(workplace.folder / "code")) for fact in ran_first + ran_second)
+
+
+def test_cancel_status_logs_and_retry(workplace, target):
+    workplace.data(10)
+    job = workplace.job(HOLDS, run_invocation_timeout=600)
+    job_id = target.enqueue(job)
+    queued = target.status(job_id)
+    assert (queued["state"], "reducer" in queued["hint"]) == ("Queued", True)
+    worker = target.worker("--process-count", 2)
+    target.reducer()
+    worker.wait_for_record("begun", 2)
+    wait_until(lambda: target.status(job_id)["state"] == "Running", "a node that the reducer knows of")
+    listed = target.command("jobs", expect=0).stdout
+    assert re.search(rf"{job_id} +Running", listed), listed
+    canceled = target.command("cancel", job_id, expect=0)
+    assert "canceled" in canceled.stdout and f"retry {job_id} --target {target.name}" in canceled.stdout
+    assert target.wait_for_end(job_id, "Canceled")
+    assert not workplace.recorded("run"), "nothing had ended"
+
+    go(workplace)
+    retried = target.command("retry", job_id, "--wait", "--json", expect=0)
+    assert retried.result["state"] == "Completed"
+    assert target.output(retried.result).decode().splitlines() == names(10)
+    again = target.command("retry", job_id, expect=0)
+    assert "nothing to do" in again.stderr
+    printed = "process000.stdout.txt"
+    wait_until(lambda: printed in target.command("logs", job_id, expect=0).stdout, "logs of the node")
+    listing = target.command("logs", job_id, expect=0).stdout
+    assert "job_result.txt" in listing, listing
+    overview = target.command("logs", job_id, "job_result.txt", expect=0).stdout
+    assert job_id in overview
+    missing = target.command("logs", job_id, "no/such.txt")
+    assert missing.exit_status == 1 and "there is no" in missing.stderr
+
+
+def test_retry_on_a_target_runs_only_failed_mini_batches(workplace, sqs):
+    workplace.data(10)
+    job = workplace.job(
+        """
+        import os
+        from recorder import record, recorded
+        def run(files):
+            name = os.path.basename(files[0])
+            record("run", file=name)
+            if name == "004.txt" and not recorded("go"):
+                raise ValueError("not yet")
+            return [name]
+        """
+    )
+    job_id = sqs.enqueue(job)
+    sqs.worker()
+    sqs.reducer()
+    result = sqs.wait_for_end(job_id)
+    assert result["mini_batches"]["failed"] == 1
+    go(workplace)
+    retried = sqs.command("retry", job_id, "--wait", "--json", expect=0).result
+    assert sqs.output(retried).decode().splitlines() == names(10)
+    runs = [fact["file"] for fact in workplace.recorded("run")]
+    assert sorted(runs) == sorted([*names(10), "004.txt"])
+
+
+def test_retry_works_after_the_queue_was_purged(workplace, target):
+    workplace.data(20)
+    job_id = target.enqueue(workplace.job(ROWS))
+    target.purge("tasks")
+    if target.kind != "rabbitmq":
+        target.purge("results")
+    target.worker("--process-count", 2)
+    target.reducer()
+    retried = target.command("retry", job_id, "--wait", "--json", expect=0).result
+    assert len(target.output(retried).splitlines()) == 20
+
+
+def test_retry_works_on_another_target_with_the_same_store(workplace, sqs, components):
+    workplace.data(10)
+    job_id = sqs.enqueue(workplace.job(ROWS))
+    broker = components.amqp_url.partition("?")[0]
+    elsewhere = ["--queue", f"{broker}?prefix={sqs.prefix}"]
+    try:
+        sqs.worker(*elsewhere)
+        sqs.reducer(*elsewhere)
+        retried = sqs.command("retry", job_id, *elsewhere, "--wait", "--json", expect=0).result
+        assert len(sqs.output(retried).splitlines()) == 10
+    finally:
+        workplace.kill_what_still_runs()
+        for queue in ("tasks", "results", "dead-letters"):
+            components.manage_rabbitmq(f"queues/%2f/{sqs.prefix}-{queue}", "DELETE")
+
+
+@pytest.mark.parametrize("kind", ["sqs", "rabbitmq"])
+def test_unreadable_messages_go_to_the_dead_letters(workplace, components, kind):
+    for target in lend(kind, workplace, components):
+        workplace.data(3)
+        newer = {"job_id": "a-20261121-100203-ab12", "mini_batch": 0, "work": {"kind": "video", "frames": 3}}
+        target.send("tasks", "hello, world")
+        target.send("tasks", json.dumps(newer))
+        target.send("results", "hello, reducer")
+        target.worker()
+        target.reducer()
+        job_id = target.enqueue(workplace.job(ROWS))
+        target.wait_for_end(job_id)
+
+        def letters(target=target):
+            listed = json.loads(target.command("dead-letters", "--json", expect=0).stdout)
+            return listed if len(listed) == 3 else None
+
+        listed = wait_until(letters, "three dead letters")
+        by_body = {letter["body"][:12]: letter for letter in listed}
+        assert by_body["hello, world"]["moved"]["queue"] == "tasks"
+        assert by_body["hello, reduc"]["moved"]["queue"] == "results"
+        (unknown,) = (letter for letter in listed if letter["job_id"])
+        assert unknown["job_id"] == newer["job_id"] and "video" in unknown["reason"]
+        assert len(target.command("dead-letters", expect=0).stdout.splitlines()) == 6, "looking changes nothing"
+
+
+def test_missing_queue_is_reported_with_the_remedy(workplace, sqs):
+    workplace.data(1)
+    job = workplace.job(ROWS)
+    sqs.write(queue=f"sqs://{sqs.prefix}-typo")
+    for command in (["enqueue", job.file], ["worker"], ["reducer"]):
+        refused = sqs.command(*command)
+        assert refused.exit_status == 1, str(refused)
+        assert one_line(refused.stderr, f"{sqs.prefix}-typo-", "doctor --create"), str(refused)
+
+
+def one_line(text, *parts):
+    lines = [line for line in text.splitlines() if not line.startswith("warning")]
+    return len(lines) == 1 and all(part in lines[0] for part in parts)
+
+
+def test_unreachable_services_are_reported_in_one_line(workplace, sqs):
+    workplace.data(1)
+    job = workplace.job(ROWS)
+    cases = [
+        ({"store": "s3://no-such-bucket-of-ours/jobs"}, ["there is no such bucket", "no-such-bucket-of-ours"]),
+        ({"queue": "amqp://guest:guest@127.0.0.1:1/%2f"}, ["127.0.0.1:1"]),
+        ({"endpoint": "http://127.0.0.1:1"}, ["127.0.0.1:1"]),
+        ({"queue": "sqlite:queues", "endpoint": "http://127.0.0.1:1"}, ["127.0.0.1:1"]),
+    ]
+    started = []
+    for number, (settings, _) in enumerate(cases):
+        sqs.write(**settings)
+        (workplace.folder / "gristmill.toml").rename(workplace.folder / f"{number}.toml")
+        # All at once, because each tries for a while.
+        started.append(sqs.start("enqueue", job.file, GRISTMILL_CONFIG=str(workplace.folder / f"{number}.toml")))
+    for running, (_, parts) in zip(started, cases, strict=True):
+        refused = running.wait()
+        assert refused.exit_status == 1, str(refused)
+        assert one_line(refused.stderr, *parts), str(refused)
+
+
+def test_wrong_credentials_are_reported_without_secrets(workplace, rabbitmq, components):
+    workplace.data(1)
+    job = workplace.job(ROWS)
+    address = rabbitmq.settings["queue"]
+    wrong = re.sub(r"//[^@]*@", "//guest:${BROKER_PASSWORD}@", address)
+    rabbitmq.write(queue=wrong)
+    refused = rabbitmq.command("enqueue", job.file, BROKER_PASSWORD="s3cr3t/@word")
+    assert refused.exit_status == 1 and one_line(refused.stderr, "guest"), str(refused)
+    unset = rabbitmq.command("enqueue", job.file)
+    assert one_line(unset.stderr, "gristmill.toml:2: targets.rabbitmq.queue", "BROKER_PASSWORD is not set"), str(unset)
+    assert "s3cr3t" not in refused.stdout + refused.stderr
+
+
+def test_secrets_are_never_printed_or_stored(workplace, rabbitmq, components):
+    """All secrets contain the same word, in every place for secrets. All roles run a job with retries and failures."""
+    word = "s3cr3t"
+    user = rabbitmq.prefix
+    components.manage_rabbitmq(f"users/{user}", "PUT", {"password": f"{word}/@broker", "tags": ""})
+    rights = {"configure": ".*", "write": ".*", "read": ".*"}
+    components.manage_rabbitmq(f"permissions/%2f/{user}", "PUT", rights)
+    rabbitmq.write(queue=re.sub(r"//[^@]*@", f"//{user}:${{BROKER_PASSWORD}}@", rabbitmq.settings["queue"]))
+    secrets = {
+        "BROKER_PASSWORD": f"{word}/@broker",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": f"{word}-aws",
+        "AWS_SESSION_TOKEN": f"{word}-token",
+        "AZURE_STORAGE_SAS_KEY": f"sv=2024&sig={word}-sas",
+        "AZURE_STORAGE_ACCOUNT_KEY": f"{word}-azure",
+        "GOOGLE_SERVICE_ACCOUNT_KEY": f'{{"private_key": "{word}-google"}}',
+        "HTTP_PROXY": f"http://proxy:{word}-proxy@127.0.0.1:1",
+        "HTTPS_PROXY": f"http://proxy:{word}-proxy@127.0.0.1:1",
+        "NO_PROXY": "127.0.0.1,localhost",
+        "GRISTMILL_LOG": "trace",
+    }
+    workplace.data(3)
+    script = """
+        import os
+        from recorder import record
+        def run(files):
+            if files[0].endswith("1.txt"):
+                raise ValueError("as it should")
+            return [os.path.basename(files[0])]
+    """
+    job = workplace.job(script, run_max_try=2, error_threshold=0)
+    said = [rabbitmq.command("doctor", **secrets), rabbitmq.command("enqueue", job.file, expect=0, **secrets)]
+    job_id = said[1].stdout.strip().splitlines()[-1]
+    rabbitmq.send("tasks", "no task")
+    rabbitmq.send("results", "no result")
+    roles = [rabbitmq.start(role, "--idle-exit", 5, **secrets) for role in ("worker", "reducer")]
+    said += [role.wait() for role in roles]
+    for command in (["status", job_id], ["logs", job_id], ["jobs"], ["dead-letters"], ["cancel", job_id]):
+        said.append(rabbitmq.command(*command, **secrets))
+    wrong = {**secrets, "BROKER_PASSWORD": f"{word}-wrong"}
+    refused = [rabbitmq.start(*command, **wrong) for command in (["doctor"], ["enqueue", job.file], ["worker"])]
+    said += [running.wait() for running in refused]
+    rabbitmq.write(queue=rabbitmq.settings["queue"], endpoint="http://127.0.0.1:1")
+    refused = [rabbitmq.start(command, **secrets) for command in ("jobs", "reducer")]
+    said += [running.wait() for running in refused]
+    rabbitmq.write()
+    components.manage_rabbitmq(f"users/{user}", "DELETE")
+    assert rabbitmq.status(job_id)["result"]["state"] == "Failed"
+    assert all(len(ended.stderr) > 0 for ended in said[2:4]), "the finest level says something"
+    letters = rabbitmq.command("dead-letters", "--json", expect=0).stdout
+    assert len(json.loads(letters)) == 2
+    objects = b"".join(rabbitmq.objects("").values()).decode(errors="replace")
+    files = [file.read_text(errors="replace") for file in workplace.home.rglob("*") if file.is_file()]
+    for text in [*(str(ended) for ended in said), letters, objects, *files]:
+        found = text.find(word)
+        assert found < 0, text[max(found - 200, 0) : found + 100]
+
+
+def test_mistake_in_gristmill_toml_is_reported_with_file_and_line(workplace):
+    workplace.data(1)
+    job = workplace.job(ROWS)
+    workplace.write({"gristmill.toml": "[targets.lab]\nqueue = 'sqlite:queues'\nstroe = 'store'\n"})
+    refused = workplace.command("run", job.file, "--target", "lab")
+    assert refused.exit_status == INVALID
+    assert one_line(refused.stderr, 'gristmill.toml:3: unknown key "stroe", did you mean "store"?'), str(refused)
+    workplace.write({"gristmill.toml": "[targets.lab]\nqueue = 'sqlite:queues'\n"})
+    unknown = workplace.command("run", job.file, "--target", "lap")
+    assert one_line(unknown.stderr, 'did you mean "lab"?'), str(unknown)
+    lacking = workplace.command("run", job.file, "--target", "lab")
+    assert one_line(lacking.stderr, "target lab has no store"), str(lacking)
+
+
+def test_timeouts_beyond_the_queue_limit_are_rejected(workplace, sqs, components):
+    workplace.data(1)
+    job = workplace.job(ROWS, run_invocation_timeout=43_190)
+    refused = sqs.command("enqueue", job.file)
+    assert refused.exit_status == 1 and one_line(refused.stderr, "43220 s", "43200 s at most"), str(refused)
+    assert sqs.objects("jobs") == {}, "nothing was written"
+
+
+def test_local_paths_cause_a_warning(workplace, rabbitmq):
+    """The address leads to this machine without naming it."""
+    workplace.data(1)
+    job = workplace.job(ROWS)
+    near = rabbitmq.command("enqueue", job.file, expect=0)
+    assert "warning" not in near.stderr
+    far = rabbitmq.settings["queue"].replace("127.0.0.1", "0.0.0.0")
+    warned = rabbitmq.command("enqueue", job.file, "--queue", far, expect=0)
+    assert f"warning: {workplace.folder}/data, {workplace.folder}/output are paths of this machine" in warned.stderr
+    assert "guest:guest" not in warned.stderr
+
+
+def test_inputs_and_output_can_be_in_a_store(workplace, sqs, components):
+    s3 = components.client("s3")
+    for number in range(FILES):
+        s3.put_object(Bucket=sqs.prefix, Key=f"data/{number:03}.txt", Body=f"{number:03}".encode())
+    script = """
+        def run(files):
+            return [open(file).read() for file in files]
+    """
+    job = workplace.job(
+        script,
+        inputs=[{"name": "data", "type": "file", "path": f"s3://{sqs.prefix}/data/"}],
+        output=f"s3://{sqs.prefix}/output",
+        mini_batch_size=3,
+    )
+    ended = sqs.run(job)
+    assert ended.result["output"] == f"s3://{sqs.prefix}/output/rows.txt"
+    rows = s3.get_object(Bucket=sqs.prefix, Key="output/rows.txt")["Body"].read()
+    assert rows.decode().splitlines() == [f"{number:03}" for number in range(FILES)]
+
+
+def test_side_inputs_in_a_store_are_local_paths_for_the_script(workplace, sqs, components):
+    """This holds on a node, and on this machine, which fetches changed side inputs again."""
+    workplace.data(3)
+    s3 = components.client("s3")
+
+    def put(words):
+        s3.put_object(Bucket=sqs.prefix, Key="reference/words.txt", Body=words.encode())
+
+    put("zero one two")
+    script = """
+        import os, sys
+        def init():
+            global words
+            options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+            words = open(os.path.join(options["--folder"], "words.txt")).read().split()
+            assert open(options["--file"]).read().split() == words == open(os.environ["WORDS"]).read().split()
+        def run(files):
+            return [words[int(open(file).read())] for file in files]
+    """
+    folder = f"s3://{sqs.prefix}/reference/"
+    settings = {
+        "side_inputs": {"folder": folder, "file": f"{folder}words.txt"},
+        "arguments": ["--folder", "${{side_inputs.folder}}", "--file", "${{side_inputs.file}}"],
+        "environment_variables": {"WORDS": "${{side_inputs.file}}"},
+    }
+    job = workplace.job(script, **settings)
+    there = sqs.run(job)
+    assert sqs.output(there.result).decode().split() == ["zero", "one", "two"]
+    here = {"AWS_ENDPOINT_URL_S3": components.aws_endpoint}
+    assert job.run("--target", "local", "--fresh", **here).lines == ["zero", "one", "two"]
+    put("null eins zwei")
+    assert job.run("--target", "local", "--fresh", **here).lines == ["null", "eins", "zwei"]
+
+    settings["side_inputs"]["file"] = f"{folder}nothing.txt"
+    failed = workplace.job(script, **settings).run("--target", "local", expect=FAILED, **here)
+    assert f"side input file cannot be downloaded: {folder}nothing.txt does not exist" in str(failed)
+
+
+def test_job_that_cannot_be_planned_fails_with_the_cause(workplace, sqs):
+    job = workplace.job(ROWS, inputs=[{"name": "data", "type": "file", "path": f"s3://{sqs.prefix}/nothing/"}])
+    told = sqs.command("enqueue", job.file)
+    assert (told.exit_status, told.stdout) == (2, "") and "nothing/ holds no files" in told.stderr, str(told)
+
+    # Only planning compares columns of the files with those of the path.
+    workplace.write({"data/7.csv": "id\n1\n"})
+    table = {"name": "data", "type": "tabular", "path": "data", "partition_format": "{id}.csv"}
+    told = sqs.command("enqueue", workplace.job(ROWS, inputs=[table]).file)
+    assert told.exit_status == FAILED and "the column 'id'" in told.stderr, str(told)
+    sqs.reducer()
+    result = sqs.wait_for_end(told.stdout.strip(), "Failed")
+    assert "input 'data'" in result["cause"] and "the column 'id'" in result["cause"]
+
+
+def test_idle_nodes_and_reducers_exit(workplace, target):
+    workplace.data(5)
+    job_id = target.enqueue(workplace.job(ROWS))
+    worker, reducer = target.worker("--idle-exit", 1), target.reducer("--idle-exit", 1)
+    ended = worker.wait()
+    assert ended.exit_status == 0 and "1 s" in ended.stdout, str(ended)
+    # It also exits if the machine pauses for a second while it works; its mini-batches are in the queue.
+    if not target.status(job_id)["result"]:
+        target.worker()
+    target.wait_for_end(job_id)
+    ended = reducer.wait()
+    assert ended.exit_status == 0 and "1 s" in ended.stdout, str(ended)
+
+
+def test_node_count_limits_the_nodes_of_a_job(workplace, sqs):
+    workplace.data(30)
+    job_id = sqs.enqueue(workplace.job(HOLDS, run_invocation_timeout=600, node_count=1))
+    workers = [sqs.worker("--process-count", 1) for _ in range(3)]
+    sqs.reducer()
+    workers[0].wait_for_record("begun")
+    go(workplace)
+    result = sqs.wait_for_end(job_id)
+    assert len(sqs.output(result).splitlines()) == 30
+    assert len({fact["node"] for fact in workplace.recorded("begun")}) == 1
+
+
+def test_sigterm_drains_a_node_without_a_try(workplace, target):
+    """The node immediately returns waiting mini-batches and finishes running ones; the next node does the rest."""
+    workplace.data(10)
+    job_id = target.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
+    target.reducer()
+    leaving = target.worker("--process-count", 1, "--node", "leaving", "--grace", 100)
+    leaving.wait_for_record("begun")
+    leaving.send(signal.SIGTERM)
+    wait_until(lambda: target.waiting("tasks") == 9, "returned mini-batches in the queue")
+    staying = target.worker("--process-count", 1, "--node", "staying")
+    wait_until(lambda: {fact["node"] for fact in workplace.recorded("begun")} >= {"staying"}, "work elsewhere")
+    go(workplace)
+    ended = leaving.wait()
+    assert ended.exit_status == 0, str(ended)
+    result = target.wait_for_end(job_id)
+    assert target.output(result).decode().splitlines() == names(10)
+    begun = workplace.recorded("begun")
+    assert len(begun) == 10, "nothing ran twice"
+    assert sum(fact["node"] == "leaving" for fact in begun) == 1
+    staying.send(signal.SIGTERM)
+    assert staying.wait().exit_status == 0
+
+
+def metadata_service(noticed):
+    """Returns the answers of an instance metadata service: a token, and later a spot notice."""
+
+    def answer(request):
+        if request.method == "PUT":
+            return 200, {"x-aws-ec2-metadata-token-ttl-seconds": "600"}, b"token"
+        if request.headers.get("X-aws-ec2-metadata-token") != "token":
+            return 401, {}, b""
+        if not (request.path.endswith("/spot/instance-action") and noticed.is_set()):
+            return 404, {}, b""
+        return 200, {}, json.dumps({"action": "terminate", "time": "2026-11-21T08:22:00Z"}).encode()
+
+    return answer
+
+
+@pytest.mark.parametrize(("arguments", "exit_status"), [([], 0), (["--spot-exit-status", 75], 75)])
+def test_spot_notice_drains_the_node(workplace, sqlite, arguments, exit_status):
+    noticed = threading.Event()
+    server = HttpServer(metadata_service(noticed))
+    workplace.data(6)
+    job_id = sqlite.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
+    sqlite.reducer()
+    notices = f"--spot-notice={server.url}"
+    worker = sqlite.worker("--process-count", 1, notices, *arguments)
+    worker.wait_for_record("begun")
+    noticed.set()
+    # It may have waited for an answer before, and reported that.
+    told = next((line for line in map(bytes.decode, worker.process.stderr) if "will be taken away" in line), "")
+    assert "terminate" in told
+    wait_until(lambda: sqlite.waiting("tasks") == 5, "returned mini-batches in the queue")
+    go(workplace)
+    ended = worker.wait()
+    assert ended.exit_status == exit_status and "spot notice" in ended.stdout, str(ended)
+    server.close()
+    assert len(workplace.recorded("begun")) == 1
+    sqlite.worker()
+    result = sqlite.wait_for_end(job_id)
+    assert sqlite.output(result).decode().splitlines() == names(6)
+
+
+def test_ctrl_c_cancels_a_run_and_leaves_a_followed_job_alone(workplace, sqlite):
+    workplace.data(4)
+    job = workplace.job(HOLDS, run_invocation_timeout=600)
+    followed = sqlite.start("enqueue", job.file, "--wait")
+    wait_until(lambda: sqlite.objects("open"), "an open job")
+    followed.send(signal.SIGINT)
+    ended = followed.wait()
+    assert ended.exit_status == NOT_ENDED and "continue" in ended.stderr, str(ended)
+    (job_id,) = [name.removeprefix("open/") for name in sqlite.objects("open")]
+    asked = sqlite.command("cancel", job_id, expect=0)
+    assert "no reducer has looked at it yet" in asked.stdout
+    sqlite.reducer("--idle-exit", 1)
+    sqlite.wait_for_end(job_id, "Canceled")
+
+    running = sqlite.start("run", job.file, "--json")
+    running.wait_for_record("begun")
+    running.send(signal.SIGINT)
+    # One runs, and another waited in the pipe, so two may have started before the stop.
+    wait_until(lambda: sqlite.waiting("tasks") >= 3, "returned mini-batches in the queue")
+    go(workplace)
+    ended = running.wait()
+    assert ended.exit_status == CANCELED and ended.result["state"] == "Canceled", str(ended)

@@ -1,0 +1,106 @@
+"""One trace follows each mini-batch from the partitioner through a worker to the reducer, and reaches a collector.
+
+The executable must have been built with the feature `otlp`; `GRISTMILL_OTLP` names it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from harness import wait_until
+from http_server import Answer, HttpServer, Request
+
+EXECUTABLE = os.environ.get("GRISTMILL_OTLP")
+pytestmark = pytest.mark.skipif(not EXECUTABLE, reason="GRISTMILL_OTLP names no build with the feature `otlp`")
+
+FILES = 6
+SCRIPT = """
+import os
+from recorder import recorded, record
+def run(files):
+    name = os.path.basename(files[0])
+    record("run", file=name)
+    if name == "003.txt" and sum(fact["file"] == name for fact in recorded("run")) == 1:
+        raise ValueError("only once")
+    return [name]
+"""
+
+
+class Collector(HttpServer):
+    """Receives traces by OTLP over HTTP, like an OpenTelemetry collector."""
+
+    def __init__(self) -> None:
+        # (service, step), in the order of their arrival.
+        self.steps: list[tuple[str, object]] = []
+        super().__init__(self.take)
+
+    def take(self, request: Request) -> Answer:
+        assert request.path == "/v1/traces"
+        for resource in ExportTraceServiceRequest.FromString(request.body).resource_spans:
+            about = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
+            self.steps += [(about["service.name"], step) for scope in resource.scope_spans for step in scope.spans]
+        return 200, {}, b""
+
+    def variables(self, service: str) -> dict[str, str]:
+        return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.url, "OTEL_SERVICE_NAME": service, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+
+
+@pytest.fixture
+def collector():
+    with Collector() as collector:
+        yield collector
+
+
+def test_one_trace_goes_through_partitioner_worker_and_reducer(workplace, sqlite, collector):
+    workplace.executable = Path(EXECUTABLE)
+    workplace.data(FILES)
+    job = workplace.job(SCRIPT, mini_batch_size=1, run_max_try=2)
+    enqueued = sqlite.command("enqueue", job.file, expect=0, **collector.variables("partitioner"))
+    job_id = enqueued.stdout.strip()
+    sqlite.worker(**collector.variables("worker"))
+    sqlite.reducer(**collector.variables("reducer"))
+    sqlite.wait_for_end(job_id)
+    # One mini-batch needs two tries.
+    wait_until(lambda: len(collector.steps) >= 3 * FILES + 2, "every step")
+
+    traces = defaultdict(list)
+    for service, step in collector.steps:
+        fields = {attribute.key: attribute.value for attribute in step.attributes}
+        assert fields["job.id"].string_value == job_id
+        traces[step.trace_id].append((service, step, fields["mini_batch.id"].int_value))
+    assert len(traces) == FILES, "one for each mini-batch"
+    assert sorted({mini_batch for steps in traces.values() for _, _, mini_batch in steps}) == list(range(FILES))
+    for steps in traces.values():
+        by_id = {step.span_id: (service, step) for service, step, _ in steps}
+        tries = 2 if steps[0][2] == 3 else 1
+        assert sorted((service, step.name) for service, step, _ in steps) == sorted(
+            [("partitioner", "create tasks")] + tries * [("worker", "process tasks"), ("reducer", "process results")]
+        )
+        for service, step, _ in steps:
+            before = by_id.get(step.parent_span_id)
+            if service == "partitioner":
+                assert not step.parent_span_id
+            else:
+                came_from = {"worker": {"partitioner", "worker"}, "reducer": {"worker"}}[service]
+                assert before is not None and before[0] in came_from, f"{service}: {step}"
+        failed = [step for _, step, _ in steps if step.status.code == step.status.STATUS_CODE_ERROR]
+        assert len(failed) == tries - 1
+
+
+def test_roles_without_exporter_pass_the_trace_on(workplace, sqlite, collector):
+    workplace.executable = Path(EXECUTABLE)
+    workplace.data(FILES)
+    job = workplace.job(SCRIPT, mini_batch_size=1, run_max_try=2)
+    job_id = sqlite.command("enqueue", job.file, expect=0, **collector.variables("partitioner")).stdout.strip()
+    sqlite.worker()
+    sqlite.reducer(**collector.variables("reducer"))
+    sqlite.wait_for_end(job_id)
+    wait_until(lambda: len(collector.steps) >= 2 * FILES, "every step")
+    assert {service for service, _ in collector.steps} == {"partitioner", "reducer"}
+    first = {step.span_id for service, step in collector.steps if service == "partitioner"}
+    assert all(step.parent_span_id in first for service, step in collector.steps if service == "reducer")

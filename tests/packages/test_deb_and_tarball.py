@@ -1,0 +1,261 @@
+"""The Debian package and the tarball of scripts/package, as installed by a user.
+
+The wheel has tests of its own: test_wheel.py.
+"""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import ROOT, Workplace
+
+DPKG = ["--force-depends", "--force-script-chrootless", "--log=/dev/null", "--path-include=/*"]
+"""Options for an empty system that ignore this machine's exclusions from packages."""
+
+
+def run(*command: object, **options) -> str:
+    """Returns the output of a command; if the command fails, the test fails with its output."""
+    ended = subprocess.run([*map(str, command)], capture_output=True, text=True, **options)
+    assert ended.returncode == 0, f"{command}: {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
+    return ended.stdout
+
+
+def folder_of(variable: str) -> Path:
+    if not os.environ.get(variable):
+        pytest.fail(f"{variable} must name what scripts/package has made: run scripts/test, or scripts/package before")
+    return Path(os.environ[variable])
+
+
+def only(pattern: str) -> Path:
+    (found,) = folder_of("GRISTMILL_PACKAGES").glob(pattern)
+    return found
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tarball, unpacked into a folder with a space in its name."""
+    folder = tmp_path_factory.mktemp("un packed")
+    run("tar", "-xf", only("*.tar.gz"), "-C", folder)
+    (top,) = folder.iterdir()
+    return top
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A system with only the Debian package, which is purged at the end."""
+    system = tmp_path_factory.mktemp("system")
+    (system / "etc").mkdir()
+    for name in ("info", "updates"):
+        (system / "var/lib/dpkg" / name).mkdir(parents=True)
+    (system / "var/lib/dpkg/status").touch()
+    run("dpkg", f"--root={system}", *DPKG, "--install", only("*.deb"))
+    yield system
+    (system / "var/cache/gristmill").mkdir(parents=True, exist_ok=True)
+    run("dpkg", f"--root={system}", *DPKG, "--purge", "gristmill")
+    left = [path for path in system.rglob("*gristmill*") if "var/lib/dpkg" not in str(path)]
+    assert not left, "a purge leaves nothing"
+
+
+@pytest.fixture(scope="module", params=["tarball", "deb"])
+def prefix(request: pytest.FixtureRequest) -> Path:
+    """The folder with `bin`, `lib` and `share`."""
+    if request.param == "tarball":
+        return request.getfixturevalue("unpacked")
+    return request.getfixturevalue("installed") / "usr"
+
+
+def test_checksums_cover_every_package():
+    packages = folder_of("GRISTMILL_PACKAGES")
+    run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=packages)
+    listed = {line.split()[1] for line in (packages / "SHA256SUMS").read_text().splitlines()}
+    assert listed | {"SHA256SUMS"} == {file.name for file in packages.iterdir()}
+    assert {Path(name).suffix for name in listed} == {".whl", ".deb", ".gz"}
+
+
+def test_second_build_produces_the_same_bytes():
+    """The second build ran in another time zone, with another umask."""
+    first, second = folder_of("GRISTMILL_PACKAGES"), folder_of("GRISTMILL_PACKAGES_AGAIN")
+    assert first != second
+    assert (first / "SHA256SUMS").read_text() == (second / "SHA256SUMS").read_text()
+
+
+def test_tarball_does_not_identify_its_build():
+    with tarfile.open(only("*.tar.gz")) as archive:
+        members = archive.getmembers()
+    top = members[0].name
+    assert re.fullmatch(r"gristmill-\d+\.\d+\.\d+-linux-\w+", top)
+    assert [member.name for member in members] == sorted(member.name for member in members)
+    assert {(member.uid, member.gid, member.mtime) for member in members} == {(0, 0, members[0].mtime)}
+    assert {member.mode for member in members if member.isreg()} == {0o644, 0o755}
+    programs = [member.name.removeprefix(top) for member in members if member.isreg() and member.mode == 0o755]
+    assert programs == ["/lib/gristmill/gristmill"]
+
+
+def test_installed_command_runs_a_job(prefix, tmp_path):
+    workplace = Workplace(tmp_path, prefix / "bin/gristmill", Path(sys.executable))
+    workplace.data(3)
+    script = "import gristmill\ndef run(files): return [gristmill.__file__] * len(files)"
+    ended = workplace.job(script).run()
+    assert ended.lines == [str(prefix / "lib/gristmill/python/gristmill/__init__.py")] * 3
+    version = run(prefix / "bin/gristmill", "--version").split()[1]
+    assert f'__version__ = "{version}"' in (prefix / "lib/gristmill/python/gristmill/__init__.py").read_text()
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_packages_contain_the_licences(unpacked, installed):
+    doc = unpacked / "share/doc/gristmill"
+    for name in ("LICENSE-MIT", "LICENSE-APACHE"):
+        assert (doc / name).read_text() == (ROOT / name).read_text()
+    copyright_file = (installed / "usr/share/doc/gristmill/copyright").read_text()
+    words = (ROOT / "LICENSE-MIT").read_text().split()
+    assert " ".join(words) in " ".join(word for word in copyright_file.split() if word != ".")
+    notices = (doc / "THIRD-PARTY-NOTICES").read_text()
+    assert gzip.decompress((installed / "usr/share/doc/gristmill/THIRD-PARTY-NOTICES.gz").read_bytes()) == (
+        notices.encode()
+    )
+
+
+def test_every_crate_in_the_executable_has_a_notice(unpacked):
+    tree = ["cargo", "tree", "--locked", "--offline", "--edges=normal,no-proc-macro", "--prefix=none", "--no-dedupe"]
+    crates = set()
+    for package in ("gristmill", "gristmill-python"):
+        lines = run(*tree, "--package", package, "--format={p}", cwd=ROOT).splitlines()
+        # Workspace crates have a path after the version.
+        crates |= {line.replace(" v", " ").replace(" (*)", "") for line in lines if " (/" not in line and line}
+    assert len(crates) > 300
+    notices = (unpacked / "share/doc/gristmill/THIRD-PARTY-NOTICES").read_text()
+    used_by = {name for line in re.findall(r"^Used by: (.*)$", notices, re.MULTILINE) for name in line.split(", ")}
+    assert crates <= used_by, f"without a notice: {sorted(crates - used_by)}"
+
+
+def test_every_crate_has_a_description_and_a_licence():
+    metadata = json.loads(run("cargo", "metadata", "--locked", "--no-deps", "--format-version=1", cwd=ROOT))
+    for crate in metadata["packages"]:
+        assert len(crate["description"]) > 20 and crate["rust_version"], crate["name"]
+        assert (crate["license"], crate["publish"]) == ("MIT OR Apache-2.0", []), crate["name"]
+
+
+def test_lintian_finds_nothing():
+    """infra/packaging/debian/lintian-overrides has the exceptions, each with its reason."""
+    # saphyr-parser, a port of libyaml to Rust, has the messages of libyaml. Whether Lintian sees them there depends on
+    # where the linker puts them, so an override would be unused at times, which is an error too.
+    not_told = ("--suppress-tags", "embedded-library")
+    told = run("lintian", "--allow-root", "--fail-on=error,warning,info", *not_told, only("*.deb"))
+    assert told == ""
+
+
+def test_deb_requires_the_glibc_of_the_wheel():
+    depends = run("dpkg-deb", "--field", only("*.deb"), "Depends")
+    major, minor = re.search(r"manylinux_(\d+)_(\d+)_", only("*.whl").name).groups()
+    assert f"libc6 (>= {major}.{minor})" in depends
+    for file in ("lib/gristmill/gristmill", "lib/gristmill/python/gristmill/_native.abi3.so"):
+        assert f"./usr/{file}\n" in run("dpkg-deb", "--contents", only("*.deb"))
+
+
+def test_services_are_installed_and_not_started(installed, tmp_path):
+    assert "\ngristmill:" in "\n" + (installed / "etc/passwd").read_text()
+    assert (installed / "etc/gristmill/environment").stat().st_mode & 0o777 == 0o600
+    assert not list(installed.rglob("*.wants"))
+    for role in ("worker", "reducer"):
+        unit = (installed / f"usr/lib/systemd/system/gristmill-{role}.service").read_text()
+        assert f"ExecStart=/usr/bin/gristmill {role} " in unit and "User=gristmill" in unit
+        assert "GRISTMILL_HOME=/var/cache/gristmill" in unit and "CacheDirectory=gristmill" in unit
+        # The check looks for the command on this machine.
+        (tmp_path / f"gristmill-{role}.service").write_text(unit.replace("/usr/bin", f"{installed}/usr/bin"))
+    said = run("systemd-analyze", "verify", "--man=no", *tmp_path.glob("*.service"))
+    assert said == ""
+    for role, exposure in (("worker", 25), ("reducer", 20)):
+        service = f"gristmill-{role}.service"
+        run("systemd-analyze", "security", "--offline=true", f"--root={installed}", f"--threshold={exposure}", service)
+
+
+def subcommands(gristmill: Path, *words: str) -> Iterator[tuple[str, ...]]:
+    """Returns every command that `--help` lists, and their subcommands."""
+    yield words
+    _, _, commands = run(gristmill, *words, "--help").partition("\nCommands:\n")
+    for name in re.findall(r"^  ([a-z-]+)", commands.partition("\n\n")[0], re.MULTILINE):
+        if name != "help":
+            yield from subcommands(gristmill, *words, name)
+
+
+def test_manual_pages_document_every_command_and_flag(unpacked):
+    gristmill, pages = unpacked / "bin/gristmill", unpacked / "share/man/man1"
+    commands = list(subcommands(gristmill))
+    assert ("run",) in commands and ("dead-letters",) in commands
+    assert {file.name for file in pages.iterdir()} == {f"{'-'.join(('gristmill', *words))}.1.gz" for words in commands}
+    for words in commands:
+        page = pages / f"{'-'.join(('gristmill', *words))}.1.gz"
+        text = re.sub(".\b", "", run("mandoc", "-T", "utf8", page))
+        told = run(gristmill, *words, "--help")
+        flags = re.findall(r"^ +(?:-\w, +)?(--[a-z-]+)", told, re.MULTILINE)
+        assert "--help" in flags
+        assert not [flag for flag in flags if not re.search(rf"{flag}\b", text)], text
+
+
+def test_manual_pages_render_without_a_warning(unpacked):
+    for page in (unpacked / "share/man/man1").iterdir():
+        source = gzip.decompress(page.read_bytes())
+        for command in (["groff", "-Kutf8", "-Tutf8", "-man", "-ww", "-z"], ["mandoc", "-Tlint", "-Werror"]):
+            ended = subprocess.run(command, input=source, capture_output=True)
+            assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b""), page.name
+        header = re.search(rb'^\.TH \S+ 1 "?(\S+?)"? "gristmill [0-9.]+" "?Gristmill"?', source, re.MULTILINE)
+        assert header and re.fullmatch(rb"\d{4}-\d\d-\d\d", header[1].replace(b"\\-", b"-")), page.name
+
+
+COMPLETE_IN_BASH = """
+. "$1"
+shift
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*" COMP_POINT=${#COMP_LINE}
+function=$(complete -p gristmill | sed -E 's/.*-F ([^ ]+) .*/\\1/')
+"$function" gristmill "${@: -1}" "${@: -2:1}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+COMPLETE_IN_ZSH = """
+compdef() { :; }
+_describe() { print -l -- ${(P)${@[-1]}}; }
+words=(${@[2,-1]}) CURRENT=$#words
+. "$1"
+_clap_dynamic_completer_gristmill
+"""
+
+
+def test_completions_work_in_every_shell(unpacked, tmp_path):
+    bash = unpacked / "share/bash-completion/completions/gristmill"
+    fish = unpacked / "share/fish/vendor_completions.d/gristmill.fish"
+    zsh = unpacked / "share/zsh/site-functions/_gristmill"
+    job_id = "digits-20261121-033347-0888"
+    (tmp_path / "jobs" / job_id).mkdir(parents=True)
+    path = f"{unpacked / 'bin'}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "GRISTMILL_HOME": str(tmp_path)}
+    for typed, expected in {
+        "gristmill dea": "dead-letters",
+        "gristmill worker --idle": "--idle-exit",
+        "gristmill status dig": job_id,
+        "gristmill run --set run_max": "run_max_try=",
+    }.items():
+        told = run("bash", "--norc", "-c", COMPLETE_IN_BASH, "bash", bash, *typed.split(), env=environment)
+        assert told.split() == [expected]
+        told = run("fish", "--no-config", "-c", f"source '{fish}'; complete --do-complete '{typed}'", env=environment)
+        assert told.split("\t")[0].strip() == expected
+        told = run("zsh", "-f", "-c", COMPLETE_IN_ZSH, "zsh", zsh, *typed.split(), env=environment)
+        assert told.split(":")[0].strip() == expected
+
+
+def test_completions_are_what_the_command_prints(unpacked):
+    for shell, file in {
+        "bash": "bash-completion/completions/gristmill",
+        "zsh": "zsh/site-functions/_gristmill",
+        "fish": "fish/vendor_completions.d/gristmill.fish",
+    }.items():
+        script = unpacked / "share" / file
+        assert script.read_text() == run(unpacked / "bin/gristmill", "completions", shell)
+        run(shell, "-n", script)

@@ -1,0 +1,60 @@
+"""Documents: every link resolves, and the page of commands lists every command and environment variable."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness import ROOT
+
+DOCUMENTS = sorted(
+    Path(name)
+    for name in subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout.splitlines()
+    if (ROOT / name).exists()
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Returns the anchors of the headings, as GitHub derives them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+def test_links_resolve(document):
+    for link in LINK.findall(CODE.sub("", (ROOT / document).read_text())):
+        if link.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = link.partition("#")
+        page = (ROOT / document).parent / path if path else ROOT / document
+        assert page.exists(), f"{document} links to {link}, which does not exist"
+        assert not anchor or anchor in anchors(page), f"{document} links to {link}, which has no such heading"
+
+
+def test_commands_page_lists_every_command(workplace):
+    page = (ROOT / "services/cli/COMMANDS.md").read_text()
+    listed = workplace.command("--help").stdout.partition("Commands:\n")[2].partition("\n\n")[0]
+    commands = re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE)
+    assert len(commands) > 10
+    for command in commands:
+        assert command == "help" or f"gristmill {command}" in page, command
+
+
+def test_commands_page_lists_every_environment_variable():
+    """`PATH`, `HOME` and `VIRTUAL_ENV` need no explanation there."""
+    source = (ROOT / "services/cli/src/settings.rs").read_text()
+    page = (ROOT / "services/cli/COMMANDS.md").read_text()
+    section = page.partition("## Environment variables\n")[2].partition("\n## ")[0]
+    table = "\n".join(line for line in source.splitlines() if line.startswith("//! |"))
+    variable = re.compile(r"`([A-Z][A-Z_]+[A-Z])`")
+    usual = {"PATH", "HOME", "VIRTUAL_ENV"}
+    assert set(variable.findall(table)) - usual == set(variable.findall(section)) - usual

@@ -1,0 +1,103 @@
+"""Promises about the origin of the code, and the threat table of SECURITY.md."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import tomllib
+
+from harness import ROOT
+
+NAME = re.compile(r"`([a-z0-9_-]+)`")
+# `file::test`, with the file relative to services/ or the repository, one of several in a cell.
+NAMED_TEST = re.compile(r"`([A-Za-z0-9_./-]+\.(?:rs|py))::([a-z0-9_]+)`")
+
+
+def manifests() -> list[dict]:
+    workspace = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]
+    return [tomllib.loads((ROOT / member / "Cargo.toml").read_text()) for member in workspace["members"]]
+
+
+def tracked(*patterns: str) -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, check=True, text=True)
+    return [ROOT / name for name in listed.stdout.split("\0") if name]
+
+
+def section(document: str, title: str) -> str:
+    text = (ROOT / document).read_text()
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def table(text: str) -> list[list[str]]:
+    rows = [line.strip().strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+def test_dependency_table_is_complete():
+    of_workspace = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["dependencies"]
+    ours = {name for name, value in of_workspace.items() if isinstance(value, dict) and "path" in value}
+    used = set()
+    for manifest in manifests():
+        kinds = ["dependencies", "dev-dependencies", "build-dependencies"]
+        parts = [manifest, *manifest.get("target", {}).values()]
+        used |= {name for part in parts for kind in kinds for name in part.get(kind, {})}
+    assert set(of_workspace) - used == set(), "in Cargo.toml, and used by no crate"
+    listed = [name for row in table(section("services/README.md", "Dependencies")) for name in NAME.findall(row[0])]
+    assert len(listed) == len(set(listed)), "a dependency stands in two rows"
+    tools = {name for name in listed if name.startswith("cargo-")}
+    assert (used - ours) - set(listed) == set(), "used, and without a row in services/README.md"
+    assert set(listed) - used - tools == set(), "in services/README.md, and used by no crate"
+
+
+def test_every_dependency_has_a_reason():
+    for names, reason in table(section("services/README.md", "Dependencies")):
+        assert NAME.search(names) and len(reason) > 5, f"{names}: {reason}"
+
+
+def test_every_test_that_the_threat_model_names_exists():
+    text = (ROOT / "SECURITY.md").read_text()
+    named = NAMED_TEST.findall(text)
+    assert len(named) > 30, "the table has lost its tests"
+    for file, test in named:
+        path = next((place for place in (ROOT / file, ROOT / "services" / file) if place.exists()), None)
+        assert path is not None, f"SECURITY.md names {file}, which is not there"
+        definition = f"def {test}(" if path.suffix == ".py" else f"fn {test}("
+        assert definition in path.read_text(), f"SECURITY.md names {test}, which is not in {file}"
+
+
+def test_every_threat_has_a_defence_and_a_test():
+    rows = table(section("SECURITY.md", "What a hostile input can do"))
+    assert len(rows) > 20
+    for row in rows:
+        assert len(row) == 3 and all(row), row
+        assert NAMED_TEST.search(row[2]), f"no test: {row[0]}"
+
+
+def test_python_packages_are_pinned():
+    """Requires `name==version`, perhaps with a marker, so that later builds use the same packages."""
+    files = tracked("*requirements*.txt")
+    assert len(files) > 3
+    pinned = re.compile(r"[A-Za-z0-9._-]+(\[[a-z0-9,-]+\])?==[0-9][A-Za-z0-9.+-]*( *;.*)?( *--hash=\S+)*( \\)?$")
+    for file in files:
+        for line in file.read_text().splitlines():
+            line = line.split(" #")[0].strip()
+            if line and not line.startswith(("#", "-r ", "--hash=")):
+                assert pinned.match(line), f"{file.relative_to(ROOT)}: {line} is not pinned"
+
+
+def test_crates_come_only_from_the_registry():
+    lock = tomllib.loads((ROOT / "Cargo.lock").read_text())
+    sources = {package.get("source", "here") for package in lock["package"]}
+    assert sources == {"here", "registry+https://github.com/rust-lang/crates.io-index"}
+    assert all("checksum" in package for package in lock["package"] if "source" in package)
+
+
+def test_repository_contains_no_secrets():
+    """Searches for keys in vendors' formats, except those of AWS's documentation."""
+    key = re.compile(
+        rb"AKIA[0-9A-Z]{16}|ASIA[0-9A-Z]{16}|-----BEGIN [A-Z ]*PRIVATE KEY-----|ghp_[A-Za-z0-9]{36}|xox[bp]-[0-9]{10}"
+    )
+    for file in tracked():
+        if file.is_file():
+            found = [match for match in key.findall(file.read_bytes()) if not match.endswith(b"EXAMPLE")]
+            assert not found, f"{file.relative_to(ROOT)}: {found}"

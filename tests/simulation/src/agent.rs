@@ -1,0 +1,404 @@
+//! One job on a simulated node: executes the actions of its scheduler, with simulated Python processes. Leases and
+//! announcer are the production code's.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::{AttemptStatus, Chance, Descriptor, ErrorReport, JobSpec, Payload, ResultEvent, SlotPhase, Work};
+use queue::{Delivery, Queue, Receipt, View};
+use storage::JobStore;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
+use worker::parts::{Announcements, Announcer, LeaseId, Leases, Preparation, Prepared, Received};
+use worker::scheduler::{
+    Action, Announcement, Config, Delivered, Event, Findings, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop,
+};
+
+use crate::actor::Actor;
+use crate::process::{Life, Order, Process, Report};
+use crate::queue_layer::QueueLayer;
+use crate::weather::Bug;
+use crate::witness::JobWitness;
+
+pub(crate) const LEASE_STEP: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+const GRACE: Duration = Duration::from_secs(30);
+/// Longer than in production: looking around is most of the work of the simulation.
+const TICK: Duration = Duration::from_secs(4);
+const STACKS_TICK: Duration = Duration::from_millis(100);
+/// Failed starts, and deaths between two mini-batches, of one agent: fewer than make it give up.
+const ACCIDENTS_MAX: u32 = 2;
+/// How long a mini-batch may wait behind a slow run while another process waits for one.
+const HOLD_UP_MAX: Duration = Duration::from_secs(13);
+
+/// What an agent works with.
+pub(crate) struct Agent {
+    pub actor: Actor,
+    pub witness: Arc<JobWitness>,
+    pub store: JobStore,
+    pub tasks: Arc<View>,
+    pub results: Arc<QueueLayer>,
+    pub spec: Arc<JobSpec>,
+    pub bug: Option<Bug>,
+}
+
+/// What happens beside the loop.
+#[expect(clippy::large_enum_variant, reason = "few exist at once")]
+enum Message {
+    Received(Received),
+    Event(Event),
+    LeaseLost(LeaseId),
+}
+
+/// What the loop reacts to.
+enum Occurred {
+    Told,
+    Message(Message),
+    Reported(ProcessId, Report),
+    Tick,
+}
+
+/// The counterpart of the executor of `worker::Agent`.
+struct Executor {
+    agent: Agent,
+    scheduler: Scheduler,
+    leases: Leases,
+    announcements: Announcements,
+    messages: mpsc::UnboundedSender<Message>,
+    reports: mpsc::UnboundedSender<(ProcessId, Report)>,
+    receiving: Option<AbortOnDropHandle<()>>,
+    /// Preparations, and killed processes that are about to end.
+    errands: JoinSet<()>,
+    processes: BTreeMap<ProcessId, Process>,
+    stacks: BTreeSet<ProcessId>,
+    receipts: HashMap<LeaseId, Receipt>,
+    accidents: u32,
+}
+
+impl Agent {
+    /// Works until the stop is requested, and returns what it holds; `None`: it has failed.
+    pub async fn work(self, mut stop: watch::Receiver<Stop>) -> Option<Vec<(Receipt, Descriptor)>> {
+        // A node that ignores lost leases does not watch the clock either.
+        let leases = Leases::new(LEASE_STEP, !self.has(Bug::IgnoresLostLeases));
+        let (messages, mut inbox) = mpsc::unbounded_channel();
+        let (reports, mut reported) = mpsc::unbounded_channel();
+        let lost = messages.clone();
+        let _heartbeat = leases.keep(self.tasks.clone(), move |lease| {
+            let _ = lost.send(Message::LeaseLost(lease));
+        });
+        let (announcements, announcer) = Announcer {
+            job_id: self.spec.job_id.clone(),
+            store: self.store.clone(),
+            tasks: self.tasks.clone(),
+            results: self.results.clone(),
+            leases: leases.clone(),
+            patience: PATIENCE,
+            crash: |_| {},
+        }
+        .start();
+        let mut announcer = AbortOnDropHandle::new(announcer);
+        let actor = self.actor.clone();
+        let mut executor = Executor::new(self, leases, announcements, messages, reports);
+        executor.execute().await;
+        while !executor.scheduler.is_over(now()) {
+            let tick = if executor.stacks.is_empty() { TICK } else { STACKS_TICK };
+            let occurred = tokio::select! {
+                biased;
+                _ = &mut announcer => return None,
+                Ok(()) = stop.changed() => Occurred::Told,
+                Some(message) = inbox.recv() => Occurred::Message(message),
+                Some((process, report)) = reported.recv() => Occurred::Reported(process, report),
+                () = sleep(tick) => Occurred::Tick,
+            };
+            actor.alive().await;
+            let how = *stop.borrow_and_update();
+            executor.handle(Event::Stop(how)).await;
+            match occurred {
+                Occurred::Told => {}
+                Occurred::Message(message) => executor.receive(message).await,
+                Occurred::Reported(process, report) => executor.reported(process, report).await,
+                Occurred::Tick => executor.tick().await,
+            }
+            executor.schedule().await;
+        }
+        executor.close(announcer).await
+    }
+
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+}
+
+impl Executor {
+    fn new(
+        agent: Agent,
+        leases: Leases,
+        announcements: Announcements,
+        messages: mpsc::UnboundedSender<Message>,
+        reports: mpsc::UnboundedSender<(ProcessId, Report)>,
+    ) -> Self {
+        let config = Config {
+            spec: agent.spec.clone(),
+            node: agent.actor.name().to_owned(),
+            processes: agent.spec.process_count_per_node.expect("the job says how many"),
+            first_process: 0,
+            prefetch_bytes_max: u64::MAX,
+            grace: GRACE,
+            lease_max: agent.tasks.limits().lease_max,
+        };
+        Self {
+            scheduler: Scheduler::new(config, now()),
+            agent,
+            leases,
+            announcements,
+            messages,
+            reports,
+            receiving: None,
+            errands: JoinSet::new(),
+            processes: BTreeMap::new(),
+            stacks: BTreeSet::new(),
+            receipts: HashMap::new(),
+            accidents: 0,
+        }
+    }
+
+    async fn handle(&mut self, event: Event) {
+        self.scheduler.handle(event, now());
+        self.execute().await;
+    }
+
+    async fn schedule(&mut self) {
+        let leases = self.leases.lapsed();
+        if !leases.is_empty() {
+            let sightings = self.sightings();
+            self.handle(Event::LeasesLost { leases, sightings }).await;
+        }
+        self.scheduler.schedule(now());
+        self.execute().await;
+        while self.errands.try_join_next().is_some() {}
+    }
+
+    async fn execute(&mut self) {
+        while let Some(action) = self.scheduler.next_action() {
+            if let Some(answer) = self.perform(action).await {
+                self.scheduler.handle(answer, now());
+            }
+        }
+    }
+
+    // ---- events ------------------------------------------------------------------------------------------------
+
+    async fn receive(&mut self, message: Message) {
+        match message {
+            Message::Received(Received { requested, deliveries }) => {
+                let delivered = deliveries.into_iter().map(|delivery| self.hold(delivery, requested)).collect();
+                self.handle(Event::Received(delivered)).await;
+            }
+            Message::Event(event) => self.handle(event).await,
+            Message::LeaseLost(lease) => {
+                tracing::info!(job.id = self.agent.spec.job_id, node.id = self.agent.actor.name(), "a lease is lost");
+                let sightings = self.sightings();
+                self.handle(Event::LeasesLost { leases: vec![lease], sightings }).await;
+            }
+        }
+    }
+
+    fn hold(&mut self, delivery: Delivery, requested: Instant) -> Delivered {
+        let mut descriptor: Descriptor = serde_json::from_slice(&delivery.body).expect("only descriptors are sent");
+        if self.agent.witness.job.is_planned(descriptor.mini_batch) {
+            // As if its message were too large for the queue: it has to be looked up.
+            descriptor.work = Work::Planned { chunk: 0, line: descriptor.mini_batch };
+        }
+        self.agent.witness.handed(&delivery.receipt);
+        let lease = self.leases.hold(delivery.receipt.clone(), requested);
+        self.receipts.insert(lease, delivery.receipt);
+        Delivered { lease, descriptor, receive_count: delivery.receive_count, bytes: 0 }
+    }
+
+    async fn reported(&mut self, process: ProcessId, report: Report) {
+        match report {
+            Report::Frame(frame, rows) => self.handle(Event::Frame { process, frame, rows }).await,
+            Report::Exited(code) => {
+                let Some(ended) = self.processes.get(&process) else { return };
+                let Sighting { mut phase, sequence, .. } = ended.sighting(process, None);
+                if self.agent.has(Bug::BlamesNobodyForDeaths) {
+                    phase = SlotPhase::Idle;
+                }
+                self.handle(Event::Exited { process, code, phase, sequence }).await;
+            }
+        }
+    }
+
+    async fn tick(&mut self) {
+        let mut sightings = self.sightings();
+        for seen in &mut sightings {
+            seen.stacks = self.stacks.remove(&seen.process).then(|| "File".to_owned());
+        }
+        self.handle(Event::Tick(sightings)).await;
+        let holds_up = self.processes.values().filter_map(Process::holds_up_for).any(|time| time > HOLD_UP_MAX);
+        let idles = self.processes.values().filter_map(Process::idle_for).any(|time| time > HOLD_UP_MAX);
+        if holds_up && idles && !self.agent.actor.is_told_to_stop() {
+            self.agent.witness.report("nothing waits behind a slow run", self.agent.actor.name().to_owned());
+        }
+    }
+
+    fn sightings(&self) -> Vec<Sighting> {
+        self.processes.iter().map(|(id, process)| process.sighting(*id, None)).collect()
+    }
+
+    // ---- actions -----------------------------------------------------------------------------------------------
+
+    async fn perform(&mut self, action: Action) -> Option<Event> {
+        match action {
+            Action::Receive { messages_max } => self.start_receiving(messages_max),
+            Action::StopReceiving => self.receiving = None,
+            Action::Prepare { lease, descriptor } => self.prepare(lease, *descriptor),
+            Action::Start(process) => return self.start(process),
+            Action::HandOver { process, frames, .. } => {
+                if self.agent.actor.is_told_to_stop() {
+                    let name = self.agent.actor.name().to_owned();
+                    self.agent.witness.report("a node that is told to stop begins nothing", name);
+                }
+                for frame in frames {
+                    let handed = self.scheduler.hand_over_of(process, frame.sequence);
+                    let receipt = handed.and_then(|(lease, _)| self.receipts.get(&lease).cloned());
+                    self.processes.get_mut(&process)?.send(Order::Run(Box::new(frame), receipt));
+                }
+            }
+            Action::Begin { lease, deadline } => self.leases.start(lease, deadline.into()),
+            Action::Recall { process, sequences } => {
+                let in_time = !self.agent.has(Bug::NeverRecalls) && self.processes.get(&process)?.recall(sequences);
+                return Some(Event::RecallAnswered { process, in_time });
+            }
+            Action::DumpStacks { process, .. } => drop(self.stacks.insert(process)),
+            Action::Finish(process) => self.processes.get_mut(&process)?.send(Order::Finish),
+            Action::Kill(process) => self.kill(process),
+            Action::Examine { process, .. } => {
+                let death = ErrorReport { category: "ProcessDied".into(), ..ErrorReport::default() };
+                let findings = Findings { death, early: "it died".into(), chance: Chance::Likely };
+                return Some(Event::Examined { process, findings: Box::new(findings) });
+            }
+            Action::Forget(process) => {
+                self.processes.remove(&process);
+                self.stacks.remove(&process);
+            }
+            Action::Announce(announcement) => self.announce(announcement).await,
+            Action::Notice { waiting, .. } => {
+                self.announce(Announcement::Event(ResultEvent::Waiting(waiting))).await;
+            }
+            Action::Log { message, .. } => {
+                tracing::info!(job.id = self.agent.spec.job_id, node.id = self.agent.actor.name(), "{message}");
+            }
+            Action::ReuseTable(_) | Action::UserError { .. } => {}
+        }
+        None
+    }
+
+    fn start_receiving(&mut self, messages_max: usize) {
+        let (leases, tasks, messages) = (self.leases.clone(), self.agent.tasks.clone(), self.messages.clone());
+        self.receiving = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            let received = leases.receive(&*tasks, messages_max).await;
+            let _ = messages.send(Message::Received(received.expect("the queue is only unavailable")));
+        })));
+    }
+
+    fn prepare(&mut self, lease: LeaseId, descriptor: Descriptor) {
+        let (actor, messages) = (self.agent.actor.clone(), self.messages.clone());
+        let ends = self.agent.witness.job.ends(descriptor.mini_batch, descriptor.tries_spent + 1);
+        self.errands.spawn(async move {
+            if ends == AttemptStatus::LoadTimedOut {
+                return std::future::pending().await;
+            }
+            sleep(actor.dice().time(Duration::from_secs(20))).await;
+            let prepared = Prepared::new(Payload::Rank, 1);
+            let descriptor = Box::new(Descriptor { work: Work::Rank, ..descriptor });
+            let preparation = Preparation::Ready(Box::new(prepared));
+            let _ = messages.send(Message::Event(Event::Prepared { lease, descriptor, preparation }));
+        });
+    }
+
+    fn start(&mut self, id: ProcessId) -> Option<Event> {
+        let may_fail = self.accidents < ACCIDENTS_MAX;
+        let (actor, witness) = (self.agent.actor.clone(), self.agent.witness.clone());
+        if may_fail && actor.happens(|weather| weather.accident) {
+            self.accidents += 1;
+            return Some(Event::NotStarted { process: id, message: "bad weather".into(), chance: Chance::Likely });
+        }
+        self.accidents += u32::from(may_fail);
+        let (bug, reports) = (self.agent.bug, self.reports.clone());
+        self.processes.insert(id, Process::start(Life { id, actor, witness, bug, reports, may_fail }));
+        None
+    }
+
+    fn kill(&mut self, process: ProcessId) {
+        let Some(killed) = self.processes.get_mut(&process) else { return };
+        killed.kill();
+        let reports = self.reports.clone();
+        self.errands.spawn(async move {
+            sleep(Duration::from_millis(50)).await;
+            let _ = reports.send((process, Report::Exited(-9)));
+        });
+    }
+
+    async fn announce(&mut self, mut announcement: Announcement) {
+        match &mut announcement {
+            Announcement::Outcome(outcome) => {
+                let status = outcome.attempt.status;
+                if self.agent.has(Bug::ForgetsSlowPreparations) && status == AttemptStatus::LoadTimedOut {
+                    return;
+                }
+                self.record(outcome);
+            }
+            Announcement::Return { .. } if self.agent.has(Bug::KeepsWhatItShouldGiveBack) => return,
+            Announcement::Return { lease, descriptor } => {
+                self.agent.witness.returned(self.receipts.get(lease), descriptor);
+            }
+            Announcement::Event(_) => {}
+        }
+        self.announcements.send(announcement).await;
+    }
+
+    fn record(&self, outcome: &mut Outcome) {
+        // Names the attempt.
+        let process = format!("{}/{}", self.agent.actor.name(), self.agent.witness.name_attempt());
+        outcome.attempt.process = process.as_str().into();
+        tracing::info!(
+            job.id = self.agent.spec.job_id,
+            mini_batch.id = outcome.attempt.mini_batch,
+            attempt.outcome = outcome.attempt.status.word(),
+            process.id = process,
+            "an attempt ended"
+        );
+        if let Some(receipt) = self.receipts.get(&outcome.lease) {
+            let next = outcome.next_try.as_ref().map(|next| next.tries_spent);
+            self.agent.witness.submitted(receipt, &process, next);
+        }
+    }
+
+    /// Ends the agent, and returns what it holds.
+    async fn close(mut self, announcer: AbortOnDropHandle<anyhow::Result<()>>) -> Option<Vec<(Receipt, Descriptor)>> {
+        let held = self.scheduler.close();
+        self.execute().await;
+        let Self { agent, leases, announcements, .. } = self;
+        drop(announcements);
+        let announced = announcer.await;
+        let held = leases.release(held);
+        drop(leases.lapsed());
+        if !matches!(announced, Ok(Ok(()))) {
+            return None;
+        }
+        if leases.count() > 0 {
+            let detail = format!("{} keeps {} mini-batches", agent.actor.name(), leases.count());
+            agent.witness.report("a node that leaves returns what it holds", detail);
+        }
+        Some(held)
+    }
+}
+
+fn now() -> Moment {
+    let instant = Instant::now().into_std();
+    Moment { instant, milliseconds: protocol::milliseconds_since_epoch() }
+}

@@ -1,0 +1,201 @@
+//! A simulated Python process. It runs mini-batches as the job's script says, and shows its phase on a status page.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::{AttemptStatus, Chance, Ending, ErrorReport, MiniBatchFrame, ProcessEvent, SlotPhase};
+use queue::Receipt;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
+use worker::scheduler::{ProcessId, Sighting};
+
+use crate::actor::Actor;
+use crate::weather::Bug;
+use crate::witness::JobWitness;
+
+/// A message to a process.
+pub(crate) enum Order {
+    Run(Box<MiniBatchFrame>, Option<Receipt>),
+    Finish,
+}
+
+/// A message from a process.
+#[expect(clippy::large_enum_variant, reason = "few exist at once")]
+pub(crate) enum Report {
+    Frame(ProcessEvent, Bytes),
+    Exited(i32),
+}
+
+/// A simulated process. Dropping it kills it.
+pub(crate) struct Process {
+    page: Arc<Mutex<Page>>,
+    orders: mpsc::UnboundedSender<Order>,
+    last_sent: u64,
+    living: AbortOnDropHandle<()>,
+}
+
+/// The status page, which process and node share.
+struct Page {
+    phase: SlotPhase,
+    sequence: u64,
+    since: Instant,
+    recalled: Range<u64>,
+}
+
+/// What a process needs to live.
+pub(crate) struct Life {
+    pub id: ProcessId,
+    pub actor: Actor,
+    pub witness: Arc<JobWitness>,
+    pub bug: Option<Bug>,
+    pub reports: mpsc::UnboundedSender<(ProcessId, Report)>,
+    /// It may fail to start, or die between two mini-batches.
+    pub may_fail: bool,
+}
+
+impl Process {
+    pub fn start(life: Life) -> Self {
+        let page = Page { phase: SlotPhase::Starting, sequence: 0, since: Instant::now(), recalled: 0..0 };
+        let page = Arc::new(Mutex::new(page));
+        let (orders, received) = mpsc::unbounded_channel();
+        let living = AbortOnDropHandle::new(tokio::spawn(life.live(page.clone(), received)));
+        Self { page, orders, last_sent: 0, living }
+    }
+
+    pub fn send(&mut self, order: Order) {
+        if let Order::Run(frame, _) = &order {
+            self.last_sent = frame.sequence;
+        }
+        let _ = self.orders.send(order);
+    }
+
+    /// Ends the process. Its last phase stays on the page.
+    pub fn kill(&self) {
+        self.living.abort();
+    }
+
+    /// Recalls mini-batches, and returns whether the process has begun none of them, as a real status page does.
+    pub fn recall(&self, sequences: Range<u64>) -> bool {
+        let mut page = self.page.lock().expect("no holder panics");
+        page.recalled = sequences;
+        page.sequence < page.recalled.start
+    }
+
+    pub fn sighting(&self, process: ProcessId, stacks: Option<String>) -> Sighting {
+        let Page { phase, sequence, since, .. } = *self.page.lock().expect("no holder panics");
+        let elapsed = since.elapsed();
+        Sighting { process, phase, sequence, elapsed, frame_incomplete_for: None, stacks }
+    }
+
+    /// Returns for how long the process has run a mini-batch while another one waits behind it.
+    pub fn holds_up_for(&self) -> Option<Duration> {
+        let page = self.page.lock().expect("no holder panics");
+        let holds_up =
+            page.phase == SlotPhase::Run && self.last_sent > page.sequence && !page.recalled.contains(&self.last_sent);
+        holds_up.then(|| page.since.elapsed())
+    }
+
+    /// Returns for how long the process has waited for a mini-batch.
+    pub fn idle_for(&self) -> Option<Duration> {
+        let page = self.page.lock().expect("no holder panics");
+        let is_idle = page.phase == SlotPhase::Idle
+            && (self.last_sent <= page.sequence || page.recalled.contains(&self.last_sent));
+        is_idle.then(|| page.since.elapsed())
+    }
+}
+
+impl Life {
+    async fn live(self, page: Arc<Mutex<Page>>, mut orders: mpsc::UnboundedReceiver<Order>) {
+        let enter = |phase, sequence: Option<u64>| {
+            let mut page = page.lock().expect("no holder panics");
+            (page.phase, page.since) = (phase, Instant::now());
+            page.sequence = sequence.unwrap_or(page.sequence);
+        };
+        let dice = self.actor.dice();
+        enter(SlotPhase::Init, None);
+        self.pass(dice.time(Duration::from_secs(10))).await;
+        if self.has_accident() {
+            let error = ErrorReport { category: "Simulated".into(), ..ErrorReport::default() };
+            self.send(ProcessEvent::InitFailed { error, chance: Chance::Likely });
+            return self.exit(72);
+        }
+        enter(SlotPhase::Idle, None);
+        self.send(ProcessEvent::Ready { init_seconds: 0.0, python_version: "3".into() });
+        while let Some(order) = orders.recv().await {
+            if self.has_accident() {
+                return self.exit(-11);
+            }
+            let Order::Run(frame, receipt) = order else {
+                enter(SlotPhase::Shutdown, None);
+                self.pass(dice.time(Duration::from_secs(5))).await;
+                return self.exit(0);
+            };
+            // In this order: the node writes the range before it reads the phase.
+            enter(SlotPhase::Run, Some(frame.sequence));
+            let is_recalled = page.lock().expect("no holder panics").recalled.contains(&frame.sequence);
+            if is_recalled && self.bug != Some(Bug::RunsWhatIsRecalled) {
+                enter(SlotPhase::Idle, None);
+                self.send(ProcessEvent::Recalled { sequence: frame.sequence });
+                continue;
+            }
+            if let Some(receipt) = &receipt {
+                self.witness.began(receipt, &self.actor);
+            }
+            let Some(ending) = self.run(&frame).await else { return self.exit(-11) };
+            enter(SlotPhase::Idle, None);
+            let rows = match ending.status {
+                AttemptStatus::Succeeded => self.witness.job.rows(frame.mini_batch),
+                _ => Bytes::new(),
+            };
+            let _ = self.reports.send((self.id, Report::Frame(ProcessEvent::Answered(ending), rows)));
+        }
+    }
+
+    /// Returns how the run ended; `None`: the process dies.
+    async fn run(&self, frame: &MiniBatchFrame) -> Option<Ending> {
+        let (job, dice) = (&self.witness.job, self.actor.dice());
+        let (sequence, began) = (frame.sequence, Instant::now());
+        let long = Duration::from_millis(10) + dice.time(Duration::from_secs(30));
+        let is_quick = job.quick && !dice.happens(0.3);
+        self.pass(if is_quick { Duration::from_millis(1) } else { long }).await;
+        if job.poison == Some(frame.mini_batch) {
+            self.actor.kill();
+            self.actor.alive().await;
+        }
+        let status = match job.flaky == Some(frame.mini_batch) && dice.happens(0.5) {
+            true => AttemptStatus::RunRaised,
+            false => job.ends(frame.mini_batch, frame.try_number),
+        };
+        let run_seconds = began.elapsed().as_secs_f64();
+        match status {
+            AttemptStatus::ProcessDied => None,
+            AttemptStatus::RunTimedOut => std::future::pending().await,
+            AttemptStatus::RunRaised => {
+                let error = ErrorReport { message: "as the script says".into(), ..ErrorReport::default() };
+                Some(Ending { sequence, run_seconds, ..Ending::failed(status, error) })
+            }
+            _ => Some(Ending { sequence, returned: 1, run_seconds, ..Ending::empty() }),
+        }
+    }
+
+    /// Lets time pass. A process freezes with its node.
+    async fn pass(&self, time: Duration) {
+        sleep(time).await;
+        self.actor.alive().await;
+    }
+
+    fn has_accident(&self) -> bool {
+        self.may_fail && self.actor.happens(|weather| weather.accident)
+    }
+
+    fn send(&self, event: ProcessEvent) {
+        let _ = self.reports.send((self.id, Report::Frame(event, Bytes::new())));
+    }
+
+    fn exit(&self, code: i32) {
+        let _ = self.reports.send((self.id, Report::Exited(code)));
+    }
+}

@@ -1,0 +1,449 @@
+//! What the witness knows of one job, and its rules.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::{
+    Attempt, AttemptStatus, Descriptor, JobResult, JobSpec, JobState, PlanPosition, Progress, ResultEvent, Rows,
+};
+use queue::{Delivery, Receipt};
+use tokio::time::Instant;
+
+use super::{Violation, events};
+use crate::actor::Actor;
+use crate::job::Job;
+
+/// How long a node may not know that another node has its seat: from one look of its roster to the next, and the end of
+/// its agent.
+const SEAT_SLACK: Duration = Duration::from_secs(10);
+
+/// One delivery of a descriptor.
+#[derive(Debug)]
+struct Held {
+    mini_batch: u64,
+    tries_spent: u32,
+    deliveries_lost: u32,
+    at: Instant,
+    /// An agent has it.
+    is_handed: bool,
+    /// When its node was told that the lease is lost.
+    lost: Option<Instant>,
+    /// User code has begun under it.
+    has_begun: bool,
+    end: Option<End>,
+}
+
+/// How an agent ends a delivery.
+#[derive(Debug)]
+enum End {
+    /// By an attempt; `next`: the tries spent before the next one.
+    Attempt { name: String, next: Option<u32> },
+    /// By returning it, with this many tries spent.
+    Returned { spent: u32 },
+}
+
+/// The node that has a seat, or had it.
+#[derive(Debug)]
+struct Holder {
+    node: String,
+    /// When it lost the seat.
+    until: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    violation: Option<Violation>,
+    held: HashMap<Receipt, Held>,
+    /// Attempts that may not be announced.
+    silenced: HashSet<String>,
+    /// Attempts that the result queue holds or has held.
+    announced: HashSet<String>,
+    /// Attempts that have a name.
+    named: u64,
+    /// Mini-batch and number of announced tries after which another follows.
+    failed_tries: HashSet<(u64, u32)>,
+    /// Mini-batch and tries spent, of what agents have returned.
+    returned: HashSet<(u64, u32)>,
+    /// Mini-batch and tries spent, of the descriptors that nodes have published, and when.
+    published: HashMap<(u64, u32), Instant>,
+    /// Epochs of seats.
+    claims: HashMap<String, Vec<u8>>,
+    seats: BTreeMap<u32, Vec<Holder>>,
+    /// When a node last gave a sign of life.
+    beat_at: Option<Instant>,
+    is_canceled: bool,
+    plan_chunks: HashSet<String>,
+    parts: HashSet<String>,
+    segments: HashMap<String, Vec<u8>>,
+    succeeded: HashSet<u64>,
+    /// Highest try of each mini-batch in the ledger.
+    tried: HashMap<u64, u32>,
+    planned: bool,
+    ended: bool,
+    result: Option<JobResult>,
+    results: HashMap<Receipt, Vec<ResultEvent>>,
+    attempts: u64,
+}
+
+/// Sees everything about one job.
+#[derive(Debug)]
+pub(crate) struct JobWitness {
+    pub job: Job,
+    pub spec: JobSpec,
+    pub output: PathBuf,
+    state: Mutex<State>,
+}
+
+const TRIES_MAX: u32 = 3;
+
+impl JobWitness {
+    pub fn new(job: Job, spec: JobSpec, output: PathBuf) -> Self {
+        Self { job, spec, output, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+
+    pub fn violation(&self) -> Option<Violation> {
+        self.state().violation.clone()
+    }
+
+    pub fn attempts(&self) -> u64 {
+        self.state().attempts
+    }
+
+    /// Reports a broken rule; the first one counts.
+    pub fn report(&self, rule: &'static str, detail: String) {
+        self.state().violation.get_or_insert(Violation { rule, detail });
+    }
+
+    // ---- task queue --------------------------------------------------------------------------------------------
+
+    pub fn published_by_partitioner(&self, descriptor: &Descriptor) {
+        let chunk = format!("{:010}", PlanPosition::of(descriptor.mini_batch).chunk);
+        if !self.state().plan_chunks.contains(&chunk) {
+            self.report("published mini-batches are in the plan", format!("mini-batch {}", descriptor.mini_batch));
+        }
+    }
+
+    pub fn published_by_node(&self, descriptor: &Descriptor) {
+        let (mini_batch, spent) = (descriptor.mini_batch, descriptor.tries_spent);
+        let mut state = self.state();
+        state.published.insert((mini_batch, spent), Instant::now());
+        // The node itself returns what no agent has.
+        let is_unused = |held: &Held| !held.is_handed && (held.mini_batch, held.tries_spent) == (mini_batch, spent);
+        let is_known = state.failed_tries.contains(&(mini_batch, spent))
+            || state.returned.contains(&(mini_batch, spent))
+            || state.held.values().any(is_unused);
+        drop(state);
+        if !is_known {
+            self.report("every try counts", format!("mini-batch {mini_batch} continues with {spent} tries spent"));
+        }
+    }
+
+    pub fn delivered(&self, delivery: &Delivery, descriptor: &Descriptor) {
+        let held = Held {
+            mini_batch: descriptor.mini_batch,
+            tries_spent: descriptor.tries_spent,
+            deliveries_lost: descriptor.deliveries_lost + delivery.receive_count - 1,
+            at: Instant::now(),
+            is_handed: false,
+            lost: None,
+            has_begun: false,
+            end: None,
+        };
+        self.state().held.insert(delivery.receipt.clone(), held);
+    }
+
+    /// An agent has a delivery.
+    pub fn handed(&self, receipt: &Receipt) {
+        if let Some(held) = self.state().held.get_mut(receipt) {
+            held.is_handed = true;
+        }
+    }
+
+    pub fn is_handed(&self, receipt: &Receipt) -> bool {
+        self.state().held.get(receipt).is_some_and(|held| held.is_handed)
+    }
+
+    /// An agent is told that it has lost these leases.
+    pub fn told_lost(&self, receipts: &[Receipt]) {
+        let mut state = self.state();
+        for receipt in receipts {
+            if let Some(held) = state.held.get_mut(receipt) {
+                held.lost.get_or_insert(Instant::now());
+            }
+        }
+    }
+
+    /// User code begins on a node.
+    pub fn began(&self, receipt: &Receipt, node: &Actor) {
+        self.check_seat(node);
+        let limit = self.job.lost_delivery_max;
+        let mut state = self.state();
+        state.attempts += 1;
+        let Some(held) = state.held.get_mut(receipt) else { return };
+        let has_begun = std::mem::replace(&mut held.has_begun, true);
+        let (mini_batch, lost) = (held.mini_batch, held.deliveries_lost);
+        drop(state);
+        if lost > limit {
+            let detail = format!("mini-batch {mini_batch} begins after {lost} lost deliveries");
+            self.report("lost deliveries have a limit", detail);
+        }
+        if has_begun {
+            self.report("a delivery is run once", format!("mini-batch {mini_batch}"));
+        }
+    }
+
+    fn check_seat(&self, node: &Actor) {
+        if self.job.node_count.is_none() {
+            return;
+        }
+        let state = self.state();
+        // A frozen node cannot know.
+        let knows_since = |until: Instant| until.max(node.thawed_at().unwrap_or(until));
+        let has_seat = |holder: &Holder| {
+            holder.node == node.name() && holder.until.is_none_or(|until| knows_since(until).elapsed() <= SEAT_SLACK)
+        };
+        let is_seated = state.seats.values().flatten().any(has_seat);
+        drop(state);
+        if !is_seated {
+            self.report("a node works under its seat", node.name().to_owned());
+        }
+    }
+
+    /// An agent is about to return a mini-batch.
+    pub fn returned(&self, receipt: Option<&Receipt>, descriptor: &Descriptor) {
+        let (mini_batch, spent) = (descriptor.mini_batch, descriptor.tries_spent);
+        let mut state = self.state();
+        state.returned.insert((mini_batch, spent));
+        if let Some(held) = receipt.and_then(|receipt| state.held.get_mut(receipt)) {
+            held.end = Some(End::Returned { spent });
+        }
+    }
+
+    /// Returns a number that names an attempt.
+    pub fn name_attempt(&self) -> u64 {
+        let mut state = self.state();
+        state.named += 1;
+        state.named
+    }
+
+    /// A node is about to announce an attempt. `next`: the tries spent before the next one.
+    pub fn submitted(&self, receipt: &Receipt, attempt: &str, next: Option<u32>) {
+        let mut state = self.state();
+        let Some(held) = state.held.get_mut(receipt) else { return };
+        held.end = Some(End::Attempt { name: attempt.to_owned(), next });
+        if held.lost.is_some_and(|lost| lost < Instant::now()) {
+            state.silenced.insert(attempt.to_owned());
+        }
+    }
+
+    pub fn acknowledged_tasks(&self, receipts: &[Receipt]) {
+        for receipt in receipts {
+            let state = self.state();
+            let Some(held) = state.held.get(receipt) else { continue };
+            let Held { mini_batch, tries_spent, at, is_handed, end, .. } = held;
+            let is_published = |spent: u32| state.published.get(&(*mini_batch, spent)).is_some_and(|time| time >= at);
+            let broken = match end {
+                // Nodes drop what is left of a job that is over.
+                _ if state.is_canceled || state.ended || state.result.is_some() => None,
+                Some(End::Attempt { name, .. }) if !state.announced.contains(name) => {
+                    Some("announce, then acknowledge")
+                }
+                None if *is_handed => Some("announce, then acknowledge"),
+                None if !is_published(*tries_spent) => Some("publish again, then acknowledge"),
+                Some(End::Attempt { next: Some(spent), .. }) if !is_published(*spent) => {
+                    Some("publish the next try, then acknowledge")
+                }
+                Some(End::Returned { spent }) if !is_published(*spent) => Some("publish again, then acknowledge"),
+                _ => None,
+            };
+            let detail = format!("mini-batch {mini_batch}");
+            drop(state);
+            if let Some(rule) = broken {
+                self.report(rule, detail);
+            }
+        }
+    }
+
+    // ---- result queue ------------------------------------------------------------------------------------------
+
+    pub fn announced(&self, body: &Bytes) {
+        for event in events(body) {
+            if let ResultEvent::Attempt(attempt) = event {
+                self.announced_attempt(&attempt);
+            }
+        }
+    }
+
+    fn announced_attempt(&self, attempt: &Attempt) {
+        let mut state = self.state();
+        state.announced.insert(attempt.process.to_string());
+        if !attempt.is_final {
+            state.failed_tries.insert((attempt.mini_batch, attempt.try_number));
+        }
+        let detail = format!("mini-batch {}, try {}, by {}", attempt.mini_batch, attempt.try_number, attempt.process);
+        let broken = if state.silenced.contains(attempt.process.as_str()) {
+            Some("nothing is announced after a lost lease")
+        } else if attempt.try_number > TRIES_MAX {
+            Some("every try counts")
+        } else if let Rows::Part { name, .. } = &attempt.rows
+            && !state.parts.contains(name)
+        {
+            Some("write, then announce")
+        } else {
+            None
+        };
+        drop(state);
+        if let Some(rule) = broken {
+            self.report(rule, detail);
+        }
+    }
+
+    pub fn delivered_results(&self, delivery: &Delivery) {
+        self.state().results.insert(delivery.receipt.clone(), events(&delivery.body));
+    }
+
+    pub fn acknowledged_results(&self, receipts: &[Receipt]) {
+        for receipt in receipts {
+            let state = self.state();
+            let Some(events) = state.results.get(receipt) else { continue };
+            let missing = events.iter().find_map(|event| match event {
+                _ if state.ended => None,
+                ResultEvent::Planned(_) if !state.planned => Some("the totals of the plan".to_owned()),
+                ResultEvent::Attempt(attempt) => {
+                    let mini_batch = attempt.mini_batch;
+                    let tried = state.tried.get(&mini_batch).is_some_and(|tried| *tried >= attempt.try_number);
+                    let is_failure = attempt.status != AttemptStatus::Succeeded;
+                    let known = state.succeeded.contains(&mini_batch) || is_failure && tried;
+                    (!known).then(|| format!("mini-batch {mini_batch}, {:?}", attempt.status))
+                }
+                _ => None,
+            });
+            drop(state);
+            if let Some(missing) = missing {
+                self.report("commit, then acknowledge", missing);
+            }
+        }
+    }
+
+    // ---- store -------------------------------------------------------------------------------------------------
+
+    pub fn written(&self, path: &str, bytes: &[u8]) {
+        if let Some(segment) = path.strip_prefix("ledger/") {
+            self.committed(segment, bytes);
+        } else if let Some(chunk) = path.strip_prefix("plan/") {
+            self.state().plan_chunks.insert(chunk.to_owned());
+        } else if let Some(part) = path.strip_prefix("parts/") {
+            self.state().parts.insert(part.to_owned());
+        } else if path == "result.json" {
+            let result: JobResult = serde_json::from_slice(bytes).expect("a result");
+            let is_named = result.cause.as_ref().is_some_and(|cause| !cause.is_empty() && !cause.contains('\n'));
+            if result.state != JobState::Completed && !is_named {
+                self.report("every end has a named cause", format!("{result:?}"));
+            }
+            self.state().result.get_or_insert(result);
+        } else if let Some(seat) = path.strip_prefix("nodes/") {
+            self.signed(seat, bytes);
+        } else if path == "control/cancel" {
+            self.state().is_canceled = true;
+        } else if path == "progress.json" {
+            // The service reports a panic as the trouble of one job.
+            let progress: Progress = serde_json::from_slice(bytes).expect("progress");
+            if let Some(trouble) = progress.trouble.filter(|trouble| trouble.contains("panicked")) {
+                self.report("no role panics", trouble);
+            }
+        }
+    }
+
+    /// A node has written a sign of life, or claimed a seat.
+    fn signed(&self, path: &str, bytes: &[u8]) {
+        let mut state = self.state();
+        let Some((seat, _)) = path.split_once('/') else {
+            state.beat_at = Some(Instant::now());
+            return;
+        };
+        let former = state.claims.insert(path.to_owned(), bytes.to_vec());
+        let claim: serde_json::Value = serde_json::from_slice(bytes).expect("a claim");
+        let node = claim["node"].as_str().expect("a claim names its node").to_owned();
+        let holders = state.seats.entry(seat.parse().expect("seats have numbers")).or_default();
+        if holders.last().is_none_or(|last| last.node != node) {
+            if let Some(last) = holders.last_mut() {
+                last.until = Some(Instant::now());
+            }
+            holders.push(Holder { node, until: None });
+        }
+        drop(state);
+        if former.is_some_and(|former| former != bytes) {
+            self.report("one node takes a seat", format!("{path} was overwritten"));
+        }
+    }
+
+    /// Returns the node that has a seat.
+    pub fn seat_holder(&self, path: &str) -> Option<String> {
+        let number = path.strip_prefix("nodes/")?.split_once('/')?.0.parse().ok()?;
+        let state = self.state();
+        state.seats.get(&number)?.last().map(|holder| holder.node.clone())
+    }
+
+    /// Whether a node has given a sign of life within this time.
+    pub fn is_attended(&self, within: Duration) -> bool {
+        self.state().beat_at.is_some_and(|at| at.elapsed() <= within)
+    }
+
+    fn committed(&self, segment: &str, bytes: &[u8]) {
+        let mut state = self.state();
+        if state.segments.get(segment).is_some_and(|former| former != bytes) {
+            drop(state);
+            return self.report("a segment is committed once", format!("segment {segment} was overwritten"));
+        }
+        state.segments.insert(segment.to_owned(), bytes.to_vec());
+        for event in events(bytes) {
+            match event {
+                ResultEvent::Planned(_) => state.planned = true,
+                ResultEvent::Ended { .. } => state.ended = true,
+                ResultEvent::Reopened { .. } => {
+                    (state.ended, state.result, state.is_canceled) = (false, None, false);
+                }
+                ResultEvent::Attempt(attempt) if !state.ended => {
+                    if attempt.status == AttemptStatus::Succeeded {
+                        state.succeeded.insert(attempt.mini_batch);
+                    }
+                    let tried = state.tried.entry(attempt.mini_batch).or_default();
+                    *tried = attempt.try_number.max(*tried);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns how the job ended, since it was last opened.
+    pub fn result(&self) -> Option<JobResult> {
+        self.state().result.clone()
+    }
+
+    /// Whether the ledger has a failed try of the mini-batch, and no success.
+    pub fn has_failed(&self, mini_batch: u64) -> bool {
+        let state = self.state();
+        state.tried.contains_key(&mini_batch) && !state.succeeded.contains(&mini_batch)
+    }
+
+    /// Returns the mini-batches whose success was committed while the job was open.
+    pub fn succeeded(&self) -> HashSet<u64> {
+        self.state().succeeded.clone()
+    }
+
+    /// Checks that the final file is whole or absent.
+    pub fn look_at_output(&self) {
+        let Ok(bytes) = std::fs::read(&self.output) else { return };
+        let succeeded = self.succeeded();
+        if bytes != self.job.output(|mini_batch| succeeded.contains(&mini_batch)) {
+            self.report("the final file appears whole", format!("{} bytes of it are there", bytes.len()));
+        }
+    }
+}

@@ -1,0 +1,312 @@
+"""Whole jobs through the real executable, each in a fresh folder.
+
+A test writes an entry script and data, runs `gristmill`, and looks at what a user would look at: exit status, the
+JSON object, the output file, the log tree. Scripts report what they saw with `recorder.record(...)`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_SECONDS = 180
+"""Limit of all waits of these tests, generous because test machines are busy."""
+
+COMPLETED, ERROR, INVALID, FAILED, BUSY, NOT_ENDED, CANCELED = 0, 1, 2, 42, 75, 124, 130
+"""The exit statuses of COMMANDS.md."""
+
+RECORDER = '''
+"""Records facts from the entry script for the test."""
+import json, os, time
+
+def record(event, **facts):
+    line = json.dumps({"event": event, "pid": os.getpid(), **facts}, default=str) + "\\n"
+    with open(os.environ["RECORD"], "a") as file:
+        file.write(line)
+
+def recorded(event):
+    """Returns the facts that processes of this job have recorded so far."""
+    try:
+        with open(os.environ["RECORD"]) as file:
+            # Only complete lines count.
+            whole = file.read().rpartition("\\n")[0]
+    except FileNotFoundError:
+        return []
+    return [fact for fact in map(json.loads, whole.splitlines()) if fact["event"] == event]
+
+def wait_for(condition):
+    """Waits for a condition that another process makes true."""
+    while not condition():
+        time.sleep(0.01)
+'''
+
+
+def python_with(requirements: Path) -> str:
+    """Returns the Python of a separate environment with these requirements, and creates it if it is missing."""
+    made = subprocess.run(
+        [ROOT / "scripts/python-environment", requirements], capture_output=True, text=True, timeout=600
+    )
+    assert made.returncode == 0, made.stderr
+    return made.stdout.split()[-1]
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_SECONDS) -> Any:
+    """Waits for a condition that depends on another process, and returns its value."""
+    end = time.monotonic() + seconds
+    while (began := time.monotonic()) < end:
+        if value := condition():
+            return value
+        # Evaluation takes half the time at most: a condition may start a process.
+        time.sleep(max(0.01, time.monotonic() - began))
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def go(workplace: Workplace) -> None:
+    """Releases scripts that wait for the record `go`."""
+    with workplace.record_file.open("a") as file:
+        file.write('{"event": "go"}\n')
+
+
+def is_alive(pid: int) -> bool:
+    """Returns whether a process still runs; zombies do not count."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@dataclass
+class Ended:
+    """How one `gristmill` command ended."""
+
+    exit_status: int
+    stdout: str
+    stderr: str
+    job: Job | None = None
+    result: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"exit status {self.exit_status}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
+
+    @property
+    def state(self) -> str:
+        return self.result["state"]
+
+    @property
+    def cause(self) -> str:
+        return self.result["cause"] or ""
+
+    @property
+    def job_id(self) -> str:
+        return self.result["job_id"]
+
+    @property
+    def logs(self) -> Path:
+        return Path(self.result["logs"])
+
+    @property
+    def output(self) -> bytes:
+        return Path(self.result["output"]).read_bytes()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.output.decode().splitlines()
+
+    @property
+    def items(self) -> tuple[int, int, int]:
+        """Returns the numbers of items: total, succeeded, failed."""
+        return _counts(self.result["items"])
+
+    @property
+    def mini_batches(self) -> tuple[int, int, int]:
+        """Returns the numbers of mini-batches: total, succeeded, failed."""
+        return _counts(self.result["mini_batches"])
+
+    def log(self, pattern: str) -> str:
+        """Returns the text of all matching log files, in the order of their names."""
+        files = sorted(self.logs.glob(pattern))
+        assert files, f"no log file matches {pattern}; there are {self.log_files()}"
+        return "".join(file.read_text(errors="replace") for file in files)
+
+    def log_files(self) -> list[str]:
+        return sorted(str(file.relative_to(self.logs)) for file in self.logs.rglob("*") if file.is_file())
+
+    def attempts(self) -> list[dict[str, str]]:
+        """Returns the rows of processed_mini-batches.csv, in the order of the mini-batches."""
+        with (self.logs / "sys/job_report/processed_mini-batches.csv").open(newline="") as file:
+            return sorted(csv.DictReader(file), key=lambda row: int(row["Mini-batch Id"]))
+
+
+def _counts(counts: dict[str, int]) -> tuple[int, int, int]:
+    return counts["total"], counts["succeeded"], counts["failed"]
+
+
+class Workplace:
+    """A fresh folder with a home for jobs, and the environment every command runs in."""
+
+    def __init__(self, folder: Path, executable: Path, python: Path) -> None:
+        self.folder = folder
+        self.executable = executable
+        self.home = folder / "home"
+        self.record_file = folder / "record.jsonl"
+        self.started: list[subprocess.Popen[bytes]] = []
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("GRISTMILL", "AZ"))},
+            "GRISTMILL_HOME": str(self.home),
+            "GRISTMILL_PYTHON": str(python),
+            "RECORD": str(self.record_file),
+            # Tests ignore the machine's own GPUs.
+            "AZ_BATCHAI_GPU_COUNT_FOUND": "0",
+        }
+
+    def command(self, *arguments: object, **environment: str) -> Ended:
+        """Runs `gristmill` with these arguments to its end."""
+        return self.start(*arguments, **environment).wait()
+
+    def start(self, *arguments: object, **environment: str) -> Running:
+        process = subprocess.Popen(
+            [str(self.executable), *map(str, arguments)],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Output that the test has not read line by line is available at the end.
+            bufsize=0,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return Running(self, process)
+
+    def kill_what_still_runs(self) -> None:
+        """A failed test leaves no engine behind; Python processes end with their engine."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+    def write(self, files: dict[str, bytes | str]) -> None:
+        """Writes files below the folder; text is dedented."""
+        for name, content in files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else textwrap.dedent(content).encode())
+
+    def data(self, count: int, folder: str = "data") -> None:
+        """Writes this many small files: `000.txt` contains `000`."""
+        (self.folder / folder).mkdir(parents=True, exist_ok=True)
+        for position in range(count):
+            (self.folder / folder / f"{position:03}.txt").write_text(f"{position:03}")
+
+    def job(self, script: str, **settings: Any) -> Job:
+        """Returns a job with the entry script `script`; settings replace the defaults below, `None` omits a key."""
+        return Job(self, script, settings)
+
+    def recorded(self, event: str) -> list[dict[str, Any]]:
+        """Returns the facts that scripts have recorded so far, from complete lines only."""
+        if not self.record_file.exists():
+            return []
+        whole, _, _ = self.record_file.read_text().rpartition("\n")
+        facts = map(json.loads, whole.splitlines())
+        return [fact for fact in facts if fact["event"] == event]
+
+    def job_ids(self) -> list[str]:
+        return sorted(folder.name for folder in (self.home / "jobs").glob("*"))
+
+
+class Job:
+    """A job file and its entry script."""
+
+    def __init__(self, workplace: Workplace, script: str, settings: dict[str, Any]) -> None:
+        self.workplace = workplace
+        self.file = workplace.folder / settings.pop("file", "job.yaml")
+        tabular = any(given["type"] == "tabular" for given in settings.get("inputs") or [])
+        merged = {
+            "name": "test",
+            "entry_script": "entry.py",
+            "source_directory": "code",
+            "inputs": [{"name": "data", "type": "file", "path": "data"}],
+            "mini_batch_size": "1MB" if tabular else 1,
+            "output": "output",
+            "output_action": "append_row",
+            "append_row_file_name": "rows.txt",
+            "error_threshold": -1,
+            "process_count_per_node": 1,
+            "run_max_try": 1,
+            # Tests run one job with several settings; tests of reuse enable it.
+            "allow_reuse": False,
+            **settings,
+        }
+        self.settings = {name: value for name, value in merged.items() if value is not None}
+        workplace.write({"code/recorder.py": RECORDER})
+        if self.settings.get("entry_script"):
+            workplace.write({f"code/{self.settings['entry_script']}": script})
+        # Any JSON document is a YAML document.
+        self.file.write_text(json.dumps(self.settings, indent=2))
+
+    def run(self, *arguments: str, expect: int = COMPLETED, **environment: str) -> Ended:
+        """Runs the job to its end and checks the exit status."""
+        ended = self.start(*arguments, **environment).wait()
+        assert ended.exit_status == expect, str(ended)
+        return ended
+
+    def start(self, *arguments: str, **environment: str) -> Running:
+        running = self.workplace.start("run", self.file, "--json", *arguments, **environment)
+        running.job = self
+        return running
+
+    def retry(self, job_id: str, expect: int = COMPLETED, **environment: str) -> Ended:
+        """`gristmill retry` of an earlier run of this job."""
+        ended = self.workplace.command("retry", job_id, "--json", **environment)
+        assert ended.exit_status == expect, str(ended)
+        return ended
+
+
+class Running:
+    """A `gristmill` command that runs."""
+
+    def __init__(self, workplace: Workplace, process: subprocess.Popen[bytes]) -> None:
+        self.workplace = workplace
+        self.process = process
+        self.job: Job | None = None
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to the engine only, not to its Python processes."""
+        self.process.send_signal(number)
+
+    def wait_for_record(self, event: str, count: int = 1) -> list[dict[str, Any]]:
+        """Waits until scripts have recorded the event this many times."""
+
+        def enough() -> list[dict[str, Any]]:
+            has_ended = self.process.poll() is not None
+            facts = self.workplace.recorded(event)
+            if len(facts) < count and has_ended:
+                raise AssertionError(f"the job ended before {count} x {event!r}: {self.wait()}")
+            return facts if len(facts) >= count else []
+
+        return wait_until(enough, f"{count} x {event!r}")
+
+    def wait(self, seconds: float = 2 * DEADLINE_SECONDS) -> Ended:
+        """Waits for the end. With `--json` the last line of stdout is the result."""
+        try:
+            stdout, stderr = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            stdout, stderr = self.process.communicate()
+            raise AssertionError(
+                f"{self.process.args} still ran after {seconds} s\n{stdout.decode()}\n{stderr.decode()}"
+            ) from None
+        ended = Ended(self.process.returncode, stdout.decode(), stderr.decode(errors="replace"), self.job)
+        if "--json" in self.process.args and ended.exit_status in (COMPLETED, FAILED, CANCELED):
+            ended.result = json.loads(ended.stdout)
+        return ended

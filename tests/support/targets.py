@@ -1,0 +1,180 @@
+"""Compute targets for tests: separate queues and store, and the roles that use them."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import shutil
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+
+from components import Components
+from harness import DEADLINE_SECONDS, Ended, Job, Running, Workplace, wait_until
+
+KINDS = ["sqlite", "sqs", "rabbitmq"]
+
+
+def lend(kind: str, workplace: Workplace, components: Components) -> Iterator[Target]:
+    """Yields a target for the lifetime of a fixture."""
+    target = Target(kind, workplace, components)
+    yield target
+    workplace.kill_what_still_runs()
+    target.remove()
+
+
+class Target:
+    """`[targets.NAME]` in the gristmill.toml of a workplace. Its name is its kind."""
+
+    def __init__(self, kind: str, workplace: Workplace, components: Components) -> None:
+        self.name = self.kind = kind
+        self.workplace = workplace
+        self.components = components
+        self.prefix = f"test-{uuid.uuid4().hex[:12]}"
+        self.folder = workplace.folder / self.prefix
+        broker = components.amqp_url.partition("?")[0]
+        self.settings = {
+            "sqlite": {"queue": f"sqlite:{self.prefix}/queues", "store": f"{self.prefix}/store"},
+            "sqs": {"queue": f"sqs://{self.prefix}", "store": f"s3://{self.prefix}/jobs"},
+            "rabbitmq": {"queue": f"{broker}?prefix={self.prefix}", "store": f"s3://{self.prefix}/jobs"},
+        }[kind]
+        if kind != "sqlite":
+            self.settings["endpoint"] = components.aws_endpoint
+        self.write()
+        workplace.environment.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_REGION="us-east-1")
+        if kind != "sqlite":
+            # The bucket too: this is an emulator.
+            checked = self.command("doctor", "--create")
+            assert checked.exit_status == 0, str(checked)
+
+    def write(self, **settings: str) -> None:
+        """Writes gristmill.toml; `settings` replace those of the target."""
+        keys = {**self.settings, **settings}.items()
+        lines = [f"[targets.{self.name}]", *(f"{key} = {json.dumps(value)}" for key, value in keys)]
+        (self.workplace.folder / "gristmill.toml").write_text("\n".join(lines) + "\n")
+
+    def command(self, name: str, *arguments: object, expect: int | None = None, **environment: str) -> Ended:
+        """Runs `gristmill NAME … --target` to its end."""
+        ended = self.workplace.command(name, *arguments, "--target", self.name, **environment)
+        assert expect is None or ended.exit_status == expect, str(ended)
+        return ended
+
+    def start(self, name: str, *arguments: object, **environment: str) -> Running:
+        return self.workplace.start(name, *arguments, "--target", self.name, **environment)
+
+    def role(self, name: str, *arguments: object, **environment: str) -> Running:
+        """Starts a worker or a reducer, and waits until it is ready."""
+        running = self.start(name, *arguments, **environment)
+        line = running.process.stdout.readline().decode()
+        assert "ready" in line, f"{line}{running.wait()}"
+        return running
+
+    def worker(self, *arguments: object, **environment: str) -> Running:
+        return self.role("worker", *arguments, **environment)
+
+    def reducer(self, *arguments: object, **environment: str) -> Running:
+        return self.role("reducer", *arguments, **environment)
+
+    def run(self, job: Job, *arguments: object, expect: int = 0, **environment: str) -> Ended:
+        """Runs `gristmill run --target` to the expected end."""
+        running = self.start("run", job.file, "--json", *arguments, **environment)
+        running.job = job
+        ended = running.wait()
+        assert ended.exit_status == expect, str(ended)
+        return ended
+
+    def enqueue(self, job: Job, *arguments: object) -> str:
+        """Publishes a job and returns its id."""
+        return self.command("enqueue", job.file, *arguments, expect=0).stdout.strip()
+
+    def status(self, job_id: str) -> dict[str, Any]:
+        return json.loads(self.command("status", job_id, "--json", expect=0).stdout)
+
+    def wait_for_end(self, job_id: str, state: str = "Completed", seconds: float = DEADLINE_SECONDS) -> dict[str, Any]:
+        """Waits for the expected end of the job and returns its result."""
+        result = wait_until(lambda: self.status(job_id)["result"], f"the end of {job_id}", seconds)
+        assert result["state"] == state, result
+        return result
+
+    def output(self, result: dict[str, Any]) -> bytes:
+        return Path(result["output"]).read_bytes()
+
+    def send(self, queue: str, body: str | bytes) -> None:
+        """Sends any text to one of the queues, or any bytes with RabbitMQ."""
+        if self.kind == "sqs":
+            sqs = self.components.client("sqs")
+            url = sqs.get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"]
+            sqs.send_message(QueueUrl=url, MessageBody=body)
+        elif self.kind == "rabbitmq":
+            text = isinstance(body, str)
+            publish = {"properties": {}, "routing_key": f"{self.prefix}-{queue}"}
+            publish["payload"] = body if text else base64.b64encode(body).decode()
+            publish["payload_encoding"] = "string" if text else "base64"
+            answer = self.components.manage_rabbitmq("exchanges/%2f/amq.default/publish", "POST", publish)
+            assert answer["routed"], answer
+
+    def purge(self, queue: str) -> None:
+        """Removes every visible message of a queue."""
+        if self.kind == "sqs":
+            sqs = self.components.client("sqs")
+            sqs.purge_queue(QueueUrl=sqs.get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"])
+        elif self.kind == "rabbitmq":
+            self.components.manage_rabbitmq(f"queues/%2f/{self.prefix}-{queue}/contents", "DELETE")
+        else:
+            with sqlite3.connect(self.folder / "queues" / f"{queue}.db", timeout=30) as database:
+                database.execute("delete from message")
+            database.close()
+
+    def waiting(self, queue: str) -> int:
+        """Returns the number of visible messages of a queue."""
+        if self.kind == "sqs":
+            sqs = self.components.client("sqs")
+            url = sqs.get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"]
+            name = "ApproximateNumberOfMessages"
+            return int(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
+        if self.kind == "rabbitmq":
+            # The broker itself, because the data of its management plugin is seconds old.
+            connection = pika.BlockingConnection(pika.URLParameters(self.components.amqp_url))
+            try:
+                return connection.channel().queue_declare(f"{self.prefix}-{queue}", passive=True).method.message_count
+            finally:
+                connection.close()
+        with sqlite3.connect(self.folder / "queues" / f"{queue}.db", timeout=30) as database:
+            now = time.time() * 1000
+            (count,) = database.execute("select count(*) from message where visible_at <= ?", [now]).fetchone()
+        database.close()
+        return count
+
+    def objects(self, prefix: str = "") -> dict[str, bytes]:
+        """Returns every object of the store with this prefix, by name."""
+        found = {}
+        if self.kind == "sqlite":
+            store = self.folder / "store"
+            for path in store.rglob("*"):
+                name = str(path.relative_to(store))
+                # `NAME#1` is a file in progress, to be renamed to NAME.
+                if name.startswith(prefix) and not re.search(r"#\d+$", name) and path.is_file():
+                    with contextlib.suppress(FileNotFoundError):
+                        found[name] = path.read_bytes()
+            return found
+        s3 = self.components.client("s3")
+        for item in s3.list_objects_v2(Bucket=self.prefix, Prefix=f"jobs/{prefix}").get("Contents", []):
+            # It may have been removed since the listing.
+            with contextlib.suppress(s3.exceptions.NoSuchKey):
+                body = s3.get_object(Bucket=self.prefix, Key=item["Key"])["Body"]
+                found[item["Key"].removeprefix("jobs/")] = body.read()
+        return found
+
+    def remove(self) -> None:
+        """Removes all queues and objects."""
+        if self.kind == "sqlite":
+            shutil.rmtree(self.folder, ignore_errors=True)
+        else:
+            self.components.remove(self.prefix)

@@ -1,0 +1,116 @@
+"""Variants of the modules in infra/, all in one plan, and changes to them in another, since each plan takes seconds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from terraform_files import call
+from terraform_plan import REGION, SUBNETS, Terraform
+
+KEY = f"arn:aws:kms:{REGION}:123456789012:key/one"
+BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"
+REGISTRY = f"123456789012.dkr.ecr.{REGION}.amazonaws.com/fleet"
+IMAGES = {"worker": f"{REGISTRY}/gristmill-worker:1", "reducer": f"{REGISTRY}/gristmill:1"}
+PLATFORM = {
+    "cluster": {"arn": f"arn:aws:ecs:{REGION}:123456789012:cluster/fleet", "name": "fleet"},
+    "repositories": {name: f"{REGISTRY}/{name}" for name in ("gristmill", "gristmill-worker")},
+    "vpc_id": "vpc-0123456789abcdef0",
+    "subnet_ids": SUBNETS,
+    "kms_key_arn": KEY,
+    "has_container_insights": True,
+    "gpu": {
+        "capacity_provider": "fleet-gpu",
+        "autoscaling_group": "fleet-gpu",
+        "memory_mib": 14745,
+        "cpu_units": 4096,
+    },
+}
+TARGET = {"platform": PLATFORM, "bucket": "store", "image_tag": "1", "permissions_boundary_arn": BOUNDARY}
+PLACE = {
+    "vpc_id": "vpc-of-the-account",
+    "subnet_ids": SUBNETS,
+    "permissions_boundary_arn": BOUNDARY,
+    "kms_key_arn": KEY,
+}
+OFFLINE = {"endpoints": {"route_table_ids": ["rtb-1"]}}
+GPUS = {"instance_types": ["g5.xlarge", "g5.12xlarge", "g4dn.xlarge"]}
+RABBITMQ = {
+    "broker": "rabbitmq",
+    "broker_password": "the-first-p@ssword",
+    "rabbitmq": {"client_security_group_ids": {"pipeline": "sg-pipeline"}, "client_cidr_blocks": ["10.1.0.0/16"]},
+}
+ACCESS = {
+    "inputs": ["data/in"],
+    "outputs": ["other/out/"],
+    "input_kms_key_arns": [f"{KEY}-in"],
+    "output_kms_key_arns": [f"{KEY}-out"],
+}
+# Module and arguments by name.
+EVERYTHING: dict[str, tuple[str, dict[str, Any]]] = {
+    "shared": ("platform", {"name": "shared", **PLACE, "gpu": GPUS}),
+    "offline": ("platform", {"name": "offline", **PLACE, **OFFLINE}),
+    "offline_gpus": ("platform", {"name": "offline-gpus", **PLACE, **OFFLINE, "gpu": GPUS}),
+    "sqs": ("target", {"name": "sqs", **TARGET, **ACCESS}),
+    "moved": ("target", {"name": "moved", **TARGET}),
+    "large": ("target", {"name": "large", **TARGET, "worker": {"max": 1000, "backlog_each": 3}}),
+    "gpus": ("target", {"name": "gpus", **TARGET, "worker": {"gpus": 1}}),
+    "rabbitmq": ("target", {"name": "rabbitmq", **TARGET, **RABBITMQ}),
+    "single": ("target", {"name": "single", **TARGET, **RABBITMQ, "rabbitmq": {"is_cluster": False}}),
+    "batch": (
+        "batch",
+        {
+            "queue": "sqs://sqs",
+            "store": "s3://store/sqs",
+            "images": IMAGES,
+            "policy_arns": {role: f"arn:aws:iam::123456789012:policy/sqs-{role}" for role in ("worker", "reducer")},
+            "subnet_ids": SUBNETS,
+            "security_group_ids": ["sg-machines"],
+            "permissions_boundary_arn": BOUNDARY,
+        },
+    ),
+}
+CHANGES = {
+    "sqs": {
+        "worker": {"on_demand_floor": 5, "on_demand_percent": 10, "max": 7, "backlog_each": 10},
+        "reducer": {"count": 3, "cpu": 2048, "memory": 8192, "disk_gib": 100},
+        "alarm_thresholds": {
+            "oldest_result_minutes": 7,
+            "placement_failures": 9,
+            "missing_percent": 50,
+            "no_progress_minutes": 60,
+        },
+    },
+    "moved": {"worker": {"gpus": 1}},
+    "gpus": {"images": {"worker": "registry/own:2"}},
+    "rabbitmq": {"broker_password": "another-p@ssword"},
+}
+
+
+def root_of(modules: dict[str, tuple[str, dict[str, Any]]]) -> str:
+    """Returns a root that calls all of them, and has all their outputs."""
+    tags = json.dumps({"CostCenter": "7"})
+    text = f'provider "aws" {{\n  region = "{REGION}"\n\n  default_tags {{\n    tags = {tags}\n  }}\n}}\n'
+    for name, (module, arguments) in modules.items():
+        called = call(module, **arguments).replace(f'module "{module}"', f'module "{name}"', 1)
+        text += called.replace('"./modules', '"../../modules')
+        text += f'output "{name}" {{\n  value = module.{name}\n}}\n'
+    return text
+
+
+class Plans:
+    """Plans of creation, of no change, and of changes."""
+
+    def __init__(self, terraform: Terraform) -> None:
+        root = "environments/everything"
+        (terraform.infra / root).mkdir()
+        main = terraform.infra / root / "main.tf"
+        main.write_text(terraform.in_network(root_of(EVERYTHING)))
+        terraform.init(terraform.infra / root)
+        state = terraform.plan(root, {}).settled()
+        self.made = terraform.plan(root, {}, state)
+        changed = {
+            name: (module, {**arguments, **CHANGES.get(name, {})}) for name, (module, arguments) in EVERYTHING.items()
+        }
+        main.write_text(terraform.in_network(root_of(changed)))
+        self.changed = terraform.plan(root, {}, state)
