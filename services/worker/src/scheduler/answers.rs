@@ -153,6 +153,12 @@ impl Scheduler {
     pub(super) fn connection_damaged(&mut self, id: ProcessId, phase: SlotPhase, how: &str) {
         let node = self.config.node.clone();
         let Some(process) = self.process_mut(id).filter(|process| !process.is_killed()) else { return };
+        // The process may have finished what damaged the connection, and be idle by now.
+        let phase = match (phase, process.pipe.front(), &process.life) {
+            (SlotPhase::Idle, Some(_), _) => SlotPhase::Run,
+            (SlotPhase::Idle, None, Life::Starting) => SlotPhase::Init,
+            _ => phase,
+        };
         let message = format!(
             "the connection to the process was damaged in {}, {how}: the script, or a library, writes to a descriptor \
              that is not its own",

@@ -47,6 +47,18 @@ fn damaged_connection_fails_the_oldest_mini_batch() {
 }
 
 #[test]
+fn damaged_connection_is_named_after_the_phase_that_damaged_it() {
+    for (mut node, expected) in [(starting(1), "damaged in init()"), (working(1, 1), "damaged in run()")] {
+        // The process went on before the engine read what it had written.
+        let damaged =
+            Event::ConnectionDamaged { process: id(0), phase: SlotPhase::Idle, how: "an invalid frame".into() };
+        node.scheduler.handle(damaged, node.now);
+        let is_named = |action| matches!(action, Action::Log { message, .. } if message.contains(expected));
+        assert!(std::iter::from_fn(|| node.scheduler.next_action()).any(is_named), "{expected}");
+    }
+}
+
+#[test]
 fn frame_without_an_end_damages_the_connection() {
     for (phase, seconds, expected) in
         [(SlotPhase::Run, 1, ""), (SlotPhase::Run, 3, "kill 0"), (SlotPhase::Report, 3, "")]
