@@ -1,5 +1,7 @@
 //! What to do about a problem, as commands, flags and environment variables.
 
+use std::time::Duration;
+
 use anyhow::Error;
 use engine::targets::TargetRef;
 use engine::{Busy, Fixable, Hint, Lack, Remedy};
@@ -62,6 +64,9 @@ pub fn busy(busy: &Busy) -> String {
     }
 }
 
+/// A wait after which workers that run would have been heard from, whatever they did before.
+const LONG: Duration = Duration::from_secs(600);
+
 /// Returns what a job waits for, and what to do, on one line.
 pub fn hint(hint: &Hint) -> String {
     let Hint { job_id, target, lack } = hint;
@@ -76,7 +81,11 @@ pub fn hint(hint: &Hint) -> String {
         }
         Lack::FirstWorker => format!("no worker has started; {worker}"),
         Lack::Worker { since, planned: true } => {
-            format!("no worker has been heard from since {}; {worker}", ago(*since))
+            let lost = match since.age >= LONG {
+                true => format!("; if workers run and find no work, the queue has lost its messages: {retry}"),
+                false => String::new(),
+            };
+            format!("no worker has been heard from since {}; {worker}{lost}", ago(*since))
         }
         Lack::Worker { since, planned: false } => format!(
             "no worker has been heard from since {}, and not all mini-batches are published; {worker}; if no `enqueue` \
@@ -95,8 +104,6 @@ pub fn hint(hint: &Hint) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use engine::Since;
 
     use super::*;
@@ -112,6 +119,9 @@ mod tests {
         let text = hinted(Lack::Worker { since, planned: true }, target());
         assert!(text.starts_with("no worker has been heard from since ") && text.contains("(25 s ago)"), "{text}");
         assert!(text.ends_with("; start one with: gristmill worker --target t"), "{text}");
+        let long = Since { age: Duration::from_secs(600), ..since };
+        let text = hinted(Lack::Worker { since: long, planned: true }, target());
+        assert!(text.ends_with("the queue has lost its messages: gristmill retry job --target t"), "{text}");
         let text = hinted(Lack::Worker { since, planned: false }, target());
         assert!(text.ends_with("continue with: gristmill retry job --target t"), "{text}");
         let text = hinted(Lack::Reducer(since), target());
