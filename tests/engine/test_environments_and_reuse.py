@@ -31,6 +31,20 @@ def test_side_inputs_reach_the_script_through_arguments(workplace):
     assert {fact["path"] for fact in workplace.recorded("init")} == {str(workplace.folder / "reference")}
 
 
+def test_side_inputs_are_the_input_datasets_of_the_run(workplace):
+    workplace.data(1)
+    workplace.write({"reference/labels.txt": "zero"})
+    script = """
+        from azureml.core import Run
+        def run(files):
+            job = Run.get_context(allow_offline=False)
+            return [f"{job.id} {job.input_datasets}"]
+    """
+    job = workplace.job(script, side_inputs={"labels": "reference"})
+    ended = job.run()
+    assert ended.lines == [f"{ended.job_id} { ({'labels': str(workplace.folder / 'reference')}) }"]
+
+
 def test_missing_side_input_is_an_invalid_job(workplace):
     workplace.data(1)
     job = workplace.job(READS_SIDE_INPUT, side_inputs={"labels": "nowhere"}, arguments=["--labels_dir", "x"])

@@ -6,6 +6,8 @@ import inspect
 import os
 import sys
 
+from gristmill.azureml_core import Beside
+
 
 class MissingRun(Exception):
     """The script lacks a required function."""
@@ -24,7 +26,22 @@ def extend_search_path(snapshot, script):
             sys.path.remove(entry)
         sys.path.insert(0, entry)
     sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims"))
+    sys.meta_path.insert(0, Beside())
+    sys.meta_path.append(_AbsentModules())
     importlib.invalidate_caches()
+
+
+class _AbsentModules:
+    """Finds modules of ``azureml`` that the stand-in has no file for. Imports its rules when a script asks for one."""
+
+    def find_spec(self, name, path=None, target=None):
+        if not name.startswith("azureml."):
+            return None
+        try:
+            from azureml._absent import find_spec
+        except ImportError:  # The environment has an `azureml` of its own, which is no namespace.
+            return None
+        return find_spec(name)
 
 
 def import_script(module_name, script):

@@ -98,6 +98,10 @@ impl Executor {
         if self.agent.gpu_count > 0 {
             variables.push(("AZ_BATCHAI_GPU_COUNT_FOUND".into(), self.agent.gpu_count.to_string().into()));
         }
+        // Where `Run.get_context().input_datasets` finds them.
+        let side_inputs = spec.side_inputs.iter();
+        variables
+            .extend(side_inputs.map(|(name, path)| (format!("AZURE_ML_INPUT_{name}").into(), path.as_path().into())));
         variables.extend(spec.environment_variables.iter().map(|(name, value)| (name.into(), value.into())));
         match gpu {
             Some(index) => variables.push(("CUDA_VISIBLE_DEVICES".into(), index.to_string().into())),

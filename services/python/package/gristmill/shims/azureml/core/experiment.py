@@ -1,9 +1,3 @@
-"""An experiment with only a name."""
+from gristmill.azureml_core.experiment import Experiment
 
-
-class Experiment:
-    """The experiment of a run."""
-
-    def __init__(self, workspace=None, name="local", **_):
-        self.workspace = workspace
-        self.name = name
+__all__ = ["Experiment"]

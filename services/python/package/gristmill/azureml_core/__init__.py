@@ -1,0 +1,95 @@
+"""What entry scripts use of ``azureml.core``, on this machine alone: models from a folder, and the run of the job.
+
+``shims/azureml/core`` gives it the names of the SDK where that is not installed. Where it is, its modules stay, and
+what finds no workspace falls back to this package.
+"""
+
+import os
+import sys
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Beside:
+    """A finder that changes two modules of an installed ``azureml.core`` after their import."""
+
+    def find_spec(self, name, path=None, target=None):
+        patch = {"azureml.core.model": _models_fall_back, "azureml.core.run": _runs_fall_back}.get(name)
+        if patch is None:
+            return None
+        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((spec for spec in others if spec is not None), None)
+        if spec is not None and not spec.origin.startswith(_PACKAGE):
+            spec.loader = _Patching(spec.loader, patch)
+        return spec
+
+
+class _Patching:
+    def __init__(self, loader, patch):
+        self._loader, self._patch = loader, patch
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        self._loader.exec_module(module)
+        self._patch(module)
+
+
+def _models_fall_back(module):
+    """Looks a model up on this machine where the SDK finds none, or where the workspace is one of this machine."""
+    from gristmill.azureml_core.model import Model as Local
+    from gristmill.azureml_core.model import ModelNotFoundException
+    from gristmill.azureml_core.workspace import Workspace
+
+    real = module.Model
+    its_path = real.get_model_path
+
+    def get_model_path(model_name, version=None, _workspace=None):
+        try:
+            return its_path(model_name, version, None if isinstance(_workspace, Workspace) else _workspace)
+        except Exception as error:
+            try:
+                return Local.get_model_path(model_name, version)
+            except ModelNotFoundException as local:
+                # Scripts catch the SDK's own exception.
+                kind = type(error) if type(error).__name__ == "ModelNotFoundException" else ModelNotFoundException
+                raise kind(str(local)) from error
+
+    def local_if_the_workspace_is(name):
+        its, ours = getattr(real, name), getattr(Local, name)
+
+        def call(workspace=None, *arguments, **named):
+            return (ours if isinstance(workspace, Workspace) else its)(workspace, *arguments, **named)
+
+        return staticmethod(call)
+
+    def new(cls, workspace=None, *arguments, **named):
+        return Local(workspace, *arguments, **named) if isinstance(workspace, Workspace) else object.__new__(cls)
+
+    real.get_model_path = staticmethod(get_model_path)
+    real.list = local_if_the_workspace_is("list")
+    real.register = local_if_the_workspace_is("register")
+    real.__new__ = new
+
+
+def _runs_fall_back(module):
+    """Returns the run of the job where a script insists on one and the SDK knows none."""
+    from gristmill.azureml_core.run import Run as Local
+
+    its_context = module.Run.get_context
+
+    def get_context(cls, allow_offline=True, used_for_context_manager=False, **named):
+        try:
+            return its_context(allow_offline, used_for_context_manager, **named)
+        except Exception:
+            # The SDK asks too, and looks elsewhere after this error.
+            asks_itself = sys._getframe(1).f_globals.get("__name__", "").startswith("azureml.")
+            if asks_itself or not os.environ.get("AZUREML_RUN_ID"):
+                raise
+            return Local.get_context(allow_offline=False)
+
+    module.Run.get_context = classmethod(get_context)

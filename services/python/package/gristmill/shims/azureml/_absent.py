@@ -1,0 +1,55 @@
+"""Names of the real ``azureml`` packages that the stand-in lacks: scripts can import them, and the first use is an
+error that names it.
+
+Public scripts import more than they use, and offline they take branches that use less.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+
+_SHIMS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Every module below these can be imported. Others stay missing, so that `try: import …` in a script goes its way.
+_ROOTS = ("azureml.core", "azureml.data", "azureml.pipeline", "azureml._restclient")
+
+
+class _Absent(type):
+    def __getattr__(cls, attribute):
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        raise _needs_the_real_one(f"{cls.__module__}.{cls.__name__}.{attribute}")
+
+    def __call__(cls, *_, **__):
+        raise _needs_the_real_one(f"{cls.__module__}.{cls.__name__}")
+
+
+def _needs_the_real_one(name):
+    package = {"pipeline": "azureml-pipeline"}.get(name.split(".")[1], "azureml-core")
+    return NotImplementedError(f"{name} needs the real {package}: add it to the environment of the script")
+
+
+def absent(module, lower_case=False):
+    """Returns the ``__getattr__`` of a module: capitalised names, or all, can be imported but not used."""
+
+    def get(name):
+        if name.startswith("__") or not (lower_case or name[:1].isupper()):
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return _Absent(name, (), {"__module__": module})
+
+    return get
+
+
+def find_spec(name):
+    """Returns the spec of a module that neither the environment nor the stand-in has, if scripts may import it."""
+    if not any(name == root or name.startswith(f"{root}.") for root in _ROOTS):
+        return None
+    core = importlib.util.find_spec("azureml.core")
+    if core is None or core.origin is None or not core.origin.startswith(_SHIMS + os.sep):
+        return None
+    return importlib.machinery.ModuleSpec(name, _Loader(), is_package=True)
+
+
+class _Loader(importlib.abc.Loader):
+    def exec_module(self, module):
+        module.__getattr__ = absent(module.__name__, lower_case=True)
