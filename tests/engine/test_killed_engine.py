@@ -77,7 +77,7 @@ def test_crash_at_any_step_loses_no_committed_work(workplace, crash_point):
         if not after:
             assert "not been tried yet" not in ended.stderr, "there are no others"
         if set(before) & set(after):
-            assert re.search("runs? again", ended.stderr), "the user is told why mini-batches run again"
+            assert re.search("runs? again", ended.stderr), "the user reads why mini-batches run again"
 
 
 @pytest.mark.parametrize("committed", [1, 12, 29])

@@ -78,7 +78,7 @@ fn is_zero(number: &u64) -> bool {
 }
 
 /// The fields that every attempt has, however it ended; [`Attempt`] documents them. Process, texts and columns are
-/// references of whatever kind the holder uses, so that nobody copies a text only to read it.
+/// references of whatever kind the holder uses, so that reading a text needs no copy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "they are documented there")]
 pub struct AttemptCore<Process, Text, Columns> {

@@ -50,7 +50,7 @@ impl Stores {
 
     /// Uses `store` for all URLs of the host and port, or bucket, of `url`.
     pub fn stand_in(&self, url: &Url, store: Arc<dyn ObjectStore>) {
-        self.0.opened.lock().expect("nobody panics holding it").insert(key(url), store);
+        self.0.opened.lock().expect("no panic while it was held").insert(key(url), store);
     }
 
     /// Returns the store of a URL, and the path in it. Sends no request.
@@ -58,7 +58,7 @@ impl Stores {
         let unavailable = |error: object_store::Error| Error::unavailable(&shown(url), Answer(error));
         let (scheme, path) = ObjectStoreScheme::parse(url).map_err(|error| unavailable(error.into()))?;
         let key = key(url);
-        if let Some(store) = self.0.opened.lock().expect("nobody panics holding it").get(&key) {
+        if let Some(store) = self.0.opened.lock().expect("no panic while it was held").get(&key) {
             return Ok((Arc::clone(store), path));
         }
         let store = match scheme {
@@ -67,7 +67,7 @@ impl Stores {
             _ => object_store::parse_url_opts(url, variables(url)).map(|(store, _)| store),
         };
         let store: Arc<dyn ObjectStore> = Arc::from(store.map_err(unavailable)?);
-        let mut opened = self.0.opened.lock().expect("nobody panics holding it");
+        let mut opened = self.0.opened.lock().expect("no panic while it was held");
         Ok((Arc::clone(opened.entry(key).or_insert(store)), path))
     }
 

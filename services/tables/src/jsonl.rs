@@ -81,7 +81,7 @@ pub(crate) fn members<'a, K>(
     if cursor.at == line.len() { Ok(()) } else { Err("something follows the JSON object") }
 }
 
-const NO_VALUE: &str = "a value in the JSON object is none";
+const NO_VALUE: &str = "the JSON object has an invalid value";
 const TOO_DEEP: &str = "the JSON object is nested too deep";
 
 /// Python's own parser supports about 1000 levels.
@@ -137,7 +137,7 @@ impl<'a> Cursor<'a> {
         let opening = self.at;
         if self.skip_string()? {
             let text = serde_json::from_slice(&self.line[opening..self.at]);
-            return text.map(Cow::Owned).map_err(|_| "an escape in the JSON object is none");
+            return text.map(Cow::Owned).map_err(|_| "the JSON object has an invalid escape");
         }
         std::str::from_utf8(&self.line[opening + 1..self.at - 1]).map(Cow::Borrowed).map_err(|_| NO_TEXT)
     }

@@ -1,8 +1,8 @@
 //! The metrics of a role, under the names in a Prometheus scrape.
 //!
-//! Names follow the OpenTelemetry conventions for messaging if there is one, else they begin with `gristmill_`. Every
-//! series exists from the start, so that an alert gets a zero instead of no data. `OBSERVABILITY.md` describes each
-//! metric; a test compares it with a scrape.
+//! Names follow the OpenTelemetry conventions for messaging; the others begin with `gristmill_`. Every series exists from
+//! the start, so that an alert gets a zero instead of no data. `OBSERVABILITY.md` describes each metric; a test compares
+//! it with a scrape.
 //!
 //! Counters are atomic. Quick mini-batches update them once for many.
 

@@ -50,7 +50,7 @@ fn columns_and_their_order_change_the_fingerprint() {
     for (index, one) in seen.iter().enumerate() {
         assert!(!seen[..index].contains(one), "{index}");
     }
-    assert_eq!(fingerprint(", columns: "), seen[0], "a key without a value is none");
+    assert_eq!(fingerprint(", columns: "), seen[0], "a key without a value counts as absent");
 }
 
 /// A job file of an earlier version names the same job.

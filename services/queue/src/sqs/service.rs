@@ -109,7 +109,7 @@ impl Retries {
         Self { pauses: PAUSES.build(), until: Instant::now() + RETRY_TIME }
     }
 
-    /// Waits until the next retry, or returns the failure if there is none.
+    /// Waits until the next retry, or returns the failure after the last one.
     pub async fn pause(&mut self, failure: Failure) -> Result<(), Failure> {
         let Failure::Passing(reason) = &failure else { return Err(failure) };
         match self.pauses.next() {

@@ -293,7 +293,7 @@ fn given_types_are_used() {
         assert_eq!(input.schema.as_ref().expect("text").columns[1].column_type, Text, "others are found");
         assert_eq!(column(&input.decode_all(), "a")[199..], *expected, "{first}, then {then}");
     }
-    assert_eq!(summary("007", &["008"], &[("a", Integer)]), [""; 0], "whoever says number means number");
+    assert_eq!(summary("007", &["008"], &[("a", Integer)]), [""; 0], "the user asked for a number");
     assert_eq!(
         summary("5", &["x"], &[("a", Integer)]),
         [
