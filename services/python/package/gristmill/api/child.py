@@ -1,0 +1,104 @@
+"""A command that runs a job, in a session of its own: it outlives the interpreter that started it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from typing import IO, Any
+
+from gristmill.api import command
+from gristmill.api.errors import GristmillError, JobBusy
+
+JOB_LINE = re.compile(r"^job (\S+)$", re.MULTILINE)
+
+
+class Child:
+    """``gristmill run``, ``retry`` or ``enqueue``, with its output in files, which no reader has to empty."""
+
+    def __init__(self, arguments: list[str], text: str | None = None) -> None:
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [command.executable(), *arguments],
+            env=command.environment(),
+            stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+            stdout=self._printed,
+            stderr=self._said,
+            start_new_session=True,
+        )
+        if text is not None:
+            assert self._process.stdin is not None
+            try:
+                self._process.stdin.write(text.encode())
+                self._process.stdin.close()
+            except BrokenPipeError:
+                pass  # It has ended, and says why.
+
+    def job_id(self) -> str:
+        """Waits until the job has an id. Raises what ended the command before."""
+        pause = 0.002
+        while (found := JOB_LINE.search(self.said())) is None:
+            if self.has_ended():
+                found = JOB_LINE.search(self.said())
+                return found[1] if found else str(self.result()["job_id"])
+            self.wait(pause)
+            pause = min(0.05, 2 * pause)
+        return found[1]
+
+    def said(self) -> str:
+        """Returns what it has written to standard error so far."""
+        return _content(self._said)
+
+    def has_ended(self) -> bool:
+        """Returns whether the command has ended."""
+        return self._process.poll() is not None
+
+    def wait(self, seconds: float) -> None:
+        """Waits for its end, at most this long."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def result(self) -> dict[str, Any]:
+        """Waits for the end, and returns the object that it printed. Raises if it has none."""
+        status = self._process.wait()
+        printed = _content(self._printed)
+        try:
+            answer = json.loads(printed.strip().splitlines()[-1])
+        except (ValueError, IndexError):
+            answer = {}
+        if "job_id" in answer and status != command.BUSY:
+            return dict(answer)
+        if status < 0:
+            raise GristmillError(
+                f"the command that ran the job was killed by signal {-status}; job.retry() continues it"
+            )
+        if status == command.BUSY:
+            raise JobBusy(answer.get("error") or self.said().strip())
+        command.fail(status, printed, self.said())
+
+    def interrupt(self) -> None:
+        """Asks it to stop, as Ctrl-C does: running mini-batches may finish. A second interrupt stops at once."""
+        self._send(signal.SIGINT)
+        try:
+            while not self.has_ended():
+                self.wait(0.2)
+        except KeyboardInterrupt:
+            self._send(signal.SIGINT)
+            end = time.monotonic() + 5
+            while not self.has_ended() and time.monotonic() < end:
+                self.wait(0.2)
+
+    def _send(self, number: signal.Signals) -> None:
+        if not self.has_ended():
+            self._process.send_signal(number)
+
+
+def _content(file: IO[bytes]) -> str:
+    # The command writes at the position of the file, so reading must not move it.
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode("utf-8", "replace")

@@ -1,0 +1,54 @@
+"""What calls raise. Every message is complete in its first line; details follow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gristmill.api.job import Job
+
+
+class GristmillError(Exception):
+    """A command of the engine failed; the message says why, and what to do."""
+
+
+class InvalidJob(GristmillError, ValueError):
+    """The job is invalid, and nothing was started.
+
+    ``problems`` lists each problem with ``file``, ``line``, ``field``, ``message``, ``found`` and ``allowed``.
+    """
+
+    def __init__(self, message: str, problems: list[dict[str, Any]] | None = None) -> None:
+        super().__init__(message)
+        self.problems = problems or []
+
+
+class JobBusy(GristmillError):
+    """Another process works on this job, or another job writes the same output."""
+
+
+class JobFailed(GristmillError):
+    """The job failed. ``job`` is the job, ``cause`` says why in one line, ``traceback`` is that of the first error."""
+
+    def __init__(self, job: Job, cause: str, traceback: str = "") -> None:
+        # The user's own error first: it is what has to be mended.
+        super().__init__(f"{cause}\n\n{traceback}".strip())
+        self.job = job
+        self.cause = cause
+        self.traceback = traceback
+
+
+class JobCanceled(GristmillError):
+    """The job was canceled. What it had committed stays; ``job.retry()`` continues it."""
+
+    def __init__(self, job: Job, cause: str) -> None:
+        super().__init__(cause)
+        self.job = job
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user interrupted a call that waited for ``job``, which was canceled; ``job.retry()`` continues it."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(f"job {job.id} was canceled; what it committed stays, and job.retry() continues it")
+        self.job = job

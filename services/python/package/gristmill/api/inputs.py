@@ -1,0 +1,188 @@
+"""What ``inputs`` may be: paths, tables in memory, or objects; as inputs of a job file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+# Not `.txt` and `.json`, which are more often documents than tables: the type of the argument says which.
+TABLE_NAMES = re.compile(r"\.(csv|tsv|jsonl|ndjson)(\.gz|\.zst)?$|\.(parquet|pq)$", re.IGNORECASE)
+UNITS = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30}
+PICKLED = "item"
+"""Name of the column that holds objects of a list, each pickled."""
+
+
+class Items(list):  # type: ignore[type-arg]
+    """A list of objects as ``inputs``: ``run`` gets lists of them. Needed only where the objects are texts, which would
+    otherwise be paths: ``gristmill.run(f, inputs=gristmill.Items(["a text", "another"]))``."""
+
+
+def path_inputs(inputs: Any) -> list[dict[str, Any]] | None:
+    """Returns the inputs of a job file if these are paths, else ``None``."""
+    if isinstance(inputs, Mapping):
+        named = [(str(name), _paths(value)) for name, value in inputs.items()]
+        if not named or any(paths is None for _, paths in named):
+            return None
+        return [{"name": name, "paths": paths} for name, paths in named]
+    paths = _paths(inputs)
+    return None if paths is None else [{"name": "data", "paths": paths}]
+
+
+def _paths(value: Any) -> list[str] | None:
+    if isinstance(value, Items):
+        return None
+    if isinstance(value, (str, os.PathLike)):
+        return [_absolute(value)]
+    if isinstance(value, (list, tuple)) and value and all(isinstance(one, (str, os.PathLike)) for one in value):
+        return [_absolute(one) for one in value]
+    return None
+
+
+def _absolute(path: Any) -> str:
+    text = str(os.fspath(path))
+    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+
+
+def looks_tabular(inputs: list[dict[str, Any]]) -> bool:
+    """Returns whether names say that the inputs are tables: the paths, or the first file of a folder."""
+    return all(TABLE_NAMES.search(_first_name(path)) for one in inputs for path in one["paths"])
+
+
+def _first_name(path: str) -> str:
+    if "://" in path or not os.path.isdir(path):
+        return path
+    for folder, folders, files in os.walk(path):
+        folders.sort()
+        named = sorted(name for name in files if not name.startswith((".", "_")))
+        if named:
+            return os.path.join(folder, named[0])
+    return path
+
+
+def is_table(value: Any) -> bool:
+    """Returns whether the value is a DataFrame or an Arrow table, without importing their packages."""
+    return type(value).__module__.split(".")[0] in ("pandas", "polars", "pyarrow") and hasattr(value, "columns")
+
+
+def arrow_table(value: Any) -> Any:
+    """Returns the Arrow table of a DataFrame, an Arrow table, or a list of objects.
+
+    Fails with the column that cannot be written.
+    """
+    pyarrow = _pyarrow()
+    if isinstance(value, pyarrow.Table):
+        return value
+    if not is_table(value):
+        return pyarrow.table({PICKLED: pyarrow.array(_pickled(value), pyarrow.binary())})
+    if type(value).__module__.startswith("polars"):
+        return value.to_arrow()
+    columns, names = [], []
+    for position, name in enumerate(value.columns):
+        if str(name) in names:
+            raise ValueError(f"inputs: two columns have the name {name!r}; rename one of them")
+        names.append(str(name))
+        try:
+            columns.append(pyarrow.Array.from_pandas(value.iloc[:, position]))
+        except (pyarrow.ArrowException, TypeError, ValueError) as error:
+            raise TypeError(f"inputs: column {name!r} cannot be written to a table: {error}") from None
+    return pyarrow.table(columns, names=names)
+
+
+def _pickled(values: Any) -> list[bytes]:
+    import cloudpickle
+
+    pickled = []
+    for position, value in enumerate(values):
+        try:
+            pickled.append(cloudpickle.dumps(value))
+        except Exception as error:
+            raise TypeError(f"inputs: item {position} ({type(value).__name__}) cannot be pickled: {error}") from None
+    return pickled
+
+
+def check_kind(inputs: Any) -> None:
+    """Fails unless the value may be an input."""
+    if is_table(inputs) or isinstance(inputs, (list, tuple)):
+        if len(inputs) == 0:
+            raise ValueError("inputs is empty: there is nothing to run on")
+        return
+    if isinstance(inputs, Iterable) and not isinstance(inputs, Mapping):
+        raise TypeError(f"inputs is a {type(inputs).__name__}, which can be read only once: pass list(inputs)")
+    raise TypeError(
+        f"inputs is a {type(inputs).__name__}: pass a path or pattern, a list of paths, a mapping of names to paths, "
+        "a DataFrame, an Arrow table, or a list of objects"
+    )
+
+
+def rows_each(table: Any, mini_batch_size: int | str | None) -> int:
+    """Returns the number of rows of a mini-batch.
+
+    :param mini_batch_size: rows or items (``500``, ``"500 rows"``) or bytes (``"1MB"``); by default a few mini-batches
+        for each core.
+    """
+    rows = max(1, int(table.num_rows))
+    if mini_batch_size is None:
+        return max(1, -(-rows // (4 * (os.cpu_count() or 1))))
+    if isinstance(mini_batch_size, int):
+        size = mini_batch_size
+    else:
+        match = re.fullmatch(r"\s*(\d+)\s*(rows|b|kb|mb|gb)?\s*", mini_batch_size, re.IGNORECASE)
+        if match is None:
+            raise ValueError(f"mini_batch_size: {mini_batch_size!r} is no size; write 500, '500 rows' or '10MB'")
+        size, unit = int(match[1]), (match[2] or "rows").lower()
+        if unit != "rows":
+            size = size * UNITS[unit] * rows // max(1, int(table.nbytes))
+    if size < 1 and isinstance(mini_batch_size, int):
+        raise ValueError(f"mini_batch_size: {mini_batch_size} is below 1")
+    return max(1, min(rows, size))
+
+
+def write(table: Any, path: Path, rows: int) -> None:
+    """Writes a table as the Parquet file of an input, one row group for each mini-batch, if it does not exist."""
+    import pyarrow.parquet
+
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(f".{os.getpid()}")
+    try:
+        pyarrow.parquet.write_table(table, beside, row_group_size=rows, compression="zstd")
+    except _pyarrow().ArrowException as error:
+        beside.unlink(missing_ok=True)
+        raise TypeError(f"inputs cannot be written to a table: {error}") from None
+    beside.replace(path)
+
+
+def fingerprint(table: Any) -> str:
+    """Returns a text that is equal for equal tables."""
+    import hashlib
+
+    pyarrow = _pyarrow()
+    digest = hashlib.blake2b(digest_size=16)
+
+    class Sink:
+        closed = False
+
+        def write(self, data: Any) -> int:
+            digest.update(data)
+            return len(data)
+
+        def flush(self) -> None:
+            pass
+
+    # Equal tables in other pieces are equal.
+    with pyarrow.ipc.new_stream(pyarrow.PythonFile(Sink(), "w"), table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return digest.hexdigest()
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError:
+        raise ImportError("inputs in memory need pyarrow: pip install pyarrow, or pass the path of a file") from None
+    return pyarrow

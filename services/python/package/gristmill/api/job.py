@@ -1,0 +1,349 @@
+"""A job, running or ended, and its results."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import html
+import io
+import json
+import re
+import time
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from gristmill.api import command
+from gristmill.api.errors import GristmillError, Interrupted, JobCanceled, JobFailed
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+    from gristmill.api.child import Child
+
+ENDED = ("Completed", "Failed", "Canceled")
+LOOK_EVERY = 0.5
+"""Seconds between two looks at a job that another process runs."""
+
+
+class Job:
+    """A job of this machine or of a compute target. ``run``, ``submit``, ``attach`` and ``jobs`` return jobs.
+
+    >>> job = gristmill.attach("digits")        # doctest: +SKIP
+    >>> job.state, job.output                   # doctest: +SKIP
+    ('Completed', '/data/output/digits.txt')
+    """
+
+    def __init__(self, id: str, target: str | None = None, child: Child | None = None) -> None:
+        self.id = id
+        """Its identity, as in ``gristmill jobs``."""
+        self.target = target
+        """The name of its compute target; ``None``: this machine."""
+        self._child = child
+        self._result: dict[str, Any] | None = None
+
+    # ---- how it stands ---------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """How the job stands now: the object of ``gristmill status --json``.
+
+        It has ``state``, ``progress``, ``hint`` (what the job waits for) and ``result``.
+        """
+        status: dict[str, Any] = json.loads(self._call("status", self.id, "--json"))
+        self._result = status.get("result") or self._result
+        return status
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """How the job ended, as ``gristmill run --json`` prints it; ``None`` before its end.
+
+        It has counts, cause, output and failures.
+        """
+        if self._result is None:
+            self._result = self.status.get("result")
+        return self._result
+
+    @property
+    def state(self) -> str:
+        """One of Running, Completed, Failed, Canceled, Interrupted, Waiting, Queued and Canceling."""
+        return str(self._result["state"] if self._result else self.status["state"])
+
+    @property
+    def cause(self) -> str | None:
+        """Why the job ended other than completed, in one line."""
+        return (self.result or {}).get("cause")
+
+    def wait(self, timeout: float | None = None, progress: bool = True) -> Job:
+        """Waits for the end, and returns the job.
+
+        :param timeout: seconds; ``None``: without limit.
+        :param progress: show a progress bar.
+        :raises JobFailed: with the cause and the traceback of the first error.
+        :raises JobCanceled: it was canceled.
+        :raises TimeoutError: it has not ended yet, and continues.
+        """
+        from gristmill.api.progress import Bar
+
+        end = None if timeout is None else time.monotonic() + timeout
+        try:
+            with Bar(self.id, progress) as bar:
+                while not self._has_ended(bar):
+                    left = LOOK_EVERY if end is None else min(LOOK_EVERY, end - time.monotonic())
+                    if left <= 0:
+                        raise TimeoutError(f"job {self.id} has not ended after {timeout} s; it continues")
+                    self._pause(left)
+        except KeyboardInterrupt:
+            self.cancel()
+            raise Interrupted(self) from None
+        return self._ended()
+
+    def __await__(self) -> Generator[Any, None, Job]:
+        async def wait() -> Job:
+            while not self._has_ended(None):
+                await asyncio.sleep(LOOK_EVERY)
+            return self._ended()
+
+        return wait().__await__()
+
+    def _has_ended(self, bar: Any) -> bool:
+        if self._result is not None:
+            return True
+        if self._child is not None and self._child.has_ended():
+            self._result = self._child.result()
+            return True
+        if self._child is not None and bar is not None and not bar.is_due():
+            return False
+        status = self.status
+        if bar is not None:
+            bar.show(status)
+        if status["state"] == "Interrupted" and (self._child is None or self._child.has_ended()):
+            raise GristmillError(f"job {self.id}: {status.get('hint') or 'it was interrupted'}")
+        return self._child is None and self._result is not None
+
+    def _pause(self, seconds: float) -> None:
+        if self._child is not None:
+            self._child.wait(seconds)
+        else:
+            time.sleep(seconds)
+
+    def _ended(self) -> Job:
+        result = self.result or {}
+        cause = f"job {self.id} {result.get('state', '').lower()}: {result.get('cause')}"
+        if result.get("state") == "Failed":
+            raise JobFailed(self, cause, self._first_traceback())
+        if result.get("state") == "Canceled":
+            raise JobCanceled(self, cause)
+        return self
+
+    # ---- what can be done ------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Stops the job. What is committed stays; ``retry`` continues it."""
+        if self._child is not None and not self._child.has_ended():
+            self._child.interrupt()
+            self._result = self._child.result()
+        else:
+            self._call("cancel", self.id)
+
+    def retry(self, progress: bool = True) -> Job:
+        """Continues the job: nothing that succeeded runs again. Waits for the end, and raises like ``wait``."""
+        from gristmill.api.child import Child
+
+        self._result = None
+        if self.target is None:
+            self._child = Child(["retry", self.id, "--json"])
+        else:
+            self._call("retry", self.id)
+        return self.wait(progress=progress)
+
+    def logs(self, path: str | None = None) -> str | list[str]:
+        """Returns a log file, or the text of all files whose names begin with ``path`` (``"user/stdout"``); without
+        ``path``, the names of all files.
+
+        >>> print(job.logs("user/stdout"))       # doctest: +SKIP
+        """
+        listed = self._call("logs", self.id).splitlines()
+        names = [line.split(maxsplit=1)[1] for line in listed if re.match(r"\s*\d+\s", line)]
+        if path is None:
+            return names
+        if path in names:
+            return self._call("logs", self.id, path)
+        below = [name for name in names if name.startswith(path.rstrip("/") + "/")]
+        if not below:
+            raise FileNotFoundError(f"job {self.id} has no log {path}; it has {', '.join(names)}")
+        return "".join(self._call("logs", self.id, name) for name in below)
+
+    # ---- results ---------------------------------------------------------------------------------------------------
+
+    @property
+    def output(self) -> str:
+        """The path or URL of the output file.
+
+        :raises GristmillError: the job has no output, or has not ended.
+        """
+        path = (self.result or {}).get("output")
+        if not path:
+            raise GristmillError(f"job {self.id} has no output: it is {self.state}")
+        return str(path)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Returns the output as an Arrow table: its rows in the order of the inputs, its columns with their types."""
+        import pyarrow
+
+        batches = list(self._batches())
+        return pyarrow.Table.from_batches(batches) if batches else pyarrow.table({})
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Returns the output as a DataFrame. Nothing is read before this call."""
+        frame: pandas.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def to_polars(self) -> polars.DataFrame:
+        """Returns the output as a Polars DataFrame."""
+        import polars
+
+        frame = polars.from_arrow(self.to_arrow())
+        assert isinstance(frame, polars.DataFrame)
+        return frame
+
+    def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
+        """Iterates over the output as record batches, without reading it as a whole."""
+        return self._batches()
+
+    def _batches(self) -> Iterator[pyarrow.RecordBatch]:
+        path = self.output
+        if path.endswith(".parquet"):
+            import pyarrow.parquet
+
+            with _opened(path) as file:
+                yield from pyarrow.parquet.ParquetFile(file).iter_batches()
+        elif path.endswith(".csv"):
+            import pyarrow.csv
+
+            with _opened(path) as file:
+                yield from pyarrow.csv.open_csv(file)
+        elif path.endswith(".jsonl"):
+            import pyarrow.json
+
+            with _opened(path) as file:
+                yield from pyarrow.json.read_json(file).to_batches()
+        else:
+            raise GristmillError(f"{path} is text without columns: read it with open(job.output), or set output_format")
+
+    @property
+    def failures(self) -> list[dict[str, Any]]:
+        """The failed attempts, in the order in which they ended; ``pandas.DataFrame(job.failures)`` is a table.
+
+        Each has ``mini_batch``, ``items``, ``try``, ``status``, ``error``, ``message``, ``node``, ``process``,
+        ``input`` and ``traceback``.
+        """
+        try:
+            report = self._call("logs", self.id, "sys/job_report/processed_mini-batches.csv")
+        except GristmillError:
+            return []
+        rows = [row for row in csv.DictReader(io.StringIO(report)) if row["Status"] != "RUN_DONE"]
+        logs: dict[str, str] = {}
+        return [
+            {
+                "mini_batch": int(row["Mini-batch Id"]),
+                "items": int(row["Total"]),
+                "try": int(row["Picked Count"]),
+                "status": row["Status"],
+                "error": row["Error Category"],
+                "message": row["Error Message"],
+                "node": row["Node"],
+                "process": row["Process Name"],
+                "input": row["Mini-batch Detail"],
+                "traceback": self._traceback(row, logs),
+            }
+            for row in rows
+        ]
+
+    def _traceback(self, row: dict[str, str], logs: dict[str, str]) -> str:
+        name = f"user/error/{row['Node']}/{row['Process Name']}.txt"
+        if name not in logs:
+            try:
+                logs[name] = self._call("logs", self.id, name)
+            except GristmillError:
+                logs[name] = ""
+        begin = f"mini-batch {row['Mini-batch Id']}, try {row['Picked Count']}: "
+        sections = re.split(r"\n(?=\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)", logs[name])
+        return next((section.partition("\n")[2].strip() for section in sections if begin in section), "")
+
+    def _first_traceback(self) -> str:
+        try:
+            said = self._call("logs", self.id, "--error")
+        except GristmillError:
+            return ""
+        return said.partition("\n")[2].strip()
+
+    def _call(self, *arguments: str) -> str:
+        return command.call(*arguments, *([] if self.target is None else ["--target", self.target]))
+
+    # ---- how it looks ----------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        where = "" if self.target is None else f", target={self.target!r}"
+        return f"<Job {self.id}{where}: {self._sentence()}>"
+
+    def _sentence(self) -> str:
+        try:
+            status = self.status
+        except GristmillError as error:
+            return str(error).partition("\n")[0]
+        ended = status.get("result") or {}
+        counts = (ended or status.get("progress") or {}).get("mini_batches") or {}
+        parts = [status["state"]]
+        if counts:
+            parts.append(
+                f"{counts['succeeded']} of {counts['total']} mini-batches succeeded, {counts['failed']} failed"
+            )
+        cause = ended.get("cause") or ended.get("headline") or status.get("hint")
+        return ", ".join(parts) + (f". {cause}" if cause else "")
+
+    def _repr_html_(self) -> str:
+        """A card for notebooks: state, counts, cause of failure, and where output and logs are."""
+        try:
+            status = self.status
+        except GristmillError as error:
+            return f"<pre>{html.escape(str(error))}</pre>"
+        ended = status.get("result") or {}
+        counted = ended or status.get("progress") or {}
+        rows = [("state", status["state"])]
+        for kind in ("mini_batches", "items"):
+            if counts := counted.get(kind):
+                text = f"{counts['succeeded']:,} of {counts['total']:,} succeeded, {counts['failed']:,} failed"
+                rows.append((kind.replace("_", "-"), text))
+        if "elapsed_seconds" in ended:
+            rows.append(("took", f"{ended['elapsed_seconds']:.1f} s"))
+        for name in ("cause", "headline", "output"):
+            if ended.get(name):
+                rows.append((name, ended[name]))
+        if status.get("hint"):
+            rows.append(("waits for", status["hint"]))
+        rows.append(("logs", status["logs"]))
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{_linked(name, str(value))}</td></tr>"
+            for name, value in rows
+        )
+        return f"<b>{html.escape(self.id)}</b><table>{cells}</table>"
+
+
+def _linked(name: str, value: str) -> str:
+    text = html.escape(value)
+    if name in ("logs", "output") and value.startswith("/"):
+        return f"<a href='file://{text}'>{text}</a>"
+    return text
+
+
+def _opened(path: str) -> Any:
+    """Opens the output, which may be in a store that Arrow knows."""
+    if "://" not in path:
+        return open(path, "rb")
+    import pyarrow.fs
+
+    system, inside = pyarrow.fs.FileSystem.from_uri(path)
+    return system.open_input_file(inside)

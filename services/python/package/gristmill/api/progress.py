@@ -1,0 +1,74 @@
+"""Progress of a job: a bar in notebooks and on terminals, lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+FIRST = 0.5
+"""Seconds after which a bar appears: quick jobs need none."""
+EVERY = 0.5
+"""Seconds between two looks."""
+LINE_EVERY = 10.0
+"""Seconds between two lines where no bar can be drawn."""
+
+
+class Bar:
+    """A ``tqdm`` bar over the mini-batches of a job."""
+
+    def __init__(self, job_id: str, shown: bool) -> None:
+        self._job_id = job_id
+        self._shown = shown
+        self._next = time.monotonic() + FIRST
+        self._line = 0.0
+        self._bar: Any = None
+        self._hint: str | None = None
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def is_due(self) -> bool:
+        """Returns whether the job should be looked at again."""
+        return self._shown and time.monotonic() >= self._next
+
+    def show(self, status: dict[str, Any]) -> None:
+        """Shows how the job stands."""
+        self._next = time.monotonic() + EVERY
+        progress = status.get("progress")
+        if not self._shown or progress is None:
+            return
+        counts = progress["mini_batches"]
+        if self._bar is None:
+            self._bar = _bar(self._job_id)
+        if self._bar is None:
+            return self._print(counts, status.get("hint"))
+        self._bar.total = counts["total"] or None
+        self._bar.n = counts["succeeded"] + counts["failed"]
+        waiting = status.get("hint") or ""
+        self._bar.set_postfix_str(waiting or (f"{counts['failed']} failed" if counts["failed"] else ""))
+        self._bar.refresh()
+
+    def _print(self, counts: dict[str, int], hint: str | None) -> None:
+        now = time.monotonic()
+        if now - self._line < LINE_EVERY and hint == self._hint:
+            return
+        self._line, self._hint = now, hint
+        done = counts["succeeded"] + counts["failed"]
+        text = f"{self._job_id}: {done} of {counts['total']} mini-batches, {counts['failed']} failed"
+        print(f"{text}; {hint}" if hint else text, file=sys.stderr, flush=True)
+
+
+def _bar(job_id: str) -> Any:
+    in_notebook = "ipykernel" in sys.modules
+    if not in_notebook and not sys.stderr.isatty():
+        return None
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    return tqdm(desc=job_id, unit="mini-batch")

@@ -1,0 +1,228 @@
+"""``run`` and ``submit``, and how to find jobs again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gristmill import contract
+from gristmill.api import command, function
+from gristmill.api import inputs as given
+from gristmill.api.child import Child
+from gristmill.api.job import Job
+
+
+def run(
+    function: Callable[..., Any] | str | os.PathLike[str],
+    inputs: Any = None,
+    *,
+    init: Callable[[], Any] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    mini_batch_size: int | str | None = None,
+    name: str | None = None,
+    target: str | None = None,
+    progress: bool = True,
+    fresh: bool = False,
+    **settings: Any,
+) -> Job:
+    """Runs a function over every mini-batch of the inputs, and waits for the end.
+
+    :param function: called with each mini-batch, or the path of an entry script (``.py``) or job file (``.yaml``).
+        The type of its first parameter chooses what it gets: ``list[str]`` (paths), ``pandas.DataFrame``,
+        ``pyarrow.Table`` or ``polars.DataFrame``; without a type, the inputs choose. It returns a list or a table, one
+        row for each item, and may be a coroutine function. A parameter ``state`` gets the result of ``init``, and
+        ``context`` that of the mini-batch.
+    :param inputs: a path, folder, pattern or URL, a list of them, or a mapping of names to paths; a DataFrame or Arrow
+        table; or a list of any objects that pickle (texts as ``gristmill.Items``).
+    :param init: called once in each process, before the first mini-batch.
+    :param output: a file: ``.parquet``, ``.csv`` or ``.jsonl``. By default a Parquet file below ``~/.gristmill``, which
+        ``job.to_pandas()`` reads.
+    :param mini_batch_size: files, rows (``500``, ``"500 rows"``) or bytes (``"10MB"``).
+    :param name: the job's name; by default that of the function.
+    :param target: a compute target of ``gristmill.toml``; by default this machine.
+    :param progress: show a progress bar.
+    :param fresh: start over. Otherwise the same call continues an interrupted job, or returns the earlier result.
+    :param settings: any other key of the job file, such as ``run_max_try=1`` or ``process_count_per_node=4``.
+    :raises InvalidJob: nothing was started; the message names each problem.
+    :raises JobFailed: with the cause and the traceback of the first error.
+
+    >>> import gristmill
+    >>> def double(numbers: list) -> list:
+    ...     return [2 * number for number in numbers]
+    >>> gristmill.run(double, inputs=[1, 2, 3], progress=False).to_pandas()["value"].tolist()
+    [2, 4, 6]
+    """
+    started = _start(function, inputs, init, output, mini_batch_size, name, target, fresh, settings)
+    return started.wait(progress=progress)
+
+
+def submit(
+    function: Callable[..., Any] | str | os.PathLike[str],
+    inputs: Any = None,
+    *,
+    init: Callable[[], Any] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    mini_batch_size: int | str | None = None,
+    name: str | None = None,
+    target: str | None = None,
+    fresh: bool = False,
+    **settings: Any,
+) -> Job:
+    """Starts a job like ``run``, and returns as soon as it has an id. The job continues when this interpreter ends.
+
+    >>> job = gristmill.submit("job.yaml", target="prod")      # doctest: +SKIP
+    >>> job.wait().output                                      # doctest: +SKIP
+    """
+    return _start(function, inputs, init, output, mini_batch_size, name, target, fresh, settings)
+
+
+def attach(job: str, target: str | None = None) -> Job:
+    """Returns a job by its id, the beginning of its id, or its name, also one that another process started.
+
+    :raises GristmillError: there is no such job.
+
+    >>> gristmill.attach("digits").state     # doctest: +SKIP
+    'Completed'
+    """
+    flags = [] if target is None else ["--target", target]
+    found = json.loads(command.call("status", job, "--json", *flags))
+    return Job(found["job_id"], target)
+
+
+def jobs(target: str | None = None, *, name: str | None = None, state: str | None = None, limit: int = 50) -> list[Job]:
+    """Returns jobs, newest first.
+
+    :param name: only those of this name.
+    :param state: only those in this state: ``running``, ``failed``, …
+    :param limit: at most this many; 0: all.
+
+    >>> [job.id for job in gristmill.jobs(state="failed")]     # doctest: +SKIP
+    """
+    flags = ["--limit", str(limit)]
+    for flag, value in (("--target", target), ("--name", name), ("--state", state)):
+        flags += [] if value is None else [flag, value]
+    return [Job(one["job_id"], target) for one in json.loads(command.call("jobs", "--json", *flags))]
+
+
+def _start(
+    what: Any,
+    inputs: Any,
+    init: Any,
+    output: Any,
+    mini_batch_size: Any,
+    name: str | None,
+    target: str | None,
+    fresh: bool,
+    settings: dict[str, Any],
+) -> Job:
+    if os.environ.get(contract.PROCESS_VARIABLE):
+        raise RuntimeError(
+            "this is a worker process of a job, and it must not start another job: "
+            "put the call below `if __name__ == '__main__':`"
+        )
+    if output is not None:
+        settings = {**settings, **_output(Path(output))}
+    if isinstance(what, (str, os.PathLike)) and os.fspath(what).endswith((".yaml", ".yml", ".json")):
+        return _start_file(os.fspath(what), inputs, init, mini_batch_size, name, target, fresh, settings)
+    document = _document(what, inputs, init, mini_batch_size, name, settings)
+    arguments = _arguments("-", target, fresh)
+    return _job(Child(arguments, json.dumps(document)), target)
+
+
+def _arguments(job_file: str, target: str | None, fresh: bool) -> list[str]:
+    if target is not None:
+        return ["enqueue", job_file, "--json", "--target", target]
+    return ["run", job_file, "--json", *(["--fresh"] if fresh else [])]
+
+
+def _job(child: Child, target: str | None) -> Job:
+    if target is not None:
+        return Job(child.result()["job_id"], target)
+    return Job(child.job_id(), None, child)
+
+
+def _start_file(
+    path: str,
+    inputs: Any,
+    init: Any,
+    mini_batch_size: Any,
+    name: str | None,
+    target: str | None,
+    fresh: bool,
+    settings: dict[str, Any],
+) -> Job:
+    if inputs is not None or init is not None:
+        raise TypeError(f"{path} says what its inputs and its script are: pass only settings that replace its own")
+    replaced = {**settings, "mini_batch_size": mini_batch_size, "name": name}
+    arguments = _arguments(path, target, fresh)
+    for key, value in replaced.items():
+        if value is not None:
+            arguments += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    return _job(Child(arguments), target)
+
+
+def _document(
+    what: Any, inputs: Any, init: Any, mini_batch_size: Any, name: str | None, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the job file of a call."""
+    if inputs is None:
+        raise TypeError("inputs is missing: pass a path, a table or a list")
+    own = _home() / "functions"
+    is_script = isinstance(what, (str, os.PathLike))
+    if not is_script:
+        function.check(what, init)
+    elif init is not None:
+        raise TypeError(f"{os.fspath(what)} has its own init()")
+    wanted = None if is_script else function.argument_of(what)
+    document: dict[str, Any] = {}
+    paths = given.path_inputs(inputs)
+    if paths is not None:
+        tabular = given.looks_tabular(paths) if wanted is None else wanted != "list"
+        argument = wanted or ("pandas" if tabular else "list")
+        document["inputs"] = [{**one, "type": "tabular" if tabular else "file"} for one in paths]
+        if mini_batch_size is not None:
+            of_rows = tabular and isinstance(mini_batch_size, int)
+            document["mini_batch_size"] = f"{mini_batch_size} rows" if of_rows else mini_batch_size
+    else:
+        given.check_kind(inputs)
+        table = given.arrow_table(inputs)
+        argument = wanted or "pandas" if given.is_table(inputs) else "items"
+        rows = given.rows_each(table, mini_batch_size)
+        path = own / "inputs" / f"{given.fingerprint(table)}-{rows}.parquet"
+        given.write(table, path, rows)
+        document["inputs"] = [{"name": "data", "type": "tabular", "path": str(path)}]
+    if is_script:
+        script = Path(os.path.abspath(os.path.expanduser(os.fspath(what))))
+        document |= {"source_directory": str(script.parent), "entry_script": script.name}
+        document["name"] = name or function.job_name(script.stem)
+    else:
+        folder = function.pack(what, init, argument, own)
+        document |= {"source_directory": str(folder), "entry_script": "entry.py"}
+        document["name"] = name or function.job_name(function.name_of(what))
+    document |= settings
+    if "output" not in document and document.get("output_action") != "summary_only":
+        same = hashlib.blake2b(json.dumps(document, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+        document |= {"output": str(own / "outputs" / f"{document['name']}-{same}"), "output_format": "native"}
+        document |= {"append_row_file_name": "output.parquet"}
+    document.setdefault("output_action", "append_row")
+    if not is_script:
+        # A function that fails should not cost three tries before its author hears of it, nor end as completed.
+        document.setdefault("error_threshold", 0)
+        document.setdefault("run_max_try", 1)
+    return document
+
+
+def _output(path: Path) -> dict[str, Any]:
+    """Returns the keys of an output file."""
+    if path.suffix not in (".parquet", ".csv", ".jsonl"):
+        raise ValueError(f"output: {path} must end in .parquet, .csv or .jsonl")
+    folder = os.path.abspath(os.path.expanduser(path.parent))
+    return {"output": folder, "append_row_file_name": path.name, "output_format": "native"}
+
+
+def _home() -> Path:
+    return Path(os.environ.get("GRISTMILL_HOME") or Path.home() / ".gristmill").absolute()

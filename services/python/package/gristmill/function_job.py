@@ -1,0 +1,93 @@
+"""The worker's side of a job whose entry script is a pickled function (``api/function.py`` writes it)."""
+
+import json
+import linecache
+import os
+import pickle
+import sys
+
+
+class FunctionJob:
+    """A function, its ``init``, and the form of its argument."""
+
+    def __init__(self, folder, about):
+        self._about = about
+        self._state = None
+        self._loop = None
+        for name, lines in about["sources"].items():
+            linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+        # On the machine that started the job, what a function imports is where it was.
+        sys.path.extend(path for path in about["folders"] if os.path.isdir(path) and path not in sys.path)
+        with open(os.path.join(folder, "function.pkl"), "rb") as file:
+            wanted = pickle.load(file)
+        self._function, self._init = wanted["function"], wanted["init"]
+        self._argument = _ARGUMENTS[about["argument"]]
+
+    def init(self):
+        if self._init is not None:
+            self._state = self._awaited(self._init())
+
+    def run(self, mini_batch, context):
+        given = {"state": self._state, "context": context}
+        named = {name: given[name] for name in self._about["takes"]}
+        return _as_result(self._awaited(self._function(self._argument(mini_batch), **named)))
+
+    def shutdown(self):
+        if self._loop is not None:
+            self._loop.close()
+
+    def _awaited(self, value):
+        if not hasattr(value, "__await__"):
+            return value
+        import asyncio
+
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(value)
+
+
+def load(entry):
+    """Returns the job in the folder of its entry script."""
+    folder = os.path.dirname(os.path.abspath(entry))
+    with open(os.path.join(folder, "function.json"), encoding="utf-8") as file:
+        about = json.load(file)
+    if about["python"] != list(sys.version_info[:2]):
+        wanted, found = (".".join(map(str, version)) for version in (about["python"], sys.version_info[:2]))
+        raise RuntimeError(
+            f"the function was pickled by Python {wanted}, and {sys.executable} is {found}: give the job an "
+            "environment with the same version"
+        )
+    return FunctionJob(folder, about)
+
+
+def _unpickled(frame):
+    return [pickle.loads(item) for item in frame.iloc[:, 0]]
+
+
+def _arrow(frame):
+    import pyarrow
+
+    return pyarrow.Table.from_pandas(frame, preserve_index=False)
+
+
+def _polars(frame):
+    import polars
+
+    return polars.from_pandas(frame)
+
+
+_ARGUMENTS = {
+    "pandas": lambda frame: frame,
+    "pyarrow": _arrow,
+    "polars": _polars,
+    "list": list,
+    "items": _unpickled,
+}
+
+
+def _as_result(result):
+    """Returns a table of another package as a DataFrame, and everything else unchanged."""
+    kind = type(result)
+    if kind.__module__.partition(".")[0] in ("pyarrow", "polars") and hasattr(result, "to_pandas"):
+        return result.to_pandas()
+    return result

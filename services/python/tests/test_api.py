@@ -1,0 +1,417 @@
+"""`gristmill.run` and its relatives: functions, inputs, results, failures, interruptions."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from agent import PACKAGE
+
+import gristmill
+
+FACTOR = 10
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    monkeypatch.setenv("GRISTMILL_HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    return home
+
+
+def frame(rows=7):
+    return pd.DataFrame({"x": range(rows), "name": [f"row {row}" for row in range(rows)]})
+
+
+def run(function, inputs, **settings):
+    return gristmill.run(function, inputs, progress=False, process_count_per_node=1, **settings)
+
+
+# ---- functions -----------------------------------------------------------------------------------------------------
+
+
+def scaled(df):
+    df["y"] = df["x"] * FACTOR
+    return df
+
+
+def with_pandas(table: pd.DataFrame):
+    assert isinstance(table, pd.DataFrame), type(table)
+    return table.assign(y=table["x"] * 10)
+
+
+def with_arrow(table: pa.Table):
+    assert isinstance(table, pa.Table), type(table)
+    return table.append_column("y", pa.array([value.as_py() * 10 for value in table["x"]]))
+
+
+def with_polars(table: "pl.DataFrame"):
+    assert isinstance(table, pl.DataFrame), type(table)
+    return table.with_columns(y=pl.col("x") * 10)
+
+
+async def with_asyncio(table):
+    await asyncio.sleep(0)
+    return table.assign(y=table["x"] * 10)
+
+
+@pytest.mark.parametrize("function", [scaled, with_pandas, with_arrow, with_polars, with_asyncio])
+def test_function_runs_over_a_table(function):
+    job = run(function, frame(), mini_batch_size=3)
+    assert (job.state, job.result["mini_batches"]["total"], job.result["items"]["succeeded"]) == ("Completed", 3, 7)
+    pd.testing.assert_frame_equal(job.to_pandas(), frame().assign(y=[10 * x for x in range(7)]))
+    assert [batch.num_rows for batch in job] and job.to_polars()["y"].sum() == 210
+    assert job.to_arrow().schema.types == [pa.int64(), pa.string(), pa.int64()]
+
+
+def test_function_brings_closure_init_state_and_context():
+    weights = np.array([1.0, 2.0])
+
+    def load():
+        return {"bias": 0.5}
+
+    def score(items, context, state):
+        return [f"{context.minibatch_index}: {item * weights.sum() + state['bias']}" for item in items]
+
+    job = run(score, [1, 2], init=load, mini_batch_size=1)
+    assert job.to_pandas()["value"].tolist() == ["0: 3.5", "1: 6.5"]
+
+
+def test_function_brings_the_modules_of_its_author(tmp_path, monkeypatch):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "their_rules.py").write_text("LIMIT = 3\nclass Rule:\n    def of(self, x): return x > LIMIT\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "own"))
+    import their_rules
+
+    def check(items):
+        return [their_rules.Rule().of(item) for item in items]
+
+    (tmp_path / "own" / "their_rules.py").unlink()
+    assert run(check, [2, 4]).to_pandas()["value"].tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("function", "init", "said"),
+    [
+        (lambda: [], None, "takes no argument: its first one is the mini-batch"),
+        (lambda a, b: [], None, "needs b too: it gets the mini-batch"),
+        (len, lambda x: x, "init gets no argument, and <lambda> needs x"),
+        (len, 3, "init needs a function, not 3"),
+        (7, None, "run needs a function, or the path of an entry script or job file, not 7"),
+    ],
+)
+def test_function_that_cannot_be_called_is_rejected(function, init, said):
+    with pytest.raises(TypeError, match=said.replace("(", r"\(")):
+        run(function, [1], init=init)
+
+
+def test_generator_is_rejected():
+    def rows(items):
+        yield from items
+
+    with pytest.raises(TypeError, match="rows is a generator: collect what it yields in a list"):
+        run(rows, [1])
+
+
+def test_object_that_cannot_travel_is_named():
+    lock = threading.Lock()
+
+    def locked(items):
+        with lock:
+            return items
+
+    with pytest.raises(TypeError, match=r"locked cannot travel .* because of the variable lock \(lock\)"):
+        run(locked, [1])
+
+
+# ---- inputs --------------------------------------------------------------------------------------------------------
+
+
+def test_paths_become_files_or_tables(tmp_path):
+    (tmp_path / "data").mkdir()
+    for number in range(3):
+        (tmp_path / "data" / f"{number}.csv").write_text(f"x\n{number}\n")
+    assert run(lambda df: df["x"] + 1, "data/*.csv").to_pandas()["value"].tolist() == [1, 2, 3]
+
+    def names(files: list[str]):
+        return [os.path.basename(file) for file in files]
+
+    assert run(names, tmp_path / "data").to_pandas()["value"].tolist() == ["0.csv", "1.csv", "2.csv"]
+    both = run(names, {"first": "data/0.csv", "others": ["data/1.csv", "data/2.csv"]}, mini_batch_size=1)
+    assert (both.to_pandas()["value"].tolist(), both.result["mini_batches"]["total"]) == (
+        ["0.csv", "1.csv", "2.csv"],
+        3,
+    )
+
+
+@pytest.mark.parametrize("convert", [pa.Table.from_pandas, pl.from_pandas], ids=["pyarrow", "polars"])
+def test_tables_of_other_packages_are_inputs(convert):
+    assert run(scaled, convert(frame())).to_pandas()["y"].tolist() == [10 * x for x in range(7)]
+
+
+def test_objects_are_inputs():
+    class Point:
+        def __init__(self, x):
+            self.x = x
+
+    assert run(lambda points: [point.x for point in points], [Point(1), Point(2)]).to_pandas()["value"].tolist() == [
+        1,
+        2,
+    ]
+    texts = gristmill.Items(["a text", "another"])
+    assert run(lambda items: [len(item) for item in items], texts).to_pandas()["value"].tolist() == [6, 7]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "said"),
+    [
+        (None, TypeError, "inputs is missing"),
+        ([], ValueError, "inputs is empty"),
+        (pd.DataFrame({"x": []}), ValueError, "inputs is empty"),
+        (iter([1]), TypeError, "can be read only once: pass list"),
+        (3, TypeError, "inputs is a int: pass a path"),
+        ([threading.Lock()], TypeError, r"item 0 \(lock\) cannot be pickled"),
+        (pd.DataFrame({"x": [object()]}), TypeError, "column 'x' cannot be written to a table"),
+        (pd.DataFrame([[1, 2]], columns=["x", "x"]), ValueError, "two columns have the name 'x'"),
+        ("nowhere/*.csv", gristmill.InvalidJob, "nowhere"),
+    ],
+)
+def test_inputs_that_cannot_be_read_are_named(inputs, error, said):
+    with pytest.raises(error, match=said):
+        run(scaled, inputs)
+    assert gristmill.jobs() == []
+
+
+@pytest.mark.parametrize(("size", "count"), [(3, 3), ("3 rows", 3), ("1GB", 1), ("1b", 7), (None, None)])
+def test_size_of_mini_batches_of_a_table(size, count):
+    total = run(scaled, frame(), mini_batch_size=size).result["mini_batches"]["total"]
+    assert total == count if count else 1 < total <= 7
+
+
+@pytest.mark.parametrize("size", ["many", 0, "-1"])
+def test_size_that_is_none_is_rejected(size):
+    with pytest.raises(ValueError, match="mini_batch_size"):
+        run(scaled, frame(), mini_batch_size=size)
+
+
+# ---- results -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.csv", "out.jsonl"])
+def test_output_keeps_names_and_values(tmp_path, name):
+    job = run(scaled, frame(), output=tmp_path / "made" / name)
+    assert job.output == str(tmp_path / "made" / name)
+    assert job.to_pandas()["y"].tolist() == [10 * x for x in range(7)]
+
+
+def test_output_without_columns_is_no_table(tmp_path):
+    job = run(scaled, frame(), output_action="append_row", output_format="text", **{"output": None})
+    with pytest.raises(gristmill.GristmillError, match="text without columns"):
+        Path(job.output).rename(tmp_path / "rows.txt")
+        job._result["output"] = str(tmp_path / "rows.txt")
+        job.to_arrow()
+
+
+def test_same_call_is_reused_and_another_is_not():
+    first = run(scaled, frame())
+    again = run(scaled, frame())
+    assert (again.id, again.result["reused"]) == (first.id, True)
+    assert run(scaled, frame(8)).id != first.id
+    assert run(lambda df: df, frame()).id != first.id
+    assert run(scaled, frame(), fresh=True).id != first.id
+    assert sorted(job.id for job in gristmill.jobs(name="scaled", state="completed"))[0] == first.id
+
+
+def test_cell_that_is_typed_again_is_the_same_function():
+    functions = []
+    for cell in ("/tmp/ipykernel_1/5.py", "/tmp/ipykernel_2/5.py"):
+        names = {}
+        exec(compile("def cell(df):\n    return df", cell, "exec"), names)
+        functions.append(names["cell"])
+    first, again = (run(function, frame()) for function in functions)
+    assert first.id == again.id and again.result["reused"]
+
+
+def test_job_describes_itself():
+    job = run(scaled, frame())
+    assert repr(job).startswith(f"<Job {job.id}: Completed, ") and repr(job).endswith("0 failed>")
+    card = job._repr_html_()
+    assert "<th style='text-align:left'>items</th>" in card and "7 of 7 succeeded, 0 failed" in card
+    assert "sys/job_report/processed_mini-batches.csv" in job.logs() and job.logs("job_result.txt")
+    with pytest.raises(FileNotFoundError, match="has no log nothing"):
+        job.logs("nothing")
+    found = gristmill.attach(job.id[:-3])
+    assert (found.id, found.state, found.to_pandas().shape) == (job.id, "Completed", (7, 3))
+    with pytest.raises(gristmill.GristmillError, match="nothing-like-it"):
+        gristmill.attach("nothing-like-it")
+
+
+# ---- failures ------------------------------------------------------------------------------------------------------
+
+
+def total(items):
+    print("looking at", items)
+    return [1 / item for item in items]
+
+
+def test_failure_shows_the_error_of_the_function():
+    with pytest.raises(gristmill.JobFailed) as raised:
+        run(total, [1, 0, 2], mini_batch_size=1)
+    error = raised.value
+    assert "exceeds error threshold 0" in error.cause and error.job.state == "Failed"
+    assert "ZeroDivisionError: division by zero" in str(error)
+    assert "return [1 / item for item in items]" in error.traceback and "function_job.py" not in error.traceback
+    (failure,) = error.job.failures
+    assert (failure["mini_batch"], failure["items"], failure["error"]) == (1, 1, "ZeroDivisionError")
+    assert "return [1 / item for item in items]" in failure["traceback"]
+    assert "looking at [1]" in error.job.logs("user/stdout")
+    with pytest.raises(gristmill.GristmillError, match="has no output: it is Failed"):
+        error.job.to_pandas()
+
+
+def test_failures_may_be_allowed():
+    job = run(total, [1, 0, 2], mini_batch_size=1, error_threshold=-1, run_max_try=2)
+    assert job.to_pandas()["value"].tolist() == [1.0, 0.5]
+    assert [(failure["mini_batch"], failure["try"]) for failure in job.failures] == [(1, 1), (1, 2)]
+
+
+def test_invalid_setting_is_one_error_with_its_problem():
+    with pytest.raises(gristmill.InvalidJob, match="run_max_tries") as raised:
+        run(scaled, frame(), run_max_tries=2)
+    (problem,) = raised.value.problems
+    assert (problem["field"], "run_max_try" in problem["allowed"] + problem["message"]) == ("run_max_tries", True)
+
+
+def test_job_within_a_job_is_an_error():
+    def nested(items):
+        return gristmill.run(len, items)
+
+    with pytest.raises(gristmill.JobFailed, match="put the call below `if __name__ == '__main__':`"):
+        run(nested, [1])
+
+
+# ---- other ways in -------------------------------------------------------------------------------------------------
+
+
+def test_entry_scripts_and_job_files_run_too(tmp_path):
+    (tmp_path / "score.py").write_text("def run(files): return [open(file).read() for file in files]")
+    (tmp_path / "a.txt").write_text("one")
+    document = {
+        "name": "from-file", "entry_script": "score.py", "output_action": "append_row", "output": "out",
+        "inputs": [{"name": "data", "type": "file", "path": "a.txt"}],
+    }  # fmt: skip
+    (tmp_path / "job.yaml").write_text(json.dumps(document))
+    assert run(tmp_path / "score.py", "a.txt").to_pandas()["value"].tolist() == ["one"]
+    job = gristmill.run("job.yaml", progress=False, run_max_try=2, append_row_file_name="rows.txt")
+    assert job.id.startswith("from-file-") and Path(job.output).read_text() == "one\n"
+    with pytest.raises(TypeError, match="pass only settings that replace its own"):
+        gristmill.run("job.yaml", inputs="a.txt")
+
+
+def test_jobs_can_be_awaited_together():
+    async def both():
+        return await asyncio.gather(*(gristmill.submit(scaled, frame(rows)) for rows in (2, 3)))
+
+    assert [len(job.to_pandas()) for job in asyncio.run(both())] == [2, 3]
+
+
+def test_jobs_of_two_threads():
+    sizes = {}
+
+    def start(rows):
+        sizes[rows] = len(run(scaled, frame(rows)).to_pandas())
+
+    threads = [threading.Thread(target=start, args=(rows,)) for rows in (2, 3)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert sizes == {2: 2, 3: 3}
+
+
+# ---- interruptions -------------------------------------------------------------------------------------------------
+
+WAITS = """
+    import os, sys, time
+    sys.path.insert(0, {package!r})
+    import gristmill
+
+    def wait(items):
+        while items[0] and not os.path.exists({gate!r}):
+            time.sleep(0.02)
+        return items
+
+    if __name__ == "__main__":
+        {call}
+"""
+
+
+def started(call):
+    script = Path("notebook.py")
+    script.write_text(textwrap.dedent(WAITS).format(package=str(PACKAGE), call=call, gate=os.path.abspath("gate")))
+    return subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def one_result():
+    """Waits until one mini-batch is committed."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        for job in gristmill.jobs():
+            if ((job.status.get("progress") or {}).get("mini_batches") or {}).get("succeeded"):
+                return job
+        time.sleep(0.05)
+    raise AssertionError("no mini-batch within 60 s")
+
+
+CALL = "gristmill.{}(wait, [0, 1], mini_batch_size=1, process_count_per_node=2, run_invocation_timeout=300)"
+
+
+def test_interrupt_cancels_and_keeps_what_is_committed():
+    notebook = started(CALL.format("run"))
+    job = one_result()
+    notebook.send_signal(signal.SIGINT)
+    threading.Timer(1, Path("gate").touch).start()
+    _, said = notebook.communicate(timeout=60)
+    assert notebook.returncode != 0
+    assert f"Interrupted: job {job.id} was canceled; what it committed stays" in said
+    assert job.retry(progress=False).to_pandas()["value"].tolist() == [0, 1]
+
+
+def test_job_outlives_its_notebook():
+    notebook = started(CALL.format("submit") + "; time.sleep(600)")
+    job = one_result()
+    notebook.kill()
+    notebook.communicate()
+    assert job.state == "Running"
+    with pytest.raises(TimeoutError, match="it continues"):
+        job.wait(timeout=0.2, progress=False)
+    Path("gate").touch()
+    assert gristmill.attach(job.id).wait(timeout=60, progress=False).to_pandas()["value"].tolist() == [0, 1]
+
+
+def test_canceled_job_says_so():
+    notebook = started(CALL.format("submit") + "; time.sleep(600)")
+    job = one_result()
+    threading.Timer(1, Path("gate").touch).start()
+    job.cancel()
+    notebook.kill()
+    notebook.communicate()
+    with pytest.raises(gristmill.JobCanceled, match=f"job {job.id} canceled"):
+        job.wait(progress=False)
+
+
+def test_import_is_light():
+    code = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); import gristmill; gristmill.run; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"pandas", "numpy", "pyarrow", "polars", "tqdm", "cloudpickle", "asyncio"}
+    assert not heavy & set(loaded) - {"asyncio"}
