@@ -220,9 +220,6 @@ class Agent:
     def stderr(self):
         return self.log("user/stderr/0/process000.stderr.txt")
 
-    def stdout_of_descriptor(self):
-        return (self.folder / "fd" / "1").read_text()
-
     def stderr_of_descriptor(self):
         return (self.folder / "fd" / "2").read_text()
 

@@ -1,6 +1,5 @@
 """The contract with an entry script: its functions, their arguments, their allowed results, their environment."""
 
-import json
 import os
 
 import pytest
@@ -16,23 +15,6 @@ def test_script_needs_only_run(start):
     assert event["run_seconds"] >= 0 and event["process_seconds"] >= 0
     assert "columns" not in event and "warnings" not in event
     assert agent.finish() == []
-
-
-def test_init_runs_once_and_shutdown_once(start):
-    agent = start(
-        """
-        calls = []
-        def init(): calls.append("init")
-        def run(mini_batch):
-            calls.append("run")
-            return [" ".join(calls)]
-        def shutdown(): print("shutdown", *calls)
-        """
-    )
-    assert agent.run()["rows"] == b"init run\n"
-    assert agent.run()["rows"] == b"init run run\n"
-    agent.finish()
-    assert agent.stdout() == "shutdown init run run\n"
 
 
 def test_answers_come_in_order_of_a_long_frame(start):
@@ -145,11 +127,6 @@ def test_other_sequences_become_lists_with_a_warning(start, expression, rows, ki
     ]
 
 
-def test_generator_function_as_run(start):
-    agent = start("def run(mini_batch):\n    for path in mini_batch: yield path")
-    assert agent.run(["a", "b"])["rows"] == b"a\nb\n"
-
-
 def test_exception_in_a_generator_fails_the_attempt(start):
     agent = start("def run(mini_batch):\n    yield 1\n    raise ValueError('halfway')")
     event = agent.run()
@@ -259,62 +236,10 @@ def test_long_traceback_keeps_its_tail(start):
     assert len(error["message"]) <= 2000
 
 
-def test_arguments_and_import_time_argparse(start):
-    agent = start(
-        """
-        import argparse, sys
-        parser = argparse.ArgumentParser(allow_abbrev=False)
-        parser.add_argument("--columns", nargs="*")
-        arguments, rest = parser.parse_known_args()
-        def run(mini_batch): return [sys.argv[0], arguments.columns, rest]
-        """,
-        argv=["--mini_batch_size", "10", "--columns", "Store", "Brand"],
-    )
-    assert agent.run()["rows"].decode().splitlines() == [
-        str(agent.script), "['Store', 'Brand']", "['--mini_batch_size', '10']",
-    ]  # fmt: skip
-
-
-def test_working_directory_and_import_path(start):
-    agent = start(
-        """
-        import os, sys
-        import sibling
-        def run(mini_batch):
-            os.makedirs("outputs", exist_ok=True)
-            return [os.getcwd(), __file__, __name__, sys.path[0], sibling.NAME]
-        """,
-        files={"sibling.py": "NAME = 'sibling'"},
-    )
-    cwd, file, name, first, sibling = agent.run()["rows"].decode().splitlines()
-    assert (cwd, file, name, first, sibling) == (
-        str(agent.scratch), str(agent.script), "score", str(agent.snapshot), "sibling",
-    )  # fmt: skip
-    assert (agent.scratch / "outputs").is_dir()
-
-
-def test_script_in_a_subfolder_finds_both_folders(start):
-    agent = start(
-        "import at_root, beside\ndef run(mini_batch): return [__name__, at_root.X, beside.X]",
-        name="a/b.py",
-        files={"at_root.py": "X = 1", "a/beside.py": "X = 2"},
-    )
-    assert agent.run()["rows"] == b"a.b\n1\n2\n"
-
-
 @pytest.mark.parametrize("name", ["digit-identification.py", "code/score.py", "json.py", "2nd.py", "test.py"])
 def test_unimportable_and_reserved_script_names(start, name):
     agent = start("import json, os\ndef run(mini_batch): return [os.path.basename(__file__)]", name=name)
     assert agent.run()["rows"].decode().strip() == os.path.basename(name)
-
-
-def test_package_may_use_relative_imports(start):
-    agent = start(
-        "from . import tools\ndef run(mini_batch): return [tools.X]",
-        name="pack/score.py",
-        files={"pack/__init__.py": "", "pack/tools.py": "X = 3"},
-    )
-    assert agent.run()["rows"] == b"3\n"
 
 
 def test_main_guards_do_not_run(start):
@@ -386,13 +311,6 @@ def test_failing_shutdown_is_reported_and_exits_normally(start):
     assert agent.stdout() == "at exit\n"
 
 
-def test_ready_reports_durations_and_python_version(start):
-    agent = start("def run(mini_batch): return [__import__('platform').python_version()]", ready=False)
-    event = agent.ready()
-    assert event["init_seconds"] >= 0
-    assert agent.run()["rows"].decode().strip() == event["python_version"]
-
-
 def test_paths_of_any_bytes_are_returned_unchanged(start):
     agent = start("import os\ndef run(mini_batch): return [os.fsencode(mini_batch[0])] + mini_batch")
     raw = {"bytes": "L2RhdGEv//4="}
@@ -421,41 +339,3 @@ def test_profiler_counts_every_run(start):
 
         stats = pstats.Stats(str(agent.logs / "sys/node/0/process000.profile")).stats
         assert [calls[0] for (_, _, name), calls in stats.items() if name == "work"] == [2]
-
-
-def test_settings_of_to_csv(start):
-    agent = start(
-        "import pandas\ndef run(mini_batch): return pandas.DataFrame({'a': [1, 2], 'b': ['x,y', None]})",
-        to_csv_arguments={"sep": ",", "na_rep": "NULL", "header": True},
-    )
-    event = agent.run()
-    assert event["rows"] == b'1,"x,y"\n2,NULL\n' and event["columns"] == ["a", "b"]
-
-
-def test_native_formats_keep_types(start):
-    script = """
-    import pandas
-    def run(mini_batch):
-        if mini_batch == ["frame"]:
-            return pandas.DataFrame({"n": [1, 2], "text": ["a,b", None]})
-        return [{"n": 1, "text": 'q"q'}, {"n": 2.5}]
-    """
-    text = start(script, output_format="csv")
-    event = text.run(["frame"])
-    assert (event["rows"], event["columns"]) == (b'1,"a,b"\n2,\n', ["n", "text"])
-    event = text.run(["list"])
-    assert (event["rows"], event["columns"]) == (b'1,"q""q"\n2.5,\n', ["n", "text"])
-    lines = start(script, output_format="jsonl")
-    assert [json.loads(line) for line in lines.run(["frame"])["rows"].splitlines()] == [
-        {"n": 1, "text": "a,b"}, {"n": 2, "text": None},
-    ]  # fmt: skip
-    assert [json.loads(line) for line in lines.run(["list"])["rows"].splitlines()] == [
-        {"n": 1, "text": 'q"q'}, {"n": 2.5},
-    ]  # fmt: skip
-    import pyarrow
-
-    parquet = start(script, output_format="parquet")
-    table = pyarrow.ipc.open_stream(parquet.run(["frame"])["rows"]).read_all()
-    assert table.to_pylist() == [{"n": 1, "text": "a,b"}, {"n": 2, "text": None}]
-    table = pyarrow.ipc.open_stream(parquet.run(["list"])["rows"]).read_all()
-    assert table.to_pylist() == [{"n": 1, "text": 'q"q'}, {"n": 2.5, "text": None}]

@@ -12,40 +12,6 @@ from agent import BOOTSTRAP, STACK_DUMP_SIGNAL
 import gristmill
 
 
-def test_output_goes_to_its_files(start):
-    agent = start(
-        """
-        import logging, os, subprocess, sys
-        logging.info("at import")
-        def run(mini_batch):
-            print("printed")
-            print("wrong", file=sys.stderr)
-            logging.getLogger("mine").warning("logged")
-            logging.getLogger("mine").debug("hidden")
-            subprocess.run(["echo", "from a child"])
-            subprocess.run(["sh", "-c", "echo complaint >&2"])
-            subprocess.run(["echo", "passed on"], stdout=sys.stdout)
-            return mini_batch
-        """
-    )
-    agent.run()
-    lines = agent.stdout().splitlines()
-    assert "|INFO|" in lines[0] and lines[0].endswith("()|at import")
-    assert lines[1] == "printed" and lines[2].endswith("|run()|logged") and "|mine|WARNING|" in lines[2]
-    assert lines[3:] == ["passed on"]
-    assert agent.stderr() == "wrong\n"
-    assert agent.stdout_of_descriptor() == "from a child\n"
-    assert agent.stderr_of_descriptor() == "complaint\n"
-
-
-def test_logging_level_of_the_job(start):
-    agent = start(
-        "import logging\ndef run(mini_batch):\n    logging.debug('fine')\n    return mini_batch", logging_level="DEBUG"
-    )
-    agent.run()
-    assert agent.stdout().endswith("|run()|fine\n")
-
-
 def test_basic_config_of_the_script_takes_effect(start):
     agent = start(
         """
@@ -77,14 +43,6 @@ def test_flushed_after_every_run_even_without_newline(start):
     agent = start("import sys\ndef run(mini_batch):\n    print('no newline', end='')\n    return mini_batch")
     agent.run()
     assert agent.stdout() == "no newline"
-
-
-def test_megabytes_without_a_newline(start):
-    agent = start(
-        "def run(mini_batch):\n    print('x' * 5_000_000, end='')\n    return mini_batch", log_bytes_max=8 << 20
-    )
-    assert agent.run()["status"] == "succeeded"
-    assert agent.stdout() == "x" * 5_000_000
 
 
 def test_log_files_are_capped_with_a_note(start):
@@ -239,20 +197,6 @@ def test_stacks_are_available_while_user_code_holds_the_interpreter(start):
         os.kill(agent.process.pid, STACK_DUMP_SIGNAL)
         os.sched_yield()
     assert 'score.py", line 2 in stuck' in stack.read_text()
-
-
-@pytest.mark.parametrize(
-    "statement, status",
-    [("os._exit(5)", 5), ("os.kill(os.getpid(), 9)", -9), ("import faulthandler; faulthandler._sigsegv()", -11)],
-)
-def test_sudden_death_ends_the_stream(start, statement, status):
-    agent = start(f"import os\ndef run(mini_batch):\n    print('before')\n    {statement}")
-    agent.hand_over(agent.files(["a"]))
-    assert agent.receive() is None
-    assert agent.wait() == status
-    assert agent.stdout() == "before\n"
-    if status == -11:
-        assert "Segmentation fault" in agent.stderr() and "in run" in agent.stderr()
 
 
 @pytest.mark.parametrize("ending", ["return mini_batch", "raise ValueError", "import sys; sys.exit(7)", "os._exit(0)"])
@@ -423,13 +367,6 @@ def test_table_needs_pandas_before_the_first_mini_batch(start):
     assert (event["frame"], event["chance"], event["error"]["category"]) == ("init_failed", "never", "MissingPandas")
     assert f"run {sys.executable} -m pip install pandas" in event["error"]["message"]
     start(script)
-
-
-def test_process_without_its_socket_reports_it(start):
-    agent = start("import os\ndef run(mini_batch): os.closerange(3, 65536); return mini_batch")
-    agent.hand_over(agent.files(["a"]))
-    assert agent.wait() == 83
-    assert "the script closed the connection to the engine" in agent.stderr_of_descriptor()
 
 
 def test_process_without_its_socket_still_ends_with_its_agent(start):

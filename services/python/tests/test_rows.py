@@ -133,26 +133,6 @@ def test_native_writer_is_in_use():
 
 
 @pytest.mark.parametrize(
-    "frame",
-    [
-        pandas.DataFrame({"a": ["", None, "x"]}, dtype=object),
-        pandas.DataFrame({"a": [float("nan"), 1.0]}),
-        pandas.DataFrame({"a": ["q\"q", "\r", "\n", "a\rb", "a,b", "'"]}, dtype=object),
-        pandas.DataFrame(numpy.arange(12).reshape(4, 3)),
-        pandas.DataFrame(numpy.arange(12).reshape(4, 3)).iloc[::2, ::2],
-        pandas.DataFrame(numpy.arange(12.0).reshape(4, 3)[::-1]),
-        pandas.DataFrame({"a": [True, False], "b": ["x", "é"]}),
-        pandas.DataFrame({"a": [[1, 2], {"k": 1}, ("x y",), 10**30]}),
-        pandas.DataFrame({"a": pandas.Series(["x", None, "long enough " * 5])}).iloc[1:],
-        pandas.concat([pandas.DataFrame({"a": ["x"]}), pandas.DataFrame({"a": ["y", None]})]),
-    ],
-    ids=range(10),
-)  # fmt: skip
-def test_frames_that_never_need_the_fallback(frame):
-    assert natively(frame) == expected(frame)
-
-
-@pytest.mark.parametrize(
     "cells",
     [
         [numpy.float64(0.1), numpy.int64(3)],

@@ -4,7 +4,6 @@ import datetime
 import decimal
 
 import pyarrow as pa
-import pytest
 
 SHOW = """
 import numpy, pandas
@@ -192,16 +191,6 @@ def test_damaged_table_fails_only_its_mini_batch(start):
 def test_pandas_is_not_imported_for_files(start):
     agent = start("import sys\ndef run(mini_batch): return ['pandas' in sys.modules, 'numpy' in sys.modules]")
     assert agent.run()["rows"] == b"False\nFalse\n"
-
-
-@pytest.mark.parametrize("rows", [0, 1, 5000])
-def test_repeated_and_unique_texts(start, rows):
-    agent = start("def run(frame): return frame")
-    table = batch(
-        same=pa.array(["x"] * rows, pa.string()), unique=pa.array([f"u{n}" for n in range(rows)], pa.string())
-    )
-    event = agent.run_table(table)
-    assert event["rows"].decode() == "".join(f"x u{n}\n" for n in range(rows))
 
 
 def test_later_frames_do_not_change_a_frame(start):

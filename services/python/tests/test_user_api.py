@@ -58,20 +58,6 @@ def test_logger_is_an_ordinary_logger(start):
     assert agent.stderr() == "everywhere\n" and "|EntryScript|WARNING|" in agent.stdout()
 
 
-def test_log_folder_is_writable(start):
-    agent = start(
-        """
-        import os
-        from azureml_user.parallel_run import EntryScript
-        def run(mini_batch):
-            entry = EntryScript()
-            with open(os.path.join(entry.log_dir, f"{entry.agent_name}_own.txt"), "w") as file: file.write("x")
-            return mini_batch
-        """
-    )
-    assert agent.run()["status"] == "succeeded"
-
-
 def test_output_folder_defaults_to_the_working_directory(start):
     agent = start(
         "from azureml_user.parallel_run import EntryScript\ndef run(mini_batch): return [EntryScript().output_dir]",

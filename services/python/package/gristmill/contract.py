@@ -37,8 +37,6 @@ PRINTED_LINES_MAX = 10
 PRINTED_BYTES_MAX = 2 * 1024
 """Maximum size of these lines."""
 
-WARNINGS_MAX = 10
-"""Maximum number of warnings in one answer."""
 
 PROCESS_VARIABLE = "GRISTMILL_PROCESS"
 """Environment variable with a value unique to this process. Children inherit it, so the agent finds those that leave
