@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -17,32 +16,20 @@ import subprocess
 import sys
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from data import small_files
 from report import machine_table
+from workloads import count_lines, files_at, write_job
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"
-sys.path.insert(0, str(HERE.parent))
-from proxy import AwsProxy, Request  # noqa: E402
+sys.path.insert(0, str(HERE.parent / "support"))
+from counting_proxy import STORE, CountingProxy  # noqa: E402
+from harness import is_alive, wait_until  # noqa: E402
 
 PROCESSES = 2
-WAIT_SECONDS = 300
-
-RETURN_INPUT = (HERE / "user" / "return_input.py").read_text()
-RECORD_START = """import os, time
-
-def run(files):
-    for file in files:
-        with open(os.environ["RECORD"], "a") as record:
-            record.write(f"{file} {os.getpid()} {os.getppid()} {time.time()}\\n")
-    time.sleep(float(os.environ["RUN_SECONDS"]))
-    return files
-"""
 
 
 class Target:
@@ -97,28 +84,11 @@ class Target:
                     process.kill()
                     process.wait()
 
-    def write_job(self, data: Path, script: str, run_seconds: float = 0, **settings: object) -> Path:
-        """Writes job file and script, and returns the path of the job file."""
-        code = self.folder / "code"
-        code.mkdir(exist_ok=True)
-        (code / "entry.py").write_text(script)
-        job = {
-            "name": "bench-fleet",
-            "entry_script": "entry.py",
-            "source_directory": "code",
-            "inputs": [{"name": "data", "type": "file", "path": str(data)}],
-            "mini_batch_size": 1,
-            "output": str(self.folder / "output"),
-            "output_action": "append_row",
-            "append_row_file_name": "rows.txt",
-            "error_threshold": 0,
-            "process_count_per_node": PROCESSES,
-            "environment_variables": {"RECORD": str(self.folder / "record"), "RUN_SECONDS": str(run_seconds)},
-            **settings,
-        }
-        file = self.folder / "job.yaml"
-        file.write_text(json.dumps(job, indent=2))
-        return file
+    def write_job(self, data: Path, script: str = "return_input", run_seconds: float = 0) -> Path:
+        """Writes the job file and returns its path."""
+        variables = {"RECORD": str(self.folder / "record"), "RUN_SECONDS": str(run_seconds)}
+        settings = {"process_count_per_node": PROCESSES, "environment_variables": variables}
+        return write_job(self.folder, script, files_at(data), mini_batch_size=1, **settings)
 
     def records(self) -> list[tuple[str, int, int, float]]:
         """Returns every start of `run`: file, process, node, time."""
@@ -128,31 +98,14 @@ class Target:
         return [(file, int(process), int(node), float(at)) for file, process, node, at in fields]
 
 
-def wait_until(condition: Callable[[], object], what: str) -> object:
-    end = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < end:
-        if value := condition():
-            return value
-        time.sleep(0.01)
-    sys.exit(f"waited {WAIT_SECONDS} s in vain: {what}")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def check_rows(target: Target, count: int) -> None:
-    with (target.folder / "output" / "rows.txt").open() as rows:
-        if (found := sum(1 for _ in rows)) != count:
-            sys.exit(f"{count} rows were due, and there are {found}")
+    if (found := count_lines(target.folder / "rows")) != count:
+        sys.exit(f"{count} rows were due, and there are {found}")
 
 
 def whole_run(target: Target, data: Path, count: int) -> float:
     """Returns the seconds of one command that starts, plans, publishes, runs and writes the output."""
-    job = target.write_job(data, RETURN_INPUT)
+    job = target.write_job(data)
     started = time.perf_counter()
     target.run("run", str(job))
     seconds = time.perf_counter() - started
@@ -162,10 +115,10 @@ def whole_run(target: Target, data: Path, count: int) -> float:
 
 def work_off(target: Target, data: Path, count: int) -> float:
     """Returns the seconds from the start of a worker and a reducer until the output of a published job exists."""
-    target.run("enqueue", str(target.write_job(data, RETURN_INPUT)))
+    target.run("enqueue", str(target.write_job(data)))
     started = time.perf_counter()
     with target.roles(workers=1):
-        wait_until((target.folder / "output" / "rows.txt").exists, "the output")
+        wait_until((target.folder / "rows").exists, "the output")
         seconds = time.perf_counter() - started
     check_rows(target, count)
     return seconds
@@ -190,7 +143,7 @@ def alternate(rounds: int, *sides: Callable[[], float]) -> list[float]:
 
 def takeover(target: Target, data: Path) -> float:
     """Returns the seconds from SIGKILL of one of two workers until its mini-batches run on the other."""
-    job = target.write_job(data, RECORD_START, run_seconds=1)
+    job = target.write_job(data, "record_start", run_seconds=1)
     with target.roles(workers=2) as nodes:
         target.run("enqueue", str(job))
         wait_until(lambda: len({node for _, _, node, _ in target.records()}) == 2, "both workers work")
@@ -208,7 +161,7 @@ def takeover(target: Target, data: Path) -> float:
 
 def cancellation(target: Target, data: Path) -> float:
     """Returns the seconds from the command `cancel` until three workers run no process of the job."""
-    job = target.write_job(data, RECORD_START, run_seconds=60)
+    job = target.write_job(data, "record_start", run_seconds=60)
     with target.roles(workers=3):
         job_id = target.run("enqueue", str(job)).split()[0]
         wait_until(lambda: len({node for _, _, node, _ in target.records()}) == 3, "three workers work")
@@ -221,19 +174,11 @@ def cancellation(target: Target, data: Path) -> float:
 
 def requests(target_through: Callable[[str], Target], endpoint: str, data: Path, count: int) -> dict[str, float]:
     """Returns the requests to SQS and S3 per 1 000 mini-batches, by kind."""
-    counts: Counter[str] = Counter()
-
-    def take_note(_: AwsProxy, request: Request) -> None:
-        is_list = request.method == "GET" and "list-type=2" in request.path
-        counts["S3 LIST" if is_list else request.target.replace("AmazonSQS.", "SQS ") or f"S3 {request.method}"] += 1
-
-    proxy = AwsProxy(urlsplit(endpoint).port or 80, take_note)
-    try:
-        target = target_through(f"http://127.0.0.1:{proxy.port}")
-        counts.clear()
-        target.run("run", str(target.write_job(data, RETURN_INPUT)))
-    finally:
-        proxy.close()
+    with CountingProxy(endpoint) as proxy:
+        target = target_through(proxy.url)
+        proxy.counts.clear()
+        target.run("run", str(target.write_job(data)))
+        counts = {f"S3 {kind}" if kind in STORE else f"SQS {kind}": number for kind, number in proxy.counts.items()}
     return {kind: number * 1000 / count for kind, number in sorted(counts.items())}
 
 

@@ -160,7 +160,7 @@ def no_operation(cache: Path, scale: float) -> Iterator[Workload]:
 
 def rabbitmq(cache: Path, scale: float) -> Iterator[Workload]:
     """Uses a running broker, as `fleet.py` does; Celery's worker starts before its clock."""
-    from fleet import RETURN_INPUT, Target
+    from fleet import Target
 
     endpoint, amqp = os.environ["GRISTMILL_TEST_AWS_ENDPOINT"], os.environ["GRISTMILL_TEST_AMQP_URL"]
     count = scaled(20_000, scale)
@@ -168,8 +168,7 @@ def rabbitmq(cache: Path, scale: float) -> Iterator[Workload]:
 
     def run(folder: Path) -> Side:
         target = Target("RabbitMQ", folder, endpoint, amqp)
-        job = target.write_job(files, RETURN_INPUT, output=str(folder), append_row_file_name="rows")
-        return Side(target.command("run", str(job)), target.environment)
+        return Side(target.command("run", str(target.write_job(files))), target.environment)
 
     def celery(folder: Path) -> Side:
         command = [sys.executable, str(HERE / "peers" / "celery_side.py"), amqp, str(files), str(folder / "rows")]

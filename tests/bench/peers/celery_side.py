@@ -14,6 +14,7 @@ import uuid
 from pathlib import Path
 
 from celery import Celery
+from listing import files_of
 
 app = Celery("celery_side", broker=os.environ.get("CELERY_SIDE_BROKER"), backend="rpc://")
 app.conf.update(
@@ -28,13 +29,6 @@ app.conf.update(
 @app.task(name="run")
 def run(files):
     return files
-
-
-def files_of(folder):
-    for path, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            yield os.path.join(path, name)
 
 
 def main(broker: str, folder: str, output: str, processes: str) -> None:

@@ -9,13 +9,7 @@ import sys
 
 import return_input
 from dask.distributed import Client, LocalCluster
-
-
-def files_of(folder):
-    for path, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            yield os.path.join(path, name)
+from listing import files_of
 
 
 def tables(folder, output):

@@ -12,17 +12,10 @@ import sys
 
 import length
 import return_input
+from listing import files_of
 
 BLOCK_BYTES = 4 * 1024 * 1024
 FILES_PER_MINI_BATCH = 10
-
-
-def files_of(folder):
-    """Yields every file below a folder, sorted, one folder after the other."""
-    for path, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            yield os.path.join(path, name)
 
 
 def chunks(files, size):

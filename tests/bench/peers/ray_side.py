@@ -9,16 +9,10 @@ import sys
 import time
 
 import ray
+from listing import files_of
 
 IDLE_SECONDS = 3
 FILES_PER_MINI_BATCH = 10
-
-
-def files_of(folder):
-    for path, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            yield os.path.join(path, name)
 
 
 @ray.remote
