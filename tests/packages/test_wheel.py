@@ -1,6 +1,5 @@
 """The wheel of scripts/wheel, installed into an empty environment."""
 
-import json
 import os
 import re
 import subprocess
@@ -9,6 +8,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from harness import Workplace
 
 
 @pytest.fixture(scope="module")
@@ -64,49 +65,15 @@ def test_wheel_has_version_and_licences(installed):
 
 
 def test_command_runs_a_job_with_the_interpreter_beside_it(installed, tmp_path):
-    (tmp_path / "data").mkdir()
-    for name in ("a", "b", "c"):
-        (tmp_path / "data" / name).write_text(name)
-    (tmp_path / "script.py").write_text(
-        "import sys\n"
-        "from azureml_user.parallel_run import EntryScript\n"
-        "def run(files):\n"
-        "    EntryScript().logger.info('working')\n"
-        "    return [sys.prefix] * len(files)\n"
-    )
-    job = {
-        "name": "from-wheel",
-        "entry_script": "script.py",
-        "inputs": [{"name": "data", "type": "file", "path": "data"}],
-        "output": "output",
-        "output_action": "append_row",
-    }
-    (tmp_path / "job.yaml").write_text(json.dumps(job))
-    names = ("GRISTMILL_PYTHON", "GRISTMILL_PYTHON_PACKAGE", "VIRTUAL_ENV", "PYTHONPATH")
-    environment = {name: value for name, value in os.environ.items() if name not in names}
-    environment["GRISTMILL_HOME"] = str(tmp_path / "home")
-    ran = subprocess.run(
-        [installed / "gristmill", "run", "job.yaml", "--json"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stderr
-    result = json.loads(ran.stdout)
-    assert result["items"] == {"total": 3, "succeeded": 3, "failed": 0}
-    assert Path(result["output"]).read_text() == f"{installed.parent}\n" * 3
-
-
-def test_entry_script_works_in_a_plain_python(installed, tmp_path):
-    program = (
-        "from azureml_user.parallel_run import EntryScript\n"
-        "entry_script = EntryScript()\n"
-        "assert entry_script is EntryScript()\n"
-        "entry_script.logger.info('hello')\n"
-        "print(entry_script.agent_name, entry_script.working_dir)\n"
-    )
-    ran = subprocess.run(
-        [installed / "python", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.split() == ["process000", str(tmp_path)]
+    workplace = Workplace(tmp_path, installed / "gristmill", installed / "python")
+    for name in ("GRISTMILL_PYTHON", "VIRTUAL_ENV", "PYTHONPATH"):
+        workplace.environment.pop(name, None)
+    workplace.data(3)
+    script = """
+        import sys
+        from azureml_user.parallel_run import EntryScript
+        def run(files):
+            EntryScript().logger.info("working")
+            return [sys.prefix] * len(files)
+    """
+    assert workplace.job(script).run().lines == [str(installed.parent)] * 3

@@ -1,30 +1,20 @@
 """The components for trials and tests: `localstack/` and the processes of `scripts/up`."""
 
-import contextlib
 import json
 import re
 import subprocess
 import sys
-import threading
-import time
 import urllib.parse
 import urllib.request
-import uuid
 from pathlib import Path
 
-import boto3
-import pytest
-from botocore.exceptions import ClientError
 from ruamel.yaml import YAML
 
 from components import Components
-from harness import ROOT, python_with
+from harness import ROOT
 
 FOLDER = ROOT / "localstack"
 COMPOSE = FOLDER / "compose.yaml"
-PART_BYTES = 5 << 20
-PARTS = 10
-ABORTED_UPLOADS = 10
 
 
 def compose_services() -> dict:
@@ -62,63 +52,6 @@ def test_targets_match_the_published_ports():
     assert named == published
 
 
-@pytest.mark.timeout(600)
-def test_localstack_ignores_late_deletes():
-    """Deletes half the messages with expired receipts while others receive; the rest must arrive."""
-    python = python_with(FOLDER / "localstack" / "requirements.txt")
-    command = [python, ROOT / "tests/support/late_deletes.py", FOLDER / "localstack"]
-    raced = subprocess.run(command, capture_output=True, text=True)
-    assert raced.returncode == 0, raced.stdout + raced.stderr
-
-
-class Upload:
-    """An upload that is about to be completed."""
-
-    def __init__(self, s3, bucket: str, key: str):
-        self.s3, self.names = s3, {"Bucket": bucket, "Key": key}
-        self.names["UploadId"] = s3.create_multipart_upload(**self.names)["UploadId"]
-        self.parts = []
-        for number in range(1, PARTS + 1):
-            copied = s3.upload_part_copy(**self.names, PartNumber=number, CopySource=f"{bucket}/part")
-            self.parts.append({"PartNumber": number, "ETag": copied["CopyPartResult"]["ETag"]})
-
-    def complete_if_there(self):
-        with contextlib.suppress(ClientError):
-            self.s3.complete_multipart_upload(**self.names, MultipartUpload={"Parts": self.parts})
-
-    def abort_if_there(self):
-        with contextlib.suppress(ClientError):
-            self.s3.abort_multipart_upload(**self.names)
-
-
-def test_localstack_shows_only_complete_uploads(components: Components):
-    """Aborts uploads during their completion: readers see the previous object or the complete new one."""
-    s3, bucket = components.client("s3"), f"half-an-upload-{uuid.uuid4().hex[:12]}"
-    s3.create_bucket(Bucket=bucket)
-
-    def bytes_of(key: str) -> int:
-        """Returns the number of bytes that a reader gets, whatever size S3 reports."""
-        return len(s3.get_object(Bucket=bucket, Key=key)["Body"].read())
-
-    s3.put_object(Bucket=bucket, Key="part", Body=b"x" * PART_BYTES)
-    undisturbed = Upload(s3, bucket, "undisturbed")
-    began = time.monotonic()
-    undisturbed.complete_if_there()
-    took = time.monotonic() - began
-    whole = PARTS * PART_BYTES
-    assert bytes_of("undisturbed") == whole
-    for number in range(ABORTED_UPLOADS):
-        s3.put_object(Bucket=bucket, Key="object", Body=b"before")
-        upload = Upload(s3, bucket, "object")
-        completing = threading.Thread(target=upload.complete_if_there)
-        completing.start()
-        time.sleep(took * number / ABORTED_UPLOADS)
-        upload.abort_if_there()
-        completing.join()
-        assert bytes_of("object") in (len(b"before"), whole)
-    components.remove(bucket)
-
-
 def test_both_brokers_start_with_the_queues_of_a_target_and_a_redrive_policy(components: Components):
     attributes = {}
     sqs = components.client("sqs")
@@ -144,11 +77,6 @@ def test_creating_existing_queues_changes_nothing(components: Components):
     subprocess.run([sys.executable, script], env=environment, check=True, timeout=60)
 
 
-def test_moto_answers_as_sqs(components: Components):
-    sqs = boto3.client("sqs", endpoint_url=components.moto_endpoint, region_name="us-east-1")
-    assert sqs.list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
-
-
 def test_components_listen_only_on_loopback(components: Components):
     """A listener on every address shows as 00000000, or as 32 zeros, in the tables of the kernel."""
     ports = {f"{port:04X}" for port in components.ports()}
@@ -160,10 +88,3 @@ def test_components_listen_only_on_loopback(components: Components):
                 assert set(address) != {"0"}, f"port {int(port, 16)} is open to others"
                 ports.discard(port)
     assert not ports, f"nothing listens on {[int(port, 16) for port in ports]}"
-
-
-def test_rabbitmq_version_is_supported(components: Components):
-    version = components.manage_rabbitmq("overview")["rabbitmq_version"]
-    assert tuple(map(int, version.split(".")[:2])) >= (3, 10)
-    with urllib.request.urlopen(f"{components.aws_endpoint}/_localstack/health", timeout=60) as answer:
-        assert json.load(answer)["services"]["sqs"] in ("running", "available")

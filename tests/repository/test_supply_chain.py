@@ -49,11 +49,6 @@ def test_dependency_table_is_complete():
     assert set(listed) - used - tools == set(), "in services/README.md, and used by no crate"
 
 
-def test_every_dependency_has_a_reason():
-    for names, reason in table(section("services/README.md", "Dependencies")):
-        assert NAME.search(names) and len(reason) > 5, f"{names}: {reason}"
-
-
 def test_every_test_that_the_threat_model_names_exists():
     text = (ROOT / "SECURITY.md").read_text()
     named = NAMED_TEST.findall(text)
