@@ -95,29 +95,16 @@ def deployment(workplace) -> Deployment:
 DEV = ("dev", "--tag", "0.1.0", "--yes")
 TERRAFORM = "terraform -chdir=infra/environments/dev"
 PLAN = f"{TERRAFORM} plan -input=false -detailed-exitcode -out=PLAN -var image_tag=0.1.0"
-LOGIN = ["aws ecr get-login-password --region eu-central-1", f"docker login --username AWS --password-stdin {REGISTRY}"]
-
-
-def look_up(image: str) -> str:
-    where = f"--region eu-central-1 --repository-name gristmill-dev/{image} --image-ids imageTag=0.1.0"
-    return f"aws ecr batch-get-image {where} --query images[0].imageId.imageDigest --output text"
 
 
 def test_one_command_creates_repositories_images_fleet_and_target(deployment):
     ended = deployment.deploy(*DEV)
-    without_login = [command for command in deployment.commands if command not in LOGIN]
-    assert [command for command in without_login if not command.startswith(("docker image", "docker network"))] == [
-        "docker version",
-        "aws configure get region",
-        "aws sts get-caller-identity --region us-east-1 --query Account --output text",
+    assert deployment.begun(TERRAFORM, "docker build", "docker push") == [
         f"{TERRAFORM} init -input=false",
         f"{PLAN} -target=module.platform.aws_ecr_repository.image",
         f"{TERRAFORM} show -json PLAN",
         f"{TERRAFORM} apply -input=false PLAN",
         f"{TERRAFORM} output -json repositories",
-        look_up("gristmill-worker"),
-        look_up("gristmill"),
-        "docker version --format {{.Server.Os}}/{{.Server.Arch}}",
         *(
             f"docker build --file infra/images/Dockerfile --target {target} --tag {image} --platform linux/amd64"
             for target, image in (("gristmill-worker", WORKER), ("gristmill", REDUCER))
@@ -134,10 +121,6 @@ def test_one_command_creates_repositories_images_fleet_and_target(deployment):
         "repositories": True,
         "deployed": "0.1.0",
     }
-    shown = re.sub(r"/tmp/\S+/plan", "PLAN", ended.stderr)
-    for command in deployment.begun(f"{TERRAFORM} init", f"{TERRAFORM} plan", f"{TERRAFORM} apply", "docker push"):
-        rest = command.partition(" ")[2]
-        assert any(line.startswith("+ ") and line.endswith(rest) for line in shown.splitlines()), command
     assert "Account 123456789012." in ended.stderr
     assert "a-password" not in ended.stdout + ended.stderr
     assert (deployment.folder / "gristmill.toml").read_text() == (
@@ -175,12 +158,6 @@ def test_interrupted_run_can_be_completed(deployment):
     assert (deployment.world["account"], target.read_text()) == expected
 
 
-def test_only_missing_images_are_pushed(deployment):
-    deployment.world["account"]["images"] = {WORKER: BUILT}
-    deployment.deploy(*DEV)
-    assert deployment.begun("docker push") == [f"docker push {REDUCER}"]
-
-
 @pytest.mark.parametrize(
     ("present", "message"),
     [
@@ -196,13 +173,6 @@ def test_mismatched_images_are_rejected_before_deployment(deployment, present, m
     assert deployment.world["account"] == {"images": present, "repositories": True}
 
 
-def test_images_of_an_older_commit_are_deployed_again(deployment):
-    older = {**BUILT, "revision": "older"}
-    deployment.world["account"]["images"] = {WORKER: older, REDUCER: older}
-    deployment.deploy(*DEV)
-    assert deployment.begun("docker build") == [] and deployment.world["account"]["deployed"] == "0.1.0"
-
-
 def test_registry_error_is_not_a_missing_image(deployment):
     ended = deployment.deploy(*DEV, expect=254, IS_FORBIDDEN="1")
     assert "AccessDeniedException" in ended.stderr and deployment.begun("docker build", "docker push") == []
@@ -215,12 +185,6 @@ def test_apply_requires_the_answer_yes(deployment):
         assert deployment.begun(f"{TERRAFORM} apply") == [] and deployment.world["account"] == {"images": {}}
     deployment.deploy("dev", "--tag", "0.1.0", answer="yes\nyes\n")
     assert deployment.world["account"]["deployed"] == "0.1.0"
-
-
-def test_failed_plan_stops_the_deployment(deployment):
-    deployment.world["account"] = {"images": {}, "repositories": True}
-    deployment.deploy(*DEV, expect=1, PLAN_STATUS="1")
-    assert deployment.commands[-1].startswith(PLAN) and deployment.begun("docker build") == []
 
 
 @pytest.mark.parametrize(
@@ -324,26 +288,6 @@ def test_state_of_prod_comes_from_a_file_or_options(deployment):
 def test_missing_prerequisites_fail_before_any_change(deployment, environment, arguments, message):
     ended = deployment.deploy(*DEV, *arguments, expect=1, **environment)
     assert message in ended.stderr and deployment.begun("terraform") == []
-
-
-def test_environment_and_platform_that_do_not_exist_are_named(deployment):
-    ended = deployment.deploy("staging", expect=1)
-    environments = " ".join(sorted(folder.parent.name for folder in (ROOT / "infra/environments").glob("*/main.tf")))
-    assert ended.stderr == f'There is no environment "staging"; there are: {environments}.\n'
-    assert deployment.deploy("dev", "prod", expect=1).stderr.startswith("Usage: scripts/deploy ENVIRONMENT")
-    assert "not on" in deployment.deploy("dev", "--platform", "windows/amd64", expect=1).stderr
-
-
-def test_images_are_built_for_the_requested_platform(deployment):
-    ended = deployment.run("images", ENGINE="linux/arm64")
-    assert "gristmill-worker:latest linux/arm64 100MB" in ended.stdout
-    ended = deployment.run("images", "--platform", "linux/amd64", ENGINE="linux/arm64")
-    assert "gristmill:latest linux/amd64 100MB" in ended.stdout and "it emulates linux/amd64" in ended.stderr
-    ended = deployment.run("images", "--platform", "linux/amd64", expect=1, ENGINE="linux/arm64", CANNOT_EMULATE="1")
-    assert "install emulation" in ended.stderr
-    ended = deployment.run("images", "--platform", "linux/arm64", expect=1, BASE_IS_FOR="linux/amd64")
-    assert "gristmill-worker:latest is for linux/amd64, not for linux/arm64" in ended.stderr
-    assert "not for" in deployment.run("images", "--platform", "linux/s390x", expect=1).stderr
 
 
 def test_wheel_for_another_architecture_is_rejected(deployment):

@@ -235,30 +235,6 @@ def test_only_gpu_target_workers_have_gpus():
 # ---- placement ---------------------------------------------------------------------------------------------------
 
 
-def reserved_millicores(processors):
-    """What EKS keeps of a machine (GKE keeps the same): 6 % of the first processor, 1 % of the second, 0.5 % of two
-    more, 0.25 % of all others. https://github.com/awslabs/amazon-eks-ami, kubelet configuration."""
-    shares = [60, 10, 5, 5] + [2.5] * processors
-    return sum(shares[:processors])
-
-
-# Usual requests of agents on every machine (network, proxy, volumes, logs, metrics).
-AGENTS_MILLICORES = 250
-
-
-def millicores(quantity):
-    return int(quantity[:-1]) if str(quantity).endswith("m") else int(quantity) * 1000
-
-
-def test_worker_fits_on_a_machine_with_as_many_processors_as_its_limit(manifests):
-    [container] = containers(named(manifests, "Deployment", "gristmill-worker"))
-    processors = int(container["resources"]["limits"]["cpu"])
-    wanted = millicores(container["resources"]["requests"]["cpu"])
-    for workers in (1, 2):
-        machine = workers * processors
-        assert workers * wanted <= machine * 1000 - reserved_millicores(machine) - AGENTS_MILLICORES
-
-
 def test_gpu_worker_fits_into_the_memory_of_the_smallest_machines_with_a_gpu():
     """g4dn.xlarge, g5.xlarge and g6.xlarge have 16 GiB, of which the kernel takes about 3 %, and EKS 255 MiB, 11 MiB
     for each of 58 pods, and 100 MiB as its threshold for eviction."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,53 +15,19 @@ import pytest
 
 import aws_rules
 import terraform_files
-import terraform_schema
 from harness import ROOT
 from terraform_files import INFRA, MODULES, ROOTS, call, evaluate, text_of
 from terraform_plan import REGION, SUBNETS, Plan, Terraform
-from terraform_schema import problems
 from terraform_variants import ACCESS, BOUNDARY, GPUS, KEY, PLACE, PLATFORM, RABBITMQ, REGISTRY, TARGET, root_of
 
 # Terraform waits for resources, and test machines are busy.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("terraform")]
 
-SCHEMA = json.loads(terraform_schema.FILE.read_text())
 
-
-def every_folder(test: Any) -> Any:
-    return pytest.mark.parametrize("path", MODULES + ROOTS, ids=lambda path: str(path.relative_to(INFRA)))(test)
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
-@every_folder
+@pytest.mark.parametrize("path", MODULES + ROOTS, ids=lambda path: str(path.relative_to(INFRA)))
 def test_every_variable_is_used(path: Path) -> None:
     text = text_of(path)
     assert [name for name in re.findall(r'variable "(\w+)"', text) if not re.search(rf"\bvar\.{name}\b", text)] == []
-
-
-@every_folder
-def test_both_provider_versions_are_allowed(path: Path) -> None:
-    text = text_of(path)
-    assert re.search(r'required_version = ">= 1\.\d+\.0, < 2\.0\.0"', text)
-    assert re.search(r'source  = "hashicorp/aws"\n\s+version = ">= 5\.100\.0, < 7\.0\.0"', text)
-
-
-@every_folder
-def test_every_checkov_exception_has_a_reason(path: Path) -> None:
-    for check, reason in re.findall(r"checkov:skip=(\w+)(.*)", text_of(path)):
-        assert re.match(r": \w.{30,}\.$", reason), f"{check}{reason}"
-
-
-@pytest.mark.skipif(not (shutil.which("terraform") or shutil.which("tofu")), reason="Terraform is not installed")
-def test_terraform_files_are_formatted() -> None:
-    arguments = [shutil.which("terraform") or "tofu", "fmt", "-check", "-diff", "-recursive", INFRA]
-    checked = subprocess.run(arguments, capture_output=True, text=True)
-    assert checked.returncode == 0, checked.stdout
-
-
-# ---- plans -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ROOTS, ids=lambda path: str(path.relative_to(INFRA)))
@@ -83,31 +47,6 @@ def test_no_plan_breaks_an_aws_rule(made: Plan, changed: Plan) -> None:
     assert aws_rules.broken(made.resources) == []
     own_image = {"module.gpus.module.task"}
     assert [line for line in aws_rules.broken(changed.resources) if not line.startswith(tuple(own_image))] == []
-
-
-def test_arguments_and_blocks_are_those_of_the_newest_provider(made: Plan, environments: dict[str, Plan]) -> None:
-    """The plugin on this machine has version 5; the schema has version 6, which the lock files name."""
-    assert SCHEMA["provider"].startswith("hashicorp/aws 6.")
-    written = [resource for plan in (made, *environments.values()) for resource in plan.written()]
-    used = set(terraform_schema.used_types())
-    assert used == {(kind, type_name) for kind, type_name, *_ in written}, "a plan shows every type"
-    assert used == {(kind, name) for kind in ("resource", "data") for name in SCHEMA[kind]}, (
-        "run tests/support/terraform_schema.py"
-    )
-    wrong = [
-        line
-        for kind, type_name, address, given in written
-        for line in problems(given, SCHEMA[kind][type_name], address)
-    ]
-    assert wrong == []
-    service = next(given for _, name, _, given in written if name == "aws_ecs_service")
-    slips = {**service, "network_config": [{}], "network_configuration": [{"subnets": [], "security_group": []}]}
-    assert list(problems({**slips, "name": None}, SCHEMA["resource"]["aws_ecs_service"], "service")) == [
-        "service.network_configuration: there is no security_group",
-        "service: there is no network_config",
-    ]
-    del slips["name"], slips["network_config"], slips["network_configuration"]
-    assert list(problems(slips, SCHEMA["resource"]["aws_ecs_service"], "service")) == ["service: name is missing"]
 
 
 def number(text: str, name: str) -> int:
@@ -136,7 +75,7 @@ def test_queues_equal_those_that_doctor_creates(made: Plan) -> None:
         assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
 
 
-def test_store_is_private_and_its_lifecycle_rules_match_its_objects(made: Plan) -> None:
+def test_lifecycle_rules_of_the_store_match_its_objects(made: Plan) -> None:
     store = "module.sqs.module.store."
     rules = made.resource(f"{store}aws_s3_bucket_lifecycle_configuration.store")["rule"]
     assert all(rule["status"] == "Enabled" for rule in rules)
@@ -145,47 +84,20 @@ def test_store_is_private_and_its_lifecycle_rules_match_its_objects(made: Plan) 
     assert by_prefix["sqs/jobs/"]["expiration"][0]["days"] == 90
     assert not by_prefix["sqs/snapshots/"]["expiration"], "a snapshot that later jobs use is not written again"
     assert "sqs/open/" not in by_prefix, "the reducer that ends a job removes its marker"
-    access_block = made.resource(f"{store}aws_s3_bucket_public_access_block.store")
-    names = ("block_public_acls", "block_public_policy", "ignore_public_acls", "restrict_public_buckets")
-    assert all(access_block[name] is True for name in names)
-    versioning = made.resource(f"{store}aws_s3_bucket_versioning.store")
-    assert versioning["versioning_configuration"][0]["status"] == "Disabled"
-    policy = json.loads(made.resource(f"{store}aws_s3_bucket_policy.tls_only[0]")["policy"])
-    assert {name for statement in policy["Statement"] for by in statement["Condition"].values() for name in by} == {
-        "aws:SecureTransport",
-        "s3:TlsVersion",
-    }
 
 
-def test_all_resources_have_tags_and_boundary(made: Plan) -> None:
-    roles = made.resources("aws_iam_role")
-    assert roles and all(role["permissions_boundary"] == BOUNDARY for role in roles.values())
-    untagged = [
-        address
-        for address, values in made.resources().items()
-        if "tags_all" in values and (values["tags_all"] or {}).get("CostCenter") != "7"
-    ]
-    assert untagged == []
-    # The provider's tags do not apply to them: instances get tags from their template, tasks from their service.
-    templates = made.resources("aws_launch_template").values()
-    for template in templates:
-        given = {part["resource_type"]: part["tags"] for part in template["tag_specifications"]}
-        assert given.keys() == {"instance", "volume", "network-interface"}
-        assert all(tags["CostCenter"] == "7" for tags in given.values())
-    assert templates and all(
-        service["propagate_tags"] == "SERVICE" for service in made.resources("aws_ecs_service").values()
-    )
-
-
-def test_environments_pass_their_variables_on(environments: dict[str, Plan]) -> None:
-    for name, plan in environments.items():
-        assert all(role["permissions_boundary"] == BOUNDARY for role in plan.resources("aws_iam_role").values()), name
+def test_tags_and_boundary_reach_every_resource(made: Plan, environments: dict[str, Plan]) -> None:
+    for plan in (made, *environments.values()):
+        roles = plan.resources("aws_iam_role")
+        assert all(role["permissions_boundary"] == BOUNDARY for role in roles.values())
         for address, values in plan.resources().items():
             assert (values.get("tags_all") or {"CostCenter": "7"})["CostCenter"] == "7", address
-        outputs = {"repositories", "resources", *(() if name == "platform" else ("target", "policy_arns"))}
-        assert outputs <= plan.shown["planned_values"]["outputs"].keys()
-    target = environments["prod"].output("target")
-    assert target["queue"] == "sqs://team", "the parameter of the platform was found"
+    # The provider's tags do not apply to them: instances get tags from their template, tasks from their service.
+    for template in made.resources("aws_launch_template").values():
+        given = {part["resource_type"]: part["tags"]["CostCenter"] for part in template["tag_specifications"]}
+        assert given == dict.fromkeys(("instance", "volume", "network-interface"), "7")
+    assert {service["propagate_tags"] for service in made.resources("aws_ecs_service").values()} == {"SERVICE"}
+    assert environments["prod"].output("target")["queue"] == "sqs://team", "the parameter of the platform was found"
 
 
 def test_images_can_be_pushed_before_a_target_exists(terraform: Terraform) -> None:
@@ -277,54 +189,32 @@ def test_services_are_changed_in_place(made: Plan, changed: Plan) -> None:
     assert actions['module.moved.aws_ecs_service.workers["worker"]'] == ["delete"]
 
 
-def test_deployment_does_not_double_a_protected_fleet(made: Plan) -> None:
+def test_fleet_is_spot_with_an_on_demand_minimum_and_is_not_doubled_by_a_deployment(made: Plan) -> None:
     service = made.resource('module.sqs.aws_ecs_service.workers["worker"]')
-    assert (service["deployment_minimum_healthy_percent"], service["deployment_maximum_percent"]) == (0, 100)
-    reducer = made.resource("module.sqs.aws_ecs_service.reducer")
-    assert (reducer["deployment_minimum_healthy_percent"], reducer["deployment_maximum_percent"]) == (100, 200)
-
-
-def test_workers_are_spot_with_an_on_demand_minimum(made: Plan) -> None:
-    service = made.resource('module.sqs.aws_ecs_service.workers["worker"]')
-    parts = {
-        part["capacity_provider"]: (part["base"], part["weight"]) for part in service["capacity_provider_strategy"]
+    parts = service["capacity_provider_strategy"]
+    assert {part["capacity_provider"]: (part["base"], part["weight"]) for part in parts} == {
+        "FARGATE": (1, 1),
+        "FARGATE_SPOT": (0, 99),
     }
-    assert parts == {"FARGATE": (1, 1), "FARGATE_SPOT": (0, 99)}
+    assert (service["deployment_minimum_healthy_percent"], service["deployment_maximum_percent"]) == (0, 100)
     group = made.resource("module.shared.aws_autoscaling_group.gpu[0]")
     shares = group["mixed_instances_policy"][0]["instances_distribution"][0]
     assert (group["min_size"], group["protect_from_scale_in"]) == (0, True)
     assert (shares["on_demand_base_capacity"], shares["on_demand_percentage_above_base_capacity"]) == (1, 0)
 
 
-def test_containers_have_settings_and_writable_volumes(made: Plan) -> None:
+def test_containers_have_known_settings_and_write_only_to_volumes(made: Plan) -> None:
     settings = (ROOT / "services/cli/src/settings.rs").read_text()
     for role in ("worker", "reducer"):
         container = made.containers()[f"sqs-{role}"]
-        task = made.resource(f'module.sqs.module.task["{role}"].aws_ecs_task_definition.this')
-        assert task["runtime_platform"][0]["cpu_architecture"] == "X86_64", "for which scripts/deploy builds by default"
         variables = {variable["name"]: variable["value"] for variable in container["environment"]}
-        expected = {
-            "AWS_REGION": REGION,
-            "GRISTMILL_QUEUE": "sqs://sqs",
-            "GRISTMILL_STORE": "s3://store/sqs",
-            "GRISTMILL_LISTEN": "0.0.0.0:9464",
-            "GRISTMILL_LOG_FORMAT": "json",
-        }
-        assert variables == expected | ({"GRISTMILL_LEASE_SECONDS": "30"} if role == "worker" else {})
+        assert (variables["GRISTMILL_QUEUE"], variables["GRISTMILL_STORE"]) == ("sqs://sqs", "s3://store/sqs")
         assert all(f"`{name}`" in settings for name in variables if name.startswith("GRISTMILL_LE"))
         assert container["readonlyRootFilesystem"] is True and container["user"] == "10001"
         assert {mount["containerPath"] for mount in container["mountPoints"]} == {"/var/cache/gristmill", "/tmp"}
-        assert container["healthCheck"]["command"] == ["CMD", "gristmill", "health"]
-        assert (container["command"], container["stopTimeout"]) == (
-            ["worker", "--grace", "100"] if role == "worker" else ["reducer"],
-            120,
-        )
-
-
-def test_reducer_has_the_requested_size_and_disk(changed: Plan) -> None:
-    task = changed.resource('module.sqs.module.task["reducer"].aws_ecs_task_definition.this')
-    assert (task["cpu"], task["memory"], task["ephemeral_storage"]) == ("2048", "8192", [{"size_in_gib": 100}])
-    assert changed.resource("module.sqs.aws_ecs_service.reducer")["desired_count"] == 3
+        assert container["command"] == (["worker", "--grace", "100"] if role == "worker" else ["reducer"])
+        assert container["stopTimeout"] == 120, "longer than the grace period"
+        assert container["healthCheck"]["command"] == ["CMD", "gristmill", "health"] and "GRISTMILL_LISTEN" in variables
 
 
 @pytest.mark.parametrize(("name", "kind"), [("offline", "FARGATE"), ("offline_gpus", "EC2"), ("shared", None)])
@@ -392,28 +282,9 @@ def test_unknown_fields_of_variables_are_rejected(terraform: Terraform) -> None:
     assert "At least two subnet ids." in told and "`gpu` has instance_types" in told
 
 
-def test_outputs_name_the_resources(made: Plan) -> None:
-    shown = made.output("sqs")
-    assert (shown["cluster"], shown["services"]) == ("fleet", {"worker": "sqs-worker", "reducer": "sqs-reducer"})
-    assert shown["log_groups"] == {"roles": "/gristmill/sqs", "events": "/aws/events/gristmill/sqs"}
-    assert shown["role_arns"].keys() == {"worker", "reducer", "worker_execution", "reducer_execution"}
-    assert shown["security_group_ids"].keys() == {"tasks", "broker"} and shown["security_group_ids"]["tasks"]
-    assert shown["target"] == {
-        "name": "sqs",
-        "queue": "sqs://sqs",
-        "store": "s3://store/sqs",
-        "region": REGION,
-        "endpoint": None,
-        "management": None,
-    }
-
-
-def test_terraform_and_the_parser_agree_on_policies(made: Plan, tmp_path: Path) -> None:
+def test_target_passes_its_resources_to_the_policies(made: Plan, tmp_path: Path) -> None:
     """The policies that tests compare with the table are those that Terraform sends to AWS."""
-    queues = made.output("sqs")
-    arns = {
-        queue["name"]: queue["arn"] for address, queue in made.resources("aws_sqs_queue").items() if ".sqs." in address
-    }
+    arns = {queue["name"]: queue["arn"] for queue in made.resources("aws_sqs_queue", "module.sqs.").values()}
     arguments = {
         **ACCESS,
         "name": "sqs",
@@ -426,13 +297,9 @@ def test_terraform_and_the_parser_agree_on_policies(made: Plan, tmp_path: Path) 
         "kms_key_arns": [KEY],
     }
     ours = terraform_files.policies(evaluate(tmp_path, call("access", **arguments)))
-    policies = made.resources("aws_iam_policy").items()
-    theirs = {
-        values["name"].removeprefix("sqs-"): json.loads(values["policy"])
-        for address, values in policies
-        if address.startswith("module.sqs.")
-    }
-    assert theirs.keys() == ours.keys() and queues["policy_arns"].keys() == ours.keys()
+    planned = made.resources("aws_iam_policy", "module.sqs.").values()
+    theirs = {values["name"].removeprefix("sqs-"): json.loads(values["policy"]) for values in planned}
+    assert theirs.keys() == ours.keys()
     for role in ours:
         assert allowed(ours[role]) == allowed(theirs[role]), role
 

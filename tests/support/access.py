@@ -62,10 +62,7 @@ RARE: dict[str, set[Need]] = {
     },
     "operator": {
         ("s3:AbortMultipartUpload", "doctor/*"),  # after a failed upload
-        (
-            "sqs:ChangeMessageVisibility",
-            "results",
-        ),  # by `doctor`, of an idle queue
+        ("sqs:ChangeMessageVisibility", "results"),  # by `doctor`, of an idle queue
         ("sqs:ChangeMessageVisibility", "tasks"),
         ("sqs:DeleteMessage", "results"),
         ("sqs:DeleteMessage", "tasks"),

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 Values = dict[str, Any]
-MQ = "https://docs.aws.amazon.com/amazon-mq/latest/api-reference/brokers.html"
 PROVIDER = "https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0"
 ECS = "https://docs.aws.amazon.com/AmazonECS/latest/developerguide"
 
@@ -51,11 +50,6 @@ FARGATE_MEMORY = {
 }
 BROKER = {"engine_type": "RabbitMQ", "deployment_mode": "SINGLE_INSTANCE", "subnet_ids": ["subnet-1"]}
 FARGATE = {"requires_compatibilities": ["FARGATE"], "cpu": "1024", "memory": "2048", "container_definitions": "[{}]"}
-SERVICE = {
-    "capacity_provider_strategy": [{"base": 1, "weight": 1}],
-    "force_new_deployment": True,
-    "deployment_circuit_breaker": [{"enable": True, "rollback": True}],
-}
 
 RULES = [
     Rule(
@@ -73,32 +67,11 @@ RULES = [
         {**BROKER, "logs": [{"audit": "true"}]},
     ),
     Rule(
-        "a RabbitMQ broker knows no LDAP, no EFS, and no groups and console of its users",
-        f"{PROVIDER}/website/docs/r/mq_broker.html.markdown",
-        "aws_mq_broker",
-        lambda broker: (
-            is_rabbitmq(broker)
-            and (
-                bool(broker.get("ldap_server_metadata"))
-                or (broker.get("storage_type") or "ebs") != "ebs"
-                or any(user.get("groups") or user.get("console_access") for user in broker.get("user") or [])
-            )
-        ),
-        {**BROKER, "storage_type": "efs"},
-    ),
-    Rule(
         "a single instance is in one subnet, a cluster in several",
         f"{PROVIDER}/website/docs/r/mq_broker.html.markdown",
         "aws_mq_broker",
         lambda broker: (len(broker["subnet_ids"]) == 1) != (broker["deployment_mode"] == "SINGLE_INSTANCE"),
         {**BROKER, "subnet_ids": ["subnet-1", "subnet-2"]},
-    ),
-    Rule(
-        "consumer_timeout is at most 2147483647 ms",
-        "https://docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-configuration-policies.html",
-        "aws_mq_configuration",
-        lambda configuration: int(configuration["data"].rpartition("= ")[2]) > 2_147_483_647,
-        {"data": "consumer_timeout = 2147483648"},
     ),
     Rule(
         "Fargate has certain sizes",
@@ -115,45 +88,11 @@ RULES = [
         {**FARGATE, "container_definitions": '[{"linuxParameters": {"sharedMemorySize": 1024}}]'},
     ),
     Rule(
-        "a container stops within 120 seconds",
-        f"{ECS}/task_definition_parameters.html#container_definition_timeout",
-        "aws_ecs_task_definition",
-        lambda task: container(task).get("stopTimeout", 0) > 120,
-        {**FARGATE, "container_definitions": '[{"stopTimeout": 121}]'},
-    ),
-    Rule(
-        "an image with CUDA runs where GPUs are",
-        f"{ECS}/ecs-gpu.html",
-        "aws_ecs_task_definition",
-        lambda task: (
-            ("resourceRequirements" in container(task)) != container(task).get("image", "").endswith("-cuda")
-            and "worker" in task.get("family", "worker")
-        ),
-        {**FARGATE, "container_definitions": '[{"resourceRequirements": [{}], "image": "worker:1"}]'},
-    ),
-    Rule(
         "a changed strategy makes another service, unless a new deployment is forced",
         f"{PROVIDER}/internal/service/ecs/service.go (capacityProviderStrategyCustomizeDiff)",
         "aws_ecs_service",
         lambda service: not service["force_new_deployment"],
-        {**SERVICE, "force_new_deployment": False},
-    ),
-    Rule(
-        "one provider of a strategy has a base, and one has a weight",
-        "https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_CapacityProviderStrategyItem.html",
-        "aws_ecs_service",
-        lambda service: (
-            sum(part["base"] > 0 for part in service["capacity_provider_strategy"]) > 1
-            or not any(part["weight"] for part in service["capacity_provider_strategy"])
-        ),
-        {**SERVICE, "capacity_provider_strategy": [{"base": 1, "weight": 0}]},
-    ),
-    Rule(
-        "a deployment that cannot start is rolled back",
-        f"{ECS}/deployment-circuit-breaker.html",
-        "aws_ecs_service",
-        lambda service: service["deployment_circuit_breaker"] != [{"enable": True, "rollback": True}],
-        {**SERVICE, "deployment_circuit_breaker": []},
+        {"force_new_deployment": False},
     ),
     Rule(
         "step scaling takes 20 steps",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import uuid
@@ -64,7 +63,7 @@ class Engine:
 
 
 class Fleet:
-    """Roles in containers on a private network, which reaches only the components.
+    """Roles in containers on a private network, which reaches only LocalStack.
 
     How they run is what `infra/images/compose.yaml` says of them; the folder of the test has the same path in each.
     """
@@ -76,14 +75,12 @@ class Fleet:
         self.containers: list[Container] = []
         engine.docker("network", "create", "--internal", self.network)
         gateway = engine.inspect("network", self.network)["IPAM"]["Config"][0]["Gateway"]
-        # The components listen only on this machine.
-        port_of = lambda address: int(re.search(r":(\d+)(/|$)", address)[1])  # noqa: E731
-        self.proxies = [Proxy(port_of(url), gateway) for url in (components.aws_endpoint, components.amqp_url)]
-        aws, rabbitmq = (f"{gateway}:{proxy.port}" for proxy in self.proxies)
+        # LocalStack listens only on this machine.
+        self.proxy = Proxy(int(components.aws_endpoint.rpartition(":")[2]), gateway)
         self.settings = {
-            "GRISTMILL_QUEUE": re.sub(r"@[^/]*", f"@{rabbitmq}", queue),
+            "GRISTMILL_QUEUE": queue,
             "GRISTMILL_STORE": store,
-            "AWS_ENDPOINT_URL": f"http://{aws}",
+            "AWS_ENDPOINT_URL": f"http://{gateway}:{self.proxy.port}",
             "RECORD": str(folder / "record.jsonl"),
         }
         services = YAML(typ="safe").load(ROOT / "infra/images/compose.yaml")["services"]
@@ -133,8 +130,7 @@ class Fleet:
             print(f"--- {container.id}\n{container.log}")
             self.engine.docker("rm", "--force", "--volumes", container.id)
         self.engine.docker("network", "rm", self.network)
-        for proxy in self.proxies:
-            proxy.close()
+        self.proxy.close()
 
 
 class Container:

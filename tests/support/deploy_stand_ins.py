@@ -67,7 +67,7 @@ def terraform():
         plan = {"wanted": wanted, "tasks": tasks(tag)}
         with open(next(option for option in options if option.startswith("-out="))[5:], "w") as file:
             json.dump(plan, file)
-        return 2 if {**account, **wanted} != account else int(os.environ.get("PLAN_STATUS", 0))
+        return 2 if {**account, **wanted} != account else 0
     elif command == "show":
         print(json.dumps(read(options[-1])["tasks"]))
     elif command == "apply":
@@ -108,11 +108,8 @@ def docker():
         case ["login", *_]:
             WORLD["password"] = PASSWORD
         case ["build", *_]:
-            platform = os.environ.get("BASE_IS_FOR") or after("--platform")
-            if os.environ.get("CANNOT_EMULATE") and platform != os.environ["ENGINE"]:
-                refuse("exec /bin/sh: exec format error")
             [revision] = [one[9:] for one in ARGUMENTS if one.startswith("REVISION=")]
-            engine[after("--tag")] = {"platform": platform, "revision": revision}
+            engine[after("--tag")] = {"platform": after("--platform"), "revision": revision}
         case ["image", "ls", *_, image]:
             print(f"{image} {engine[image]['platform']} 100MB")
         case ["image", "inspect", "--format", form, image]:

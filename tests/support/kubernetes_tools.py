@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import fcntl
 import functools
 import hashlib
@@ -130,20 +129,6 @@ def selects(selector, deployment):
 
 def settings(manifests):
     return named(manifests, "ConfigMap", "gristmill")["data"]
-
-
-def changed(manifest, path, value):
-    """Returns a copy with another value at a path; None removes it."""
-    manifest = copy.deepcopy(manifest)
-    *parents, field = path.split(".")
-    place = manifest
-    for parent in parents:
-        place = place[parent]
-    if value is None:
-        del place[field]
-    else:
-        place[field] = value
-    return manifest
 
 
 def yaml_of_the_readme(beginning):

@@ -53,18 +53,6 @@ class Plan:
             if found["mode"] == "managed" and type_name in ("", found["type"]) and found["address"].startswith(start)
         }
 
-    def written(self) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-        """Yields kind, type, address and arguments of everything in the files, except `dynamic` blocks."""
-
-        def walk(module: dict[str, Any], where: str) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-            for found in module.get("resources", []):
-                kind = "resource" if found["mode"] == "managed" else "data"
-                yield kind, found["type"], where + found["address"], found.get("expressions", {})
-            for name, called in module.get("module_calls", {}).items():
-                yield from walk(called["module"], f"{where}{name}.")
-
-        yield from walk(self.shown["configuration"]["root_module"], "")
-
     def resource(self, end: str) -> dict[str, Any]:
         """Returns the only resource whose address ends with this text."""
         (values,) = [values for address, values in self.resources().items() if address.endswith(end)]
