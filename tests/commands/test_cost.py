@@ -33,13 +33,6 @@ def test_prices_name_their_source_and_can_be_replaced(workplace):
     assert refused.exit_status != 0 and "sqs, put and get" in refused.stderr
 
 
-def test_large_rows_cost_a_part_each(workplace):
-    workplace.data(50)
-    job = workplace.job("def run(files): return files")
-    small, large = (cost(workplace, job, "--row-bytes", size)["requests"] for size in (65_536, 65_537))
-    assert large["puts"] - small["puts"] >= 50 - 1 and large["gets"] - small["gets"] >= 50
-
-
 @pytest.mark.timeout(600)
 def test_readme_table_of_a_million_mini_batches_is_current(workplace):
     """Compares the first and the last row with the output of their commands."""

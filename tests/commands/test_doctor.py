@@ -45,9 +45,6 @@ class Target:
         checks = report["checks"]
         return {check["check"].replace(f"{self.prefix}-", ""): (check["state"], check["message"]) for check in checks}
 
-    def queue_names(self) -> list[str]:
-        return [f"{self.prefix}-{role}" for role in ROLES]
-
     def queue_url(self, role: str) -> str:
         return self.components.client("sqs").get_queue_url(QueueName=f"{self.prefix}-{role}")["QueueUrl"]
 
@@ -164,16 +161,6 @@ def test_classic_queue_is_reported(target: Target):
     assert "classic" in checks["queue tasks, type"][1] and "--create" in checks["queue tasks, type"][1]
 
 
-def test_low_delivery_limit_and_message_expiry_are_reported(target: Target):
-    target.rabbitmq()
-    arguments = {"x-queue-type": "quorum", "x-delivery-limit": 3, "x-message-ttl": 60_000}
-    for name in target.queue_names():
-        target.components.manage_rabbitmq(f"queues/%2f/{name}", "PUT", {"durable": True, "arguments": arguments})
-    wrong = not_ok(target.doctor(expect=1))
-    assert "raise `delivery-limit` above 11" in wrong["queue tasks, delivery limit"], wrong
-    assert "`message-ttl`" in wrong["queue tasks, retention"], wrong
-
-
 def test_broker_without_management_is_still_checked(target: Target):
     target.rabbitmq()
     target.doctor("--create", expect=0)
@@ -181,19 +168,6 @@ def test_broker_without_management_is_still_checked(target: Target):
     checks = target.doctor(expect=0)
     assert list(not_ok(checks)) == ["broker"], checks
     assert checks["broker"][0] == "not_checked" and "http://127.0.0.1:9/ does not answer" in checks["broker"][1]
-
-
-def test_missing_redrive_policy_and_low_retention_are_reported(target: Target):
-    target.doctor("--create", expect=0)
-    sqs = target.components.client("sqs")
-    sqs.set_queue_attributes(QueueUrl=target.queue_url("tasks"), Attributes={"RedrivePolicy": ""})
-    sqs.set_queue_attributes(QueueUrl=target.queue_url("results"), Attributes={"MessageRetentionPeriod": "3600"})
-    checks = target.doctor(expect=1)
-    assert set(not_ok(checks)) == {"queue tasks, redrive policy", "queue results, retention"}, checks
-    assert checks["queue tasks, redrive policy"][0] == "warning"
-    assert "drops messages after 60 min, and a job may take 24 h" in checks["queue results, retention"][1]
-    checks = target.doctor("--hours", "1", expect=0)
-    assert set(not_ok(checks)) == {"queue tasks, redrive policy"}, checks
 
 
 def test_doctor_leaves_waiting_messages_unchanged(target: Target):
@@ -223,12 +197,3 @@ def test_store_that_ignores_conditions_is_rejected(target: Target):
     assert list(not_ok(checks)) == ["store, conditional put"], checks
     message = checks["store, conditional put"][1]
     assert "does not honour conditional creates (If-None-Match: *)" in message and "two reducers" in message
-
-
-def test_doctor_prints_readable_lines(target: Target):
-    target.settings = {"queue": "sqlite:queues", "store": "store"}
-    target.doctor(expect=0)
-    ended = target.workplace.command("doctor", "--target", "t")
-    lines = ended.stdout.splitlines()
-    assert ended.exit_status == 0 and lines[-1].startswith("target t: 0 to fix, 0 warnings, 0 not checked, "), ended
-    assert all(line.startswith("ok           ") for line in lines[:-1]), ended

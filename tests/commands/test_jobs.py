@@ -1,7 +1,6 @@
 """The commands around a job."""
 
 import json
-import signal
 import subprocess
 
 
@@ -43,20 +42,6 @@ def test_set_overrides_keys_of_the_job_file(workplace):
     assert "mini_batch_size" in ended.stderr
     ended = workplace.command("run", job.file, "--set", "mini_batch_size=none")
     assert ended.exit_status == 2
-
-
-def test_set_reaches_into_inputs_and_mappings(workplace):
-    workplace.data(2)
-    workplace.data(5, "other")
-    job = workplace.job(
-        """
-        import os
-        def run(files): return [f"{os.environ['KIND']} {os.path.basename(file)}" for file in files]
-        """,
-        environment_variables={"KIND": "small"},
-    )
-    ended = job.run("--set", "inputs.data.path=other/00[34].txt", "--set", "environment_variables.KIND=large")
-    assert ended.lines == ["large 003.txt", "large 004.txt"]
 
 
 def test_job_file_can_come_from_stdin(workplace):
@@ -157,23 +142,3 @@ def test_job_can_be_canceled_from_another_terminal(workplace):
     assert (ended.exit_status, ended.state) == (130, "Canceled"), str(ended)
     assert "canceled" in workplace.command("status", job_id).stdout
     assert not (workplace.folder / "output" / "rows.txt").exists()
-
-
-def test_sigterm_stops_a_run_like_ctrl_c(workplace):
-    """A machine that shuts down sends SIGTERM."""
-    workplace.data(50)
-    script = """
-        import os, time
-        from recorder import record
-        def run(files):
-            record("run")
-            time.sleep(float(os.environ["PAUSE"]))
-            return files
-    """
-    job = workplace.job(script)
-    running = job.start(PAUSE="1")
-    running.wait_for_record("run", 2)
-    running.send(signal.SIGTERM)
-    ended = running.wait()
-    assert ended.exit_status == 130, str(ended)
-    assert len(job.retry(ended.job_id, PAUSE="0").lines) == 50

@@ -83,21 +83,6 @@ def test_job_whose_script_hangs_still_fails(workplace, sqlite):
     assert "No progress update in 5 seconds" in result["cause"], result
 
 
-def test_killed_reducer_is_reported(workplace, rabbitmq):
-    workplace.data(2)
-    job_id = rabbitmq.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
-    reducer, worker = rabbitmq.reducer(), rabbitmq.worker("--process-count", 1)
-    worker.wait_for_record("held")
-    wait_until(lambda: rabbitmq.status(job_id)["state"] == "Running", "a worker that the reducer knows of")
-    kill(reducer)
-    waiting = wait_until(lambda: (now := rabbitmq.status(job_id))["state"] == "Waiting" and now, "a missed reducer")
-    assert waiting["hint"].startswith("no reducer has been heard from since "), waiting
-    assert "results wait in the queue" in waiting["hint"], waiting
-    go(workplace)
-    rabbitmq.reducer()
-    rabbitmq.wait_for_end(job_id)
-
-
 def test_followed_job_reports_what_it_waits_for(workplace, sqlite):
     """`enqueue --wait` reports each missing role once."""
     workplace.data(2)
@@ -131,16 +116,7 @@ def test_followed_job_reports_what_it_waits_for(workplace, sqlite):
 def test_status_of_a_killed_job_counts_committed_mini_batches(workplace, progress):
     """This holds even if the engine was killed before it could write its progress."""
     workplace.data(200)
-    running = workplace.job(HOLDS, run_invocation_timeout=600).start(HOLD="137.txt")
-    (held,) = running.wait_for_record("held")
-    (job_id,) = workplace.job_ids()
-
-    def shown() -> dict:
-        return json.loads(workplace.command("status", job_id, "--json").stdout)["progress"]
-
-    wait_until(lambda: (now := shown()) and now["mini_batches"]["succeeded"] == 137, "137 committed mini-batches")
-    kill(running)
-    wait_until(lambda: not is_alive(held["pid"]), "the Python process ends with its engine")
+    job_id = workplace.job(HOLDS, run_invocation_timeout=600).interrupt("137.txt", 137)
     file = workplace.home / "jobs" / job_id / "progress.json"
     if progress == "absent":
         file.unlink()
@@ -150,7 +126,8 @@ def test_status_of_a_killed_job_counts_committed_mini_batches(workplace, progres
     text = workplace.command("status", job_id).stdout
     assert f"job {job_id} is interrupted: the process that ran it is gone; continue with: gristmill retry" in text, text
     assert "mini-batches: 137 of 200 succeeded, 0 failed" in text, text
-    assert shown()["mini_batches"] == {"total": 200, "succeeded": 137, "failed": 0}
+    shown = json.loads(workplace.command("status", job_id, "--json").stdout)["progress"]
+    assert shown["mini_batches"] == {"total": 200, "succeeded": 137, "failed": 0}
     assert re.search(rf"{job_id} +Interrupted .* 137/200 ", workplace.command("jobs").stdout)
     waited = workplace.command("status", job_id, "--wait")
     assert waited.exit_status == NOT_ENDED and "is interrupted" in waited.stdout, str(waited)
@@ -251,134 +228,44 @@ def catches(running: Running, number: signal.Signals) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-def test_partial_failure_heads_the_summary(workplace):
-    """The exit status is 0, as in the original, and the summary begins with the failures."""
-    workplace.data(7)
-    job = workplace.job(FAILS_ON_ONE)
-    ended = workplace.command("run", job.file)
-    assert ended.exit_status == COMPLETED, str(ended)
-    told = (
-        "completed with failures: 1 of 7 mini-batches failed (ValueError: three is bad); see logs/job_error.txt; "
-        "`error_threshold: 0` (items), `allowed_failed_count: 0` (mini-batches) or `fail_fast: N` (equal failures) "
-        "fails such a job"
-    )
-    assert f" {told}.\n" in ended.stdout, str(ended)
-    assert re.search(r"  failed: mini-batch 3 \(.*/003.txt\): ValueError: three is bad; open ", ended.stdout), str(
-        ended
-    )
-    assert ".." not in ended.stdout.replace("...", ""), str(ended)
-    again = job.run()
-    assert again.result["headline"] == told
-    [cause] = again.result["failures"]
-    assert (cause["error"], cause["attempts"], cause["mini_batches"]) == ("ValueError: three is bad.", 1, [3])
-    assert (again.logs / cause["log"]).stat().st_size > 0
-    assert told in again.log("job_result.txt") and told in again.log("job_progress_overview.*")
-    shown = workplace.command("status", again.job_id).stdout
-    assert told in shown, shown
-    limited = job.run("--set", "error_threshold=3")
-    assert limited.result["headline"].endswith("; this is within the limits of the job"), limited.result
-
-
-def test_job_without_any_success_names_the_cause(workplace):
-    workplace.data(7)
-    script = """
-        def run(files):
-            raise ValueError("never works.")
-    """
-    ended = workplace.job(script, run_max_try=2).run(expect=FAILED)
-    start = "All 7 mini-batches failed; 14 of 14 attempts: ValueError: never works; open logs/"
-    assert ended.cause.startswith(start) and ended.cause.endswith("."), ended.cause
-    (log,) = re.findall(r"open logs/(\S+)\.$", ended.cause)
-    assert "never works" in (ended.logs / log).read_text()
-
-
-def test_mini_batches_with_a_try_left_are_counted(workplace):
-    """The cause of the end is not hidden behind "0 failed"."""
+@pytest.mark.parametrize(("columns", "term"), [(20, "xterm"), (120, "xterm"), (80, "dumb")])
+def test_progress_fits_the_terminal(workplace, columns, term):
+    """A bar, or lines where the terminal cannot draw."""
     workplace.data(20)
-    script = """
-        import time
-        def run(files):
-            # As in the original, the reducer checks the limit every ten seconds.
-            time.sleep(0.1)
-            raise ValueError("not yet")
-    """
-    job = workplace.job(script, allowed_failed_count=2, run_max_try=1000, process_count_per_node=2)
-    ended = job.run(expect=FAILED)
-    assert "which exceeds allowed failed count 2. " in ended.cause, ended.cause
-    assert re.search(r" \d+ of them failed a try and had another to come\.", ended.cause), ended.cause
-    assert re.search(r"The first failed mini-batch is \d+ \(.*\.txt\), open logs/user/error/", ended.cause), ended.cause
-    assert ended.result["retrying"] > 2 and ended.mini_batches[2] == 0, ended.result
-    summary = workplace.command("status", ended.job_id).stdout
-    assert re.search(r"mini-batches: 0 of 20 succeeded, 0 failed, \d+ failed a try and had tries left", summary)
-
-
-def test_summary_shows_warnings(workplace):
-    rows = "".join(f"{number}\n" for number in range(300))
-    workplace.write({"data/one.csv": "value\n" + rows + "words\n"})
-    job = workplace.job("def run(table): return table", inputs=[{"name": "data", "type": "tabular", "path": "data"}])
-    ended = workplace.command("run", job.file)
-    assert ended.exit_status == COMPLETED, str(ended)
-    named = r'  warnings: 1\n    column "value": .*one\.csv, line 302: "words"\).* set columns: '
-    assert re.search(named, ended.stdout), str(ended)
-
-
-def seen_on_terminal(workplace, columns: int, arguments: list[object], until: bytes, **environment: str) -> bytes:
-    """Returns a command's output on a terminal of this width; waiting scripts continue once `until` matches."""
+    job = workplace.job(HOLDS, run_invocation_timeout=600)
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = subprocess.Popen(
-        [str(workplace.executable), *map(str, arguments)],
+        [workplace.executable, "run", job.file],
         cwd=workplace.folder,
-        env={**workplace.environment, "TERM": "xterm", **environment},
+        env={**workplace.environment, "TERM": term, "HOLD": "005.txt"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=terminal,
         start_new_session=True,
     )
+    workplace.started.append(process)
     os.close(terminal)
-    drawn = bytearray()
-
-    def read() -> None:
-        while True:
-            try:
-                piece = os.read(controller, 4096)
-            except OSError:
-                return
-            if not piece:
-                return
-            drawn.extend(piece)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        wait_until(lambda: re.search(until, drawn), f"{until!r} on the terminal")
-    finally:
-        go(workplace)
-        process.wait(60)
-        reader.join(10)
-        os.close(controller)
-    assert process.returncode == 0, drawn
-    return bytes(drawn)
-
-
-@pytest.mark.parametrize("columns", [20, 40, 120])
-def test_bar_fits_the_terminal(workplace, columns):
-    workplace.data(20)
-    job = workplace.job(HOLDS, run_invocation_timeout=600)
-    drawn = seen_on_terminal(workplace, columns, ["run", job.file], rb"\b5( of |/)20", HOLD="005.txt").decode()
+    drawn = ""
+    while piece := read_from(controller):
+        drawn += piece
+        if re.search(r"\b5( of |/)20", drawn) and not workplace.recorded("go"):
+            go(workplace)
+    os.close(controller)
+    assert process.wait(60) == 0, drawn
+    assert ("\x1b" in drawn) == (term != "dumb")
     frames = re.split(r"\r|\n|\x1b\[[0-9;?]*[A-Za-z]", drawn)
     frames = [frame for frame in frames if re.search(r"\d+ of 20|\d+/20", frame)]
     assert frames, drawn
-    assert all(len(frame) <= columns for frame in frames), frames
-    assert not any("eta 0" in frame for frame in frames if "0 of 20" in frame), frames
-    assert all(("5 of 20" in frame or "0 of 20" in frame) for frame in frames if columns >= 40 and "5" in frame)
+    assert term == "dumb" or all(len(frame) <= columns for frame in frames), frames
 
 
-def test_dumb_terminal_gets_lines(workplace):
-    workplace.data(2)
-    job = workplace.job(HOLDS, run_invocation_timeout=600)
-    drawn = seen_on_terminal(workplace, 80, ["run", job.file], b" of 2 mini-batches", TERM="dumb")
-    assert b"\x1b" not in drawn, drawn
+def read_from(terminal: int) -> str:
+    """Returns what a terminal shows next, or nothing after its end."""
+    try:
+        return os.read(terminal, 4096).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def waits_for(workplace, running: Running, expected: str) -> None:
@@ -396,8 +283,10 @@ def waits_for(workplace, running: Running, expected: str) -> None:
     assert expected in text, text
 
 
-def slow_environment(workplace) -> str:
-    """Returns requirements whose installation waits until $GO exists, like that of a large environment."""
+def test_signal_stops_a_job_whose_environment_is_being_installed(workplace):
+    """The installation waits until a file exists, like that of a large environment."""
+    workplace.data(1)
+    go = workplace.folder / "go"
     workplace.write(
         {
             "package/pyproject.toml": """
@@ -406,39 +295,22 @@ def slow_environment(workplace) -> str:
                 build-backend = "backend"
                 backend-path = ["."]
             """,
-            "package/backend.py": """
+            "package/backend.py": f"""
                 import os, time
                 def build_wheel(*_, **__):
-                    while not os.path.exists(os.environ["GO"]):
+                    while not os.path.exists({str(go)!r}):
                         time.sleep(0.05)
-                    raise RuntimeError("built for nothing")
             """,
             "requirements.txt": f"slow-package @ file://{workplace.folder}/package\n",
         }
     )
-    return "requirements.txt"
-
-
-def test_signal_stops_a_job_whose_environment_is_being_installed(workplace):
-    workplace.data(1)
-    go = workplace.folder / "go"
-    running = workplace.job(ECHOES, environment=slow_environment(workplace)).start(GO=str(go))
+    running = workplace.job(ECHOES, environment="requirements.txt").start()
     try:
         waits_for(workplace, running, "making the Python environment")
         running.send(signal.SIGINT)
         assert running.wait().exit_status == CANCELED
     finally:
         go.touch()
-
-
-def test_environment_that_takes_long_to_install_is_named(workplace):
-    workplace.data(1)
-    go = workplace.folder / "go"
-    running = workplace.job(ECHOES, environment=slow_environment(workplace)).start(GO=str(go))
-    waits_for(workplace, running, "making the Python environment")
-    go.touch()
-    ended = running.wait()
-    assert ended.exit_status == FAILED and "requirements.txt" in ended.cause, str(ended)
 
 
 def test_download_that_takes_long_is_named(workplace):

@@ -98,39 +98,3 @@ def test_import_writes_the_named_file_and_keeps_links(workplace):
     assert link.is_symlink() and "gristmill-dev" in (workplace.folder / "shared/targets.toml").read_text()
     assert not (workplace.folder / "gristmill.toml").exists()
     assert sorted(os.listdir(workplace.folder / "shared")) == ["targets.toml"], "nothing is left beside it"
-
-
-def test_new_file_that_takes_precedence_is_reported(workplace):
-    (workplace.folder / "gristmill.toml").write_text('[targets.a]\nstore = "store"\n')
-    below = workplace.folder / "below"
-    below.mkdir()
-    ended = subprocess.run(
-        [workplace.executable, "target", "import"],
-        cwd=below,
-        env=workplace.environment,
-        input=outputs(SQS),
-        capture_output=True,
-        text=True,
-    )
-    assert f"in this folder, it now takes precedence over {workplace.folder / 'gristmill.toml'}" in ended.stdout
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("", "read standard input: the input is empty"),
-        ("target = {\n", "not valid JSON"),
-        ("{}", "there are no outputs; run `terraform apply`"),
-        (json.dumps({"bucket": {"value": "b"}}), 'there is no output "target" (there are: bucket)'),
-        (outputs(SQS).replace("false", "true"), 'output "target" is marked as sensitive'),
-        (outputs({**SQS, "queues": "sqs://a"}), 'target.queues: unknown key, did you mean "queue"?'),
-        (outputs({**SQS, "queue": "amqps://u:s3cr3t@host"}), "target.queue holds a password"),
-        (outputs({**SQS, "queue": None}), "target.queue is missing"),
-        (outputs({**SQS, "name": "local"}), '"local" is not a valid name of a target'),
-    ],
-)
-def test_invalid_outputs_change_nothing(workplace, given, expected):
-    ended = gristmill(workplace, "target", "import", given=given)
-    assert ended.returncode == 1 and expected in ended.stderr, ended.stderr
-    assert len(ended.stderr.splitlines()) == 1 and "s3cr3t" not in ended.stderr
-    assert not (workplace.folder / "gristmill.toml").exists()

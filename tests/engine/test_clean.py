@@ -205,38 +205,6 @@ def test_caches_of_workers_are_removed_when_no_worker_runs(sqlite):
         assert not list((fleet / cache).iterdir()), cache
 
 
-def test_snapshots_that_no_job_refers_to_are_removed_from_a_target(sqlite):
-    workplace = sqlite.workplace
-    workplace.data(1)
-    first = sqlite.run(workplace.job(RETURN))
-    second = sqlite.run(workplace.job(RETURN + "  # changed"))
-    both = set(sqlite.objects("snapshots"))
-    assert len(both) == 2
-    shown = json.loads(sqlite.command("clean", first.job_id, "--dry-run", "--json", expect=0).stdout)
-    assert len(shown["caches"]) == 1 and set(sqlite.objects("snapshots")) == both, shown
-    removed = json.loads(sqlite.command("clean", first.job_id, "--json", expect=0).stdout)
-    assert removed["caches"] == shown["caches"]
-    (left,) = sqlite.objects("snapshots")
-    assert removed["caches"][0]["name"] not in left, "the other job keeps its own"
-    sqlite.run(workplace.job(RETURN))
-    assert len(sqlite.objects("snapshots")) == 2, "it is sent again"
-    assert second.output
-
-
-def test_clean_removes_jobs_of_a_target(sqlite):
-    workplace = sqlite.workplace
-    workplace.data(1)
-    done = sqlite.run(workplace.job(RETURN))
-    waiting = sqlite.enqueue(workplace.job(RETURN, name="waits"))
-    ended = sqlite.command("clean", "--all", expect=0)
-    assert "removed 1 job," in ended.stdout and done.job_id in ended.stdout, str(ended)
-    assert [row["job_id"] for row in json.loads(sqlite.command("jobs", "--json").stdout)] == [waiting]
-    assert "there is no job" in sqlite.command("status", done.job_id, expect=1).stderr
-    kept = sqlite.command("clean", waiting, expect=0)
-    assert "has not ended" in kept.stderr
-    assert done.output, "the output stays"
-
-
 def test_jobs_filters_and_limits(workplace):
     workplace.data(2)
     good = workplace.job(RETURN).run()

@@ -1,6 +1,5 @@
 """Selection of input files, their format, and its presentation to the user."""
 
-import gzip
 import json
 import subprocess
 
@@ -54,24 +53,6 @@ def test_non_tables_are_rejected_before_the_first_mini_batch(workplace):
     assert message.startswith(f"{job.file}:") and message.count("\n") == 1, message
     assert "several formats: csv (" in message and "b.parquet" in message, message
     assert workplace.job_ids() == []
-
-    for name, content, expected in [
-        ("c.csv", gzip.compress(b"id\n1\n"), "is compressed with gzip; let its name end in .gz"),
-        ("c.xlsx", b"PK\x03\x04", "is an Excel workbook"),
-        ("c.json", b'[{"id": 1}]', "holds a JSON array"),
-        ("c", b"id\n1\n", "has a name that tells no format; set `format`"),
-        ("*.avro", None, "matches no file"),
-        (".c.csv", b"id\n", "holds no files; left out of the inputs: "),
-    ]:
-        path = f"only/{name}" if content is None else "only"
-        (workplace.folder / "only").mkdir(exist_ok=True)
-        if content is not None:
-            workplace.write({f"only/{name}": content})
-        ended = workplace.command("validate", workplace.job(ECHO, inputs=table(path)).file)
-        assert ended.exit_status == 2, f"{name}: {ended}"
-        assert expected in ended.stderr, f"{name}: {ended}"
-        if content is not None:
-            (workplace.folder / "only" / name).unlink()
 
 
 def test_local_file_that_changes_while_the_job_runs_fails_by_name(workplace):

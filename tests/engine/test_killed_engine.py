@@ -1,13 +1,12 @@
 """Kills the engine itself: committed work stays, other work runs again, and the output is the same."""
 
-import json
 import os
 import re
 import signal
 
 import pytest
 
-from harness import BUSY, is_alive, wait_until
+from harness import is_alive, wait_until
 
 COUNTS_RUNS = """
     import os
@@ -85,18 +84,7 @@ def test_sigkill_while_running(workplace, committed):
     """Kills the engine after this many runs; the same `run` command continues the job, and says so."""
     workplace.data(FILES)
     job = workplace.job(HOLDS_AT_ONE)
-    running = job.start(HOLD=f"{committed:03}.txt")
-    pid = running.wait_for_record("held")[0]["pid"]
-    (job_id,) = workplace.job_ids()
-
-    def all_committed():
-        status = json.loads(workplace.command("status", job_id, "--json").stdout)
-        return status["progress"] and status["progress"]["mini_batches"]["succeeded"] == committed
-
-    wait_until(all_committed, "everything before the held mini-batch is committed")
-    running.send(signal.SIGKILL)
-    assert running.wait().exit_status == -signal.SIGKILL
-    wait_until(lambda: not is_alive(pid), "the Python process ends with its engine")
+    job_id = job.interrupt(f"{committed:03}.txt", committed)
     first = runs_of(workplace)
     assert len(first) == committed
 
@@ -107,8 +95,9 @@ def test_sigkill_while_running(workplace, committed):
     assert sorted(runs_of(workplace)) == [f"{number:03}.txt" for number in range(FILES)], "each ran exactly once"
 
 
-def test_ctrl_c_leaves_a_resumable_job(workplace):
-    """SIGINT: exit status 130, state Canceled, no Python process left; `retry` runs only missing mini-batches."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_signal_leaves_a_resumable_job(workplace, number):
+    """Ctrl-C, a machine that shuts down, a closed terminal: no Python process is left, and `retry` runs the rest."""
     workplace.data(FILES)
     script = """
         import os, time
@@ -121,10 +110,10 @@ def test_ctrl_c_leaves_a_resumable_job(workplace):
     job = workplace.job(script, process_count_per_node=2)
     running = job.start(SECONDS="0.5")
     running.wait_for_record("run", 6)
-    running.send(signal.SIGINT)
+    running.send(number)
     canceled = running.wait()
     assert canceled.exit_status == 130, str(canceled)
-    assert canceled.state == "Canceled"
+    assert canceled.state == "Canceled" and f"{number.name}: stopping" in canceled.stderr
     assert not (workplace.folder / "output" / "rows.txt").exists()
     assert not any(is_alive(pid) for pid in {fact["pid"] for fact in workplace.recorded("run")})
     assert 0 < canceled.mini_batches[1] < FILES
@@ -157,45 +146,3 @@ def test_retry_runs_only_failed_mini_batches(workplace):
     assert second.mini_batches == (10, 10, 0)
     assert second.lines == [f"{number:03}.txt" for number in range(10)]
     assert runs_of(workplace)[12:] == ["003.txt", "008.txt"]
-
-
-def test_two_jobs_of_one_name_run_at_once(workplace):
-    """Each has its own id and result; a second engine on one job is rejected or waits."""
-    workplace.data(20)
-    script = """
-        import os, time
-        def run(files):
-            time.sleep(0.02)
-            return [os.path.basename(file) for file in files]
-    """
-    first = workplace.job(script, output="one", file="one.yaml").start()
-    second = workplace.job(script, output="two", file="two.yaml").start()
-    ended = [first.wait(), second.wait()]
-    assert [one.exit_status for one in ended] == [0, 0], f"{ended[0]}\n{ended[1]}"
-    assert ended[0].job_id != ended[1].job_id
-    assert ended[0].output == ended[1].output
-
-
-def test_second_engine_on_a_running_job_exits(workplace):
-    """The second engine exits with one clear line and does not disturb the first, which finishes."""
-    workplace.data(4)
-    script = """
-        import os
-        from recorder import record, wait_for
-        def run(files):
-            record("run")
-            wait_for(lambda: os.path.exists(os.environ["GO"]))
-            return [os.path.basename(file) for file in files]
-    """
-    go = workplace.folder / "go"
-    job = workplace.job(script)
-    first = job.start(GO=str(go))
-    first.wait_for_record("run")
-    (job_id,) = workplace.job_ids()
-    refused = workplace.command("retry", job_id, "--json")
-    assert refused.exit_status == BUSY
-    assert job_id in refused.stderr
-    go.touch()
-    ended = first.wait()
-    assert ended.exit_status == 0, str(ended)
-    assert len(ended.lines) == 4

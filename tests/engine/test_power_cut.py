@@ -145,14 +145,6 @@ def test_damaged_plan_is_planned_again(interrupted, tear, name):
     assert {file.name: file.read_bytes() for file in (folder / "plan").iterdir()} == plan
 
 
-def test_damaged_plan_is_not_repaired_from_changed_inputs(interrupted):
-    job, folder = interrupted
-    cut_short(folder / "plan" / "0000000000")
-    (job.workplace.folder / "data" / "000a.txt").write_text("late")
-    ended = job.retry(folder.name, expect=42)
-    assert "mini-batch 1 was " in ended.cause and "000a.txt" in ended.cause
-
-
 @pytest.mark.parametrize("command", ["run", "retry"])
 @TORN
 def test_damaged_result_is_determined_again(workplace, tear, command):

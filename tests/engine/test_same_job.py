@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import textwrap
 
 HOLDS = textwrap.dedent("""
@@ -18,19 +17,10 @@ HOLDS = textwrap.dedent("""
 """)
 
 
-def interrupt(workplace, job):
-    """Kills the engine while the last of four mini-batches runs, and returns the job id."""
-    running = job.start(HOLD="003.txt")
-    running.wait_for_record("held")
-    running.send(signal.SIGKILL)
-    running.wait()
-    return workplace.job_ids()[-1]
-
-
 def test_editor_and_system_files_keep_the_fingerprint(workplace):
     workplace.data(4)
     job = workplace.job(HOLDS)
-    job_id = interrupt(workplace, job)
+    job_id = job.interrupt("003.txt", 3)
     workplace.write(
         {
             "code/.DS_Store": "x",
@@ -48,20 +38,11 @@ def test_editor_and_system_files_keep_the_fingerprint(workplace):
     assert ended.lines == ["000.txt", "001.txt", "002.txt", "003.txt"]
 
 
-def test_files_written_by_the_script_keep_the_fingerprint(workplace):
-    workplace.data(4)
-    script = HOLDS.replace("return [name]", "open(__file__ + '.seen.txt', 'a').write(name); return [name]")
-    job = workplace.job(script)
-    job_id = interrupt(workplace, job)
-    assert (workplace.folder / "code" / "entry.py.seen.txt").exists()
-    assert job.run().job_id == job_id
-
-
 def test_difference_from_an_unfinished_job_is_shown(workplace):
     workplace.data(4)
     workplace.write({"code/labels.txt": "a"})
     script = HOLDS + "LABELS = 'labels.txt'\n"
-    job_id = interrupt(workplace, workplace.job(script))
+    job_id = workplace.job(script).interrupt("003.txt", 3)
     shutil.copytree(workplace.home, workplace.folder / "kept")
 
     def change_labels():
@@ -79,29 +60,6 @@ def test_difference_from_an_unfinished_job_is_shown(workplace):
         assert ended.job_id != job_id
         shutil.rmtree(workplace.home)
         shutil.copytree(workplace.folder / "kept", workplace.home)
-
-
-def test_retry_reports_changes(workplace):
-    workplace.data(4)
-    workplace.write({"code/labels.txt": "a"})
-    job = workplace.job(HOLDS + "LABELS = 'labels.txt'\n")
-    job_id = interrupt(workplace, job)
-    (workplace.folder / "code" / "labels.txt").write_text("changed")
-    os.utime(workplace.folder / "code" / "labels.txt", (2e9, 2e9))
-    ended = job.retry(job_id)
-    assert "the data or models of the script have changed since the job began (labels.txt has changed)" in ended.stderr
-
-
-def test_large_files_beside_the_script_are_accepted(workplace):
-    workplace.data(2)
-    job = workplace.job("def run(files): return files", allow_reuse=True)
-    with (workplace.folder / "code" / "other-data.bin").open("wb") as file:
-        file.truncate(400 << 20)
-    first = job.run()
-    with (workplace.folder / "code" / "other-data.bin").open("wb") as file:
-        file.truncate(500 << 20)
-    again = job.run()
-    assert again.result["reused"] and again.job_id == first.job_id
 
 
 def test_new_model_version_is_used(workplace):
@@ -181,3 +139,26 @@ def test_rejected_script_is_no_earlier_job(workplace):
     assert len(rejected.stderr.splitlines()) == 1, "a job that does not begin has no reason to be new"
     workplace.write({"code/entry.py": "def run(files): return list(files)"})
     assert "entry.py has changed" in job.run().stderr
+
+
+def test_retry_with_a_changed_script_says_so_and_is_never_reused(workplace):
+    workplace.data(4)
+    scripts = {version: HOLDS.replace("return [name]", f"return ['{version}']") for version in ("old", "new")}
+    job_id = workplace.job(scripts["old"], allow_reuse=True).interrupt("003.txt", 3)
+    ended = workplace.job(scripts["new"], allow_reuse=True).retry(job_id)
+    assert "the script has changed since the job began" in ended.stderr
+    assert ended.lines == ["old", "old", "old", "new"]
+    for version, script in scripts.items():
+        fresh = workplace.job(script, allow_reuse=True).run()
+        assert not fresh.result["reused"] and fresh.lines == [version] * 4
+
+
+def test_changed_inputs_make_another_job(workplace):
+    workplace.data(4)
+    job = workplace.job(HOLDS)
+    job.interrupt("003.txt", 3)
+    (workplace.folder / "data" / "000a.txt").write_text("one more")
+    ended = job.run()
+    assert "the inputs have changed since job" in ended.stderr
+    assert ended.items == (5, 5, 0)
+    assert len(workplace.job_ids()) == 2

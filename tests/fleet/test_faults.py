@@ -99,7 +99,7 @@ class Fleet:
         )
         workplace.data(COUNT)
         self.roles: list[Process] = []
-        self.proxies: list[Proxy] = []
+        self.proxies: list[Proxy | AwsProxy] = []
         self.job_id = ""
 
     def job(self) -> Job:
@@ -109,10 +109,10 @@ class Fleet:
         self.proxies.append(proxy)
         return proxy
 
-    def aws_proxy(self, policy: Policy) -> AwsProxy:
-        proxy = AwsProxy(int(self.components.aws_endpoint.rpartition(":")[2]), policy, SEED)
-        self.proxy(proxy)
-        return proxy
+    def aws_proxy(self, variable: str, policy: Policy) -> None:
+        """Lets all roles reach AWS only through this policy."""
+        self.proxies.append(AwsProxy(self.components.aws_endpoint, policy, SEED))
+        self.workplace.environment[variable] = self.proxies[-1].url
 
     def role(self, name: str, *arguments: str, **environment: str) -> Process:
         command = [str(self.workplace.executable), name, "--target", self.target.name, *arguments]
@@ -307,20 +307,14 @@ def test_network_cut_between_worker_and_queue(fleet, reference, record_property)
 
 @both
 def test_store_fails_one_request_in_ten_and_stalls_others(fleet, reference, record_property):
-    proxy = fleet.aws_proxy(failing_store)
-    fleet.workplace.environment["AWS_ENDPOINT_URL_S3"] = f"http://127.0.0.1:{proxy.port}"
+    fleet.aws_proxy("AWS_ENDPOINT_URL_S3", failing_store)
     fleet.start()
     fleet.end(reference, record_property)
 
 
-def twice_by_sqs(fleet: Fleet) -> None:
-    proxy = fleet.aws_proxy(sending_twice)
-    fleet.workplace.environment["AWS_ENDPOINT_URL_SQS"] = f"http://127.0.0.1:{proxy.port}"
-
-
 @pytest.mark.parametrize("fleet", ["sqs"], indirect=True)
 def test_sqs_delivers_every_message_twice(fleet, reference, record_property):
-    twice_by_sqs(fleet)
+    fleet.aws_proxy("AWS_ENDPOINT_URL_SQS", sending_twice)
     fleet.start()
     fleet.end(reference, record_property)
 

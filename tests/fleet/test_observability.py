@@ -17,7 +17,8 @@ import promql_parser
 import pytest
 import ruamel.yaml
 
-from harness import ROOT, Job, Running, Workplace, wait_until
+from harness import ROOT, Job, Workplace, wait_until
+from targets import Target
 
 SCRIPT = """
 import recorder
@@ -28,19 +29,16 @@ def run(mini_batch):
     recorder.record("ran", file=mini_batch[0])
     return [open(path).read() for path in mini_batch]
 """
-QUEUES, STORE = ("--queue", "sqlite:queues"), ("--store", "store")
 FIELD_TABLE = "## Fields of log lines"
 
 
 class Role:
     """A worker or a reducer of a SQLite target with HTTP endpoints at a free port."""
 
-    def __init__(self, workplace: Workplace, name: str, *arguments: object, **environment: str) -> None:
-        listen = ("--listen", "127.0.0.1:0")
-        self.running: Running = workplace.start(name, *QUEUES, *STORE, *listen, *arguments, **environment)
-        lines = [self.running.process.stdout.readline().decode() for _ in range(2)]
-        assert "is ready" in lines[0], f"{lines}{self.running.wait()}"
-        self.url = lines[1].split()[-1]
+    def __init__(self, target: Target, name: str, **environment: str) -> None:
+        self.target = target
+        self.running = target.role(name, "--listen", "127.0.0.1:0", **environment)
+        self.url = self.running.process.stdout.readline().decode().split()[-1]
 
     def get(self, path: str) -> tuple[int, str]:
         try:
@@ -55,20 +53,20 @@ class Role:
         tasks = Path(f"/proc/{self.running.process.pid}/task")
         wait_until(lambda: all(is_stopped(task) for task in tasks.iterdir()), "every thread to stop")
 
-    def pause(self, workplace: Workplace) -> None:
+    def pause(self) -> None:
         """Stops it while it holds no lock of a queue, which would block the other roles."""
 
         def is_paused() -> bool:
             self.stop()
-            if all(is_free(queue) for queue in (workplace.folder / "queues").glob("*.db")):
+            if all(is_free(queue) for queue in (self.target.folder / "queues").glob("*.db")):
                 return True
             self.running.send(signal.SIGCONT)
             return False
 
         wait_until(is_paused, "a moment without a lock")
 
-    def health(self, workplace: Workplace) -> int:
-        return workplace.command("health", "--listen", self.url.removeprefix("http://")).exit_status
+    def health(self) -> int:
+        return self.target.workplace.command("health", "--listen", self.url.removeprefix("http://")).exit_status
 
     def scrape(self) -> Scrape:
         status, text = self.get("/metrics")
@@ -135,21 +133,6 @@ def job(workplace: Workplace) -> Job:
     return workplace.job(SCRIPT, error_threshold=-1, mini_batch_error_threshold=None, run_max_try=2, output="output")
 
 
-def enqueue(workplace: Workplace, job: Job, *arguments: str, **environment: str) -> str:
-    enqueued = workplace.command("enqueue", job.file, *QUEUES, *STORE, *arguments, **environment)
-    assert enqueued.exit_status == 0, str(enqueued)
-    return enqueued.stdout.strip()
-
-
-def wait_for_end(workplace: Workplace, job_id: str) -> dict[str, Any]:
-    def result() -> dict[str, Any] | None:
-        status = workplace.command("status", job_id, "--json", *QUEUES, *STORE)
-        assert status.exit_status == 0, str(status)
-        return json.loads(status.stdout)["result"]
-
-    return wait_until(result, f"the end of {job_id}")
-
-
 # ---- metrics ----------------------------------------------------------------------------------------------------
 
 
@@ -190,9 +173,9 @@ def grouping(expression: str) -> set[str]:
     return {label.strip() for labels in re.findall(r"\bby \(([^)]*)\)", expression) for label in labels.split(",")}
 
 
-def test_scrape_has_every_metric_of_dashboard_and_alerts(workplace: Workplace, job: Job) -> None:
-    worker, reducer = Role(workplace, "worker"), Role(workplace, "reducer")
-    assert wait_for_end(workplace, enqueue(workplace, job))["state"] == "Completed"
+def test_scrape_has_every_metric_of_dashboard_and_alerts(sqlite: Target, job: Job) -> None:
+    worker, reducer = Role(sqlite, "worker"), Role(sqlite, "reducer")
+    sqlite.wait_for_end(sqlite.enqueue(job))
 
     counted = wait_until(
         lambda: (scrape := reducer.scrape()).value("gristmill_jobs_ended_total", state="completed") and scrape,
@@ -247,26 +230,15 @@ def test_scrape_has_every_metric_of_dashboard_and_alerts(workplace: Workplace, j
 # ---- health -----------------------------------------------------------------------------------------------------
 
 
-def test_role_is_ready_between_first_answers_and_shutdown(workplace: Workplace) -> None:
-    worker = Role(workplace, "worker")
-    assert worker.get("/readyz") == (200, "ok\n")
-    assert worker.get("/healthz") == (200, "ok\n")
-    assert worker.health(workplace) == 0
-    assert worker.get("/nothing")[0] == 404
-    worker.running.send(signal.SIGTERM)
-    assert worker.running.wait().exit_status == 0
-    assert worker.health(workplace) == 1
-
-
 @pytest.mark.parametrize("name", ["worker", "reducer"])
-def test_long_broker_outage_makes_a_role_unhealthy_until_it_ends(workplace: Workplace, job: Job, name: str) -> None:
+def test_long_broker_outage_makes_a_role_unhealthy_until_it_ends(sqlite: Target, job: Job, name: str) -> None:
     # The loop of an idle reducer runs every five seconds.
-    role = Role(workplace, name, GRISTMILL_STALL_SECONDS="8")
+    role = Role(sqlite, name, GRISTMILL_STALL_SECONDS="8")
     # The role cannot receive this message, because its queue has been removed.
-    role.pause(workplace)
-    enqueue(workplace, job)
+    role.pause()
+    sqlite.enqueue(job)
     queue = "tasks" if name == "worker" else "results"
-    away = sqlite3.connect(workplace.folder / "queues" / f"{queue}.db", timeout=30, isolation_level=None)
+    away = sqlite3.connect(sqlite.folder / "queues" / f"{queue}.db", timeout=30, isolation_level=None)
     # No other process can use the queue during this time.
     away.execute("begin exclusive")
     role.running.send(signal.SIGCONT)
@@ -274,29 +246,29 @@ def test_long_broker_outage_makes_a_role_unhealthy_until_it_ends(workplace: Work
         lambda: (answer := role.get("/healthz"))[0] == 503 and queue in answer[1] and answer[1], "an unhealthy role"
     )
     assert unhealthy.startswith("no sign of life of "), unhealthy
-    assert role.health(workplace) == 1
+    assert role.health() == 1
     assert role.get("/readyz")[0] == 200, "it was ready once, and does not end"
     away.execute("rollback")
     away.close()
     wait_until(lambda: role.get("/healthz")[0] == 200, "a healthy role")
-    assert role.health(workplace) == 0
+    assert role.health() == 0
 
 
-def test_stopped_role_is_unhealthy(workplace: Workplace) -> None:
-    worker = Role(workplace, "worker")
+def test_stopped_role_is_unhealthy(sqlite: Target) -> None:
+    worker = Role(sqlite, "worker")
     worker.stop()
-    assert worker.health(workplace) == 1
+    assert worker.health() == 1
     worker.running.send(signal.SIGCONT)
-    wait_until(lambda: worker.health(workplace) == 0, "a healthy worker")
+    wait_until(lambda: worker.health() == 0, "a healthy worker")
 
 
-def test_roles_have_no_endpoints_by_default(workplace: Workplace) -> None:
-    unset = workplace.command("health")
+def test_roles_have_no_endpoints_by_default(sqlite: Target) -> None:
+    unset = sqlite.workplace.command("health")
     assert unset.exit_status == 1 and "--listen" in unset.stderr, str(unset)
-    wrong = workplace.command("worker", *QUEUES, *STORE, GRISTMILL_LISTEN="everywhere")
+    wrong = sqlite.command("worker", GRISTMILL_LISTEN="everywhere")
     assert wrong.exit_status == 1 and "GRISTMILL_LISTEN" in wrong.stderr, str(wrong)
-    first = Role(workplace, "worker")
-    taken = workplace.command("worker", *QUEUES, *STORE, "--listen", first.url.removeprefix("http://"))
+    first = Role(sqlite, "worker")
+    taken = sqlite.command("worker", "--listen", first.url.removeprefix("http://"))
     assert taken.exit_status == 1 and "choose another" in taken.stderr, str(taken)
 
 
@@ -325,7 +297,7 @@ def check_lines(text: str) -> list[dict[str, Any]]:
     return lines
 
 
-def test_every_line_of_every_role_has_the_documented_fields(workplace: Workplace, job: Job) -> None:
+def test_every_line_of_every_role_has_the_documented_fields(sqlite: Target, job: Job) -> None:
     debug = {"GRISTMILL_LOG": "debug", "GRISTMILL_LOG_FORMAT": "json"}
     local = job.run("--log-format", "json", GRISTMILL_LOG="debug")
     lines = check_lines(objects(local.stderr))
@@ -333,35 +305,16 @@ def test_every_line_of_every_role_has_the_documented_fields(workplace: Workplace
     assert len(attempts) == 9, lines
     assert {line["job.id"] for line in attempts} == {local.job_id}
 
-    enqueued = workplace.command("enqueue", job.file, *QUEUES, *STORE, **debug)
+    enqueued = sqlite.command("enqueue", job.file, **debug)
     check_lines(objects(enqueued.stderr))
     job_id = enqueued.stdout.strip()
-    roles = [
-        workplace.start(name, *QUEUES, *STORE, "--idle-exit", "5", **debug).wait() for name in ("worker", "reducer")
-    ]
+    roles = [sqlite.start(name, "--idle-exit", "5", **debug).wait() for name in ("worker", "reducer")]
     for role in roles:
         assert role.exit_status == 0 and role.stdout == "", str(role)
         lines = check_lines(role.stderr)
         assert any("is ready" in line["message"] for line in lines), lines
         about = [line for line in lines if {"job.id": job_id}.items() <= line.items()]
         assert about, f"no line names the job: {lines}"
-    failed = workplace.command("worker", "--queue", "sqlite:queues", "--store", "nowhere://at.all", **debug)
+    failed = sqlite.workplace.command("worker", "--queue", "sqlite:queues", "--store", "nowhere://at.all", **debug)
     assert failed.exit_status == 1, str(failed)
     assert check_lines(failed.stderr)[-1]["error"], failed.stderr
-
-
-def test_code_uses_only_documented_fields() -> None:
-    """Includes lines that no test run logs."""
-    text = r'"(?:[^"\\]|\\.)*"'
-    part = rf"(?:[^()\"]|{text}|\((?:[^()]|\([^()]*\))*\))*"
-    call = re.compile(rf"(?<![\w!])(?:error|warn|info|debug|trace)(?:_span)?!\(({part})\)")
-    field = re.compile(r"(?:^|,)\s*(?:([\w.]+)\s*=(?!=)|[%?]?(\w+)\s*(?=,))")
-    found = set()
-    for source in (ROOT / "services").glob("*/src/**/*.rs"):
-        for arguments in call.findall(source.read_text()):
-            values = re.sub(r'format!\("[^"]*"\)', "", arguments)
-            fields = re.sub(r"^\s*target:[^,]*,", "", values).partition('"')[0]
-            for named, short in field.findall(fields):
-                assert (named or short) in allowed_fields(), f"{source}: {named or short} in {arguments}"
-                found.add(named or short)
-    assert {"job.id", "mini_batch.id", "node.id", "error", "pause.seconds"} <= found

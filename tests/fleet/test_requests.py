@@ -30,37 +30,21 @@ BOUNDS = {
 """Maximum number of requests of each kind, for all roles together."""
 
 
-@pytest.fixture
-def target(sqs):
-    return sqs
-
-
-def wait_for_result(target, name):
-    """Reads the store directly, so that these requests are not counted."""
-
-    def look():
-        time.sleep(0.5)
-        return target.objects(name)
-
-    return json.loads(wait_until(look, name, SECONDS_MAX)[name])
-
-
-def test_ten_thousand_mini_batches_stay_within_the_request_limits(workplace, components, target):
+def test_ten_thousand_mini_batches_stay_within_the_request_limits(workplace, components, sqs):
     folder = workplace.folder / "data"
     folder.mkdir()
     for number in range(MINI_BATCHES):
         (folder / f"{number:05}.txt").write_bytes(b"")
     job = workplace.job("def run(files): return files", process_count_per_node=2)
-    proxy = CountingProxy(components.aws_endpoint)
-    try:
-        target.write(endpoint=proxy.url)
-        target.worker("--idle-exit", 3600)
-        target.reducer()
-        enqueued = target.command("enqueue", job.file, expect=0)
-        result = wait_for_result(target, f"jobs/{enqueued.stdout.strip()}/result.json")
+    with CountingProxy(components.aws_endpoint) as proxy:
+        sqs.write(endpoint=proxy.url)
+        sqs.worker("--idle-exit", 3600)
+        sqs.reducer()
+        job_id = sqs.command("enqueue", job.file, expect=0).stdout.strip()
+        name = f"jobs/{job_id}/result.json"
+        # These requests of the test are not counted.
+        result = json.loads(wait_until(lambda: time.sleep(0.5) or sqs.objects(name), name, SECONDS_MAX)[name])
         counts, sums = dict(proxy.counts), proxy.by_class()
-    finally:
-        proxy.close()
     assert result["mini_batches"] == {"total": MINI_BATCHES, "succeeded": MINI_BATCHES, "failed": 0}
     print(f"\nrequests of {MINI_BATCHES} mini-batches: {json.dumps(sums)}; in detail: {json.dumps(counts)}")
     estimate = workplace.command("plan", job.file, "--cost", "--run-seconds", 0.001, "--row-bytes", 40, "--json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import struct
 
 import pytest
@@ -170,29 +169,6 @@ def test_stored_texts_send_no_terminal_commands(workplace):
     assert "overview \\u001b" in shown[2].stdout, str(shown[2])
     for ended in shown:
         assert not any(character in ended.stdout + ended.stderr for character in "\x1b\x07\u202e"), str(ended)
-
-
-def test_spec_of_another_job_is_rejected(workplace):
-    """Covers a spec under the id of another job, and one whose output leads elsewhere."""
-    job = workplace.job("def run(files): return files")
-    workplace.data(1)
-    queues = ["--queue", "sqlite:queues", "--store", "store"]
-    for key, value, told in [
-        ("job_id", "other-20261121-100203-ab12", "it belongs to job"),
-        ("output", {"file_name": "../../../owned.txt"}, "is not a valid name of an output file"),
-    ]:
-        job_id = workplace.command("enqueue", job.file, *queues).stdout.strip()
-        path = workplace.folder / f"store/jobs/{job_id}/spec.json"
-        spec = json.loads(path.read_text())
-        changed = {**spec[key], **value} if isinstance(value, dict) else value
-        path.write_text(json.dumps({**spec, key: changed}))
-        ended = workplace.command("status", job_id, *queues)
-        assert ended.exit_status == 1 and told in ended.stderr, str(ended)
-        worker = workplace.start("worker", *queues)
-        assert any(told in line for line in map(bytes.decode, worker.process.stderr)), told
-        worker.send(signal.SIGTERM)
-        assert worker.wait().exit_status == 0
-    assert not (workplace.folder / "owned.txt").exists()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from harness import CANCELED, FAILED, INVALID, NOT_ENDED, go, wait_until
+from harness import CANCELED, FAILED, NOT_ENDED, go, wait_until
 from http_server import HttpServer
 from targets import KINDS, lend
 
@@ -206,44 +206,6 @@ def test_cancel_status_logs_and_retry(workplace, target):
     assert missing.exit_status == 1 and "there is no" in missing.stderr
 
 
-def test_retry_on_a_target_runs_only_failed_mini_batches(workplace, sqs):
-    workplace.data(10)
-    job = workplace.job(
-        """
-        import os
-        from recorder import record, recorded
-        def run(files):
-            name = os.path.basename(files[0])
-            record("run", file=name)
-            if name == "004.txt" and not recorded("go"):
-                raise ValueError("not yet")
-            return [name]
-        """
-    )
-    job_id = sqs.enqueue(job)
-    sqs.worker()
-    sqs.reducer()
-    result = sqs.wait_for_end(job_id)
-    assert result["mini_batches"]["failed"] == 1
-    go(workplace)
-    retried = sqs.command("retry", job_id, "--wait", "--json", expect=0).result
-    assert sqs.output(retried).decode().splitlines() == names(10)
-    runs = [fact["file"] for fact in workplace.recorded("run")]
-    assert sorted(runs) == sorted([*names(10), "004.txt"])
-
-
-def test_retry_works_after_the_queue_was_purged(workplace, target):
-    workplace.data(20)
-    job_id = target.enqueue(workplace.job(ROWS))
-    target.purge("tasks")
-    if target.kind != "rabbitmq":
-        target.purge("results")
-    target.worker("--process-count", 2)
-    target.reducer()
-    retried = target.command("retry", job_id, "--wait", "--json", expect=0).result
-    assert len(target.output(retried).splitlines()) == 20
-
-
 def test_retry_works_on_another_target_with_the_same_store(workplace, sqs, components):
     workplace.data(10)
     job_id = sqs.enqueue(workplace.job(ROWS))
@@ -260,30 +222,27 @@ def test_retry_works_on_another_target_with_the_same_store(workplace, sqs, compo
             components.manage_rabbitmq(f"queues/%2f/{sqs.prefix}-{queue}", "DELETE")
 
 
-@pytest.mark.parametrize("kind", ["sqs", "rabbitmq"])
-def test_unreadable_messages_go_to_the_dead_letters(workplace, components, kind):
-    for target in lend(kind, workplace, components):
-        workplace.data(3)
-        newer = {"job_id": "a-20261121-100203-ab12", "mini_batch": 0, "work": {"kind": "video", "frames": 3}}
-        target.send("tasks", "hello, world")
-        target.send("tasks", json.dumps(newer))
-        target.send("results", "hello, reducer")
-        target.worker()
-        target.reducer()
-        job_id = target.enqueue(workplace.job(ROWS))
-        target.wait_for_end(job_id)
+def test_unreadable_messages_go_to_the_dead_letters(workplace, sqs):
+    workplace.data(3)
+    newer = {"job_id": "a-20261121-100203-ab12", "mini_batch": 0, "work": {"kind": "video", "frames": 3}}
+    sqs.send("tasks", "hello, world")
+    sqs.send("tasks", json.dumps(newer))
+    sqs.send("results", "hello, reducer")
+    sqs.worker()
+    sqs.reducer()
+    sqs.wait_for_end(sqs.enqueue(workplace.job(ROWS)))
 
-        def letters(target=target):
-            listed = json.loads(target.command("dead-letters", "--json", expect=0).stdout)
-            return listed if len(listed) == 3 else None
+    def letters():
+        listed = json.loads(sqs.command("dead-letters", "--json", expect=0).stdout)
+        return listed if len(listed) == 3 else None
 
-        listed = wait_until(letters, "three dead letters")
-        by_body = {letter["body"][:12]: letter for letter in listed}
-        assert by_body["hello, world"]["moved"]["queue"] == "tasks"
-        assert by_body["hello, reduc"]["moved"]["queue"] == "results"
-        (unknown,) = (letter for letter in listed if letter["job_id"])
-        assert unknown["job_id"] == newer["job_id"] and "video" in unknown["reason"]
-        assert len(target.command("dead-letters", expect=0).stdout.splitlines()) == 6, "looking changes nothing"
+    listed = wait_until(letters, "three dead letters")
+    by_body = {letter["body"][:12]: letter for letter in listed}
+    assert by_body["hello, world"]["moved"]["queue"] == "tasks"
+    assert by_body["hello, reduc"]["moved"]["queue"] == "results"
+    (unknown,) = (letter for letter in listed if letter["job_id"])
+    assert unknown["job_id"] == newer["job_id"] and "video" in unknown["reason"]
+    assert len(sqs.command("dead-letters", expect=0).stdout.splitlines()) == 6, "looking changes nothing"
 
 
 def test_missing_queue_is_reported_with_the_remedy(workplace, sqs):
@@ -320,19 +279,6 @@ def test_unreachable_services_are_reported_in_one_line(workplace, sqs):
         refused = running.wait()
         assert refused.exit_status == 1, str(refused)
         assert one_line(refused.stderr, *parts), str(refused)
-
-
-def test_wrong_credentials_are_reported_without_secrets(workplace, rabbitmq, components):
-    workplace.data(1)
-    job = workplace.job(ROWS)
-    address = rabbitmq.settings["queue"]
-    wrong = re.sub(r"//[^@]*@", "//guest:${BROKER_PASSWORD}@", address)
-    rabbitmq.write(queue=wrong)
-    refused = rabbitmq.command("enqueue", job.file, BROKER_PASSWORD="s3cr3t/@word")
-    assert refused.exit_status == 1 and one_line(refused.stderr, "guest"), str(refused)
-    unset = rabbitmq.command("enqueue", job.file)
-    assert one_line(unset.stderr, "gristmill.toml:2: targets.rabbitmq.queue", "BROKER_PASSWORD is not set"), str(unset)
-    assert "s3cr3t" not in refused.stdout + refused.stderr
 
 
 def test_secrets_are_never_printed_or_stored(workplace, rabbitmq, components):
@@ -393,20 +339,6 @@ def test_secrets_are_never_printed_or_stored(workplace, rabbitmq, components):
         assert found < 0, text[max(found - 200, 0) : found + 100]
 
 
-def test_mistake_in_gristmill_toml_is_reported_with_file_and_line(workplace):
-    workplace.data(1)
-    job = workplace.job(ROWS)
-    workplace.write({"gristmill.toml": "[targets.lab]\nqueue = 'sqlite:queues'\nstroe = 'store'\n"})
-    refused = workplace.command("run", job.file, "--target", "lab")
-    assert refused.exit_status == INVALID
-    assert one_line(refused.stderr, 'gristmill.toml:3: unknown key "stroe", did you mean "store"?'), str(refused)
-    workplace.write({"gristmill.toml": "[targets.lab]\nqueue = 'sqlite:queues'\n"})
-    unknown = workplace.command("run", job.file, "--target", "lap")
-    assert one_line(unknown.stderr, 'did you mean "lab"?'), str(unknown)
-    lacking = workplace.command("run", job.file, "--target", "lab")
-    assert one_line(lacking.stderr, "target lab has no store"), str(lacking)
-
-
 def test_timeouts_beyond_the_queue_limit_are_rejected(workplace, sqs, components):
     workplace.data(1)
     job = workplace.job(ROWS, run_invocation_timeout=43_190)
@@ -425,26 +357,6 @@ def test_local_paths_cause_a_warning(workplace, rabbitmq):
     warned = rabbitmq.command("enqueue", job.file, "--queue", far, expect=0)
     assert f"warning: {workplace.folder}/data, {workplace.folder}/output are paths of this machine" in warned.stderr
     assert "guest:guest" not in warned.stderr
-
-
-def test_inputs_and_output_can_be_in_a_store(workplace, sqs, components):
-    s3 = components.client("s3")
-    for number in range(FILES):
-        s3.put_object(Bucket=sqs.prefix, Key=f"data/{number:03}.txt", Body=f"{number:03}".encode())
-    script = """
-        def run(files):
-            return [open(file).read() for file in files]
-    """
-    job = workplace.job(
-        script,
-        inputs=[{"name": "data", "type": "file", "path": f"s3://{sqs.prefix}/data/"}],
-        output=f"s3://{sqs.prefix}/output",
-        mini_batch_size=3,
-    )
-    ended = sqs.run(job)
-    assert ended.result["output"] == f"s3://{sqs.prefix}/output/rows.txt"
-    rows = s3.get_object(Bucket=sqs.prefix, Key="output/rows.txt")["Body"].read()
-    assert rows.decode().splitlines() == [f"{number:03}" for number in range(FILES)]
 
 
 def test_side_inputs_in_a_store_are_local_paths_for_the_script(workplace, sqs, components):
@@ -498,32 +410,6 @@ def test_job_that_cannot_be_planned_fails_with_the_cause(workplace, sqs):
     sqs.reducer()
     result = sqs.wait_for_end(told.stdout.strip(), "Failed")
     assert "input 'data'" in result["cause"] and "the column 'id'" in result["cause"]
-
-
-def test_idle_nodes_and_reducers_exit(workplace, target):
-    workplace.data(5)
-    job_id = target.enqueue(workplace.job(ROWS))
-    worker, reducer = target.worker("--idle-exit", 1), target.reducer("--idle-exit", 1)
-    ended = worker.wait()
-    assert ended.exit_status == 0 and "1 s" in ended.stdout, str(ended)
-    # It also exits if the machine pauses for a second while it works; its mini-batches are in the queue.
-    if not target.status(job_id)["result"]:
-        target.worker()
-    target.wait_for_end(job_id)
-    ended = reducer.wait()
-    assert ended.exit_status == 0 and "1 s" in ended.stdout, str(ended)
-
-
-def test_node_count_limits_the_nodes_of_a_job(workplace, sqs):
-    workplace.data(30)
-    job_id = sqs.enqueue(workplace.job(HOLDS, run_invocation_timeout=600, node_count=1))
-    workers = [sqs.worker("--process-count", 1) for _ in range(3)]
-    sqs.reducer()
-    workers[0].wait_for_record("begun")
-    go(workplace)
-    result = sqs.wait_for_end(job_id)
-    assert len(sqs.output(result).splitlines()) == 30
-    assert len({fact["node"] for fact in workplace.recorded("begun")}) == 1
 
 
 def test_sigterm_drains_a_node_without_a_try(workplace, target):

@@ -90,17 +90,3 @@ def test_one_trace_goes_through_partitioner_worker_and_reducer(workplace, sqlite
                 assert before is not None and before[0] in came_from, f"{service}: {step}"
         failed = [step for _, step, _ in steps if step.status.code == step.status.STATUS_CODE_ERROR]
         assert len(failed) == tries - 1
-
-
-def test_roles_without_exporter_pass_the_trace_on(workplace, sqlite, collector):
-    workplace.executable = Path(EXECUTABLE)
-    workplace.data(FILES)
-    job = workplace.job(SCRIPT, mini_batch_size=1, run_max_try=2)
-    job_id = sqlite.command("enqueue", job.file, expect=0, **collector.variables("partitioner")).stdout.strip()
-    sqlite.worker()
-    sqlite.reducer(**collector.variables("reducer"))
-    sqlite.wait_for_end(job_id)
-    wait_until(lambda: len(collector.steps) >= 2 * FILES, "every step")
-    assert {service for service, _ in collector.steps} == {"partitioner", "reducer"}
-    first = {step.span_id for service, step in collector.steps if service == "partitioner"}
-    assert all(step.parent_span_id in first for service, step in collector.steps if service == "reducer")

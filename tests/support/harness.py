@@ -13,6 +13,7 @@ import signal
 import subprocess
 import textwrap
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +84,18 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def write_wheel(folder: Path, name: str, module: str) -> Path:
+    """Returns a package with one module, which pip installs without a download."""
+    wheel = folder / f"{name}-1.0-py3-none-any.whl"
+    about = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"{name}.py", module)
+        archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    return wheel
 
 
 @dataclass
@@ -264,6 +277,22 @@ class Job:
         running = self.workplace.start("run", self.file, "--json", *arguments, **environment)
         running.job = self
         return running
+
+    def interrupt(self, hold: str, committed: int) -> str:
+        """Kills the engine while the script holds the file `hold` and this many mini-batches are committed."""
+        running = self.start(HOLD=hold)
+        pid = running.wait_for_record("held")[0]["pid"]
+        job_id = self.workplace.job_ids()[-1]
+
+        def enough() -> bool:
+            status = json.loads(self.workplace.command("status", job_id, "--json").stdout)
+            return status["progress"] and status["progress"]["mini_batches"]["succeeded"] == committed
+
+        wait_until(enough, f"{committed} committed mini-batches")
+        running.send(signal.SIGKILL)
+        assert running.wait().exit_status == -signal.SIGKILL
+        wait_until(lambda: not is_alive(pid), "the Python process ends with its engine")
+        return job_id
 
     def retry(self, job_id: str, expect: int = COMPLETED, **environment: str) -> Ended:
         """`gristmill retry` of an earlier run of this job."""

@@ -8,15 +8,21 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
+from http_server import Answer, HttpServer, Request, forward
+
 CHUNK = 1 << 16
-HEAD_BYTES_MAX = 1 << 18
-NO_BODY = (204, 304)
-SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
+SLOW_DOWN: Answer = (
+    503,
+    {"Content-Type": "application/xml"},
+    b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>",
+)
 
 
 class Proxy:
@@ -30,7 +36,7 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._server = self._call(asyncio.start_server(self._serve, address, 0, limit=HEAD_BYTES_MAX)).result()
+        self._server = self._call(asyncio.start_server(self._serve, address, 0)).result()
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def _call(self, work: Awaitable[Any]) -> Future[Any]:
@@ -64,12 +70,18 @@ class Proxy:
         self._writers.add(writer)
         upstream_writer = None
         try:
-            upstream_reader, upstream_writer = await asyncio.open_connection(
-                "127.0.0.1", self.upstream, limit=HEAD_BYTES_MAX
-            )
+            upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self.upstream)
             self._writers.add(upstream_writer)
-            await self.carry(reader, writer, upstream_reader, upstream_writer)
-        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pumps = [
+                asyncio.ensure_future(pump(reader, upstream_writer)),
+                asyncio.ensure_future(pump(upstream_reader, writer)),
+            ]
+            done, pending = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            for other in pending:
+                other.cancel()
+            for one in done:
+                one.exception()
+        except OSError:
             pass  # One side has gone, and so the other goes.
         finally:
             for end in (writer, upstream_writer):
@@ -77,145 +89,59 @@ class Proxy:
                     self._writers.discard(end)
                     end.close()
 
-    async def carry(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        upstream_reader: asyncio.StreamReader,
-        upstream_writer: asyncio.StreamWriter,
-    ) -> None:
-        """Forwards bytes in both directions until either side closes."""
 
-        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-            while data := await source.read(CHUNK):
-                sink.write(data)
-                await sink.drain()
-
-        pumps = [
-            asyncio.ensure_future(pump(reader, upstream_writer)),
-            asyncio.ensure_future(pump(upstream_reader, writer)),
-        ]
-        done, pending = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        for other in pending:
-            other.cancel()
-        for one in done:
-            one.exception()
+async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    """Forwards bytes in one direction until its source ends."""
+    while data := await source.read(CHUNK):
+        sink.write(data)
+        await sink.drain()
 
 
-class Request:
-    """One complete HTTP request."""
-
-    def __init__(self, head: bytes, body: bytes) -> None:
-        self.head, self.body = head, body
-        self.method, self.path, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
-        self.target = header(head, b"x-amz-target").decode()
-
-    @property
-    def to_queue(self) -> bool:
-        return self.target.startswith("AmazonSQS.")
-
-
-Policy = Callable[["AwsProxy", Request], "Fault | None"]
-
-
+@dataclass
 class Fault:
-    """The fate of one request: a pause, the number of deliveries, and whether its answer returns."""
+    """The fate of one request: a pause, the number of deliveries, and what is answered instead."""
 
-    def __init__(self, name: str, seconds: float = 0, arrivals: int = 1, answer: bytes | None = None) -> None:
-        self.name, self.seconds, self.arrivals, self.answer = name, seconds, arrivals, answer
-
-
-class AwsProxy(Proxy):
-    """Parses requests and applies a policy to each."""
-
-    def __init__(self, port: int, policy: Policy, seed: int = 0) -> None:
-        self.policy = policy
-        self.random = random.Random(seed)
-        self.requests: Counter[str] = Counter()
-        super().__init__(port)
-
-    async def carry(self, reader, writer, upstream_reader, upstream_writer) -> None:
-        while True:
-            try:
-                head = await reader.readuntil(b"\r\n\r\n")
-            except asyncio.IncompleteReadError:
-                return
-            if header(head, b"expect"):
-                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                lines = head.split(b"\r\n")
-                head = b"\r\n".join(line for line in lines if not line.lower().startswith(b"expect:"))
-            request = Request(head, await body_of(head, reader))
-            self.requests[request.target or request.method] += 1
-            fault = self.policy(self, request) or Fault("")
-            if fault.name:
-                self.faults[fault.name] += 1
-            await asyncio.sleep(fault.seconds)
-            answer = b""
-            for _ in range(fault.arrivals):
-                upstream_writer.write(request.head + request.body)
-                await upstream_writer.drain()
-                answer = await answer_of(request.method, upstream_reader)
-            writer.write(answer if fault.answer is None else fault.answer)
-            await writer.drain()
+    name: str
+    seconds: float = 0
+    arrivals: int = 1
+    answer: Answer | None = None
 
 
-def header(head: bytes, name: bytes) -> bytes:
-    for line in head.split(b"\r\n")[1:]:
-        key, _, value = line.partition(b":")
-        if key.strip().lower() == name:
-            return value.strip()
-    return b""
+Policy = Callable[[random.Random, Request], Fault | None]
 
 
-async def body_of(head: bytes, reader: asyncio.StreamReader) -> bytes:
-    """Returns the body as transmitted."""
-    if header(head, b"transfer-encoding").lower().endswith(b"chunked"):
-        body = b""
-        while True:
-            line = await reader.readuntil(b"\r\n")
-            body += line
-            size = int(line.split(b";")[0], 16)
-            if size:
-                body += await reader.readexactly(size + 2)
-                continue
-            while (line := await reader.readuntil(b"\r\n")) != b"\r\n":
-                body += line
-            return body + b"\r\n"
-    return await reader.readexactly(int(header(head, b"content-length") or 0))
+class AwsProxy(HttpServer):
+    """Forwards requests to an AWS endpoint, and applies a policy to each."""
+
+    def __init__(self, endpoint: str, policy: Policy, seed: int) -> None:
+        self.endpoint, self.policy, self.random = endpoint, policy, random.Random(seed)
+        self.faults: Counter[str] = Counter()
+        super().__init__(self.carry)
+
+    def carry(self, request: Request) -> Answer:
+        fault = self.policy(self.random, request)
+        if fault is None:
+            return forward(self.endpoint, request)
+        self.faults[fault.name] += 1
+        time.sleep(fault.seconds)
+        answers = [forward(self.endpoint, request) for _ in range(fault.arrivals)]
+        return fault.answer or answers[-1]
 
 
-async def answer_of(method: str, reader: asyncio.StreamReader) -> bytes:
-    while True:
-        head = await reader.readuntil(b"\r\n\r\n")
-        status = int(head.split(b" ", 2)[1])
-        if status >= 200:
-            break
-    if method == "HEAD" or status in NO_BODY:
-        return head
-    return head + await body_of(head, reader)
-
-
-def refusal() -> bytes:
-    lines = ["HTTP/1.1 503 Slow Down", "content-type: application/xml", f"content-length: {len(SLOW_DOWN)}", "", ""]
-    return "\r\n".join(lines).encode() + SLOW_DOWN
-
-
-def failing_store(proxy: AwsProxy, request: Request) -> Fault | None:
+def failing_store(draws: random.Random, request: Request) -> Fault | None:
     """Lets one store request in ten fail, half of these after it took effect, and one in a hundred stall."""
-    if request.to_queue:
-        return None
-    draw = proxy.random.random()
+    draw = draws.random()
     if draw < 0.05:
-        return Fault("requests refused", arrivals=0, answer=refusal())
+        return Fault("requests refused", arrivals=0, answer=SLOW_DOWN)
     if draw < 0.10:
-        return Fault("requests that took effect and were answered with an error", answer=refusal())
+        return Fault("requests that took effect and were answered with an error", answer=SLOW_DOWN)
     if draw < 0.11:
         return Fault("requests stalled", seconds=3)
     return None
 
 
-def sending_twice(proxy: AwsProxy, request: Request) -> Fault | None:
+def sending_twice(_: random.Random, request: Request) -> Fault | None:
     """Delivers every message twice to its queue."""
-    if request.target == "AmazonSQS.SendMessageBatch":
+    if request.headers.get("X-Amz-Target") == "AmazonSQS.SendMessageBatch":
         return Fault("batches sent twice", arrivals=2)
     return None

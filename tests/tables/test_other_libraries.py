@@ -1,8 +1,9 @@
 """Tables written by pandas, Polars and pyarrow reach `run` with the values and the order that these libraries read.
 
 Each example is one job over several tables, each an input of its own: written by one library in one format, with some
-quoting, compression and types, cut into mini-batches of some size. What `run` got is put together again and compared
-with what the library itself reads. Where the two differ on purpose, `DIFFERENCES` says how.
+quoting, encoding, compression and types, to a folder or a bucket, cut into mini-batches of some size. What `run` got is
+put together again and compared with what the library itself reads. Where the two differ on purpose, `DIFFERENCES` says
+how.
 """
 
 from __future__ import annotations
@@ -100,6 +101,11 @@ class Case:
         texts = (value for name, kind in self.types.items() if kind == "string" for value in self.columns[name])
         return any("\n" in text for text in texts if text)
 
+    @property
+    def is_wide(self) -> bool:
+        """Each character has two bytes."""
+        return self.writer == "pandas" and self.format in ("csv", "tsv") and self.choices["wide"]
+
 
 @st.composite
 def cases(draw: st.DrawFn, position: int) -> Case:
@@ -142,6 +148,8 @@ def cases(draw: st.DrawFn, position: int) -> Case:
             "group": draw(st.integers(1, 40)),
             "dictionary": draw(st.booleans()),
             "page": draw(st.sampled_from(["1.0", "2.0"])),
+            "wide": draw(st.booleans()),
+            "stored": draw(st.booleans()),
         },
     )
 
@@ -192,7 +200,8 @@ def delimited(case: Case) -> bytes:
             quoting = csv.QUOTE_ALL if choices["quote_all"] else csv.QUOTE_MINIMAL
             frame = case.arrow.to_pandas(types_mapper=pd.ArrowDtype)
             text = frame.to_csv(index=False, sep=separator, quoting=quoting, lineterminator=line_end)
-            into.write(text.encode("utf-8-sig" if choices["mark"] else "utf-8"))
+            encoding = "utf-16-le" if case.is_wide else "utf-8-sig" if choices["mark"] else "utf-8"
+            into.write(text.encode(encoding))
         case "polars":
             pl.from_arrow(case.arrow).write_csv(
                 into,
@@ -232,6 +241,8 @@ def read_back(case: Case, path: Path) -> dict[str, list[Any]]:
         return lists(pq.read_table(path).to_pandas())
     text = path.read_bytes()
     text = {"none": bytes, "gz": gzip.decompress}.get(case.compression, unpacked)(text)
+    if case.is_wide:
+        text = text.decode("utf-16-le").encode()
     if case.format == "jsonl":
         rows = [json.loads(line) for line in text.decode().splitlines()]
         return {name: [row.get(name) for row in rows] for name in case.columns}
@@ -298,7 +309,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool | np.bool_)
 
 
-def frames_of(workplace, cases: list[Case], size: str) -> dict[str, pd.DataFrame]:
+def frames_of(workplace, bucket, cases: list[Case], size: str) -> dict[str, pd.DataFrame]:
     """Runs one job over all tables, and joins the mini-batches of each."""
     for folder in ("tables", "frames"):
         (workplace.folder / folder).mkdir(exist_ok=True)
@@ -306,8 +317,13 @@ def frames_of(workplace, cases: list[Case], size: str) -> dict[str, pd.DataFrame
             file.unlink()
     inputs = []
     for case in cases:
-        path = str(written(case, workplace.folder / "tables"))
-        table = {"name": case.name, "type": "tabular", "path": path}
+        path = written(case, workplace.folder / "tables")
+        table = {"name": case.name, "type": "tabular", "path": str(path)}
+        if case.choices["stored"]:
+            bucket.put(path.name, path.read_bytes())
+            table["path"] = bucket.url(path.name)
+        if case.is_wide:
+            table["encoding"] = "utf-16le"
         if case.format in ("csv", "tsv"):
             table["support_multi_line"] = case.has_line_breaks
         if case.typed:
@@ -323,7 +339,7 @@ def frames_of(workplace, cases: list[Case], size: str) -> dict[str, pd.DataFrame
 
 
 @pytest.mark.parametrize("size", ["1 rows", "7 rows", "60", "1MB"])
-def test_tables_of_other_libraries_are_read_unchanged(workplace, size):
+def test_tables_of_other_libraries_are_read_unchanged(workplace, bucket, size):
     @settings(
         max_examples=3,
         deadline=None,
@@ -333,7 +349,7 @@ def test_tables_of_other_libraries_are_read_unchanged(workplace, size):
     )
     @given(st.tuples(*(cases(position) for position in range(12))))
     def check(tables: tuple[Case, ...]) -> None:
-        frames = frames_of(workplace, list(tables), size)
+        frames = frames_of(workplace, bucket, list(tables), size)
         for case in tables:
             path = next((workplace.folder / "tables").glob(f"{case.name}.*"))
             expected, found = read_back(case, path), lists(frames[case.name])

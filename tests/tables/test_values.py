@@ -1,12 +1,10 @@
 """Tables as arguments of `run`: nested values, given types, compressed files; and reports of lost values."""
 
-import gzip
 import json
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 REPR = """
 def run(frame):
@@ -80,35 +78,6 @@ def test_values_lost_after_the_first_rows_are_reported_with_a_remedy(workplace):
     ended = workplace.job(script, inputs=table("data/t.csv", columns={"b": "int64"})).run()
     assert (ended.lines[0], ended.lines[-1], ended.result["warnings"]) == ("0", "2", 0)
     assert "warning_kinds" not in ended.result
-
-
-def test_torn_row_names_support_multi_line(workplace):
-    workplace.write({"data/t.csv": 'a,b\n1,"x\ny"\n2,z\n'})
-    script = "def run(frame): return [repr(text) for text in frame['b']]"
-    ended = workplace.job(script, inputs=table("data/t.csv")).run()
-    kind = ended.result["warning_kinds"][0]
-    assert kind["problem"] == "lines that end within quotes, the row was cut there"
-    assert kind["first"].endswith("t.csv, line 2") and "support_multi_line: true" in kind["remedy"]
-
-    text = "a,b\n" + "".join(f'{row},"x\n{row}"\n' for row in range(50))
-    workplace.write({"data/t.csv": text})
-    inputs = table("data/t.csv", support_multi_line=True)
-    ended = workplace.job(script, inputs=inputs, mini_batch_size="100").run()
-    assert ended.lines == [repr(f"x\n{row}") for row in range(50)]
-    assert ended.mini_batches[0] > 3, "cut at the ends of records"
-
-
-@pytest.mark.parametrize("codec", ["gz", "zst"])
-@pytest.mark.parametrize("size", ["7 rows", "50", "1MB"])
-def test_compressed_text_is_cut_and_read_in_order(workplace, codec, size):
-    text = ("a,b\n" + "".join(f"{row},text {row}\n" for row in range(300))).encode()
-    packed = gzip.compress(text) if codec == "gz" else pa.compress(text, codec="zstd", asbytes=True)
-    workplace.write({f"data/t.csv.{codec}": packed})
-    script = "def run(frame): return [f'{a}|{b}' for a, b in zip(frame['a'], frame['b'])]"
-    job = workplace.job(script, inputs=table(f"data/t.csv.{codec}"), mini_batch_size=size)
-    ended = job.run("--set", "process_count_per_node=2")
-    assert ended.lines == [f"{row}|text {row}" for row in range(300)]
-    assert (ended.mini_batches[0] == 1) == (size == "1MB")
 
 
 def test_parquet_columns_are_converted_exactly_or_rejected(workplace):
