@@ -128,26 +128,3 @@ def test_models_and_runs_without_azure(start, tmp_path):
         ready=False, environment={"GRISTMILL_HOME": str(tmp_path / "home")},
     ).receive()  # fmt: skip
     assert "model none was not found" in event["error"]["message"]
-
-
-def test_names_that_the_stand_in_lacks_can_be_imported_but_not_used(start):
-    agent = start(
-        """
-        from azureml.core import Dataset, Workspace
-        def run(mini_batch): return Dataset.get_by_name(Workspace.from_config(), mini_batch[0])
-        """
-    )
-    error = agent.run()["error"]
-    assert error["category"] == "NotImplementedError"
-    assert error["message"].startswith("azureml.core.Dataset.get_by_name needs the real azureml-core")
-
-
-def test_installed_azureml_takes_precedence(start, tmp_path):
-    package = tmp_path / "site" / "azureml" / "core"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("REAL = True")
-    agent = start(
-        "import azureml.core\ndef run(mini_batch): return [azureml.core.REAL]",
-        environment={"PYTHONPATH": str(tmp_path / "site")},
-    )
-    assert agent.run()["rows"] == b"True\n"
