@@ -160,3 +160,57 @@ def test_exception_in_shutdown_changes_no_result(workplace):
     ended = workplace.job(script, error_threshold=0).run()
     assert len(ended.lines) == 2
     assert "shutdown went wrong" in ended.log("**/*.txt")
+
+
+HOSTILE = """
+    import os, signal, subprocess, sys
+    from recorder import record
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def run(files):
+        way = os.path.basename(files[0])
+        if way == "3_closes_fd_1":
+            os.close(1)
+        elif way == "1_prints_megabytes":
+            sys.stdout.write("x" * 20_000_000)
+        elif way == "2_leaves_children":
+            child = subprocess.Popen(["sleep", "1000"])
+            detached = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            record("child", child=child.pid, detached=detached.pid)
+        elif way == "4_closes_all":
+            os.closerange(0, 3)
+        return [way]
+
+    def shutdown():
+        record("shutdown")
+"""
+
+
+def test_hostile_scripts_do_not_disturb_the_job(workplace):
+    # The order matters: nothing can print after the descriptors are closed.
+    ways = ["1_prints_megabytes", "2_leaves_children", "3_closes_fd_1", "4_closes_all", "5_fine"]
+    workplace.write({f"data/{name}": name for name in ways})
+    ended = workplace.job(HOSTILE).run()
+    assert ended.lines == ways
+    assert ended.mini_batches == (5, 5, 0)
+    (fact,) = workplace.recorded("child")
+    wait_until(lambda: not is_alive(fact["child"]), "the script's child is killed")
+    wait_until(lambda: not is_alive(fact["detached"]), "and the one that has left its session")
+
+
+def test_endless_output_is_capped(workplace):
+    """Hundreds of megabytes on stdout go to a file of bounded size that says so, and the job continues."""
+    workplace.write({"data/a": "", "data/b": ""})
+    script = """
+        def run(files):
+            for _ in range(150):
+                print("x" * 1_000_000)
+            return files
+    """
+    ended = workplace.job(script).run()
+    assert len(ended.lines) == 2
+    (file,) = ended.logs.glob("user/stdout/0/process000.stdout.txt")
+    assert file.stat().st_size < 270_000_000
+    with file.open("rb") as opened:
+        opened.seek(-200, 2)
+        assert b"limit" in opened.read()

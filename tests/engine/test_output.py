@@ -6,6 +6,8 @@ import os
 import pandas as pd
 import pytest
 
+from harness import wait_until
+
 
 def test_settings_file_and_header(workplace):
     """The snapshot sets arguments of `to_csv`; the header appears once at the top."""
@@ -81,3 +83,46 @@ def test_native_formats_keep_types(workplace, extension):
     assert frame["half"].fillna(-1).tolist() == [0.0, -1, 0.5, -1, 1.0, -1]
     assert frame["text"].tolist() == ["a,b", 'q"q\nz'] * 3
     assert frame["yes"].tolist() == [True, False] * 3
+
+
+def test_output_appears_only_at_the_end(workplace):
+    workplace.data(4)
+    workplace.write({"output/rows.txt": "from an older job\n"})
+    script = """
+        import os
+        from recorder import record, wait_for
+        def run(files):
+            if files[0].endswith("003.txt"):
+                record("waiting")
+                wait_for(lambda: os.path.exists(os.environ["GO"]))
+            return files
+    """
+    go = workplace.folder / "go"
+    running = workplace.job(script).start(GO=str(go))
+    running.wait_for_record("waiting")
+    output = workplace.folder / "output" / "rows.txt"
+    assert output.read_text() == "from an older job\n"
+    go.touch()
+    ended = running.wait()
+    assert len(ended.lines) == 4
+    assert output.read_bytes() == ended.output
+
+
+def test_full_output_disk_fails_the_job_by_name(workplace):
+    """On a file system of one megabyte the job fails, names the disk, and leaves no partial file."""
+    mount = workplace.folder / "small"
+    mount.mkdir()
+    if os.system(f"mount -t tmpfs -o size=1m tmpfs {mount} 2>/dev/null") != 0:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        workplace.data(40)
+        script = """
+            def run(files):
+                return ["x" * 100_000]
+        """
+        ended = workplace.job(script, output="small/output").run(expect=42)
+        assert "No space left on device" in ended.cause, ended.cause
+        assert not (mount / "output" / "rows.txt").exists()
+        assert wait_until(lambda: (workplace.home / "jobs" / ended.job_id / "result.json").exists(), "result.json")
+    finally:
+        os.system(f"umount {mount}")

@@ -162,3 +162,19 @@ def test_changed_inputs_make_another_job(workplace):
     assert "the inputs have changed since job" in ended.stderr
     assert ended.items == (5, 5, 0)
     assert len(workplace.job_ids()) == 2
+
+
+def test_side_input_that_changes_while_the_job_runs_is_reported(workplace):
+    workplace.data(2)
+    workplace.write({"labels.txt": "old"})
+    script = """
+        import sys
+        def run(files):
+            with open(sys.argv[sys.argv.index("--labels") + 1], "a") as labels:
+                labels.write("new")
+            return files
+    """
+    job = workplace.job(script, side_inputs={"labels": "labels.txt"}, arguments=["--labels", "${{side_inputs.labels}}"])
+    ended = job.run()
+    assert "side input labels has changed while the job ran: rows may come from either version" in ended.stderr
+    assert not job.run().result["reused"]

@@ -46,10 +46,12 @@ pub fn text(notice: &Notice) -> String {
                  further rows from after it"
             )
         }
-        Notice::ChangedWhileRunning => {
-            "warning: the script, or a module beside it, was changed while the job ran: rows \
-                                        may come from either version"
-                .to_owned()
+        Notice::ChangedWhileRunning { script, differences } => {
+            let what = match script {
+                true => "the script, or a module beside it, was changed".to_owned(),
+                false => named(differences),
+            };
+            format!("warning: {what} while the job ran: rows may come from either version")
         }
         Notice::LedgerMended { segments } => {
             let segments = match segments {

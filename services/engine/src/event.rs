@@ -81,7 +81,12 @@ pub enum Notice {
         differences: Vec<Difference>,
     },
     /// The script was changed while the job ran.
-    ChangedWhileRunning,
+    ChangedWhileRunning {
+        /// The script itself was changed.
+        script: bool,
+        /// The differences in its side inputs.
+        differences: Vec<Difference>,
+    },
     /// A power cut has damaged segments of the ledger.
     LedgerMended {
         /// Number of segments.

@@ -215,8 +215,11 @@ impl Execution<'_> {
         drop(shown);
         if completed {
             remove_queues(&folder);
-            if !self.spec.fingerprint.is_empty() && job_file::script_has_changed(&self.spec) {
-                events.notice(Notice::ChangedWhileRunning);
+            let has_fingerprint = !self.spec.fingerprint.is_empty();
+            if let Some(notice) = same_job::changed_while_running(&folder, &self.spec, &self.settings.models())
+                .filter(|_| has_fingerprint)
+            {
+                events.notice(notice);
                 self.forget_fingerprint().await?;
             }
         }

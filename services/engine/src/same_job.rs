@@ -44,6 +44,20 @@ pub fn changed(folder: &Path, spec: &JobSpec, models: &ModelFolders) -> Option<N
     (script || !found.is_empty()).then_some(Notice::ChangedSinceStart { script, differences: found })
 }
 
+/// Returns a warning if the script or a side input was changed while the job ran.
+pub fn changed_while_running(folder: &Path, spec: &JobSpec, models: &ModelFolders) -> Option<Notice> {
+    let script = job_file::script_has_changed(spec);
+    let mut differences = Vec::new();
+    if !spec.side_inputs.is_empty()
+        && let Some(earlier) = read(folder)
+        && let Ok(now) = earlier.renewed(spec, models)
+    {
+        differences = now.differences(&earlier, ran(folder));
+        differences.retain(Difference::is_of_side_input);
+    }
+    (script || !differences.is_empty()).then_some(Notice::ChangedWhileRunning { script, differences })
+}
+
 /// Returns why the newest job of the same name is neither continued nor reused. Every new job calls it, so it opens few
 /// files.
 pub fn why_anew(index: &Index, home: &Home, spec: &JobSpec, now: &Identity) -> Result<Option<Notice>> {

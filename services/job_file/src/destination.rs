@@ -36,6 +36,8 @@ pub fn check(top: &Section<'_>, spec: &JobSpec, job_file: &Path, problems: &mut 
         let key = format!("outputs.{name}");
         if let Some(message) = overlap(folder, None, spec) {
             add(&key, folder, message, APART);
+        } else if file.is_some_and(|file| is_within(folder, &file_in(&spec.output.folder, file))) {
+            add(&key, folder, "it would take the place of the output file".to_owned(), "another folder");
         } else if let Some(message) = unwritable(folder, None) {
             add(&key, folder, message, WRITABLE);
         }
@@ -53,6 +55,17 @@ pub fn check(top: &Section<'_>, spec: &JobSpec, job_file: &Path, problems: &mut 
         add(key, &replaced, message, "the name of a file that the job does not read");
     } else if let Some(message) = unwritable(output, file) {
         add("output", output, message, WRITABLE);
+    }
+}
+
+/// Whether a path is `above`, or below it.
+fn is_within(path: &ItemPath, above: &ItemPath) -> bool {
+    match (path.is_url(), above.is_url()) {
+        (true, true) => {
+            format!("{}/", path.display().trim_end_matches('/')).starts_with(&format!("{}/", above.display()))
+        }
+        (false, false) => real(path.as_path()).starts_with(real(above.as_path())),
+        _ => false,
     }
 }
 

@@ -77,6 +77,13 @@ pub enum Part {
     Model(String),
 }
 
+impl Difference {
+    /// Whether it is in a side input.
+    pub fn is_of_side_input(&self) -> bool {
+        matches!(self, Self::Changed(part) | Self::New(part) | Self::Missing(part) if matches!(part, Part::SideInput(_)))
+    }
+}
+
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -6,7 +6,7 @@ use partitioner::{MissingColumn, PartitionFormat};
 use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions};
 
 use crate::keys::{INPUT, Read};
-use crate::paths::{Paths, exists, glob_folder};
+use crate::paths::{Paths, exists, glob_folder, real};
 use crate::problem::{Fault, Problems, nearest};
 use crate::section::{Located, Section};
 use crate::tree::{Entry, Location, Node, Value};
@@ -39,6 +39,10 @@ pub fn read_inputs(
         if let Some(first) = job.inputs.first().filter(|first| first.kind != input.kind) {
             let fault = Fault::of(kind_name(input.kind), kind_name(first.kind));
             problems.add(location, &format!("{path}.type"), fault.saying("All inputs of step must be same type"));
+        }
+        let earlier: Vec<ItemPath> = job.inputs.iter().flat_map(|earlier| earlier.paths.clone()).collect();
+        if let Some(message) = input.paths.iter().find_map(|path| read_twice(&earlier, path)) {
+            problems.warn(location, &path, message);
         }
         job.inputs.push(input);
         locations.push(found);
@@ -153,11 +157,34 @@ fn read_paths(section: &Section<'_>, paths: &Paths, problems: &mut Problems) -> 
     let mut found = Vec::new();
     for node in nodes {
         match paths.path_or_url(node).and_then(|path| exists_or_matches(node, path)) {
-            Ok(path) => found.push(path),
+            Ok(path) => {
+                if let Some(message) = read_twice(&found, &path) {
+                    problems.warn(node.location, &section.path(key), message);
+                }
+                found.push(path);
+            }
             Err(fault) => problems.add(node.location, &section.path(key), fault),
         }
     }
     found
+}
+
+/// Says which earlier path has the files of this one too. Patterns are not compared.
+fn read_twice(earlier: &[ItemPath], path: &ItemPath) -> Option<String> {
+    let shown = path.display();
+    let both = |other: &&ItemPath| match (path.is_url(), other.is_url()) {
+        (true, true) => path == *other,
+        (false, false) if [path, other].iter().all(|path| glob_folder(path.as_path()).is_none()) => {
+            let (one, other) = (real(path.as_path()), real(other.as_path()));
+            one == other || other.is_dir() && one.starts_with(&other) || one.is_dir() && other.starts_with(&one)
+        }
+        _ => false,
+    };
+    let other = earlier.iter().find(both)?.display();
+    Some(match other == shown {
+        true => format!("{shown} is listed twice, so each of its items runs twice"),
+        false => format!("{shown} and {other} have files in common, whose items run twice"),
+    })
 }
 
 /// A local path must exist; for a glob, the folder in front of its first wildcard.

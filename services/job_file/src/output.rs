@@ -79,7 +79,11 @@ fn file_name(node: &Node) -> Result<String, Fault> {
     let allowed = r##"a file name without any of ~ " # % & * : < > ? / \ { | }"##;
     let name = word(node)?;
     let illegal = |character: char| FORBIDDEN.contains(character) || character.is_control();
-    match name.chars().any(illegal) || name.len() > FILE_NAME_BYTES_MAX || name == "." || name == ".." {
+    if name.len() > FILE_NAME_BYTES_MAX {
+        let message = format!("the name has {} bytes, and file systems take {FILE_NAME_BYTES_MAX}", name.len());
+        return Err(Fault::new(node, "a shorter name").saying(message));
+    }
+    match name.chars().any(illegal) || name == "." || name == ".." {
         true => Err(Fault::new(node, allowed).saying("Parameter append_row_file_name must be a valid UNIX file name.")),
         false => Ok(name),
     }

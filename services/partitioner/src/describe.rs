@@ -26,7 +26,7 @@ impl Inputs {
 
     fn describe_one(&self, spec: &JobSpec, input: &Input) -> Result<Vec<Sketch>> {
         let has_bytes = |listed: &Result<Listed>| listed.as_ref().map_or(true, |listed| listed.size != Some(0));
-        let Some(listed) = self.files(input).find(has_bytes).transpose()? else { return Ok(Vec::new()) };
+        let Some(listed) = self.files(spec, input).find(has_bytes).transpose()? else { return Ok(Vec::new()) };
         let bad_table = |error| table_error(&input.name, &listed.path, error);
         let is_local = !listed.path.is_url();
         let format = partition_format(spec, input)?;
@@ -36,7 +36,7 @@ impl Inputs {
             let own = tables::parquet_sketches(file.path(), &input.table, is_local).map_err(bad_table)?;
             return Ok(own.into_iter().chain(from_path.iter().map(|name| tables::from_path(name))).collect());
         }
-        let schema = schema::infer(input, self.files(input), &self.remote, &from_path)?;
+        let schema = schema::infer(input, self.files(spec, input), &self.remote, &from_path)?;
         if tables::detect::named(listed.path.as_bytes()).compression.is_some() && !is_local {
             return Ok(tables::schema_sketches(&schema));
         }

@@ -18,6 +18,7 @@ use crate::error::Result;
 use crate::listing::{Listed, Listing, Tally};
 use crate::plan::Plan;
 use crate::remote::Remote;
+use crate::walk::Outputs;
 
 /// Number of files that are kept: one page of a listing of objects.
 pub(crate) const FILES_KEPT: usize = 1000;
@@ -68,7 +69,7 @@ impl Inputs {
             let mut tally = Tally::default();
             for input in spec.inputs.iter().filter(|_| spec.rank_mini_batch_count == 0) {
                 tally.begin_input(input);
-                inputs.planned_files(input).try_for_each(|listed| listed.map(|listed| tally.add(&listed)))?;
+                inputs.planned_files(&spec, input).try_for_each(|listed| listed.map(|listed| tally.add(&listed)))?;
             }
             Ok(tally.digest())
         });
@@ -76,27 +77,33 @@ impl Inputs {
     }
 
     /// Returns the files of an input, for a look at some of them.
-    pub(crate) fn files(&self, input: &Input) -> Files {
+    pub(crate) fn files(&self, spec: &JobSpec, input: &Input) -> Files {
+        let outputs = Outputs::of(spec);
         let mut begun = self.begun.lock().expect("no holder panics");
         let known = begun.iter().find(|begun| begun.kind == input.kind && begun.paths == input.paths);
         let shared = known.cloned().unwrap_or_else(|| {
-            let state = State { rest: Some(Listing::new(input, Arc::clone(&self.remote))), ..State::default() };
+            let state = State {
+                rest: Some(Listing::new(input, Arc::clone(&self.remote), outputs.clone())),
+                ..State::default()
+            };
             let new = Begun { kind: input.kind, paths: input.paths.clone(), state: Mutex::new(state) };
             begun.push(Arc::new(new));
             Arc::clone(&begun[begun.len() - 1])
         });
-        Files { input: input.clone(), remote: Arc::clone(&self.remote), shared: Some(shared), next: 0, own: None }
+        let remote = Arc::clone(&self.remote);
+        Files { input: input.clone(), remote, outputs, shared: Some(shared), next: 0, own: None }
     }
 
     /// Returns the files of an input as the plan needs them.
-    pub(crate) fn planned_files(&self, input: &Input) -> Files {
+    pub(crate) fn planned_files(&self, spec: &JobSpec, input: &Input) -> Files {
         let is_remote = |path: &ItemPath| path.is_url() && !path.as_bytes().starts_with(b"file:");
         if input.paths.iter().all(is_remote) {
-            return self.files(input);
+            return self.files(spec, input);
         }
         let remote = Arc::clone(&self.remote);
-        let own = Some(Listing::new(input, Arc::clone(&remote)));
-        Files { input: input.clone(), remote, shared: None, next: 0, own }
+        let outputs = Outputs::of(spec);
+        let own = Some(Listing::new(input, Arc::clone(&remote), outputs.clone()));
+        Files { input: input.clone(), remote, outputs, shared: None, next: 0, own }
     }
 }
 
@@ -110,6 +117,7 @@ impl Debug for Inputs {
 pub(crate) struct Files {
     input: Input,
     remote: Arc<Remote>,
+    outputs: Outputs,
     /// `None` once this reader has a listing of its own.
     shared: Option<Arc<Begun>>,
     /// Number of kept files that it has returned.
@@ -129,7 +137,7 @@ impl Files {
 
     /// Lists the input again, behind the files that it has returned.
     fn list_again(&self) -> Listing {
-        let mut listing = Listing::new(&self.input, Arc::clone(&self.remote));
+        let mut listing = Listing::new(&self.input, Arc::clone(&self.remote), self.outputs.clone());
         listing.by_ref().take(self.next).for_each(drop);
         listing
     }
@@ -236,8 +244,9 @@ mod tests {
         let keys: Vec<String> = (0..FILES_KEPT + 3).map(|number| format!("d/{number:05}")).collect();
         let inputs = Inputs::over(bucket(&keys.iter().map(String::as_str).collect::<Vec<_>>()));
         let spec = job("s3://bucket/d/".into(), InputKind::File);
-        let read = || inputs.files(&spec.inputs[0]).map(|listed| listed.expect("listable").path).collect::<Vec<_>>();
-        let (mut first, mut second) = (inputs.files(&spec.inputs[0]), inputs.files(&spec.inputs[0]));
+        let read =
+            || inputs.files(&spec, &spec.inputs[0]).map(|listed| listed.expect("listable").path).collect::<Vec<_>>();
+        let (mut first, mut second) = (inputs.files(&spec, &spec.inputs[0]), inputs.files(&spec, &spec.inputs[0]));
         let paths = [&mut first, &mut second].map(|files| files.next().expect("a file").expect("listable").path);
         assert_eq!(paths[0], paths[1]);
         let expected = read();

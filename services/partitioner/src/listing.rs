@@ -13,7 +13,7 @@ use url::Url;
 use crate::error::{Error, Result};
 use crate::glob::{Glob, is_glob, split_base, unescape};
 use crate::remote::{Object, Objects, Remote, readable_below};
-use crate::walk::{Hidden, Unreadable, Walk};
+use crate::walk::{Hidden, Outputs, Unreadable, Walk};
 
 /// How to include hidden names.
 const NAME_HIDDEN: &str = "a pattern with the same beginning includes them, such as _*";
@@ -89,6 +89,7 @@ pub(crate) struct Listing {
     source: Source,
     remote: Arc<Remote>,
     hidden: Hidden,
+    outputs: Outputs,
     /// Names of objects and of ended walks.
     left_out: LeftOut,
     group: u64,
@@ -107,7 +108,7 @@ enum Source {
 }
 
 impl Listing {
-    pub(crate) fn new(input: &Input, remote: Arc<Remote>) -> Self {
+    pub(crate) fn new(input: &Input, remote: Arc<Remote>, outputs: Outputs) -> Self {
         #[cfg(test)]
         remote.listings.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Self {
@@ -120,6 +121,7 @@ impl Listing {
                 InputKind::File => Hidden::Dots,
                 InputKind::Tabular => Hidden::DotsAndUnderscores,
             },
+            outputs,
             left_out: LeftOut::default(),
             group: 0,
             after_folder: false,
@@ -247,7 +249,8 @@ impl Listing {
         match fs::metadata(path.as_path()) {
             Ok(metadata) if metadata.is_dir() => {
                 self.begin(true);
-                self.source = Source::Folder(Walk::folder(path.as_path().to_owned(), self.hidden));
+                self.source =
+                    Source::Folder(Walk::folder(path.as_path().to_owned(), self.hidden, self.outputs.clone()));
                 Ok(None)
             }
             Ok(metadata) if metadata.is_file() => {
@@ -264,7 +267,7 @@ impl Listing {
                     return Err(self.bad_path(&path, format_args!("matches no file: there is no {}", base.display())));
                 }
                 self.begin(false);
-                let walk = Walk::glob(base.as_path().to_owned(), glob, self.hidden);
+                let walk = Walk::glob(base.as_path().to_owned(), glob, self.hidden, self.outputs.clone());
                 self.source = Source::Glob { pattern: path, walk, files: 0 };
                 Ok(None)
             }

@@ -81,11 +81,11 @@ impl Plan {
         let schemas = self.spec.inputs.iter().map(|input| {
             let format = partition_format(&self.spec, input)?;
             check_size(&self.spec, input)?;
-            self.inputs.files(input).next().transpose()?;
+            self.inputs.files(&self.spec, input).next().transpose()?;
             if input.kind == InputKind::File {
                 return Ok(None);
             }
-            let files = self.inputs.files(input);
+            let files = self.inputs.files(&self.spec, input);
             if !input.table.format.is_text() {
                 if !input.table.columns.is_empty() || !input.table.column_types.is_empty() {
                     schema::check_columns(input, &schema::columns(input, files, remote)?)?;
@@ -112,7 +112,7 @@ impl Plan {
 
     fn listing(&self, input: &Input) -> Counted {
         self.tally().begin_input(input);
-        Counted { files: self.inputs.planned_files(input), tally: Arc::clone(&self.tally), ended: false }
+        Counted { files: self.inputs.planned_files(&self.spec, input), tally: Arc::clone(&self.tally), ended: false }
     }
 
     fn begin(&self, index: usize) -> Result<Works> {
@@ -192,7 +192,7 @@ impl Inputs {
             if columns.is_empty() && column_types.is_empty() || spec.rank_mini_batch_count > 0 {
                 continue;
             }
-            let Ok(there) = schema::columns(input, self.files(input), &self.remote) else { continue };
+            let Ok(there) = schema::columns(input, self.files(spec, input), &self.remote) else { continue };
             let format = partition_format(spec, input).ok().flatten();
             let from_path = format.map_or_else(Vec::new, |format| path_columns(spec, &format));
             found.extend(schema::missing(input, &there).map(|name| MissingColumn {

@@ -327,6 +327,7 @@ mod tests {
     use super::fixtures::bucket;
     use super::*;
     use crate::listing::Listing;
+    use crate::walk::Outputs;
 
     fn listed(remote: &Arc<Remote>, path: &str) -> crate::Result<Vec<(String, u64)>> {
         let input = Input {
@@ -336,7 +337,7 @@ mod tests {
             partition_format: None,
             table: TableOptions::default(),
         };
-        let listing = Listing::new(&input, Arc::clone(remote));
+        let listing = Listing::new(&input, Arc::clone(remote), Outputs::default());
         listing.map(|listed| listed.map(|listed| (listed.path.display(), listed.group))).collect()
     }
 
@@ -387,7 +388,7 @@ mod tests {
                 partition_format: None,
                 table: TableOptions::default(),
             };
-            let mut listing = Listing::new(&input, Arc::clone(&remote));
+            let mut listing = Listing::new(&input, Arc::clone(&remote), Outputs::default());
             let files = listing.by_ref().filter(crate::Result::is_ok).count();
             let left_out = listing.left_out();
             (files, left_out.count, left_out.line().unwrap_or_default())

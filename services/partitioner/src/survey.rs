@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat};
@@ -24,6 +25,8 @@ use crate::remote::Remote;
 const HEAD_BYTES: usize = 4096;
 /// Local files whose beginnings are read, in a tenth of a second.
 const LOCAL_HEADS_MAX: u64 = 10_000;
+/// Local Parquet files whose columns are compared, in a tenth of a second.
+const SHAPES_MAX: u64 = 1000;
 /// Objects that are looked at: those that the listing keeps.
 const OBJECTS_MAX: u64 = FILES_KEPT as u64;
 
@@ -61,14 +64,14 @@ impl Inputs {
         }
         let survey = |input: &Input| match input.kind {
             InputKind::Tabular => {
-                let survey = Surveyor::new(input, Arc::clone(&self.remote)).run(self.files(input))?;
+                let survey = Surveyor::new(input, Arc::clone(&self.remote)).run(self.files(spec, input))?;
                 if survey.is_whole && survey.empty_files == survey.files && spec.inputs.len() == 1 {
                     let message = "all of its files are empty; put data there, or correct the job file";
                     return Err(Error::bad_input(&input.name, message));
                 }
                 Ok(Some(survey))
             }
-            InputKind::File => self.files(input).next().transpose().map(|_| None),
+            InputKind::File => self.files(spec, input).next().transpose().map(|_| None),
         };
         spec.inputs.iter().map(survey).collect()
     }
@@ -122,6 +125,12 @@ struct Surveyor<'a> {
     /// The first file, and the cells of its first line.
     header: Option<(ItemPath, Vec<String>)>,
     other_header: Option<(u64, ItemPath)>,
+    /// The first Parquet file, with names and types of its columns.
+    shape: Option<(ItemPath, Vec<(String, String)>)>,
+    /// Number of Parquet files with other columns, the first of them, and a difference.
+    other_shape: Option<(u64, ItemPath, String)>,
+    /// The folder of the last file, which has been looked at.
+    folder: PathBuf,
     /// By key: the number of files, the first of them, and the sentence.
     notes: BTreeMap<&'static str, (u64, ItemPath, String)>,
     files: u64,
@@ -143,6 +152,9 @@ impl<'a> Surveyor<'a> {
             misnamed: None,
             header: None,
             other_header: None,
+            shape: None,
+            other_shape: None,
+            folder: PathBuf::new(),
             notes: BTreeMap::new(),
             files: 0,
             bytes: 0,
@@ -175,6 +187,7 @@ impl<'a> Surveyor<'a> {
         self.files += 1;
         self.bytes += listed.size.unwrap_or(0);
         self.empty_files += u64::from(listed.size == Some(0));
+        self.look_at_folder(path)?;
         let head = self.head(listed, named)?;
         let format = match named.kind {
             _ if !table.by_name => table.format,
@@ -210,11 +223,76 @@ impl<'a> Surveyor<'a> {
         if format == TableFormat::Parquet && is_cut_short(listed) {
             return refuse("is cut short: it does not end as a Parquet file does; write it again".to_owned());
         }
+        if format == TableFormat::Parquet && !path.is_url() && self.heads <= SHAPES_MAX {
+            self.compare_shape(path);
+        }
         if format.is_text() && named.compression.is_none() && !head.is_empty() {
             let is_whole = listed.size == Some(head.len() as u64);
             self.look_at_text(path, format, &head, is_whole)?;
         }
         Ok(())
+    }
+
+    /// Rejects tables whose log says which of their files count, and notes columns that only the path has.
+    fn look_at_folder(&mut self, path: &ItemPath) -> Result<()> {
+        let folder = path.as_path().parent().unwrap_or(Path::new(""));
+        if folder == self.folder {
+            return Ok(());
+        }
+        self.folder = folder.to_owned();
+        let is_above = |above: &&Path| self.input.paths.iter().any(|input| above.starts_with(input.as_path()));
+        for above in folder.ancestors().take_while(is_above) {
+            let log = if above.join("_delta_log").is_dir() {
+                "a Delta table"
+            } else if above.join("metadata/version-hint.text").is_file() {
+                "an Iceberg table"
+            } else {
+                continue;
+            };
+            let message =
+                format!("is {log}, whose log says which of its files count; export its rows to Parquet files");
+            return Err(Error::bad_path(&self.input.name, &ItemPath::from(above), message));
+        }
+        if self.input.partition_format.is_none() {
+            let named = folder.ancestors().take_while(is_above).filter_map(Path::file_name);
+            let partition = named.filter_map(|name| name.to_str()?.split_once('=')).find(|(key, _)| !key.is_empty());
+            if let Some((key, value)) = partition {
+                let note = format!(
+                    "lies in the folder {key}={value}, and no column {key} is read from it: set `partition_format` if `run` \
+                     needs it"
+                );
+                self.notes.entry("partition_format").or_insert_with(|| (0, path.clone(), note)).0 += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the columns of a Parquet file with those of the first. A file that cannot be read is reported when it is.
+    fn compare_shape(&mut self, path: &ItemPath) {
+        let Ok(mut shape) = tables::parquet_shape(path.as_path()) else { return };
+        let listed = &self.input.table.columns;
+        shape.retain(|(name, _)| listed.is_empty() || listed.contains(name));
+        if !listed.is_empty() {
+            shape.sort();
+        }
+        let Some((_, first)) = &self.shape else {
+            self.shape = Some((path.clone(), shape));
+            return;
+        };
+        if *first == shape {
+            return;
+        }
+        let of = |shape: &[(String, String)], name: &str| {
+            shape.iter().find(|(other, _)| other == name).map(|(_, kind)| kind.clone())
+        };
+        let differs = first.iter().chain(&shape).map(|(name, _)| (name, of(first, name), of(&shape, name)));
+        let difference = match differs.clone().find(|(_, before, now)| before != now) {
+            None => "its columns have another order".to_owned(),
+            Some((name, Some(_), None)) => format!("it has no column {name}"),
+            Some((name, None, _)) => format!("its column {name} is new"),
+            Some((name, Some(before), Some(now))) => format!("its column {name} is {now}, not {before}"),
+        };
+        self.other_shape.get_or_insert_with(|| (0, path.clone(), difference)).0 += 1;
     }
 
     /// Reads the first bytes. Returns `None` once enough files were read.
@@ -311,6 +389,20 @@ impl<'a> Surveyor<'a> {
                 "{other}{more} begins with another line than {first}, whose column names are used for all files: make the \
                  headers alike, or set `header: no_header`, or make an input of each"
             ));
+        }
+        if let (Some((first, _)), Some((files, other, difference))) = (self.shape, self.other_shape) {
+            let (first, other, more) = (first.display(), other.display(), more(files));
+            notes.push(format!(
+                "{other}{more} has other columns than {first} ({difference}), and `run` gets those of each file: make the \
+                 files alike, or an input of each kind"
+            ));
+        }
+        let tells_delta = |example: &String| example.contains("/_delta_log/");
+        if let Some(example) = left_out.examples.iter().find(|example| tells_delta(example)) {
+            let message = format!(
+                "is a Delta table ({example}), whose log says which of its files count; export its rows to Parquet files"
+            );
+            return Err(Error::bad_input(name, message));
         }
         if !is_whole {
             notes.push(format!(

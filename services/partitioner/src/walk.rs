@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use protocol::ItemPath;
+use protocol::{ItemPath, JobSpec};
 use storage::LeftOut;
 use tracing::debug;
 
@@ -38,6 +38,29 @@ impl Hidden {
     }
 }
 
+/// The output folders and the output file of a job, as far as they exist: device and inode of each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outputs(Vec<(u64, u64)>);
+
+impl Outputs {
+    pub(crate) fn of(spec: &JobSpec) -> Self {
+        let folders = std::iter::once(&spec.output.folder).chain(spec.outputs.values());
+        let folders = folders.filter(|folder| !folder.is_url() && !folder.as_bytes().is_empty()).map(ItemPath::as_path);
+        let paths = folders.flat_map(|folder| [folder.to_owned(), folder.join(&spec.output.file_name)]);
+        Self(paths.filter_map(|path| fs::metadata(path).ok()).map(|found| (found.dev(), found.ino())).collect())
+    }
+
+    fn contain(&self, identity: (u64, u64)) -> io::Result<()> {
+        match self.0.contains(&identity) {
+            true => Err(io::Error::other(
+                "it leads to the output, so the next run would read what this one writes; remove the link, or choose \
+                 another output",
+            )),
+            false => Ok(()),
+        }
+    }
+}
+
 /// A walk over the files of a folder, which follows links.
 ///
 /// Without a glob: the files of a folder sorted by name, then its sub-folders, sorted by name. With one: the files that
@@ -48,8 +71,10 @@ pub(crate) struct Walk {
     left_out: LeftOut,
     /// The folders on the way to the current file, outermost first.
     open: Vec<Folder>,
-    /// The folder to read next.
-    next: Option<(PathBuf, States)>,
+    /// The folder to read next, and whether a link leads to it.
+    next: Option<(PathBuf, States, bool)>,
+    /// What no link may lead to.
+    outputs: Outputs,
     /// Number of folders that the whole glob matched.
     folders_matched: u64,
 }
@@ -73,6 +98,8 @@ struct Folder {
     path: PathBuf,
     /// Device and inode, so that a folder that contains itself through a link is not entered again.
     identity: (u64, u64),
+    /// A link leads to it, or to a folder above it.
+    is_linked: bool,
     states: States,
     entries: Entries,
     position: usize,
@@ -80,18 +107,18 @@ struct Folder {
 }
 
 impl Walk {
-    pub(crate) fn folder(root: PathBuf, hidden: Hidden) -> Self {
-        Self::new(None, root, States::new(), hidden)
+    pub(crate) fn folder(root: PathBuf, hidden: Hidden, outputs: Outputs) -> Self {
+        Self::new(None, root, States::new(), hidden, outputs)
     }
 
-    pub(crate) fn glob(base: PathBuf, glob: Glob, hidden: Hidden) -> Self {
+    pub(crate) fn glob(base: PathBuf, glob: Glob, hidden: Hidden, outputs: Outputs) -> Self {
         let start = glob.start();
-        Self::new(Some(glob), base, start, hidden)
+        Self::new(Some(glob), base, start, hidden, outputs)
     }
 
-    fn new(glob: Option<Glob>, root: PathBuf, start: States, hidden: Hidden) -> Self {
-        let next = Some((root, start));
-        Self { glob, hidden, left_out: LeftOut::default(), open: Vec::new(), next, folders_matched: 0 }
+    fn new(glob: Option<Glob>, root: PathBuf, start: States, hidden: Hidden, outputs: Outputs) -> Self {
+        let next = Some((root, start, false));
+        Self { glob, hidden, left_out: LeftOut::default(), open: Vec::new(), next, outputs, folders_matched: 0 }
     }
 
     /// Returns the names left out so far.
@@ -104,10 +131,13 @@ impl Walk {
         self.folders_matched
     }
 
-    fn enter(&mut self, path: PathBuf, states: States) -> Result<(), Unreadable> {
+    fn enter(&mut self, path: PathBuf, states: States, is_linked: bool) -> Result<(), Unreadable> {
         let mut read = || -> io::Result<_> {
             let metadata = fs::metadata(&path)?;
             let identity = (metadata.dev(), metadata.ino());
+            if is_linked {
+                self.outputs.contain(identity)?;
+            }
             if self.open.iter().any(|folder| folder.identity == identity) {
                 debug!(file.path = %path.display(), "skipped a link back to a folder that contains it");
                 let path = ItemPath::from(path.as_path()).display();
@@ -123,7 +153,7 @@ impl Walk {
         };
         match read() {
             Ok(Some((identity, entries))) => {
-                self.open.push(Folder { path, identity, states, entries, position: 0, found_any: false });
+                self.open.push(Folder { path, identity, is_linked, states, entries, position: 0, found_any: false });
                 Ok(())
             }
             Ok(None) => Ok(()),
@@ -137,14 +167,14 @@ impl Iterator for Walk {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some((path, states)) = self.next.take()
-                && let Err(unreadable) = self.enter(path, states)
+            if let Some((path, states, is_linked)) = self.next.take()
+                && let Err(unreadable) = self.enter(path, states, is_linked)
             {
                 self.open.clear();
                 return Some(Err(unreadable));
             }
             let folder = self.open.last_mut()?;
-            let Some((name, is_folder)) = folder.entries.get(folder.position) else {
+            let Some((name, is_folder, is_link)) = folder.entries.get(folder.position) else {
                 self.open.pop();
                 continue;
             };
@@ -176,9 +206,17 @@ impl Iterator for Walk {
             let path = || folder.path.join(OsStr::from_bytes(name));
             if is_folder {
                 self.folders_matched += u64::from(matched && !leads_on);
-                self.next = leads_on.then(|| (path(), states));
+                self.next = leads_on.then(|| (path(), states, is_link || folder.is_linked));
             } else if matched {
-                let found = Found { path: path(), first_of_folder: !folder.found_any };
+                let path = path();
+                if is_link
+                    && let Ok(metadata) = fs::metadata(&path)
+                    && let Err(error) = self.outputs.contain((metadata.dev(), metadata.ino()))
+                {
+                    self.open.clear();
+                    return Some(Err(Unreadable { path, error }));
+                }
+                let found = Found { path, first_of_folder: !folder.found_any };
                 folder.found_any = true;
                 return Some(Ok(found));
             }
@@ -196,6 +234,7 @@ struct Span {
     start: usize,
     length: u32,
     is_folder: bool,
+    is_link: bool,
 }
 
 impl Span {
@@ -210,6 +249,7 @@ impl Entries {
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
             let name = entry.file_name();
+            let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
             let Some(is_folder) = is_folder(&entry) else {
                 debug!(file.path = %entry.path().display(), "skipped a name that is neither a file nor a folder");
                 let path = ItemPath::from(entry.path()).display();
@@ -217,7 +257,7 @@ impl Entries {
                 continue;
             };
             let length = u32::try_from(name.len()).expect("names are at most 255 bytes long");
-            entries.spans.push(Span { start: entries.names.len(), length, is_folder });
+            entries.spans.push(Span { start: entries.names.len(), length, is_folder, is_link });
             entries.names.extend_from_slice(name.as_bytes());
         }
         Ok(entries)
@@ -237,8 +277,9 @@ impl Entries {
         self.spans.sort_unstable_by(|left, right| key(left).cmp(key(right)));
     }
 
-    fn get(&self, position: usize) -> Option<(&[u8], bool)> {
-        self.spans.get(position).map(|span| (span.name(&self.names), span.is_folder))
+    /// Returns the name, whether it is a folder, and whether it is a link.
+    fn get(&self, position: usize) -> Option<(&[u8], bool, bool)> {
+        self.spans.get(position).map(|span| (span.name(&self.names), span.is_folder, span.is_link))
     }
 }
 

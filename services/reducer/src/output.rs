@@ -176,11 +176,13 @@ impl Assembly<'_> {
         }
     }
 
-    /// Returns warnings about rows that do not match the header, which is that of the first mini-batch.
+    /// Returns warnings about rows with other columns than those of the first mini-batch, which the header has.
     fn warnings(&self) -> Vec<String> {
-        if !self.has_header() || self.index.column_lists_distinct() < 2 {
+        let is_by_position = matches!(self.output.format, OutputFormat::Text | OutputFormat::Csv);
+        if !is_by_position || self.index.column_lists_distinct() < 2 {
             return vec![];
         }
+        let whose = if self.has_header() { "the header has those of" } else { "the file begins with those of" };
         let mut lists = self.index.column_lists();
         let Some((first, columns)) = lists.next() else { return vec![] };
         let mut differing = lists.filter(|(_, other)| *other != columns);
@@ -189,15 +191,14 @@ impl Assembly<'_> {
             .take(COLUMN_WARNINGS_MAX)
             .map(|(mini_batch, other)| {
                 format!(
-                    "mini-batch {mini_batch} returned the columns {other:?}, but the header has those of mini-batch \
-                     {first}: {columns:?}"
+                    "mini-batch {mini_batch} returned the columns {other:?}, but {whose} mini-batch {first}: {columns:?}"
                 )
             })
             .collect();
         let more = differing.count();
         if more > 0 {
             warnings.push(format!(
-                "{} returned columns that differ from the header",
+                "{} returned columns that differ from the first",
                 counted(more as u64, "more mini-batch")
             ));
         }

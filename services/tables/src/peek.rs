@@ -138,7 +138,36 @@ impl Peek {
         }
     }
 
+    /// Rejects text whose lines end with CR alone, and notes CR that a line holds: LF ends lines here, and readers that
+    /// also take CR as an end would find more rows.
+    fn look_at_line_ends(&mut self, text: &[u8], options: &TableOptions) {
+        if options.support_multi_line {
+            return;
+        }
+        let quotes = |end: usize| text[..end].iter().filter(|&&byte| byte == b'"').count();
+        let is_end = |at: &usize| text.get(at + 1).is_some_and(|&next| next != b'\n') && quotes(*at) % 2 == 0;
+        let lone = memchr::memchr_iter(b'\r', text).find(is_end);
+        match lone {
+            Some(_) if !text.contains(&b'\n') => {
+                let message =
+                    "has lines that end with CR alone, as old Macs wrote them; convert it to LF (`tr '\\r' '\\n'`)";
+                self.refusal = Some(message.to_owned());
+            }
+            Some(at) => {
+                let message = format!(
+                    "holds a CR within a line (first at byte {at}), which ends no line here: convert CR to LF if it should"
+                );
+                self.notes.push(("line ends", message));
+            }
+            None => {}
+        }
+    }
+
     fn look_at_rows(&mut self, text: &[u8], is_whole: bool, options: &TableOptions) {
+        self.look_at_line_ends(text, options);
+        if self.refusal.is_some() {
+            return;
+        }
         let splitter = splitter(options);
         let FirstRow { cells: first, is_broken, next } = first_row(splitter, text);
         let mut rows = Rows::default();
@@ -238,6 +267,16 @@ mod tests {
         assert_eq!(notes(b"a,b\nc,d\n", &no_header), "");
         assert_eq!(notes(b"{\"a\": 1}\n{\"a\": 2}\n", &options(TableFormat::Jsonl)), "");
         assert_eq!(refused(b"{\"a\": [1,", false, TableFormat::Jsonl), "", "a long line is cut");
+    }
+
+    #[test]
+    fn lines_that_end_with_cr_are_rejected_or_noted() {
+        let csv = options(TableFormat::Csv);
+        assert!(refused(b"a,b\r1,2\r", true, TableFormat::Csv).contains("lines that end with CR alone"));
+        assert!(notes(b"a,b\n1,2\r3,4\n", &csv).contains("line ends: holds a CR within a line (first at byte 7)"));
+        for text in ["a,b\r\n1,2\r\n", "a,b\n1,\"2\r3\"\n", "a,b\r"] {
+            assert_eq!(notes(text.as_bytes(), &csv), "", "{text:?}");
+        }
     }
 
     #[test]

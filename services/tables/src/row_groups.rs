@@ -64,6 +64,15 @@ pub fn parquet_columns(path: &Path, options: &TableOptions) -> Result<Vec<String
     Ok(metadata.schema().fields().iter().map(|field| field.name().clone()).collect())
 }
 
+/// Returns names and types of the columns of a Parquet file, for comparison with another. Reads only its footer.
+pub fn parquet_shape(path: &Path) -> Result<Vec<(String, String)>> {
+    let name = display(path);
+    let file = File::open(path).map_err(unreadable(&name))?;
+    let metadata = guarded(&name, "footer", || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))?;
+    let fields = metadata.schema().fields().iter();
+    Ok(fields.map(|field| (field.name().clone(), field.data_type().to_string())).collect())
+}
+
 /// Returns the byte ranges of the columns of a row group in a Parquet file, which messages call `name`. Reads only its
 /// footer.
 pub fn row_group_bytes(path: &Path, name: &str, row_group: u32) -> Result<Range<u64>> {
@@ -231,8 +240,10 @@ pub(crate) fn joined(schema: &SchemaRef, batches: Vec<RecordBatch>, name: &str) 
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let found = bare_schema(&batch.schema());
         if found != *schema {
-            let message = "its columns are not those of the other files of the mini-batch".to_owned();
-            return Err(Error::Plan { path: name.to_owned(), message });
+            let message = "has other columns, or other types, than the other files of its mini-batch; make the files \
+                           alike, or an input of each kind"
+                .to_owned();
+            return Err(Error::Kind { path: name.to_owned(), message });
         }
         Ok(RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &options)?)
     });

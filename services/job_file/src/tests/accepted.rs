@@ -74,6 +74,14 @@ fn frequent_mistakes_give_warnings() {
             "inputs[0].encoding: has no effect on this format",
         ),
         ("append_row_file_name: rows.parquet".to_owned(), "output_format: native writes this format"),
+        (
+            "inputs: [{type: file, paths: [data, tables, data]}]".to_owned(),
+            "data is listed twice, so each of its items",
+        ),
+        (
+            "inputs: {a: {type: file, path: tables/t.csv}, b: {type: file, path: tables}}".to_owned(),
+            "have files in common, whose items run twice",
+        ),
         ("arguments: [--rank_mini_batch_count, 3]".to_owned(), "inputs: not read"),
         ("arguments: [--amlbi_pystep_max, 3]".to_owned(), "\"--amlbi_pystep_max\" is an engine option without effect"),
         ("arguments: [--append_row_safe_output=True]".to_owned(), "\"--append_row_safe_output\" is an engine option"),

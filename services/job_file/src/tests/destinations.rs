@@ -23,6 +23,10 @@ const DESTINATIONS: &[(&str, &str)] = &[
     ("output: '${{output}}/x'", "output: it holds a placeholder"),
     ("outputs: {images: '${HOME}/x'}", "outputs.images: it holds a placeholder"),
     ("output: costs/$5", ""),
+    // Outputs that meet.
+    ("outputs: {more: output/parallel_run_step.txt}", "outputs.more: it would take the place of the output file"),
+    ("outputs: {more: output/parallel_run_step.txt/x}", "outputs.more: it would take the place of the output file"),
+    ("outputs: {more: output/more}", ""),
     // Inputs that are files.
     ("inputs: [{type: file, path: tables/t.csv}]\noutput: tables", ""),
     (
@@ -92,6 +96,14 @@ const DESTINATIONS: &[(&str, &str)] = &[
     ("output: occupied\nappend_row_file_name: rows.txt", "rows.txt is a folder, where the output file goes"),
     ("output: kept\nappend_row_file_name: rows.txt", "rows.txt is there and read-only"),
 ];
+
+#[test]
+fn name_that_is_too_long_is_rejected_with_its_length() {
+    let workplace = Workplace::new();
+    let named = |length: usize| workplace.problems(&format!("append_row_file_name: {}", "a".repeat(length)));
+    assert_eq!(named(255), "");
+    assert!(named(256).contains("the name has 256 bytes, and file systems take 255"), "{}", named(256));
+}
 
 #[test]
 fn output_over_inputs_or_without_write_access_is_rejected() {

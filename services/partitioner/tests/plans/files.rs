@@ -99,6 +99,24 @@ fn links_are_followed_except_in_circles() {
 }
 
 #[test]
+fn link_to_the_output_is_rejected() {
+    let root = folder();
+    write(root.path(), "in/a", "");
+    write(root.path(), "out/deep/rows.txt", "");
+    let mut job = file_job(10, &[&root.path().join("in")]);
+    job.output.folder = root.path().join("out/deep").into();
+    job.output.file_name = "rows.txt".to_owned();
+    assert_eq!(file_batches(root.path(), &job), [["in/a"]]);
+    for target in ["out", "out/deep", "out/deep/rows.txt"] {
+        let link = root.path().join("in/link");
+        symlink(root.path().join(target), &link).expect("linkable");
+        let refused = refusal(&job);
+        assert!(refused.contains("it leads to the output, so the next run would read"), "{target}: {refused}");
+        fs::remove_file(link).expect("a link");
+    }
+}
+
+#[test]
 fn socket_is_left_out() {
     let root = folder();
     write(root.path(), "empty", "");

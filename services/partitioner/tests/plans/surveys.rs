@@ -1,7 +1,10 @@
 //! Surveys of inputs, and names that a listing leaves out.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use parquet::arrow::ArrowWriter;
 use partitioner::Survey;
 use protocol::{HeaderMode, InputKind, JobSpec, MiniBatchSize, TableFormat, TableOptions};
 use storage::StoreOptions;
@@ -52,6 +55,63 @@ fn format_comes_from_the_files() {
     }
     let survey = surveyed(&unnamed(&[&root.path().join("gz")])).expect("readable");
     assert_eq!((survey.files, survey.compressed_files), (2, [("gzip", 1)].into()));
+}
+
+#[test]
+fn tables_with_a_log_of_their_own_are_rejected() {
+    let root = folder();
+    for (table, log) in [("delta", "_delta_log/0.json"), ("ice", "metadata/version-hint.text")] {
+        write(root.path(), format!("{table}/{log}"), "");
+        write(root.path(), format!("{table}/k=1/part.parquet"), "");
+        write_parquet(&root.path().join(table).join("k=1/part.parquet"), &[2]);
+        for path in [root.path().join(table), root.path().join(table).join("k=1")] {
+            let is_whole = path.ends_with(table);
+            let refused = surveyed(&unnamed(&[&path])).err().unwrap_or_default();
+            assert_eq!(refused.contains("table, whose log says which of its files count"), is_whole, "{refused}");
+        }
+    }
+}
+
+#[test]
+fn columns_in_names_of_folders_are_noted() {
+    let root = folder();
+    write(root.path(), "run=7/day=1/a.csv", "id\n1\n");
+    let mut job = unnamed(&[&root.path().join("run=7")]);
+    let notes = surveyed(&job).expect("a table").notes.join("\n");
+    assert!(notes.contains("lies in the folder day=1, and no column day is read from it"), "{notes}");
+    job.inputs[0].partition_format = Some("day={day}/{name}.csv".to_owned());
+    assert_eq!(surveyed(&job).expect("a table").notes, Vec::<String>::new());
+}
+
+#[test]
+fn parquet_files_with_other_columns_are_noted() {
+    let root = folder();
+    let write = |name: &str, columns: &[(&str, ArrayRef)]| {
+        let batch = RecordBatch::try_from_iter(columns.iter().cloned()).expect("a table");
+        let file = std::fs::File::create(root.path().join(name)).expect("writable");
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).expect("writable");
+        writer.write(&batch).expect("writable");
+        writer.close().expect("writable");
+    };
+    let (number, text): (ArrayRef, ArrayRef) =
+        (Arc::new(Int64Array::from(vec![1])), Arc::new(StringArray::from(vec!["a"])));
+    write("a.parquet", &[("id", number.clone()), ("name", text.clone())]);
+    let mut job = unnamed(&[root.path()]);
+    for (columns, expected) in [
+        (vec![("id", number.clone()), ("name", text.clone())], ""),
+        (vec![("name", text.clone()), ("id", number.clone())], "its columns have another order"),
+        (vec![("id", number.clone())], "it has no column name"),
+        (vec![("id", number.clone()), ("name", text.clone()), ("x", number.clone())], "its column x is new"),
+        (vec![("id", text.clone()), ("name", text.clone())], "its column id is Utf8, not Int64"),
+    ] {
+        write("b.parquet", &columns);
+        job.inputs[0].table.columns.clear();
+        let notes = surveyed(&job).expect("a table").notes.join("\n");
+        assert!(notes.is_empty() == expected.is_empty() && notes.contains(expected), "{expected}: {notes}");
+        job.inputs[0].table.columns = vec!["name".to_owned()];
+        let notes = surveyed(&job).expect("a table").notes;
+        assert_eq!(notes.is_empty(), !expected.contains("no column name"), "only listed columns matter: {notes:?}");
+    }
 }
 
 #[test]

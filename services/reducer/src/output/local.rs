@@ -106,7 +106,9 @@ impl Write for LocalFile {
 }
 
 fn temporary_prefix(file_name: &str, job_id: &str) -> String {
-    format!(".{file_name}.{job_id}.")
+    // A file name may be as long as the file system allows.
+    let beginning = &file_name[..file_name.floor_char_boundary(100)];
+    format!(".{beginning}.{job_id}.")
 }
 
 /// Creates and locks a file. Before it is locked, another writer may take it for the file of a dead writer and remove

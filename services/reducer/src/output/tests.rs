@@ -178,11 +178,21 @@ async fn header_is_written_once_and_other_columns_are_reported() {
     assert_eq!(fs::read_to_string(&written.path).expect("there"), "a \"b c\"\n0\n1 2\n3 4\n");
     assert_eq!(written.warnings.len(), 1);
     assert!(written.warnings[0].contains("mini-batch 2 returned the columns [\"a\", \"d\"]"), "{:?}", written.warnings);
-    job.output.format = OutputFormat::Csv;
     job.output.header = false;
+    let written = job.write().await.expect("written");
+    assert!(written.warnings[0].contains("but the file begins with those of mini-batch 1"), "{:?}", written.warnings);
+    job.output.format = OutputFormat::Csv;
     assert!(job.text().await.starts_with("a,b c\n"));
     job.output.format = OutputFormat::Jsonl;
     assert_eq!(job.text().await, "0\n1 2\n3 4\n");
+}
+
+#[tokio::test]
+async fn longest_file_name_is_written() {
+    let mut job = Job::new();
+    job.output.file_name = "ä".repeat(127);
+    job.commit(vec![(0, inline("0\n"), None)]).await;
+    assert_eq!(job.text().await, "0\n");
 }
 
 #[tokio::test]
