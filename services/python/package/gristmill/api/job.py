@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from gristmill.api.child import Child
 
-ENDED = ("Completed", "Failed", "Canceled")
 LOOK_EVERY = 0.5
 """Seconds between two looks at a job that another process runs."""
 
