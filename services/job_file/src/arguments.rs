@@ -4,17 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::{ItemPath, JobSpec};
 
-use crate::keys;
 use crate::overrides::name_of;
-use crate::problem::{Fault, Problems};
-use crate::section::Section;
-use crate::tree::{Location, Node, ScalarKind, Value};
 use crate::values::list;
+use crate::{Fault, Location, Node, ScalarKind, Section, Value, keys};
 
 /// One element of `arguments`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// Its location.
     pub location: Location,
     /// Its name for messages: `arguments[0]`.
     pub field: String,
@@ -22,14 +18,13 @@ pub struct Token {
     pub text: String,
 }
 
-/// Reads `arguments`.
-pub fn read_arguments(top: &Section<'_>, placeholders: &Placeholders, problems: &mut Problems) -> Vec<Token> {
+pub fn read_arguments(top: &Section<'_>, placeholders: &Placeholders) -> Vec<Token> {
     let allowed = r#"a list of texts and numbers that begins with an option: ["--model", "small"]"#;
     let Some(node) = top.get("arguments") else { return Vec::new() };
     let items = match list(node, allowed) {
         Ok(items) => items,
         Err(fault) => {
-            problems.add(node.location, "arguments", fault);
+            top.refuse("arguments", node.location, fault);
             return Vec::new();
         }
     };
@@ -38,7 +33,7 @@ pub fn read_arguments(top: &Section<'_>, placeholders: &Placeholders, problems: 
         let field = format!("arguments[{position}]");
         match one_argument(item, position, placeholders) {
             Ok(text) => tokens.push(Token { location: item.location, field, text }),
-            Err(fault) => problems.add(item.location, &field, fault),
+            Err(fault) => top.refuse(&field, item.location, fault),
         }
     }
     tokens

@@ -6,8 +6,7 @@
 use protocol::{InputKind, JobSpec};
 
 use crate::keys::JOB;
-use crate::section::Section;
-use crate::tree::Node;
+use crate::{Node, Section};
 
 /// Returns all arguments, in order. `arguments` are the user's.
 pub fn assemble(job: &JobSpec, top: &Section<'_>, arguments: &[String]) -> Vec<String> {

@@ -3,12 +3,9 @@
 //! A document is recognised and rejected in one line. A reader of such documents would turn its entries into entries of a
 //! job file, with their locations, for `load` to read.
 
-use crate::problem::Fault;
-use crate::tree::{Entry, Location, Node, find};
+use crate::{Entry, Fault, Location, Node, find};
 
-/// Values of `type` in documents of Azure ML.
 const TYPES: &[&str] = &["pipeline", "parallel", "command", "sweep", "spark", "automl", "import", "data_transfer"];
-/// Part of every `$schema` of Azure ML.
 const SCHEMA: &str = "azuremlschemas";
 const ALLOWED: &str = "a job file: name, entry_script, inputs, output_action, output, … (JOB_FILE.md has every key)";
 

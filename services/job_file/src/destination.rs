@@ -9,16 +9,14 @@ use protocol::{Environment, ItemPath, JobSpec, OutputAction};
 use rustix::fs::{Access, access, statvfs};
 
 use crate::paths::{glob_folder, real};
-use crate::problem::{Fault, Problems};
-use crate::section::Section;
-use crate::tree::Node;
+use crate::{Fault, Node, Section};
 
 /// A disk with less free space counts as full.
 const ROOM_BYTES_MIN: u64 = 1024 * 1024;
 const APART: &str = "a folder apart from what the job reads; one beside the inputs or inside source_directory is fine";
 
 /// Reports outputs that would overwrite an input or that the next run would read, and outputs that cannot be written.
-pub fn check(top: &Section<'_>, spec: &JobSpec, job_file: &Path, problems: &mut Problems) {
+pub fn check(top: &Section<'_>, spec: &JobSpec, job_file: &Path) {
     let file = (spec.output.action == OutputAction::AppendRow).then_some(spec.output.file_name.as_str());
     let location = |key: &str| match key.split_once('.') {
         Some((key, name)) => {
@@ -27,9 +25,9 @@ pub fn check(top: &Section<'_>, spec: &JobSpec, job_file: &Path, problems: &mut 
         }
         None => top.location_of(key),
     };
-    let mut add = |key: &str, path: &ItemPath, message: String, allowed: &str| {
+    let add = |key: &str, path: &ItemPath, message: String, allowed: &str| {
         let fault = Fault::of(format!("{:?}", path.display()), allowed).saying(message);
-        problems.add(location(key), key, fault);
+        top.refuse(key, location(key), fault);
     };
     const WRITABLE: &str = "a folder that can be written to, which is made if it does not exist";
     for (name, folder) in &spec.outputs {
@@ -88,29 +86,18 @@ fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<Stri
         return Some(format!("the output lies in {what}, so the next run would read what this one writes"));
     }
     let folder = real(folder.as_path());
-    for input in &spec.inputs {
-        for path in input.paths.iter().filter(|path| !path.is_url()).map(ItemPath::as_path) {
-            let name = &input.name;
-            let lies_in = format!("the output lies in input {name}, so the next run would read what this one writes");
-            if let Some(base) = glob_folder(path) {
-                if glob_finds(path, &real(&base), &folder, file) {
-                    return Some(format!("input {name} finds what is written there, so the next run would read it"));
-                }
-                continue;
+    for (what, path) in named_paths(spec).filter(|(_, path)| !path.is_url()) {
+        if let Some(base) = glob_folder(path.as_path()) {
+            if glob_finds(path.as_path(), &real(&base), &folder, file) {
+                return Some(format!("{what} finds what is written there, so the next run would read it"));
             }
-            let path = real(path);
-            match path.is_dir() {
-                true if folder.starts_with(&path) => return Some(lies_in),
-                true if path.starts_with(&folder) => return Some(format!("the output folder contains input {name}")),
-                _ => {}
-            }
+            continue;
         }
-    }
-    for (name, path) in spec.side_inputs.iter().filter(|(_, path)| !path.is_url()) {
         let path = real(path.as_path());
+        let effect = if what.starts_with("input") { ", so the next run would read what this one writes" } else { "" };
         match path.is_dir() {
-            true if folder.starts_with(&path) => return Some(format!("the output lies in side input {name}")),
-            true if path.starts_with(&folder) => return Some(format!("the output folder contains side input {name}")),
+            true if folder.starts_with(&path) => return Some(format!("the output lies in {what}{effect}")),
+            true if path.starts_with(&folder) => return Some(format!("the output folder contains {what}")),
             _ => {}
         }
     }
@@ -146,9 +133,8 @@ fn overwritten(folder: &ItemPath, file: &str, spec: &JobSpec, job_file: &Path) -
     let mut named = named_paths(spec);
     if folder.is_url() {
         let output = file_in(folder, file).display();
-        return named
-            .find(|(_, path)| path.display() == output)
-            .map(|(what, _)| format!("the output would replace {what}"));
+        let (what, _) = named.find(|(_, path)| path.display() == output)?;
+        return Some(format!("the output would replace {what}"));
     }
     let output = real(&folder.as_path().join(file));
     let is = |path: &Path| real(path) == output;
@@ -156,23 +142,13 @@ fn overwritten(folder: &ItemPath, file: &str, spec: &JobSpec, job_file: &Path) -
         return Some(format!("the output would replace {what}"));
     }
     let sources = spec.source_directory.as_path();
-    let requirements = match &spec.environment {
-        Environment::Requirements { file, .. } => is(file.as_path()),
-        Environment::Node | Environment::Interpreter { .. } => false,
-    };
-    let what = if is(&sources.join(&spec.entry_script)) {
-        "the entry script"
-    } else if is(job_file) {
-        "the job file"
-    } else if requirements {
-        "the requirements file"
-    } else if output.starts_with(real(sources))
-        && output.extension().is_some_and(|extension| extension == "py")
-        && output.exists()
-    {
-        "a module of the script"
-    } else {
-        return None;
+    let is_module = |path: &Path| path.extension().is_some_and(|extension| extension == "py") && path.exists();
+    let what = match &spec.environment {
+        _ if is(&sources.join(&spec.entry_script)) => "the entry script",
+        _ if is(job_file) => "the job file",
+        Environment::Requirements { file, .. } if is(file.as_path()) => "the requirements file",
+        _ if output.starts_with(real(sources)) && is_module(&output) => "a module of the script",
+        _ => return None,
     };
     Some(format!("the output would replace {what}"))
 }
@@ -196,12 +172,12 @@ fn unwritable(folder: &ItemPath, file: Option<&str>) -> Option<String> {
     if let Err(error) = access(&existing, Access::WRITE_OK | Access::EXEC_OK) {
         return Some(format!("{} cannot be written to: {error}", existing.display()));
     }
-    if let Ok(disk) = statvfs(&existing) {
-        // Some file systems report no number of files.
-        let is_full = disk.f_blocks > 0 && disk.f_bavail.saturating_mul(disk.f_frsize) < ROOM_BYTES_MIN;
-        if is_full || disk.f_files > 0 && disk.f_favail == 0 {
-            return Some(format!("the disk of {} is full", existing.display()));
-        }
+    // Some file systems report no number of files.
+    if let Ok(disk) = statvfs(&existing)
+        && (disk.f_blocks > 0 && disk.f_bavail.saturating_mul(disk.f_frsize) < ROOM_BYTES_MIN
+            || disk.f_files > 0 && disk.f_favail == 0)
+    {
+        return Some(format!("the disk of {} is full", existing.display()));
     }
     let file = folder.join(file?);
     match file.metadata() {
@@ -218,7 +194,6 @@ fn unwritable(folder: &ItemPath, file: Option<&str>) -> Option<String> {
     }
 }
 
-/// Returns the nearest existing path: the folder itself, or one above it.
 fn nearest_existing(folder: &Path) -> Result<(PathBuf, std::fs::Metadata), (PathBuf, std::io::Error)> {
     for path in folder.ancestors() {
         match path.metadata() {
@@ -242,10 +217,8 @@ fn missing_mount(folder: &Path) -> Option<PathBuf> {
 fn unmounted(folder: &Path, table: &str, mounted: &str) -> Option<PathBuf> {
     let points = |text: &str| -> Vec<PathBuf> {
         let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
-        lines
-            .filter_map(|line| line.split_whitespace().nth(1))
-            .map(|point| point.replace("\\040", " ").into())
-            .collect()
+        let points = lines.filter_map(|line| line.split_whitespace().nth(1));
+        points.map(|point| point.replace("\\040", " ").into()).collect()
     };
     let is_above = |point: &Path| point.is_absolute() && point != Path::new("/") && folder.starts_with(point);
     let mounted = points(mounted);

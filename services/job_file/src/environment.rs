@@ -7,25 +7,16 @@ use std::path::{Path, PathBuf};
 use protocol::{CONDA_TOOLS, CondaFile, Environment, ItemPath};
 
 use crate::arguments::Placeholders;
-use crate::context::Context;
 use crate::keys::ENVIRONMENT;
-use crate::paths::{Paths, unusable};
-use crate::problem::{Fault, Problems};
-use crate::section::Section;
-use crate::tree::{Node, Value};
+use crate::paths::unusable;
 use crate::values::{text, word};
+use crate::{Context, Fault, Node, Paths, Section, Value};
 
 const ALLOWED: &str = "a Python interpreter, the folder of a virtual environment, a requirements file (.txt), a \
                        pyproject.toml or a conda file (.yml); or a mapping with python and requirements";
 
 /// Reads `environment`. The default is the interpreter of the caller, or that of the nodes if the job runs `elsewhere`.
-pub fn read_environment(
-    top: &Section<'_>,
-    paths: &Paths,
-    context: &Context,
-    elsewhere: bool,
-    problems: &mut Problems,
-) -> Environment {
+pub fn read_environment(top: &Section<'_>, paths: &Paths, context: &Context, elsewhere: bool) -> Environment {
     let python = Python { paths, context, elsewhere };
     let default = || match elsewhere {
         true => Environment::Node,
@@ -33,11 +24,11 @@ pub fn read_environment(
     };
     let Some(node) = top.get("environment") else { return default() };
     match &node.value {
-        Value::Scalar(_) => top.value("environment", problems, |node| one_value(node, &python)).unwrap_or_else(default),
+        Value::Scalar(_) => top.value("environment", |node| one_value(node, &python)).unwrap_or_else(default),
         Value::Mapping(_) => {
-            let section = Section::nested(ENVIRONMENT, "environment", node, problems);
-            let named = section.value("python", problems, |node| interpreter(node, &python)).map(ItemPath::from);
-            match (section.value("requirements", problems, |node| requirements(node, &python)), named) {
+            let section = Section::nested(ENVIRONMENT, "environment", node, top.problems);
+            let named = section.value("python", |node| interpreter(node, &python)).map(ItemPath::from);
+            match (section.value("requirements", |node| requirements(node, &python)), named) {
                 (Some(file), named) => {
                     let base = named.unwrap_or_else(|| python.default_base());
                     Environment::Requirements { file: ItemPath::from(file), base }
@@ -47,7 +38,7 @@ pub fn read_environment(
             }
         }
         Value::List(_) => {
-            problems.add(node.location, "environment", Fault::new(node, ALLOWED));
+            top.refuse("environment", node.location, Fault::new(node, ALLOWED));
             default()
         }
     }
@@ -113,12 +104,14 @@ fn conda_fault(path: &Path, python: &Python<'_>) -> Option<String> {
     if !CondaFile::is_named(path) {
         return None;
     }
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{} cannot be read: {error}", path.display()));
-    let file =
-        match text.and_then(|text| CondaFile::parse(&text).map_err(|error| format!("{}: {error}", path.display()))) {
-            Ok(file) => file,
-            Err(message) => return Some(message),
-        };
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => return Some(format!("{} cannot be read: {error}", path.display())),
+    };
+    let file = match CondaFile::parse(&text) {
+        Ok(file) => file,
+        Err(error) => return Some(format!("{}: {error}", path.display())),
+    };
     let folders = &python.context.search_path;
     let is_installed = |tool: &&str| folders.iter().any(|folder| is_executable(&folder.join(tool)));
     if file.packages.is_empty() || python.elsewhere || CONDA_TOOLS.iter().any(is_installed) {
@@ -161,13 +154,9 @@ fn is_executable(path: &Path) -> bool {
 }
 
 /// Reads `environment_variables`; placeholders become paths.
-pub fn read_variables(
-    top: &Section<'_>,
-    placeholders: &Placeholders,
-    problems: &mut Problems,
-) -> BTreeMap<String, String> {
+pub fn read_variables(top: &Section<'_>, placeholders: &Placeholders) -> BTreeMap<String, String> {
     let allowed = "a mapping of names to texts: {MODEL_KIND: small}";
-    top.named("environment_variables", allowed, problems, |entry| {
+    top.named("environment_variables", allowed, |entry| {
         if entry.key.is_empty() || entry.key.contains('=') {
             return Err(Fault::of(format!("{:?}", entry.key), "a name that is not empty and has no `=`"));
         }

@@ -17,10 +17,9 @@ use protocol::{Environment, JobSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::context::ModelFolders;
-use crate::keys;
 use crate::output::SETTINGS_FILE;
 use crate::snapshot::{self, Stamp, Stamps};
+use crate::{ModelFolders, keys};
 
 /// Everything that distinguishes one job from another.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -43,19 +42,15 @@ pub struct Identity {
 }
 
 /// A difference between two jobs.
+#[allow(missing_docs)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// A part of the job has changed.
     Changed(Part),
-    /// A part of the job is new.
     New(Part),
-    /// A part of the job is missing.
     Missing(Part),
-    /// A setting has another value.
+    /// The setting of this key or option has another value: both, now and earlier, if they are short.
     Setting {
-        /// Its key or option.
         key: String,
-        /// Both values, now and earlier, if they are short.
         values: Option<(Value, Value)>,
     },
     /// Another version of Gristmill made the earlier job.
@@ -63,17 +58,13 @@ pub enum Difference {
 }
 
 /// A part of a job.
+#[allow(missing_docs)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// A file beside the script.
     File(String),
-    /// The user's arguments.
     Arguments,
-    /// The requirements file.
     Requirements,
-    /// A side input.
     SideInput(String),
-    /// A file of a registered model.
     Model(String),
 }
 
@@ -139,10 +130,8 @@ impl Identity {
         };
         let variables = spec.environment_variables.values();
         let beside = snapshot::beside(spec, job_file, arguments.iter().chain(variables).map(String::as_str))?;
-        let settings = match serde_json::to_value(without_operation(spec)).expect("plain data serialises") {
-            Value::Object(settings) => settings,
-            _ => unreachable!("a specification is an object"),
-        };
+        let settings = serde_json::to_value(without_operation(spec)).expect("plain data serialises");
+        let Value::Object(settings) = settings else { unreachable!("a specification is an object") };
         let identity = Self {
             settings,
             arguments: arguments.to_vec(),
@@ -189,14 +178,9 @@ impl Identity {
         };
         compare(&self.data, &earlier.data, is_own, Part::File, &mut found);
         let known: BTreeSet<&str> = earlier.models.keys().map(|name| model_of(name)).collect();
-        compare(
-            &self.models,
-            &earlier.models,
-            // The earlier job could not use a model that did not exist.
-            |name, _| !known.contains(model_of(name)),
-            Part::Model,
-            &mut found,
-        );
+        // The earlier job could not use a model that did not exist.
+        let is_new = |name: &str, _: &Stamp| !known.contains(model_of(name));
+        compare(&self.models, &earlier.models, is_new, Part::Model, &mut found);
         found
     }
 }
@@ -215,7 +199,6 @@ impl ModelFolders {
     }
 }
 
-/// Returns the model of a file.
 fn model_of(file: &str) -> &str {
     file.split_once('/').map_or(file, |(model, _)| model)
 }
@@ -272,7 +255,6 @@ fn flat(settings: &Map<String, Value>) -> BTreeMap<String, Value> {
     flat
 }
 
-/// Returns the name by which people know a setting.
 fn shown(setting: &str) -> String {
     let file = (setting == "output.to_csv_arguments").then(|| SETTINGS_FILE.to_owned());
     file.or_else(|| keys::name_of_setting(setting)).unwrap_or_else(|| setting.to_owned())

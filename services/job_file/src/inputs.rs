@@ -6,43 +6,36 @@ use partitioner::{MissingColumn, PartitionFormat};
 use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions};
 
 use crate::keys::{INPUT, Read};
-use crate::paths::{Paths, exists, glob_folder, real};
-use crate::problem::{Fault, Problems, nearest};
-use crate::section::{Located, Section};
-use crate::tree::{Entry, Location, Node, Value};
+use crate::paths::{exists, glob_folder, real};
 use crate::values::{choice, key_name, mapping, name, text, word};
+use crate::{Entry, Fault, Location, Node, Paths, Problems, Section, Value, nearest};
 use columns::{Columns, read_columns};
 
 const INPUTS_ALLOWED: &str =
     "a list of inputs, or a mapping of names to inputs; an input is a mapping with type and path";
 
 /// Reads `inputs` into `job`. An invalid input is left out, so that the others decide keys that depend on all of them.
-pub fn read_inputs(
-    top: &Section<'_>,
-    paths: &Paths,
-    job: &mut JobSpec,
-    problems: &mut Problems,
-) -> Vec<InputLocations> {
+pub fn read_inputs(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) -> Vec<InputLocations> {
     let mut locations = Vec::new();
     let Some(node) = top.get("inputs") else { return locations };
     let Some(listed) = listed_inputs(node) else {
-        problems.add(node.location, "inputs", Fault::new(node, INPUTS_ALLOWED));
+        top.refuse("inputs", node.location, Fault::new(node, INPUTS_ALLOWED));
         return locations;
     };
     for (position, (path, entry, item)) in listed.into_iter().enumerate() {
-        let Some((input, found)) = read_input(position, &path, entry, item, paths, problems) else { continue };
-        let Located { location, value: input } = input;
+        let read = read_input(position, &path, entry, item, paths, top.problems);
+        let Some((location, input, found)) = read else { continue };
         if job.inputs.iter().any(|earlier| earlier.name == input.name) {
             let fault = Fault::of(format!("{:?} a second time", input.name), "a name for each input");
-            problems.add(location, &path, fault);
+            top.refuse(&path, location, fault);
         }
         if let Some(first) = job.inputs.first().filter(|first| first.kind != input.kind) {
             let fault = Fault::of(kind_name(input.kind), kind_name(first.kind));
-            problems.add(location, &format!("{path}.type"), fault.saying("All inputs of step must be same type"));
+            top.refuse(&format!("{path}.type"), location, fault.saying("All inputs of step must be same type"));
         }
         let earlier: Vec<ItemPath> = job.inputs.iter().flat_map(|earlier| earlier.paths.clone()).collect();
         if let Some(message) = input.paths.iter().find_map(|path| read_twice(&earlier, path)) {
-            problems.warn(location, &path, message);
+            top.problems.warn(location, &path, message);
         }
         job.inputs.push(input);
         locations.push(found);
@@ -51,30 +44,26 @@ pub fn read_inputs(
 }
 
 /// Checks that there is an input, unless the mini-batches need none.
-pub fn require_inputs(top: &Section<'_>, job: &JobSpec, problems: &mut Problems) {
+pub fn require_inputs(top: &Section<'_>, job: &JobSpec) {
     let is_empty = top.get("inputs").is_none_or(|node| listed_inputs(node).is_some_and(|listed| listed.is_empty()));
-    let location = top.location_of("inputs");
     if is_empty && job.rank_mini_batch_count == 0 {
         let message = "The parameter 'inputs' must be a list and have at least one element or rank_mini_batch_count \
                        must be greater than zero.";
-        problems.add(location, "inputs", Fault::of("no input", "at least one input").saying(message));
+        top.refuse("inputs", top.location_of("inputs"), Fault::of("no input", "at least one input").saying(message));
     }
     if job.rank_mini_batch_count > 0 && !job.inputs.is_empty() {
         let message = "not read, because \"--rank_mini_batch_count\" makes mini-batches without input";
-        problems.warn(location, "inputs", message);
+        top.warn("inputs", message);
     }
 }
 
 /// Returns the path of each input, its entry if its name is a key, and its value. `None`: neither a list nor a mapping.
-fn listed_inputs(node: &Node) -> Option<Vec<(String, Option<&Entry>, &Node)>> {
+fn listed_inputs<'a>(node: &'a Node) -> Option<Vec<(String, Option<&'a Entry>, &'a Node)>> {
+    let in_list = |(position, item): (usize, &'a Node)| (format!("inputs[{position}]"), None, item);
+    let named = |entry: &'a Entry| (format!("inputs.{}", entry.key), Some(entry), &entry.node);
     match &node.value {
-        Value::List(items) => {
-            let named = |(position, item)| (format!("inputs[{position}]"), None, item);
-            Some(items.iter().enumerate().map(named).collect())
-        }
-        Value::Mapping(entries) => {
-            Some(entries.iter().map(|entry| (format!("inputs.{}", entry.key), Some(entry), &entry.node)).collect())
-        }
+        Value::List(items) => Some(items.iter().enumerate().map(in_list).collect()),
+        Value::Mapping(entries) => Some(entries.iter().map(named).collect()),
         Value::Scalar(_) => None,
     }
 }
@@ -92,8 +81,8 @@ fn read_input(
     entry: Option<&Entry>,
     node: &Node,
     paths: &Paths,
-    problems: &mut Problems,
-) -> Option<(Located<Input>, InputLocations)> {
+    problems: &Problems,
+) -> Option<(Location, Input, InputLocations)> {
     if let Err(fault) = mapping(node, "a mapping with type and path") {
         problems.add(node.location, path, fault);
         return None;
@@ -106,64 +95,57 @@ fn read_input(
             }
             if section.get("name").is_some() {
                 let fault = Fault::of("a second name", "the key above it, which is the name");
-                problems.add(section.location_of("name"), &section.path("name"), fault);
+                section.refuse("name", section.location_of("name"), fault);
             }
             entry.key.clone()
         }
-        None => section.value("name", problems, name).unwrap_or_else(|| format!("input_{position}")),
+        None => section.value("name", name).unwrap_or_else(|| format!("input_{position}")),
     };
-    let kind = section
-        .read("type", problems, |node| choice(node, &[("file", InputKind::File), ("tabular", InputKind::Tabular)]));
-    let item_paths = read_paths(&section, paths, problems);
+    let kinds = [InputKind::File, InputKind::Tabular].map(|kind| (kind_name(kind), kind));
+    let kind = section.read("type", |node| choice(node, &kinds));
+    let item_paths = read_paths(&section, paths);
     // Kept even if it is invalid, so that `partition_keys` are not reported as well.
     let partition_format = section.get("partition_format").and_then(|node| text(node).ok());
-    section.value("partition_format", problems, |node| {
+    section.value("partition_format", |node| {
         PartitionFormat::parse(&word(node)?).map_err(|error| {
             Fault::new(node, "columns in braces: {Store}/{Brand}/{file_name}.csv").saying(error.to_string())
         })
     });
-    let (table, columns) = read_table(&section, kind.map(|kind| kind.value), problems);
-    let Located { location, value: kind } = kind?;
+    let (table, columns) = read_table(&section, kind.map(|(_, kind)| kind));
+    let (location, kind) = kind?;
     let input = Input { name, kind, paths: item_paths, partition_format, table };
-    Some((
-        Located { location, value: input },
-        InputLocations { path: path.to_owned(), keys: section.locations(), columns },
-    ))
+    let locations = InputLocations { path: path.to_owned(), keys: section.locations(), columns };
+    Some((location, input, locations))
 }
 
-fn read_paths(section: &Section<'_>, paths: &Paths, problems: &mut Problems) -> Vec<ItemPath> {
+fn read_paths(section: &Section<'_>, paths: &Paths) -> Vec<ItemPath> {
     let allowed = "a path, a folder, a glob such as data/**/*.csv, a URL, or in `paths` a list of them";
-    let (key, nodes): (&str, &[Node]) = match (section.get("path"), section.get("paths")) {
+    let (key, node) = match (section.get("path"), section.get("paths")) {
         (Some(_), Some(node)) => {
-            problems.add(node.location, &section.path("paths"), Fault::of("path and paths", "one of them"));
+            section.refuse("paths", node.location, Fault::of("path and paths", "one of them"));
             return Vec::new();
         }
         (None, None) => {
-            problems.add(section.location, &section.path("path"), Fault::of("nothing", allowed));
+            section.refuse("path", section.location, Fault::of("nothing", allowed));
             return Vec::new();
         }
-        (Some(node), None) | (None, Some(node)) => {
-            let key = if section.get("path").is_some() { "path" } else { "paths" };
-            match &node.value {
-                Value::List(items) if items.is_empty() => {
-                    problems.add(node.location, &section.path(key), Fault::new(node, allowed));
-                    return Vec::new();
-                }
-                Value::List(items) => (key, items),
-                _ => (key, std::slice::from_ref(node)),
-            }
-        }
+        (Some(node), None) => ("path", node),
+        (None, Some(node)) => ("paths", node),
     };
+    let nodes: &[Node] = if let Value::List(items) = &node.value { items } else { std::slice::from_ref(node) };
+    if nodes.is_empty() {
+        section.refuse(key, node.location, Fault::new(node, allowed));
+    }
     let mut found = Vec::new();
     for node in nodes {
         match paths.path_or_url(node).and_then(|path| exists_or_matches(node, path)) {
             Ok(path) => {
                 if let Some(message) = read_twice(&found, &path) {
-                    problems.warn(node.location, &section.path(key), message);
+                    section.problems.warn(node.location, &section.path(key), message);
                 }
                 found.push(path);
             }
-            Err(fault) => problems.add(node.location, &section.path(key), fault),
+            Err(fault) => section.refuse(key, node.location, fault),
         }
     }
     found
@@ -195,18 +177,14 @@ fn exists_or_matches(node: &Node, path: ItemPath) -> Result<ItemPath, Fault> {
     }
 }
 
-fn read_table(
-    section: &Section<'_>,
-    kind: Option<InputKind>,
-    problems: &mut Problems,
-) -> (TableOptions, Vec<(String, Location)>) {
+fn read_table(section: &Section<'_>, kind: Option<InputKind>) -> (TableOptions, Vec<(String, Location)>) {
     let formats = [TableFormat::Csv, TableFormat::Tsv, TableFormat::Jsonl, TableFormat::Parquet];
     let formats = formats.map(|format| (format.word(), format));
-    let format = section.value("format", problems, |node| choice(node, &formats));
+    let format = section.value("format", |node| choice(node, &formats));
     let is_file = kind == Some(InputKind::File);
     for key in INPUT.rows().filter(|key| section.get(key.name).is_some() && !key.applies.to(is_file, format)) {
         let what = if is_file { "an input of type file" } else { "this format" };
-        problems.warn(section.location_of(key.name), &section.path(key.name), format!("has no effect on {what}"));
+        section.warn(key.name, format!("has no effect on {what}"));
     }
     // Without the key, the files decide; they are read later.
     let by_name = format.is_none() && !is_file;
@@ -215,10 +193,10 @@ fn read_table(
         None if by_name => TableOptions::DELIMITER_OF_FORMAT,
         _ => b',',
     };
-    let Columns { names, types, locations } = read_columns(section, kind, format, problems);
+    let Columns { names, types, locations } = read_columns(section, kind, format);
     let mut table = TableOptions { by_name, delimiter, columns: names, column_types: types, ..TableOptions::default() };
     table.format = format.unwrap_or(table.format);
-    section.fill(&mut table, problems, |read| if let Read::Table(set) = read { Some(set) } else { None });
+    section.fill(&mut table, |read| if let Read::Table(set) = read { Some(set) } else { None });
     (table, locations)
 }
 
@@ -232,14 +210,14 @@ pub struct InputLocations {
 
 impl InputLocations {
     /// Records why the files of the input cannot be processed.
-    pub fn refuse(&self, message: String, problems: &mut Problems) {
+    pub fn refuse(&self, message: String, problems: &Problems) {
         let (key, location) =
             self.keys.iter().find(|(key, _)| key == "path" || key == "paths").expect("one is required");
         problems.add(*location, &format!("{}.{key}", self.path), Fault::only(message));
     }
 
     /// Warns of keys without effect on the format that was found.
-    pub fn warn_without_effect(&self, format: TableFormat, problems: &mut Problems) {
+    pub fn warn_without_effect(&self, format: TableFormat, problems: &Problems) {
         let applies = |key: &str| INPUT.find(key).is_none_or(|row| row.applies.to(false, Some(format)));
         for (key, location) in self.keys.iter().filter(|(key, _)| !applies(key)) {
             let message = format!("has no effect on files that are {}", format.word());
@@ -247,8 +225,7 @@ impl InputLocations {
         }
     }
 
-    /// Records that the files do not have a column.
-    pub fn refuse_column(&self, missing: &MissingColumn, problems: &mut Problems) {
+    pub fn refuse_column(&self, missing: &MissingColumn, problems: &Problems) {
         /// More than a person reads, and fewer than some files have.
         const SHOWN_MAX: usize = 50;
         let MissingColumn { name, there, .. } = missing;

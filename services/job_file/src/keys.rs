@@ -17,14 +17,11 @@ mod option;
 pub use option::SCORE_RUN_TIMEOUT;
 use protocol::{JobSpec, TableFormat, TableOptions};
 
-use crate::azure;
-use crate::problem::{Fault, nearest};
-use crate::tree::{Location, Node, Scalar};
+use crate::{Fault, Location, Node, Scalar, azure, nearest};
 
 /// Parses a value into the field that it decides.
 pub type Setter<T> = fn(&mut T, &Node) -> Result<(), Fault>;
 
-/// One row.
 pub struct Key {
     /// Name; of an option, without `--`.
     pub name: &'static str,
@@ -36,7 +33,6 @@ pub struct Key {
     pub default_in_words: &'static str,
     /// Effect of the key, in Markdown, for the reference.
     pub meaning: &'static str,
-    /// How the value is read.
     pub read: Read,
     /// The option by which the script gets the value. Its name is then reserved.
     pub argument: Option<Argument>,
@@ -46,16 +42,13 @@ pub struct Key {
     pub setting: &'static str,
     /// `--set KEY.NAME=VALUE` changes a part of the value.
     pub has_parts: bool,
-    /// Inputs on which the key has an effect.
     pub applies: Applies,
     /// The value is checked and has no effect.
     pub is_ignored: bool,
 }
 
-/// How a value is read.
 #[derive(Clone, Copy)]
 pub enum Read {
-    /// By the module of its topic.
     Topic,
     /// Into a field of the job.
     Job(Setter<JobSpec>),
@@ -74,13 +67,9 @@ pub struct Argument {
 /// Inputs on which a key has an effect.
 #[derive(Clone, Copy)]
 pub enum Applies {
-    /// All of them.
     Everything,
-    /// Tables.
     Tables,
-    /// Tables that are text.
     Text,
-    /// Tables that are delimited text.
     Delimited,
 }
 
@@ -159,17 +148,12 @@ impl Key {
         Self { is_ignored: true, ..self }
     }
 
-    /// Whether a document without the key is invalid.
-    pub fn is_required(&self) -> bool {
-        self.default_in_words == REQUIRED
-    }
-
     /// Returns the node that counts where the key is absent, if there is one: the default, or null for a required key,
     /// which its parser rejects.
     pub fn absent(&self, location: Location) -> Option<Node> {
         match self.default {
             Some(default) => Some(Node::plain(location, default)),
-            None => self.is_required().then(|| Node::plain(location, "")),
+            None => (self.default_in_words == REQUIRED).then(|| Node::plain(location, "")),
         }
     }
 }
@@ -178,7 +162,6 @@ impl Key {
 pub struct Table {
     /// Name in the markers of the reference.
     pub name: &'static str,
-    /// The rows.
     pub rows: &'static [Key],
 }
 
@@ -191,9 +174,7 @@ pub struct Keys {
     pub prefix: &'static str,
 }
 
-/// Keys of the file.
 pub static JOB: Keys = Keys { tables: job::TABLES, prefix: "" };
-/// Keys of an input.
 pub static INPUT: Keys = Keys { tables: input::INPUT, prefix: "" };
 /// Keys of `environment`, if it is a mapping.
 pub static ENVIRONMENT: Keys = Keys { tables: input::ENVIRONMENT, prefix: "" };
@@ -201,24 +182,16 @@ pub static ENVIRONMENT: Keys = Keys { tables: input::ENVIRONMENT, prefix: "" };
 pub static OPTIONS: Keys = Keys { tables: option::TABLES, prefix: "--" };
 
 impl Keys {
-    /// Iterates over all rows.
     pub fn rows(self) -> impl Iterator<Item = &'static Key> + Clone {
         self.tables.iter().flat_map(|table| table.rows)
     }
 
-    /// Iterates over all names.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
         self.rows().map(|key| key.name)
     }
 
-    /// Returns the row of a name.
     pub fn find(self, name: &str) -> Option<&'static Key> {
         self.rows().find(|key| key.name == name)
-    }
-
-    /// Returns the default of a key as it would be written; an empty text if there is none.
-    pub fn default_of(self, name: &str) -> &'static str {
-        self.find(name).and_then(|key| key.default).unwrap_or_default()
     }
 
     /// Returns the fault of a key that has no row, with the key that was probably meant. `list` may shorten the list of

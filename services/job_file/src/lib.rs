@@ -58,3 +58,9 @@ pub use paths::not_kept;
 pub use problem::{Problem, STDIN, nearest, shown};
 pub use reference::with_tables;
 pub use snapshot::{Incomplete, pack_script};
+
+// Names that many modules of this crate share.
+use paths::Paths;
+use problem::{Fault, Problems};
+use section::Section;
+use tree::{Entry, Location, Node, Scalar, ScalarKind, Value, find};

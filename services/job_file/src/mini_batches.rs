@@ -3,14 +3,10 @@
 use partitioner::PartitionFormat;
 use protocol::{InputKind, JobSpec, MiniBatchSize, TableFormat};
 
-use crate::problem::{Fault, Problems};
-use crate::section::{Located, Section};
-use crate::tree::{Node, ScalarKind};
 use crate::values::list;
+use crate::{Fault, Location, Node, ScalarKind, Section};
 
-/// Default number of files in a mini-batch.
 const FILES_DEFAULT: u64 = 10;
-/// Default size of a mini-batch of a table.
 const BYTES_DEFAULT: u64 = 1024 * 1024;
 const SIZE: &str = "mini_batch_size";
 const SIZE_ALLOWED: &str =
@@ -19,13 +15,13 @@ const KEYS: &str = "partition_keys";
 const KEYS_ALLOWED: &str = "a list of texts, each once: [store, brand]";
 
 /// Reads both keys. The inputs must have been read.
-pub fn read_mini_batches(top: &Section<'_>, job: &mut JobSpec, problems: &mut Problems) {
-    let size = top.read(SIZE, problems, size);
-    job.mini_batch_size = resolve(size, job, problems);
-    job.partition_keys = read_partition_keys(top, job, problems);
+pub fn read_mini_batches(top: &Section<'_>, job: &mut JobSpec) {
+    let size = top.read(SIZE, size);
+    job.mini_batch_size = resolve(size, job, top);
+    job.partition_keys = read_partition_keys(top, job);
     if let (Some(size), Some(_)) = (top.get(SIZE), top.get(KEYS)) {
         let message = "Parameters mini_batch_size and partition_keys are mutually exclusive";
-        problems.add(size.location, SIZE, Fault::of("both", "one of them").saying(message));
+        top.refuse(SIZE, size.location, Fault::of("both", "one of them").saying(message));
     }
 }
 
@@ -59,29 +55,23 @@ fn size(node: &Node) -> Result<Size, Fault> {
     // A number of more than 64 bits is too large, whatever its unit.
     let count: u64 = text[..digits_end].parse().map_err(|_| too_large())?;
     let unit = text[digits_end..].to_ascii_lowercase();
-    let factor = match unit.as_str() {
-        "" | "row" | " row" | "rows" | " rows" => 1,
-        "kb" => 1024,
-        "mb" => 1024 * 1024,
-        "gb" => 1024 * 1024 * 1024,
+    let (factor, size): (u64, fn(u64) -> Size) = match unit.as_str() {
+        "" => (1, Size::Plain),
+        "row" | " row" | "rows" | " rows" => (1, Size::Rows),
+        "kb" => (1024, Size::Bytes),
+        "mb" => (1024 * 1024, Size::Bytes),
+        "gb" => (1024 * 1024 * 1024, Size::Bytes),
         _ => return Err(fault()),
     };
     // Signed 64 bits, because offsets in files are.
     let count = count.checked_mul(factor).filter(|count| *count <= i64::MAX as u64).ok_or_else(too_large)?;
-    if count == 0 {
-        return Err(fault());
-    }
-    Ok(match unit.trim() {
-        "" => Size::Plain(count),
-        "row" | "rows" => Size::Rows(count),
-        _ => Size::Bytes(count),
-    })
+    if count > 0 { Ok(size(count)) } else { Err(fault()) }
 }
 
 /// Returns the size for these inputs, which are all of one kind.
-fn resolve(given: Option<Located<Size>>, job: &JobSpec, problems: &mut Problems) -> MiniBatchSize {
+fn resolve(given: Option<(Location, Size)>, job: &JobSpec, top: &Section<'_>) -> MiniBatchSize {
     let kind = job.inputs.first().map_or(InputKind::File, |input| input.kind);
-    let Some(Located { location, value }) = given else {
+    let Some((location, value)) = given else {
         return match kind {
             InputKind::File => MiniBatchSize::Files(FILES_DEFAULT),
             InputKind::Tabular => MiniBatchSize::Bytes(BYTES_DEFAULT),
@@ -94,7 +84,7 @@ fn resolve(given: Option<Located<Size>>, job: &JobSpec, problems: &mut Problems)
             if !job.inputs.is_empty() {
                 let unit = if matches!(value, Size::Rows(_)) { "rows" } else { "bytes" };
                 let found = format!("{count} {unit} for inputs of type file");
-                problems.add(location, SIZE, Fault::of(found, "a number of files, at least 1"));
+                top.refuse(SIZE, location, Fault::of(found, "a number of files, at least 1"));
             }
             MiniBatchSize::Files(count)
         }
@@ -103,10 +93,10 @@ fn resolve(given: Option<Located<Size>>, job: &JobSpec, problems: &mut Problems)
             if job.inputs.iter().any(|input| input.table.format == TableFormat::Parquet) {
                 let message =
                     "a size in bytes has no effect on Parquet, where a row group is a mini-batch; \"500 rows\" has";
-                problems.warn(location, SIZE, message);
+                top.problems.warn(location, SIZE, message);
             } else if value == Size::Plain(count) {
                 let message = format!("{count} means {count} bytes of a table; write \"{count} rows\" to count rows");
-                problems.warn(location, SIZE, message);
+                top.problems.warn(location, SIZE, message);
             }
             MiniBatchSize::Bytes(count)
         }
@@ -114,8 +104,8 @@ fn resolve(given: Option<Located<Size>>, job: &JobSpec, problems: &mut Problems)
 }
 
 /// Reads `partition_keys`, which the paths of every input must name.
-fn read_partition_keys(top: &Section<'_>, job: &JobSpec, problems: &mut Problems) -> Vec<String> {
-    let Some(keys) = top.read(KEYS, problems, key_names) else { return Vec::new() };
+fn read_partition_keys(top: &Section<'_>, job: &JobSpec) -> Vec<String> {
+    let Some((location, keys)) = top.read(KEYS, key_names) else { return Vec::new() };
     for input in &job.inputs {
         let format = input.partition_format.as_deref().map(PartitionFormat::parse);
         let names = match &format {
@@ -123,13 +113,13 @@ fn read_partition_keys(top: &Section<'_>, job: &JobSpec, problems: &mut Problems
             Some(Err(_)) => continue,
             None => &[],
         };
-        for key in keys.value.iter().filter(|key| !names.contains(key)) {
+        for key in keys.iter().filter(|key| !names.contains(key)) {
             let names = if names.is_empty() { "; it has none".to_owned() } else { format!(": {}", names.join(", ")) };
             let allowed = format!("keys that partition_format of input {:?} names{names}", input.name);
-            problems.add(keys.location, KEYS, Fault::of(format!("{key:?}"), allowed));
+            top.refuse(KEYS, location, Fault::of(format!("{key:?}"), allowed));
         }
     }
-    keys.value
+    keys
 }
 
 fn key_names(node: &Node) -> Result<Vec<String>, Fault> {

@@ -5,12 +5,10 @@ use protocol::JobSpec;
 
 use crate::arguments::Token;
 use crate::keys::{self, JOB, Key, OPTIONS, Read, SCORE_RUN_TIMEOUT};
-use crate::problem::{Fault, Problems};
-use crate::section::Section;
-use crate::tree::{Location, Node};
+use crate::{Fault, Location, Node, Section};
 
 /// Reads the options among the arguments into `job`; warns about names that nearly are one.
-pub fn read_options(tokens: &[Token], top: &Section<'_>, job: &mut JobSpec, problems: &mut Problems) {
+pub fn read_options(tokens: &[Token], top: &Section<'_>, job: &mut JobSpec) {
     for key in OPTIONS.rows() {
         if let (Some(default), Read::Job(set)) = (key.absent(Location::File), key.read) {
             set(job, &default).expect("the default of an option is a valid value");
@@ -19,30 +17,27 @@ pub fn read_options(tokens: &[Token], top: &Section<'_>, job: &mut JobSpec, prob
     let mut tokens = tokens.iter().take_while(|token| token.text != "--").peekable();
     while let Some(Token { location, field, text }) = tokens.next() {
         let Some(option) = text.strip_prefix("--") else { continue };
-        let (name, inline) = match option.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (option, None),
-        };
+        let (name, inline) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         if name.starts_with("amlbi_") || name == "append_row_safe_output" {
-            problems.warn(*location, field, format!("\"--{name}\" is an engine option without effect here"));
+            top.problems.warn(*location, field, format!("\"--{name}\" is an engine option without effect here"));
             continue;
         }
         let Some(key) = OPTIONS.find(name) else {
             if let Some(hint) = near_miss(name) {
-                problems.warn(*location, field, format!("\"--{name}\" is left to the script; {hint}"));
+                top.problems.warn(*location, field, format!("\"--{name}\" is left to the script; {hint}"));
             }
             continue;
         };
         let next = || tokens.next_if(|next| is_value(&next.text)).map(|next| next.text.as_str());
         let Some(value) = inline.or_else(next) else {
             let fault = Fault::of(format!("\"--{name}\" without a value"), "a value as the next element");
-            problems.add(*location, field, fault);
+            top.problems.add(*location, field, fault);
             continue;
         };
         match set(key, &Node::text(*location, value), top, job) {
             Ok(None) => {}
-            Ok(Some(warning)) => problems.warn(*location, field, format!("\"--{name}\" {warning}")),
-            Err(fault) => problems.add(*location, field, fault.finding(format!("\"--{name} {value}\""))),
+            Ok(Some(warning)) => top.problems.warn(*location, field, format!("\"--{name}\" {warning}")),
+            Err(fault) => top.problems.add(*location, field, fault.finding(format!("\"--{name} {value}\""))),
         }
     }
     if job.progress_update_timeout_seconds == 0 {

@@ -1,12 +1,10 @@
 //! `--set key=value`: values of the command line take the place of those of the file.
 
 use crate::keys::JOB;
-use crate::problem::{Fault, Problems};
-use crate::tree::{Entry, Location, Node, Value, find};
-use crate::yaml;
+use crate::{Entry, Fault, Location, Node, Problems, Value, find, yaml};
 
 /// Replaces values. A dot leads into a mapping or an input: `inputs.images.path`, `environment_variables.KIND`.
-pub fn apply(entries: &mut Vec<Entry>, overrides: &[(String, String)], problems: &mut Problems) {
+pub fn apply(entries: &mut Vec<Entry>, overrides: &[(String, String)], problems: &Problems) {
     for (key, text) in overrides {
         let value = match text.trim() {
             "" => Err(Fault::of("nothing", "a value behind the `=`; null for the default")),

@@ -4,9 +4,8 @@ use std::path::{Component, Path, PathBuf};
 
 use protocol::ItemPath;
 
-use crate::problem::Fault;
-use crate::tree::Node;
 use crate::values::word;
+use crate::{Fault, Node};
 
 /// The rule for URLs: they become part of the job, which nodes, logs and reports show, so they hold no secret.
 const KEPT: &str = "a URL without user, password, query and fragment, since anyone who sees the job can read it: give \
@@ -15,7 +14,6 @@ const KEPT: &str = "a URL without user, password, query and fragment, since anyo
 
 /// The base of relative paths in a job file.
 pub struct Paths {
-    /// Absolute folder of the job file.
     pub folder: PathBuf,
     /// The folder that `~` means.
     pub home: Option<PathBuf>,
@@ -32,7 +30,6 @@ impl Paths {
         clean(&path)
     }
 
-    /// A value that is a local path or a URL.
     pub fn path_or_url(&self, node: &Node) -> Result<ItemPath, Fault> {
         let text = word(node)?;
         if !is_url(&text) {
@@ -54,7 +51,6 @@ impl Paths {
     }
 }
 
-/// Says why a path cannot be used.
 pub fn unusable(path: &Path, error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => format!("{} does not exist", path.display()),

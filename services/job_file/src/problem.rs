@@ -2,12 +2,13 @@
 //!
 //! Parsers of single values know no files and no lines. They return a [`Fault`]; [`Problems`] adds the location.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
 
 use serde::Serialize;
 
-use crate::tree::{Location, Node, Value};
+use crate::{Location, Node, Value};
 
 /// A mistake, or a warning, with its location. Its text is made here alone, by `Display`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -59,7 +60,6 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What is wrong with one value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
     message: String,
@@ -83,7 +83,6 @@ impl Fault {
         Self::default().saying(message)
     }
 
-    /// Says in words what is wrong.
     pub fn saying(self, message: impl Into<String>) -> Self {
         Self { message: message.into(), ..self }
     }
@@ -95,47 +94,48 @@ impl Fault {
 }
 
 /// Collects mistakes and warnings while a document is read.
+#[derive(Default)]
 pub struct Problems {
     file: String,
-    found: Vec<(Location, Problem)>,
-    warnings: Vec<(Location, Problem)>,
+    found: RefCell<Vec<(Location, Problem)>>,
+    warnings: RefCell<Vec<(Location, Problem)>>,
     /// Lists of keys that a problem has named already.
-    listed: Vec<String>,
+    listed: RefCell<Vec<String>>,
 }
 
 impl Problems {
     /// `file` as the user named it.
     pub fn new(file: String) -> Self {
-        Self { file, found: Vec::new(), warnings: Vec::new(), listed: Vec::new() }
+        Self { file, ..Self::default() }
     }
 
     /// Returns a list of keys the first time, and a reference to it after that.
-    pub fn list_once(&mut self, keys: String) -> String {
-        if self.listed.contains(&keys) {
+    pub fn list_once(&self, keys: String) -> String {
+        let mut listed = self.listed.borrow_mut();
+        if listed.contains(&keys) {
             return "the keys that are listed above".to_owned();
         }
-        self.listed.push(keys.clone());
+        listed.push(keys.clone());
         keys
     }
 
-    /// Records a mistake.
-    pub fn add(&mut self, location: Location, field: &str, fault: Fault) {
+    pub fn add(&self, location: Location, field: &str, fault: Fault) {
         self.add_to_file(self.file.clone(), location, field, fault);
     }
 
     /// Records a mistake in another file than the document.
-    pub fn add_to_file(&mut self, file: String, location: Location, field: &str, fault: Fault) {
-        self.found.push((location, problem(file, location, field, fault)));
+    pub fn add_to_file(&self, file: String, location: Location, field: &str, fault: Fault) {
+        self.found.borrow_mut().push((location, problem(file, location, field, fault)));
     }
 
     /// Records something that works, but hardly as intended.
-    pub fn warn(&mut self, location: Location, field: &str, message: impl Into<String>) {
-        self.warnings.push((location, problem(self.file.clone(), location, field, Fault::only(message))));
+    pub fn warn(&self, location: Location, field: &str, message: impl Into<String>) {
+        self.warnings.borrow_mut().push((location, problem(self.file.clone(), location, field, Fault::only(message))));
     }
 
     /// Whether no mistake was found so far.
     pub fn is_empty(&self) -> bool {
-        self.found.is_empty()
+        self.found.borrow().is_empty()
     }
 
     /// Returns the warnings if there is no mistake, otherwise all mistakes; both in the order of the lines.
@@ -144,7 +144,8 @@ impl Problems {
             located.sort_by_key(|(location, _)| order(*location));
             located.into_iter().map(|(_, problem)| problem).collect()
         };
-        if self.found.is_empty() { Ok(in_order(self.warnings)) } else { Err(in_order(self.found)) }
+        let (found, warnings) = (self.found.into_inner(), self.warnings.into_inner());
+        if found.is_empty() { Ok(in_order(warnings)) } else { Err(in_order(found)) }
     }
 }
 
@@ -169,10 +170,10 @@ fn describe(node: &Node) -> String {
     const CHARACTERS_MAX: usize = 80;
     match &node.value {
         Value::Scalar(scalar) if scalar.is_null() => "nothing".to_owned(),
-        Value::Scalar(scalar) if scalar.text.chars().count() > CHARACTERS_MAX => {
-            format!("{:?}…", scalar.text.chars().take(CHARACTERS_MAX).collect::<String>())
-        }
-        Value::Scalar(scalar) => format!("{:?}", scalar.text),
+        Value::Scalar(scalar) => match scalar.text.char_indices().nth(CHARACTERS_MAX) {
+            Some((end, _)) => format!("{:?}…", &scalar.text[..end]),
+            None => format!("{:?}", scalar.text),
+        },
         Value::List(items) if items.is_empty() => "an empty list".to_owned(),
         Value::List(_) => "a list".to_owned(),
         Value::Mapping(_) => "a mapping".to_owned(),

@@ -4,41 +4,31 @@ use std::path::{Path, PathBuf};
 
 use protocol::{ItemPath, JobSpec};
 
-use crate::paths::{Paths, below, unusable};
-use crate::problem::{Fault, Problems};
-use crate::section::Section;
-use crate::tree::Node;
+use crate::paths::{below, unusable};
 use crate::values::word;
+use crate::{Fault, Node, Paths, Section};
 
 const SCRIPT: &str = "entry_script";
 const FOLDER: &str = "source_directory";
 const ALLOWED: &str = "the path of a Python script below source_directory, or its name as a module: package.module";
 
 /// Reads both keys. Without `source_directory`, the folder is that of the script.
-pub fn read_script(top: &Section<'_>, paths: &Paths, job: &mut JobSpec, problems: &mut Problems) {
+pub fn read_script(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
     let script = match top.get(FOLDER) {
-        None => top.read(SCRIPT, problems, |node| beside_job_file(node, paths)),
-        Some(_) => match top.value(FOLDER, problems, |node| source_directory(node, paths)) {
-            Some(folder) => top.read(SCRIPT, problems, |node| in_folder(node, &folder, paths)),
+        None => top.read(SCRIPT, |node| beside_job_file(node, paths)),
+        Some(_) => match top.value(FOLDER, |node| source_directory(node, paths)) {
+            Some(folder) => top.read(SCRIPT, |node| in_folder(node, &folder, paths)),
             // Where the script should be is unknown; that the key is required is not.
-            None => {
-                top.read(SCRIPT, problems, written);
-                return;
-            }
+            None => return drop(top.read(SCRIPT, written)),
         },
     };
-    let Some(script) = script else { return };
-    let (folder, name) = script.value;
-    match name.to_str() {
-        Some(name) => {
-            job.entry_script = name.to_owned();
-            job.source_directory = ItemPath::from(folder);
-        }
-        None => {
-            let fault = Fault::of(name.display().to_string(), "a name that is valid UTF-8");
-            problems.add(script.location, SCRIPT, fault);
-        }
-    }
+    let Some((location, (folder, name))) = script else { return };
+    let Some(text) = name.to_str() else {
+        let fault = Fault::of(name.display().to_string(), "a name that is valid UTF-8");
+        return top.refuse(SCRIPT, location, fault);
+    };
+    job.entry_script = text.to_owned();
+    job.source_directory = ItemPath::from(folder);
 }
 
 fn written(node: &Node) -> Result<String, Fault> {

@@ -5,9 +5,8 @@
 use std::collections::BTreeMap;
 
 use crate::keys::{Keys, Read, Setter};
-use crate::problem::{Fault, Problems};
-use crate::tree::{Entry, Location, Node, find};
 use crate::values::mapping;
+use crate::{Entry, Fault, Location, Node, Problems, find};
 
 /// A mapping of the document.
 pub struct Section<'a> {
@@ -17,31 +16,35 @@ pub struct Section<'a> {
     pub location: Location,
     entries: &'a [Entry],
     keys: Keys,
-}
-
-/// A value and its location.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Located<T> {
-    /// Where it was read.
-    pub location: Location,
-    /// The value.
-    pub value: T,
+    /// Collects its mistakes and warnings.
+    pub problems: &'a Problems,
 }
 
 impl<'a> Section<'a> {
-    /// The whole document.
-    pub fn top(keys: Keys, entries: &'a [Entry]) -> Self {
-        Self { prefix: String::new(), location: Location::File, entries, keys }
-    }
-
-    /// A mapping inside the document. Unknown keys of it are problems.
-    pub fn nested(keys: Keys, path: &str, node: &'a Node, problems: &mut Problems) -> Self {
-        let section = Self { prefix: format!("{path}."), location: node.location, entries: node.entries(), keys };
-        section.reject_unknown(problems);
+    pub fn top(keys: Keys, entries: &'a [Entry], problems: &'a Problems) -> Self {
+        let section = Self { prefix: String::new(), location: Location::File, entries, keys, problems };
+        section.reject_unknown();
         section
     }
 
-    /// Returns the path of a key.
+    /// A mapping inside the document. Unknown keys of it are problems.
+    pub fn nested(keys: Keys, path: &str, node: &'a Node, problems: &'a Problems) -> Self {
+        let (prefix, entries) = (format!("{path}."), node.entries());
+        let section = Self { prefix, location: node.location, entries, keys, problems };
+        section.reject_unknown();
+        section
+    }
+
+    /// Records a mistake in the value of a key.
+    pub fn refuse(&self, key: &str, location: Location, fault: Fault) {
+        self.problems.add(location, &self.path(key), fault);
+    }
+
+    /// Records that a key works, but hardly as intended.
+    pub fn warn(&self, key: &str, message: impl Into<String>) {
+        self.problems.warn(self.location_of(key), &self.path(key), message);
+    }
+
     pub fn path(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
@@ -65,38 +68,28 @@ impl<'a> Section<'a> {
 
     /// Parses the value of a key; of an absent key, its default or, if it is required, null. Returns `None` without a
     /// value and for an invalid one, which is recorded as a problem.
-    pub fn read<T>(
-        &self,
-        key: &str,
-        problems: &mut Problems,
-        parse: impl FnOnce(&Node) -> Result<T, Fault>,
-    ) -> Option<Located<T>> {
+    pub fn read<T>(&self, key: &str, parse: impl FnOnce(&Node) -> Result<T, Fault>) -> Option<(Location, T)> {
         let absent = || self.keys.find(key).and_then(|row| row.absent(self.location_of(key)));
         let node = self.get(key).cloned().or_else(absent)?;
         match parse(&node) {
-            Ok(value) => Some(Located { location: node.location, value }),
+            Ok(value) => Some((node.location, value)),
             Err(fault) => {
-                problems.add(node.location, &self.path(key), fault);
+                self.refuse(key, node.location, fault);
                 None
             }
         }
     }
 
     /// Like [`Section::read`], without the location.
-    pub fn value<T>(
-        &self,
-        key: &str,
-        problems: &mut Problems,
-        parse: impl FnOnce(&Node) -> Result<T, Fault>,
-    ) -> Option<T> {
-        self.read(key, problems, parse).map(|located| located.value)
+    pub fn value<T>(&self, key: &str, parse: impl FnOnce(&Node) -> Result<T, Fault>) -> Option<T> {
+        self.read(key, parse).map(|(_, value)| value)
     }
 
     /// Parses every key whose row has a setter for `target`, or its default.
-    pub fn fill<T>(&self, target: &mut T, problems: &mut Problems, setter: fn(Read) -> Option<Setter<T>>) {
+    pub fn fill<T>(&self, target: &mut T, setter: fn(Read) -> Option<Setter<T>>) {
         for key in self.keys.rows() {
             if let Some(set) = setter(key.read) {
-                self.read(key.name, problems, |node| set(target, node));
+                self.read(key.name, |node| set(target, node));
             }
         }
     }
@@ -106,27 +99,26 @@ impl<'a> Section<'a> {
         &self,
         key: &str,
         allowed: &str,
-        problems: &mut Problems,
         parse: impl Fn(&Entry) -> Result<T, Fault>,
     ) -> BTreeMap<String, T> {
         let mut found = BTreeMap::new();
         let Some(node) = self.get(key) else { return found };
         match mapping(node, allowed) {
-            Err(fault) => problems.add(node.location, &self.path(key), fault),
+            Err(fault) => self.refuse(key, node.location, fault),
             Ok(entries) => entries.iter().for_each(|entry| match parse(entry) {
                 Ok(value) => drop(found.insert(entry.key.clone(), value)),
-                Err(fault) => problems.add(entry.location, &self.path(&format!("{key}.{}", entry.key)), fault),
+                Err(fault) => self.refuse(&format!("{key}.{}", entry.key), entry.location, fault),
             }),
         }
         found
     }
 
     /// Records every key without a row. Keys that begin with `x-` belong to the user, as in Compose files.
-    pub fn reject_unknown(&self, problems: &mut Problems) {
+    fn reject_unknown(&self) {
         let is_unknown = |entry: &&Entry| self.keys.find(&entry.key).is_none() && !entry.key.starts_with("x-");
         for entry in self.entries.iter().filter(is_unknown) {
-            let fault = self.keys.unknown(&entry.key, |names| problems.list_once(names));
-            problems.add(entry.location, &self.path(&entry.key), fault);
+            let fault = self.keys.unknown(&entry.key, |names| self.problems.list_once(names));
+            self.refuse(&entry.key, entry.location, fault);
         }
     }
 }

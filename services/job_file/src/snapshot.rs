@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{File, Metadata};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use blake3::Hasher;
@@ -29,13 +29,11 @@ const STAMPS_MAX: usize = 10_000;
 /// Size and time of a file, which tell its versions apart without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
-    /// Size.
     pub bytes: u64,
     /// Modification time in nanoseconds since 1970.
     pub modified: u64,
 }
 
-/// Files by name.
 pub type Stamps = BTreeMap<String, Stamp>;
 
 /// The files beside the script that belong to it.
@@ -74,11 +72,6 @@ pub fn digest_of(code: &BTreeMap<String, String>) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// Returns the digest of the current code of a job.
-pub fn digest_snapshot(spec: &JobSpec, job_file: &Path) -> Result<String, Error> {
-    Ok(digest_of(&beside(spec, job_file, std::iter::empty())?.code))
-}
-
 /// Packs the files of a job's script that travel into the file `archive`. Blocks. Returns a warning if files are left out.
 pub fn pack_script(spec: &JobSpec, archive: &Path) -> Result<(Snapshot, Option<Incomplete>), Error> {
     let Listing { files, is_partial } = list(spec, Path::new(&spec.job_file))?;
@@ -98,19 +91,12 @@ pub fn pack_script(spec: &JobSpec, archive: &Path) -> Result<(Snapshot, Option<I
 
 /// A script folder that holds more than the engine reads or sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Incomplete {
-    /// Its files are too large to travel with a job.
-    LeftOut {
-        /// The folder.
-        folder: String,
-        /// The files that do not travel.
-        files: String,
-    },
+    /// Its files are too large to travel with a job; those that do not.
+    LeftOut { folder: String, files: String },
     /// It has too many files.
-    TooManyFiles {
-        /// The folder.
-        folder: String,
-    },
+    TooManyFiles { folder: String },
 }
 
 impl fmt::Display for Incomplete {
@@ -154,12 +140,10 @@ fn excluded(spec: &JobSpec, job_file: &Path) -> Gitignore {
         }
     };
     add(job_file, false);
-    for path in
-        spec.inputs.iter().flat_map(|input| &input.paths).chain([&spec.output.folder]).chain(spec.outputs.values())
-    {
-        if !path.is_url() && !path.as_bytes().is_empty() {
-            add(path.as_path(), glob_folder(path.as_path()).is_some());
-        }
+    let inputs = spec.inputs.iter().flat_map(|input| &input.paths);
+    let paths = inputs.chain([&spec.output.folder]).chain(spec.outputs.values());
+    for path in paths.filter(|path| !path.is_url() && !path.as_bytes().is_empty()) {
+        add(path.as_path(), glob_folder(path.as_path()).is_some());
     }
     builder.build().unwrap_or_else(|_| Gitignore::empty())
 }
@@ -192,7 +176,7 @@ pub fn stamps(folder: &Path) -> Stamps {
     files.map(|(path, stamp)| (shown(path.strip_prefix(folder).unwrap_or(&path)), stamp)).collect()
 }
 
-fn walk(folder: &Path) -> impl Iterator<Item = (std::path::PathBuf, Stamp)> {
+fn walk(folder: &Path) -> impl Iterator<Item = (PathBuf, Stamp)> {
     let mut walk = WalkBuilder::new(folder);
     walk.standard_filters(false).follow_links(true).sort_by_file_name(|left, right| left.cmp(right));
     walk.build().filter_map(Result::ok).filter_map(|entry| {
@@ -229,7 +213,6 @@ fn digest_code(path: &Path, words: Option<&mut Words>) -> String {
     digest.map_or_else(|error| error.kind().to_string(), |digest| digest.to_hex().to_string())
 }
 
-/// Returns the digest of a file's content.
 pub fn digest_file(path: &Path) -> std::io::Result<blake3::Hash> {
     let mut hasher = Hasher::new();
     hasher.update_reader(File::open(path)?)?;

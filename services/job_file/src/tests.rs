@@ -97,8 +97,10 @@ impl Workplace {
     }
 }
 
-/// Keys of `changes` replace those of [`BASE`]; `key: null` takes one away.
+/// Keys of `changes` replace those of [`BASE`]; `key: null` takes one away. `TABLE` and `FILE` stand for the type and the path
+/// of an input.
 fn base_with(changes: &str) -> String {
+    let changes = changes.replace("TABLE", "type: tabular, path: tables").replace("FILE", "type: file, path: data");
     let key = |line: &str| line.split_once(':').map_or(String::new(), |(key, _)| key.to_owned());
     let changed: Vec<String> = changes.lines().filter(|line| !line.starts_with([' ', '-'])).map(key).collect();
     let kept: String =

@@ -14,34 +14,24 @@ pub enum Location {
     Override,
 }
 
-/// A value and its location.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Location of its first character.
     pub location: Location,
-    /// The value.
     pub value: Value,
 }
 
-/// A scalar, a list or a mapping.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// A single value.
     Scalar(Scalar),
-    /// A sequence.
     List(Vec<Node>),
     /// Keys in the order of the file, each once.
     Mapping(Vec<Entry>),
 }
 
-/// One key of a mapping.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// The key.
     pub key: String,
-    /// Location of the key.
     pub location: Location,
-    /// The value.
     pub node: Node,
 }
 
@@ -50,22 +40,17 @@ pub struct Entry {
 pub struct Scalar {
     /// The text as written, without quotes.
     pub text: String,
-    /// The YAML type.
     pub kind: ScalarKind,
 }
 
-/// The YAML type of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ScalarKind {
     /// Nothing, `null` or `~`.
     Null,
-    /// `true` or `false`.
     Boolean(bool),
     /// A number that fits 64 bits.
     Integer(i64),
-    /// Any other number.
     Float(f64),
-    /// Everything else, and everything in quotes.
     Text,
 }
 
@@ -83,7 +68,6 @@ impl Scalar {
         Some(Self { text: text.to_owned(), kind })
     }
 
-    /// Whether there is no value.
     pub fn is_null(&self) -> bool {
         self.kind == ScalarKind::Null
     }
@@ -116,7 +100,6 @@ impl Node {
         if let Value::Mapping(entries) = &self.value { entries } else { &[] }
     }
 
-    /// Whether this is a scalar without a value.
     pub fn is_null(&self) -> bool {
         self.scalar().is_some_and(Scalar::is_null)
     }

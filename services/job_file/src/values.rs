@@ -1,7 +1,6 @@
 //! Parsers of single values. Each returns the value, or a [`Fault`] that says what is allowed.
 
-use crate::problem::Fault;
-use crate::tree::{Entry, Node, ScalarKind, Value};
+use crate::{Entry, Fault, Node, ScalarKind, Value};
 
 /// Any text, on one or more lines.
 pub fn text(node: &Node) -> Result<String, Fault> {
@@ -16,7 +15,6 @@ pub fn word(node: &Node) -> Result<String, Fault> {
     }
 }
 
-/// `true` or `false`.
 pub fn boolean(node: &Node) -> Result<bool, Fault> {
     match node.scalar().map(|scalar| scalar.kind) {
         Some(ScalarKind::Boolean(value)) => Ok(value),
@@ -43,12 +41,10 @@ pub fn choice<T: Copy>(node: &Node, names: &[(&str, T)]) -> Result<T, Fault> {
     }
 }
 
-/// A list.
 pub fn list<'a>(node: &'a Node, allowed: &str) -> Result<&'a [Node], Fault> {
     if let Value::List(items) = &node.value { Ok(items) } else { Err(Fault::new(node, allowed)) }
 }
 
-/// A mapping.
 pub fn mapping<'a>(node: &'a Node, allowed: &str) -> Result<&'a [Entry], Fault> {
     if let Value::Mapping(entries) = &node.value { Ok(entries) } else { Err(Fault::new(node, allowed)) }
 }

@@ -19,7 +19,6 @@ pub struct Words {
 }
 
 impl Words {
-    /// Adds the words of a text.
     pub fn add(&mut self, text: &[u8]) {
         self.bytes += text.len();
         if self.bytes > BYTES_MAX {

@@ -9,8 +9,7 @@ use std::collections::HashMap;
 use saphyr::ScalarStyle;
 use saphyr_parser::{Event, Marker, Parser, ScanError, StrInput};
 
-use crate::problem::{Fault, Problems};
-use crate::tree::{Entry, Location, Node, Scalar, Value};
+use crate::{Entry, Fault, Location, Node, Problems, Scalar, Value};
 
 /// Deeper than any job file; prevents a hostile one from exhausting the stack.
 const DEPTH_MAX: usize = 32;
@@ -38,7 +37,7 @@ pub fn read_value(text: &str) -> Result<Node, Fault> {
 
 /// Reads the keys of the one document in `text`. Duplicate keys go to `problems`. So does text that is not YAML, or not
 /// a mapping; the result is then `None`.
-pub fn read(text: &str, problems: &mut Problems) -> Option<Vec<Entry>> {
+pub fn read(text: &str, problems: &Problems) -> Option<Vec<Entry>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut builder = Builder::new(text);
     let root = builder.document();
@@ -92,10 +91,8 @@ impl<'a> Builder<'a> {
             match event {
                 Event::StreamEnd => return Ok(root),
                 Event::StreamStart | Event::DocumentEnd | Event::Nothing => {}
-                Event::DocumentStart(_) if root.is_some() => {
-                    return Err(ScanError::new_str(marker, "a second document"));
-                }
-                Event::DocumentStart(_) => {}
+                Event::DocumentStart(_) if root.is_none() => {}
+                Event::DocumentStart(_) => return Err(ScanError::new_str(marker, "a second document")),
                 event => root = Some(self.node(event, marker, 0)?),
             }
         }
@@ -135,10 +132,7 @@ impl<'a> Builder<'a> {
 
     fn count(&mut self, nodes: usize, marker: Marker) -> Result<(), ScanError> {
         self.nodes += nodes;
-        match self.nodes > NODES_MAX {
-            true => Err(ScanError::new_str(marker, "too many values")),
-            false => Ok(()),
-        }
+        if self.nodes > NODES_MAX { Err(ScanError::new_str(marker, "too many values")) } else { Ok(()) }
     }
 
     fn list(&mut self, depth: usize) -> Result<Value, ScanError> {

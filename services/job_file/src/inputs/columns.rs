@@ -4,38 +4,27 @@ use std::collections::BTreeMap;
 
 use protocol::{ColumnType, InputKind, TableFormat};
 
-use crate::problem::{Fault, Problems, nearest};
-use crate::section::Section;
-use crate::tree::{Entry, Location, Node, Value};
 use crate::values::choice;
+use crate::{Entry, Fault, Location, Node, Section, Value, nearest};
 
 const ALLOWED: &str = "a list of column names, each once: [store, price], or types by name: {price: float64}";
 
-/// What `columns` says.
 #[derive(Default)]
 pub struct Columns {
     /// The columns to read, in this order; empty: all.
     pub names: Vec<String>,
-    /// Types by name.
     pub types: BTreeMap<String, ColumnType>,
-    /// The location of each name.
     pub locations: Vec<(String, Location)>,
 }
 
 /// Reads `columns`: a list of the columns to read, some perhaps with their types, or the types of some columns by name.
 /// Whether the files have these columns is checked later, with the files.
-pub fn read_columns(
-    section: &Section<'_>,
-    kind: Option<InputKind>,
-    format: Option<TableFormat>,
-    problems: &mut Problems,
-) -> Columns {
+pub fn read_columns(section: &Section<'_>, kind: Option<InputKind>, format: Option<TableFormat>) -> Columns {
     let mut columns = Columns::default();
     let Some(node) = section.get("columns") else { return columns };
-    let path = section.path("columns");
     if kind == Some(InputKind::File) {
         let fault = Fault::of("columns of an input of type file", "columns of an input of type tabular");
-        problems.add(section.location_of("columns"), &path, fault);
+        section.refuse("columns", section.location_of("columns"), fault);
         return columns;
     }
     let items = match &node.value {
@@ -44,18 +33,18 @@ pub fn read_columns(
         Value::Scalar(_) => Vec::new(),
     };
     if items.is_empty() {
-        problems.add(node.location, &path, Fault::new(node, ALLOWED));
+        section.refuse("columns", node.location, Fault::new(node, ALLOWED));
     }
     for item in items {
         let (name, location, given) = match item {
             Ok(named) => named,
             Err(node) => {
-                problems.add(node.location, &path, Fault::new(node, ALLOWED));
+                section.refuse("columns", node.location, Fault::new(node, ALLOWED));
                 continue;
             }
         };
         if columns.locations.iter().any(|(earlier, _)| earlier == name) {
-            problems.add(location, &path, Fault::of(format!("{name:?} a second time"), ALLOWED));
+            section.refuse("columns", location, Fault::of(format!("{name:?} a second time"), ALLOWED));
             continue;
         }
         columns.locations.push((name.clone(), location));
@@ -64,7 +53,7 @@ pub fn read_columns(
         }
         match given.map(|given| column_type(given, format).map_err(|fault| (given.location, fault))) {
             Some(Ok(column_type)) => drop(columns.types.insert(name.clone(), column_type)),
-            Some(Err((location, fault))) => problems.add(location, &format!("{path}.{name}"), fault),
+            Some(Err((location, fault))) => section.refuse(&format!("columns.{name}"), location, fault),
             None => {}
         }
     }

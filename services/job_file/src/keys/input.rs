@@ -3,9 +3,8 @@
 use protocol::{HeaderMode, MismatchPolicy};
 
 use super::{Applies, Key, REQUIRED, Table, key, key_with_default};
-use crate::problem::Fault;
-use crate::tree::Node;
 use crate::values::{boolean, choice, text, word};
+use crate::{Fault, Node};
 
 const BOOLEAN: &str = "`true`, `false`";
 

@@ -4,9 +4,8 @@ use protocol::{Durability, MiniBatchSize, OutputAction};
 
 use super::option::TIMEOUT_SECONDS_MAX;
 use super::{Key, REQUIRED, Table, key, key_with_default};
-use crate::problem::Fault;
-use crate::tree::{Node, ScalarKind};
 use crate::values::{boolean, choice, integer, text};
+use crate::{Fault, Node, ScalarKind};
 
 /// Larger numbers of nodes and processes are typing mistakes.
 const NODE_COUNT_MAX: i64 = 10_000;

@@ -3,8 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::{Key, Table, key, key_with_default};
-use crate::problem::Fault;
-use crate::tree::Node;
+use crate::{Fault, Node};
 
 /// Longest timeout that the original takes: three days.
 pub const TIMEOUT_SECONDS_MAX: u64 = 259_200;

@@ -9,8 +9,6 @@ use protocol::{
 
 use super::{BASE, Workplace};
 
-const TABLE: &str = "inputs: [{type: tabular, path: tables}]";
-
 #[test]
 fn defaults_are_those_of_the_original() {
     let spec = Workplace::new().spec("");
@@ -35,20 +33,20 @@ fn mini_batch_size_takes_files_bytes_and_rows() {
     use MiniBatchSize::{Bytes, Files, Rows};
     let workplace = Workplace::new();
     for (changes, expected) in [
-        ("mini_batch_size: 7".to_owned(), Files(7)),
-        ("mini_batch_size: '7'".to_owned(), Files(7)),
-        ("mini_batch_size:".to_owned(), Files(10)),
-        (TABLE.to_owned(), Bytes(1_048_576)),
-        (format!("{TABLE}\nmini_batch_size: 100"), Bytes(100)),
-        (format!("{TABLE}\nmini_batch_size: 10kb"), Bytes(10_240)),
-        (format!("{TABLE}\nmini_batch_size: 1KB"), Bytes(1024)),
-        (format!("{TABLE}\nmini_batch_size: '3Mb'"), Bytes(3 * 1_048_576)),
-        (format!("{TABLE}\nmini_batch_size: 2gB"), Bytes(2_147_483_648)),
-        (format!("{TABLE}\nmini_batch_size: 500 rows"), Rows(500)),
-        (format!("{TABLE}\nmini_batch_size: 1 row"), Rows(1)),
-        (format!("{TABLE}\nmini_batch_size: 20Rows"), Rows(20)),
+        ("mini_batch_size: 7", Files(7)),
+        ("mini_batch_size: '7'", Files(7)),
+        ("mini_batch_size:", Files(10)),
+        ("inputs: [{TABLE}]", Bytes(1_048_576)),
+        ("inputs: [{TABLE}]\nmini_batch_size: 100", Bytes(100)),
+        ("inputs: [{TABLE}]\nmini_batch_size: 10kb", Bytes(10_240)),
+        ("inputs: [{TABLE}]\nmini_batch_size: 1KB", Bytes(1024)),
+        ("inputs: [{TABLE}]\nmini_batch_size: '3Mb'", Bytes(3 * 1_048_576)),
+        ("inputs: [{TABLE}]\nmini_batch_size: 2gB", Bytes(2_147_483_648)),
+        ("inputs: [{TABLE}]\nmini_batch_size: 500 rows", Rows(500)),
+        ("inputs: [{TABLE}]\nmini_batch_size: 1 row", Rows(1)),
+        ("inputs: [{TABLE}]\nmini_batch_size: 20Rows", Rows(20)),
     ] {
-        assert_eq!(workplace.spec(&changes).mini_batch_size, expected, "{changes}");
+        assert_eq!(workplace.spec(changes).mini_batch_size, expected, "{changes}");
     }
 }
 
@@ -56,40 +54,25 @@ fn mini_batch_size_takes_files_bytes_and_rows() {
 fn frequent_mistakes_give_warnings() {
     let workplace = Workplace::new();
     for (changes, expected) in [
-        (format!("{TABLE}\nmini_batch_size: 100"), "job.yaml:7: mini_batch_size: 100 means 100 bytes of a table"),
+        ("inputs: [{TABLE}]\nmini_batch_size: 100", "job.yaml:7: mini_batch_size: 100 means 100 bytes of a table"),
+        ("inputs: [{TABLE, format: parquet}]\nmini_batch_size: 1MB", "has no effect on Parquet"),
+        ("inputs: [{FILE, format: csv}]", "job.yaml:6: inputs[0].format: has no effect on an input of type file"),
+        ("inputs: [{TABLE, format: jsonl, header: no_header}]", "inputs[0].header: has no effect on this format"),
+        ("inputs: [{TABLE, format: parquet, encoding: utf-8}]", "inputs[0].encoding: has no effect on this format"),
+        ("append_row_file_name: rows.parquet", "output_format: native writes this format"),
+        ("inputs: [{type: file, paths: [data, tables, data]}]", "data is listed twice, so each of its items"),
         (
-            "inputs: [{type: tabular, path: tables, format: parquet}]\nmini_batch_size: 1MB".to_owned(),
-            "has no effect on Parquet",
+            "inputs: {a: {type: file, path: tables/t.csv}, b: {type: file, path: tables}}",
+            "have files in common, whose items",
         ),
-        (
-            "inputs: [{type: file, path: data, format: csv}]".to_owned(),
-            "job.yaml:6: inputs[0].format: has no effect on an input of type file",
-        ),
-        (
-            "inputs: [{type: tabular, path: tables, format: jsonl, header: no_header}]".to_owned(),
-            "inputs[0].header: has no effect on this format",
-        ),
-        (
-            "inputs: [{type: tabular, path: tables, format: parquet, encoding: utf-8}]".to_owned(),
-            "inputs[0].encoding: has no effect on this format",
-        ),
-        ("append_row_file_name: rows.parquet".to_owned(), "output_format: native writes this format"),
-        (
-            "inputs: [{type: file, paths: [data, tables, data]}]".to_owned(),
-            "data is listed twice, so each of its items",
-        ),
-        (
-            "inputs: {a: {type: file, path: tables/t.csv}, b: {type: file, path: tables}}".to_owned(),
-            "have files in common, whose items run twice",
-        ),
-        ("arguments: [--rank_mini_batch_count, 3]".to_owned(), "inputs: not read"),
-        ("arguments: [--amlbi_pystep_max, 3]".to_owned(), "\"--amlbi_pystep_max\" is an engine option without effect"),
-        ("arguments: [--append_row_safe_output=True]".to_owned(), "\"--append_row_safe_output\" is an engine option"),
+        ("arguments: [--rank_mini_batch_count, 3]", "inputs: not read"),
+        ("arguments: [--amlbi_pystep_max, 3]", "\"--amlbi_pystep_max\" is an engine option without effect"),
+        ("arguments: [--append_row_safe_output=True]", "\"--append_row_safe_output\" is an engine option"),
     ] {
-        let warnings = workplace.warnings(&changes);
+        let warnings = workplace.warnings(changes);
         assert!(warnings.iter().any(|warning| warning.contains(expected)), "{changes}: {warnings:?}");
     }
-    for quiet in ["", "append_row_file_name: predictions.csv", &format!("{TABLE}\nmini_batch_size: 1MB")] {
+    for quiet in ["", "append_row_file_name: predictions.csv", "inputs: [{TABLE}]\nmini_batch_size: 1MB"] {
         assert_eq!(workplace.warnings(quiet), Vec::<String>::new(), "{quiet}");
     }
 }
@@ -97,19 +80,14 @@ fn frequent_mistakes_give_warnings() {
 #[test]
 fn inputs_may_be_list_or_mapping() {
     let workplace = Workplace::new();
-    let spec = workplace.spec(
-        "inputs:\n  - {type: file, path: data}\n  - {type: file, paths: [data/a.txt, 'data/*.txt', s3://b/c*.png]}",
-    );
+    let spec =
+        workplace.spec("inputs:\n  - {FILE}\n  - {type: file, paths: [data/a.txt, 'data/*.txt', s3://b/c*.png]}");
     let names: Vec<&str> = spec.inputs.iter().map(|input| input.name.as_str()).collect();
     assert_eq!(names, ["input_0", "input_1"]);
-    let expected = [
-        ItemPath::from(workplace.path("data/a.txt")),
-        ItemPath::from(workplace.path("data/*.txt")),
-        ItemPath::from("s3://b/c*.png"),
-    ];
-    assert_eq!(spec.inputs[1].paths, expected);
+    let [file, glob] = ["data/a.txt", "data/*.txt"].map(|path| ItemPath::from(workplace.path(path)));
+    assert_eq!(spec.inputs[1].paths, [file, glob, ItemPath::from("s3://b/c*.png")]);
 
-    let spec = workplace.spec("inputs:\n  second: {type: file, path: data}\n  first: {type: file, path: data}");
+    let spec = workplace.spec("inputs:\n  second: {FILE}\n  first: {FILE}");
     let names: Vec<&str> = spec.inputs.iter().map(|input| input.name.as_str()).collect();
     assert_eq!(names, ["second", "first"], "in the order of the file");
     assert!(spec.inputs.iter().all(|input| input.kind == InputKind::File));
@@ -153,33 +131,29 @@ fn options_of_tables_are_read() {
 fn column_names_are_kept_as_written() {
     let workplace = Workplace::new();
     let columns = |changes: &str| workplace.spec(changes).inputs[0].table.columns.clone();
-    assert_eq!(columns(TABLE), Vec::<String>::new());
-    assert_eq!(columns("inputs: [{type: tabular, path: tables, columns: }]"), Vec::<String>::new());
-    let listed = columns("inputs: [{type: tabular, path: tables, columns: [' b', 2020, 'a,b', true, Ä]}]");
+    assert_eq!(columns("inputs: [{TABLE}]"), Vec::<String>::new());
+    assert_eq!(columns("inputs: [{TABLE, columns: }]"), Vec::<String>::new());
+    let listed = columns("inputs: [{TABLE, columns: [' b', 2020, 'a,b', true, Ä]}]");
     assert_eq!(listed, [" b", "2020", "a,b", "true", "Ä"]);
-    let parquet = columns("inputs: [{type: tabular, path: tables, format: parquet, columns: [z, a]}]");
+    let parquet = columns("inputs: [{TABLE, format: parquet, columns: [z, a]}]");
     assert_eq!(parquet, ["z", "a"]);
-    assert!(workplace.parsed("inputs: [{type: tabular, path: tables, columns: [id]}]").warnings.is_empty());
+    assert!(workplace.parsed("inputs: [{TABLE, columns: [id]}]").warnings.is_empty());
 }
 
 #[test]
 fn columns_set_types_with_and_without_selection() {
     let workplace = Workplace::new();
     let table = |given: &str| {
-        let input = workplace.spec(&format!("inputs: [{{type: tabular, path: tables, {given}}}]")).inputs.remove(0);
+        let input = workplace.spec(&format!("inputs: [{{TABLE, {given}}}]")).inputs.remove(0);
         (input.table.columns, Vec::from_iter(input.table.column_types))
     };
     let typed = |name: &str, column_type| (name.to_owned(), column_type);
     let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
     let all = "columns: {i: int64, f: float64, b: bool, t: timestamp, d: timestamp_day_first, s: String}";
-    let expected = vec![
-        typed("b", ColumnType::Boolean),
-        typed("d", ColumnType::DateTimeDayFirst),
-        typed("f", ColumnType::Float),
-        typed("i", ColumnType::Integer),
-        typed("s", ColumnType::Text),
-        typed("t", ColumnType::DateTimeMonthFirst),
-    ];
+    use ColumnType::{Boolean, DateTimeDayFirst, DateTimeMonthFirst, Float, Integer, Text};
+    let expected =
+        [("b", Boolean), ("d", DateTimeDayFirst), ("f", Float), ("i", Integer), ("s", Text), ("t", DateTimeMonthFirst)];
+    let expected = expected.map(|(name, column_type)| typed(name, column_type)).to_vec();
     assert_eq!(table(all), (vec![], expected), "types alone leave no column out");
     let some = table("columns: [z, {code: string}, a]");
     assert_eq!(some, (names(&["z", "code", "a"]), vec![typed("code", ColumnType::Text)]));
@@ -192,17 +166,14 @@ fn columns_set_types_with_and_without_selection() {
 #[test]
 fn files_decide_format_and_delimiter() {
     let workplace = Workplace::new();
-    for (name, text) in [
+    for (names, text) in [
         ("a.tsv", "id\tn\n"),
-        ("a.jsonl", "{}\n"),
-        ("a.ndjson", "{}\n"),
-        ("a.parquet", "PAR1PAR1"),
-        ("b.parquet", "PAR1PAR1"),
         ("a.csv", "id,n\n"),
         ("sub/c.tsv", "id\n"),
-        ("part-0", "PAR1PAR1"),
+        ("a.jsonl a.ndjson", "{}\n"),
+        ("a.parquet b.parquet part-0", "PAR1PAR1"),
     ] {
-        workplace.write(&format!("tables/{name}"), text);
+        names.split(' ').for_each(|name| workplace.write(&format!("tables/{name}"), text));
     }
     let settled = |given: &str| {
         let mut parsed = workplace.parsed(&format!("inputs: [{{type: tabular, {given}}}]"));
@@ -255,7 +226,7 @@ fn encoding_takes_common_names() {
         ("utf16", "utf-16le"),
         ("shift_jis", "shift_jis"),
     ] {
-        let changes = format!("inputs: [{{type: tabular, path: tables, encoding: {given}}}]");
+        let changes = format!("inputs: [{{TABLE, encoding: {given}}}]");
         assert_eq!(workplace.spec(&changes).inputs[0].table.encoding, expected);
     }
 }
@@ -353,6 +324,7 @@ fn environment_takes_interpreters_and_files() {
     std::os::unix::fs::symlink(workplace.path("bin/python3.99"), workplace.path("my-python")).expect("a link");
     let path = |name: &str| ItemPath::from(workplace.path(name));
     let interpreter = |name: &str| Environment::Interpreter { path: path(name) };
+    let made = |file: &str, base: &ItemPath| Environment::Requirements { file: path(file), base: base.clone() };
     let default = ItemPath::from("/usr/bin/default-python");
     for (given, expected) in [
         ("./bin/python3.99", interpreter("bin/python3.99")),
@@ -361,17 +333,11 @@ fn environment_takes_interpreters_and_files() {
         ("my-python", interpreter("my-python")),
         (".venv", interpreter(".venv/bin/python")),
         ("{python: .venv}", interpreter(".venv/bin/python")),
-        ("requirements.txt", Environment::Requirements { file: path("requirements.txt"), base: default.clone() }),
-        ("pip.yml", Environment::Requirements { file: path("pip.yml"), base: default.clone() }),
-        ("pyproject.toml", Environment::Requirements { file: path("pyproject.toml"), base: default.clone() }),
-        (
-            "{requirements: requirements.txt}",
-            Environment::Requirements { file: path("requirements.txt"), base: default },
-        ),
-        (
-            "{python: python3.99, requirements: requirements.txt}",
-            Environment::Requirements { file: path("requirements.txt"), base: path("bin/python3.99") },
-        ),
+        ("requirements.txt", made("requirements.txt", &default)),
+        ("pip.yml", made("pip.yml", &default)),
+        ("pyproject.toml", made("pyproject.toml", &default)),
+        ("{requirements: requirements.txt}", made("requirements.txt", &default)),
+        ("{python: python3.99, requirements: requirements.txt}", made("requirements.txt", &path("bin/python3.99"))),
     ] {
         assert_eq!(workplace.spec(&format!("environment: {given}")).environment, expected, "{given}");
     }

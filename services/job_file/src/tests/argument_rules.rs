@@ -26,15 +26,8 @@ fn placeholders_become_absolute_paths() {
     let path = |name: &str| workplace.path(name).display().to_string();
     let given =
         r#"[--l, "${{side_inputs.labels}}", --d, "${{ inputs.data }}/x", --o, "a${{output}}:${{output}}", "--x=$5"]"#;
-    let expected = [
-        "--l".to_owned(),
-        path("labels.txt"),
-        "--d".to_owned(),
-        path("data/x"),
-        "--o".to_owned(),
-        format!("a{0}:{0}", path("output")),
-        "--x=$5".to_owned(),
-    ];
+    let (labels, data, output) = (path("labels.txt"), path("data/x"), path("output"));
+    let expected = ["--l", &labels, "--d", &data, "--o", &format!("a{output}:{output}"), "--x=$5"];
     assert_eq!(arguments(&workplace, given), expected);
     let spec = workplace.spec("environment_variables: {DATA: '${{inputs.data}}', N: 1.0, EMPTY: ''}");
     let variables: Vec<(&str, &str)> =
@@ -85,20 +78,10 @@ fn placeholder_of_invalid_value_is_not_a_second_problem() {
 #[test]
 fn reserved_names_are_rejected() {
     let workplace = Workplace::new();
-    for name in [
-        "mini_batch_size",
-        "error_threshold",
-        "allowed_failed_count",
-        "allowed_failed_percent",
-        "output",
-        "output_action",
-        "logging_level",
-        "process_count_per_node",
-        "run_invocation_timeout",
-        "run_max_try",
-        "append_row_file_name",
-        "partition_keys",
-    ] {
+    let reserved = "mini_batch_size error_threshold allowed_failed_count allowed_failed_percent output output_action \
+                    logging_level process_count_per_node run_invocation_timeout run_max_try append_row_file_name \
+                    partition_keys";
+    for name in reserved.split(' ') {
         for given in [format!("[--x, --{name}, 1]"), format!("['--{name}=1']")] {
             let said = workplace.problems(&format!("arguments: {given}"));
             let expected = format!(

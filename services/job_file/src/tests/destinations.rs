@@ -4,7 +4,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::Workplace;
 
-/// Changes to a valid job, and a part of the expected problem; empty if the change is allowed.
+/// Changes to a valid job, and a part of the expected problem; empty if the change is allowed. `READ` stands for an input
+/// of files at this path.
 const DESTINATIONS: &[(&str, &str)] = &[
     // Inputs that are folders.
     ("output: data", "output: the output lies in input data"),
@@ -12,7 +13,7 @@ const DESTINATIONS: &[(&str, &str)] = &[
     ("output: data/new/results\noutput_action: summary_only", "output: the output lies in input data"),
     ("output: link-to-data/results", "output: the output lies in input data"),
     ("output: ./code/../data/", "output: the output lies in input data"),
-    ("inputs: [{type: file, path: in/deep}]\noutput: in", "output: the output folder contains input input_0"),
+    ("READ in/deep\noutput: in", "output: the output folder contains input input_0"),
     (
         "inputs: {a: {type: file, path: tables}, b: {type: file, path: in}}\noutput: in/x",
         "output: the output lies in input b",
@@ -28,45 +29,36 @@ const DESTINATIONS: &[(&str, &str)] = &[
     ("outputs: {more: output/parallel_run_step.txt/x}", "outputs.more: it would take the place of the output file"),
     ("outputs: {more: output/more}", ""),
     // Inputs that are files.
-    ("inputs: [{type: file, path: tables/t.csv}]\noutput: tables", ""),
+    ("READ tables/t.csv\noutput: tables", ""),
     (
-        "inputs: [{type: file, path: tables/t.csv}]\noutput: tables\nappend_row_file_name: t.csv",
+        "READ tables/t.csv\noutput: tables\nappend_row_file_name: t.csv",
         "job.yaml:7: append_row_file_name: the output would replace input input_0 (found \"",
     ),
     (
-        "inputs: [{type: file, path: link.csv}]\noutput: tables\nappend_row_file_name: t.csv",
+        "READ link.csv\noutput: tables\nappend_row_file_name: t.csv",
         "append_row_file_name: the output would replace input input_0",
     ),
-    ("inputs: [{type: file, path: tables/t.csv}]\noutput: tables\noutput_action: summary_only", ""),
+    ("READ tables/t.csv\noutput: tables\noutput_action: summary_only", ""),
     // Globs.
-    ("inputs: [{type: file, path: 'data/*'}]\noutput: data", "output: input input_0 finds what is written there"),
-    ("inputs: [{type: file, path: 'data/*.csv'}]\noutput: data", ""),
+    ("READ data/*\noutput: data", "output: input input_0 finds what is written there"),
+    ("READ data/*.csv\noutput: data", ""),
+    ("READ data/*.csv\noutput: data\nappend_row_file_name: a.csv", "output: input input_0 finds what is written there"),
+    ("READ data/*.csv\noutput: data/x\nappend_row_file_name: a.csv", ""),
     (
-        "inputs: [{type: file, path: 'data/*.csv'}]\noutput: data\nappend_row_file_name: a.csv",
+        "READ data/**/*.csv\noutput: data/x\nappend_row_file_name: a.csv",
         "output: input input_0 finds what is written there",
     ),
-    ("inputs: [{type: file, path: 'data/*.csv'}]\noutput: data/x\nappend_row_file_name: a.csv", ""),
-    (
-        "inputs: [{type: file, path: 'data/**/*.csv'}]\noutput: data/x\nappend_row_file_name: a.csv",
-        "output: input input_0 finds what is written there",
-    ),
-    (
-        "inputs: [{type: file, path: 'link-to-data/**'}]\noutput: data/x",
-        "output: input input_0 finds what is written there",
-    ),
-    (
-        "inputs: [{type: file, path: 'data/**'}]\noutput: data/x\noutput_action: summary_only",
-        "output: input input_0 finds what is written there",
-    ),
+    ("READ link-to-data/**\noutput: data/x", "output: input input_0 finds what is written there"),
+    ("READ data/**\noutput: data/x\noutput_action: summary_only", "output: input input_0 finds what is written there"),
     // URLs.
-    ("inputs: [{type: file, path: s3://b/in}]\noutput: s3://b/in", "output: the output lies in input input_0"),
-    ("inputs: [{type: file, path: s3://b/in/}]\noutput: s3://b/in/out/", "output: the output lies in input input_0"),
-    ("inputs: [{type: file, path: s3://b/in}]\noutput: s3://b/input", ""),
+    ("READ s3://b/in\noutput: s3://b/in", "output: the output lies in input input_0"),
+    ("READ s3://b/in/\noutput: s3://b/in/out/", "output: the output lies in input input_0"),
+    ("READ s3://b/in\noutput: s3://b/input", ""),
     (
-        "inputs: [{type: file, path: s3://b/in/a.csv}]\noutput: s3://b/in\nappend_row_file_name: a.csv",
+        "READ s3://b/in/a.csv\noutput: s3://b/in\nappend_row_file_name: a.csv",
         "append_row_file_name: the output would replace input input_0",
     ),
-    ("inputs: [{type: file, path: s3://b/in/a.csv}]\noutput: s3://b/in", ""),
+    ("READ s3://b/in/a.csv\noutput: s3://b/in", ""),
     // Side inputs.
     ("side_inputs: {l: in}\noutput: in/x", "output: the output lies in side input l"),
     ("side_inputs: {l: in/deep}\noutput: in", "output: the output folder contains side input l"),
@@ -118,7 +110,13 @@ fn output_over_inputs_or_without_write_access_is_rejected() {
     std::fs::set_permissions(workplace.path("kept/rows.txt"), read_only).expect("permissions can be set");
     let is_wrong =
         |expected: &str, said: &str| if expected.is_empty() { !said.is_empty() } else { !said.contains(expected) };
-    let said = DESTINATIONS.iter().map(|(changes, expected)| (changes, expected, workplace.problems(changes)));
+    let written =
+        |changes: &str| match changes.strip_prefix("READ ").map(|read| read.split_once('\n').unwrap_or((read, ""))) {
+            Some((path, rest)) => format!("inputs: [{{type: file, path: '{path}'}}]\n{rest}"),
+            None => changes.to_owned(),
+        };
+    let said =
+        DESTINATIONS.iter().map(|(changes, expected)| (changes, expected, workplace.problems(&written(changes))));
     let wrong: Vec<_> = said.filter(|(_, expected, said)| is_wrong(expected, said)).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

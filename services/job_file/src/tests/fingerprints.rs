@@ -4,7 +4,7 @@ use std::fs::File;
 use std::time::{Duration, SystemTime};
 
 use super::{BASE, Workplace};
-use crate::{Difference, Parsed, Ran};
+use crate::{Parsed, Ran};
 
 const SIDE: &str = "side_inputs: {labels: labels.txt}\n";
 
@@ -44,8 +44,7 @@ fn settings_of_the_output_change_the_fingerprint() {
 #[test]
 fn columns_and_their_order_change_the_fingerprint() {
     let workplace = Workplace::new();
-    let fingerprint =
-        |rest: &str| workplace.spec(&format!("inputs: [{{type: tabular, path: tables{rest}}}]")).fingerprint;
+    let fingerprint = |rest: &str| workplace.spec(&format!("inputs: [{{TABLE{rest}}}]")).fingerprint;
     let seen = ["", ", columns: [a]", ", columns: [a, b]", ", columns: [b, a]"].map(fingerprint);
     for (index, one) in seen.iter().enumerate() {
         assert!(!seen[..index].contains(one), "{index}");
@@ -113,25 +112,11 @@ fn other_files_beside_the_script_keep_the_fingerprint() {
     workplace.write("code/.amlignore", "*.log\nbig/\n");
     workplace.write("code/.gitignore", "ignored.py\n");
     let first = workplace.parsed("").identity;
-    for name in [
-        "code/__pycache__/entry.cpython-311.pyc",
-        "code/models/__pycache__/score.cpython-311.pyc",
-        "code/.git/HEAD",
-        "code/.vscode/settings.py",
-        "code/.ipynb_checkpoints/entry-checkpoint.py",
-        "code/.DS_Store",
-        "code/.entry.py.swp",
-        "code/entry.py~",
-        "code/run.log",
-        "code/big/data.py",
-        "code/ignored.py",
-        "code/env/pyvenv.cfg",
-        "code/env/lib/a.py",
-        "code/yesterday.csv",
-        "code/another data set/1.png",
-        "beside.py",
-    ] {
-        workplace.write(name, "x");
+    let names = "__pycache__/entry.cpython-311.pyc, models/__pycache__/score.cpython-311.pyc, .git/HEAD, \
+                 .vscode/settings.py, .ipynb_checkpoints/entry-checkpoint.py, .DS_Store, .entry.py.swp, entry.py~, run.log, \
+                 big/data.py, ignored.py, env/pyvenv.cfg, env/lib/a.py, yesterday.csv, another data set/1.png, ../beside.py";
+    for name in names.split(", ") {
+        workplace.write(&format!("code/{name}"), "x");
         assert_eq!(workplace.parsed("").identity, first, "{name}");
     }
     let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, workplace.path(name)).expect("a link");
@@ -141,13 +126,14 @@ fn other_files_beside_the_script_keep_the_fingerprint() {
     assert_eq!(workplace.parsed("").identity, first, "links that lead nowhere");
 }
 
-/// The words by which earlier and later differ, if the earlier job ran at a time when nothing was written.
-fn texts(differences: Vec<Difference>) -> Vec<String> {
-    differences.iter().map(ToString::to_string).collect()
+/// The words by which later differs from earlier, which ran at this time.
+fn differences_since(ran: Ran, earlier: &Parsed, later: &Parsed) -> Vec<String> {
+    later.identity.differences(&earlier.identity, ran).iter().map(ToString::to_string).collect()
 }
 
+/// The same, if the earlier job ran at a time when nothing was written.
 fn differences(earlier: &Parsed, later: &Parsed) -> Vec<String> {
-    texts(later.identity.differences(&earlier.identity, Ran { from: 1, to: 2, has_finished: false }))
+    differences_since(Ran { from: 1, to: 2, has_finished: false }, earlier, later)
 }
 
 #[test]
@@ -174,8 +160,7 @@ fn requested_data_is_compared_file_by_file() {
     );
     assert_eq!(later.spec.fingerprint, first.spec.fingerprint);
     // What was written while the job ran may be the script's own.
-    let at_any_time = |has_finished| Ran { from: 0, to: u64::MAX, has_finished };
-    let own = |has_finished| texts(later.identity.differences(&first.identity, at_any_time(has_finished)));
+    let own = |has_finished| differences_since(Ran { from: 0, to: u64::MAX, has_finished }, &first, &later);
     assert_eq!(own(false), ["kind.bin is missing"]);
     // A result that was made before or after the change is not taken.
     assert_eq!(own(true), ["labels.txt has changed", "small.cfg has changed", "kind.bin is missing"]);

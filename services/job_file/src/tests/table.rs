@@ -5,8 +5,6 @@ use crate::with_tables;
 
 use super::Workplace;
 
-const TABLE: &str = "inputs: [{type: tabular, path: tables}]";
-
 /// Fields that the engine decides.
 const OF_ENGINE: &[&str] = &["job_id", "fingerprint", "snapshot_digest", "job_file", "argv", "snapshots"];
 
@@ -93,9 +91,9 @@ fn documented_default_is_the_default() {
         expected.fingerprint.clone_from(&spec.fingerprint);
         assert_eq!(protocol::JobSpec { argv: expected.argv.clone(), ..spec }, expected, "{option}");
     }
-    let table = workplace.spec(TABLE).inputs;
+    let table = workplace.spec("inputs: [{TABLE}]").inputs;
     for (key, default) in with_defaults(INPUT) {
-        let given = format!("inputs: [{{type: tabular, path: tables, {key}: {default}}}]");
+        let given = format!("inputs: [{{TABLE, {key}: {default}}}]");
         assert_eq!(workplace.spec(&given).inputs, table, "{key}");
     }
 }

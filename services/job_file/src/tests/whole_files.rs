@@ -45,48 +45,17 @@ fn job_on_files_is_read_completely() {
     let parsed = workplace.load(FILES, &[]).expect("valid");
     let path = |name: &str| ItemPath::from(workplace.path(name));
     let text = |name: &str| workplace.path(name).display().to_string();
-    let argv = [
-        "--client_sdk_version",
+    let argv = format!(
+        "--client_sdk_version {} --scoring_module_name models/score.py --mini_batch_size 100 --error_threshold 10 \
+         --output_action append_row --logging_level DEBUG --run_invocation_timeout 90 --run_max_try 2 \
+         --create_snapshot_at_runtime True --allowed_failed_count 2 --allowed_failed_percent 5.0 \
+         --append_row_file_name Scores.txt --output {} --process_count_per_node 4 --labels {} --batch 3 --nice 0 \
+         --images {} --input_fds_0 images --input_fds_1 input_1",
         env!("CARGO_PKG_VERSION"),
-        "--scoring_module_name",
-        "models/score.py",
-        "--mini_batch_size",
-        "100",
-        "--error_threshold",
-        "10",
-        "--output_action",
-        "append_row",
-        "--logging_level",
-        "DEBUG",
-        "--run_invocation_timeout",
-        "90",
-        "--run_max_try",
-        "2",
-        "--create_snapshot_at_runtime",
-        "True",
-        "--allowed_failed_count",
-        "2",
-        "--allowed_failed_percent",
-        "5.0",
-        "--append_row_file_name",
-        "Scores.txt",
-        "--output",
-        &text("out/scores"),
-        "--process_count_per_node",
-        "4",
-        "--labels",
-        &text("labels.txt"),
-        "--batch",
-        "3",
-        "--nice",
-        "0",
-        "--images",
-        &text("out/images"),
-        "--input_fds_0",
-        "images",
-        "--input_fds_1",
-        "input_1",
-    ];
+        text("out/scores"),
+        text("labels.txt"),
+        text("out/images")
+    );
     let input = |name: &str, paths: Vec<ItemPath>| Input {
         name: name.to_owned(),
         kind: InputKind::File,
@@ -95,7 +64,6 @@ fn job_on_files_is_read_completely() {
         table: TableOptions::default(),
     };
     let expected = JobSpec {
-        job_id: String::new(),
         name: "digits-2024".to_owned(),
         description: "Which digit is on each image?".to_owned(),
         entry_script: "models/score.py".to_owned(),
@@ -106,25 +74,20 @@ fn job_on_files_is_read_completely() {
         ],
         side_inputs: [("labels".to_owned(), path("labels.txt"))].into(),
         mini_batch_size: MiniBatchSize::Files(100),
-        partition_keys: Vec::new(),
-        rank_mini_batch_count: 0,
         thresholds: ErrorThresholds {
             error_threshold: 10,
             allowed_failed_count: 2,
             allowed_failed_percent: 5.0,
-            fail_fast: 0,
+            ..ErrorThresholds::default()
         },
         output: Output {
             action: OutputAction::AppendRow,
             folder: path("out/scores"),
             file_name: "Scores.txt".to_owned(),
-            format: OutputFormat::Text,
-            header: false,
-            to_csv_arguments: serde_json::Map::new(),
+            ..Output::default()
         },
         outputs: [("images".to_owned(), path("out/images"))].into(),
         node_count: Some(2),
-        snapshots: Default::default(),
         process_count_per_node: Some(4),
         run_invocation_timeout_seconds: 90,
         task_overhead_timeout_seconds: 30,
@@ -133,20 +96,16 @@ fn job_on_files_is_read_completely() {
         run_max_try: 2,
         lost_delivery_max: 10,
         logging_level: "DEBUG".to_owned(),
-        argv: argv.map(str::to_owned).to_vec(),
+        argv: argv.split(' ').map(str::to_owned).collect(),
         environment: Environment::Interpreter { path: ItemPath::from("/usr/bin/default-python") },
         environment_variables: [("LABELS".to_owned(), text("labels.txt"))].into(),
         resource_monitor_interval_seconds: 600,
-        profiling_module: String::new(),
-        nice: 0,
-        strict_results: false,
-        hide_unassigned_gpus: false,
         fingerprint: parsed.spec.fingerprint.clone(),
         snapshot_digest: parsed.spec.snapshot_digest.clone(),
-        notes: Vec::new(),
         job_file: parsed.spec.job_file.clone(),
         allow_reuse: true,
         durability: Durability::Full,
+        ..JobSpec::default()
     };
     assert_eq!(parsed.spec, expected);
     assert_eq!(parsed.compute_target.as_deref(), Some("local"));
@@ -186,19 +145,11 @@ fn job_on_tables_with_partition_keys_is_read() {
     assert_eq!(table.on_type_mismatch, MismatchPolicy::Error);
     let from = spec.argv.iter().position(|argument| argument == "--append_row_file_name").expect("appended");
     let output = workplace.path("out").display().to_string();
-    let expected = [
-        "--append_row_file_name",
-        "sales.csv",
-        "--output",
-        &output,
-        "--partition_keys",
-        r#"["Store", "Bränd", "Brand"]"#,
-        "--append_row_dataframe_header",
-        "True",
-        "--input_ds_0",
-        "orange_juice",
-    ];
-    assert_eq!(spec.argv[from..], expected);
+    let keys = r#"["Store", "Bränd", "Brand"]"#;
+    let expected = ["--append_row_file_name", "sales.csv", "--output", &output, "--partition_keys", keys];
+    assert_eq!(spec.argv[from..from + 6], expected);
+    let expected = ["--append_row_dataframe_header", "True", "--input_ds_0", "orange_juice"];
+    assert_eq!(spec.argv[from + 6..], expected);
     assert!(spec.argv.windows(2).any(|pair| pair == ["--mini_batch_size", "1048576"]), "even with keys");
 }
 
