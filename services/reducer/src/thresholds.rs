@@ -73,7 +73,7 @@ pub fn exceeded(tally: &Tally, thresholds: &ErrorThresholds, polled: bool) -> Op
         // The counts of the summary do not include them.
         let text = match failed - tally.mini_batches().failed {
             0 => text,
-            retrying => format!("{text} {retrying} of them failed a try and had another to come."),
+            retrying => format!("{text} {retrying} of them failed a try and had tries left."),
         };
         return Some(with_cause(text, tally));
     }
@@ -219,17 +219,14 @@ mod tests {
         let thresholds = ErrorThresholds { allowed_failed_count: 1, ..off() };
         let cause = exceeded(&tally, &thresholds, true).expect("4 > 1");
         let expected = "The number of failed mini batches is 4, which exceeds allowed failed count 1. 3 of them failed a \
-                        try and had another to come. 4 of 4 attempts ended with ValueError: bad value. The first failed \
+                        try and had tries left. 4 of 4 attempts ended with ValueError: bad value. The first failed \
                         mini-batch is 9 (/data/9.png), open logs/user/error/0/process000.txt.";
         assert_eq!(cause, expected);
         let mut only_retried = Tally::default();
         only_retried.apply(&ResultEvent::Attempt(Box::new(failed(5, 1, false, 1))));
         let thresholds = ErrorThresholds { allowed_failed_count: 0, ..off() };
         let cause = exceeded(&only_retried, &thresholds, true).expect("1 > 0");
-        assert!(
-            cause.contains(" 1 of them failed a try and had another to come. 1 of 1 attempt ended with "),
-            "{cause}"
-        );
+        assert!(cause.contains(" 1 of them failed a try and had tries left. 1 of 1 attempt ended with "), "{cause}");
         assert!(cause.contains("The first failed mini-batch is 5 (/data/5.png), open logs/"), "{cause}");
     }
 

@@ -64,7 +64,7 @@ pub(super) fn job_result(result: &JobResult, tally: &Tally, warnings: &[String])
         let _ = writeln!(text, "{name}: {total}, {} succeeded, {} failed.", counts.succeeded, counts.failed);
     }
     if result.retrying > 0 {
-        let _ = writeln!(text, "Failed a try and had another to come: {}.", counted(result.retrying, "mini-batch"));
+        let _ = writeln!(text, "Failed a try and had tries left: {}.", counted(result.retrying, "mini-batch"));
     }
     let _ = writeln!(
         text,
