@@ -81,7 +81,7 @@ def test_container_is_restricted_and_its_command_exists(role: str, plan: Plan, w
     assert variables["GRISTMILL_LISTEN"] == "127.0.0.1:0", "several of them share the network of a machine"
     assert variables["GRISTMILL_QUEUE"] == "sqs://sqs" and found["image"] == IMAGES[role]
     known = (ROOT / "services/cli/src/settings.rs").read_text()
-    assert all(f"`{name}`" in known for name in variables if name not in ("AWS_REGION", "GRISTMILL_STORE"))
+    assert all(f'"{name}"' in known for name in variables if name not in ("AWS_REGION", "GRISTMILL_STORE"))
 
 
 def test_worker_runs_one_process_per_processor(plan: Plan) -> None:

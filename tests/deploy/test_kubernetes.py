@@ -168,7 +168,7 @@ def test_executable_accepts_every_argument(manifests, workplace):
 
 
 def test_roles_read_every_setting(manifests):
-    known = set(re.findall(r"`(GRISTMILL_\w+)`", (ROOT / "services/cli/src/settings.rs").read_text()))
+    known = set(re.findall(r'"(GRISTMILL_\w+)"', (ROOT / "services/cli/src/settings.rs").read_text()))
     given = set(settings(manifests)) | {key for name, key in secrets_of_the_readme() if name == "gristmill-broker"}
     assert given - {"AWS_REGION"} <= known
     assert {"GRISTMILL_QUEUE", "GRISTMILL_STORE", "GRISTMILL_LISTEN", "GRISTMILL_LOG_FORMAT"} <= given

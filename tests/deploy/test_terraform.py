@@ -209,7 +209,7 @@ def test_containers_have_known_settings_and_write_only_to_volumes(made: Plan) ->
         container = made.containers()[f"sqs-{role}"]
         variables = {variable["name"]: variable["value"] for variable in container["environment"]}
         assert (variables["GRISTMILL_QUEUE"], variables["GRISTMILL_STORE"]) == ("sqs://sqs", "s3://store/sqs")
-        assert all(f"`{name}`" in settings for name in variables if name.startswith("GRISTMILL_LE"))
+        assert all(f'"{name}"' in settings for name in variables if name.startswith("GRISTMILL_LE"))
         assert container["readonlyRootFilesystem"] is True and container["user"] == "10001"
         assert {mount["containerPath"] for mount in container["mountPoints"]} == {"/var/cache/gristmill", "/tmp"}
         assert container["command"] == (["worker", "--grace", "100"] if role == "worker" else ["reducer"])

@@ -1,16 +1,12 @@
 //! `gristmill cancel`: stops a job, from any terminal.
 
-use std::process::ExitCode;
-
 use anyhow::Result;
 use engine::{Canceled, Jobs};
 
-use crate::remedies;
-use crate::show::Show;
 use crate::summary::summary;
+use crate::{Exit, Show, remedies};
 
-/// Stops a job.
-pub async fn cancel(jobs: &Jobs, wanted: &str) -> Result<ExitCode> {
+pub async fn cancel(jobs: &Jobs, wanted: &str) -> Result<Exit> {
     match Show::during(async |events| jobs.cancel(wanted, events).await).await? {
         Canceled::EndedBefore(result) => {
             say!(out, "job {} has ended already", result.job_id);
@@ -21,7 +17,7 @@ pub async fn cancel(jobs: &Jobs, wanted: &str) -> Result<ExitCode> {
             say!(out, "job {} has been asked to stop, and ends as soon as a reducer serves it", hint.job_id);
             say!(out, "  {}", remedies::hint(&hint));
         }
-        Canceled::Requested { job_id } => {
+        Canceled::Requested(job_id) => {
             let reducer = if matches!(jobs, Jobs::Here(_)) { "" } else { ", and a reducer serves it" };
             say!(
                 out,
@@ -29,5 +25,5 @@ pub async fn cancel(jobs: &Jobs, wanted: &str) -> Result<ExitCode> {
             );
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Done)
 }

@@ -1,19 +1,15 @@
 //! `gristmill clean`: removes old jobs and caches.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use engine::{CleanReport, CleanUp, Cleaned, Jobs, Kept, KeptReason, OldJobs, Remedy, State, size};
+use engine::{Candidate, CleanReport, CleanUp, Jobs, KeptReason, OldJobs, Remedy, State, size};
 use reducer::counted;
 use serde_json::{Value, json};
 
-use crate::exit::{Exit, usage};
 use crate::filter::Filter;
-use crate::remedies;
-use crate::target_flags::TargetFlags;
+use crate::{Exit, TargetFlags, remedies, usage};
 
-/// Arguments of `clean`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   gristmill clean --older-than 7d --dry-run     show what would be removed
@@ -48,13 +44,11 @@ pub struct CleanArguments {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// Where the jobs are.
     #[command(flatten)]
     pub target: TargetFlags,
 }
 
-/// Removes jobs and caches.
-pub async fn clean(arguments: &CleanArguments, jobs: &Jobs) -> Result<ExitCode> {
+pub async fn clean(arguments: &CleanArguments, jobs: &Jobs) -> Result<Exit> {
     check(arguments, jobs).map_err(usage)?;
     let old = OldJobs {
         named: arguments.jobs.clone(),
@@ -66,9 +60,9 @@ pub async fn clean(arguments: &CleanArguments, jobs: &Jobs) -> Result<ExitCode> 
     let request =
         CleanUp { jobs: selects_jobs(arguments).then_some(old), caches: arguments.caches, dry_run: arguments.dry_run };
     let verb = if arguments.dry_run { "would remove" } else { "removed" };
-    let show = |Cleaned { name, state, bytes }: &Cleaned| {
+    let show = |Candidate { name, state, bytes }: &Candidate| {
         let state = state.map_or(String::new(), |state| format!("  {state:<11}"));
-        say!(out, "{verb}  {name}{state}  {:>9}", size(*bytes));
+        say!(out, "{verb}  {name}{state}  {:>9}", size(bytes.unwrap_or_default()));
     };
     let report = jobs
         .clean(&request, |job| {
@@ -81,7 +75,7 @@ pub async fn clean(arguments: &CleanArguments, jobs: &Jobs) -> Result<ExitCode> 
         say!(out, "{}", document(&report, arguments.dry_run));
     } else {
         report.caches.iter().for_each(show);
-        report.kept.iter().for_each(|kept| say!(err, "kept {}: {}", kept.name, why(&kept.reason)));
+        report.kept.iter().for_each(|(kept, reason)| say!(err, "kept {}: {}", kept.name, why(reason)));
         let caches = match report.caches.len() {
             0 => String::new(),
             caches => format!(" and {}", counted(caches as u64, "cache")),
@@ -89,7 +83,7 @@ pub async fn clean(arguments: &CleanArguments, jobs: &Jobs) -> Result<ExitCode> 
         let removed = counted(report.removed.len() as u64, "job");
         say!(out, "{verb} {removed}{caches}, {}", size(report.bytes()));
     }
-    Ok(if report.has_failed() { Exit::Error.into() } else { Exit::Done.into() })
+    Ok(if report.has_failed() { Exit::Error } else { Exit::Done })
 }
 
 fn selects_jobs(arguments: &CleanArguments) -> bool {
@@ -111,8 +105,8 @@ fn check(arguments: &CleanArguments, jobs: &Jobs) -> Result<()> {
     }
     let runs = |state: &&State| state.is_open() && **state != State::Interrupted;
     if let Some(state) = arguments.filter.states.iter().find(runs) {
-        let state = state.word().to_lowercase();
-        bail!("--state {state}: clean never removes a job that has not ended; {}", remedies::text(&Remedy::Cancel));
+        let cancel = remedies::text(&Remedy::Cancel);
+        bail!("--state {}: clean never removes a job that has not ended; {cancel}", state.word());
     }
     Ok(())
 }
@@ -132,26 +126,20 @@ fn why(reason: &KeptReason) -> String {
 
 /// Returns the object of `--json`.
 fn document(report: &CleanReport, dry_run: bool) -> Value {
-    let without_nulls = |mut value: Value| {
-        value.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
-        value
-    };
-    let cleaned = |Cleaned { name, state, bytes }: &Cleaned| {
-        without_nulls(json!({ "name": name, "state": state, "bytes": bytes }))
-    };
-    let kept = |Kept { name, state, bytes, reason }: &Kept| {
-        without_nulls(json!({ "name": name, "state": state, "bytes": bytes, "reason": why(reason) }))
-    };
+    let kept = report.kept.iter().map(|(kept, reason)| {
+        let mut kept = json!(kept);
+        kept["reason"] = why(reason).into();
+        kept
+    });
     json!({
         "dry_run": dry_run,
-        "removed": report.removed.iter().map(cleaned).collect::<Vec<_>>(),
-        "kept": report.kept.iter().map(kept).collect::<Vec<_>>(),
+        "removed": report.removed,
+        "kept": kept.collect::<Vec<_>>(),
         "bytes": report.bytes(),
-        "caches": report.caches.iter().map(cleaned).collect::<Vec<_>>(),
+        "caches": report.caches,
     })
 }
 
-/// Parses `500MB` or `10GB`, in units of 1024.
 fn parse_size(text: &str) -> std::result::Result<u64, String> {
     let digits = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
     let factor = match text[digits..].trim().to_ascii_uppercase().as_str() {

@@ -8,22 +8,18 @@ use std::ffi::OsStr;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use job_file::settable;
 
-use crate::settings::Settings;
-use crate::target_flags::TargetFlags;
+use crate::{Settings, TargetFlags};
+use engine::newest_first;
 use engine::targets::LOCAL;
-use engine::{Home, sort_newest_first};
 
 /// The variable by which a shell asks for completions.
 pub const VARIABLE: &str = "GRISTMILL_COMPLETE";
-/// The most ids that are offered.
 const JOBS_MAX: usize = 50;
 
 /// Completes ids of jobs of this machine, newest first.
 pub fn jobs() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
-        let home = Home::new(Settings::from_environment().engine.home);
-        let mut ids = home.job_ids().unwrap_or_default();
-        sort_newest_first(&mut ids);
+        let ids = newest_first(Settings::from_environment().engine.home().job_ids().unwrap_or_default());
         let fitting = candidates(ids, typed).take(JOBS_MAX).enumerate();
         fitting.map(|(order, id)| id.display_order(Some(order))).collect()
     })
@@ -39,7 +35,6 @@ pub fn set_keys() -> ArgValueCompleter {
     })
 }
 
-/// Completes names of compute targets.
 pub fn targets() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let names = TargetFlags::default().known(&Settings::from_environment());

@@ -1,10 +1,9 @@
 //! `gristmill plan --cost`: the requests of a job to SQS and S3, and their price.
 
-use engine::cost::{Assumptions, Cost, LIST_PRICES, PRICES_FROM, Prices};
+use engine::cost::{Cost, LIST_PRICES, PRICES_FROM, Prices, Workload};
 use protocol::JobSpec;
 use storage::PlanComplete;
 
-/// Arguments of `plan --cost`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Cost")]
 pub struct CostArguments {
@@ -29,24 +28,20 @@ pub struct CostArguments {
     prices: Vec<Price>,
 }
 
-/// A price of the user.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Price {
-    Sqs(f64),
-    Put(f64),
-    Get(f64),
-}
+/// Sets one of the prices, and the dollars that the user gives.
+type Price = (fn(&mut Prices, f64), f64);
 
 fn price(text: &str) -> Result<Price, String> {
     let (kind, dollars) = text.split_once('=').ok_or("write KIND=DOLLARS")?;
     let dollars = dollars.parse().ok().filter(|dollars| *dollars >= 0.0 && f64::is_finite(*dollars));
     let dollars = dollars.ok_or("the price must be a number, at least 0")?;
-    match kind {
-        "sqs" => Ok(Price::Sqs(dollars)),
-        "put" => Ok(Price::Put(dollars)),
-        "get" => Ok(Price::Get(dollars)),
-        _ => Err("the kinds are sqs, put and get".to_owned()),
-    }
+    let set: fn(&mut Prices, f64) = match kind {
+        "sqs" => |prices, dollars| prices.sqs_million = dollars,
+        "put" => |prices, dollars| prices.put_thousand = dollars,
+        "get" => |prices, dollars| prices.get_thousand = dollars,
+        _ => return Err("the kinds are sqs, put and get".to_owned()),
+    };
+    Ok((set, dollars))
 }
 
 fn positive(text: &str) -> Result<f64, String> {
@@ -55,18 +50,12 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 impl CostArguments {
-    /// Estimates the cost of a planned job.
     pub fn of(&self, spec: &JobSpec, totals: &PlanComplete, descriptor_bytes: u64) -> Cost {
         let mut prices = LIST_PRICES;
-        for price in &self.prices {
-            match *price {
-                Price::Sqs(dollars) => prices.sqs_million = dollars,
-                Price::Put(dollars) => prices.put_thousand = dollars,
-                Price::Get(dollars) => prices.get_thousand = dollars,
-            }
-        }
+        self.prices.iter().for_each(|(set, dollars)| set(&mut prices, *dollars));
         let Self { run_seconds, row_bytes, nodes, processes, .. } = *self;
-        Cost::of(spec, totals, descriptor_bytes, &Assumptions { run_seconds, row_bytes, nodes, processes, prices })
+        let assumed = Workload { descriptor_bytes, run_seconds, row_bytes, nodes, processes, ..Workload::default() };
+        Cost::of(spec, totals, assumed, prices)
     }
 }
 
@@ -74,7 +63,6 @@ fn prices_from(prices: &Prices) -> &'static str {
     if *prices == LIST_PRICES { PRICES_FROM } else { "the prices given" }
 }
 
-/// Returns the JSON object of `plan --cost --json`.
 pub fn json(cost: &Cost) -> serde_json::Value {
     let (queue, store) = cost.dollars();
     serde_json::json!({
@@ -87,7 +75,6 @@ pub fn json(cost: &Cost) -> serde_json::Value {
     })
 }
 
-/// Returns the lines of `plan --cost`.
 pub fn lines(cost: &Cost) -> Vec<String> {
     let (work, requests) = (&cost.workload, &cost.requests);
     let (queue, store) = cost.dollars();
@@ -121,7 +108,10 @@ mod tests {
 
     #[test]
     fn invalid_price_is_rejected() {
-        assert_eq!(price("put=0.0054"), Ok(Price::Put(0.0054)));
+        let (set, dollars) = price("put=0.0054").expect("a price");
+        let mut prices = LIST_PRICES;
+        set(&mut prices, dollars);
+        assert_eq!(prices, Prices { put_thousand: 0.0054, ..LIST_PRICES });
         for wrong in ["put", "list=1", "sqs=-1", "get=free", "get=inf"] {
             assert!(price(wrong).is_err(), "{wrong}");
         }

@@ -1,13 +1,12 @@
 //! `gristmill dead-letters`: lists the messages that no worker or reducer of a target could read.
 
-use std::process::ExitCode;
-
 use anyhow::Result;
 use engine::targets::{Role, Target};
 use engine::{DeadLetter, DeadLetters, Moved};
 
-/// Lists the messages.
-pub async fn dead_letters(target: &Target, json: bool) -> Result<ExitCode> {
+use crate::Exit;
+
+pub async fn dead_letters(target: &Target, json: bool) -> Result<Exit> {
     let DeadLetters { letters, is_partial, failure } = target.dead_letters().await?;
     if json {
         say!(out, "{}", serde_json::to_string(&letters).expect("plain data always serialises"));
@@ -22,7 +21,7 @@ pub async fn dead_letters(target: &Target, json: bool) -> Result<ExitCode> {
     } else if is_partial {
         say!(err, "only the first {} are shown", letters.len());
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Done)
 }
 
 fn shown(letter: &DeadLetter) -> String {

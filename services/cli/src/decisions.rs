@@ -11,7 +11,6 @@ const NAME_WIDTH_MAX: usize = 32;
 const TYPE_WIDTH_MAX: usize = 20;
 const SAMPLES_WIDTH_MAX: usize = 48;
 
-/// Returns the decisions about one input as lines.
 pub fn lines(decisions: &Decisions) -> Vec<String> {
     let name = &decisions.name;
     let Some(survey) = &decisions.survey else {

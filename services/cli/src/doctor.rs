@@ -2,24 +2,16 @@
 //! the one thing to fix.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use engine::Engine;
 use engine::doctor::{Check, CheckState, Report};
 use protocol::Environment;
 use reducer::counted;
 use serde_json::{Value, json};
 
-use crate::exit::Exit;
-use crate::job_file_arguments::{JobFileArguments, refuse};
-use crate::remedies;
-use crate::settings::Settings;
-use crate::show::Show;
-use crate::target_flags::TargetFlags;
+use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, remedies};
 
-/// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]
 pub struct DoctorArguments {
     /// Create missing queues of the target, and at an emulator also its bucket.
@@ -39,11 +31,10 @@ pub struct DoctorArguments {
 }
 
 /// Checks this machine, or a compute target. The exit status is 0 unless something must be fixed.
-pub async fn doctor(arguments: DoctorArguments, engine: &Engine, settings: &Settings) -> Result<ExitCode> {
+pub async fn doctor(arguments: DoctorArguments, settings: &Settings) -> Result<Exit> {
     let job = arguments.job.clone().map(JobFileArguments::new);
-    let read = Show::during(async |events| {
-        job.map(|job| job.read(Some(&arguments.target), engine, settings, events)).transpose()
-    });
+    let read =
+        Show::during(async |events| job.map(|job| job.read(Some(&arguments.target), settings, events)).transpose());
     let parsed = match read.await {
         Ok(parsed) => parsed,
         Err(error) => return refuse(error, arguments.json),
@@ -64,7 +55,7 @@ pub async fn doctor(arguments: DoctorArguments, engine: &Engine, settings: &Sett
                 }
                 Environment::Node => None,
             });
-            engine.check_machine(python, &mut report);
+            settings.engine.check_machine(python, &mut report);
         }
     }
     let failed = report.count(CheckState::Failed);
@@ -78,7 +69,7 @@ pub async fn doctor(arguments: DoctorArguments, engine: &Engine, settings: &Sett
         let (unknown, ok) = (report.count(CheckState::NotChecked), report.count(CheckState::Ok));
         say!(out, "{checked}: {failed} to fix, {warnings}, {unknown} not checked, {ok} ok");
     }
-    Ok(if failed == 0 { Exit::Done.into() } else { Exit::Error.into() })
+    Ok(if failed == 0 { Exit::Done } else { Exit::Error })
 }
 
 fn message(check: &Check) -> String {

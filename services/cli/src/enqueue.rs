@@ -1,24 +1,15 @@
 //! `gristmill enqueue`, and `gristmill retry` on a compute target.
 
-use std::process::ExitCode;
-
 use anyhow::Result;
 use engine::targets::Target;
-use engine::{Engine, Events, Followed, LOOK_EVERY, Published, Retry, Submission, follow};
+use engine::{Events, Followed, LOOK_EVERY, Published, Retry, Submission, follow};
 use reducer::counted;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::exit::Exit;
-use crate::job_file_arguments::{JobFileArguments, refuse};
-use crate::remedies;
 use crate::run::{RetryArguments, report};
-use crate::settings::Settings;
-use crate::show::Show;
-use crate::signals::watch_for_stop;
-use crate::target_flags::TargetFlags;
+use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, remedies, watch_for_stop};
 
-/// Arguments of `enqueue`.
 #[derive(Debug, clap::Args)]
 pub struct EnqueueArguments {
     #[command(flatten)]
@@ -34,11 +25,10 @@ pub struct EnqueueArguments {
     target: TargetFlags,
 }
 
-/// Plans a job and publishes it to a compute target.
-pub async fn enqueue(arguments: EnqueueArguments, engine: &Engine, settings: &Settings) -> Result<ExitCode> {
+pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result<Exit> {
     let (events, show) = Show::start();
     let stopped = CancellationToken::new();
-    let submitted = submit(&arguments, &stopped, engine, settings, &events).await;
+    let submitted = submit(&arguments, &stopped, settings, &events).await;
     match submitted {
         Ok((submission, target, _signals)) => {
             let wish = Wish { wait: arguments.wait, json: arguments.json, stopped };
@@ -54,21 +44,19 @@ pub async fn enqueue(arguments: EnqueueArguments, engine: &Engine, settings: &Se
 async fn submit(
     arguments: &EnqueueArguments,
     stopped: &CancellationToken,
-    engine: &Engine,
     settings: &Settings,
     events: &Events,
 ) -> engine::Result<(Submission, Target, AbortOnDropHandle<()>)> {
-    let mut parsed = arguments.job.read(Some(&arguments.target), engine, settings, events)?;
+    let mut parsed = arguments.job.read(Some(&arguments.target), settings, events)?;
     let target = arguments.target.require(parsed.compute_target.as_deref(), settings)?;
-    engine.check(&mut parsed, &target.store_options(), false, events)?.finish()?;
+    settings.engine.check(&mut parsed, &target.store_options(), false, events)?.finish()?;
     let signals = watch_for_stop(stopped.clone());
-    Ok((engine.submit(parsed, &target, false, events).await?, target, signals))
+    Ok((settings.engine.submit(parsed, &target, false, events).await?, target, signals))
 }
 
-/// Continues a job of a compute target.
-pub async fn retry(arguments: RetryArguments, target: &Target, engine: &Engine) -> Result<ExitCode> {
+pub async fn retry(arguments: RetryArguments, target: &Target, settings: &Settings) -> Result<Exit> {
     let (events, show) = Show::start();
-    match engine.retry_on(&arguments.job, target, &events).await? {
+    match settings.engine.retry_on(&arguments.job, target, &events).await? {
         Retry::NothingToDo(result) => {
             show.finish(events).await;
             Ok(report(&result, arguments.json, &target.reference()))
@@ -91,7 +79,7 @@ struct Wish {
 
 impl Wish {
     /// Prints the id of a job, publishes the job, and follows it if requested.
-    async fn fulfil(&self, submission: &Submission, target: &Target, events: Events, show: Show) -> Result<ExitCode> {
+    async fn fulfil(&self, submission: &Submission, target: &Target, events: Events, show: Show) -> Result<Exit> {
         let job_id = submission.job_id();
         match (self.wait, self.json) {
             (true, _) => say!(note, "job {job_id}"),
@@ -111,7 +99,7 @@ impl Wish {
                 let (mini_batches, files) = (counted(plan.mini_batches, "mini-batch"), counted(plan.files, "file"));
                 show.finish(events).await;
                 say!(note, "planned: {mini_batches} of {files}");
-                return Ok(ExitCode::SUCCESS);
+                return Ok(Exit::Done);
             }
             Published::Never(cause) if !self.wait => {
                 show.finish(events).await;

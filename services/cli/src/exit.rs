@@ -9,43 +9,36 @@ use serde_json::json;
 
 use crate::{printed, remedies};
 
-/// How a command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The command succeeded; if it runs or follows a job, the job completed.
-    Done,
-    /// The command failed; its message says why and what to do.
-    Error,
-    /// The command line, the job file or the compute target that they name is invalid. Nothing was started.
-    Invalid,
-    /// The job failed.
-    Failed,
-    /// Another process works on this job, or another job writes the same output. Try again later.
-    Busy,
-    /// The job has not ended; this command no longer waits for it.
-    NotEnded,
-    /// The job was canceled, or the command was stopped twice.
-    Canceled,
+    Done = 0,
+    Error = 1,
+    Invalid = 2,
+    Failed = 42,
+    /// EX_TEMPFAIL of sysexits.h: try again later.
+    Busy = 75,
+    /// As timeout(1).
+    NotEnded = 124,
+    Canceled = 130,
 }
 
 impl Exit {
-    /// Every status, in the order of the numbers.
-    #[cfg(test)]
     pub const ALL: [Self; 7] =
         [Self::Done, Self::Error, Self::Invalid, Self::Failed, Self::Busy, Self::NotEnded, Self::Canceled];
 
-    /// Returns the number.
     pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    pub fn meaning(self) -> &'static str {
         match self {
-            Self::Done => 0,
-            Self::Error => 1,
-            Self::Invalid => 2,
-            Self::Failed => 42,
-            // EX_TEMPFAIL of sysexits.h.
-            Self::Busy => 75,
-            // As timeout(1).
-            Self::NotEnded => 124,
-            Self::Canceled => 130,
+            Self::Done => "The command succeeded; if it runs or follows a job, the job completed.",
+            Self::Error => "The command failed; standard error says why and what to do.",
+            Self::Invalid => "The command line, the job file or the compute target is invalid. Nothing was started.",
+            Self::Failed => "The job failed.",
+            Self::Busy => "Another process works on this job, or another job writes the same output.",
+            Self::NotEnded => "The job has not ended; the command stopped waiting for it.",
+            Self::Canceled => "The job was canceled, or the command was stopped twice.",
         }
     }
 
@@ -72,22 +65,20 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// Marks an error as one of wrong usage.
 pub fn usage(error: Error) -> Error {
     Usage(error).into()
 }
 
 impl Exit {
-    /// Returns the status of a command that fails with this error.
     pub fn of_error(error: &Error) -> Self {
         if error.downcast_ref::<Usage>().is_some() { Self::Invalid } else { Self::Error }
     }
 
     /// Ends a command without the result of a job: prints the reason and, with `json`, the same as one object.
-    pub fn because(self, message: &str, json: bool) -> ExitCode {
+    pub fn because(self, message: &str, json: bool) -> Self {
         say!(err, "{message}");
         self.print_object(message, json);
-        self.into()
+        self
     }
 
     /// Prints the reason as one JSON object, unless the command has printed an output.

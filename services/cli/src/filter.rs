@@ -3,7 +3,6 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engine::{Selection, State};
 
-/// Flags that select jobs.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Filter {
     /// Only jobs in this state; several states with commas, for example `failed,canceled`.
@@ -15,28 +14,13 @@ pub struct Filter {
 }
 
 fn state() -> impl TypedValueParser<Value = State> {
-    PossibleValuesParser::new(State::ALL.map(flag)).map(|word| {
-        let named = State::ALL.into_iter().find(|state| flag(*state).eq_ignore_ascii_case(&word));
+    PossibleValuesParser::new(State::ALL.map(State::word)).map(|word| {
+        let named = State::ALL.into_iter().find(|state| state.word().eq_ignore_ascii_case(&word));
         named.expect("clap accepts these words only")
     })
 }
 
-fn flag(state: State) -> &'static str {
-    match state {
-        State::Completed => "completed",
-        State::Failed => "failed",
-        State::Canceled => "canceled",
-        State::Interrupted => "interrupted",
-        State::Running => "running",
-        State::Queued => "queued",
-        State::Waiting => "waiting",
-        State::Canceling => "canceling",
-        State::Damaged => "damaged",
-    }
-}
-
 impl Filter {
-    /// Returns the selection of the flags.
     pub fn selection(&self) -> Selection {
         Selection { states: self.states.clone(), name: self.name.clone() }
     }

@@ -1,17 +1,14 @@
 //! `gristmill jobs`: lists jobs, newest first. Reads only the jobs that it shows, because ids hold the time.
 
-use std::process::ExitCode;
-
 use anyhow::Result;
 use chrono::Utc;
 use engine::{Jobs, READS_AT_ONCE, Summary};
 use protocol::Counts;
 
 use crate::filter::Filter;
-use crate::target_flags::TargetFlags;
 use crate::times::compact;
+use crate::{Exit, TargetFlags};
 
-/// Arguments of `jobs`.
 #[derive(Debug, clap::Args)]
 pub struct JobsArguments {
     #[command(flatten)]
@@ -22,13 +19,11 @@ pub struct JobsArguments {
     /// Print one JSON list.
     #[arg(long)]
     json: bool,
-    /// Where the jobs are.
     #[command(flatten)]
     pub target: TargetFlags,
 }
 
-/// Lists jobs, newest first.
-pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<ExitCode> {
+pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
     let (selection, json) = (arguments.filter.selection(), arguments.json);
     let limit = if arguments.limit == 0 { usize::MAX } else { arguments.limit };
     let mut ids = if selection.is_open() { jobs.open_ids().await? } else { jobs.ids().await? };
@@ -67,7 +62,7 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<ExitCode> {
     if looked_at < ids.len() {
         say!(err, "{} older jobs are not shown; --limit 0 shows all", ids.len() - looked_at);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Done)
 }
 
 fn header(width: usize) -> String {

@@ -2,18 +2,14 @@
 //! alone.
 
 use std::path::{Component, Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use engine::{FirstError, For, FoundJob, Jobs, NewLines, OVERVIEW, Remedy, Tail, TailEnd};
 
-use crate::target_flags::TargetFlags;
-use crate::{complete, printed, remedies};
+use crate::{Exit, TargetFlags, complete, printed, remedies};
 
-/// Lines of the overview that the listing shows.
 const OVERVIEW_LINES: usize = 10;
 
-/// Arguments of `logs`.
 #[derive(Debug, clap::Args)]
 pub struct LogsArguments {
     /// Job id, its beginning, or a job name for the running or newest job of that name.
@@ -27,13 +23,11 @@ pub struct LogsArguments {
     /// Print the first error, with its traceback.
     #[arg(long, conflicts_with_all = ["path", "follow"])]
     error: bool,
-    /// Where the job is.
     #[command(flatten)]
     pub target: TargetFlags,
 }
 
-/// Shows logs.
-pub async fn logs(arguments: &LogsArguments, jobs: &Jobs) -> Result<ExitCode> {
+pub async fn logs(arguments: &LogsArguments, jobs: &Jobs) -> Result<Exit> {
     let job = jobs.find(&arguments.job, For::Look).await?;
     let beginning = arguments.path.as_deref().map(|path| beginning(path, &job)).transpose()?;
     match (arguments.error, arguments.follow, beginning) {
@@ -55,7 +49,7 @@ fn beginning(path: &Path, job: &FoundJob) -> Result<String> {
     Ok(if is_folder { format!("{name}/") } else { name })
 }
 
-async fn list(job: &FoundJob) -> Result<ExitCode> {
+async fn list(job: &FoundJob) -> Result<Exit> {
     let files = job.store.logs().await?;
     say!(out, "{}", job.store.shown("logs"));
     for file in &files {
@@ -70,11 +64,11 @@ async fn list(job: &FoundJob) -> Result<ExitCode> {
             say!(out, "{line}");
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Done)
 }
 
 /// Prints the file with this name, or the only one whose name begins with it; else lists these.
-async fn print(jobs: &Jobs, job: &FoundJob, beginning: &str) -> Result<ExitCode> {
+async fn print(jobs: &Jobs, job: &FoundJob, beginning: &str) -> Result<Exit> {
     let files = job.store.logs().await?;
     let exact = files.iter().find(|file| file.path == beginning);
     let matching: Vec<_> = files.iter().filter(|file| file.path.starts_with(beginning)).collect();
@@ -88,18 +82,18 @@ async fn print(jobs: &Jobs, job: &FoundJob, beginning: &str) -> Result<ExitCode>
         }
         (None, several) => several.iter().for_each(|file| say!(out, "{}", file.path)),
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Done)
 }
 
 /// Prints lines that are added to files until the job has ended; if there may be several files, with the file's name.
-async fn follow(jobs: &Jobs, job: &FoundJob, beginning: Option<String>) -> Result<ExitCode> {
+async fn follow(jobs: &Jobs, job: &FoundJob, beginning: Option<String>) -> Result<Exit> {
     let mut tail = Tail::new(beginning);
     loop {
         let NewLines { lines, is_one_file, end } = tail.read(jobs, job).await?;
         for (path, line) in lines {
             let has_reader = if is_one_file { printed::out(&line) } else { printed::out(&format!("{path}: {line}")) };
             if !has_reader {
-                return Ok(ExitCode::SUCCESS);
+                return Ok(Exit::Done);
             }
         }
         if end == Some(TailEnd::Interrupted) {
@@ -109,14 +103,14 @@ async fn follow(jobs: &Jobs, job: &FoundJob, beginning: Option<String>) -> Resul
             say!(err, "{}", remedies::after(&message, Some(&remedy)));
         }
         if end.is_some() {
-            return Ok(ExitCode::SUCCESS);
+            return Ok(Exit::Done);
         }
         tokio::time::sleep(Tail::period(jobs)).await;
     }
 }
 
 /// Prints the first error that any process has logged, else why the job failed.
-async fn first_error(job: &FoundJob) -> Result<ExitCode> {
+async fn first_error(job: &FoundJob) -> Result<Exit> {
     let cause = job.result.as_ref().and_then(|result| result.cause.as_ref());
     match (job.first_error().await?, cause) {
         (Some(FirstError { path, text, .. }), _) => {
@@ -126,5 +120,5 @@ async fn first_error(job: &FoundJob) -> Result<ExitCode> {
         (None, Some(cause)) => say!(out, "{cause}"),
         (None, None) => say!(err, "job {} has no errors", job.spec.job_id),
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Done)
 }

@@ -46,14 +46,15 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 
-use engine::{Engine, Jobs};
-
-use exit::Exit;
-use observe::{ListenFlag, LogFormat};
+// Names that many modules share.
+use exit::{Exit, usage};
+use job_file_arguments::{JobFileArguments, refuse};
+use observe::{ListenFlag, LogFormat, Watched, life};
 use settings::Settings;
+use show::Show;
+use signals::{stop_on_signals, watch_for_stop, watch_signals};
 use target_flags::TargetFlags;
 
-/// Heading of the options of every command.
 const GLOBAL: &str = "Options of every command";
 const RUN_EXAMPLES: &str = "Examples:
   gristmill run job.yaml
@@ -96,11 +97,13 @@ enum Command {
     #[command(after_help = RUN_EXAMPLES)]
     Run(run::RunArguments),
     /// Plan a job and publish it to a compute target, where workers and reducers process it.
-    #[command(after_help = ENQUEUE_EXAMPLES)]
+    #[command(after_help = ENQUEUE_EXAMPLES, mut_arg("target", without_default))]
     Enqueue(enqueue::EnqueueArguments),
     /// Run one worker of a compute target. Start any number of them, on any machine, at any time.
+    #[command(mut_arg("target", without_default))]
     Worker(worker::WorkerArguments),
     /// Run a reducer of a compute target: it commits the results of all open jobs and writes their outputs.
+    #[command(mut_arg("target", without_default))]
     Reducer(reducer::ReducerArguments),
     /// Check that the local worker or reducer is making progress; exit status 0 if it is.
     Health {
@@ -138,6 +141,7 @@ enum Command {
     #[command(subcommand)]
     Target(target::TargetCommand),
     /// List the messages that no worker or reducer of a compute target could read, with the reasons.
+    #[command(mut_arg("target", without_default))]
     DeadLetters {
         /// Print one JSON list.
         #[arg(long)]
@@ -153,6 +157,11 @@ enum Command {
     /// List the steps at which GRISTMILL_CRASH_AT can kill the process.
     #[command(hide = true)]
     CrashPoints,
+}
+
+/// The help of `--target` where a command needs a compute target.
+fn without_default(target: clap::Arg) -> clap::Arg {
+    target.help("Compute target: a table [targets.NAME] of gristmill.toml")
 }
 
 impl Command {
@@ -217,45 +226,51 @@ fn main() -> ExitCode {
 }
 
 async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
-    let engine = &Engine::new(settings.engine.clone());
-    match command {
-        Command::Run(arguments) => run::run(arguments, engine, settings).await,
-        Command::Retry(arguments) => run::retry(arguments, engine, settings).await,
-        Command::Plan(arguments) => plan::plan(&arguments, engine, settings).await,
-        Command::Validate(arguments) => validate::validate(&arguments, engine, settings).await,
-        Command::Enqueue(arguments) => enqueue::enqueue(arguments, engine, settings).await,
-        Command::Worker(arguments) => worker::worker(arguments, engine, settings).await,
-        Command::Reducer(arguments) => reducer::reducer(arguments, engine, settings).await,
-        Command::Health { listen } => Ok(observe::ask(ListenFlag { listen }.address(settings)?).await),
-        Command::Jobs(arguments) => list::jobs(&arguments, &jobs_of(&arguments.target, engine, settings).await?).await,
-        Command::Status(arguments) => {
-            status::status(&jobs_of(&arguments.target, engine, settings).await?, &arguments).await
-        }
-        Command::Logs(arguments) => logs::logs(&arguments, &jobs_of(&arguments.target, engine, settings).await?).await,
-        Command::Cancel { job, target } => cancel::cancel(&jobs_of(&target, engine, settings).await?, &job).await,
-        Command::Clean(arguments) => {
-            clean::clean(&arguments, &jobs_of(&arguments.target, engine, settings).await?).await
-        }
-        Command::Target(command) => target::target(command, settings),
-        Command::Doctor(arguments) => doctor::doctor(arguments, engine, settings).await,
+    let exit = match command {
+        Command::Run(arguments) => run::run(arguments, settings).await?,
+        Command::Retry(arguments) => run::retry(arguments, settings).await?,
+        Command::Plan(arguments) => plan::plan(&arguments, settings).await?,
+        Command::Validate(arguments) => validate::validate(&arguments, settings).await?,
+        Command::Enqueue(arguments) => enqueue::enqueue(arguments, settings).await?,
+        Command::Worker(arguments) => return worker::worker(arguments, settings).await,
+        Command::Reducer(arguments) => reducer::reducer(arguments, settings).await?,
+        Command::Health { listen } => observe::ask(ListenFlag { listen }.address(settings)?).await,
+        Command::Jobs(arguments) => list::jobs(&arguments, &arguments.target.jobs(settings).await?).await?,
+        Command::Status(arguments) => status::status(&arguments.target.jobs(settings).await?, &arguments).await?,
+        Command::Logs(arguments) => logs::logs(&arguments, &arguments.target.jobs(settings).await?).await?,
+        Command::Cancel { job, target } => cancel::cancel(&target.jobs(settings).await?, &job).await?,
+        Command::Clean(arguments) => clean::clean(&arguments, &arguments.target.jobs(settings).await?).await?,
+        Command::Target(command) => target::target(command, settings)?,
+        Command::Doctor(arguments) => doctor::doctor(arguments, settings).await?,
         Command::DeadLetters { json, target } => {
-            dead_letters::dead_letters(&target.require(None, settings)?, json).await
+            dead_letters::dead_letters(&target.require(None, settings)?, json).await?
         }
-        Command::Completions(arguments) => manual::completions(&arguments),
-        Command::ManPages(arguments) => manual::man_pages(&arguments),
+        Command::Completions(arguments) => manual::completions(&arguments)?,
+        Command::ManPages(arguments) => manual::man_pages(&arguments)?,
         Command::CrashPoints => {
             for point in engine::crash::points() {
                 say!(out, "{point}");
             }
-            Ok(ExitCode::SUCCESS)
+            Exit::Done
         }
-    }
+    };
+    Ok(exit.into())
 }
 
-/// Returns the jobs of a target, or of this machine. Opens no queue.
-async fn jobs_of(target: &TargetFlags, engine: &Engine, settings: &Settings) -> anyhow::Result<Jobs> {
-    Ok(match target.find(None, settings)? {
-        Some(target) => target.jobs(target.open_store().await?),
-        None => engine.jobs(),
-    })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_a_default_only_where_a_command_can_run_on_it() {
+        let mut need_a_target = Vec::new();
+        for command in Arguments::command().get_subcommands() {
+            let Some(target) = command.get_arguments().find(|argument| argument.get_id() == "target") else { continue };
+            let help = target.get_help().expect("every flag has a help").to_string();
+            if !help.ends_with(" [default: this machine]") {
+                need_a_target.push(command.get_name().to_owned());
+            }
+        }
+        assert_eq!(need_a_target, ["enqueue", "worker", "reducer", "dead-letters"]);
+    }
 }

@@ -2,7 +2,6 @@
 //! shell calls this command; see `complete`.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Command, CommandFactory, ValueEnum};
@@ -10,17 +9,15 @@ use clap_complete::env::{Bash, Elvish, EnvCompleter, Fish, Powershell, Zsh};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use crate::Arguments;
 use crate::complete::VARIABLE;
+use crate::{Arguments, Exit};
 
-/// Arguments of `completions`.
 #[derive(Debug, clap::Args)]
 pub struct CompletionsArguments {
     /// The shell.
     shell: Shell,
 }
 
-/// A shell that can complete this command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Shell {
     /// `. <(gristmill completions bash)` in ~/.bashrc
@@ -35,8 +32,7 @@ enum Shell {
     Powershell,
 }
 
-/// Prints the script with which a shell completes this command.
-pub fn completions(arguments: &CompletionsArguments) -> Result<ExitCode> {
+pub fn completions(arguments: &CompletionsArguments) -> Result<Exit> {
     let name = "gristmill";
     let mut script = Vec::new();
     let shell: &dyn EnvCompleter = match arguments.shell {
@@ -52,10 +48,9 @@ pub fn completions(arguments: &CompletionsArguments) -> Result<ExitCode> {
         script.extend_from_slice(b"[[ ${funcstack[1]} == _gristmill ]] && _clap_dynamic_completer_gristmill\n");
     }
     crate::printed::bytes(&script);
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Done)
 }
 
-/// Arguments of `man-pages`.
 #[derive(Debug, clap::Args)]
 pub struct ManPagesArguments {
     /// Folder of the pages.
@@ -64,44 +59,28 @@ pub struct ManPagesArguments {
     date: String,
 }
 
-/// Title, then entries of a term and its text.
-type Section = (&'static str, &'static [(&'static str, &'static str)]);
-
-/// Further sections of the page of the command itself.
-const SECTIONS: &[Section] = &[
-    (
-        "EXIT STATUS",
-        &[
-            ("0", "The command succeeded; if it runs or follows a job, the job completed."),
-            ("1", "The command failed; standard error says why and what to do."),
-            ("2", "The command line, the job file or the compute target is invalid. Nothing was started."),
-            ("42", "The job failed."),
-            ("75", "Another process works on this job, or another job writes the same output."),
-            ("124", "The job has not ended; the command stopped waiting for it."),
-            ("130", "The job was canceled, or the command was stopped twice."),
-        ],
-    ),
-    (
-        "FILES",
-        &[
-            ("gristmill.toml", "Compute targets; the nearest one, from the working folder upwards."),
-            ("~/.config/gristmill/gristmill.toml", "Compute targets, if there is no such file."),
-            ("~/.gristmill", "Local jobs and caches; GRISTMILL_HOME names another folder."),
-        ],
-    ),
+const FILES: &[(&str, &str)] = &[
+    ("gristmill.toml", "Compute targets; the nearest one, from the working folder upwards."),
+    ("~/.config/gristmill/gristmill.toml", "Compute targets, if there is no such file."),
+    ("~/.gristmill", "Local jobs and caches; GRISTMILL_HOME names another folder."),
 ];
 
+/// The title of a section, then its entries: a term and its text.
+type Section<'a> = (&'a str, Vec<(String, &'a str)>);
+
 /// Writes one page for the command, and one for each subcommand.
-pub fn man_pages(arguments: &ManPagesArguments) -> Result<ExitCode> {
+pub fn man_pages(arguments: &ManPagesArguments) -> Result<Exit> {
     let ManPagesArguments { folder, date } = arguments;
     std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     let mut command = Arguments::command().disable_help_subcommand(true);
     command.build();
-    write_pages(&command, "gristmill", SECTIONS, date, folder)?;
-    Ok(ExitCode::SUCCESS)
+    let statuses = Exit::ALL.map(|exit| (exit.number().to_string(), exit.meaning())).to_vec();
+    let files = FILES.iter().map(|(name, text)| ((*name).to_owned(), *text)).collect();
+    write_pages(&command, "gristmill", &[("EXIT STATUS", statuses), ("FILES", files)], date, folder)?;
+    Ok(Exit::Done)
 }
 
-fn write_pages(command: &Command, name: &str, sections: &[Section], date: &str, folder: &Path) -> Result<()> {
+fn write_pages(command: &Command, name: &str, sections: &[Section<'_>], date: &str, folder: &Path) -> Result<()> {
     let mut page = Vec::new();
     let source = concat!("gristmill ", env!("CARGO_PKG_VERSION"));
     let examples = command.get_after_help().map(ToString::to_string);
@@ -119,8 +98,8 @@ fn write_pages(command: &Command, name: &str, sections: &[Section], date: &str, 
     }
     for (title, entries) in sections {
         more.control("SH", [*title]);
-        for (term, text) in *entries {
-            more.control("TP", []).text([roman(*term)]).text([roman(*text)]);
+        for (term, text) in entries {
+            more.control("TP", []).text([roman(term.as_str())]).text([roman(*text)]);
         }
     }
     more.to_writer(&mut page).context("render a manual page")?;

@@ -6,10 +6,8 @@ use reducer::counted;
 
 use crate::remedies;
 
-/// The number of differences that a notice names.
 const DIFFERENCES_NAMED: usize = 3;
 
-/// Returns the text of a notice.
 pub fn text(notice: &Notice) -> String {
     match notice {
         Notice::Doubt(problem) => format!("warning: {problem}"),
@@ -20,15 +18,15 @@ pub fn text(notice: &Notice) -> String {
         Notice::InterpreterSilent { python, seconds } => {
             format!("warning: {} has not answered for {seconds}s; the script is not checked", python.display())
         }
-        Notice::CheckedWithDefault { python } => {
+        Notice::CheckedWithDefault(python) => {
             format!("warning: checked with {}; GRISTMILL_PYTHON names another interpreter", python.display())
         }
-        Notice::InputsChanged { job_id } => format!(
+        Notice::InputsChanged(job_id) => format!(
             "the inputs have changed since job {job_id} was planned, so this is a new job; `gristmill retry {job_id}` \
              continues the old one as planned"
         ),
         Notice::NewJob { earlier, reason } => new_job(earlier, reason),
-        Notice::NothingToDo { job_id } => {
+        Notice::NothingToDo(job_id) => {
             format!("job {job_id} is completed, and no mini-batch failed: nothing to do")
         }
         Notice::DamagedResult => {
@@ -37,10 +35,7 @@ pub fn text(notice: &Notice) -> String {
         Notice::ChangedSinceStart { script, differences } => {
             let subject =
                 if *script { "the script has changed" } else { "the data or models of the script have changed" };
-            let details = match named(differences) {
-                details if details.is_empty() => details,
-                details => format!(" ({details})"),
-            };
+            let details = if differences.is_empty() { String::new() } else { format!(" ({})", named(differences)) };
             format!(
                 "warning: {subject} since the job began{details}: committed rows come from before the change, and \
                  further rows from after it"
@@ -53,13 +48,11 @@ pub fn text(notice: &Notice) -> String {
             };
             format!("warning: {what} while the job ran: rows may come from either version")
         }
-        Notice::LedgerMended { segments } => {
-            let segments = match segments {
-                1 => "1 segment of the ledger is".to_owned(),
-                segments => format!("{segments} segments of the ledger are"),
-            };
+        Notice::LedgerMended(segments) => {
+            let (plural, are) = if *segments == 1 { ("", "is") } else { ("s", "are") };
             format!(
-                "warning: {segments} empty or truncated, as after a power cut; mini-batches recorded only there run again"
+                "warning: {segments} segment{plural} of the ledger {are} empty or truncated, as after a power cut; \
+                 mini-batches recorded only there run again"
             )
         }
         Notice::RowsLost { mini_batches, first } => format!(
@@ -101,11 +94,9 @@ fn new_job(earlier: &str, reason: &NewJobReason) -> String {
             format!("job {earlier} is unfinished, and this is a new job, because {reason}; {retry}")
         }
         NewJobReason::Completed(differences) => completed(named(differences)),
-        NewJobReason::InputsChanged { input: Some(input) } => {
-            completed(format!("the files of input {input} have changed"))
-        }
-        NewJobReason::InputsChanged { input: None } => completed("the files of its inputs have changed".to_owned()),
-        NewJobReason::OutputChanged { output } => {
+        NewJobReason::InputsChanged(Some(input)) => completed(format!("the files of input {input} have changed")),
+        NewJobReason::InputsChanged(None) => completed("the files of its inputs have changed".to_owned()),
+        NewJobReason::OutputChanged(output) => {
             completed(format!("its output {output} is missing, or was changed since"))
         }
         NewJobReason::Failed => format!("job {earlier} has failed mini-batches, and this is a new job; {retry}"),

@@ -19,7 +19,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::settings::Settings;
+use crate::Settings;
 use engine::targets::{Queues, Target};
 
 pub use ask::ask;
@@ -27,12 +27,11 @@ pub(crate) use logs::life;
 pub use logs::{LIFE, LogFormat, is_json, report_failure, start_logging};
 #[cfg(feature = "otlp")]
 pub use otlp::start as start_traces;
-use server::{RoleState, Server};
+use server::RoleState;
 
 /// Between two observations of the queues by a reducer, of three requests each.
 const DEPTH_PERIOD: Duration = Duration::from_secs(15);
 
-/// The address of the HTTP endpoints of a role.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ListenFlag {
     /// Serve /healthz, /readyz and /metrics over HTTP at this address, for example 127.0.0.1:9464 [default: nowhere].
@@ -62,11 +61,10 @@ impl ListenFlag {
 /// The health of a role, and its HTTP endpoints, if it has any.
 #[derive(Debug)]
 pub struct Watched {
-    /// Its health.
     pub health: Health,
     role: Role,
-    server: Option<Server>,
-    /// Observes the queues.
+    /// The address of the endpoints.
+    server: Option<SocketAddr>,
     observing: Option<AbortOnDropHandle<()>>,
 }
 
@@ -78,7 +76,7 @@ impl Watched {
             return Ok(Self { health, role, server: None, observing: None });
         };
         let state = RoleState { health: health.clone(), scrape: Scrape::of(role, target.queue()?.messaging_system()) };
-        Ok(Self { health, role, server: Some(Server::start(address, state)?), observing: None })
+        Ok(Self { health, role, server: Some(server::start(address, state)?), observing: None })
     }
 
     /// Marks the role as ready, and observes its queues from now on.
@@ -97,9 +95,8 @@ impl Watched {
         }
     }
 
-    /// Prints the address of the endpoints.
     pub fn tell_where(&self) {
-        if let Some(Server { address }) = &self.server {
+        if let Some(address) = self.server {
             life!("/healthz, /readyz and /metrics are at http://{address}");
         }
     }

@@ -1,27 +1,20 @@
 //! `gristmill plan`: shows how the inputs are read, and the mini-batches, without running the job.
 
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::Result;
-use engine::{Decisions, Engine};
+use engine::Decisions;
 use protocol::Descriptor;
 use reducer::counted;
 use serde::Serialize;
-use storage::{PlanComplete, StoreOptions};
+use storage::PlanComplete;
 
 use crate::cost::CostArguments;
-use crate::exit::Exit;
-use crate::job_file_arguments::{JobFileArguments, refuse};
 use crate::printed::Lines;
-use crate::settings::Settings;
-use crate::show::Show;
-use crate::{cost, decisions};
+use crate::{Exit, JobFileArguments, Settings, cost, decisions, refuse};
 
-/// Number of mini-batches that are shown by default.
 const SHOWN: u64 = 20;
 
-/// Arguments of `plan`.
 #[derive(Debug, clap::Args)]
 pub struct PlanArguments {
     #[command(flatten)]
@@ -36,11 +29,8 @@ pub struct PlanArguments {
     cost: CostArguments,
 }
 
-/// Shows the mini-batches.
-pub async fn plan(arguments: &PlanArguments, engine: &Engine, settings: &Settings) -> Result<ExitCode> {
-    let options = StoreOptions::default();
-    let checked = Show::during(async |events| arguments.job.check(&options, engine, settings, events)).await;
-    let (parsed, surveys) = match checked {
+pub async fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<Exit> {
+    let (parsed, surveys) = match arguments.job.check(settings).await {
         Ok(checked) => checked,
         Err(error) => return refuse(error, arguments.json),
     };
@@ -64,7 +54,7 @@ pub async fn plan(arguments: &PlanArguments, engine: &Engine, settings: &Setting
             Err(error) => {
                 out.flush()?;
                 say!(err, "{error:#}");
-                return Ok(Exit::Invalid.into());
+                return Ok(Exit::Invalid);
             }
         };
         let written = if arguments.cost.cost {
@@ -79,36 +69,32 @@ pub async fn plan(arguments: &PlanArguments, engine: &Engine, settings: &Setting
             Ok(())
         };
         if written.is_err() {
-            return Ok(ExitCode::SUCCESS);
+            return Ok(Exit::Done);
         }
     }
     let totals = plan.totals();
     let cost = arguments.cost.of(&parsed.spec, &totals, descriptor_bytes);
-    if arguments.cost.cost && arguments.json {
-        let _ = writeln!(out, "{}", cost::json(&cost)).and_then(|()| out.flush());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let _ = if arguments.json {
-        let shown = Shown { totals: &totals, inputs: &decisions };
-        writeln!(out, "{}", serde_json::to_string(&shown).expect("plain data serialises"))
-    } else {
-        if totals.mini_batches > shown && !arguments.cost.cost {
-            let _ = writeln!(out, "          … and {} more (--all shows them)", totals.mini_batches - shown);
+    let last = match (arguments.cost.cost, arguments.json) {
+        (true, true) => vec![cost::json(&cost).to_string()],
+        (_, true) => {
+            let shown = Shown { totals: &totals, inputs: &decisions };
+            vec![serde_json::to_string(&shown).expect("plain data serialises")]
         }
-        let items = totals.items.map_or(String::new(), |items| format!(", {}", counted(items, "item")));
-        if let Some(left_out) = totals.left_out.line() {
-            let _ = writeln!(out, "{}", left_out);
+        (is_cost, false) => {
+            let more = totals.mini_batches.saturating_sub(shown);
+            let more = (more > 0 && !is_cost).then(|| format!("          … and {more} more (--all shows them)"));
+            let items = totals.items.map_or(String::new(), |items| format!(", {}", counted(items, "item")));
+            let (mini_batches, files) = (counted(totals.mini_batches, "mini-batch"), counted(totals.files, "file"));
+            let sum = format!("{mini_batches} of {files}{items}");
+            let costs = if is_cost { cost::lines(&cost) } else { Vec::new() };
+            more.into_iter().chain(totals.left_out.line()).chain([sum]).chain(costs).collect()
         }
-        let (mini_batches, files) = (counted(totals.mini_batches, "mini-batch"), counted(totals.files, "file"));
-        writeln!(out, "{mini_batches} of {files}{items}")
     };
-    if arguments.cost.cost {
-        for line in cost::lines(&cost) {
-            let _ = writeln!(out, "{line}");
-        }
+    for line in last {
+        let _ = writeln!(out, "{line}");
     }
     let _ = out.flush();
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Done)
 }
 
 /// The last line of `--json`.

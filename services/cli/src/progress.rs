@@ -21,12 +21,10 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 const BAR_EVERY: Duration = Duration::from_millis(100);
 /// The most lines about slow steps that are shown at a time.
 const WAITS_SHOWN_MAX: usize = 4;
-/// The fewest columns of a bar.
 const BAR_COLUMNS_MIN: usize = 10;
 /// Columns of the spinner, and the last column, which terminals treat differently.
 const MARGIN_COLUMNS: usize = 3;
 
-/// The latest progress of a job.
 struct Latest {
     progress: watch::Receiver<Progress>,
     hint: watch::Receiver<Option<Hint>>,
@@ -134,7 +132,6 @@ impl Shown {
     }
 }
 
-/// The rate at which mini-batches end.
 struct Pace {
     began: Instant,
     ended_before: u64,
@@ -222,7 +219,6 @@ fn phase(waiting: &Waiting) -> String {
     }
 }
 
-/// Returns a line about a slow step.
 pub fn wait_line(waiting: &Waiting) -> String {
     let (node, process, seconds) = (&waiting.node, &waiting.process, waiting.seconds);
     if process.is_empty() {

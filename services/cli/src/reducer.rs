@@ -1,21 +1,15 @@
 //! `gristmill reducer`: runs a reducer of a compute target.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use engine::{Engine, new_node_name};
+use engine::new_node_name;
 use telemetry::Role;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::exit::Exit;
-use crate::observe::{ListenFlag, Watched, life};
-use crate::settings::Settings;
-use crate::signals::watch_signals;
-use crate::target_flags::TargetFlags;
+use crate::{Exit, ListenFlag, Settings, TargetFlags, Watched, life, watch_signals};
 
-/// Arguments of `reducer`.
 #[derive(Debug, clap::Args)]
 pub struct ReducerArguments {
     /// Exit after this time without an open job.
@@ -27,8 +21,7 @@ pub struct ReducerArguments {
     target: TargetFlags,
 }
 
-/// Runs a reducer until a signal stops it.
-pub async fn reducer(arguments: ReducerArguments, engine: &Engine, settings: &Settings) -> Result<ExitCode> {
+pub async fn reducer(arguments: ReducerArguments, settings: &Settings) -> Result<Exit> {
     let target = arguments.target.require(None, settings)?;
     let mut watched = Watched::start(Role::Reducer, &target, &arguments.listen, settings)?;
     let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues(false))?;
@@ -38,7 +31,7 @@ pub async fn reducer(arguments: ReducerArguments, engine: &Engine, settings: &Se
     let _signals = AbortOnDropHandle::new(tokio::spawn(watch_signals(stop.clone(), kill.clone())));
     life!("reducer {name} is ready for the jobs of target {} ({})", target.name, store.url());
     watched.tell_where();
-    let mut service = engine.service(&name, store, &queues);
+    let mut service = settings.engine.service(&name, store, &queues);
     service.options.idle_exit = arguments.idle_exit.map(Duration::from_secs);
     service.options.health = watched.health.clone();
     let _ending = watched.until_ending(stop.clone());
@@ -46,7 +39,7 @@ pub async fn reducer(arguments: ReducerArguments, engine: &Engine, settings: &Se
         served = service.run(stop.clone()) => served,
         () = kill.cancelled() => {
             life!("reducer {name} ends: stopped by a second signal; the queue redelivers its messages");
-            return Ok(Exit::Canceled.into());
+            return Ok(Exit::Canceled);
         }
     };
     queues.close().await;
@@ -56,5 +49,5 @@ pub async fn reducer(arguments: ReducerArguments, engine: &Engine, settings: &Se
         true => life!("reducer {name} ends: stopped by a signal"),
         false => life!("reducer {name} ends: no open job for {idle} s"),
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Done)
 }

@@ -43,7 +43,6 @@ pub fn text(remedy: &Remedy) -> String {
     }
 }
 
-/// Appends a remedy to a message.
 pub fn after(message: &str, remedy: Option<&Remedy>) -> String {
     remedy.map_or_else(|| message.to_owned(), |remedy| format!("{message}; {}", text(remedy)))
 }
@@ -56,7 +55,7 @@ pub fn message(error: &Error) -> String {
 /// Returns why a job cannot run now, and what to do.
 pub fn busy(busy: &Busy) -> String {
     match busy {
-        Busy::Running { job_id } => format!("{busy}; `gristmill status {job_id}` shows its progress"),
+        Busy::Running(job_id) => format!("{busy}; `gristmill status {job_id}` shows its progress"),
         Busy::SameOutput { job_id: Some(id), .. } => {
             format!("{busy}; wait for it, or stop it with: gristmill cancel {id}")
         }
@@ -97,7 +96,7 @@ pub fn hint(hint: &Hint) -> String {
              disk does not answer",
             ago(*since)
         ),
-        Lack::Process => format!("the process that ran it is gone; continue with: {retry}"),
+        Lack::Process => format!("the process that ran it has ended; continue with: {retry}"),
         Lack::Publication => format!("it was interrupted before anything was published; continue with: {retry}"),
     }
 }

@@ -1,23 +1,14 @@
 //! `gristmill run` and `gristmill retry`.
 
-use std::process::ExitCode;
-
 use anyhow::{Context, Result};
 use engine::targets::TargetRef;
-use engine::{Engine, Events, Followed};
+use engine::{Events, Followed};
 use protocol::JobResult;
 use storage::StoreOptions;
 
-use crate::exit::Exit;
-use crate::job_file_arguments::{JobFileArguments, refuse};
-use crate::settings::Settings;
-use crate::show::Show;
-use crate::signals::stop_on_signals;
 use crate::summary::summary;
-use crate::target_flags::TargetFlags;
-use crate::{complete, enqueue};
+use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, complete, enqueue, refuse, stop_on_signals};
 
-/// Arguments of `run`.
 #[derive(Debug, clap::Args)]
 pub struct RunArguments {
     #[command(flatten)]
@@ -32,7 +23,6 @@ pub struct RunArguments {
     target: TargetFlags,
 }
 
-/// Arguments of `retry`.
 #[derive(Debug, clap::Args)]
 pub struct RetryArguments {
     /// Job id, its beginning, or a job name.
@@ -44,22 +34,14 @@ pub struct RetryArguments {
     /// With a compute target: follow the job to its end. On this machine `retry` always does.
     #[arg(long)]
     pub wait: bool,
-    /// Where the job is.
     #[command(flatten)]
     pub target: TargetFlags,
 }
 
-/// How a run ended, and where later commands find the job.
-struct Run {
-    result: Option<Box<JobResult>>,
-    target: TargetRef,
-}
-
-/// Runs a job file.
-pub async fn run(arguments: RunArguments, engine: &Engine, settings: &Settings) -> Result<ExitCode> {
-    let ran = Show::during(async |events| run_job(&arguments, engine, settings, events).await).await;
+pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
+    let ran = Show::during(async |events| run_job(&arguments, settings, events).await).await;
     match ran {
-        Ok(Run { result: Some(result), target }) => {
+        Ok((Some(result), target)) => {
             if result.reused && !arguments.json {
                 say!(
                     note,
@@ -69,58 +51,57 @@ pub async fn run(arguments: RunArguments, engine: &Engine, settings: &Settings) 
             }
             Ok(report(&result, arguments.json, &target))
         }
-        Ok(Run { result: None, .. }) => {
+        Ok((None, _)) => {
             Ok(Exit::Canceled.because("this command was stopped twice, before the job ended", arguments.json))
         }
         Err(error) => refuse(error, arguments.json),
     }
 }
 
+/// Returns the result, unless the command was stopped before the job ended, and where later commands find the job.
 async fn run_job(
     arguments: &RunArguments,
-    engine: &Engine,
     settings: &Settings,
     events: &Events,
-) -> engine::Result<Run> {
-    let mut parsed = arguments.job.read(Some(&arguments.target), engine, settings, events)?;
+) -> engine::Result<(Option<Box<JobResult>>, TargetRef)> {
+    let mut parsed = arguments.job.read(Some(&arguments.target), settings, events)?;
     let named = parsed.compute_target.clone();
     let target = arguments.target.find(named.as_deref(), settings).with_context(|| match &named {
         Some(named) => format!("compute_target {named}"),
         None => "compute target".to_owned(),
     });
     let Some(target) = target.map_err(|error| arguments.job.invalid(format!("{error:#}")))? else {
-        let check = engine.check(&mut parsed, &StoreOptions::default(), true, events)?;
+        let check = settings.engine.check(&mut parsed, &StoreOptions::default(), true, events)?;
         let (stop, _signals) = stop_on_signals();
-        let result = engine.run(parsed, check, arguments.fresh, &stop, events).await?;
-        return Ok(Run { result: Some(Box::new(result)), target: TargetRef::ThisMachine });
+        let result = settings.engine.run(parsed, check, arguments.fresh, &stop, events).await?;
+        return Ok((Some(Box::new(result)), TargetRef::ThisMachine));
     };
-    engine.check(&mut parsed, &target.store_options(), false, events)?.finish()?;
+    settings.engine.check(&mut parsed, &target.store_options(), false, events)?.finish()?;
     let (stop, _signals) = stop_on_signals();
-    let result = match engine.run_on(parsed, &target, &stop, events).await? {
+    let result = match settings.engine.run_on(parsed, &target, &stop, events).await? {
         Followed::Ended(result) => Some(result),
         Followed::Stopped | Followed::Interrupted => None,
     };
-    Ok(Run { result, target: target.reference() })
+    Ok((result, target.reference()))
 }
 
-/// Continues a job that has stopped.
-pub async fn retry(arguments: RetryArguments, engine: &Engine, settings: &Settings) -> Result<ExitCode> {
+pub async fn retry(arguments: RetryArguments, settings: &Settings) -> Result<Exit> {
     if let Some(target) = arguments.target.find(None, settings)? {
-        return enqueue::retry(arguments, &target, engine).await;
+        return enqueue::retry(arguments, &target, settings).await;
     }
     let (stop, _signals) = stop_on_signals();
-    match Show::during(async |events| engine.retry(&arguments.job, &stop, events).await).await {
+    match Show::during(async |events| settings.engine.retry(&arguments.job, &stop, events).await).await {
         Ok(result) => Ok(report(&result, arguments.json, &TargetRef::ThisMachine)),
         Err(error) => refuse(error, arguments.json),
     }
 }
 
 /// Prints the result of a job: one JSON object, or a summary.
-pub fn report(result: &JobResult, json: bool, target: &TargetRef) -> ExitCode {
+pub fn report(result: &JobResult, json: bool, target: &TargetRef) -> Exit {
     if json {
         say!(out, "{}", serde_json::to_string(result).expect("results always serialise"));
     } else {
         say!(out, "{}", summary(result, target));
     }
-    Exit::of(result.state).into()
+    Exit::of(result.state)
 }

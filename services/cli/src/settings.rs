@@ -1,26 +1,4 @@
-//! Every environment variable that the command reads, in one place.
-//!
-//! | variable | meaning |
-//! |---|---|
-//! | `GRISTMILL_HOME` | folder of local jobs and cached environments; `~/.gristmill` |
-//! | `GRISTMILL_PYTHON` | interpreter for jobs that name no environment |
-//! | `GRISTMILL_PYTHON_PACKAGE` | folder that holds the Python packages `gristmill` and `azureml_user` |
-//! | `GRISTMILL_PREFETCH_BYTES` | memory for decoded tables that wait for a process; 67108864 |
-//! | `GRISTMILL_LEASE_SECONDS` | time after which a compute target redelivers the mini-batches of a dead worker; 30 |
-//! | `GRISTMILL_TARGET` | compute target of commands without `--target` |
-//! | `GRISTMILL_QUEUE`, `GRISTMILL_STORE` | queue and store to use instead of the target's |
-//! | `GRISTMILL_CONFIG` | the `gristmill.toml` to read instead of the nearest one |
-//! | `GRISTMILL_LOG` | filter of the engine's log on standard error; `warn` |
-//! | `GRISTMILL_LOG_FORMAT` | `text` (default) or `json` |
-//! | `GRISTMILL_LISTEN` | address and port of the HTTP endpoints of workers and reducers; no endpoints |
-//! | `GRISTMILL_STALL_SECONDS` | seconds without progress after which a role reports itself as unhealthy; 180 |
-//! | `OTEL_…` | destination and sampling of traces, in builds with the feature `otlp` |
-//! | `ECS_AGENT_URI` | set by ECS: the agent that protects a worker's task; empty: no protection |
-//! | `GRISTMILL_CRASH_AT` | for crash tests: the step at which the process kills itself |
-//! | `GRISTMILL_COMPLETE` | set by the scripts of `gristmill completions` |
-//! | `AZUREML_MODEL_DIR` | folder of models that are not in the local registry |
-//! | `AZ_BATCHAI_GPU_COUNT_FOUND` | number of GPUs, instead of the driver's answer |
-//! | `VIRTUAL_ENV`, `PATH`, `HOME` | as usual |
+//! Every environment variable that the command reads, except for `GRISTMILL_COMPLETE`; `COMMANDS.md` explains them.
 //!
 //! Values in `gristmill.toml` may name any other variable as `${NAME}`. Stores and queues read the variables of their vendors.
 //! An empty endpoint (`AWS_ENDPOINT_URL…`) counts as unset.
@@ -30,18 +8,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use engine::Engine;
 use engine::targets::TargetChoice;
 
 /// The settings of the environment.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Settings of the engine.
-    pub engine: engine::Settings,
+    pub engine: Engine,
     /// The compute target of commands without `--target`.
     pub targets: TargetChoice,
-    /// Filter of the log.
     pub log_filter: String,
-    /// Format of the log.
     pub log_format: Option<String>,
     /// Address of the HTTP endpoints of a role.
     pub listen: Option<String>,
@@ -59,7 +35,6 @@ const LEASE_SECONDS_MIN: u64 = 3;
 const STALL_SECONDS: u64 = 180;
 
 impl Settings {
-    /// Reads the environment.
     pub fn from_environment() -> Self {
         let path = |name: &str| var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let user_folder = path("HOME");
@@ -81,7 +56,7 @@ impl Settings {
             ..engine::Settings::new(std::path::absolute(&home).unwrap_or(home))
         };
         Self {
-            engine,
+            engine: Engine::new(engine),
             targets: TargetChoice {
                 name: text("GRISTMILL_TARGET"),
                 queue: text("GRISTMILL_QUEUE"),
@@ -111,7 +86,6 @@ impl Settings {
         }
     }
 
-    /// Whether the environment names a collector of traces.
     #[cfg(feature = "otlp")]
     pub fn names_collector() -> bool {
         let is_off = text("OTEL_SDK_DISABLED").is_some_and(|off| off.eq_ignore_ascii_case("true"));
@@ -119,7 +93,6 @@ impl Settings {
         !is_off && named.into_iter().any(|name| text(name).is_some())
     }
 
-    /// Whether the environment names the service of traces.
     #[cfg(feature = "otlp")]
     pub fn names_service() -> bool {
         let attributes = text("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();

@@ -23,7 +23,6 @@ impl Show {
         result
     }
 
-    /// Starts to show events.
     pub fn start() -> (Events, Self) {
         let (events, mut stream) = engine::events();
         let finish = CancellationToken::new();

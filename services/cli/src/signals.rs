@@ -37,7 +37,6 @@ pub fn watch_signals(cancel: CancellationToken, kill: CancellationToken) -> impl
     }
 }
 
-/// The signals.
 struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
@@ -53,7 +52,6 @@ impl StopSignals {
         Ok(Self { interrupt, terminate, hangup })
     }
 
-    /// Waits for a signal and returns its name.
     async fn next(&mut self) -> &'static str {
         let Self { interrupt, terminate, hangup } = self;
         let hangup = async {

@@ -1,7 +1,6 @@
 //! `gristmill status`: the state of a job, what it waits for, or its result. From the store alone.
 
 use std::io::IsTerminal;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -12,19 +11,13 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::exit::Exit;
 use crate::progress::wait_line;
-use crate::show::Show;
-use crate::signals::watch_for_stop;
 use crate::summary::summary;
-use crate::target_flags::TargetFlags;
 use crate::times::duration;
-use crate::{complete, printed, remedies};
+use crate::{Exit, Show, TargetFlags, complete, printed, remedies, watch_for_stop};
 
-/// Between two looks of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
-/// Arguments of `status`.
 #[derive(Debug, clap::Args)]
 pub struct StatusArguments {
     /// Job id, its beginning, or a job name for the running or newest job of that name.
@@ -42,25 +35,22 @@ pub struct StatusArguments {
     /// With --wait: stop waiting after this many seconds, with exit status 124. The job continues. 0: look once.
     #[arg(long, value_name = "SECONDS", requires = "wait")]
     pub timeout: Option<u64>,
-    /// Where the job is.
     #[command(flatten)]
     pub target: TargetFlags,
 }
 
-/// Shows one job.
-pub async fn status(jobs: &Jobs, arguments: &StatusArguments) -> Result<ExitCode> {
-    match arguments {
-        StatusArguments { wait: true, .. } => wait(jobs, arguments).await,
-        StatusArguments { watch: true, .. } => watch(jobs, arguments).await,
-        _ => {
-            say!(out, "{}", shown(&jobs.status(&arguments.job).await?, jobs, arguments.json));
-            Ok(Exit::Done.into())
-        }
+pub async fn status(jobs: &Jobs, arguments: &StatusArguments) -> Result<Exit> {
+    if arguments.wait {
+        return wait(jobs, arguments).await;
     }
+    if arguments.watch {
+        return watch(jobs, arguments).await;
+    }
+    say!(out, "{}", shown(&jobs.status(&arguments.job).await?, jobs, arguments.json));
+    Ok(Exit::Done)
 }
 
-/// Shows a job every second until it has ended.
-async fn watch(jobs: &Jobs, arguments: &StatusArguments) -> Result<ExitCode> {
+async fn watch(jobs: &Jobs, arguments: &StatusArguments) -> Result<Exit> {
     let redraws = !arguments.json && std::io::stdout().is_terminal();
     let mut look = jobs.look(&arguments.job).await?;
     loop {
@@ -71,17 +61,16 @@ async fn watch(jobs: &Jobs, arguments: &StatusArguments) -> Result<ExitCode> {
         }
         let has_reader = printed::out(&text);
         match look.result() {
-            Some(result) => return Ok(Exit::of(result.state).into()),
+            Some(result) => return Ok(Exit::of(result.state)),
             None if has_reader => {}
-            None => return Ok(Exit::Done.into()),
+            None => return Ok(Exit::Done),
         }
         tokio::time::sleep(WATCH_EVERY).await;
         look.again(jobs).await?;
     }
 }
 
-/// Waits for the end of a job.
-async fn wait(jobs: &Jobs, arguments: &StatusArguments) -> Result<ExitCode> {
+async fn wait(jobs: &Jobs, arguments: &StatusArguments) -> Result<Exit> {
     let stopped = CancellationToken::new();
     let _signals = watch_for_stop(stopped.clone());
     let _timer = arguments.timeout.map(|seconds| {
@@ -109,7 +98,7 @@ async fn wait(jobs: &Jobs, arguments: &StatusArguments) -> Result<ExitCode> {
         }
     };
     say!(out, "{}", shown(&look.status(jobs).await?, jobs, arguments.json));
-    Ok(exit.into())
+    Ok(exit)
 }
 
 /// The object of `--json`.
@@ -123,7 +112,6 @@ struct Document<'a> {
     logs: &'a str,
 }
 
-/// Returns the status of a job as text or JSON.
 fn shown(status: &Status, jobs: &Jobs, json: bool) -> String {
     if json {
         let Status { job_id, state, hint, result, progress, logs } = status;
@@ -141,7 +129,7 @@ fn shown(status: &Status, jobs: &Jobs, json: bool) -> String {
 }
 
 fn heading(status: &Status) -> String {
-    let (job_id, word) = (&status.job_id, status.state.word().to_lowercase());
+    let (job_id, word) = (&status.job_id, status.state.word());
     match &status.hint {
         Some(hint) => format!("job {job_id} is {word}: {}", remedies::hint(hint)),
         None => format!("job {job_id} is {word}"),
@@ -165,7 +153,7 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
         format!("  items: {} succeeded, {} failed", progress.items.succeeded, progress.items.failed),
     ];
     lines.extend(progress.trouble.iter().map(|trouble| format!("  trouble: {trouble}")));
-    // Nothing is known about processes that are gone.
+    // Nothing is known about processes that have ended.
     if matches!(state, State::Running | State::Canceling) && progress.silent_since.is_none() {
         let nodes = counted(progress.nodes, "node");
         let retries = counted(progress.retries, "retry");
@@ -180,25 +168,13 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
 mod tests {
     use engine::targets::TargetRef;
     use engine::{Hint, Lack};
-    use protocol::JobState;
 
     use super::*;
 
     fn progress() -> Progress {
-        let counts = Counts { total: 20, succeeded: 3, failed: 1 };
-        let (mini_batches, items) = (counts, counts);
-        let nothing = reducer::Reducer::no_progress();
-        Progress {
-            at: 75_000,
-            started_at: 0,
-            planned: true,
-            mini_batches,
-            items,
-            retries: 1,
-            processes: 2,
-            nodes: 1,
-            ..nothing
-        }
+        let items = Counts { total: 20, succeeded: 3, failed: 1 };
+        let nothing = Progress { at: 75_000, started_at: 0, planned: true, ..reducer::Reducer::no_progress() };
+        Progress { mini_batches: items, items, retries: 1, processes: 2, nodes: 1, ..nothing }
     }
 
     #[test]
@@ -235,11 +211,5 @@ mod tests {
         let expected = "job a is queued: no worker has started; start one with: gristmill worker";
         assert_eq!(heading(&status(State::Queued, Some(hint))), expected);
         assert_eq!(heading(&status(State::Running, None)), "job a is running");
-    }
-
-    #[test]
-    fn every_state_has_an_exit_status() {
-        let of = |state| Exit::of(state).number();
-        assert_eq!((of(JobState::Completed), of(JobState::Running)), (0, 124));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use engine::State;
 use engine::targets::TargetRef;
 use protocol::{Counts, FailedMiniBatch, JobResult, JobState};
 use reducer::{clause, counted, sentence};
@@ -16,10 +17,8 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     let id = &result.job_id;
     let _ = match (&result.headline, result.state) {
         (Some(headline), _) => writeln!(text, "job {id} {}\n  elapsed: {elapsed}", sentence(headline)),
-        (None, JobState::Completed) => writeln!(text, "job {id} completed in {elapsed}"),
-        (None, JobState::Failed) => writeln!(text, "job {id} failed in {elapsed}"),
-        (None, JobState::Canceled) => writeln!(text, "job {id} canceled in {elapsed}"),
         (None, JobState::Running) => writeln!(text, "job {id} running for {elapsed}"),
+        (None, state) => writeln!(text, "job {id} {} in {elapsed}", State::from(state).word()),
     };
     if let Some(cause) = &result.cause {
         let _ = writeln!(text, "  cause: {cause}");
@@ -51,9 +50,7 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
 fn tallied(counts: &Counts) -> String {
     let Counts { total, succeeded, failed } = counts;
     match total {
-        0 if succeeded + failed > 0 => {
-            format!("{succeeded} succeeded, {failed} failed; the total is unknown")
-        }
+        0 if succeeded + failed > 0 => format!("{succeeded} succeeded, {failed} failed; the total is unknown"),
         _ => format!("{succeeded} of {total} succeeded, {failed} failed"),
     }
 }
@@ -192,11 +189,8 @@ job score-20261121-100203-ab12 failed in 1 min 15 s
             tallied(&Counts { total: 0, succeeded: 9, failed: 1 }).split(';').next(),
             Some("9 succeeded, 1 failed")
         );
-        let result = JobResult {
-            retrying: 8,
-            mini_batches: Counts { total: 20, ..Counts::default() },
-            ..result(JobState::Failed)
-        };
+        let mini_batches = Counts { total: 20, ..Counts::default() };
+        let result = JobResult { retrying: 8, mini_batches, ..result(JobState::Failed) };
         let expected = "  mini-batches: 0 of 20 succeeded, 0 failed, 8 failed a try and had tries left\n";
         assert!(summary(&result, &TargetRef::ThisMachine).contains(expected));
     }

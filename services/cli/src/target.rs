@@ -2,19 +2,16 @@
 
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::settings::Settings;
+use crate::{Exit, Settings};
 use engine::targets::file::{self, FILE_NAME};
 use engine::targets::import::{Imported, TerraformTarget};
 use engine::targets::{QueueAddress, TargetsFile};
 
-/// The most bytes of outputs that are read.
 const INPUT_BYTES_MAX: u64 = 16 << 20;
 
-/// The commands of `gristmill target`.
 #[derive(Debug, clap::Subcommand)]
 pub enum TargetCommand {
     /// Write a target into gristmill.toml: `terraform output -json | gristmill target import`.
@@ -27,7 +24,6 @@ pub enum TargetCommand {
     },
 }
 
-/// Arguments of `target import`.
 #[derive(Debug, clap::Args)]
 pub struct ImportArguments {
     /// Name of the target [default: the name that Terraform gives it].
@@ -43,23 +39,23 @@ pub struct ImportArguments {
     config: Option<PathBuf>,
 }
 
-/// Runs one of these commands.
-pub fn target(command: TargetCommand, settings: &Settings) -> Result<ExitCode> {
+pub fn target(command: TargetCommand, settings: &Settings) -> Result<Exit> {
     match command {
         TargetCommand::Import(arguments) => import(&arguments, settings),
         TargetCommand::List { config } => list(config.as_deref(), settings),
     }
 }
 
-fn import(arguments: &ImportArguments, settings: &Settings) -> Result<ExitCode> {
+fn import(arguments: &ImportArguments, settings: &Settings) -> Result<Exit> {
     let source = arguments.from.as_ref().map_or_else(|| "standard input".to_owned(), |from| from.display().to_string());
-    let given = TerraformTarget::read(&input(arguments.from.as_deref())?).with_context(|| format!("read {source}"))?;
+    let given =
+        TerraformTarget::read(&input(arguments.from.as_deref(), &source)?).with_context(|| format!("read {source}"))?;
     let name = arguments.name.as_ref().or(given.name.as_ref());
     let name = name.context("the target has no name; pass one: gristmill target import NAME")?;
     let folder = std::env::current_dir().context("find the current folder")?;
     let named = arguments.config.as_deref().or(settings.targets.config.as_deref());
     let path = folder.join(named.unwrap_or(Path::new(FILE_NAME)));
-    let counted = file::find(named, &folder, settings.engine.user_folder.as_deref());
+    let counted = file::find(named, &folder, settings.engine.settings().user_folder.as_deref());
     let (text, is_new) = match std::fs::read_to_string(&path) {
         Ok(text) => (text, false),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => (String::new(), true),
@@ -85,28 +81,24 @@ fn import(arguments: &ImportArguments, settings: &Settings) -> Result<ExitCode> 
         say!(out, "it uses the environment variable {variable}, which is not set");
     }
     say!(out, "check it with: gristmill doctor --target {name}");
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Done)
 }
 
-fn input(from: Option<&Path>) -> Result<String> {
-    let mut text = String::new();
-    let read = |mut reader: std::io::Take<&mut dyn Read>, text: &mut String| reader.read_to_string(text);
-    match from {
-        Some(path) => {
-            let mut file = std::fs::File::open(path).with_context(|| format!("read {}", path.display()))?;
-            read((&mut file as &mut dyn Read).take(INPUT_BYTES_MAX), &mut text)
-                .with_context(|| format!("read {}", path.display()))?;
-        }
+fn input(from: Option<&Path>, source: &str) -> Result<String> {
+    let reader: Box<dyn Read> = match from {
+        Some(path) => Box::new(std::fs::File::open(path).with_context(|| format!("read {source}"))?),
         None => {
-            let mut input = std::io::stdin().lock();
+            let input = std::io::stdin().lock();
             ensure!(
                 !input.is_terminal(),
                 "pipe the outputs into this command, as in `terraform output -json | gristmill target import`, or pass \
                  --from FILE"
             );
-            read((&mut input as &mut dyn Read).take(INPUT_BYTES_MAX), &mut text).context("read standard input")?;
+            Box::new(input)
         }
-    }
+    };
+    let mut text = String::new();
+    reader.take(INPUT_BYTES_MAX).read_to_string(&mut text).with_context(|| format!("read {source}"))?;
     Ok(text)
 }
 
@@ -127,10 +119,10 @@ fn write(path: &Path, text: &str) -> Result<()> {
     written.with_context(|| format!("write {}", path.display()))
 }
 
-fn list(config: Option<&Path>, settings: &Settings) -> Result<ExitCode> {
+fn list(config: Option<&Path>, settings: &Settings) -> Result<Exit> {
     let folder = std::env::current_dir().context("find the current folder")?;
     let named = config.or(settings.targets.config.as_deref());
-    let Some(path) = file::find(named, &folder, settings.engine.user_folder.as_deref()) else {
+    let Some(path) = file::find(named, &folder, settings.engine.settings().user_folder.as_deref()) else {
         bail!(
             "there is no {FILE_NAME} in this folder or above it; name one with --config, or create it with `gristmill target import`"
         );
@@ -148,8 +140,8 @@ fn list(config: Option<&Path>, settings: &Settings) -> Result<ExitCode> {
             }
             None => "(none)".to_owned(),
         };
-        let store = entry.store.map_or("(none)".to_owned(), |(store, _)| store);
+        let store = entry.store.unwrap_or_else(|| "(none)".to_owned());
         say!(out, "{name:<20} {queue:<44} {store}");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Done)
 }

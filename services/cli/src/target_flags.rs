@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use engine::Jobs;
 use engine::targets::{Target, TargetChoice};
 
-use crate::complete;
-use crate::exit::usage;
-use crate::settings::Settings;
+use crate::{Settings, complete, usage};
 
 /// Flags that name a target. A flag takes precedence over its environment variable, and the variable over gristmill.toml.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -38,23 +37,30 @@ impl TargetFlags {
         }
     }
 
-    /// Returns the name of the target, if flags or variables name one.
     pub fn name(&self, settings: &Settings) -> Option<String> {
         self.choice(settings).name()
     }
 
     /// Returns the target that flags, variables or the job file name. `None`: this machine. Errors are ones of wrong usage.
     pub fn find(&self, of_job: Option<&str>, settings: &Settings) -> Result<Option<Target>> {
-        self.choice(settings).find(of_job, &settings.engine, Settings::variable).map_err(usage)
+        self.choice(settings).find(of_job, settings.engine.settings(), Settings::variable).map_err(usage)
+    }
+
+    /// Returns the jobs of the target, or of this machine. Opens no queue.
+    pub async fn jobs(&self, settings: &Settings) -> Result<Jobs> {
+        Ok(match self.find(None, settings)? {
+            Some(target) => target.jobs(target.open_store().await?),
+            None => settings.engine.jobs(),
+        })
     }
 
     /// Like [`find`](Self::find), for commands that need a target.
     pub fn require(&self, of_job: Option<&str>, settings: &Settings) -> Result<Target> {
-        self.choice(settings).require(of_job, &settings.engine, Settings::variable).map_err(usage)
+        self.choice(settings).require(of_job, settings.engine.settings(), Settings::variable).map_err(usage)
     }
 
     /// Returns the names of all targets; none if they cannot be read.
     pub fn known(&self, settings: &Settings) -> Vec<String> {
-        self.choice(settings).known(&settings.engine, Settings::variable)
+        self.choice(settings).known(settings.engine.settings(), Settings::variable)
     }
 }

@@ -1,17 +1,10 @@
 //! `gristmill validate`: checks a job file and everything that it names, without running the job.
 
-use std::process::ExitCode;
-
 use anyhow::Result;
-use engine::Engine;
 use serde_json::json;
-use storage::StoreOptions;
 
-use crate::job_file_arguments::{JobFileArguments, refuse};
-use crate::settings::Settings;
-use crate::show::Show;
+use crate::{Exit, JobFileArguments, Settings, refuse};
 
-/// Arguments of `validate`.
 #[derive(Debug, clap::Args)]
 pub struct ValidateArguments {
     #[command(flatten)]
@@ -21,11 +14,8 @@ pub struct ValidateArguments {
     pub json: bool,
 }
 
-/// Checks a job file.
-pub async fn validate(arguments: &ValidateArguments, engine: &Engine, settings: &Settings) -> Result<ExitCode> {
-    let options = StoreOptions::default();
-    let checked = Show::during(async |events| arguments.job.check(&options, engine, settings, events)).await;
-    let parsed = match checked {
+pub async fn validate(arguments: &ValidateArguments, settings: &Settings) -> Result<Exit> {
+    let parsed = match arguments.job.check(settings).await {
         Ok((parsed, _)) => parsed,
         Err(error) => return refuse(error, arguments.json),
     };
@@ -36,5 +26,5 @@ pub async fn validate(arguments: &ValidateArguments, engine: &Engine, settings: 
     } else {
         say!(out, "{} is valid", job_file::shown(&arguments.job.job_file));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Done)
 }

@@ -4,21 +4,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use engine::{Engine, NAME_LENGTH_MAX, is_node_name, new_node_name};
+use engine::{NAME_LENGTH_MAX, is_node_name, new_node_name};
 use telemetry::Role;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use worker::{Ended, SpotNotice, Stop, StopSender, TaskProtection};
 
-use crate::observe::{ListenFlag, Watched, life};
-use crate::settings::Settings;
-use crate::signals::watch_signals;
-use crate::target_flags::TargetFlags;
+use crate::{ListenFlag, Settings, TargetFlags, Watched, life, watch_signals};
 
 /// The period that AWS recommends.
 const SPOT_NOTICE_EVERY: Duration = Duration::from_secs(5);
 
-/// Arguments of `worker`.
 #[derive(Debug, clap::Args)]
 pub struct WorkerArguments {
     /// Name of this node in logs and reports, unique among all nodes [default: the host name and random digits].
@@ -45,8 +41,7 @@ pub struct WorkerArguments {
     target: TargetFlags,
 }
 
-/// Runs a worker until a signal stops it.
-pub async fn worker(arguments: WorkerArguments, engine: &Engine, settings: &Settings) -> Result<ExitCode> {
+pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<ExitCode> {
     let target = arguments.target.require(None, settings)?;
     if let Some(name) = &arguments.node
         && !is_node_name(name)
@@ -59,8 +54,8 @@ pub async fn worker(arguments: WorkerArguments, engine: &Engine, settings: &Sett
     let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues(false))?;
     watched.ready(&mut queues);
     let name = arguments.node.unwrap_or_else(new_node_name);
-    let folders = engine.node_folders(&name)?;
-    let mut node = engine.node(name.clone(), &target, &store, &queues, &folders)?;
+    let folders = settings.engine.node_folders(&name)?;
+    let mut node = settings.engine.node(name.clone(), &target, &store, &queues, &folders)?;
     node.options.idle_exit = arguments.idle_exit.map(Duration::from_secs);
     node.options.process_count = arguments.process_count;
     node.options.health = watched.health.clone();

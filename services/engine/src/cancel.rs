@@ -2,16 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use protocol::{JobResult, JobState};
 
-use crate::error::Result;
-use crate::event::{Events, Notice};
-use crate::home::Home;
-use crate::jobs::{For, FoundJob, Jobs};
-use crate::standing::Hint;
-use crate::state::State;
+use crate::{Events, For, FoundJob, Hint, Home, Jobs, Notice, State};
 
-/// How long a request waits for the job to stop.
 const CANCEL_TIME: Duration = Duration::from_secs(30);
 
 /// The effect of a request to cancel a job.
@@ -24,10 +19,7 @@ pub enum Canceled {
     /// The job ends as soon as a reducer serves it.
     LacksReducer(Hint),
     /// The job stops as soon as its running mini-batches have ended.
-    Requested {
-        /// The job.
-        job_id: String,
-    },
+    Requested(String),
 }
 
 impl Jobs {
@@ -43,10 +35,9 @@ impl Jobs {
         {
             return Ok(Canceled::Stopped(result));
         }
-        job.store.request_cancel("canceled by the user").await.map_err(anyhow::Error::from)?;
+        job.store.request_cancel("canceled by the user").await?;
         if let Self::There { .. } = self
-            && let Some(hint) =
-                self.lacks_reducer(&job_id, job.store.progress().await.map_err(anyhow::Error::from)?.as_ref(), None)
+            && let Some(hint) = self.lacks_reducer(&job_id, job.store.progress().await?.as_ref(), None)
         {
             return Ok(Canceled::LacksReducer(hint));
         }
@@ -54,21 +45,21 @@ impl Jobs {
         let requested = Instant::now();
         while requested.elapsed() < CANCEL_TIME {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            if let Some(result) = job.store.result().await.map_err(anyhow::Error::from)? {
+            if let Some(result) = job.store.result().await? {
                 return Ok(Canceled::Stopped(result));
             }
         }
-        Ok(Canceled::Requested { job_id })
+        Ok(Canceled::Requested(job_id))
     }
 }
 
-/// Ends a local job whose process is gone, because nothing else would. Returns `None` if it runs.
-async fn cancel_interrupted(home: &Home, job: &FoundJob) -> anyhow::Result<Option<JobResult>> {
+/// Ends a local job whose process has ended, because nothing else would. Returns `None` if it runs.
+async fn cancel_interrupted(home: &Home, job: &FoundJob) -> Result<Option<JobResult>> {
     let Some(_lock) = home.try_lock_job(&job.spec.job_id)? else { return Ok(None) };
     let progress = job.store.progress().await?;
     let (mini_batches, items) = job.counts(progress.as_ref(), State::Interrupted).await;
     let result = JobResult {
-        cause: Some("canceled by the user after the process that ran it was gone".to_owned()),
+        cause: Some("canceled by the user after the process that ran it had ended".to_owned()),
         mini_batches,
         items,
         ..JobResult::new(job.spec.job_id.clone(), JobState::Canceled, job.store.shown("logs"))

@@ -10,9 +10,7 @@ use partitioner::{Inputs, Survey};
 use protocol::JobSpec;
 use storage::StoreOptions;
 
-use crate::Engine;
-use crate::error::{Error, Result};
-use crate::event::{Events, Notice};
+use crate::{Engine, Error, Events, Notice, Result};
 use python::PythonCheck;
 
 /// How long a check waits for a store.
@@ -69,7 +67,7 @@ impl Engine {
         remembers: bool,
         events: &Events,
     ) -> Result<Check> {
-        let remembered = remembers.then(|| self.home().checks());
+        let remembered = remembers.then(|| self.home().cache("checks"));
         // It runs while the inputs are read.
         let python = PythonCheck::start(&parsed.spec, self.settings().python(), remembered.as_deref());
         parsed.listings = Inputs::new(options);
@@ -135,7 +133,7 @@ impl ScriptCheck {
         }
         let is_of = |python: &Path| problems.iter().any(|problem| Path::new(&problem.file) == python);
         if let Some(python) = default.filter(|python| only_below.is_some() && !problems.is_empty() || is_of(python)) {
-            events.notice(Notice::CheckedWithDefault { python });
+            events.notice(Notice::CheckedWithDefault(python));
         }
         problems
     }

@@ -12,17 +12,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail};
 use chrono::{DateTime, Utc};
+use futures::StreamExt;
+use serde::Serialize;
 use storage::{Removal, TargetStore};
-use tokio::task::JoinSet;
 
-use crate::home::Removed;
-use crate::job_id::started_at;
-use crate::jobs::Jobs;
-use crate::list::Summary;
-use crate::state::{Selection, State};
+use crate::list::in_order;
+use crate::{Jobs, Removed, Selection, State, Summary, started_at};
 
-/// Jobs that are examined or removed concurrently.
-const JOBS_AT_ONCE: usize = 16;
 /// A job without a description may just be being submitted, until it is this old.
 const UNDESCRIBED_FOR: Duration = Duration::from_secs(3600);
 
@@ -52,44 +48,29 @@ pub struct OldJobs {
     pub keep_bytes: Option<u64>,
 }
 
-/// A job or cache that was removed, or would be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cleaned {
+/// A job or cache that a clean-up removes or keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Candidate {
     /// Id of the job, or path of the cache.
     pub name: String,
     /// State of the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
-    /// Its size.
-    pub bytes: u64,
-}
-
-/// A job or cache that stays.
-#[derive(Debug)]
-pub struct Kept {
-    /// Id of the job, or path of the cache.
-    pub name: String,
-    /// State of the job.
-    pub state: Option<State>,
-    /// Size of the job, if it is known.
+    /// Its size, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Why it stays.
-    pub reason: KeptReason,
 }
 
 /// Why a job or cache stays.
+#[allow(missing_docs)]
 #[derive(Debug)]
 pub enum KeptReason {
-    /// The job has not ended.
     NotEnded,
     /// The job's output is in its own folder, and the caller has not named the job.
     HoldsOutput(String),
-    /// The job has been continued meanwhile.
     Continued,
-    /// A job uses the cache.
     UsedByJob(String),
-    /// A worker of this machine uses the cache.
     UsedByWorker,
-    /// The removal failed.
     Failed(Error),
 }
 
@@ -97,32 +78,32 @@ pub enum KeptReason {
 #[derive(Debug, Default)]
 pub struct CleanReport {
     /// Removed jobs, newest first.
-    pub removed: Vec<Cleaned>,
+    pub removed: Vec<Candidate>,
     /// Removed caches; on a target, removed snapshots.
-    pub caches: Vec<Cleaned>,
+    pub caches: Vec<Candidate>,
     /// Jobs and caches that stay although the caller selected them.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<(Candidate, KeptReason)>,
 }
 
 impl CleanReport {
     /// Returns the bytes of everything that was removed.
     pub fn bytes(&self) -> u64 {
-        self.removed.iter().chain(&self.caches).map(|cleaned| cleaned.bytes).sum()
+        self.removed.iter().chain(&self.caches).filter_map(|removed| removed.bytes).sum()
     }
 
     /// Whether a removal failed.
     pub fn has_failed(&self) -> bool {
-        self.kept.iter().any(|kept| matches!(kept.reason, KeptReason::Failed(_)))
+        self.kept.iter().any(|(_, reason)| matches!(reason, KeptReason::Failed(_)))
     }
 
-    fn keep(&mut self, name: impl Into<String>, reason: KeptReason) {
-        self.kept.push(Kept { name: name.into(), state: None, bytes: None, reason });
+    fn keep(&mut self, name: impl Into<String>, state: Option<State>, reason: KeptReason) {
+        self.kept.push((Candidate { name: name.into(), state, bytes: None }, reason));
     }
 }
 
 impl Jobs {
     /// Removes jobs and caches. Calls `removed` for each removed job.
-    pub async fn clean(&self, request: &CleanUp, mut removed: impl FnMut(&Cleaned)) -> Result<CleanReport> {
+    pub async fn clean(&self, request: &CleanUp, mut removed: impl FnMut(&Candidate)) -> Result<CleanReport> {
         let mut report = CleanReport::default();
         let selected = match &request.jobs {
             Some(jobs) => select(jobs, request.dry_run, self, &mut report).await?,
@@ -134,25 +115,19 @@ impl Jobs {
             home.removed()?.iter().try_for_each(|folder| remove_folder(folder))?;
         }
         let are_named = request.jobs.as_ref().is_some_and(|jobs| !jobs.named.is_empty());
-        for chunk in selected.chunks(JOBS_AT_ONCE) {
-            let removals = in_order(chunk, |job| {
-                let (jobs, dry_run) = (self.clone(), request.dry_run);
-                async move {
-                    let kept = remove(&jobs, &job, are_named, dry_run).await;
-                    (job, kept)
+        let dry_run = request.dry_run;
+        let mut removals = in_order(selected.into_iter().map(|job| {
+            let jobs = self.clone();
+            async move { (remove(&jobs, &job, are_named, dry_run).await, job) }
+        }));
+        while let Some((kept, job)) = removals.next().await {
+            match kept {
+                Ok(None) => {
+                    removed(&job);
+                    report.removed.push(job);
                 }
-            });
-            for (job, kept) in removals.await {
-                let reason = match kept {
-                    Ok(None) => {
-                        removed(&job);
-                        report.removed.push(job);
-                        continue;
-                    }
-                    Ok(Some(reason)) => reason,
-                    Err(error) => KeptReason::Failed(error),
-                };
-                report.kept.push(Kept { name: job.name, state: job.state, bytes: Some(job.bytes), reason });
+                Ok(Some(reason)) => report.kept.push((job, reason)),
+                Err(error) => report.kept.push((job, KeptReason::Failed(error))),
             }
         }
         match self {
@@ -169,7 +144,7 @@ impl Jobs {
             }
             Self::There { store, .. } => {
                 if let Err(error) = clean_snapshots(store, request.dry_run, &mut report).await {
-                    report.keep("snapshots", KeptReason::Failed(error));
+                    report.keep("snapshots", None, KeptReason::Failed(error));
                 }
             }
         }
@@ -177,25 +152,8 @@ impl Jobs {
     }
 }
 
-/// Runs a task for each job concurrently, and returns the results in the order of the jobs.
-async fn in_order<J, R, F>(jobs: &[J], task: impl Fn(J) -> F) -> Vec<R>
-where
-    J: Clone,
-    R: Send + 'static,
-    F: Future<Output = R> + Send + 'static,
-{
-    let mut tasks = JoinSet::new();
-    for (position, job) in jobs.iter().cloned().enumerate() {
-        let task = task(job);
-        tasks.spawn(async move { (position, task.await) });
-    }
-    let mut results = tasks.join_all().await;
-    results.sort_by_key(|(position, _)| *position);
-    results.into_iter().map(|(_, result)| result).collect()
-}
-
 /// Selects the jobs to remove, newest first.
-async fn select(old: &OldJobs, dry_run: bool, jobs: &Jobs, report: &mut CleanReport) -> Result<Vec<Cleaned>> {
+async fn select(old: &OldJobs, dry_run: bool, jobs: &Jobs, report: &mut CleanReport) -> Result<Vec<Candidate>> {
     let mut ids = jobs.ids().await?;
     if !old.named.is_empty() {
         ids = named(&old.named, &ids, jobs)?;
@@ -217,26 +175,18 @@ async fn select(old: &OldJobs, dry_run: bool, jobs: &Jobs, report: &mut CleanRep
     for row in found {
         match is_selected(&row, old) {
             true => rows.push(row),
-            false if !old.named.is_empty() => {
-                let (name, state) = (row.job_id, Some(row.state));
-                report.kept.push(Kept { name, state, bytes: None, reason: KeptReason::NotEnded });
-            }
+            false if !old.named.is_empty() => report.keep(row.job_id, Some(row.state), KeptReason::NotEnded),
             false => {}
         }
     }
     let mut selected = Vec::new();
-    for chunk in rows.chunks(JOBS_AT_ONCE) {
-        let examined = in_order(chunk, |row| {
-            let jobs = jobs.clone();
-            async move { examine(&jobs, row, before).await }
-        });
-        for job in examined.await {
-            selected.extend(job?);
-        }
+    let mut examined = in_order(rows.into_iter().map(|row| examine(jobs.clone(), row, before)));
+    while let Some(job) = examined.next().await {
+        selected.extend(job?);
     }
     let mut kept_bytes = 0_u64;
-    let first = selected.iter().enumerate().position(|(position, job): (usize, &Cleaned)| {
-        kept_bytes = kept_bytes.saturating_add(job.bytes);
+    let first = selected.iter().enumerate().position(|(position, job): (usize, &Candidate)| {
+        kept_bytes = kept_bytes.saturating_add(job.bytes.unwrap_or_default());
         match (old.keep, old.keep_bytes) {
             (None, None) => true,
             (keep, keep_bytes) => {
@@ -286,7 +236,7 @@ fn is_selected(row: &Summary, old: &OldJobs) -> bool {
 }
 
 /// Determines the size of a job. Returns `None` if it has changed since `before`.
-async fn examine(jobs: &Jobs, row: Summary, before: Option<DateTime<Utc>>) -> Result<Option<Cleaned>> {
+async fn examine(jobs: Jobs, row: Summary, before: Option<DateTime<Utc>>) -> Result<Option<Candidate>> {
     let store = jobs.store(&row.job_id)?;
     if let Some(before) = before
         && store.changed_at().await?.or(row.started_at).is_some_and(|changed| changed >= before)
@@ -298,11 +248,11 @@ async fn examine(jobs: &Jobs, row: Summary, before: Option<DateTime<Utc>>) -> Re
         Some(folder) => caches::bytes_below(folder),
         None => store.bytes().await?,
     };
-    Ok(Some(Cleaned { name: row.job_id, state: Some(row.state), bytes }))
+    Ok(Some(Candidate { name: row.job_id, state: Some(row.state), bytes: Some(bytes) }))
 }
 
 /// Removes a job. Returns the reason if it stays.
-async fn remove(jobs: &Jobs, job: &Cleaned, is_named: bool, dry_run: bool) -> Result<Option<KeptReason>> {
+async fn remove(jobs: &Jobs, job: &Candidate, is_named: bool, dry_run: bool) -> Result<Option<KeptReason>> {
     let id = &job.name;
     let must_have_ended = job.state.is_some_and(|state| !state.is_open() && state != State::Damaged);
     let removing = async {
@@ -345,7 +295,7 @@ async fn clean_snapshots(store: &TargetStore, dry_run: bool, report: &mut CleanR
         true => store.unused_snapshots(&report.removed.iter().map(|job| job.name.clone()).collect()).await?,
         false => store.remove_unused_snapshots().await?,
     };
-    let cleaned = |(digest, bytes)| Cleaned { name: format!("snapshots/{digest}"), state: None, bytes };
-    report.caches.extend(unused.into_iter().map(cleaned));
+    let removed = |(digest, bytes)| Candidate { name: format!("snapshots/{digest}"), state: None, bytes: Some(bytes) };
+    report.caches.extend(unused.into_iter().map(removed));
     Ok(())
 }

@@ -45,15 +45,12 @@ pub struct Prices {
     pub get_thousand: f64,
 }
 
-/// Messages in one request to SQS.
 const BATCH: f64 = 10.0;
-/// Bytes that SQS bills as one request.
 const BILLED_BYTES: f64 = 64.0 * 1024.0;
 const CHUNK_MINI_BATCHES: f64 = storage::PLAN_CHUNK_MINI_BATCHES as f64;
 /// Work that a process gets at a time, and the most mini-batches.
 const PIPE_SECONDS: f64 = 0.02;
 const PIPE_MAX: f64 = 256.0;
-/// The most messages that a node receives at a time.
 const RECEIVE_MAX: f64 = 512.0;
 const HEARTBEAT_SECONDS: f64 = 10.0;
 /// Announcing and acknowledging, at the latencies within a region.
@@ -71,7 +68,6 @@ const UPLOAD_BYTES: f64 = 8.0 * 1024.0 * 1024.0;
 const UPLOAD_BYTES_MIN: f64 = 5.0 * 1024.0 * 1024.0;
 const UPLOADS_MAX: f64 = 4500.0;
 const COPY_BYTES: f64 = 512.0 * 1024.0 * 1024.0;
-/// Keys in one answer to LIST.
 const LISTED: u64 = 1000;
 /// Before a table in a store is planned, the check reads the size and the beginning of its first object.
 const TABLE_GETS: u64 = 3;
@@ -88,11 +84,10 @@ const LOG_UPLOADS_AT_FIRST: f64 = 5.0;
 const WATCH_SECONDS: f64 = 2.0;
 const LOOK_SECONDS: f64 = 5.0;
 const POLL_SECONDS: f64 = 20.0;
-/// Starting interpreters and importing.
 const START_SECONDS: f64 = 5.0;
 
 /// The work that decides the number of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Workload {
     /// Mini-batches of the job.
     pub mini_batches: u64,
@@ -113,23 +108,17 @@ pub struct Workload {
 }
 
 /// Requests by kind, of all roles together.
+#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Requests {
-    /// Sends to SQS.
     pub queue_sends: u64,
-    /// Receives from SQS.
     pub queue_receives: u64,
-    /// Deletes at SQS.
     pub queue_deletes: u64,
-    /// Extensions of leases at SQS.
     pub queue_extensions: u64,
     /// Further requests that SQS bills, for each 64 KiB.
     pub queue_billed_extra: u64,
-    /// PUT requests to S3.
     pub puts: u64,
-    /// GET requests to S3.
     pub gets: u64,
-    /// LIST requests to S3.
     pub lists: u64,
 }
 
@@ -218,34 +207,17 @@ fn rows(mini_batches: f64, row_bytes: f64, is_inline: bool) -> (f64, f64) {
 }
 
 /// The estimated requests of a job, and what they depend on.
+#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// The work.
     pub workload: Workload,
-    /// The requests.
     pub requests: Requests,
-    /// Prices of requests.
-    pub prices: Prices,
-}
-
-/// What the plan does not say.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Assumptions {
-    /// Mean time of one run.
-    pub run_seconds: f64,
-    /// Mean size of the rows of one mini-batch.
-    pub row_bytes: u64,
-    /// Nodes, unless the job says it.
-    pub nodes: u32,
-    /// Python processes on each node, unless the job says it.
-    pub processes: u32,
-    /// Prices of requests.
     pub prices: Prices,
 }
 
 impl Cost {
-    /// Estimates the requests of a planned job, and their cost.
-    pub fn of(spec: &JobSpec, totals: &PlanComplete, descriptor_bytes: u64, assumed: &Assumptions) -> Self {
+    /// Estimates the requests of a planned job, and their cost. `assumed`: what neither the job nor its plan says.
+    pub fn of(spec: &JobSpec, totals: &PlanComplete, assumed: Workload, prices: Prices) -> Self {
         let in_a_store = |kind: InputKind| {
             let is_there = |input: &&Input| input.kind == kind && input.paths.iter().any(ItemPath::is_url);
             spec.inputs.iter().filter(is_there).count() as u64
@@ -259,19 +231,17 @@ impl Cost {
         };
         let workload = Workload {
             mini_batches: totals.mini_batches,
-            descriptor_bytes,
             nodes: spec.node_count.unwrap_or(assumed.nodes),
             processes: spec.process_count_per_node.unwrap_or(assumed.processes),
-            run_seconds: assumed.run_seconds,
-            row_bytes: assumed.row_bytes,
             input_gets,
             input_lists: match files + tables {
                 0 => 0,
                 // The last page of each input may be short.
                 inputs => totals.files.div_ceil(LISTED) + inputs,
             },
+            ..assumed
         };
-        Self { requests: Requests::of(&workload), workload, prices: assumed.prices }
+        Self { requests: Requests::of(&workload), workload, prices }
     }
 
     /// Returns the cost in US dollars of SQS and of S3.
@@ -294,16 +264,9 @@ mod tests {
     use super::*;
 
     fn workload(mini_batches: u64, run_seconds: f64, processes: u32) -> Workload {
-        Workload {
-            mini_batches,
-            descriptor_bytes: mini_batches * 200,
-            nodes: 1,
-            processes,
-            run_seconds,
-            row_bytes: 1024,
-            input_gets: 0,
-            input_lists: 0,
-        }
+        let descriptor_bytes = mini_batches * 200;
+        let rest = Workload { nodes: 1, row_bytes: 1024, ..Workload::default() };
+        Workload { mini_batches, descriptor_bytes, processes, run_seconds, ..rest }
     }
 
     fn cost(workload: Workload) -> Cost {

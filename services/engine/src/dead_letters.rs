@@ -11,17 +11,15 @@ use queue::{Delivery, Queue, Receive};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::targets::{Role, Target};
+use crate::{Role, Target};
 
 /// The most messages that are read, to bound memory.
 const MESSAGES_MAX: usize = 1000;
-/// Messages of one receive.
 const RECEIVE_MAX: usize = 100;
 /// Leases expire if this process is killed.
 const VISIBILITY: Duration = Duration::from_secs(30);
 /// One receive may miss messages of a service that spreads them over several machines.
 const RECEIVE_WAIT: Duration = Duration::from_secs(1);
-/// Characters of a body that are shown.
 const CHARACTERS_MAX: usize = 100;
 
 /// The dead letters of a target.

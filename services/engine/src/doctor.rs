@@ -16,8 +16,7 @@ use std::time::Duration;
 use protocol::JobSpec;
 use serde::Serialize;
 
-use crate::remedy::{Fixable, Remedy};
-use crate::targets::{QueueAddress, Role, Target};
+use crate::{Fixable, QueueAddress, Remedy, Role, Target};
 use needs::Needs;
 
 /// The result of a check.
@@ -115,7 +114,7 @@ impl Target {
             QueueAddress::Sqs { prefix } => sqs::check(self, address, prefix, create, &needs, report).await,
             QueueAddress::Rabbit { url, .. } => rabbit::check(self, address, url, create, &needs, report).await,
             QueueAddress::Sqlite { .. } => {
-                for role in [Role::Tasks, Role::Results, Role::DeadLetters] {
+                for role in Role::ALL {
                     let name = address.name(role);
                     match self.open_queue(role).await {
                         Ok(queue) => traffic::check(role, &name, &*queue, report).await,
@@ -131,10 +130,5 @@ impl Target {
 impl Report {
     fn silent() -> Self {
         Self::new(|_| ())
-    }
-
-    /// Returns subject and result of each check.
-    fn states(&self) -> Vec<(String, CheckState)> {
-        self.checks.iter().map(|check| (check.check.clone(), check.state)).collect()
     }
 }

@@ -25,11 +25,8 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Busy {
     /// Another process works on the job.
-    #[error("job {job_id} is running")]
-    Running {
-        /// The job.
-        job_id: String,
-    },
+    #[error("job {0} is running")]
+    Running(String),
     /// Another job writes the same output.
     #[error("{} is running and writes the same output, {}", name(job_id), output.display())]
     SameOutput {

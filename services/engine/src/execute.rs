@@ -20,13 +20,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use worker::{Agent, Stop, StopSender};
 
-use crate::check::Check;
-use crate::event::{Event, Events, Notice};
-use crate::home::Home;
-use crate::jobs::FoundJob;
-use crate::same_job;
-use crate::settings::Settings;
-use crate::unfinished::Unfinished;
+use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job};
 
 /// Lease of a delivery of a local job. The next process that locks the job releases all deliveries.
 const LEASE: Duration = Duration::from_secs(24 * 3600);
@@ -36,7 +30,6 @@ const LEASE: Duration = Duration::from_secs(24 * 3600);
 pub struct Execution<'a> {
     /// The job's objects; the specification has been written.
     pub store: JobStore,
-    /// Its specification.
     pub spec: JobSpec,
     /// Listings of its inputs that a check has begun.
     pub listings: Inputs,
@@ -44,9 +37,7 @@ pub struct Execution<'a> {
     pub resumed: bool,
     /// It had ended; its failed mini-batches run again.
     pub reopened: bool,
-    /// Folders of the machine.
     pub home: &'a Home,
-    /// How the engine works on this machine.
     pub settings: &'a Settings,
     /// The check of the script, which goes on while queues and reducer are opened.
     pub check: Option<Check>,
@@ -83,7 +74,7 @@ impl Execution<'_> {
         }
         let tasks = open_queue(folder.join("tasks.db"), self.spec.durability)?;
         let results = open_queue(folder.join("results.db"), self.spec.durability)?;
-        // This process holds the lock of the job, so every earlier consumer is gone.
+        // This process holds the lock of the job, so every earlier consumer has ended.
         results.release_all().await.context("take over the result queue")?;
 
         let gpu_count = self.settings.gpu_count.unwrap_or_else(worker::count_by_driver);
@@ -126,12 +117,12 @@ impl Execution<'_> {
         let planning = tokio::spawn(plan(partitioner, pending, fail_job.clone()));
         let shown = events.progress(progress, tokio::sync::watch::channel(None).1);
         if let Err(error) = make_output_folder(&spec) {
-            fail_job.fail(one_line(&error));
+            fail_job.fail(format!("{error:#}"));
         }
 
         let mut agents = JoinSet::new();
         let environment = spec.environment.clone();
-        let environments = self.home.environments();
+        let environments = self.home.cache("environments");
         let preparing = events.clone();
         let interpreter = tokio::task::spawn_blocking(move || {
             // The specification of a local job names its interpreter.
@@ -139,7 +130,7 @@ impl Execution<'_> {
                 preparing.notice(Notice::CreatingEnvironment { file: file.to_owned(), folder: folder.to_owned() });
             })
         });
-        let (stores, side_inputs) = (self.store.stores().clone(), self.home.side_inputs());
+        let (stores, side_inputs) = (self.store.stores().clone(), self.home.cache("side-inputs"));
         let mut local_spec = self.spec.clone();
         let (waits, job_id) = (results.clone(), spec.job_id.clone());
         let provisioning = async move {
@@ -184,12 +175,12 @@ impl Execution<'_> {
                                 agents.spawn(agent.run(stop.subscribe()));
                             }
                         }
-                        Err(error) => fail_job.fail(one_line(&error)),
+                        Err(error) => fail_job.fail(format!("{error:#}")),
                     }
                 }
                 Some(ended) = agents.join_next(), if !agents.is_empty() => {
                     if let Err(error) = ended.context("an agent panicked").and_then(|ended| ended) {
-                        fail_job.fail(one_line(&error));
+                        fail_job.fail(format!("{error:#}"));
                     }
                     if canceled && agents.is_empty() {
                         reduce_cancel.cancel();
@@ -238,7 +229,7 @@ impl Execution<'_> {
         reducer.drain().await.context("commit what was announced")?;
         let announced = reducer.tally().mini_batches().succeeded - committed_before;
         if reducer.segments_repaired() > 0 {
-            events.notice(Notice::LedgerMended { segments: reducer.segments_repaired() });
+            events.notice(Notice::LedgerMended(reducer.segments_repaired()));
         }
         let lost = reducer.forget_lost_rows().await.context("look for the rows of what is committed")?;
         Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
@@ -273,7 +264,7 @@ async fn end_agents(agents: &mut JoinSet<Result<()>>, events: &Events) {
 
 async fn plan(partitioner: Partitioner, unfinished: Unfinished, fail_job: FailJob) {
     if let Err(error) = partitioner.resume(|mini_batch| unfinished.pending(mini_batch), |_| ()).await {
-        fail_job.fail(one_line(&error));
+        fail_job.fail(format!("{error:#}"));
     }
 }
 
@@ -298,17 +289,12 @@ fn open_queue(path: PathBuf, durability: Durability) -> Result<Arc<SqliteQueue>>
     Ok(Arc::new(SqliteQueue::open(path, SqliteOptions { durability, ..SqliteOptions::default() })?))
 }
 
-/// Removes the queues of a completed job.
-fn remove_queues(folder: &std::path::Path) {
+fn remove_queues(folder: &Path) {
     for queue in ["tasks", "results"] {
         for suffix in ["db", "db-wal", "db-shm"] {
             let _ = std::fs::remove_file(folder.join(format!("{queue}.{suffix}")));
         }
     }
-}
-
-pub fn one_line(error: &anyhow::Error) -> String {
-    format!("{error:#}")
 }
 
 /// Watches the job's folder for a request to cancel, which another process may write.

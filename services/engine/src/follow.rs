@@ -9,13 +9,10 @@ use storage::JobStore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::event::{Events, Notice};
-use crate::jobs::Jobs;
-use crate::standing::Pulse;
+use crate::{Events, Jobs, Notice, Pulse};
 
 /// Between two looks at a job in a store, where every look has a price.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Between two looks at its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// The command fails if the store does not answer for this long.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -29,7 +26,7 @@ pub enum Followed {
     Ended(Box<JobResult>),
     /// The caller stopped following. The job continues.
     Stopped,
-    /// The process that ran the local job is gone.
+    /// The process that ran the local job has ended.
     Interrupted,
 }
 

@@ -24,9 +24,7 @@ use anyhow::{Context, Result, bail};
 use protocol::Durability;
 use storage::{JobStore, disk, snapshot};
 
-use crate::index::Index;
-use crate::job_id::sort_newest_first;
-use crate::remedy::{Fixable, Remedy};
+use crate::{Fixable, Index, Remedy, newest_first};
 
 /// How long a process that only looks at a job may hold its lock.
 const LOOK_TIME: Duration = Duration::from_millis(200);
@@ -37,28 +35,21 @@ pub struct Home {
     folder: PathBuf,
 }
 
-/// Held by the process that runs a job, until it ends.
+/// Locks a job, the jobs or the folder of the fleet until it is dropped.
 #[derive(Debug)]
-pub struct JobLock {
+pub(crate) struct Lock {
     _file: File,
 }
 
 /// Held by the process whose job writes an output file.
 #[derive(Debug)]
-pub struct OutputLock {
+pub(crate) struct OutputLock {
     file: File,
-}
-
-/// Held by each process that uses the folder of the fleet, or exclusively by the one that cleans it.
-#[derive(Debug)]
-pub struct FleetLock {
-    _file: File,
 }
 
 /// The effect of a request to remove a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Removed {
-    /// The job was moved to this folder.
+pub(crate) enum Removed {
     To(PathBuf),
     /// The job runs, or has been continued, and stays.
     Kept,
@@ -73,80 +64,62 @@ impl OutputLock {
 }
 
 impl Home {
-    /// Describes a home. Its folder need not exist yet.
-    pub fn new(folder: PathBuf) -> Self {
+    pub(crate) fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// Returns the cache of environments.
-    pub fn environments(&self) -> PathBuf {
-        self.folder.join("environments")
-    }
-
-    /// Returns the cache of checks of scripts that have passed.
-    pub fn checks(&self) -> PathBuf {
-        self.folder.join("checks")
-    }
-
-    /// Returns the cache of side inputs that are URLs.
-    pub fn side_inputs(&self) -> PathBuf {
-        self.folder.join("side-inputs")
-    }
-
-    /// Returns the folder of nodes of compute targets: shared caches and working directories.
-    pub fn fleet(&self) -> PathBuf {
-        self.folder.join("fleet")
+    /// Returns a folder of the home: a cache, or the one of the nodes of compute targets.
+    pub(crate) fn cache(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
     }
 
     /// Prevents the removal of caches of the fleet while this process uses them. The home must exist.
-    pub fn use_fleet(&self) -> Result<FleetLock> {
-        let file = self.fleet_lock()?;
+    pub(crate) fn use_fleet(&self) -> Result<Lock> {
+        let (file, _) = self.lock_file("fleet.lock")?;
         file.lock_shared().context("wait for the process that removes the caches")?;
-        Ok(FleetLock { _file: file })
+        Ok(Lock { _file: file })
     }
 
     /// Takes the folder of the fleet, to clean it. Returns `None` if a worker of this machine uses it.
-    pub fn try_take_fleet(&self) -> Result<Option<FleetLock>> {
-        let file = self.fleet_lock()?;
+    pub(crate) fn try_take_fleet(&self) -> Result<Option<Lock>> {
+        let (file, _) = self.lock_file("fleet.lock")?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(FleetLock { _file: file })),
+            Ok(()) => Ok(Some(Lock { _file: file })),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error).context("lock the folder of the fleet"),
         }
     }
 
-    fn fleet_lock(&self) -> Result<File> {
-        let path = self.folder.join("fleet.lock");
-        File::create(&path).with_context(|| format!("write {}", path.display()))
+    fn lock_file(&self, name: &str) -> Result<(File, PathBuf)> {
+        let path = self.folder.join(name);
+        let file = File::create(&path).with_context(|| format!("write {}", path.display()))?;
+        Ok((file, path))
     }
 
-    /// Returns the folder of a job.
-    pub fn job_folder(&self, job_id: &str) -> PathBuf {
+    pub(crate) fn job_folder(&self, job_id: &str) -> PathBuf {
         self.folder.join("jobs").join(job_id)
     }
 
     /// Creates the folder, with a mark that excludes it from snapshots of scripts.
-    pub fn make(&self) -> Result<()> {
+    pub(crate) fn make(&self) -> Result<()> {
         let made = std::fs::create_dir_all(&self.folder).and_then(|()| snapshot::mark(&self.folder));
         let problem = || format!("make {}", self.folder.display());
         made.map_err(|error| Fixable::caused(problem(), Remedy::SetHome, error.into()))
     }
 
     /// Prevents two processes from choosing or creating jobs at the same moment.
-    pub fn lock(&self) -> Result<JobLock> {
+    pub(crate) fn lock(&self) -> Result<Lock> {
         self.make()?;
-        let path = self.folder.join("lock");
-        let file = File::create(&path).with_context(|| format!("write {}", path.display()))?;
+        let (file, path) = self.lock_file("lock")?;
         file.lock().with_context(|| format!("lock {}", path.display()))?;
-        Ok(JobLock { _file: file })
+        Ok(Lock { _file: file })
     }
 
     /// Returns the index of the jobs, and creates it if necessary. Only for the holder of [`lock`](Self::lock).
-    pub fn index(&self) -> Result<Index> {
+    pub(crate) fn index(&self) -> Result<Index> {
         let index = Index::new(&self.folder);
         if !index.is_complete() {
-            let mut job_ids = self.job_ids()?;
-            sort_newest_first(&mut job_ids);
+            let mut job_ids = newest_first(self.job_ids()?);
             job_ids.reverse();
             index.complete_with(&job_ids).context("index the jobs")?;
         }
@@ -154,18 +127,17 @@ impl Home {
     }
 
     /// Returns the jobs that may not have ended, in no order; with an index, they are few.
-    pub fn open_jobs(&self) -> Result<Vec<String>> {
+    pub(crate) fn open_jobs(&self) -> Result<Vec<String>> {
         let index = Index::new(&self.folder);
         if index.is_complete() { Ok(index.open()) } else { self.job_ids() }
     }
 
-    /// Records that a job has not ended.
-    pub fn mark_open(&self, job_id: &str) -> Result<()> {
+    pub(crate) fn mark_open(&self, job_id: &str) -> Result<()> {
         Index::new(&self.folder).mark_open(job_id)
     }
 
     /// Records that a job has ended, if there is a result.
-    pub fn mark_ended(&self, job_id: &str) -> Result<()> {
+    pub(crate) fn mark_ended(&self, job_id: &str) -> Result<()> {
         match self.job_folder(job_id).join("result.json").exists() {
             true => Index::new(&self.folder).mark_ended(job_id),
             false => Ok(()),
@@ -173,7 +145,7 @@ impl Home {
     }
 
     /// Locks an output file for a job. `Err`: the job that writes it now, if it is known.
-    pub fn try_lock_output(&self, output: &Path) -> Result<std::result::Result<OutputLock, Option<String>>> {
+    pub(crate) fn try_lock_output(&self, output: &Path) -> Result<std::result::Result<OutputLock, Option<String>>> {
         let folder = self.folder.join("outputs");
         std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
         let digest = blake3::hash(resolved(output).as_os_str().as_bytes()).to_hex();
@@ -196,8 +168,7 @@ impl Home {
         }
     }
 
-    /// Creates the folder of a new job.
-    pub fn create_job(&self, job_id: &str, durability: Durability) -> Result<JobStore> {
+    pub(crate) fn create_job(&self, job_id: &str, durability: Durability) -> Result<JobStore> {
         self.mark_open(job_id)?;
         let folder = self.job_folder(job_id);
         let made = match durability {
@@ -209,7 +180,7 @@ impl Home {
     }
 
     /// Locks a job. Returns `None` if another process has it.
-    pub fn try_lock_job(&self, job_id: &str) -> Result<Option<JobLock>> {
+    pub(crate) fn try_lock_job(&self, job_id: &str) -> Result<Option<Lock>> {
         let end = Instant::now() + LOOK_TIME;
         loop {
             let lock = self.try_lock(job_id, File::try_lock)?;
@@ -220,12 +191,11 @@ impl Home {
         }
     }
 
-    /// Whether a process works on the job now.
-    pub fn is_running(&self, job_id: &str) -> Result<bool> {
+    pub(crate) fn is_running(&self, job_id: &str) -> Result<bool> {
         Ok(self.try_lock(job_id, File::try_lock_shared)?.is_none())
     }
 
-    fn try_lock(&self, job_id: &str, lock: fn(&File) -> Result<(), TryLockError>) -> Result<Option<JobLock>> {
+    fn try_lock(&self, job_id: &str, lock: fn(&File) -> Result<(), TryLockError>) -> Result<Option<Lock>> {
         let path = self.job_folder(job_id).join("lock");
         let file = match File::options().create(true).truncate(false).write(true).open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => bail!("job {job_id} has been removed"),
@@ -234,14 +204,14 @@ impl Home {
         match lock(&file) {
             // The remover holds the lock while it moves the folder away.
             Ok(()) if !is_at(&file, &path) => bail!("job {job_id} has been removed"),
-            Ok(()) => Ok(Some(JobLock { _file: file })),
+            Ok(()) => Ok(Some(Lock { _file: file })),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("lock {}", path.display())),
         }
     }
 
     /// Moves a job's folder away, which removes the job for every other process; the caller removes the folder.
-    pub fn take_away(&self, job_id: &str, must_have_ended: bool) -> Result<Removed> {
+    pub(crate) fn take_away(&self, job_id: &str, must_have_ended: bool) -> Result<Removed> {
         // No job is being created or chosen now, so an unlocked job is not about to start.
         let _turn = self.lock()?;
         let Some(_lock) = self.try_lock_job(job_id)? else { return Ok(Removed::Kept) };
@@ -254,21 +224,20 @@ impl Home {
         Ok(Removed::To(to))
     }
 
-    /// Returns the folder of folders that are being removed.
-    pub fn removed_folder(&self) -> Result<PathBuf> {
+    pub(crate) fn removed_folder(&self) -> Result<PathBuf> {
         let folder = self.folder.join("removed");
         std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
         Ok(folder)
     }
 
     /// Returns the folders that were moved away and are not yet removed.
-    pub fn removed(&self) -> Result<Vec<PathBuf>> {
+    pub(crate) fn removed(&self) -> Result<Vec<PathBuf>> {
         let entries = std::fs::read_dir(self.removed_folder()?).context("read what is being removed")?;
         Ok(entries.flatten().map(|entry| entry.path()).collect())
     }
 
     /// Removes the lock files of outputs that no job writes now.
-    pub fn remove_free_outputs(&self) {
+    pub(crate) fn remove_free_outputs(&self) {
         for entry in std::fs::read_dir(self.folder.join("outputs")).into_iter().flatten().flatten() {
             let path = entry.path();
             if let Ok(file) = File::open(&path)
@@ -284,7 +253,7 @@ impl Home {
         let jobs = self.folder.join("jobs");
         let entries = match std::fs::read_dir(&jobs) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error).with_context(|| format!("read {}", jobs.display())),
         };
         Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
@@ -313,30 +282,36 @@ fn resolved(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    #[test]
-    fn running_job_is_locked() {
+    const JOB: &str = "a-20261121-100203-ab12";
+
+    fn home_with_job() -> (tempfile::TempDir, Home) {
         let folder = tempfile::tempdir().expect("temporary folder");
         let home = Home::new(folder.path().join("home"));
-        home.create_job("a-20261121-100203-ab12", Durability::Process).expect("writable");
-        let lock = home.try_lock_job("a-20261121-100203-ab12").expect("writable").expect("free");
-        assert!(home.is_running("a-20261121-100203-ab12").expect("readable"));
+        home.create_job(JOB, Durability::Process).expect("writable");
+        (folder, home)
+    }
+
+    #[test]
+    fn running_job_is_locked() {
+        let (_folder, home) = home_with_job();
+        let lock = home.try_lock_job(JOB).expect("writable").expect("free");
+        assert!(home.is_running(JOB).expect("readable"));
         drop(lock);
-        assert!(!home.is_running("a-20261121-100203-ab12").expect("readable"));
+        assert!(!home.is_running(JOB).expect("readable"));
     }
 
     #[test]
     fn output_has_one_lock_for_all_of_its_paths() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let home = Home::new(folder.path().join("home"));
+        let (folder, home) = home_with_job();
         let real = folder.path().join("real");
         std::fs::create_dir(&real).expect("writable");
         std::os::unix::fs::symlink(&real, folder.path().join("link")).expect("writable");
         let lock = |folder: &Path| home.try_lock_output(&folder.join("out/rows.txt")).expect("writable");
         let mut held = lock(&real).expect("free");
         assert_eq!(lock(&real).expect_err("locked"), None);
-        held.name("a-20261121-100203-ab12").expect("writable");
+        held.name(JOB).expect("writable");
         let holder = lock(&folder.path().join("link")).expect_err("locked");
-        assert_eq!(holder.as_deref(), Some("a-20261121-100203-ab12"));
+        assert_eq!(holder.as_deref(), Some(JOB));
         assert!(lock(folder.path()).is_ok(), "another file");
         assert!(lock(Path::new("s3://bucket")).is_ok());
         drop(held);
@@ -345,32 +320,26 @@ mod tests {
 
     #[test]
     fn removed_job_cannot_be_locked() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let home = Home::new(folder.path().join("home"));
-        let job_id = "a-20261121-100203-ab12";
-        home.create_job(job_id, Durability::Process).expect("writable");
+        let (_folder, home) = home_with_job();
         std::thread::scope(|scope| {
-            let removing = home.try_lock_job(job_id).expect("writable").expect("free");
-            let taken = scope.spawn(|| home.try_lock_job(job_id));
+            let removing = home.try_lock_job(JOB).expect("writable").expect("free");
+            let taken = scope.spawn(|| home.try_lock_job(JOB));
             std::thread::sleep(LOOK_TIME / 5);
-            std::fs::remove_dir_all(home.job_folder(job_id)).expect("removable");
+            std::fs::remove_dir_all(home.job_folder(JOB)).expect("removable");
             drop(removing);
-            let error = taken.join().expect("no panic").expect_err("it is gone");
+            let error = taken.join().expect("no panic").expect_err("it was removed");
             assert!(error.to_string().contains("has been removed"), "{error:#}");
         });
-        assert!(home.try_lock_job(job_id).is_err() && home.is_running(job_id).is_err());
+        assert!(home.try_lock_job(JOB).is_err() && home.is_running(JOB).is_err());
     }
 
     #[test]
     fn looking_at_a_job_does_not_block_others() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let home = Home::new(folder.path().join("home"));
-        let job_id = "a-20261121-100203-ab12";
-        home.create_job(job_id, Durability::Process).expect("writable");
-        let looks = home.try_lock(job_id, File::try_lock_shared).expect("writable").expect("free");
-        assert!(!home.is_running(job_id).expect("readable"), "others may look as well");
+        let (_folder, home) = home_with_job();
+        let looks = home.try_lock(JOB, File::try_lock_shared).expect("writable").expect("free");
+        assert!(!home.is_running(JOB).expect("readable"), "others may look as well");
         std::thread::scope(|scope| {
-            let taken = scope.spawn(|| home.try_lock_job(job_id).expect("writable"));
+            let taken = scope.spawn(|| home.try_lock_job(JOB).expect("writable"));
             std::thread::sleep(LOOK_TIME / 5);
             drop(looks);
             assert!(taken.join().expect("no panic").is_some(), "a look ends soon");

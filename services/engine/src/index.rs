@@ -41,7 +41,6 @@ impl Index {
         Self { home: home.to_owned() }
     }
 
-    /// Returns whether the index covers every job.
     pub fn is_complete(&self) -> bool {
         self.complete().exists()
     }
@@ -107,7 +106,6 @@ impl Index {
         Ok(entries.filter(|(found, _)| *found == key).map(|(_, job_id)| job_id.to_owned()).collect())
     }
 
-    /// Removes jobs.
     pub fn remove(&self, job_ids: &HashSet<String>) -> Result<()> {
         job_ids.iter().try_for_each(|job_id| self.mark_ended(job_id))?;
         for entry in std::fs::read_dir(self.folder()).into_iter().flatten().flatten() {
@@ -122,14 +120,12 @@ impl Index {
         Ok(())
     }
 
-    /// Records that a job has not ended.
     pub fn mark_open(&self, job_id: &str) -> Result<()> {
         make_folder(&self.open_folder())?;
         let path = self.open_folder().join(job_id);
         File::create(&path).map(drop).with_context(|| format!("write {}", path.display()))
     }
 
-    /// Records that a job has ended.
     pub fn mark_ended(&self, job_id: &str) -> Result<()> {
         let path = self.open_folder().join(job_id);
         match std::fs::remove_file(&path) {

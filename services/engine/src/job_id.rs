@@ -3,17 +3,16 @@
 use chrono::{DateTime, NaiveDateTime, Utc};
 
 /// Sorts ids by their time, and removes names that are not ids.
-pub fn sort_newest_first(ids: &mut Vec<String>) {
+pub fn newest_first(mut ids: Vec<String>) -> Vec<String> {
     ids.retain(|id| started(id).is_some());
     ids.sort_unstable_by(|one, other| started(other).cmp(&started(one)).then_with(|| other.cmp(one)));
+    ids
 }
 
-/// Returns the name of the job with this id.
 pub fn name_of(id: &str) -> &str {
     name_and_time(id).map_or(id, |(name, _)| name)
 }
 
-/// Returns the start time of the job with this id.
 pub fn started_at(id: &str) -> Option<DateTime<Utc>> {
     NaiveDateTime::parse_from_str(started(id)?, "%Y%m%d-%H%M%S").ok().map(|time| time.and_utc())
 }

@@ -8,13 +8,8 @@ use protocol::{Counts, JobResult, JobSpec, JobState, Progress, is_job_id};
 use reducer::Reducer;
 use storage::{JobStore, TargetStore};
 
-use crate::home::Home;
-use crate::job_id::{is_named, sort_newest_first, started};
-use crate::remedy::{Fixable, Remedy};
-use crate::state::State;
-use crate::targets::TargetRef;
+use crate::{Fixable, Home, Remedy, State, TargetRef, is_named, newest_first, started};
 
-/// How many ids an error names.
 const IDS_NAMED_MAX: usize = 5;
 
 /// Ids of jobs that have not ended.
@@ -35,22 +30,16 @@ pub enum Jobs {
     /// Those of this machine.
     Here(Home),
     /// Those of a compute target.
-    There {
-        /// The target.
-        target: TargetRef,
-        /// Its store.
-        store: TargetStore,
-    },
+    #[allow(missing_docs)]
+    There { target: TargetRef, store: TargetStore },
 }
 
 /// A job, as its store describes it.
+#[allow(missing_docs)]
 #[derive(Debug)]
 pub struct FoundJob {
-    /// Its objects.
     pub store: JobStore,
-    /// Its specification.
     pub spec: JobSpec,
-    /// Its result, if it has ended.
     pub result: Option<JobResult>,
 }
 
@@ -96,22 +85,20 @@ impl FoundJob {
 impl Jobs {
     /// Returns the ids of all jobs, newest first.
     pub async fn ids(&self) -> Result<Vec<String>> {
-        let mut ids = match self {
+        let ids = match self {
             Self::Here(home) => home.job_ids()?,
             Self::There { store, .. } => store.job_ids().await?,
         };
-        sort_newest_first(&mut ids);
-        Ok(ids)
+        Ok(newest_first(ids))
     }
 
     /// Returns the ids of the jobs that may not have ended, newest first. Reads no job.
     pub async fn open_ids(&self) -> Result<Vec<String>> {
-        let mut ids = match self {
+        let ids = match self {
             Self::Here(home) => home.open_jobs()?,
             Self::There { store, .. } => store.open_jobs().await?,
         };
-        sort_newest_first(&mut ids);
-        Ok(ids)
+        Ok(newest_first(ids))
     }
 
     /// Whether a job without a description was interrupted before it began. On a compute target it is being removed.
@@ -152,16 +139,15 @@ impl Jobs {
         }
         let ids = self.ids().await?;
         let beginning: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();
-        let named = ids.iter().find(|id| is_named(id, wanted));
+        let named = || ids.iter().find(|id| is_named(id, wanted));
         let absent = || {
             let problem = format!("there is no job {wanted:?} in {}", self.place());
             Fixable::error(problem, Remedy::ListJobs(self.target().clone()))
         };
-        let id: &String = match (ids.iter().find(|id| *id == wanted), named, beginning.as_slice()) {
-            (None, None, [id]) => id,
-            (Some(id), _, _) | (None, Some(id), _) => id,
-            (None, None, []) => return Err(absent()),
-            (None, None, several) => {
+        let id = match (ids.iter().find(|id| *id == wanted).or_else(named), beginning.as_slice()) {
+            (Some(id), _) | (None, &[id]) => id,
+            (None, []) => return Err(absent()),
+            (None, several) => {
                 bail!("{wanted:?} matches {} jobs, for example {} and {}", several.len(), several[0], several[1])
             }
         };

@@ -75,15 +75,15 @@ mod unfinished;
 
 pub use cancel::Canceled;
 pub use check::{Check, Document};
-pub use clean::{CleanReport, CleanUp, Cleaned, Kept, KeptReason, OldJobs};
+pub use clean::{Candidate, CleanReport, CleanUp, KeptReason, OldJobs};
 pub use dead_letters::{DeadLetter, DeadLetters, Moved};
 pub use decisions::{Decisions, TextDecisions};
 pub use error::{Busy, Error, Result};
 pub use event::{Event, Events, NewJobReason, Notice, events};
 pub use execute::StopRequest;
 pub use follow::{Followed, LOOK_EVERY, follow};
-pub use home::{Home, JobLock, Removed};
-pub use job_id::sort_newest_first;
+pub use home::Home;
+pub use job_id::newest_first;
 pub use jobs::{For, FoundJob, Jobs, OpenJobs};
 pub use list::{READS_AT_ONCE, Summary};
 pub use logs::{FirstError, NewLines, OVERVIEW, Tail, TailEnd};
@@ -95,6 +95,13 @@ pub use state::{Selection, State};
 pub use status::{Look, Status};
 pub use submit::{Published, Retry, Submission};
 pub use unfinished::Continuation;
+
+// Names that many modules of this crate share.
+use home::{Lock, OutputLock, Removed};
+use index::Index;
+use job_id::{is_named, name_of, new_job_id, started, started_at};
+use targets::{QueueAddress, Queues, Role, Target, TargetRef};
+use unfinished::Unfinished;
 
 /// Runs jobs on this machine and on compute targets.
 #[derive(Clone, Debug)]

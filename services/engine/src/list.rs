@@ -1,31 +1,34 @@
 //! Lists jobs.
 
 use chrono::{DateTime, Utc};
+use futures::{Stream, StreamExt, stream};
 use protocol::Counts;
 use serde::Serialize;
-use tokio::task::JoinSet;
 
-use crate::job_id::started_at;
-use crate::jobs::{Jobs, OpenJobs};
-use crate::state::State;
+use crate::{Jobs, OpenJobs, State, started_at};
 
-/// Jobs that are read at the same time.
+/// Jobs or files that are read at the same time.
 pub const READS_AT_ONCE: usize = 16;
 
+/// Runs tasks, a few at a time, and returns their results in the order of the tasks.
+pub fn in_order<F>(tasks: impl IntoIterator<Item = F>) -> impl Stream<Item = F::Output> + Unpin
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    let running = stream::iter(tasks).map(tokio::spawn).buffered(READS_AT_ONCE);
+    running.map(|ended| ended.expect("no task panics"))
+}
+
 /// A job, as a list shows it.
+#[allow(missing_docs)]
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Its id.
     pub job_id: String,
-    /// Its state.
     pub state: State,
-    /// When it began, in UTC.
     pub started_at: Option<DateTime<Utc>>,
     /// Working time since it was started or last continued.
     pub elapsed_seconds: Option<f64>,
-    /// Mini-batches.
     pub mini_batches: Counts,
-    /// Items.
     pub items: Counts,
     /// Why it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,22 +38,12 @@ pub struct Summary {
 impl Jobs {
     /// Reads jobs, and returns them in the same order, without those that are being removed.
     pub async fn summaries(&self, ids: &[String], open: &OpenJobs) -> Vec<Summary> {
-        let mut rows = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(READS_AT_ONCE) {
-            let mut reads = JoinSet::new();
-            for (position, id) in ids.iter().cloned().enumerate() {
-                let (jobs, open) = (self.clone(), open.clone());
-                reads.spawn(async move { (position, summary(&jobs, id, &open).await) });
-            }
-            let mut found = reads.join_all().await;
-            found.sort_by_key(|(position, _)| *position);
-            rows.extend(found.into_iter().filter_map(|(_, row)| row));
-        }
-        rows
+        let reads = ids.iter().map(|id| summary(self.clone(), id.clone(), open.clone()));
+        in_order(reads).filter_map(std::future::ready).collect().await
     }
 }
 
-async fn summary(jobs: &Jobs, job_id: String, open: &OpenJobs) -> Option<Summary> {
+async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> {
     let started_at = started_at(&job_id);
     let counts = Counts::default();
     let unread = |state: State, problem: String| Summary {
@@ -72,7 +65,7 @@ async fn summary(jobs: &Jobs, job_id: String, open: &OpenJobs) -> Option<Summary
     };
     let described = async {
         let progress = job.store.progress().await?;
-        let state = jobs.standing_among(&job, progress.as_ref(), None, open).await?.state;
+        let state = jobs.standing_among(&job, progress.as_ref(), None, &open).await?.state;
         let (mini_batches, items) = job.counts(progress.as_ref(), state).await;
         let worked = |at: u64, since: u64| at.saturating_sub(since) as f64 / 1000.0;
         let elapsed_seconds = match (&job.result, &progress) {

@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
+use futures::StreamExt;
 use storage::LogFile;
-use tokio::task::JoinSet;
 
-use crate::jobs::{FoundJob, Jobs};
+use crate::list::in_order;
+use crate::{FoundJob, Jobs};
 
 /// Between two looks at files that grow.
 const LOOK_EVERY_HERE: Duration = Duration::from_millis(300);
 const LOOK_EVERY_THERE: Duration = Duration::from_secs(2);
 /// Bytes of a file in which the first error is searched.
 const FIRST_ERROR_BYTES: u64 = 256 * 1024;
-/// Files that are read concurrently.
-const READS_AT_ONCE: usize = 16;
 /// The beginning of the name of the overview; a time follows.
 pub const OVERVIEW: &str = "job_progress_overview";
 
@@ -36,21 +35,18 @@ impl FoundJob {
         let mut files = self.store.logs().await?;
         files.retain(|file| file.path.starts_with("user/error/") && file.bytes > 0);
         let mut first: Option<FirstError> = None;
-        for files in files.chunks(READS_AT_ONCE) {
-            let mut reads = JoinSet::new();
-            for LogFile { path, bytes } in files.iter().cloned() {
-                let store = self.store.clone();
-                reads.spawn(async move {
-                    let text = store.log_range(&path, 0..bytes.min(FIRST_ERROR_BYTES)).await?;
-                    storage::Result::Ok((path, text))
-                });
+        let mut reads = in_order(files.into_iter().map(|LogFile { path, bytes }| {
+            let store = self.store.clone();
+            async move {
+                let text = store.log_range(&path, 0..bytes.min(FIRST_ERROR_BYTES)).await?;
+                storage::Result::Ok((path, text))
             }
-            for read in reads.join_all().await {
-                let (path, text) = read?;
-                let Some((time, text)) = first_entry(&String::from_utf8_lossy(&text)) else { continue };
-                if first.as_ref().is_none_or(|earliest| time < earliest.time) {
-                    first = Some(FirstError { path, time, text });
-                }
+        }));
+        while let Some(read) = reads.next().await {
+            let (path, text) = read?;
+            let Some((time, text)) = first_entry(&String::from_utf8_lossy(&text)) else { continue };
+            if first.as_ref().is_none_or(|earliest| time < earliest.time) {
+                first = Some(FirstError { path, time, text });
             }
         }
         Ok(first)
@@ -81,7 +77,7 @@ pub struct NewLines {
 pub enum TailEnd {
     /// The job has ended.
     Ended,
-    /// The process that ran the local job is gone.
+    /// The process that ran the local job has ended.
     Interrupted,
 }
 
@@ -134,7 +130,6 @@ impl Tail {
     }
 }
 
-/// How far a file has been read.
 #[derive(Debug, Default)]
 struct Growing {
     bytes: u64,

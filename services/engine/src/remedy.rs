@@ -1,28 +1,21 @@
 //! What people can do next, as a value. A caller words it in its own terms: commands and flags, buttons, functions.
 
-use crate::targets::TargetRef;
+use crate::TargetRef;
 
 /// A step that solves a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Remedy {
-    /// Continue a job.
-    Retry {
-        /// The job.
-        job_id: String,
-        /// Where it is.
-        target: TargetRef,
-    },
+    /// Continue a job of this place.
+    Retry { job_id: String, target: TargetRef },
     /// List the jobs of this place.
     ListJobs(TargetRef),
     /// Stop a job that has not ended.
     Cancel,
     /// Create the missing queues of a target.
     CreateQueues(TargetRef),
-    /// Name a compute target.
-    NameTarget {
-        /// No file of targets was found, so it must be named as well.
-        without_file: bool,
-    },
+    /// Name a compute target; without a file of targets, name that as well.
+    NameTarget { without_file: bool },
     /// Give the request this key of a target.
     GiveKey(&'static str),
     /// Name another folder for local jobs.
@@ -49,7 +42,6 @@ pub struct Fixable {
 }
 
 impl Fixable {
-    /// Creates an error without another cause.
     pub(crate) fn error(problem: impl Into<String>, remedy: Remedy) -> anyhow::Error {
         Self { problem: problem.into(), remedy, cause: None }.into()
     }
@@ -59,7 +51,6 @@ impl Fixable {
         error.chain().find_map(|cause| cause.downcast_ref())
     }
 
-    /// Creates an error with a cause.
     pub(crate) fn caused(problem: impl Into<String>, remedy: Remedy, cause: anyhow::Error) -> anyhow::Error {
         Self { problem: problem.into(), remedy, cause: Some(cause.into()) }.into()
     }

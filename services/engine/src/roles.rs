@@ -15,13 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use worker::{Node, NodeOptions, Stop, StopSender};
 
-use crate::Engine;
-use crate::event::{Event, Events};
-use crate::execute::StopRequest;
-use crate::follow::{Followed, follow};
-use crate::home::{FleetLock, Home};
-use crate::remedy::Fixable;
-use crate::targets::{Queues, Target};
+use crate::{Engine, Event, Events, Fixable, Followed, Lock, Queues, StopRequest, Target, follow};
 
 /// Between two looks at a job whose roles are in this process.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -149,7 +143,9 @@ impl Engine {
 
     /// Creates the folders of a process whose workers have this name.
     pub fn node_folders(&self, name: &str) -> Result<NodeFolders> {
-        NodeFolders::new(self.home(), name)
+        self.home().make()?;
+        let shared = self.home().cache("fleet");
+        Ok(NodeFolders { private: shared.join("processes").join(name), shared, _use: self.home().use_fleet()? })
     }
 }
 
@@ -160,15 +156,7 @@ pub struct NodeFolders {
     shared: PathBuf,
     private: PathBuf,
     /// Prevents a clean-up from removing the caches.
-    _use: FleetLock,
-}
-
-impl NodeFolders {
-    fn new(home: &Home, name: &str) -> Result<Self> {
-        home.make()?;
-        let shared = home.fleet();
-        Ok(Self { private: shared.join("processes").join(name), shared, _use: home.use_fleet()? })
-    }
+    _use: Lock,
 }
 
 impl Drop for NodeFolders {
@@ -177,10 +165,15 @@ impl Drop for NodeFolders {
     }
 }
 
+/// Whether a name can stand in commands, files and URLs.
+pub fn is_legal(name: &str) -> bool {
+    let legal = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.');
+    (1..=NAME_LENGTH_MAX).contains(&name.len()) && name.chars().all(legal)
+}
+
 /// Whether a worker or reducer may have this name.
 pub fn is_node_name(name: &str) -> bool {
-    let legal = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.');
-    (1..=NAME_LENGTH_MAX).contains(&name.len()) && name.chars().all(legal) && !name.starts_with('.')
+    is_legal(name) && !name.starts_with('.')
 }
 
 /// Returns a name that no other role has: the machine's, and 64 random bits.

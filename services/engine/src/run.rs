@@ -6,41 +6,31 @@ use std::time::Instant;
 
 use anyhow::Context;
 use job_file::Parsed;
-use partitioner::Inputs;
-use protocol::{Counts, JobResult, JobSpec, JobState, OutputAction, Progress};
+use protocol::{JobResult, JobSpec, JobState, OutputAction};
 use reducer::clause;
-use storage::JobStore;
 
-use crate::Engine;
-use crate::check::Check;
-use crate::error::{Busy, Error, Result};
-use crate::event::{Events, NewJobReason, Notice};
-use crate::execute::{Execution, StopRequest, watch_for_cancel};
-use crate::home::{Home, JobLock, OutputLock, Removed};
-use crate::job_id::new_job_id;
-use crate::jobs::{For, FoundJob, Jobs};
-use crate::remedy::Fixable;
-use crate::same_job;
+use crate::execute::{Execution, watch_for_cancel};
+use crate::{
+    Busy, Check, Engine, Error, Events, Fixable, For, FoundJob, Home, Jobs, Lock, NewJobReason, Notice, OutputLock,
+    Removed, Result, StopRequest, new_job_id, same_job,
+};
 
 /// Earlier jobs with the same fingerprint that a run considers, newest first.
 const SAME_JOBS_MAX: usize = 16;
 
-/// What to do with a job file.
-enum Choice {
-    /// The notice says why no earlier job is continued or reused.
-    Start(JobStore, Box<JobSpec>, Inputs, Locks, Option<Box<Notice>>),
-    Continue(Box<FoundJob>, Locks),
+enum Choice<'a> {
+    Run(Box<Execution<'a>>, Locks),
     Reuse(Box<JobResult>),
 }
 
 /// Excludes other processes from the job and its output while the job runs.
 struct Locks {
-    _job: JobLock,
+    _job: Lock,
     _output: Option<OutputLock>,
 }
 
 impl Locks {
-    fn new(home: &Home, job: JobLock, mut output: Option<OutputLock>, job_id: &str) -> Result<Self> {
+    fn new(home: &Home, job: Lock, mut output: Option<OutputLock>, job_id: &str) -> Result<Self> {
         home.mark_open(job_id)?;
         if let Some(output) = &mut output {
             output.name(job_id)?;
@@ -69,23 +59,19 @@ impl Engine {
                 tokio::task::block_in_place(|| check.finish())?;
                 Ok(*result)
             }
-            Choice::Start(store, spec, listings, locks, new_job) => {
-                let (home, settings, check) = (self.home(), self.settings(), Some(check));
-                let (job_id, spec, resumed, reopened) = (spec.job_id.clone(), *spec, false, false);
-                let execution = Execution { store, spec, listings, resumed, reopened, home, settings, check, new_job };
+            Choice::Run(execution, locks) => {
+                let (job_id, is_new) = (execution.spec.job_id.clone(), !execution.resumed);
+                let execution = Execution { check: Some(check), ..*execution };
                 let result = self.execute(execution, locks, stop, events).await;
-                if matches!(result, Err(Error::Invalid(_)))
-                    && let Removed::To(folder) = home.take_away(&job_id, false)?
+                if is_new
+                    && matches!(result, Err(Error::Invalid(_)))
+                    && let Removed::To(folder) = self.home().take_away(&job_id, false)?
                 {
                     std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
-                    let _turn = home.lock()?;
-                    home.index()?.remove(&HashSet::from([job_id]))?;
+                    let _turn = self.home().lock()?;
+                    self.home().index()?.remove(&HashSet::from([job_id]))?;
                 }
                 result
-            }
-            Choice::Continue(job, locks) => {
-                let execution = Execution::resume(*job, self.home(), self.settings());
-                self.execute(Execution { check: Some(check), ..execution }, locks, stop, events).await
             }
         }
     }
@@ -99,12 +85,12 @@ impl Engine {
         let turn = home.lock()?;
         let job_id = &job.spec.job_id;
         let Some(lock) = home.try_lock_job(job_id)? else {
-            return Err(Busy::Running { job_id: job_id.clone() }.into());
+            return Err(Busy::Running(job_id.clone()).into());
         };
         // It may have ended, or have been continued, before it was locked.
         let job = jobs.job(job_id).await?.with_context(|| format!("job {job_id} has been removed"))?;
         if let Some(result) = nothing_to_do(&job) {
-            events.notice(Notice::NothingToDo { job_id: result.job_id.clone() });
+            events.notice(Notice::NothingToDo(result.job_id.clone()));
             return Ok(result.clone());
         }
         let output = take_output(&job.spec, home)?;
@@ -113,7 +99,7 @@ impl Engine {
         self.execute(Execution::resume(job, home, self.settings()), locks, stop, events).await
     }
 
-    async fn choose(&self, parsed: Parsed, fresh: bool, events: &Events) -> Result<Choice> {
+    async fn choose(&self, parsed: Parsed, fresh: bool, events: &Events) -> Result<Choice<'_>> {
         let home = self.home();
         let Parsed { mut spec, identity, listings, .. } = parsed;
         let jobs = Jobs::Here(home.clone());
@@ -149,10 +135,11 @@ impl Engine {
                     continue;
                 }
                 if inputs_have_changed(&job).await {
-                    events.notice(Notice::InputsChanged { job_id: id });
+                    events.notice(Notice::InputsChanged(id));
                     continue;
                 }
-                return Ok(Choice::Continue(Box::new(job), Locks::new(home, lock, output, &id)?));
+                let execution = Execution::resume(job, home, self.settings());
+                return Ok(Choice::Run(Box::new(execution), Locks::new(home, lock, output, &id)?));
             }
             let Some(result) = job.result.clone() else { continue };
             if !spec.allow_reuse || result.state != JobState::Completed || result.mini_batches.failed > 0 {
@@ -164,7 +151,7 @@ impl Engine {
             }
             let output = result.output.clone().unwrap_or_default();
             if !is_untouched(Path::new(&output), &job, home) {
-                not_reused.get_or_insert((id, NewJobReason::OutputChanged { output }));
+                not_reused.get_or_insert((id, NewJobReason::OutputChanged(output)));
                 continue;
             }
             if digest.is_none() {
@@ -174,7 +161,7 @@ impl Engine {
                 return Ok(Choice::Reuse(Box::new(JobResult { reused: true, ..result })));
             }
             let input = if let [input] = &spec.inputs[..] { Some(input.name.clone()) } else { None };
-            not_reused.get_or_insert((id, NewJobReason::InputsChanged { input }));
+            not_reused.get_or_insert((id, NewJobReason::InputsChanged(input)));
         }
         let new_job = match not_reused {
             _ if fresh => None,
@@ -192,7 +179,10 @@ impl Engine {
         same_job::write(&home.job_folder(&spec.job_id), &identity)?;
         store.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
-        Ok(Choice::Start(store, Box::new(spec), listings, locks, new_job.map(Box::new)))
+        let (settings, resumed, reopened) = (self.settings(), false, false);
+        let new_job = new_job.map(Box::new);
+        let execution = Execution { store, spec, listings, resumed, reopened, home, settings, check: None, new_job };
+        Ok(Choice::Run(Box::new(execution), locks))
     }
 
     async fn execute(
@@ -220,11 +210,12 @@ impl Engine {
         // The engine failed, on a full disk for example. In the job's folder the job stays unfinished.
         let progress = store.progress().await.ok().flatten();
         let cause = format!("the engine stopped: {}; committed results are kept", clause(&format!("{error:#}")));
-        let counts = |of: fn(&Progress) -> Counts| progress.as_ref().map_or_else(Counts::default, of);
+        let counts = progress.map(|progress| (progress.mini_batches, progress.items));
+        let (mini_batches, items) = counts.unwrap_or_default();
         Ok(JobResult {
             cause: Some(cause),
-            mini_batches: counts(|progress| progress.mini_batches),
-            items: counts(|progress| progress.items),
+            mini_batches,
+            items,
             elapsed_seconds: started.elapsed().as_secs_f64(),
             ..JobResult::new(job_id, JobState::Failed, store.shown("logs"))
         })

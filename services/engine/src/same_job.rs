@@ -7,23 +7,18 @@ use anyhow::{Context, Result};
 use job_file::{Difference, Identity, ModelFolders, Ran};
 use protocol::{JobResult, JobSpec, JobState};
 
-use crate::event::{NewJobReason, Notice};
-use crate::home::Home;
-use crate::index::Index;
+use crate::{Home, Index, NewJobReason, Notice};
 
-/// In the folder of a job.
 const FILE: &str = "identity.json";
 /// The processes of a job may write for a moment longer than its engine.
 const LAST_WRITES: Duration = Duration::from_secs(2);
 
-/// Keeps the identity of a new job.
 pub fn write(folder: &Path, identity: &Identity) -> Result<()> {
     let path = folder.join(FILE);
     let text = serde_json::to_vec(identity).context("an identity always serialises")?;
     std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
 
-/// Returns the identity of an earlier job, if it is known.
 fn read(folder: &Path) -> Option<Identity> {
     serde_json::from_slice(&std::fs::read(folder.join(FILE)).ok()?).ok()
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use job_file::ModelFolders;
 
-use crate::remedy::{Fixable, Remedy};
+use crate::{Fixable, Remedy};
 
 /// How the engine works on this machine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Folder of local jobs and caches; see [`Home`](crate::Home).
     pub home: PathBuf,
@@ -44,20 +44,7 @@ pub const PREFETCH_BYTES: u64 = 64 * 1024 * 1024;
 impl Settings {
     /// Settings for jobs below `home`, with defaults for everything else.
     pub fn new(home: PathBuf) -> Self {
-        Self {
-            home,
-            user_folder: None,
-            working_directory: PathBuf::from("/"),
-            search_path: Vec::new(),
-            python: None,
-            package: None,
-            executable: None,
-            prefetch_bytes_max: PREFETCH_BYTES,
-            lease_step: None,
-            gpu_count: None,
-            model_directory: None,
-            sqs_endpoint: None,
-        }
+        Self { home, working_directory: PathBuf::from("/"), prefetch_bytes_max: PREFETCH_BYTES, ..Self::default() }
     }
 
     /// Returns the folders in which scripts find models.
@@ -86,15 +73,12 @@ impl Settings {
         }
         let library = folder.parent().map(|prefix| prefix.join("lib")).context("find the library folder")?;
         let versions = std::fs::read_dir(&library).into_iter().flatten().flatten();
-        let installed = versions.map(|version| version.path().join("site-packages"));
-        let site_packages = installed
-            .into_iter()
-            .find(|site_packages| site_packages.join("gristmill/bootstrap.py").exists())
-            .ok_or_else(|| {
-                let (beside, library) = (beside.display(), library.display());
-                let problem = format!("the Python package is neither in {beside} nor below {library}");
-                Fixable::error(problem, Remedy::SetPackage)
-            })?;
+        let mut installed = versions.map(|version| version.path().join("site-packages"));
+        let Some(site_packages) = installed.find(|folder| folder.join("gristmill/bootstrap.py").exists()) else {
+            let (beside, library) = (beside.display(), library.display());
+            let problem = format!("the Python package is neither in {beside} nor below {library}");
+            return Err(Fixable::error(problem, Remedy::SetPackage));
+        };
         let links = private.join("package");
         std::fs::create_dir_all(&links).with_context(|| format!("make {}", links.display()))?;
         for name in ["gristmill", "azureml_user"] {

@@ -6,11 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use protocol::{JobResult, Progress, milliseconds_since_epoch};
 
-use crate::jobs::{FoundJob, Jobs, OpenJobs};
-use crate::state::State;
-use crate::targets::TargetRef;
+use crate::{FoundJob, Jobs, OpenJobs, State, TargetRef};
 
-/// A reducer writes the progress of a job with workers every three seconds; after this silence it is gone.
+/// A reducer writes the progress of a job with workers every three seconds; after this silence it has ended.
 const SILENCE: Duration = Duration::from_secs(8);
 /// The same for a job without workers, whose progress it writes every half a minute.
 const SILENCE_OF_THE_IDLE: Duration = Duration::from_secs(70);
@@ -19,26 +17,24 @@ const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(300);
 
 /// The state of a job, and what it waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Standing {
-    /// The state.
     pub state: State,
-    /// What the job waits for.
     pub hint: Option<Hint>,
 }
 
-/// What a job waits for.
+/// What a job of this place waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Hint {
-    /// The job.
     pub job_id: String,
-    /// Where it is.
     pub target: TargetRef,
-    /// What it lacks.
     pub lack: Lack,
 }
 
 /// What a job lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Lack {
     /// No reducer has looked at it yet.
     FirstReducer,
@@ -46,16 +42,11 @@ pub enum Lack {
     Reducer(Since),
     /// No worker has started.
     FirstWorker,
-    /// Workers have been silent.
-    Worker {
-        /// When the last of them was heard from.
-        since: Since,
-        /// All mini-batches are published.
-        planned: bool,
-    },
+    /// Workers have been silent; whether all mini-batches are published.
+    Worker { since: Since, planned: bool },
     /// The process that runs the local job has been silent: it is stopped, or its disk does not answer.
     Progress(Since),
-    /// The process that ran the local job is gone.
+    /// The process that ran the local job has ended.
     Process,
     /// The job was interrupted before anything was published.
     Publication,
@@ -174,7 +165,7 @@ impl Jobs {
         }
     }
 
-    /// Whether the process that ran a local job is gone. Of a job of a target this is unknown.
+    /// Whether the process that ran a local job has ended. Of a job of a target this is unknown.
     pub fn is_abandoned(&self, job_id: &str) -> Result<bool> {
         match self {
             Self::Here(home) => Ok(!home.is_running(job_id)?),

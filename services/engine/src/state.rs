@@ -3,12 +3,12 @@
 use std::fmt;
 
 use protocol::JobState;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
-use crate::job_id::name_of;
+use crate::name_of;
 
 /// The state of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum State {
     /// Every mini-batch has ended, and the output is written.
     Completed,
@@ -16,7 +16,7 @@ pub enum State {
     Failed,
     /// It was stopped by a request or a signal.
     Canceled,
-    /// Its process is gone. A retry continues the job.
+    /// Its process has ended. A retry continues the job.
     Interrupted,
     /// Processes work on it.
     Running,
@@ -44,18 +44,18 @@ impl State {
         Self::Damaged,
     ];
 
-    /// Returns the name of the state.
+    /// Returns the name of the state in a sentence and on a command line; elsewhere it begins with a capital letter.
     pub fn word(self) -> &'static str {
         match self {
-            Self::Completed => "Completed",
-            Self::Failed => "Failed",
-            Self::Canceled => "Canceled",
-            Self::Interrupted => "Interrupted",
-            Self::Running => "Running",
-            Self::Queued => "Queued",
-            Self::Waiting => "Waiting",
-            Self::Canceling => "Canceling",
-            Self::Damaged => "Damaged",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Canceled => "canceled",
+            Self::Interrupted => "interrupted",
+            Self::Running => "running",
+            Self::Queued => "queued",
+            Self::Waiting => "waiting",
+            Self::Canceling => "canceling",
+            Self::Damaged => "damaged",
         }
     }
 
@@ -67,13 +67,7 @@ impl State {
 
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
-    }
-}
-
-impl Serialize for State {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.word())
+        f.pad(&format!("{self:?}"))
     }
 }
 

@@ -5,25 +5,19 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use protocol::{JobResult, Progress};
 
-use crate::jobs::{For, FoundJob, Jobs};
-use crate::standing::{Hint, Pulse, Standing};
-use crate::state::State;
+use crate::{For, FoundJob, Hint, Jobs, Pulse, Standing, State};
 
 /// Longer than the silence of a reducer that serves a job with workers.
 const SECOND_LOOK: Duration = Duration::from_secs(4);
 
 /// The status of a job.
+#[allow(missing_docs)]
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// The job.
     pub job_id: String,
-    /// Its state.
     pub state: State,
-    /// What it waits for.
     pub hint: Option<Hint>,
-    /// Its result, if it has ended.
     pub result: Option<JobResult>,
-    /// Its progress, as far as it is known.
     pub progress: Option<Progress>,
     /// The folder of its logs.
     pub logs: String,

@@ -3,8 +3,7 @@
 //! The order matters: upload snapshots, describe the job, mark it as open, tell the caller its id, and only then publish. A
 //! retry continues after an interruption at any of these steps.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -17,33 +16,25 @@ use queue::{Message, Queue};
 use reducer::Reducer;
 use storage::{JobStore, PlanComplete, Source, TargetStore};
 
-use crate::Engine;
-use crate::event::{Events, Notice};
 use crate::execute::make_output_folder;
-use crate::job_id::new_job_id;
-use crate::jobs::{For, FoundJob, Jobs};
-use crate::remedy::{Fixable, Remedy};
 use crate::run::nothing_to_do;
-use crate::targets::{QueueAddress, Queues, Target};
-use crate::unfinished::Unfinished;
+use crate::{
+    Engine, Events, Fixable, For, FoundJob, Jobs, Notice, QueueAddress, Queues, Remedy, Target, Unfinished, new_job_id,
+};
 
 /// A node's own deadline comes this long before that of its lease.
 const LEASE_MARGIN: Duration = Duration::from_secs(5);
 /// The number of times that snapshots are sent which a concurrent clean-up of the target removes.
 const SENDS_MAX: usize = 3;
-/// The number of paths that a warning names.
 const PATHS_NAMED_MAX: usize = 3;
 
 /// A job that is described in the store of its target and not yet published.
+#[allow(missing_docs)]
 #[derive(Debug)]
 pub struct Submission {
-    /// The target's store.
     pub store: TargetStore,
-    /// The job's objects.
     pub job: JobStore,
-    /// Its specification.
     pub spec: JobSpec,
-    /// Where it is published.
     pub queues: Queues,
     target: Target,
     unfinished: Unfinished,
@@ -126,7 +117,7 @@ impl Engine {
         let store = target.open_store().await?;
         let found = target.jobs(store.clone()).find(wanted, For::Change).await?;
         if let Some(result) = nothing_to_do(&found) {
-            events.notice(Notice::NothingToDo { job_id: result.job_id.clone() });
+            events.notice(Notice::NothingToDo(result.job_id.clone()));
             return Ok(Retry::NothingToDo(Box::new(result.clone())));
         }
         let FoundJob { store: job, spec, result } = found;
@@ -180,7 +171,9 @@ impl Submission {
             let problem = format!("job {} is not published", spec.job_id);
             return Err(Fixable::caused(problem, self.remedy(), error));
         };
-        let told = tell_reducer(&results, &spec.job_id, &cause).await;
+        let mut body = begin_message(&spec.job_id);
+        encode_record(&ResultEvent::PlanFailed { cause: cause.clone() }, b"", &mut body);
+        let told = results.send(vec![Message::new(body, &spec.job_id)]).await;
         told.context("tell the reducers that the job cannot be planned")?;
         Ok(Published::Never(cause))
     }
@@ -246,19 +239,18 @@ async fn send_snapshots(
 ) -> Result<()> {
     let folder = std::env::temp_dir().join(format!("gristmill-{}", spec.job_id));
     std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-    let sent = send_from(&folder, spec, store, address, events).await;
+    let sent = send_from(folder.join("archive"), spec, store, address, events).await;
     let _ = std::fs::remove_dir_all(&folder);
     sent
 }
 
 async fn send_from(
-    folder: &Path,
+    archive: PathBuf,
     spec: &mut JobSpec,
     store: &TargetStore,
     address: &QueueAddress,
     events: &Events,
 ) -> Result<()> {
-    let archive = folder.join("archive");
     let packing = (spec.clone(), archive.clone());
     let doubts = events.clone();
     let source = send(store, &archive, move || {
@@ -266,8 +258,7 @@ async fn send_from(
         incomplete.into_iter().for_each(|incomplete| doubts.notice(Notice::LargeScriptFolder(incomplete)));
         Ok(snapshot)
     });
-    let source = source.await;
-    spec.snapshots.source = Some(source.context("pack source_directory")?);
+    spec.snapshots.source = Some(source.await.context("pack source_directory")?);
     if let Environment::Requirements { file, .. } = &spec.environment {
         let is_project = file.as_path().extension().is_some_and(|extension| extension == "toml");
         let (file, to) = (file.as_path().to_owned(), archive.clone());
@@ -301,10 +292,4 @@ async fn send(
     let snapshot = tokio::task::spawn_blocking(pack).await.context("packing panicked")??;
     store.put_snapshot(&snapshot.digest, archive).await?;
     Ok(snapshot)
-}
-
-async fn tell_reducer(results: &Arc<dyn Queue>, job_id: &str, cause: &str) -> Result<()> {
-    let mut body = begin_message(job_id);
-    encode_record(&ResultEvent::PlanFailed { cause: cause.to_owned() }, b"", &mut body);
-    Ok(results.send(vec![Message::new(body, job_id)]).await?)
 }

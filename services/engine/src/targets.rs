@@ -20,9 +20,7 @@ use storage::TargetStore;
 pub use address::{QueueAddress, Role};
 pub use open::Queues;
 
-use crate::jobs::Jobs;
-use crate::remedy::{Fixable, Remedy};
-use crate::settings::Settings;
+use crate::{Fixable, Jobs, Remedy, Settings};
 pub use file::TargetsFile;
 
 /// The name that stands for this machine, where a job has its own queues and folder.
@@ -44,7 +42,7 @@ pub struct TargetChoice {
 }
 
 /// A compute target. Its queue address may hold a password, which no text of this type shows.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Target {
     /// Its name, for messages.
     pub name: String,
@@ -77,12 +75,8 @@ pub enum TargetRef {
     /// A target of `gristmill.toml`.
     Named(String),
     /// A target without a name. Its text shows no password.
-    Addresses {
-        /// Its queues.
-        queue: Option<String>,
-        /// Its store.
-        store: Option<String>,
-    },
+    #[allow(missing_docs)]
+    Addresses { queue: Option<String>, store: Option<String> },
 }
 
 impl TargetChoice {
@@ -108,16 +102,7 @@ impl TargetChoice {
         let folder = &settings.working_directory;
         let mut target = match name {
             Some(name) => from_file(name, &self.read_file(settings, variable)?)?,
-            None => Target {
-                name: NO_NAME.to_owned(),
-                queue: None,
-                store: None,
-                endpoint: None,
-                region: None,
-                management: None,
-                python: None,
-                lease: None,
-            },
+            None => Target { name: NO_NAME.to_owned(), ..Target::default() },
         };
         if let Some(queue) = queue {
             target.queue = Some(QueueAddress::parse(queue, folder).context("the queue address of the request")?);
@@ -180,7 +165,7 @@ fn from_file(name: &str, file: &TargetsFile) -> Result<Target> {
     Ok(Target {
         name: name.to_owned(),
         queue: queue.transpose()?,
-        store: entry.store.as_ref().map(|(text, _)| store_url(text, folder)),
+        store: entry.store.as_ref().map(|text| store_url(text, folder)),
         endpoint: entry.endpoint.clone(),
         region: entry.region.clone(),
         management: entry.management.clone(),
@@ -189,7 +174,6 @@ fn from_file(name: &str, file: &TargetsFile) -> Result<Target> {
     })
 }
 
-/// Describes the targets of a file.
 fn known_targets(file: &TargetsFile) -> String {
     match &file.path {
         None => format!("there is no {} in this folder or above it", file::FILE_NAME),
@@ -214,12 +198,10 @@ fn store_url(text: &str, folder: &Path) -> String {
 impl Target {
     /// Returns how a caller names this target.
     pub fn reference(&self) -> TargetRef {
-        match self.name == NO_NAME {
-            true => {
-                TargetRef::Addresses { queue: self.queue.as_ref().map(ToString::to_string), store: self.store.clone() }
-            }
-            false => TargetRef::Named(self.name.clone()),
+        if self.name != NO_NAME {
+            return TargetRef::Named(self.name.clone());
         }
+        TargetRef::Addresses { queue: self.queue.as_ref().map(ToString::to_string), store: self.store.clone() }
     }
 
     /// Returns its jobs.

@@ -51,7 +51,6 @@ impl Unfinished {
         unfinished
     }
 
-    /// Returns what to publish for a mini-batch, if anything.
     pub fn pending(&self, mini_batch: u64) -> Option<Pending> {
         self.known.get(&mini_batch).copied().unwrap_or(Some(Pending::default()))
     }

@@ -1,7 +1,6 @@
 //! `gristmill health`: requests the health of a role on this machine; the health check of containers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -9,30 +8,28 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::exit::Exit;
+use crate::Exit;
 
-/// How long the role may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(4);
 /// The longest answer, which is one line.
 const ANSWER_BYTES_MAX: u64 = 8 * 1024;
 
-/// Requests `/healthz` of the role at `address`.
-pub async fn ask(address: SocketAddr) -> ExitCode {
+pub async fn ask(address: SocketAddr) -> Exit {
     let address = SocketAddr::new(reachable(address.ip()), address.port());
     let answered = timeout(ANSWER_TIME, healthz(address)).await;
     let answered = answered.unwrap_or_else(|_| bail!("no answer within {} s", ANSWER_TIME.as_secs()));
     match answered {
         Ok((200, line)) => {
             say!(out, "{line}");
-            ExitCode::SUCCESS
+            Exit::Done
         }
         Ok((_, line)) => {
             say!(err, "{line}");
-            Exit::Error.into()
+            Exit::Error
         }
         Err(error) => {
             say!(err, "the role at http://{address}/healthz does not answer: {error:#}");
-            Exit::Error.into()
+            Exit::Error
         }
     }
 }

@@ -9,8 +9,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, filter, fmt};
 
 use crate::printed::LogLines;
-use crate::remedies;
-use crate::settings::Settings;
+use crate::{Settings, remedies};
 
 /// Libraries that repeat the messages of the engine, or that print credentials at the finest levels.
 const QUIET: &str = "lapin=off,amq_protocol=off,async_rs=off,aws_config=off,aws_credential_types=off,aws_runtime=off,\
@@ -20,7 +19,6 @@ pub const LIFE: &str = "gristmill::life";
 
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
-/// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     // Without documentation, so that the help of every command stays short.
@@ -29,7 +27,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// Whether the log is JSON.
 pub fn is_json() -> bool {
     FORMAT.get() == Some(&LogFormat::Json)
 }
@@ -45,7 +42,6 @@ macro_rules! life {
 }
 pub(crate) use life;
 
-/// Starts the log.
 pub fn start_logging(flag: Option<LogFormat>, settings: &Settings) -> Result<()> {
     let from_variable = settings.log_format.as_deref().map(|name| LogFormat::from_str(name, true));
     let from_variable = from_variable.transpose().map_err(anyhow::Error::msg);
@@ -68,7 +64,6 @@ pub fn start_logging(flag: Option<LogFormat>, settings: &Settings) -> Result<()>
     Ok(())
 }
 
-/// Prints why the command failed.
 pub fn report_failure(error: &anyhow::Error) {
     let error = remedies::message(error);
     match is_json() {

@@ -20,7 +20,7 @@ use protocol::TraceParent;
 use telemetry::trace::{self, Recorder, Step, StepKind, Value};
 use tokio::runtime::Handle;
 
-use crate::settings::Settings;
+use crate::Settings;
 
 /// How long the end of the process waits until the last steps are sent.
 const FLUSH_TIME: Duration = Duration::from_secs(5);

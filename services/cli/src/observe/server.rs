@@ -15,61 +15,45 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 const OK: &str = "200 OK";
-/// The content type of one line.
 const LINE: &str = "text/plain; charset=utf-8";
-/// The longest head of a request.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// The most headers of a request.
 const HEADERS_MAX: usize = 64;
-/// The time limit of one exchange.
 const EXCHANGE_TIME: Duration = Duration::from_secs(5);
 /// The most concurrent exchanges; others wait.
 const EXCHANGES_MAX: usize = 16;
 /// Pause after an error of the listener, such as a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The endpoints of a role, for as long as the process lives.
-#[derive(Debug)]
-pub struct Server {
-    /// Their address.
-    pub address: SocketAddr,
-}
-
-/// The state that the endpoints report.
+/// What the endpoints report.
 #[derive(Debug)]
 pub struct RoleState {
-    /// The health of the role.
     pub health: Health,
-    /// Its metrics.
     pub scrape: Scrape,
 }
 
-/// An answer.
 struct Answer {
     status: &'static str,
     content_type: &'static str,
     body: String,
 }
 
-impl Server {
-    /// Starts to answer.
-    pub fn start(address: SocketAddr, state: RoleState) -> Result<Self> {
-        let listener = std::net::TcpListener::bind(address)
-            .with_context(|| format!("cannot listen at {address}: choose another with --listen or GRISTMILL_LISTEN"))?;
-        listener.set_nonblocking(true).context("listen without blocking")?;
-        let address = listener.local_addr().context("read the address of the listener")?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.context("start the runtime of the endpoints")?;
-        let thread = std::thread::Builder::new().name("endpoints".to_owned());
-        let serving = move || {
-            runtime.block_on(async {
-                let listener = TcpListener::from_std(listener).expect("a listener that does not block");
-                serve(listener, Arc::new(state)).await;
-            });
-        };
-        thread.spawn(serving).context("start the thread of the endpoints")?;
-        Ok(Self { address })
-    }
+/// Starts the endpoints of a role, which live as long as the process. Returns their address.
+pub fn start(address: SocketAddr, state: RoleState) -> Result<SocketAddr> {
+    let listener = std::net::TcpListener::bind(address)
+        .with_context(|| format!("cannot listen at {address}: choose another with --listen or GRISTMILL_LISTEN"))?;
+    listener.set_nonblocking(true).context("listen without blocking")?;
+    let address = listener.local_addr().context("read the address of the listener")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("start the runtime of the endpoints")?;
+    let thread = std::thread::Builder::new().name("endpoints".to_owned());
+    let serving = move || {
+        runtime.block_on(async {
+            let listener = TcpListener::from_std(listener).expect("a listener that does not block");
+            serve(listener, Arc::new(state)).await;
+        });
+    };
+    thread.spawn(serving).context("start the thread of the endpoints")?;
+    Ok(address)
 }
 
 async fn serve(listener: TcpListener, state: Arc<RoleState>) {
@@ -155,8 +139,8 @@ mod tests {
 
     use super::*;
 
-    async fn ask(server: &Server, request: &[u8]) -> String {
-        let mut stream = TcpStream::connect(server.address).await.expect("it listens");
+    async fn ask(server: SocketAddr, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(server).await.expect("it listens");
         stream.write_all(request).await.expect("it reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("it answers");
@@ -167,8 +151,8 @@ mod tests {
     async fn endpoints_report_the_role() {
         let health = Health::new(Duration::ZERO);
         let state = RoleState { health: health.clone(), scrape: Scrape::of(Role::Worker, "sqlite") };
-        let server = Server::start("127.0.0.1:0".parse().expect("an address"), state).expect("a free port");
-        let get = async |path: &str| ask(&server, format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await;
+        let server = start("127.0.0.1:0".parse().expect("an address"), state).expect("a free port");
+        let get = async |path: &str| ask(server, format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await;
         let ends = |answer: String, status: &str, body: &str| {
             assert!(answer.starts_with(&format!("HTTP/1.1 {status}")) && answer.ends_with(body), "{answer}");
         };
@@ -185,9 +169,9 @@ mod tests {
         ends(ill, "503 ", " s\n");
         ends(get("/metrics").await, "200 OK\r\ncontent-type: application/openmetrics-text", "# EOF\n");
         ends(get("/").await, "404 ", "/metrics\n");
-        ends(ask(&server, b"POST /healthz HTTP/1.1\r\n\r\n").await, "405 ", "GET is allowed\n");
-        ends(ask(&server, b"\0\0\0\0\r\n\r\n").await, "400 ", "\n");
+        ends(ask(server, b"POST /healthz HTTP/1.1\r\n\r\n").await, "405 ", "GET is allowed\n");
+        ends(ask(server, b"\0\0\0\0\r\n\r\n").await, "400 ", "\n");
         let endless = [b"GET / HTTP/1.1\r\nx: ".as_slice(), &[b'x'; HEAD_BYTES_MAX]].concat();
-        ends(ask(&server, &endless).await, "431 ", "too large\n");
+        ends(ask(server, &endless).await, "431 ", "too large\n");
     }
 }

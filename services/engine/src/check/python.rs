@@ -10,7 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use job_file::Problem;
 use protocol::{Environment, InputKind, JobSpec};
 
-use crate::event::{Events, Notice};
+use crate::{Events, Notice};
 
 const CHECK: &str = include_str!("check.py");
 /// How long the check waits for the interpreter. The job itself reports what its processes wait for.
@@ -22,7 +22,6 @@ const REMEMBERED_MAX: usize = 1000;
 #[derive(Debug)]
 pub struct PythonCheck {
     python: PathBuf,
-    /// It is the default interpreter of this machine.
     is_default: bool,
     answer: Receiver<std::io::Result<Output>>,
     /// Created when the check has passed, so that it need not run again.
@@ -66,7 +65,6 @@ impl PythonCheck {
         self.is_default.then(|| self.python.clone())
     }
 
-    /// Waits for the check to end, and returns the problems.
     pub fn finish(self, events: &Events) -> Vec<Problem> {
         let problem = |message: String| vec![Problem::of_file(&self.python, message)];
         let output = match self.answer.recv_timeout(PATIENCE) {

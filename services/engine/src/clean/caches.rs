@@ -4,28 +4,28 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::{CleanReport, Cleaned, KeptReason, remove_folder};
-use crate::home::Home;
+use super::{Candidate, CleanReport, KeptReason, remove_folder};
+use crate::Home;
 
 /// Removes the caches, unless a job runs. Those of the fleet stay if a worker of this machine uses them.
 pub fn clean(home: &Home, dry_run: bool, report: &mut CleanReport) -> Result<()> {
     let _turn = home.lock()?;
     for id in home.open_jobs()? {
         if home.job_folder(&id).exists() && home.is_running(&id)? {
-            report.keep("caches", KeptReason::UsedByJob(id));
+            report.keep("caches", None, KeptReason::UsedByJob(id));
             return Ok(());
         }
     }
-    let fleet = home.fleet();
+    let fleet = home.cache("fleet");
     let taken = home.try_take_fleet()?;
-    let mut caches = vec![home.environments(), home.side_inputs(), home.checks()];
+    let mut caches = ["environments", "side-inputs", "checks"].map(|cache| home.cache(cache)).to_vec();
     match &taken {
         // `processes` and `nodes` hold the leftovers of killed workers.
         Some(_) => {
             let of_fleet = ["environments", "side-inputs", "snapshots", "processes", "nodes"];
             caches.extend(of_fleet.map(|cache| fleet.join(cache)));
         }
-        None => report.keep(fleet.display().to_string(), KeptReason::UsedByWorker),
+        None => report.keep(fleet.display().to_string(), None, KeptReason::UsedByWorker),
     }
     for cache in caches {
         for entry in std::fs::read_dir(&cache).into_iter().flatten().flatten() {
@@ -37,7 +37,7 @@ pub fn clean(home: &Home, dry_run: bool, report: &mut CleanReport) -> Result<()>
                 std::fs::rename(&path, &removed).with_context(|| format!("move {}", path.display()))?;
                 remove_folder(&removed)?;
             }
-            report.caches.push(Cleaned { name: path.display().to_string(), state: None, bytes });
+            report.caches.push(Candidate { name: path.display().to_string(), state: None, bytes: Some(bytes) });
         }
     }
     Ok(())

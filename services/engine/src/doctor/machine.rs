@@ -10,9 +10,7 @@ use rustix::process::{Resource, getrlimit};
 use serde::Deserialize;
 
 use super::{CheckState, Report};
-use crate::remedy::Remedy;
-use crate::settings::Settings;
-use crate::{Engine, size};
+use crate::{Engine, Remedy, Settings, size};
 
 const MB: u64 = 1024 * 1024;
 /// Logs and results of a small job.
@@ -30,7 +28,6 @@ const THREADS_OF_PROCESS: u64 = 16;
 /// The default of container runtimes.
 const SHARED_MEMORY_BYTES_MIN: u64 = 64 * MB;
 
-/// An interpreter's description of itself.
 #[derive(Deserialize)]
 struct Python {
     version: String,

@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use url::Url;
 
-/// Port of the API, beside the broker.
 const PORT: u16 = 15672;
 const PORT_TLS: u16 = 15671;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The API of one broker.
 #[derive(Clone)]
 pub struct Management {
     client: reqwest::Client,
@@ -30,25 +29,17 @@ pub struct QueueFacts {
     /// `quorum`, `classic` or `stream`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The arguments of its declaration.
     pub arguments: serde_json::Map<String, Value>,
-    /// The settings of policies.
     pub effective_policy_definition: Option<serde_json::Map<String, Value>>,
 }
 
 impl QueueFacts {
-    /// Whether it is a quorum queue, which counts deliveries.
-    pub fn is_quorum(&self) -> bool {
-        self.kind == "quorum"
-    }
-
     /// Returns the setting `name` of a policy, else the argument `x-name`.
     pub fn setting(&self, name: &str) -> Option<&Value> {
         let policy = self.effective_policy_definition.as_ref().and_then(|policy| policy.get(name));
         policy.or_else(|| self.arguments.get(&format!("x-{name}")))
     }
 
-    /// Returns a setting in milliseconds.
     pub fn time(&self, name: &str) -> Option<Duration> {
         self.setting(name).and_then(Value::as_u64).map(Duration::from_millis)
     }
@@ -78,29 +69,20 @@ impl Management {
         Ok(Self { client, base, user, password, vhost })
     }
 
-    /// Returns the version of the broker.
     pub async fn version(&self) -> Result<String, String> {
         #[derive(Deserialize)]
         struct Overview {
             rabbitmq_version: String,
         }
-        self.get(&["overview"]).await?.ok_or("the management API has no overview").map_err(str::to_owned).and_then(
-            |bytes| {
-                let overview: Overview = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
-                Ok(overview.rabbitmq_version)
-            },
-        )
+        let overview: Option<Overview> = self.get(&["overview"]).await?;
+        Ok(overview.ok_or("the management API has no overview")?.rabbitmq_version)
     }
 
-    /// Returns a queue, if it exists.
     pub async fn queue(&self, name: &str) -> Result<Option<QueueFacts>, String> {
-        match self.get(&["queues", &self.vhost, name]).await? {
-            Some(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| error.to_string()),
-            None => Ok(None),
-        }
+        self.get(&["queues", &self.vhost, name]).await
     }
 
-    async fn get(&self, path: &[&str]) -> Result<Option<Vec<u8>>, String> {
+    async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Option<T>, String> {
         let mut url = self.base.clone();
         url.path_segments_mut()
             .map_err(|()| "the management address has no path")?
@@ -110,7 +92,10 @@ impl Management {
         let answer = self.client.get(url).basic_auth(&self.user, Some(&self.password)).send().await;
         let answer = answer.map_err(|error| format!("{} does not answer: {}", self.base, said(&error)))?;
         match answer.status().as_u16() {
-            200 => answer.bytes().await.map(|bytes| Some(bytes.to_vec())).map_err(|error| said(&error)),
+            200 => {
+                let bytes = answer.bytes().await.map_err(|error| said(&error))?;
+                serde_json::from_slice(&bytes).map(Some).map_err(|error| error.to_string())
+            }
             404 => Ok(None),
             401 | 403 => Err(format!("{} rejects user {}; give this user the tag `monitoring`", self.base, self.user)),
             status => Err(format!("{} answers {status}", self.base)),
@@ -132,9 +117,7 @@ pub async fn consumer_timeout_by_ctl() -> Option<ServerTimeout> {
 /// How long the server lets a consumer hold a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerTimeout {
-    /// Without a limit.
     Off,
-    /// Up to this time.
     After(Duration),
 }
 

@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use protocol::JobSpec;
 
-/// The default of jobs.
 const LOST_DELIVERY_MAX: u32 = 10;
 /// The agent acts before the queue does.
 const MARGIN: Duration = Duration::from_secs(60);
 
-/// Requirements for the queues.
 #[derive(Clone, Debug)]
 pub struct Needs {
     /// Longest time from delivery to acknowledgement; `None`: unknown without a job.
@@ -21,7 +19,6 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Returns the needs of one job, or of any job.
     pub fn new(spec: Option<&JobSpec>, job_length: Duration) -> Self {
         let held = spec.map(|spec| {
             // A mini-batch may wait for the one before it.
@@ -33,7 +30,6 @@ impl Needs {
     }
 }
 
-/// Returns a time in a suitable unit.
 pub fn shown(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {

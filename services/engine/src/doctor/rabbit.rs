@@ -9,10 +9,8 @@ use super::management::{Management, QueueFacts, ServerTimeout, consumer_timeout_
 use super::needs::{Needs, shown};
 use super::traffic;
 use super::{CheckState, Report};
-use crate::remedy::Remedy;
-use crate::targets::{QueueAddress, Role, Target};
+use crate::{QueueAddress, Remedy, Role, Target};
 
-/// The server's default consumer timeout.
 const CONSUMER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
 /// The first release in which a queue can have a consumer timeout of its own.
 const OWN_TIMEOUT_SINCE: (u32, u32) = (3, 12);
@@ -20,7 +18,6 @@ const OWN_TIMEOUT_SINCE: (u32, u32) = (3, 12);
 const LIMITED_SINCE: u32 = 4;
 const DELIVERY_LIMIT_DEFAULT: u64 = 20;
 
-/// Checks the queues of a target.
 pub async fn check(
     target: &Target,
     address: &QueueAddress,
@@ -29,12 +26,12 @@ pub async fn check(
     needs: &Needs,
     report: &mut Report,
 ) {
-    let management = Management::new(broker, target.management.as_deref());
-    let known = match management {
-        Ok(management) => management.version().await.map(|version| (management, version)),
-        Err(reason) => Err(reason),
+    let connecting = async {
+        let management = Management::new(broker, target.management.as_deref())?;
+        let version = management.version().await?;
+        Ok::<_, String>((management, version))
     };
-    let known = match known {
+    let known = match connecting.await {
         Ok((management, version)) => {
             report.ok("broker", format!("RabbitMQ {version}"));
             Some((management, version))
@@ -49,15 +46,20 @@ pub async fn check(
         }
     };
     let mut tasks = QueueFacts::default();
-    for role in [Role::Tasks, Role::Results, Role::DeadLetters] {
+    for role in Role::ALL {
         let name = address.name(role);
         let check = format!("queue {name}");
         let mut facts = None;
         if let Some((management, version)) = &known {
             match management.queue(&name).await {
-                Ok(Some(found)) if !found.is_quorum() => {
+                Ok(Some(found)) if found.kind != "quorum" => {
+                    let message = format!(
+                        "it is a {} queue, which counts no deliveries and loses messages with its server; delete it, then \
+                         create a quorum queue",
+                        found.kind
+                    );
                     let remedy = Remedy::CreateQueues(target.reference());
-                    report.add(format!("{check}, type"), CheckState::Failed, not_quorum(&found), remedy);
+                    report.add(format!("{check}, type"), CheckState::Failed, message, remedy);
                     continue;
                 }
                 Ok(Some(found)) => {
@@ -98,15 +100,6 @@ pub async fn check(
     judge_timeout(&tasks, &version, consumer_timeout_by_ctl().await, target.lease, needs, report);
 }
 
-fn not_quorum(facts: &QueueFacts) -> String {
-    format!(
-        "it is a {} queue, which counts no deliveries and loses messages with its server; delete it, then create a quorum \
-         queue",
-        facts.kind
-    )
-}
-
-/// Judges limits and policies of a quorum queue.
 fn judge(role: Role, address: &QueueAddress, facts: &QueueFacts, version: &str, needs: &Needs, report: &mut Report) {
     let name = address.name(role);
     let check = |what: &str| format!("queue {name}, {what}");
@@ -218,6 +211,7 @@ fn release(version: &str) -> (u32, u32) {
 mod tests {
     use std::path::Path;
 
+    use super::super::Check;
     use super::*;
 
     fn facts(json: &str) -> QueueFacts {
@@ -228,21 +222,21 @@ mod tests {
         Needs { held: held_seconds.map(Duration::from_secs), deliveries: 11, retention: Duration::from_secs(24 * 3600) }
     }
 
-    fn judged(json: &str, version: &str) -> Vec<(String, CheckState)> {
+    fn judged(json: &str, version: &str) -> Vec<Check> {
         let address = QueueAddress::parse("amqp://host/?prefix=p", Path::new("/")).expect("valid");
         let mut report = Report::silent();
         judge(Role::Tasks, &address, &facts(json), version, &needs(None), &mut report);
-        report.states()
+        report.checks
     }
 
     fn timeout(json: &str, version: &str, server: Option<ServerTimeout>, held_seconds: u64) -> CheckState {
         let mut report = Report::silent();
         judge_timeout(&facts(json), version, server, None, &needs(Some(held_seconds)), &mut report);
-        report.states()[0].1
+        report.checks[0].state
     }
 
-    fn state(states: &[(String, CheckState)], what: &str) -> CheckState {
-        states.iter().find(|(check, _)| check.ends_with(what)).unwrap_or_else(|| panic!("no {what}: {states:?}")).1
+    fn state(checks: &[Check], what: &str) -> CheckState {
+        checks.iter().find(|check| check.check.ends_with(what)).unwrap_or_else(|| panic!("no {what}: {checks:?}")).state
     }
 
     #[test]
@@ -252,7 +246,7 @@ mod tests {
         assert_eq!(state(&plain, "dead letters"), CheckState::Warning);
         let good =
             r#"{"type":"quorum","arguments":{"x-delivery-limit":50,"x-dead-letter-routing-key":"p-dead-letters"}}"#;
-        assert!(judged(good, "4.1.0").iter().all(|(_, state)| *state == CheckState::Ok));
+        assert!(judged(good, "4.1.0").iter().all(|check| check.state == CheckState::Ok));
         let limited = r#"{"type":"quorum","arguments":{"x-delivery-limit":5,"x-message-ttl":1000,"x-max-length":9}}"#;
         let limited = judged(limited, "3.10.8");
         for what in ["delivery limit", "retention", "length"] {
@@ -275,7 +269,7 @@ mod tests {
         for (lease_hours, state) in [(1, CheckState::Ok), (2, CheckState::Failed)] {
             let (mut report, lease) = (Report::silent(), Some(Duration::from_secs(lease_hours * 3600)));
             judge_timeout(&facts("{}"), "3.10.8", hour, lease, &needs(None), &mut report);
-            assert_eq!(report.states()[0].1, state, "a lease of {lease_hours} hours");
+            assert_eq!(report.checks[0].state, state, "a lease of {lease_hours} hours");
         }
         let own = r#"{"type":"quorum","arguments":{"x-consumer-timeout":7200000}}"#;
         assert_eq!(timeout(own, "3.13.1", hour, 7000), CheckState::Ok, "the queue's own timeout takes precedence");

@@ -7,13 +7,11 @@ use queue::{SqsAttributes, SqsQueue, SqsTarget};
 use super::needs::{Needs, shown};
 use super::traffic;
 use super::{CheckState, Report};
-use crate::remedy::Remedy;
-use crate::targets::{QueueAddress, Role, Target};
+use crate::{QueueAddress, Remedy, Role, Target};
 
 /// SQS ends a lease after this time, even if it is extended.
 const LEASE_MAX: Duration = Duration::from_secs(12 * 3600);
 
-/// Checks the queues of a target.
 pub async fn check(
     target: &Target,
     address: &QueueAddress,
@@ -26,7 +24,7 @@ pub async fn check(
         return report.failed("queues", format!("{error:#}"));
     }
     judge_lease(needs, report);
-    for role in [Role::Tasks, Role::Results, Role::DeadLetters] {
+    for role in Role::ALL {
         let name = address.name(role);
         let queue = match SqsQueue::open(target.sqs_options(&name, false)).await {
             Ok(queue) => queue,
@@ -65,7 +63,6 @@ fn judge_lease(needs: &Needs, report: &mut Report) {
     }
 }
 
-/// Judges retention and redrive policy of a queue.
 fn judge(role: Role, address: &QueueAddress, attributes: &SqsAttributes, needs: &Needs, report: &mut Report) {
     let check = |what: &str| format!("queue {}, {what}", address.name(role));
     let kept = attributes.retention;
@@ -119,12 +116,12 @@ mod tests {
 
     use super::*;
 
-    fn judged(attributes: SqsAttributes) -> Vec<(String, CheckState)> {
+    fn judged(attributes: SqsAttributes) -> Vec<CheckState> {
         let address = QueueAddress::parse("sqs://p", Path::new("/")).expect("valid");
         let mut report = Report::silent();
         let needs = Needs { held: None, deliveries: 11, retention: Duration::from_secs(24 * 3600) };
         judge(Role::Tasks, &address, &attributes, &needs, &mut report);
-        report.states()
+        report.checks.iter().map(|check| check.state).collect()
     }
 
     fn attributes(retention_hours: u64, redrive: Option<(&str, u32)>) -> SqsAttributes {
@@ -142,11 +139,10 @@ mod tests {
 
     #[test]
     fn retention_and_redrive_policy_are_judged() {
-        let states = |attributes| judged(attributes).into_iter().map(|(_, state)| state).collect::<Vec<_>>();
-        assert_eq!(states(attributes(96, Some(("p-dead-letters", 100)))), [CheckState::Ok, CheckState::Ok]);
-        assert_eq!(states(attributes(1, None)), [CheckState::Failed, CheckState::Warning]);
-        assert_eq!(states(attributes(96, Some(("p-dead-letters", 5)))), [CheckState::Ok, CheckState::Failed]);
-        assert_eq!(states(attributes(96, Some(("elsewhere", 100)))), [CheckState::Ok, CheckState::Warning]);
+        assert_eq!(judged(attributes(96, Some(("p-dead-letters", 100)))), [CheckState::Ok, CheckState::Ok]);
+        assert_eq!(judged(attributes(1, None)), [CheckState::Failed, CheckState::Warning]);
+        assert_eq!(judged(attributes(96, Some(("p-dead-letters", 5)))), [CheckState::Ok, CheckState::Failed]);
+        assert_eq!(judged(attributes(96, Some(("elsewhere", 100)))), [CheckState::Ok, CheckState::Warning]);
     }
 
     #[test]
@@ -155,7 +151,7 @@ mod tests {
             let mut report = Report::silent();
             let held = Some(Duration::from_secs(hours * 3600));
             judge_lease(&Needs { held, deliveries: 11, retention: Duration::ZERO }, &mut report);
-            assert_eq!(report.states()[0].1, state);
+            assert_eq!(report.checks[0].state, state);
         }
     }
 }

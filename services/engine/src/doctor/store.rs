@@ -3,14 +3,13 @@
 use storage::TargetStore;
 
 use super::Report;
-use crate::targets::Target;
+use crate::Target;
 
 /// AWS rejects requests from a clock that is off by 5 to 15 minutes.
 const SKEW_SECONDS_MAX: f64 = 300.0;
 /// With a larger difference, times in logs and reports of several machines cannot be compared.
 const SKEW_SECONDS_NOTICED: f64 = 10.0;
 
-/// Checks the store of a target.
 pub async fn check(target: &Target, create: bool, report: &mut Report) {
     let url = match target.store() {
         Ok(url) => url,

@@ -7,9 +7,8 @@ use queue::{Message, Queue, Receive};
 use tokio::time::Instant;
 
 use super::Report;
-use crate::targets::Role;
+use crate::Role;
 
-/// How long the message may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(15);
 const VISIBILITY: Duration = Duration::from_secs(30);
 /// The size of the smallest form of any event.

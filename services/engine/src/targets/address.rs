@@ -18,26 +18,16 @@ pub const LEASE_SECONDS_MIN: u64 = 60;
 /// SQS allows names of 80 characters, and `-dead-letters` and `.fifo` follow the prefix.
 const PREFIX_LENGTH_MAX: usize = 60;
 
-/// The three queues of a target.
+/// The three queues of a target. A prefix is that of `-tasks`, `-results` and `-dead-letters`.
 #[derive(Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum QueueAddress {
     /// Amazon SQS, or an emulator at the target's endpoint.
-    Sqs {
-        /// Prefix of `-tasks`, `-results`, `-dead-letters`.
-        prefix: String,
-    },
-    /// RabbitMQ.
-    Rabbit {
-        /// The broker with its password, for the client only.
-        url: Url,
-        /// Prefix of `-tasks`, `-results`, `-dead-letters`.
-        prefix: String,
-    },
-    /// Files on this machine.
-    Sqlite {
-        /// Holds `tasks.db`, `results.db`, `dead-letters.db`.
-        folder: PathBuf,
-    },
+    Sqs { prefix: String },
+    /// RabbitMQ: the broker with its password, for the client only.
+    Rabbit { url: Url, prefix: String },
+    /// Files on this machine, in a folder that holds `tasks.db`, `results.db` and `dead-letters.db`.
+    Sqlite { folder: PathBuf },
 }
 
 /// One of the three queues.
@@ -52,6 +42,9 @@ pub enum Role {
 }
 
 impl Role {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Tasks, Self::Results, Self::DeadLetters];
+
     /// Returns the end of the queue's name.
     pub fn name(self) -> &'static str {
         match self {
@@ -91,12 +84,8 @@ impl QueueAddress {
                 if url.host_str().is_none_or(str::is_empty) {
                     bail!("the address names no host; allowed: {ALLOWED}");
                 }
-                let given = url.query_pairs().find(|(name, _)| name == "prefix").map(|(_, value)| value.into_owned());
-                let others: Vec<(String, String)> = url
-                    .query_pairs()
-                    .filter(|(name, _)| name != "prefix")
-                    .map(|(name, value)| (name.into_owned(), value.into_owned()))
-                    .collect();
+                let pairs = url.query_pairs().into_owned();
+                let (given, others): (Vec<_>, Vec<_>) = pairs.partition(|(name, _)| name == "prefix");
                 if others.iter().any(|(name, value)| name == LEASE && lease_seconds(value).is_none()) {
                     bail!("`{LEASE}` of the address must be a number of seconds, {LEASE_SECONDS_MIN} or more");
                 }
@@ -104,7 +93,7 @@ impl QueueAddress {
                 if !others.is_empty() {
                     url.query_pairs_mut().extend_pairs(others);
                 }
-                Ok(Self::Rabbit { url, prefix: prefix(given.as_deref().unwrap_or(PREFIX_DEFAULT))? })
+                Ok(Self::Rabbit { url, prefix: prefix(given.first().map_or(PREFIX_DEFAULT, |(_, given)| given))? })
             }
             other => bail!("\"{other}://\" is not a kind of queue; allowed: {ALLOWED}"),
         }
@@ -159,7 +148,7 @@ impl fmt::Display for QueueAddress {
 
 impl fmt::Debug for QueueAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{self}")
+        fmt::Display::fmt(self, formatter)
     }
 }
 
@@ -175,7 +164,7 @@ mod tests {
     fn address_names_three_queues() {
         let names = |text: &str| {
             let address = parse(text).expect("valid");
-            [Role::Tasks, Role::Results, Role::DeadLetters].map(|role| address.name(role))
+            Role::ALL.map(|role| address.name(role))
         };
         assert_eq!(names("sqs://team-a"), ["team-a-tasks", "team-a-results", "team-a-dead-letters"]);
         assert_eq!(names("amqp://guest:guest@localhost/%2f?prefix=b")[0], "b-tasks");

@@ -17,22 +17,16 @@ pub const FILE_NAME: &str = "gristmill.toml";
 /// Keys of a target.
 pub const KEYS: &[&str] = &["queue", "store", "region", "endpoint", "python", "lease_seconds", "management"];
 
-/// A table `[targets.NAME]` as written, with variables replaced and values not yet parsed.
+/// A table `[targets.NAME]` as written, with variables replaced and values not yet parsed; `queue` with its line.
+#[allow(missing_docs)]
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// `queue`, and its line.
     pub queue: Option<(String, usize)>,
-    /// `store`, and its line.
-    pub store: Option<(String, usize)>,
-    /// `region`.
+    pub store: Option<String>,
     pub region: Option<String>,
-    /// `endpoint`.
     pub endpoint: Option<String>,
-    /// `management`.
     pub management: Option<String>,
-    /// `python`.
     pub python: Option<String>,
-    /// `lease_seconds`.
     pub lease_seconds: Option<u64>,
 }
 
@@ -110,7 +104,7 @@ fn read_target<'a>(
         let text = replace_variables(text, variable).map_err(|error| line.error(format!("{field}.{name}: {error}")))?;
         match name {
             "queue" => entry.queue = Some((text, line.number)),
-            "store" => entry.store = Some((text, line.number)),
+            "store" => entry.store = Some(text),
             "region" => entry.region = Some(text),
             "endpoint" => entry.endpoint = Some(text),
             "management" => entry.management = Some(text),
@@ -187,7 +181,7 @@ mod tests {
                     [targets.b]\nqueue = 'amqp://me:${PASSWORD}@host/'\n";
         let file = read_text(text).expect("valid");
         assert_eq!(file.targets["a"].queue, Some(("sqs://a".to_owned(), 2)));
-        assert_eq!(file.targets["a"].store, Some(("s3://p@ss/word".to_owned(), 3)));
+        assert_eq!(file.targets["a"].store.as_deref(), Some("s3://p@ss/word"));
         assert_eq!(file.targets["a"].endpoint.as_deref(), Some("http://127.0.0.1:4566"));
         assert_eq!(file.targets["b"].queue.as_ref().expect("given").0, "amqp://me:p%40ss%2Fword@host/");
     }

@@ -11,9 +11,9 @@ use toml_edit::{DocumentMut, Item, Table, TableLike};
 
 use super::file::{KEYS, parse, replace_variables};
 use super::{LOCAL, QueueAddress};
+use crate::roles::is_legal;
 use job_file::nearest;
 
-/// Name of the output that holds the target.
 const OUTPUT: &str = "target";
 /// The target's own name, which is not a key of the file.
 const NAME: &str = "name";
@@ -132,7 +132,7 @@ impl TerraformTarget {
     /// that name only if `replace` is set.
     pub fn import(&self, name: &str, path: &Path, text: &str, replace: bool) -> Result<Imported> {
         ensure!(
-            is_name(name),
+            name != LOCAL && is_legal(name),
             "{name:?} is not a valid name of a target: 1 to 64 letters, digits, `-`, `_` and `.`; {LOCAL:?} means this machine"
         );
         let placeholder = |_: &str| Some("x".to_owned());
@@ -193,7 +193,6 @@ impl TerraformTarget {
         }
     }
 
-    /// Appends the target to the end of the file.
     fn append(&self, name: &str, document: &mut DocumentMut) {
         let mut table = Table::new();
         for (key, value) in &self.keys {
@@ -217,12 +216,6 @@ fn is_same(known: &toml_edit::Value, given: &toml_edit::Value) -> bool {
         (Some(known), Some(given)) => known == given,
         _ => known.as_integer().is_some() && known.as_integer() == given.as_integer(),
     }
-}
-
-/// Whether a name can stand for a target in commands, files and URLs.
-fn is_name(name: &str) -> bool {
-    let legal = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.');
-    name != LOCAL && (1..=64).contains(&name.len()) && name.chars().all(legal)
 }
 
 /// Whether an address holds a password rather than the name of a variable.

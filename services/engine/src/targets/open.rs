@@ -9,8 +9,7 @@ use storage::{StoreOptions, TargetStore};
 use url::Url;
 
 use super::{QueueAddress, Role, Target};
-use crate::remedy::{Fixable, Remedy};
-use crate::settings::Settings;
+use crate::{Fixable, Remedy, Settings};
 
 /// The queues of a target.
 #[derive(Clone, Debug)]
@@ -35,30 +34,11 @@ impl Queues {
     }
 }
 
-/// A queue, and whether it is a connection.
-enum Opened {
-    Rabbit(Arc<RabbitQueue>),
-    Other(Arc<dyn Queue>),
-}
+/// A queue, and its connection if it has one.
+type Opened = (Arc<dyn Queue>, Option<Arc<RabbitQueue>>);
 
-impl Opened {
-    fn connection(&self) -> Option<Arc<RabbitQueue>> {
-        match self {
-            Self::Rabbit(queue) => Some(queue.clone()),
-            Self::Other(_) => None,
-        }
-    }
-
-    fn other(queue: impl Queue + 'static) -> Self {
-        Self::Other(Arc::new(queue))
-    }
-
-    fn queue(self) -> Arc<dyn Queue> {
-        match self {
-            Self::Rabbit(queue) => queue,
-            Self::Other(queue) => queue,
-        }
-    }
+fn without_connection(queue: impl Queue + 'static) -> Opened {
+    (Arc::new(queue), None)
 }
 
 impl Target {
@@ -86,16 +66,17 @@ impl Target {
     /// Opens its three queues. Creates missing SQS queues only if `create` is set, and all others always.
     pub async fn open_queues(&self, create: bool) -> Result<Queues> {
         let open = async {
-            let (tasks, results, dead_letters) = match self.queue()? {
+            let opened: [Opened; 3] = match self.queue()? {
                 QueueAddress::Sqs { prefix } => {
                     let SqsTarget { tasks, results, dead_letters } =
                         SqsTarget::open(self.sqs_options(prefix, create)).await?;
-                    (Opened::other(tasks), Opened::other(results), Opened::other(dead_letters))
+                    [tasks, results, dead_letters].map(without_connection)
                 }
-                _ => tokio::try_join!(self.open(Role::Tasks), self.open(Role::Results), self.open(Role::DeadLetters))?,
+                _ => tokio::try_join!(self.open(Role::Tasks), self.open(Role::Results), self.open(Role::DeadLetters))?
+                    .into(),
             };
-            let connections = [&tasks, &results, &dead_letters].into_iter().filter_map(Opened::connection).collect();
-            let [tasks, results, dead_letters] = [tasks, results, dead_letters].map(Opened::queue);
+            let connections = opened.iter().filter_map(|(_, connection)| connection.clone()).collect();
+            let [tasks, results, dead_letters] = opened.map(|(queue, _)| queue);
             Ok(Queues { connections, tasks, results, dead_letters })
         };
         open.await.map_err(|error| self.explain(error))
@@ -103,8 +84,8 @@ impl Target {
 
     /// Opens one of its queues.
     pub async fn open_queue(&self, role: Role) -> Result<Arc<dyn Queue>> {
-        let opened = self.open(role).await.map_err(|error| self.explain(error))?;
-        Ok(opened.queue())
+        let (queue, _) = self.open(role).await.map_err(|error| self.explain(error))?;
+        Ok(queue)
     }
 
     async fn open(&self, role: Role) -> Result<Opened> {
@@ -113,7 +94,7 @@ impl Target {
             QueueAddress::Sqlite { folder } => {
                 std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
                 storage::snapshot::mark(folder).with_context(|| format!("write into {}", folder.display()))?;
-                Ok(Opened::other(SqliteQueue::open(address.name(role), SqliteOptions::default())?))
+                Ok(without_connection(SqliteQueue::open(address.name(role), SqliteOptions::default())?))
             }
             QueueAddress::Rabbit { url, prefix } => {
                 let [tasks, results, dead_letters] = RabbitOptions::target(url.as_str(), prefix);
@@ -123,10 +104,11 @@ impl Target {
                     Role::DeadLetters => dead_letters,
                 };
                 let options = RabbitOptions { consumer_timeout: self.lease, ..options };
-                Ok(Opened::Rabbit(Arc::new(RabbitQueue::open(options).await?)))
+                let queue = Arc::new(RabbitQueue::open(options).await?);
+                Ok((queue.clone(), Some(queue)))
             }
             QueueAddress::Sqs { .. } => {
-                Ok(Opened::other(SqsQueue::open(self.sqs_options(&address.name(role), false)).await?))
+                Ok(without_connection(SqsQueue::open(self.sqs_options(&address.name(role), false)).await?))
             }
         }
     }
