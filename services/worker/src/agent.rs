@@ -9,6 +9,7 @@ mod processes;
 mod reports;
 mod stacks;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +25,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::announce::{Announcements, Announcer, give_back, tell};
-use crate::gpu::GpuIndices;
 use crate::lease::{LeaseId, Leases, Received};
 use crate::node_log::NodeLog;
 use crate::prepare::{Preparation, Preparer};
@@ -158,7 +158,33 @@ impl Agent {
         }
         .start();
         let alive = self.health.coming_round(format!("the agent of job {}", self.spec.job_id));
-        let mut executor = Executor::new(self, logs, leases, messages, announcements);
+        let log = NodeLog::open(&logs, &self.node);
+        let cache = self.work_folder.join("inputs");
+        let config = Config {
+            spec: self.spec.clone(),
+            node: self.node.clone(),
+            processes: self.process_count,
+            first_process: log.first_process_number(),
+            prefetch_bytes_max: self.prefetch_bytes_max,
+            grace: self.timing.grace,
+            lease_max: self.tasks.limits().lease_max,
+        };
+        let mut executor = Executor {
+            scheduler: Scheduler::new(config, now()),
+            preparer: Arc::new(Preparer::new(self.spec.clone(), self.store.clone(), cache, self.prefetch_bytes_max)),
+            receiving: None,
+            running: (0..self.process_count).map(|_| None).collect(),
+            gpus: (0..self.gpu_count).collect(),
+            reaped: Instant::now(),
+            leases_held: Share::of(&metrics().leases_held),
+            processes: SLOT_PHASES
+                .map(|phase| Share::of(&metrics().processes.get_or_create(&[(STATE, phase.metric_word())]))),
+            agent: self,
+            leases,
+            messages,
+            announcements,
+            log,
+        };
         executor.execute().await;
 
         let mut tick = tokio::time::interval(TICK);
@@ -210,7 +236,8 @@ struct Executor {
     receiving: Option<AbortOnDropHandle<()>>,
     /// The process in each slot of the scheduler.
     running: Vec<Option<Running>>,
-    gpus: GpuIndices,
+    /// GPUs that no process holds. A process that starts takes the smallest, or none; its end frees it.
+    gpus: BTreeSet<u32>,
     /// When ended children of the script were last reaped.
     reaped: Instant,
     /// Leases of this job, as a share of the node's.
@@ -220,42 +247,6 @@ struct Executor {
 }
 
 impl Executor {
-    fn new(
-        agent: Agent,
-        logs: PathBuf,
-        leases: Leases,
-        messages: mpsc::UnboundedSender<Message>,
-        announcements: Announcements,
-    ) -> Self {
-        let log = NodeLog::open(&logs, &agent.node);
-        let cache = agent.work_folder.join("inputs");
-        let config = Config {
-            spec: agent.spec.clone(),
-            node: agent.node.clone(),
-            processes: agent.process_count,
-            first_process: log.first_process_number(),
-            prefetch_bytes_max: agent.prefetch_bytes_max,
-            grace: agent.timing.grace,
-            lease_max: agent.tasks.limits().lease_max,
-        };
-        Self {
-            scheduler: Scheduler::new(config, now()),
-            preparer: Arc::new(Preparer::new(agent.spec.clone(), agent.store.clone(), cache, agent.prefetch_bytes_max)),
-            receiving: None,
-            running: (0..agent.process_count).map(|_| None).collect(),
-            gpus: GpuIndices::new(agent.gpu_count),
-            reaped: Instant::now(),
-            leases_held: Share::of(&metrics().leases_held),
-            processes: SLOT_PHASES
-                .map(|phase| Share::of(&metrics().processes.get_or_create(&[(STATE, phase.metric_word())]))),
-            agent,
-            leases,
-            messages,
-            announcements,
-            log,
-        }
-    }
-
     /// Reports an event, and executes the resulting actions.
     async fn handle(&mut self, event: Event) {
         self.scheduler.handle(event, now());
@@ -283,7 +274,7 @@ impl Executor {
 
     /// Kills the remaining processes, and returns the mini-batches that the agent still holds, with their receipts.
     async fn close(&mut self) -> Vec<(queue::Receipt, Descriptor)> {
-        let ends: Vec<_> = self.running.iter().flatten().map(|running| running.process.ended()).collect();
+        let ends: Vec<_> = self.running.iter().flatten().map(|running| running.process.ended.clone()).collect();
         let held = self.scheduler.close();
         self.execute().await;
         // The command may end with this agent, and then nothing kills the children of the processes.

@@ -2,7 +2,7 @@
 //!
 //! 1. *Write*: rows that are too large for a message become a part in the store. For jobs with full durability, all
 //!    parts of a round are forced to disk together.
-//! 2. *Announce*: the attempt goes to the result queue; the next try, if there is one, goes to the task queue.
+//! 2. *Announce*: the attempt goes to the result queue; the next try, if one follows, goes to the task queue.
 //! 3. *Acknowledge*: only now the task queue deletes the delivery.
 //!
 //! To return a mini-batch is to publish it again unchanged and then acknowledge it, without an attempt. That costs
@@ -37,7 +37,6 @@ use crate::{Crash, CrashPoint};
 const ROUND_PERIOD: Duration = Duration::from_millis(10);
 /// A round of at least this many outcomes is not small.
 const ROUND_ENOUGH: usize = 64;
-/// Most outcomes of one round.
 const ROUND_MAX: usize = 4096;
 /// Most outcomes that wait for a round; further ones block the agent.
 const WAITING_MAX: usize = 8192;
@@ -71,21 +70,15 @@ impl Announcements {
 }
 
 /// Announces the outcomes of one agent.
-#[derive(Debug)]
 pub struct Announcer {
-    /// The job.
     pub job_id: String,
     /// Its store, for parts.
     pub store: JobStore,
-    /// Task queue.
     pub tasks: Arc<dyn Queue>,
-    /// Result queue.
     pub results: Arc<dyn Queue>,
-    /// The agent's leases.
     pub leases: Leases,
     /// How long calls of a queue that is unavailable are retried.
     pub patience: Duration,
-    /// Crash tests.
     pub crash: Crash,
 }
 
@@ -268,7 +261,7 @@ mod tests {
     use super::*;
     use crate::lease::LeaseId;
     use crate::prepare::Prepared;
-    use crate::scheduler::{Attempted, Moment, Worker, conclude};
+    use crate::scheduler::{Attempted, Moment, conclude, tests};
 
     const PATIENCE: Duration = Duration::from_secs(12);
 
@@ -299,7 +292,7 @@ mod tests {
     fn descriptor(mini_batch: u64, path_bytes: usize) -> Descriptor {
         let paths = vec!["x".repeat(path_bytes).as_str().into()];
         let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
-        Descriptor { job_id: "job".into(), mini_batch, tries_spent: 1, deliveries_lost: 2, traceparent: None, work }
+        Descriptor { tries_spent: 1, deliveries_lost: 2, ..tests::descriptor(mini_batch, work) }
     }
 
     async fn receive(queue: &MemoryQueue) -> Delivery {
@@ -313,7 +306,6 @@ mod tests {
     }
 
     impl Node {
-        /// Holds a delivery of a message.
         async fn hold(&self) -> LeaseId {
             self.tasks.send(vec![Message::new("first", "job")]).await.expect("memory is always there");
             let delivery = receive(&self.tasks).await;
@@ -356,10 +348,9 @@ mod tests {
         let descriptor = descriptor(1030, 2000);
         let prepared = Prepared::unreadable(&descriptor);
         let began = Moment { instant: std::time::Instant::now(), milliseconds: 0 };
-        let attempted = Attempted { lease, descriptor, deliveries_lost: 2, prepared, began };
-        let worker = Worker { node: "0", process: "" };
+        let attempted = Attempted { descriptor, deliveries_lost: 2, prepared, began };
         let ending = protocol::Ending::failed(AttemptStatus::RunRaised, protocol::ErrorReport::default());
-        let (attempt, next_try) = conclude(attempted, worker, ending, 3, began);
+        let (attempt, next_try) = conclude(attempted, ["0", ""], ending, 3, began);
         let outcome = Outcome { lease, process: None, attempt, rows: Bytes::new(), next_try };
         node.announcements.send(Announcement::Outcome(outcome.into())).await;
         let next = read(&receive(&node.tasks).await);

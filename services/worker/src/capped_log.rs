@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
+use crate::node_log::append_to;
 use crate::printed::Latest;
 
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -38,12 +39,7 @@ fn append(file: &mut Option<std::fs::File>, path: &Path, bytes: &[u8], cut: bool
     use std::io::Write;
     let file = match file {
         Some(file) => file,
-        None => {
-            if let Some(folder) = path.parent() {
-                std::fs::create_dir_all(folder)?;
-            }
-            file.insert(std::fs::OpenOptions::new().append(true).create(true).open(path)?)
-        }
+        None => file.insert(append_to(path)?),
     };
     file.write_all(bytes)?;
     if cut {

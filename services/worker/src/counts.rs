@@ -8,7 +8,6 @@ use telemetry::metrics::{DESTINATION, ERROR, OPERATION, OUTCOME, TASKS};
 /// Attempts of one round, by how they ended.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Seconds of each attempt.
     attempts: Vec<(AttemptStatus, Vec<f64>)>,
     items_succeeded: u64,
     items_failed: u64,

@@ -3,7 +3,7 @@
 use protocol::DeadLetter;
 use queue::{Delivery, Message, Queue};
 
-/// Moves a delivery to the dead letters, with the reason, or removes it if there are none. Acknowledges it last, so
+/// Moves a delivery to the dead letters, with the reason, or removes it if nobody keeps dead letters. Acknowledges it last, so
 /// that the queue redelivers a message that could not be moved.
 pub async fn bury(
     tasks: &dyn Queue,

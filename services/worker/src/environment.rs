@@ -12,7 +12,6 @@ use storage::disk;
 
 use crate::conda;
 
-/// Lines of the installer's output in an error.
 const INSTALLER_LINES: usize = 15;
 
 /// Returns the interpreter of `environment`, and creates it below `cache` if needed. `default` is the interpreter of
@@ -32,7 +31,6 @@ pub fn interpreter(
     }
 }
 
-/// How to create an environment.
 enum Recipe {
     /// A virtual environment, and the arguments of pip.
     Virtual { base: PathBuf, packages: Vec<OsString> },

@@ -1,32 +1,4 @@
-//! Assigns GPUs to processes.
-//!
-//! Each process that starts takes the smallest free index, or none if all are taken. An index is free when its process
-//! has ended, and goes to the next process that *starts*.
-
-use std::collections::BTreeSet;
-
-/// GPUs of a node that no process holds.
-#[derive(Debug)]
-pub struct GpuIndices {
-    free: BTreeSet<u32>,
-}
-
-impl GpuIndices {
-    /// Creates a list of `count` free GPUs.
-    pub fn new(count: u32) -> Self {
-        Self { free: (0..count).collect() }
-    }
-
-    /// Takes an index for a process that starts.
-    pub fn take(&mut self) -> Option<u32> {
-        self.free.pop_first()
-    }
-
-    /// Frees the index of a process that has ended.
-    pub fn give_back(&mut self, index: u32) {
-        self.free.insert(index);
-    }
-}
+//! Numbers of GPUs, processes and threads.
 
 /// Returns the number of GPUs that the driver reports; 0 without a driver.
 pub fn count_by_driver() -> u32 {
@@ -54,18 +26,6 @@ fn cores() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn index_goes_to_the_next_process_that_starts() {
-        let mut gpus = GpuIndices::new(2);
-        let started = [gpus.take(), gpus.take(), gpus.take(), gpus.take()];
-        assert_eq!(started, [Some(0), Some(1), None, None]);
-        gpus.give_back(0); // process 0 dies
-        assert_eq!(gpus.take(), Some(0), "process 4");
-        assert_eq!(gpus.take(), None, "process 5 replaces process 2, which held none");
-        gpus.give_back(1); // process 1 dies
-        assert_eq!(gpus.take(), Some(1), "process 6");
-    }
 
     #[test]
     fn machine_with_gpus_runs_one_process_by_default() {

@@ -27,7 +27,6 @@ const RECEIVE_WAIT: Duration = Duration::from_secs(20);
 const HEARTBEATS_PER_STEP: u32 = 3;
 /// Time between two checks of leases that end with their connection. A check costs no call.
 const CHECK: Duration = Duration::from_secs(1);
-/// The shortest extension.
 const EXTENSION_MIN: Duration = Duration::from_secs(1);
 /// Margin to the longest lease that the queue allows, because a delivery may have been leased a while before it
 /// arrived.
@@ -129,7 +128,7 @@ impl Leases {
         (!lease.has_lapsed(Instant::now())).then(|| lease.receipt.clone())
     }
 
-    /// Removes and returns the lapsed leases, in order. Costs little if there are none.
+    /// Removes and returns the lapsed leases, in order. Costs little if none has lapsed.
     pub fn lapsed(&self) -> Vec<LeaseId> {
         if self.lock().first_end.is_none_or(|end| end > Instant::now()) {
             return Vec::new();
@@ -192,7 +191,6 @@ impl Leases {
         self.lock().look_for_first_end()
     }
 
-    /// Removes and returns the lapsed leases.
     fn take_lapsed(&self) -> Vec<LeaseId> {
         let now = Instant::now();
         let mut table = self.lock();
@@ -252,7 +250,6 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use queue::{MemoryOptions, MemoryQueue, Message, Receive};
     use tokio::sync::mpsc;
 
@@ -265,11 +262,27 @@ mod tests {
         tasks.receive(request).await.expect("memory is always there")
     }
 
+    /// A queue, and a lease of its message.
+    struct Node {
+        tasks: Arc<MemoryQueue>,
+        leases: Leases,
+        id: LeaseId,
+        lost: mpsc::UnboundedReceiver<LeaseId>,
+        guard: AbortOnDropHandle<()>,
+    }
+
     async fn with_one_message() -> Arc<MemoryQueue> {
         let tasks = Arc::new(MemoryQueue::new(MemoryOptions::default()));
-        let message = Message { body: Bytes::from_static(b"x"), group: "job".into(), delay: Duration::ZERO };
-        tasks.send(vec![message]).await.expect("memory is always there");
+        tasks.send(vec![Message::new("x", "job")]).await.expect("memory is always there");
         tasks
+    }
+
+    async fn node() -> Node {
+        let (tasks, leases) = (with_one_message().await, Leases::new(LEASE_STEP, true));
+        let id = leases.hold(receive(&tasks).await.remove(0).receipt, Instant::now());
+        let (sender, lost) = mpsc::unbounded_channel();
+        let guard = leases.keep(tasks.clone(), move |id| sender.send(id).expect("the test listens"));
+        Node { tasks, leases, id, lost, guard }
     }
 
     #[tokio::test(start_paused = true)]
@@ -284,58 +297,42 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn guard_extends_leases_until_it_is_dropped() {
-        let tasks = with_one_message().await;
-        let leases = Leases::new(LEASE_STEP, true);
-        leases.hold(receive(&tasks).await.remove(0).receipt, Instant::now());
-        let guard = leases.keep(tasks.clone(), |_| panic!("no lease is lost"));
+        let mut node = node().await;
         tokio::time::sleep(10 * LEASE_STEP).await;
-        assert!(receive(&tasks).await.is_empty());
-        drop(guard);
+        assert!(receive(&node.tasks).await.is_empty());
+        assert!(node.lost.try_recv().is_err(), "no lease is lost");
+        drop(node.guard);
         tokio::time::sleep(2 * LEASE_STEP).await;
-        assert_eq!(receive(&tasks).await.len(), 1, "the queue redelivers without the guard");
+        assert_eq!(receive(&node.tasks).await.len(), 1, "the queue redelivers without the guard");
     }
 
     #[tokio::test(start_paused = true)]
     async fn lease_is_not_extended_past_its_deadline_and_its_loss_is_reported() {
-        let tasks = with_one_message().await;
-        let leases = Leases::new(LEASE_STEP, true);
-        let id = leases.hold(receive(&tasks).await.remove(0).receipt, Instant::now());
-        leases.start(id, Instant::now() + Duration::from_secs(45));
-        let (sender, mut lost) = mpsc::unbounded_channel();
-        let _guard = leases.keep(tasks.clone(), move |id| sender.send(id).expect("the test listens"));
+        let mut node = node().await;
+        node.leases.start(node.id, Instant::now() + Duration::from_secs(45));
         tokio::time::sleep(Duration::from_secs(48)).await;
-        assert_eq!(receive(&tasks).await.len(), 1, "redelivered at the deadline");
-        assert_eq!(lost.recv().await, Some(id));
-        assert_eq!(leases.receipt(id), None);
+        assert_eq!(receive(&node.tasks).await.len(), 1, "redelivered at the deadline");
+        assert_eq!(node.lost.recv().await, Some(node.id));
+        assert_eq!(node.leases.receipt(node.id), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn lease_that_cannot_be_extended_is_lost_at_its_end() {
-        let tasks = with_one_message().await;
-        let leases = Leases::new(LEASE_STEP, true);
-        let requested = Instant::now();
-        let id = leases.hold(receive(&tasks).await.remove(0).receipt, requested);
-        tasks.fail_next(1000);
-        let (sender, mut lost) = mpsc::unbounded_channel();
-        let _guard = leases.keep(tasks.clone(), move |id| sender.send(id).expect("the test listens"));
+        let (mut node, requested) = (node().await, Instant::now());
+        node.tasks.fail_next(1000);
         tokio::time::sleep_until(requested + LEASE_STEP - Duration::from_millis(1)).await;
-        assert!(leases.receipt(id).is_some(), "held until then");
-        assert_eq!(lost.recv().await, Some(id));
-        assert_eq!(requested.elapsed(), LEASE_STEP);
-        assert_eq!(leases.count(), 0);
+        assert!(node.leases.receipt(node.id).is_some(), "held until then");
+        assert_eq!(node.lost.recv().await, Some(node.id));
+        assert_eq!((requested.elapsed(), node.leases.count()), (LEASE_STEP, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn suspended_node_detects_the_loss_without_the_queue() {
-        let tasks = with_one_message().await;
-        let leases = Leases::new(LEASE_STEP, true);
-        let id = leases.hold(receive(&tasks).await.remove(0).receipt, Instant::now());
-        let (sender, mut lost) = mpsc::unbounded_channel();
-        let _guard = leases.keep(tasks.clone(), move |id| sender.send(id).expect("the test listens"));
+        let mut node = node().await;
         // No other task runs in the meantime, and the queue would still extend the lease afterwards.
         tokio::time::advance(LEASE_STEP).await;
-        assert_eq!(leases.receipt(id), None);
-        assert_eq!(lost.recv().await, Some(id));
+        assert_eq!(node.leases.receipt(node.id), None);
+        assert_eq!(node.lost.recv().await, Some(node.id));
     }
 
     #[tokio::test(start_paused = true)]

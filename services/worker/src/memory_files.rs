@@ -14,23 +14,19 @@ use rustix::fs::MemfdFlags;
 /// A file is larger than its first table by this fraction, because the next tables are seldom much larger.
 const SPARE_PART: usize = 16;
 
-/// A memory file.
 #[derive(Debug)]
 pub struct MemoryFile {
-    /// The descriptor for the process.
     pub file: Arc<OwnedFd>,
-    /// Its mapping.
     memory: MmapRaw,
 }
 
 /// The free files. Decoding threads share them.
-#[derive(Debug)]
 pub struct MemoryFiles {
     free: Mutex<Free>,
     bytes_max: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Free {
     files: Vec<MemoryFile>,
     bytes: u64,
@@ -94,7 +90,6 @@ impl MemoryFile {
         }
     }
 
-    /// Returns the memory that it occupies.
     fn occupied(&self) -> u64 {
         self.memory.len() as u64
     }

@@ -18,8 +18,6 @@ pub fn inline_rows_bytes_max(message_bytes_max: usize) -> usize {
     INLINE_ROWS_BYTES_MAX.min(message_bytes_max / 4)
 }
 
-/// Result messages of one job.
-#[derive(Debug)]
 pub struct Messages<'a> {
     job_id: &'a str,
     bytes_max: usize,
@@ -61,7 +59,6 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Returns the messages.
     pub fn finish(mut self) -> Vec<Message> {
         self.close();
         self.full.into_iter().map(|body| Message::new(body, self.job_id)).collect()

@@ -1,7 +1,6 @@
 //! Samples of the resource usage of the node and its processes, in `perf/<node>/`, to find out later why a job was
 //! slow.
 
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +9,8 @@ use anyhow::Result;
 use chrono::Utc;
 use sysinfo::{Disks, Networks, ProcessRefreshKind, ProcessesToUpdate, System};
 use tokio_util::task::AbortOnDropHandle;
+
+use crate::node_log::append_to;
 
 /// Longest time before the first sample, so that short jobs have one.
 const FIRST_SAMPLE_MAX: Duration = Duration::from_secs(5);
@@ -29,21 +30,21 @@ pub fn start(folder: PathBuf, interval: Duration) -> Option<AbortOnDropHandle<()
     }
     Some(AbortOnDropHandle::new(tokio::spawn(async move {
         let mut pause = interval.min(FIRST_SAMPLE_MAX);
-        let mut sampler = None;
+        let mut system = None;
         loop {
             tokio::time::sleep(pause).await;
             pause = interval;
             let folder = folder.clone();
             let taken = tokio::task::spawn_blocking(move || {
-                let mut sampler = sampler.map_or_else(Sampler::new, Ok)?;
-                sampler.sample(&folder).map(|()| sampler)
+                let mut system = system.map_or_else(started, Ok)?;
+                sample(&mut system, &folder).map(|()| system)
             })
             .await;
             match taken {
-                Ok(Ok(used)) => sampler = Some(used),
+                Ok(Ok(used)) => system = Some(used),
                 Ok(Err(error)) => {
                     tracing::warn!("cannot sample the resource usage of the node: {error:#}");
-                    sampler = None;
+                    system = None;
                 }
                 // The runtime shuts down.
                 Err(_) => return,
@@ -52,118 +53,110 @@ pub fn start(folder: PathBuf, interval: Duration) -> Option<AbortOnDropHandle<()
     })))
 }
 
-struct Sampler {
-    system: System,
+fn started() -> Result<System> {
+    // Processor usage is the difference between two readings; this is the first.
+    let mut system = System::new()?;
+    system.refresh_cpu_usage();
+    Ok(system)
 }
 
-impl Sampler {
-    fn new() -> Result<Self> {
-        // Processor usage is the difference between two readings; this is the first.
-        let mut system = System::new()?;
-        system.refresh_cpu_usage();
-        Ok(Self { system })
-    }
+fn sample(system: &mut System, folder: &Path) -> Result<()> {
+    let now = Utc::now();
+    let time = now.format("%Y-%m-%d %H:%M:%S%.6f").to_string();
+    system.refresh_cpu_usage();
+    system.refresh_memory();
+    system.refresh_processes_specifics(ProcessesToUpdate::All, true, ProcessRefreshKind::everything());
 
-    fn sample(&mut self, folder: &Path) -> Result<()> {
-        let now = Utc::now();
-        let time = now.format("%Y-%m-%d %H:%M:%S%.6f").to_string();
-        self.system.refresh_cpu_usage();
-        self.system.refresh_memory();
-        self.system.refresh_processes_specifics(ProcessesToUpdate::All, true, ProcessRefreshKind::everything());
+    let memory = [system.total_memory(), system.available_memory(), system.used_memory()];
+    let [total, available, used] = memory.map(|bytes| bytes as f64 / MEGABYTE);
+    let (reads, writes, read, written) = disk_io();
+    let networks = Networks::new_with_refreshed_list()?;
+    let (sent, received) = networks.values().fold((0, 0), |(sent, received), network| {
+        (sent + network.total_transmitted(), received + network.total_received())
+    });
+    let line = format!(
+        "{time},{:.1},{total:.1},{available:.1},{used:.1},{:.1},{reads},{writes},{read:.1},{written:.1},{:.1},{:.1},{}",
+        system.global_cpu_usage(),
+        100.0 * used / total.max(1.0),
+        sent as f64 / MEGABYTE,
+        received as f64 / MEGABYTE,
+        connections(),
+    );
+    append(&folder.join("node_resource_usage.csv"), NODE_COLUMNS, [line])?;
 
-        let memory = [self.system.total_memory(), self.system.available_memory(), self.system.used_memory()];
-        let [total, available, used] = memory.map(|bytes| bytes as f64 / MEGABYTE);
-        let (reads, writes, read, written) = disk_io();
-        let networks = Networks::new_with_refreshed_list()?;
-        let (sent, received) = networks.values().fold((0, 0), |(sent, received), network| {
-            (sent + network.total_transmitted(), received + network.total_received())
-        });
-        let line = format!(
-            "{time},{:.1},{total:.1},{available:.1},{used:.1},{:.1},{reads},{writes},{read:.1},{written:.1},{:.1},{:.1},{}",
-            self.system.global_cpu_usage(),
-            100.0 * used / total.max(1.0),
-            sent as f64 / MEGABYTE,
-            received as f64 / MEGABYTE,
-            connections(),
-        );
-        append(&folder.join("node_resource_usage.csv"), NODE_COLUMNS, [line])?;
+    let ours = own_processes(system);
+    append(
+        &folder.join("processes_resource_usage.csv"),
+        PROCESS_COLUMNS,
+        ours.iter().map(|process| {
+            let io = process.disk_usage();
+            format!(
+                "{time},{},{},{},{:.1},{:.1},{:.1},{:.1},{:.1},{}",
+                process.pid(),
+                process.parent().map_or(String::new(), |parent| parent.to_string()),
+                process.name().to_string_lossy().replace([',', '"', '\n'], "_"),
+                process.cpu_usage(),
+                process.memory() as f64 / MEGABYTE,
+                process.virtual_memory() as f64 / MEGABYTE,
+                io.total_read_bytes as f64 / MEGABYTE,
+                io.total_written_bytes as f64 / MEGABYTE,
+                process.status(),
+            )
+        }),
+    )?;
 
-        let ours = self.own_processes();
-        append(
-            &folder.join("processes_resource_usage.csv"),
-            PROCESS_COLUMNS,
-            ours.iter().map(|process| {
-                let io = process.disk_usage();
-                format!(
-                    "{time},{},{},{},{:.1},{:.1},{:.1},{:.1},{:.1},{}",
-                    process.pid(),
-                    process.parent().map_or(String::new(), |parent| parent.to_string()),
-                    process.name().to_string_lossy().replace([',', '"', '\n'], "_"),
-                    process.cpu_usage(),
-                    process.memory() as f64 / MEGABYTE,
-                    process.virtual_memory() as f64 / MEGABYTE,
-                    io.total_read_bytes as f64 / MEGABYTE,
-                    io.total_written_bytes as f64 / MEGABYTE,
-                    process.status(),
-                )
-            }),
-        )?;
+    let disks = Disks::new_with_refreshed_list()?;
+    append(
+        &folder.join("node_disk_usage.csv"),
+        DISK_COLUMNS,
+        disks.iter().map(|disk| {
+            let (total, free) = (disk.total_space() as f64 / MEGABYTE, disk.available_space() as f64 / MEGABYTE);
+            let mount = disk.mount_point().to_string_lossy().replace([',', '"', '\n'], "_");
+            let used = total - free;
+            format!("{time},{mount},{total:.1},{used:.1},{free:.1},{:.1}", 100.0 * used / total.max(1.0))
+        }),
+    )?;
 
-        let disks = Disks::new_with_refreshed_list()?;
-        append(
-            &folder.join("node_disk_usage.csv"),
-            DISK_COLUMNS,
-            disks.iter().map(|disk| {
-                let (total, free) = (disk.total_space() as f64 / MEGABYTE, disk.available_space() as f64 / MEGABYTE);
-                let mount = disk.mount_point().to_string_lossy().replace([',', '"', '\n'], "_");
-                let used = total - free;
-                format!("{time},{mount},{total:.1},{used:.1},{free:.1},{:.1}", 100.0 * used / total.max(1.0))
-            }),
-        )?;
+    let listing = folder.join("os").join(now.format("%Y%m%d%H").to_string());
+    let listing = listing.join(format!("processes_{}", now.format("%M")));
+    let mut processes: Vec<_> = system.processes().values().filter(|one| one.thread_kind().is_none()).collect();
+    processes.sort_by_key(|process| process.pid());
+    append(
+        &listing,
+        "PID PPID %CPU RSS(MB) STATUS COMMAND",
+        processes.iter().map(|process| {
+            let command: Vec<_> = process.cmd().iter().map(|word| word.to_string_lossy()).collect();
+            format!(
+                "{} {} {:.1} {:.1} {} {}",
+                process.pid(),
+                process.parent().map_or(0, sysinfo::Pid::as_u32),
+                process.cpu_usage(),
+                process.memory() as f64 / MEGABYTE,
+                process.status(),
+                if command.is_empty() { process.name().to_string_lossy().into_owned() } else { command.join(" ") },
+            )
+        }),
+    )
+}
 
-        let listing = folder.join("os").join(now.format("%Y%m%d%H").to_string());
-        let listing = listing.join(format!("processes_{}", now.format("%M")));
-        let mut processes: Vec<_> =
-            self.system.processes().values().filter(|one| one.thread_kind().is_none()).collect();
-        processes.sort_by_key(|process| process.pid());
-        append(
-            &listing,
-            "PID PPID %CPU RSS(MB) STATUS COMMAND",
-            processes.iter().map(|process| {
-                let command: Vec<_> = process.cmd().iter().map(|word| word.to_string_lossy()).collect();
-                format!(
-                    "{} {} {:.1} {:.1} {} {}",
-                    process.pid(),
-                    process.parent().map_or(0, sysinfo::Pid::as_u32),
-                    process.cpu_usage(),
-                    process.memory() as f64 / MEGABYTE,
-                    process.status(),
-                    if command.is_empty() { process.name().to_string_lossy().into_owned() } else { command.join(" ") },
-                )
-            }),
-        )
-    }
-
-    /// Returns the agent and its descendants, without threads.
-    fn own_processes(&self) -> Vec<&sysinfo::Process> {
-        let us = sysinfo::Pid::from_u32(std::process::id());
-        let below_us = |process: &sysinfo::Process| {
-            let mut pid = Some(process.pid());
-            while let Some(current) = pid {
-                if current == us {
-                    return true;
-                }
-                pid = self.system.process(current).and_then(sysinfo::Process::parent);
+/// Returns the agent and its descendants, without threads.
+fn own_processes(system: &System) -> Vec<&sysinfo::Process> {
+    let us = sysinfo::Pid::from_u32(std::process::id());
+    let below_us = |process: &sysinfo::Process| {
+        let mut pid = Some(process.pid());
+        while let Some(current) = pid {
+            if current == us {
+                return true;
             }
-            false
-        };
-        let mut ours: Vec<_> = self.system.processes().values().collect();
-        ours.retain(|process| process.thread_kind().is_none() && below_us(process));
-        ours.sort_by_key(|process| process.pid());
-        ours
-    }
+            pid = system.process(current).and_then(sysinfo::Process::parent);
+        }
+        false
+    };
+    let mut ours: Vec<_> = system.processes().values().collect();
+    ours.retain(|process| process.thread_kind().is_none() && below_us(process));
+    ours.sort_by_key(|process| process.pid());
+    ours
 }
-
 /// Returns reads, writes and their megabytes since boot, over all whole disks.
 fn disk_io() -> (u64, u64, f64, f64) {
     const SECTOR_BYTES: f64 = 512.0;
@@ -191,11 +184,8 @@ fn connections() -> usize {
 }
 
 fn append(path: &Path, header: &str, lines: impl IntoIterator<Item = String>) -> Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
     let is_new = !path.exists();
-    let mut file = std::io::BufWriter::new(File::options().append(true).create(true).open(path)?);
+    let mut file = std::io::BufWriter::new(append_to(path)?);
     if is_new {
         writeln!(file, "{header}")?;
     }
@@ -212,7 +202,7 @@ mod tests {
     #[test]
     fn sample_adds_a_complete_row_to_every_file() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        Sampler::new().and_then(|mut sampler| sampler.sample(folder.path())).expect("readable");
+        started().and_then(|mut system| sample(&mut system, folder.path())).expect("readable");
         for name in ["node_resource_usage.csv", "processes_resource_usage.csv", "node_disk_usage.csv"] {
             let text = std::fs::read_to_string(folder.path().join(name)).expect("written");
             let widths: Vec<usize> = text.lines().map(|line| line.split(',').count()).collect();

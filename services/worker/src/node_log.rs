@@ -11,7 +11,6 @@ use chrono::{SecondsFormat, Utc};
 use protocol::{Attempt, ErrorReport};
 
 /// The paths and the main log of one node.
-#[derive(Debug)]
 pub struct NodeLog {
     logs: PathBuf,
     node: String,
@@ -31,12 +30,10 @@ impl NodeLog {
         self.main.flush();
     }
 
-    /// Returns the job's `logs` folder.
     pub fn folder(&self) -> &Path {
         &self.logs
     }
 
-    /// Opens the log of one process.
     pub fn process(&self, process: &str) -> LogFile {
         LogFile::open(self.system_file(process, "txt"))
     }
@@ -61,10 +58,7 @@ impl NodeLog {
         }
         if !error.printed.is_empty() {
             text.push_str("\nPrinted last:");
-            for line in error.printed.lines() {
-                text.push_str("\n  ");
-                text.push_str(line);
-            }
+            error.printed.lines().for_each(|line| text.extend(["\n  ", line]));
         }
         let mut file = LogFile::open(self.logs.join(user_error_name(&self.node, process)));
         file.line("ERROR", pid, &text);
@@ -88,24 +82,16 @@ pub fn user_error_name(node: &str, process: &str) -> String {
 }
 
 /// One log file; buffered.
-#[derive(Debug)]
 pub struct LogFile {
     file: Option<BufWriter<File>>,
 }
 
 impl LogFile {
     fn open(path: PathBuf) -> Self {
-        let open = || -> std::io::Result<File> {
-            if let Some(folder) = path.parent() {
-                std::fs::create_dir_all(folder)?;
-            }
-            File::options().append(true).create(true).open(&path)
-        };
-        let file = open().map_err(|error| tracing::warn!("cannot write {}: {error}", path.display())).ok();
+        let file = append_to(&path).map_err(|error| tracing::warn!("cannot write {}: {error}", path.display())).ok();
         Self { file: file.map(BufWriter::new) }
     }
 
-    /// Adds a line.
     pub fn line(&mut self, level: &str, pid: u32, message: &str) {
         if let Some(file) = &mut self.file {
             let now = Utc::now().to_rfc3339_opts(SecondsFormat::Micros, true);
@@ -114,7 +100,6 @@ impl LogFile {
         }
     }
 
-    /// Adds a line about an attempt.
     pub fn attempt(&mut self, pid: u32, attempt: &Attempt) {
         let level = if attempt.error.is_some() { "ERROR" } else { "INFO" };
         let mut message = format!(
@@ -144,6 +129,14 @@ impl LogFile {
             let _ = file.flush();
         }
     }
+}
+
+/// Opens a file to append to it, and creates it and its folder if they are missing.
+pub fn append_to(path: &Path) -> std::io::Result<File> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    File::options().append(true).create(true).open(path)
 }
 
 /// Joins lines, so that text of scripts and queues cannot imitate a line of the engine.

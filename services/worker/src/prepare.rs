@@ -25,7 +25,6 @@ use tokio::sync::{Mutex, OnceCell};
 use crate::memory_files::{MemoryFile, MemoryFiles};
 
 /// Prepares the mini-batches of one job on one node.
-#[derive(Debug)]
 pub struct Preparer {
     spec: Arc<JobSpec>,
     bounds: Bounds,
@@ -35,23 +34,9 @@ pub struct Preparer {
     /// The last chunk of the plan that was read: descriptors that point into one chunk follow each other.
     chunk: Mutex<Option<(u64, Bytes)>>,
     files: Arc<MemoryFiles>,
-    decoders: Arc<Decoders>,
-}
-
-/// Idle decoders, which keep their buffers. There are as many as decode concurrently, not one for each thread that has
-/// ever decoded.
-#[derive(Debug, Default)]
-struct Decoders(sync::Mutex<Vec<Decoder>>);
-
-/// A table in a memory file.
-struct Table {
-    file: MemoryFile,
-    bytes: u64,
-    rows: u64,
-    failed_records: u64,
-    warnings: Vec<protocol::Warning>,
-    warnings_total: u64,
-    warning_kinds: Vec<protocol::WarningKind>,
+    /// Idle decoders, which keep their buffers. There are as many as decode concurrently, not one for each thread that
+    /// has ever decoded.
+    decoders: Arc<sync::Mutex<Vec<Decoder>>>,
 }
 
 /// Returns the expected memory of a prepared mini-batch, including downloads.
@@ -59,11 +44,9 @@ pub fn expected_bytes(descriptor: &Descriptor) -> u64 {
     match &descriptor.work {
         Work::Files { versions, .. } => {
             let remote = versions.iter().filter(|version| version.modified.is_none());
-            remote.fold(0, |bytes, version| bytes.saturating_add(version.bytes))
+            remote.map(|version| version.bytes).fold(0, u64::saturating_add)
         }
-        Work::Rows { blocks, .. } => {
-            blocks.iter().fold(0, |bytes, block| bytes.saturating_add(expected_block_bytes(block)))
-        }
+        Work::Rows { blocks, .. } => blocks.iter().map(expected_block_bytes).fold(0, u64::saturating_add),
         Work::Rank | Work::Planned { .. } => 0,
     }
 }
@@ -88,8 +71,8 @@ impl Preparer {
         let remote = Remote::new(store.stores().clone(), cache);
         let files = Arc::new(MemoryFiles::new(prefetch_bytes_max));
         let bounds = Bounds::new(&spec);
-        let decoders = Arc::default();
-        Self { spec, bounds, store, remote, schemas: OnceCell::new(), chunk: Mutex::new(None), files, decoders }
+        let (schemas, chunk, decoders) = (OnceCell::new(), Mutex::new(None), Arc::default());
+        Self { spec, bounds, store, remote, schemas, chunk, files, decoders }
     }
 
     /// Checks that a descriptor names only inputs of its job and its own line of the plan.
@@ -119,20 +102,7 @@ impl Preparer {
 
     async fn read(&self, descriptor: &Descriptor) -> Result<Preparation> {
         let prepared = match &descriptor.work {
-            Work::Rows { input, blocks, .. } => {
-                let table = self.table(*input, blocks).await?;
-                let total = table.rows + table.failed_records;
-                let payload = Payload::Table { rows: table.rows, total, bytes: table.bytes };
-                Prepared {
-                    file: Some(table.file),
-                    bytes: table.bytes,
-                    passed: table.rows,
-                    warnings: table.warnings,
-                    warnings_total: table.warnings_total,
-                    warning_kinds: table.warning_kinds,
-                    ..Prepared::new(payload, total)
-                }
-            }
+            Work::Rows { input, blocks, .. } => self.table(*input, blocks).await?,
             Work::Files { paths, versions, .. } => {
                 let (paths, downloads) = self.remote.files(paths, versions).await?;
                 let total = paths.len() as u64;
@@ -168,35 +138,21 @@ impl Preparer {
         Ok(descriptor)
     }
 
-    async fn table(&self, input: u32, blocks: &[Block]) -> Result<Table> {
+    async fn table(&self, input: u32, blocks: &[Block]) -> Result<Prepared> {
         let schemas = self.schemas.get_or_try_init(|| self.store.schemas()).await?;
         let schema = schemas.get(input as usize).cloned().flatten();
-        let options = self
-            .spec
-            .inputs
-            .get(input as usize)
-            .with_context(|| format!("the job has no input {input}"))?
-            .table
-            .clone();
+        let known = self.spec.inputs.get(input as usize);
+        let options = known.with_context(|| format!("the job has no input {input}"))?.table.clone();
         let local = self.remote.tables(blocks, &options).await?;
         let (blocks, files, decoders) = (blocks.to_vec(), self.files.clone(), self.decoders.clone());
         let decoded = tokio::task::spawn_blocking(move || {
-            let mut decoder = decoders.take();
+            let idle = || decoders.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut decoder = idle().pop().unwrap_or_default();
             let table = decode(&mut decoder, &local, &blocks, &options, schema.as_ref(), &files);
-            decoders.give_back(decoder);
+            idle().push(decoder);
             table
         });
         decoded.await.context("reading the table panicked")?
-    }
-}
-
-impl Decoders {
-    fn take(&self) -> Decoder {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
-    }
-
-    fn give_back(&self, decoder: Decoder) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(decoder);
     }
 }
 
@@ -207,7 +163,7 @@ fn decode(
     options: &TableOptions,
     schema: Option<&TableSchema>,
     files: &MemoryFiles,
-) -> Result<Table> {
+) -> Result<Prepared> {
     let paths: Vec<PathBuf> = local.iter().map(TableFile::path).collect();
     let local_blocks = blocks.iter().zip(local.iter().zip(&paths));
     let local_blocks: Vec<LocalBlock> =
@@ -218,14 +174,15 @@ fn decode(
     local::check_blocks(blocks)?;
     let decoded = decoded?;
     let stream = IpcStream::new(&decoded.batch)?;
-    Ok(Table {
-        file: files.fill(stream.pieces())?,
-        bytes: stream.bytes(),
-        rows: decoded.rows,
-        failed_records: decoded.failed_records,
+    let (rows, total, bytes) = (decoded.rows, decoded.rows + decoded.failed_records, stream.bytes());
+    Ok(Prepared {
+        file: Some(files.fill(stream.pieces())?),
+        bytes,
+        passed: rows,
         warnings: decoded.warnings,
         warnings_total: decoded.warnings_total,
         warning_kinds: decoded.warning_kinds,
+        ..Prepared::new(Payload::Table { rows, total, bytes }, total)
     })
 }
 
@@ -254,10 +211,10 @@ mod tests {
             // The thread that decoded before is busy, so another one decodes.
             let (leave, left) = std::sync::mpsc::channel::<()>();
             let busy = tokio::task::spawn_blocking(move || left.recv());
-            assert_eq!(preparer.table(0, &blocks).await.expect("readable").rows, 2);
+            assert_eq!(preparer.table(0, &blocks).await.expect("readable").passed, 2);
             drop(leave);
             busy.await.expect("no panic").expect_err("the sender is dropped");
         }
-        assert_eq!(preparer.decoders.0.lock().expect("no panic").len(), 1);
+        assert_eq!(preparer.decoders.lock().expect("no panic").len(), 1);
     }
 }

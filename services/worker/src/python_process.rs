@@ -9,9 +9,10 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
@@ -45,16 +46,13 @@ const FD_FLOOR: RawFd = 10;
 const FILES_PER_SEND_MAX: usize = 64;
 /// Longest wait for the end of the output, after the process and its children have ended.
 const LAST_OUTPUT_TIME: Duration = Duration::from_millis(500);
-/// Bytes of one read from the socket.
 const READ_BYTES: usize = 256 * 1024;
 
 /// How to start a process.
-#[derive(Debug)]
 pub struct Start {
-    /// Interpreter.
     pub python: PathBuf,
-    /// `bootstrap.py` of the Python package.
-    pub bootstrap: PathBuf,
+    /// Folder of the Python package.
+    pub package: PathBuf,
     /// Working directory.
     pub scratch: PathBuf,
     /// Added to the environment of the agent.
@@ -63,16 +61,11 @@ pub struct Start {
     pub nice: u32,
     /// Value that identifies the process on this machine. Its children inherit it.
     pub marker: String,
-    /// File for the output of the process and its children on descriptor 1.
-    pub stdout_log: PathBuf,
-    /// The same for descriptor 2.
-    pub stderr_log: PathBuf,
-    /// Limit of each of the two files.
+    /// Files for the output of the process and its children on descriptors 1 and 2, and the limit of each.
+    pub logs: [PathBuf; 2],
     pub log_bytes_max: u64,
 }
 
-/// A report about a process.
-#[derive(Debug)]
 pub enum Report {
     /// Frames from the process, in order, each with its payload.
     Events(Vec<(ProcessEvent, Bytes)>),
@@ -82,60 +75,48 @@ pub enum Report {
     Broken(String),
 }
 
-/// Frames for the process, with their memory files.
-#[derive(Debug)]
-pub struct Outgoing {
-    /// Encoded frames.
-    pub bytes: Vec<u8>,
-    /// One for each table, in order.
-    pub files: Vec<Arc<OwnedFd>>,
-}
+/// Encoded frames for the process, and a memory file for each table, in order.
+type Outgoing = (Vec<u8>, Vec<Arc<OwnedFd>>);
 
 /// A running process. Dropping it kills the process group.
-#[derive(Debug)]
 pub struct PythonProcess {
     pid: Pid,
     outgoing: mpsc::UnboundedSender<Outgoing>,
-    status: StatusPage,
+    pub page: StatusPage,
     incomplete: Arc<Incomplete>,
-    pipes: Arc<Pipes>,
-    ended: CancellationToken,
+    /// The output of native code and child processes.
+    pub pipes: Arc<Pipes>,
+    /// Cancelled when the process and its descendants have ended.
+    pub ended: CancellationToken,
     supervisor: tokio::task::JoinHandle<()>,
 }
 
 /// When the last bytes of an incomplete frame arrived.
-#[derive(Debug, Default)]
-struct Incomplete(Mutex<Option<Instant>>);
-
-impl Incomplete {
-    fn set(&self, since: Option<Instant>) {
-        *self.0.lock().expect("no holder panics") = since;
-    }
-}
+type Incomplete = Mutex<Option<Instant>>;
 
 impl PythonProcess {
     /// Starts the interpreter. Calls `report` from a task of its own.
     pub fn start(start: &Start, report: impl Fn(Report) + Send + Sync + 'static) -> Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().context("create a socket pair")?;
-        let status = StatusPage::new()?;
+        let page = StatusPage::new()?;
         let socket_fd = rustix::io::fcntl_dupfd_cloexec(&theirs, FD_FLOOR)?;
-        let status_fd = rustix::io::fcntl_dupfd_cloexec(&status.file, FD_FLOOR)?;
+        let status_fd = rustix::io::fcntl_dupfd_cloexec(&page.file, FD_FLOOR)?;
         drop(theirs);
         let mut command = tokio::process::Command::new(&start.python);
         command
-            .arg(&start.bootstrap)
+            .arg(start.package.join("gristmill/bootstrap.py"))
             .current_dir(&start.scratch)
             .envs(start.environment.iter().map(|(name, value)| (name, value)))
             .env(PROCESS_VARIABLE, &start.marker)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let (socket, page, nice) = (socket_fd.as_raw_fd(), status_fd.as_raw_fd(), start.nice as libc::c_int);
+        let (socket, status, nice) = (socket_fd.as_raw_fd(), status_fd.as_raw_fd(), start.nice as libc::c_int);
         // SAFETY: between fork and exec the closure makes only async-signal-safe calls, on descriptors that this
         // function keeps open until the child has started.
         unsafe {
             command.pre_exec(move || {
-                if libc::setsid() < 0 || libc::dup2(socket, SOCKET_FD) < 0 || libc::dup2(page, STATUS_FD) < 0 {
+                if libc::setsid() < 0 || libc::dup2(socket, SOCKET_FD) < 0 || libc::dup2(status, STATUS_FD) < 0 {
                     return Err(std::io::Error::last_os_error());
                 }
                 // The process also runs with an unchanged priority.
@@ -155,13 +136,14 @@ impl PythonProcess {
 
         let mut pipes = Pipes::default();
         let mut copying = JoinSet::new();
+        let [stdout_log, stderr_log] = start.logs.clone();
         if let Some(stdout) = child.stdout.take() {
             let latest = pipes.add(stdout.as_fd());
-            copying.spawn(capped_log::copy(stdout, start.stdout_log.clone(), start.log_bytes_max, latest));
+            copying.spawn(capped_log::copy(stdout, stdout_log, start.log_bytes_max, latest));
         }
         if let Some(stderr) = child.stderr.take() {
             let latest = pipes.add(stderr.as_fd());
-            copying.spawn(capped_log::copy(stderr, start.stderr_log.clone(), start.log_bytes_max, latest));
+            copying.spawn(capped_log::copy(stderr, stderr_log, start.log_bytes_max, latest));
         }
 
         ours.set_nonblocking(true).context("prepare the socket")?;
@@ -189,49 +171,21 @@ impl PythonProcess {
             report(Report::Exited(code));
             has_ended.cancel();
         });
-        Ok(Self { pid, outgoing, status, incomplete, pipes: Arc::new(pipes), ended, supervisor })
+        Ok(Self { pid, outgoing, page, incomplete, pipes: Arc::new(pipes), ended, supervisor })
     }
 
-    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.pid.as_raw_nonzero().get() as u32
     }
 
     /// Queues frames, which are dropped if the process has ended.
-    pub fn send(&self, outgoing: Outgoing) {
-        let _ = self.outgoing.send(outgoing);
-    }
-
-    /// Returns the phase of the process, its hand-over (0: none), and the duration of the phase so far.
-    pub fn status(&self) -> (SlotPhase, u64, Duration) {
-        self.status.read()
-    }
-
-    /// Returns the offsets in the user's files for stdout and stderr at which the output of a hand-over (0: of
-    /// `init()`) begins; `None`: it has no output.
-    pub fn printed_from(&self, sequence: u64) -> [Option<u64>; 2] {
-        self.status.printed_from(sequence)
-    }
-
-    /// Returns a token that is cancelled when the process and its descendants have ended.
-    pub fn ended(&self) -> CancellationToken {
-        self.ended.clone()
-    }
-
-    /// Returns the output of native code and child processes.
-    pub fn pipes(&self) -> &Arc<Pipes> {
-        &self.pipes
+    pub fn send(&self, bytes: Vec<u8>, files: Vec<Arc<OwnedFd>>) {
+        let _ = self.outgoing.send((bytes, files));
     }
 
     /// Returns the time since the last bytes of an incomplete frame.
     pub fn frame_incomplete_for(&self) -> Option<Duration> {
-        self.incomplete.0.lock().expect("no holder panics").map(|since| since.elapsed())
-    }
-
-    /// Recalls the hand-overs `first..end`. Returns `false` if the process has reached `first`; then it answers each of
-    /// them.
-    pub fn recall(&self, first: u64, end: u64) -> bool {
-        self.status.recall(first, end)
+        self.incomplete.lock().expect("no holder panics").map(|since| since.elapsed())
     }
 
     /// Asks the interpreter to write all Python stacks to its stack file. Works while user code holds the interpreter.
@@ -277,7 +231,7 @@ async fn read_frames(
         let exited = tokio::select! {
             biased;
             ready = socket.readable() => { ready?; false }
-            gone = exit.readable() => { gone?.retain_ready(); true }
+            exited = exit.readable() => { exited?.retain_ready(); true }
         };
         // Results that the process sent before its exit still count.
         loop {
@@ -290,7 +244,7 @@ async fn read_frames(
                 }
                 Ok(_) => {
                     report_frames(&mut frames, report)?;
-                    incomplete.set(frames.is_in_a_frame().then(Instant::now));
+                    *incomplete.lock().expect("no holder panics") = frames.is_in_a_frame().then(Instant::now);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
@@ -330,9 +284,9 @@ async fn write_frames(socket: Arc<UnixStream>, mut to_send: mpsc::UnboundedRecei
     }
 }
 
-async fn write_frame(socket: &UnixStream, outgoing: Outgoing) -> std::io::Result<()> {
-    let mut rest = &outgoing.bytes[..];
-    let mut files: VecDeque<Arc<OwnedFd>> = outgoing.files.into();
+async fn write_frame(socket: &UnixStream, (bytes, files): Outgoing) -> std::io::Result<()> {
+    let mut rest = &bytes[..];
+    let mut files: VecDeque<_> = files.into();
     while !rest.is_empty() {
         let sending = files.len().min(FILES_PER_SEND_MAX);
         // All calls except the last send one byte, so that each batch of files travels with a byte and all files arrive
@@ -357,8 +311,7 @@ async fn write_frame(socket: &UnixStream, outgoing: Outgoing) -> std::io::Result
 }
 
 /// Shared memory in which the process writes its phase.
-#[derive(Debug)]
-struct StatusPage {
+pub struct StatusPage {
     file: OwnedFd,
     address: *mut std::ffi::c_void,
 }
@@ -396,18 +349,22 @@ impl StatusPage {
         self.field(offset).load(Ordering::Acquire)
     }
 
-    fn recall(&self, first: u64, end: u64) -> bool {
-        self.field(status_offset::RECALL_FIRST).store(first, Ordering::Release);
-        self.field(status_offset::RECALL_END).store(end, Ordering::Release);
+    /// Recalls hand-overs. Returns `false` if the process has reached the first; then it answers each of them.
+    pub fn recall(&self, sequences: Range<u64>) -> bool {
+        self.field(status_offset::RECALL_FIRST).store(sequences.start, Ordering::Release);
+        self.field(status_offset::RECALL_END).store(sequences.end, Ordering::Release);
         fence(Ordering::SeqCst);
-        self.load(status_offset::STATE) >> 8 < first
+        self.load(status_offset::STATE) >> 8 < sequences.start
     }
 
-    fn printed_from(&self, sequence: u64) -> [Option<u64>; 2] {
+    /// Returns the offsets in the user's files for stdout and stderr at which the output of a hand-over (0: of
+    /// `init()`) begins; `None`: it has no output.
+    pub fn printed_from(&self, sequence: u64) -> [Option<u64>; 2] {
         status_offset::PRINTED.map(|[attempt, offset]| (self.load(attempt) == sequence + 1).then(|| self.load(offset)))
     }
 
-    fn read(&self) -> (SlotPhase, u64, Duration) {
+    /// Returns the phase of the process, its hand-over (0: none), and the duration of the phase so far.
+    pub fn read(&self) -> (SlotPhase, u64, Duration) {
         // Repeat until the phase has not changed in between, so that time and phase belong together.
         loop {
             let state = self.load(status_offset::STATE);
@@ -429,9 +386,4 @@ impl Drop for StatusPage {
         // SAFETY: mapped by `new` with this size, and no reference into it is left.
         let _ = unsafe { rustix::mm::munmap(self.address, STATUS_PAGE_BYTES) };
     }
-}
-
-/// Returns the bootstrap script of a Python package folder.
-pub fn bootstrap_script(package: &Path) -> PathBuf {
-    package.join("gristmill").join("bootstrap.py")
 }

@@ -7,18 +7,6 @@
 //!
 //! A mini-batch is in one `Stage` from its delivery until the agent announces its outcome or returns it. A Python
 //! process is in one `Life` from its start to its end.
-//!
-//! | file | decisions |
-//! |---|---|
-//! | `deliveries` | receiving, preparing, handing over; lost leases |
-//! | `mini_batch` | the stages of a mini-batch |
-//! | `pipe` | how many mini-batches a process holds |
-//! | `process` | the life of a process |
-//! | `answers` | reactions to frames and to the end of a process |
-//! | `attempt` | the record of an attempt, and whether another try follows |
-//! | `starts` | whether another process starts |
-//! | `deadlines` | timeouts: stacks, kills, recalls, notices |
-//! | `stop` | draining, finishing, killing, giving up |
 
 mod answers;
 mod attempt;
@@ -30,7 +18,7 @@ mod process;
 mod starts;
 mod stop;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -48,7 +36,8 @@ use crate::lease::LeaseId;
 use crate::memory_files::MemoryFile;
 use crate::prepare::Preparation;
 pub use crate::stop::Stop;
-pub use attempt::{Attempted, Outcome, Worker, conclude};
+pub use attempt::Outcome;
+pub(crate) use attempt::{Attempted, conclude};
 pub use deadlines::{NOTICE_AFTER_MAX, NOTICE_AGAIN, wait_of_node};
 use mini_batch::MiniBatch;
 pub use mini_batch::{deliveries_lost, lost_too_often};
@@ -56,25 +45,20 @@ pub use process::ProcessId;
 use process::{Process, Slot};
 use starts::Starts;
 
-/// A moment on both clocks.
+/// A moment on both clocks; `milliseconds`: wall clock, since the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// Measures durations.
     pub instant: Instant,
-    /// Wall clock, milliseconds since the epoch.
     pub milliseconds: u64,
 }
 
 /// The constants of all decisions.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The job.
     pub spec: Arc<JobSpec>,
-    /// Node id.
     pub node: String,
-    /// Python processes to run.
+    /// Python processes to run, and the number of the first one.
     pub processes: u32,
-    /// Number of the first process.
     pub first_process: u32,
     /// Bytes of tables and downloads that may be ready at once.
     pub prefetch_bytes_max: u64,
@@ -87,9 +71,7 @@ pub struct Config {
 /// A delivery that the agent has leased.
 #[derive(Clone, Debug)]
 pub struct Delivered {
-    /// Its lease.
     pub lease: LeaseId,
-    /// The mini-batch.
     pub descriptor: Descriptor,
     /// Deliveries of this message, including this one.
     pub receive_count: u32,
@@ -100,9 +82,7 @@ pub struct Delivered {
 /// The status page of a live process, at one moment.
 #[derive(Clone, Debug)]
 pub struct Sighting {
-    /// The process.
     pub process: ProcessId,
-    /// Its phase.
     pub phase: SlotPhase,
     /// The hand-over that it works on; 0: none.
     pub sequence: u64,
@@ -128,177 +108,69 @@ pub struct Findings {
 /// An event that the agent reports.
 #[derive(Debug)]
 pub enum Event {
-    /// The agent received a stop.
+    /// The agent is asked to stop.
     Stop(Stop),
     /// Some time has passed.
     Tick(Vec<Sighting>),
     /// The queue has answered [`Action::Receive`].
     Received(Vec<Delivered>),
     /// The answer to [`Action::Prepare`]. In the descriptor, the mini-batch replaces a pointer into the plan.
-    Prepared {
-        /// The delivery.
-        lease: LeaseId,
-        /// The mini-batch.
-        descriptor: Box<Descriptor>,
-        /// The result.
-        preparation: Preparation,
-    },
+    Prepared { lease: LeaseId, descriptor: Box<Descriptor>, preparation: Preparation },
     /// Other nodes may have these deliveries now.
-    LeasesLost {
-        /// The deliveries.
-        leases: Vec<LeaseId>,
-        /// The status pages at this moment.
-        sightings: Vec<Sighting>,
-    },
-    /// [`Action::Start`] failed.
-    NotStarted {
-        /// The process.
-        process: ProcessId,
-        /// The cause.
-        message: String,
-        /// The chance that another start succeeds.
-        chance: Chance,
-    },
-    /// A process has sent a frame.
-    Frame {
-        /// The process.
-        process: ProcessId,
-        /// The frame.
-        frame: ProcessEvent,
-        /// Rows of a success.
-        rows: Bytes,
-    },
-    /// The answer to [`Action::Recall`], reported before any other event.
-    RecallAnswered {
-        /// The process.
-        process: ProcessId,
-        /// The process has started none of the hand-overs and never will. If `false`, it answers each of them.
-        in_time: bool,
-    },
-    /// A process sent an invalid frame.
-    ConnectionDamaged {
-        /// The process.
-        process: ProcessId,
-        /// Its phase.
-        phase: SlotPhase,
-        /// What is invalid.
-        how: String,
-    },
-    /// A process and all its descendants have ended.
-    Exited {
-        /// The process.
-        process: ProcessId,
-        /// Exit status, or minus the signal.
-        code: i32,
-        /// Its last phase.
-        phase: SlotPhase,
-        /// Its last hand-over.
-        sequence: u64,
-    },
+    LeasesLost { leases: Vec<LeaseId>, sightings: Vec<Sighting> },
+    /// [`Action::Start`] failed; with the chance that another start succeeds.
+    NotStarted { process: ProcessId, message: String, chance: Chance },
+    /// A process has sent a frame, with the rows of a success.
+    Frame { process: ProcessId, frame: ProcessEvent, rows: Bytes },
+    /// The answer to [`Action::Recall`], reported before any other event. In time: the process has started none of the
+    /// hand-overs and never will. Otherwise it answers each of them.
+    RecallAnswered { process: ProcessId, in_time: bool },
+    /// A process sent an invalid frame in this phase.
+    ConnectionDamaged { process: ProcessId, phase: SlotPhase, how: String },
+    /// A process and all its descendants have ended: exit status or minus the signal, last phase and last hand-over.
+    Exited { process: ProcessId, code: i32, phase: SlotPhase, sequence: u64 },
     /// The answer to [`Action::Examine`].
-    Examined {
-        /// The process.
-        process: ProcessId,
-        /// The facts.
-        findings: Box<Findings>,
-    },
+    Examined { process: ProcessId, findings: Box<Findings> },
 }
 
 /// An action for the agent.
 #[derive(Debug)]
 pub enum Action {
     /// Request messages from the task queue. There is one request at a time.
-    Receive {
-        /// Most messages.
-        messages_max: usize,
-    },
+    Receive { messages_max: usize },
     /// Cancel the request.
     StopReceiving,
     /// Prepare a mini-batch.
-    Prepare {
-        /// The delivery.
-        lease: LeaseId,
-        /// The mini-batch.
-        descriptor: Box<Descriptor>,
-    },
+    Prepare { lease: LeaseId, descriptor: Box<Descriptor> },
     /// Start a process.
     Start(ProcessId),
-    /// Send mini-batches to a process.
-    HandOver {
-        /// The process.
-        process: ProcessId,
-        /// The mini-batches, in order.
-        frames: Vec<MiniBatchFrame>,
-        /// Their tables, in order.
-        files: Vec<Arc<OwnedFd>>,
-    },
+    /// Send mini-batches to a process, in order, and the memory files of their tables.
+    HandOver { process: ProcessId, frames: Vec<MiniBatchFrame>, files: Vec<Arc<OwnedFd>> },
     /// Limit a lease to the deadline of the attempt, which starts now.
-    Begin {
-        /// The delivery.
-        lease: LeaseId,
-        /// The last moment of the lease.
-        deadline: Instant,
-    },
+    Begin { lease: LeaseId, deadline: Instant },
     /// Recall hand-overs that a process has not started.
-    Recall {
-        /// The process.
-        process: ProcessId,
-        /// The hand-overs.
-        sequences: Range<u64>,
-    },
-    /// Ask a process for its Python stacks.
-    DumpStacks {
-        /// The process.
-        process: ProcessId,
-        /// How long it may take to write them.
-        patience: Duration,
-    },
+    Recall { process: ProcessId, sequences: Range<u64> },
+    /// Ask a process for its Python stacks, which it must write within `patience`.
+    DumpStacks { process: ProcessId, patience: Duration },
     /// Ask a process to call `shutdown()` and to exit.
     Finish(ProcessId),
     /// Kill a process and its descendants.
     Kill(ProcessId),
-    /// Find out how a process ended.
-    Examine {
-        /// The process.
-        process: ProcessId,
-        /// Exit status, or minus the signal.
-        code: i32,
-        /// Its last phase.
-        phase: SlotPhase,
-        /// The hand-over whose output to quote; 0: that of `init()`.
-        sequence: u64,
-        /// When that output began.
-        since: Instant,
-    },
+    /// Find out how a process ended with this exit status, or minus the signal, in its last phase. Quote the output of
+    /// the hand-over `sequence` (0: of `init()`), which began at `since`.
+    Examine { process: ProcessId, code: i32, phase: SlotPhase, sequence: u64, since: Instant },
     /// Release the resources of a process.
     Forget(ProcessId),
     /// Reuse the memory of a table.
     ReuseTable(MemoryFile),
     /// Send an announcement.
     Announce(Announcement),
-    /// Report a long wait to the reducer and the log.
-    Notice {
-        /// The slow process; `None`: the node itself.
-        process: Option<ProcessId>,
-        /// The wait.
-        waiting: Box<Waiting>,
-    },
-    /// Write to the log of the node.
-    Log {
-        /// `INFO`, `WARNING` or `ERROR`.
-        level: &'static str,
-        /// The sentence.
-        message: String,
-    },
-    /// Write to the error file of a process that can no longer write to it.
-    UserError {
-        /// The process.
-        process: ProcessId,
-        /// `None`: the error is not part of a mini-batch.
-        mini_batch: Option<u64>,
-        /// The error.
-        error: Box<ErrorReport>,
-    },
+    /// Report a long wait, of a process or of the node itself, to the reducer and the log.
+    Notice { process: Option<ProcessId>, waiting: Box<Waiting> },
+    /// Write to the log of the node; levels are `INFO`, `WARNING` and `ERROR`.
+    Log { level: &'static str, message: String },
+    /// Write to the error file of a process that can no longer write to it. `None`: not in a mini-batch.
+    UserError { process: ProcessId, mini_batch: Option<u64>, error: Box<ErrorReport> },
 }
 
 /// A message to the reducer, or a mini-batch to return.
@@ -308,17 +180,11 @@ pub enum Announcement {
     Outcome(Box<Outcome>),
     /// Another event.
     Event(ResultEvent),
-    /// Return a mini-batch: publish it again unchanged, for other nodes.
-    Return {
-        /// The delivery. If its lease is lost by now, another node has it already.
-        lease: LeaseId,
-        /// The descriptor to publish.
-        descriptor: Box<Descriptor>,
-    },
+    /// Publish a mini-batch again unchanged, for other nodes. If its lease is lost by now, another node has it already.
+    Return { lease: LeaseId, descriptor: Box<Descriptor> },
 }
 
 /// The state of one job on one node.
-#[derive(Debug)]
 pub struct Scheduler {
     config: Config,
     actions: VecDeque<Action>,
@@ -378,7 +244,7 @@ impl Scheduler {
             }
             Event::NotStarted { process, message, chance } => {
                 self.slots[process.slot] = Slot::default();
-                self.could_not_start(process, message, chance, String::new(), now);
+                self.not_started(process, message, chance, String::new(), now);
             }
             Event::Frame { process, frame, rows } => self.frame(process, frame, rows, now),
             Event::RecallAnswered { process, in_time } => self.recall_answered(process, in_time, now),
@@ -416,15 +282,15 @@ impl Scheduler {
 
     /// Returns the process, unless another has replaced it.
     fn process(&self, id: ProcessId) -> Option<&Process> {
-        self.slots[id.slot].process().filter(|process| process.id == id)
+        self.slots[id.slot].process.as_deref().filter(|process| process.id == id)
     }
 
     fn process_mut(&mut self, id: ProcessId) -> Option<&mut Process> {
-        self.slots[id.slot].process_mut().filter(|process| process.id == id)
+        self.slots[id.slot].process.as_deref_mut().filter(|process| process.id == id)
     }
 
     fn processes(&self) -> impl Iterator<Item = &Process> {
-        self.slots.iter().filter_map(Slot::process)
+        self.slots.iter().filter_map(|slot| slot.process.as_deref())
     }
 
     fn act(&mut self, action: Action) {

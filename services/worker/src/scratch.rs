@@ -10,7 +10,6 @@ use anyhow::{Context, Result};
 /// Folders that scripts write to. They are not linked, so that the snapshot does not change.
 const WRITTEN: [&str; 2] = ["outputs", "logs"];
 
-/// Creates the folder and its links.
 pub fn create(scratch: &Path, snapshot: &Path) -> Result<()> {
     std::fs::create_dir_all(scratch).with_context(|| format!("create the working folder {}", scratch.display()))?;
     let entries = std::fs::read_dir(snapshot).with_context(|| format!("read {}", snapshot.display()))?;

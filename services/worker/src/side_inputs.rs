@@ -112,7 +112,6 @@ fn lossless(path: &ItemPath) -> Result<String> {
     String::from_utf8(path.as_bytes().to_vec()).map_err(|_| anyhow!("{} is not valid UTF-8", path.display()))
 }
 
-/// Replaces whole paths, and the beginnings of paths below them.
 fn replace_paths(text: &str, moved: &[(String, String)]) -> String {
     let mut replaced = String::new();
     let mut rest = text;

@@ -1,5 +1,8 @@
 //! Executes the actions of the scheduler.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use protocol::{ResultEvent, ToProcess, Waiting, encode_frame};
 use telemetry::trace;
 use tokio_util::task::AbortOnDropHandle;
@@ -7,7 +10,6 @@ use tokio_util::task::AbortOnDropHandle;
 use super::stacks::{StackDump, state_of};
 use super::{Executor, Message};
 use crate::announce::processed;
-use crate::python_process::Outgoing;
 use crate::scheduler::{Action, Announcement, Event, Outcome, ProcessId};
 use crate::{CrashPoint, scratch};
 
@@ -31,8 +33,7 @@ impl Executor {
             }
             Action::Begin { lease, deadline } => self.leases.start(lease, deadline.into()),
             Action::Recall { process, sequences } => {
-                let running = self.running(process)?;
-                let in_time = running.process.recall(sequences.start, sequences.end);
+                let in_time = self.running(process)?.process.page.recall(sequences);
                 return Some(Event::RecallAnswered { process, in_time });
             }
             Action::DumpStacks { process, patience } => {
@@ -66,16 +67,11 @@ impl Executor {
         })));
     }
 
-    pub(super) fn send(
-        &mut self,
-        process: ProcessId,
-        frame: &ToProcess,
-        files: Vec<std::sync::Arc<std::os::fd::OwnedFd>>,
-    ) {
+    pub(super) fn send(&mut self, process: ProcessId, frame: &ToProcess, files: Vec<Arc<OwnedFd>>) {
         let Some(running) = self.running(process) else { return };
         let mut bytes = Vec::new();
         encode_frame(frame, b"", &mut bytes);
-        running.process.send(Outgoing { bytes, files });
+        running.process.send(bytes, files);
     }
 
     pub(super) async fn announce(&mut self, mut announcement: Announcement) {
@@ -122,15 +118,12 @@ impl Executor {
         }
         if let Some(mut running) = self.running[process.slot].take() {
             running.log.flush();
-            if let Some(index) = running.gpu {
-                self.gpus.give_back(index);
-            }
+            self.gpus.extend(running.gpu);
             scratch::remove(&running.scratch);
         }
     }
 }
 
-/// Describes a wait in one line.
 fn describe(waiting: &Waiting) -> String {
     let Waiting { process, phase, seconds, detail, stack, .. } = waiting;
     let mini_batch = waiting.mini_batch.map_or(String::new(), |id| format!(", mini-batch {id}"));

@@ -35,7 +35,6 @@ impl Executor {
         Some(Findings { death, early, chance })
     }
 
-    /// Describes the death of a process.
     fn death(&self, running: &Running, code: i32, phase: SlotPhase) -> ErrorReport {
         let place = match phase {
             SlotPhase::Idle => "between two mini-batches".to_owned(),
@@ -87,12 +86,12 @@ impl Executor {
 
 /// Returns the output of a hand-over (0: of `init()`) that began at `began`.
 fn printed(log: &NodeLog, running: &Running, sequence: u64, began: Instant) -> String {
-    let beginnings = running.process.printed_from(sequence);
+    let beginnings = running.process.page.printed_from(sequence);
     let streams = ["stdout", "stderr"].into_iter().zip(beginnings);
     let of_python = streams.filter_map(|(stream, beginning)| {
         Some(without_crash(last_lines(&log.user_stream(&running.id.name(), stream), beginning?)))
     });
-    quote(of_python.chain(running.process.pipes().lines_since(began)).collect())
+    quote(of_python.chain(running.process.pipes.lines_since(began)).collect())
 }
 
 /// Adds the output of native code and child processes since `began` to the report of a process.

@@ -10,7 +10,7 @@ use super::stacks::StackDump;
 use super::{Executor, Message};
 use crate::gpu::threads_each;
 use crate::node_log::LogFile;
-use crate::python_process::{PythonProcess, Start, bootstrap_script};
+use crate::python_process::{PythonProcess, Start};
 use crate::scheduler::{Announcement, Event, ProcessId};
 use crate::{oom, scratch};
 
@@ -18,12 +18,10 @@ use crate::{oom, scratch};
 const LOG_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// A process, until the scheduler forgets it.
-#[derive(Debug)]
 pub(super) struct Running {
     pub(super) id: ProcessId,
     pub(super) process: PythonProcess,
     pub(super) log: LogFile,
-    /// A pending request for its stacks.
     pub(super) stacks: Option<StackDump>,
     pub(super) gpu: Option<u32>,
     pub(super) scratch: PathBuf,
@@ -35,18 +33,17 @@ pub(super) struct Running {
 impl Executor {
     pub(super) async fn start(&mut self, process: ProcessId) -> Option<Event> {
         let name = process.name();
-        let gpu = self.gpus.take();
+        let gpu = self.gpus.pop_first();
         let scratch = self.agent.work_folder.join("scratch").join(&name);
         let started = scratch::create(&scratch, self.agent.spec.source_directory.as_path()).and_then(|()| {
             let start = Start {
                 marker: format!("{}/{}/{name}/{}", self.agent.spec.job_id, self.agent.node, std::process::id()),
                 python: self.agent.python.clone(),
-                bootstrap: bootstrap_script(&self.agent.package),
+                package: self.agent.package.clone(),
                 scratch: scratch.clone(),
                 environment: self.environment(gpu),
                 nice: self.agent.spec.nice,
-                stdout_log: self.log.system_file(&name, "stdout.txt"),
-                stderr_log: self.log.system_file(&name, "stderr.txt"),
+                logs: ["stdout.txt", "stderr.txt"].map(|stream| self.log.system_file(&name, stream)),
                 log_bytes_max: LOG_BYTES_MAX,
             };
             let messages = self.messages.clone();
@@ -57,9 +54,7 @@ impl Executor {
         let python = match started {
             Ok(python) => python,
             Err(error) => {
-                if let Some(index) = gpu {
-                    self.gpus.give_back(index);
-                }
+                self.gpus.extend(gpu);
                 let may_heal = error.downcast_ref::<std::io::Error>().is_none_or(|error| {
                     use std::io::ErrorKind::{NotFound, PermissionDenied};
                     !matches!(error.kind(), NotFound | PermissionDenied)
@@ -140,7 +135,6 @@ impl Executor {
     }
 }
 
-/// Returns [`Configure::items_per_mini_batch`].
 fn items_per_mini_batch(spec: &JobSpec) -> Option<u64> {
     let [input] = spec.inputs.as_slice() else { return None };
     match spec.mini_batch_size {

@@ -56,7 +56,7 @@ impl Executor {
     /// Returns the status page of each process, by slot.
     pub(super) fn sightings(&self) -> Vec<Sighting> {
         let see = |running: &Running| {
-            let (phase, sequence, elapsed) = running.process.status();
+            let (phase, sequence, elapsed) = running.process.page.read();
             let frame_incomplete_for = running.process.frame_incomplete_for();
             Sighting { process: running.id, phase, sequence, elapsed, frame_incomplete_for, stacks: None }
         };
@@ -100,7 +100,7 @@ impl Executor {
 
     async fn process_reported(&mut self, process: ProcessId, report: Report) {
         let Some(running) = self.running(process) else { return };
-        let (phase, sequence, _) = running.process.status();
+        let (phase, sequence, _) = running.process.page.read();
         match report {
             Report::Events(frames) => {
                 for (frame, rows) in frames {
@@ -118,13 +118,13 @@ impl Executor {
         match &mut frame {
             ProcessEvent::InitFailed { error, .. } => {
                 if let Some(running) = self.running(process) {
-                    quote_pipes(error, running.process.pipes().clone(), running.started).await;
+                    quote_pipes(error, running.process.pipes.clone(), running.started).await;
                 }
             }
             ProcessEvent::Answered(Ending { sequence, error, .. }) => {
                 let began = self.scheduler.hand_over_of(process, *sequence).map(|(_, began)| began.instant);
                 if let (Some(error), Some(running), Some(began)) = (error, self.running(process), began) {
-                    quote_pipes(error, running.process.pipes().clone(), began).await;
+                    quote_pipes(error, running.process.pipes.clone(), began).await;
                 }
                 (self.agent.crash)(CrashPoint::AfterRun);
             }

@@ -6,11 +6,9 @@ use std::time::{Duration, Instant};
 use crate::orphans::Stat;
 use crate::python_process::PythonProcess;
 
-/// Bytes of a dump that are read.
 const DUMP_BYTES_MAX: u64 = 16 * 1024;
 
 /// A pending request for the stacks of a process.
-#[derive(Debug)]
 pub(super) struct StackDump {
     until: Instant,
     file: PathBuf,

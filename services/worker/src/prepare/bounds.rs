@@ -31,26 +31,14 @@ enum Location {
 /// Why a descriptor is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OutOfBounds {
-    /// It names another job.
     #[error("it belongs to job {0}")]
     Job(String),
-    /// Its lists differ in length.
     #[error("it has {paths} paths, {versions} versions and {stamps} stamps")]
-    Lengths {
-        /// Number of paths.
-        paths: usize,
-        /// Number of versions.
-        versions: usize,
-        /// Number of stamps.
-        stamps: usize,
-    },
-    /// It points to the line of another mini-batch.
+    Lengths { paths: usize, versions: usize, stamps: usize },
     #[error("its place in the plan is not chunk {}, line {}", .0.chunk, .0.line)]
     Position(PlanPosition),
-    /// It names an input that the job lacks.
     #[error("the job has no input {0}")]
     Input(u32),
-    /// It names a path outside the inputs.
     #[error("{0} is not in the inputs of the job")]
     Path(String),
 }
@@ -69,9 +57,9 @@ impl Bounds {
         }
         match &descriptor.work {
             Work::Files { input, paths, versions, stamps, .. } => {
-                let (paths_count, versions, stamps) = (paths.len(), versions.len(), stamps.len());
-                if [versions, stamps].iter().any(|&count| count != 0 && count != paths_count) {
-                    return Err(OutOfBounds::Lengths { paths: paths_count, versions, stamps });
+                let (count, versions, stamps) = (paths.len(), versions.len(), stamps.len());
+                if [versions, stamps].iter().any(|&other| other != 0 && other != count) {
+                    return Err(OutOfBounds::Lengths { paths: count, versions, stamps });
                 }
                 paths.iter().try_for_each(|path| self.check_path(*input, path))
             }
@@ -152,14 +140,7 @@ mod tests {
     }
 
     fn descriptor(work: Work) -> Descriptor {
-        Descriptor {
-            job_id: "job".to_owned(),
-            mini_batch: 1030,
-            tries_spent: 0,
-            deliveries_lost: 0,
-            traceparent: None,
-            work,
-        }
+        crate::scheduler::tests::descriptor(1030, work)
     }
 
     fn files(input: u32, path: &str) -> Descriptor {

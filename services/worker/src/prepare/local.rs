@@ -13,13 +13,9 @@ use protocol::{Block, FileVersion, ItemPath};
 pub(super) fn check_blocks(blocks: &[Block]) -> Result<()> {
     let mut last = None;
     for block in blocks {
-        let Some(planned) = block.version.as_ref().filter(|version| version.modified.is_some()) else { continue };
         // Blocks of one file follow each other.
-        if last.replace(&block.path) == Some(&block.path) {
-            continue;
-        }
-        if let Some(now) = version_now(&block.path).filter(|now| now != planned) {
-            bail!(changed(&block.path, planned, &now));
+        if last.replace(&block.path) != Some(&block.path) {
+            check_file(&block.path, block.version.as_ref())?;
         }
     }
     Ok(())

@@ -23,7 +23,7 @@ pub enum Preparation {
 pub struct Prepared {
     /// Source of the argument of `run()`.
     pub payload: Arc<Payload>,
-    /// The table, if there is one.
+    /// The table, if it is one.
     pub file: Option<MemoryFile>,
     /// Files that were downloaded for it.
     pub downloads: Option<Arc<Downloads>>,

@@ -39,7 +39,6 @@ const COPIES_MAX: usize = 4;
 const CACHED_BYTES_MAX: usize = 32 << 20;
 
 /// Reads remote inputs.
-#[derive(Debug)]
 pub(super) struct Remote {
     stores: Stores,
     /// Folder for files.
@@ -51,7 +50,7 @@ pub(super) struct Remote {
 }
 
 /// An object whose blocks are read from front to back, so it is fetched whole.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct WholeObject {
     path: ItemPath,
     etag: Option<String>,
@@ -59,7 +58,7 @@ struct WholeObject {
 }
 
 /// Pieces of files by path, ETag and offset.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Cached {
     pieces: HashMap<(ItemPath, Option<String>, u64), Bytes>,
     bytes: usize,
@@ -77,7 +76,7 @@ pub(super) enum TableFile {
     /// A local input.
     Own(PathBuf),
     /// The needed bytes of an object at their offsets. The file has no name and ends with this value.
-    Holed(File),
+    Holed(Arc<File>),
     /// A whole object, shared by its blocks.
     Whole(Arc<File>),
 }
@@ -93,8 +92,7 @@ impl TableFile {
     pub fn path(&self) -> PathBuf {
         match self {
             Self::Own(path) => path.clone(),
-            Self::Holed(file) => format!("/proc/self/fd/{}", file.as_raw_fd()).into(),
-            Self::Whole(file) => format!("/proc/self/fd/{}", file.as_raw_fd()).into(),
+            Self::Holed(file) | Self::Whole(file) => format!("/proc/self/fd/{}", file.as_raw_fd()).into(),
         }
     }
 
@@ -176,10 +174,10 @@ impl Remote {
             }
         };
         let whole = Block { range: BlockRange::WholeText, ..block.clone() };
-        copy.file.get_or_try_init(|| async { self.block(url, &whole).await.map(Arc::new) }).await.cloned()
+        copy.file.get_or_try_init(|| self.block(url, &whole)).await.cloned()
     }
 
-    async fn block(&self, url: &str, block: &Block) -> Result<File> {
+    async fn block(&self, url: &str, block: &Block) -> Result<Arc<File>> {
         let size = match &block.version {
             Some(version) => version.bytes,
             None => self.stores.size(url).await?,
@@ -193,7 +191,7 @@ impl Remote {
             BlockRange::Records { start, end } => object.records(start, end).await?,
             BlockRange::RowGroup { row_group, .. } => object.row_group(row_group).await?,
         }
-        Ok(file)
+        Ok(Arc::new(file))
     }
 
     fn nameless(&self) -> Result<File> {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use protocol::{AttemptStatus, Chance, Ending, ErrorReport, ProcessEvent, ResultEvent, SlotPhase};
 
-use super::process::{FAILURES_MAX, Killed, Life, Process, Slot, Verdict};
+use super::process::{FAILURES_MAX, Life, Process, Slot, Verdict};
 use super::starts::Next;
 use super::{Action, Findings, Moment, ProcessId, Scheduler, Stop};
 use crate::node_log::user_error_name;
@@ -16,27 +16,15 @@ impl Scheduler {
         match frame {
             ProcessEvent::Ready { init_seconds, python_version } => {
                 process.noticed = None;
-                match process.life {
-                    Life::Starting => process.life = Life::Working,
-                    Life::Killed(Killed::Unusable(_)) => process.life = Life::Killed(Killed::Interrupted),
-                    _ => {}
-                }
+                process.init_ended(Life::Working);
                 self.starts.succeeded();
                 let (node, process) = (self.config.node.clone(), id.name());
                 self.log("INFO", format!("{process} is ready: Python {python_version}, init {init_seconds:.3} s"));
                 self.tell(ResultEvent::ProcessReady { node, process, init_seconds });
             }
             ProcessEvent::InitFailed { error, chance } => {
-                match process.life {
-                    Life::Starting => process.life = Life::InitFailed,
-                    // Count one failed start, not two.
-                    Life::Killed(Killed::Unusable(_)) => process.life = Life::Killed(Killed::Interrupted),
-                    _ => {}
-                }
-                let (node, process) = (self.config.node.clone(), id.name());
-                self.log("ERROR", format!("{process} could not start: {}", error.message));
-                self.starts.failed(&process, chance, &error);
-                self.tell(ResultEvent::InitFailed { node, process, error: error.into() });
+                process.init_ended(Life::InitFailed);
+                self.start_failed(id, chance, error);
             }
             ProcessEvent::Recalled { sequence } => {
                 // Usually the agent has taken it back already.
@@ -123,7 +111,7 @@ impl Scheduler {
                     None => (early, chance),
                 };
                 self.forget(id);
-                self.could_not_start(id, message, chance, death.printed, now);
+                self.not_started(id, message, chance, death.printed, now);
             }
             Verdict::DiedIdle => {
                 self.starts.died_idle(death.sentence());
@@ -168,14 +156,13 @@ impl Scheduler {
         // The damaged bytes were the answer to the oldest unanswered mini-batch.
         let killed = match (process.pipe.front(), &process.life) {
             (Some(front), _) => {
-                let log = user_error_name(&node, &process.name);
-                let error =
-                    ErrorReport { category: "ConnectionDamaged".into(), message, log, ..ErrorReport::default() };
+                let (category, log) = ("ConnectionDamaged".to_owned(), user_error_name(&node, &process.name));
+                let error = ErrorReport { category, message, log, ..ErrorReport::default() };
                 let ending = Ending::failed(AttemptStatus::ProcessDied, error);
-                Killed::Failed(Ending { sequence: front.sequence, ..ending })
+                Verdict::Failed(Ending { sequence: front.sequence, ..ending })
             }
-            (None, Life::Starting) => Killed::Unusable(message),
-            (None, _) => Killed::Interrupted,
+            (None, Life::Starting) => Verdict::NotStarted { reason: Some(message) },
+            (None, _) => Verdict::Expected,
         };
         process.life = Life::Killed(killed);
         self.log("ERROR", line);
@@ -187,26 +174,23 @@ impl Scheduler {
     pub(super) fn start_process(&mut self, slot: usize, now: Moment) {
         let id = ProcessId { slot, number: self.next_process };
         self.next_process += 1;
-        self.slots[slot] = Slot::Taken(Box::new(Process::starting(id, now.instant)));
+        self.slots[slot] = Slot { process: Some(Box::new(Process::starting(id, now.instant))), start_at: None };
         self.act(Action::Start(id));
     }
 
-    pub(super) fn could_not_start(
-        &mut self,
-        id: ProcessId,
-        message: String,
-        chance: Chance,
-        printed: String,
-        now: Moment,
-    ) {
-        let (node, process) = (self.config.node.clone(), id.name());
-        self.log("ERROR", format!("{process} could not start: {message}"));
-        let log = user_error_name(&node, &process);
+    pub(super) fn not_started(&mut self, id: ProcessId, message: String, chance: Chance, printed: String, now: Moment) {
+        let log = user_error_name(&self.config.node, &id.name());
         let error = ErrorReport { category: "ProcessDied".into(), message, traceback: String::new(), log, printed };
         self.act(Action::UserError { process: id, mini_batch: None, error: Box::new(error.clone()) });
+        self.start_failed(id, chance, error);
+        self.plan_start(id.slot, now);
+    }
+
+    fn start_failed(&mut self, id: ProcessId, chance: Chance, error: ErrorReport) {
+        let (node, process) = (self.config.node.clone(), id.name());
+        self.log("ERROR", format!("{process} could not start: {}", error.message));
         self.starts.failed(&process, chance, &error);
         self.tell(ResultEvent::InitFailed { node, process, error: error.into() });
-        self.plan_start(id.slot, now);
     }
 
     /// Decides whether and when the next process starts in an empty slot.
@@ -219,8 +203,8 @@ impl Scheduler {
             (Next::Start, None) => self.start_process(slot, now),
             // `Wait`: the slot stays empty until another start has succeeded or failed.
             (Next::Start | Next::Wait, pause) => {
-                let start_at = now.instant + pause.unwrap_or_default();
-                self.slots[slot] = Slot::Empty { start_at: Some(start_at) };
+                let start_at = Some(now.instant + pause.unwrap_or_default());
+                self.slots[slot] = Slot { process: None, start_at };
             }
         }
     }
@@ -228,8 +212,8 @@ impl Scheduler {
     /// Starts the processes whose pause is over.
     pub(super) fn start_due(&mut self, now: Moment) {
         for slot in 0..self.slots.len() {
-            let due = matches!(self.slots[slot], Slot::Empty { start_at: Some(at) } if at <= now.instant);
-            if !due || self.stop != Stop::No || self.gave_up.is_some() {
+            let is_due = self.slots[slot].start_at.is_some_and(|at| at <= now.instant);
+            if !is_due || self.stop != Stop::No || self.gave_up.is_some() {
                 continue;
             }
             match self.may_start() {
@@ -241,7 +225,7 @@ impl Scheduler {
     }
 
     fn may_start(&self) -> Next {
-        let starting = self.processes().filter(|process| process.is_starting()).count();
+        let starting = self.processes().filter(|process| matches!(process.life, Life::Starting)).count();
         self.starts.next(self.config.processes, starting)
     }
 
@@ -249,7 +233,7 @@ impl Scheduler {
     pub(super) fn finish_idle_processes(&mut self, now: Moment) {
         let stopping = self.stop != Stop::No;
         for slot in 0..self.slots.len() {
-            let Some(process) = self.slots[slot].process_mut() else { continue };
+            let Some(process) = self.slots[slot].process.as_deref_mut() else { continue };
             if !(stopping || process.is_worn_out()) || !process.pipe.is_empty() {
                 continue;
             }
@@ -276,7 +260,7 @@ impl Scheduler {
     pub(super) fn kill(&mut self, id: ProcessId) {
         let Some(process) = self.process_mut(id) else { return };
         if !process.is_killed() {
-            process.life = Life::Killed(Killed::Interrupted);
+            process.life = Life::Killed(Verdict::Expected);
         }
         self.act(Action::Kill(id));
     }

@@ -10,53 +10,37 @@ use crate::lease::LeaseId;
 use crate::prepare::Prepared;
 
 /// A mini-batch whose attempt has ended.
-#[derive(Debug)]
-pub struct Attempted {
-    /// The delivery.
-    pub lease: LeaseId,
-    /// The mini-batch.
+pub(crate) struct Attempted {
     pub descriptor: Descriptor,
     /// Deliveries lost before this one.
     pub deliveries_lost: u32,
-    /// The argument of `run()`.
     pub prepared: Prepared,
-    /// When the attempt started.
     pub began: Moment,
-}
-
-/// The worker of an attempt.
-#[derive(Clone, Copy, Debug)]
-pub struct Worker<'a> {
-    /// Node.
-    pub node: &'a str,
-    /// `processNNN`; empty if no process received the mini-batch.
-    pub process: &'a str,
 }
 
 /// An attempt that has ended, and its next try.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The delivery. If its lease is lost by now, the agent announces nothing.
+    /// If it is lost by now, the agent announces nothing.
     pub lease: LeaseId,
     /// The process that made the attempt; `None`: no process received the mini-batch.
     pub process: Option<ProcessId>,
-    /// The attempt. The announcer decides where its rows go. `traceparent` is that of the mini-batch.
+    /// The announcer decides where its rows go. `traceparent` is that of the mini-batch.
     pub attempt: Attempt,
-    /// Rows of a success.
     pub rows: Bytes,
-    /// The descriptor of the next try, if there is one.
     pub next_try: Option<Descriptor>,
 }
 
-/// Returns the attempt as it is announced, and the descriptor of the next try if there is one.
-pub fn conclude(
+/// Returns the attempt as it is announced, and the descriptor of the next try if another follows. The process is empty
+/// if none has received the mini-batch.
+pub(crate) fn conclude(
     attempted: Attempted,
-    worker: Worker,
+    [node, process]: [&str; 2],
     ending: Ending,
     tries_max: u32,
     now: Moment,
 ) -> (Attempt, Option<Descriptor>) {
-    let Attempted { descriptor, deliveries_lost, prepared, began, .. } = attempted;
+    let Attempted { descriptor, deliveries_lost, prepared, began } = attempted;
     let try_number = descriptor.tries_spent.saturating_add(1);
     let succeeded = ending.status == AttemptStatus::Succeeded;
     let is_final = succeeded || try_number >= tries_max || ending.status == AttemptStatus::LostTooOften;
@@ -73,8 +57,8 @@ pub fn conclude(
         mini_batch: descriptor.mini_batch,
         try_number,
         deliveries_lost,
-        node: worker.node.into(),
-        process: worker.process.into(),
+        node: node.into(),
+        process: process.into(),
         status: ending.status,
         is_final,
         total: prepared.total,
@@ -103,27 +87,21 @@ mod tests {
     use protocol::{ErrorReport, Work};
 
     use super::*;
+    use crate::scheduler::tests::descriptor;
 
     fn attempted(tries_spent: u32) -> Attempted {
         let paths = vec!["/a".into(), "/b".into()];
         let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
-        let descriptor = Descriptor {
-            job_id: "job".into(),
-            mini_batch: 7,
-            tries_spent,
-            deliveries_lost: 0,
-            traceparent: None,
-            work,
-        };
+        let descriptor = Descriptor { tries_spent, ..descriptor(7, work) };
         let prepared = Prepared::without_reading(&descriptor).expect("local files");
-        Attempted { lease: 7, descriptor, deliveries_lost: 2, prepared, began: now() }
+        Attempted { descriptor, deliveries_lost: 2, prepared, began: now() }
     }
 
     fn now() -> Moment {
         Moment { instant: Instant::now(), milliseconds: 0 }
     }
 
-    const WORKER: Worker = Worker { node: "0", process: "process000" };
+    const WORKER: [&str; 2] = ["0", "process000"];
 
     #[test]
     fn failed_try_is_followed_by_another_until_they_are_spent() {
@@ -131,16 +109,10 @@ mod tests {
             let ending = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
             let (attempt, next) = conclude(attempted(tries_spent), WORKER, ending, 3, now());
             assert_eq!((attempt.try_number, attempt.is_final), (tries_spent + 1, last));
-            assert_eq!(
-                next.map(|next| (next.tries_spent, next.deliveries_lost)),
-                (!last).then_some((tries_spent + 1, 2))
-            );
+            let next = next.map(|next| (next.tries_spent, next.deliveries_lost));
+            assert_eq!(next, (!last).then_some((tries_spent + 1, 2)));
             assert_eq!((attempt.total, attempt.failed()), (2, 2));
         }
-    }
-
-    #[test]
-    fn lost_too_often_is_final() {
         let ending = Ending::failed(AttemptStatus::LostTooOften, ErrorReport::default());
         let (attempt, next) = conclude(attempted(0), WORKER, ending, 3, now());
         assert_eq!((attempt.is_final, next), (true, None));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use protocol::{AttemptStatus, Ending, ErrorReport, SlotPhase, Waiting};
 
 use super::mini_batch::Stage;
-use super::process::{Killed, Life, Process, StacksFor, Then};
+use super::process::{Life, Process, StacksFor, Then, Verdict};
 use super::{Action, Config, Moment, ProcessId, Scheduler, Sighting};
 use crate::node_log::user_error_name;
 
@@ -72,8 +72,6 @@ impl Scheduler {
         }
     }
 
-    // ---- preparations ------------------------------------------------------------------------------------------
-
     /// Fails mini-batches whose files cannot be read in time. The others do not wait for them.
     fn fail_slow_preparations(&mut self, now: Moment) {
         let limit = self.limit();
@@ -127,9 +125,6 @@ impl Scheduler {
         (self.limit() / 2).min(NOTICE_AFTER_MAX).max(Duration::from_secs(1))
     }
 
-    // ---- processes ---------------------------------------------------------------------------------------------
-
-    /// Checks the deadlines of one process.
     fn watch(&mut self, seen: Sighting, now: Moment) {
         let (limit, notice_after) = (self.limit(), self.notice_after());
         let Some(process) = self.process_mut(seen.process).filter(|process| !process.is_killed()) else { return };
@@ -210,7 +205,7 @@ impl Scheduler {
                 self.log("ERROR", line);
                 if let Some(process) = self.process_mut(id) {
                     let ending = Ending { sequence, ..Ending::failed(status, error) };
-                    process.life = Life::Killed(Killed::Failed(ending));
+                    process.life = Life::Killed(Verdict::Failed(ending));
                 }
                 self.act(Action::Kill(id));
             }

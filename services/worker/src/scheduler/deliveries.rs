@@ -7,15 +7,14 @@ use protocol::{AttemptStatus, Descriptor, Ending, ErrorReport, MiniBatchFrame};
 
 use super::mini_batch::{MiniBatch, Stage, lost_too_often};
 use super::pipe::Handed;
-use super::process::{Killed, Life};
+use super::process::{Life, Verdict};
 use super::{
-    Action, Announcement, Attempted, Delivered, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop, Worker,
-    conclude, deliveries_lost,
+    Action, Announcement, Attempted, Delivered, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop, conclude,
+    deliveries_lost,
 };
 use crate::lease::LeaseId;
 use crate::prepare::{Preparation, Prepared};
 
-/// Most mini-batches of one request.
 const RECEIVE_MAX: usize = 512;
 /// From the limit of an attempt to the end of its lease: the agent acts first, and the queue redelivers the mini-batch
 /// if the agent hangs.
@@ -27,7 +26,8 @@ impl Scheduler {
         if self.is_receiving || self.stop != Stop::No || self.gave_up.is_some() {
             return;
         }
-        let depth: usize = self.slots.iter().map(|slot| slot.depth()).sum();
+        let depths = self.slots.iter().map(|slot| slot.process.as_ref().map_or(1, |process| process.pipe.depth()));
+        let depth: usize = depths.sum();
         let wanted = (2 * depth).saturating_sub(self.mini_batches.len()).min(RECEIVE_MAX);
         // A few mini-batches are not worth a call.
         if wanted == 0 || wanted * 4 < depth.min(RECEIVE_MAX) {
@@ -104,7 +104,8 @@ impl Scheduler {
         }
         let share = self.ready.len().div_ceil(self.slots.len().max(1));
         for slot in 0..self.slots.len() {
-            let Some(process) = self.slots[slot].process_mut().filter(|process| process.takes_work()) else { continue };
+            let process = self.slots[slot].process.as_deref_mut();
+            let Some(process) = process.filter(|process| process.takes_work()) else { continue };
             let (id, was_empty) = (process.id, process.pipe.is_empty());
             let quota = process.pipe.wanted().min(share).min(self.ready.len());
             if quota == 0 {
@@ -157,7 +158,7 @@ impl Scheduler {
             let runs = sightings.iter().any(|seen| seen.process == id && seen.sequence == sequence);
             let Some(process) = self.process_mut(id).filter(|process| runs && !process.is_killed()) else { return };
             process.pipe.remove(sequence);
-            process.life = Life::Killed(Killed::Interrupted);
+            process.life = Life::Killed(Verdict::Expected);
             let message = format!("{} runs a mini-batch whose lease is lost, killing it", process.name);
             self.log("WARNING", message);
             self.act(Action::Kill(id));
@@ -169,8 +170,6 @@ impl Scheduler {
         self.mini_batches.remove(&lease);
     }
 
-    // ---- the end of an attempt ---------------------------------------------------------------------------------
-
     /// Fails a mini-batch that no process has received.
     pub(super) fn fail_unrun(&mut self, lease: LeaseId, status: AttemptStatus, error: ErrorReport, now: Moment) {
         let Some(mini_batch) = self.mini_batches.get(&lease) else { return };
@@ -180,8 +179,8 @@ impl Scheduler {
 
     fn conclude_unrun(&mut self, lease: LeaseId, prepared: Prepared, ending: Ending, now: Moment) {
         let Some(MiniBatch { descriptor, deliveries_lost, .. }) = self.mini_batches.remove(&lease) else { return };
-        let attempted = Attempted { lease, descriptor, deliveries_lost, prepared, began: now };
-        self.announce(None, attempted, ending, Bytes::new(), now);
+        let attempted = Attempted { descriptor, deliveries_lost, prepared, began: now };
+        self.announce(lease, None, attempted, ending, Bytes::new(), now);
     }
 
     /// Ends the attempt of a mini-batch that has just left the pipe of a process.
@@ -194,14 +193,21 @@ impl Scheduler {
         if let Some(table) = prepared.file.take() {
             self.act(Action::ReuseTable(table));
         }
-        let attempted = Attempted { lease, descriptor, deliveries_lost, prepared: *prepared, began };
-        self.announce(Some(process), attempted, ending, rows, now);
+        let attempted = Attempted { descriptor, deliveries_lost, prepared: *prepared, began };
+        self.announce(lease, Some(process), attempted, ending, rows, now);
     }
 
-    fn announce(&mut self, process: Option<ProcessId>, attempted: Attempted, ending: Ending, rows: Bytes, now: Moment) {
+    fn announce(
+        &mut self,
+        lease: LeaseId,
+        process: Option<ProcessId>,
+        attempted: Attempted,
+        ending: Ending,
+        rows: Bytes,
+        now: Moment,
+    ) {
         let name = process.and_then(|process| self.process(process)).map_or("", |process| process.name.as_str());
-        let worker = Worker { node: &self.config.node, process: name };
-        let lease = attempted.lease;
+        let worker = [self.config.node.as_str(), name];
         let (attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, now);
         let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try });
         self.act(Action::Announce(Announcement::Outcome(outcome)));
@@ -225,7 +231,6 @@ impl MiniBatch {
         frame
     }
 
-    /// Returns the memory file of its table, if it has one.
     fn table(&self) -> Option<std::sync::Arc<std::os::fd::OwnedFd>> {
         match &self.stage {
             Stage::Handed { prepared, .. } => Some(prepared.file.as_ref()?.file.clone()),

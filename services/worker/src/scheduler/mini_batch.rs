@@ -8,10 +8,8 @@ use super::process::ProcessId;
 use crate::prepare::Prepared;
 
 /// A mini-batch under a lease of this node.
-#[derive(Debug)]
 pub(super) struct MiniBatch {
     pub(super) descriptor: Descriptor,
-    /// Deliveries lost before this one.
     pub(super) deliveries_lost: u32,
     pub(super) received: Instant,
     pub(super) stage: Stage,
@@ -19,29 +17,15 @@ pub(super) struct MiniBatch {
 
 /// The stage of a mini-batch on its way through the node. It leaves the node when the agent announces its outcome or
 /// returns it, or when its lease is lost.
-#[derive(Debug)]
 pub(super) enum Stage {
-    /// It waits for memory.
-    Waiting {
-        /// Expected memory.
-        bytes: u64,
-    },
+    /// It waits for memory, of which it is expected to occupy this much.
+    Waiting { bytes: u64 },
     /// The agent prepares it.
-    Preparing {
-        /// Expected memory.
-        bytes: u64,
-        since: Instant,
-    },
+    Preparing { bytes: u64, since: Instant },
     /// It waits for a process.
     Ready(Box<Prepared>),
-    /// It is in the pipe of a process, which runs the first one.
-    Handed {
-        process: ProcessId,
-        sequence: u64,
-        prepared: Box<Prepared>,
-        /// Its outcome will not be announced.
-        is_lease_lost: bool,
-    },
+    /// It is in the pipe of a process, which runs the first one. Once its lease is lost, its outcome is not announced.
+    Handed { process: ProcessId, sequence: u64, prepared: Box<Prepared>, is_lease_lost: bool },
 }
 
 impl MiniBatch {

@@ -11,15 +11,11 @@ use crate::lease::LeaseId;
 
 /// Work that a pipe should hold, in seconds.
 const PIPE_SECONDS: f64 = 0.02;
-/// Mini-batches that a pipe may hold.
 const PIPE_MAX: usize = 256;
-/// Weight of the latest run in the mean.
 const MEAN_WEIGHT: f64 = 0.2;
 
-/// A mini-batch in a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handed {
-    /// Number of the hand-over.
     pub(super) sequence: u64,
     pub(super) lease: LeaseId,
     /// When its attempt started: it was handed over, and the mini-batch before it had ended.
@@ -73,12 +69,10 @@ impl Pipe {
         self.handed.pop_front_if(|first| first.sequence == sequence)
     }
 
-    /// Returns the hand-overs behind the first, if there are any.
     pub(super) fn behind(&self) -> Option<Range<u64>> {
         Some(self.handed.get(1)?.sequence..self.last_sequence + 1)
     }
 
-    /// Removes the hand-overs behind the first.
     pub(super) fn recall(&mut self, now: Moment) -> Vec<Handed> {
         let Some(front) = self.handed.front() else { return Vec::new() };
         // Slow runs often follow each other, so the next one is handed over alone too.
@@ -87,7 +81,6 @@ impl Pipe {
         self.handed.drain(1..).collect()
     }
 
-    /// Removes one hand-over at any position.
     pub(super) fn remove(&mut self, sequence: u64) -> Option<Handed> {
         let position = self.handed.iter().position(|handed| handed.sequence == sequence)?;
         self.handed.remove(position)
@@ -102,7 +95,6 @@ impl Pipe {
         self.handed.iter().find(|handed| handed.sequence == sequence).copied()
     }
 
-    /// Removes all hand-overs.
     pub(super) fn take(&mut self) -> Vec<Handed> {
         std::mem::take(&mut self.handed).into()
     }
@@ -131,15 +123,6 @@ mod tests {
             pipe.answered(2 + round, 0.000_01, now).expect("the first");
         }
         assert_eq!(pipe.wanted(), PIPE_MAX);
-    }
-
-    #[test]
-    fn answer_out_of_order_is_rejected() {
-        let (mut pipe, now) = (Pipe::default(), now());
-        pipe.hand_over(70, now);
-        pipe.hand_over(71, now);
-        assert_eq!(pipe.answered(2, 0.1, now), None);
-        assert_eq!(pipe.answered(1, 0.1, now).map(|answered| answered.lease), Some(70));
     }
 
     #[test]

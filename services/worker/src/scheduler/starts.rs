@@ -28,7 +28,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Starts {
     has_succeeded: bool,
-    /// Failures since the last success.
     failed: u32,
     /// The last failure, for comparison and for people.
     kind: String,
@@ -59,7 +58,6 @@ impl Starts {
         *self = Self { has_succeeded: true, idle_deaths, last_death, ..Self::default() };
     }
 
-    /// Notes that `init()` of a process failed.
     pub(super) fn failed(&mut self, process: &str, chance: Chance, error: &ErrorReport) {
         // Equal failures differ in the paths of their process.
         let kind = format!("{}: {}", error.category, error.message).replace(process, "processNNN");
@@ -76,7 +74,6 @@ impl Starts {
         self.last_death = sentence;
     }
 
-    /// Notes that a process has answered a mini-batch.
     pub(super) fn answered(&mut self) {
         self.idle_deaths = 0;
     }

@@ -4,7 +4,7 @@ use protocol::{Descriptor, ResultEvent};
 
 use super::deadlines::SHUTDOWN_TIME;
 use super::mini_batch::{MiniBatch, Stage};
-use super::process::Process;
+use super::process::{Life, Process};
 use super::{Action, Announcement, Moment, ProcessId, Scheduler, Stop};
 use crate::lease::LeaseId;
 
@@ -110,7 +110,9 @@ impl Scheduler {
     pub(super) fn give_up(&mut self, cause: String) {
         self.log("ERROR", cause.clone());
         self.gave_up = Some(cause);
-        self.processes_where(Process::is_unready).into_iter().for_each(|process| self.kill(process));
+        self.processes_where(|process| matches!(process.life, Life::Starting | Life::InitFailed))
+            .into_iter()
+            .for_each(|process| self.kill(process));
         self.stop_if_alone();
     }
 

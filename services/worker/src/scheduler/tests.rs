@@ -23,7 +23,6 @@ struct Node {
     now: Moment,
     /// Phase, hand-over and duration of the phase of the process in each slot.
     doing: Vec<(SlotPhase, u64, Duration)>,
-    /// Numbers of messages that were requested.
     requested: Vec<usize>,
 }
 
@@ -71,7 +70,7 @@ fn with_one_behind_a_run() -> Node {
     node
 }
 
-fn descriptor(mini_batch: u64, work: Work) -> Descriptor {
+pub(crate) fn descriptor(mini_batch: u64, work: Work) -> Descriptor {
     Descriptor { job_id: "job".into(), mini_batch, tries_spent: 0, deliveries_lost: 0, traceparent: None, work }
 }
 

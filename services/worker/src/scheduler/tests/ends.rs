@@ -2,8 +2,6 @@
 
 use super::*;
 
-// ---- the end of a process --------------------------------------------------------------------------------------
-
 #[test]
 fn death_in_a_run_fails_only_that_mini_batch() {
     let mut node = working(2, 2);
@@ -71,8 +69,6 @@ fn frame_without_an_end_damages_the_connection() {
     }
 }
 
-// ---- starts ----------------------------------------------------------------------------------------------------
-
 #[test]
 fn script_that_cannot_start_ends_the_node_immediately() {
     let mut node = starting(2);
@@ -97,10 +93,9 @@ fn death_in_init_waits_for_the_other_processes_before_the_next_start() {
 #[test]
 fn process_that_cannot_be_spawned_is_a_failed_start() {
     let mut node = starting(1);
-    let not_started = |number| Event::NotStarted {
-        process: ProcessId { slot: 0, number },
-        message: "x".into(),
-        chance: Chance::Likely,
+    let not_started = |number| {
+        let (process, message) = (ProcessId { slot: 0, number }, "x".to_owned());
+        Event::NotStarted { process, message, chance: Chance::Likely }
     };
     assert_eq!(node.after(not_started(0)), "");
     assert_eq!(node.tick(Duration::from_millis(50)), "");
@@ -112,8 +107,6 @@ fn process_that_cannot_be_spawned_is_a_failed_start() {
         "stopped: 3 starts in a row failed, the last one with: ProcessDied: x. Open logs/user/error/0/process002.txt."
     );
 }
-
-// ---- leases ----------------------------------------------------------------------------------------------------
 
 #[test]
 fn lost_lease_kills_only_its_run() {
@@ -151,8 +144,6 @@ fn delivery_that_would_outlive_its_lease_is_returned() {
     assert_eq!(node.tick(2 * LIMIT), "");
     assert_eq!(node.tick(Duration::from_secs(1)), "return 0");
 }
-
-// ---- stops -----------------------------------------------------------------------------------------------------
 
 #[test]
 fn drain_returns_waiting_mini_batches_and_finishes_running_ones() {

@@ -2,8 +2,6 @@
 
 use super::*;
 
-// ---- receive, prepare, hand over -------------------------------------------------------------------------------
-
 #[test]
 fn node_requests_twice_what_its_processes_hold_and_once_at_a_time() {
     let mut node = starting(2);
@@ -76,8 +74,6 @@ fn scarce_mini_batches_are_shared() {
     assert_eq!(node.after(Event::Received((10..14).map(delivered).collect())), "0 gets 10 11, 1 gets 12 13");
 }
 
-// ---- answers ---------------------------------------------------------------------------------------------------
-
 #[test]
 fn failed_run_is_retried_and_the_process_continues() {
     let mut node = working(1, 2);
@@ -101,8 +97,6 @@ fn process_with_too_many_failures_is_replaced_when_idle() {
     assert_eq!(node.after(Event::Received(vec![delivered(11)])), "", "no further mini-batches");
     assert_eq!(node.after(exited(0, SlotPhase::Idle, 0)), "forget 0, start 1");
 }
-
-// ---- timeouts --------------------------------------------------------------------------------------------------
 
 #[test]
 fn timeout_requests_stacks_then_kills_and_retries() {
