@@ -56,7 +56,7 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     let name = arguments.node.unwrap_or_else(new_node_name);
     let folders = settings.engine.node_folders(&name)?;
     let mut node = settings.engine.node(name.clone(), &target, &store, &queues, &folders)?;
-    node.options.idle_exit = arguments.idle_exit.map(Duration::from_secs);
+    node.options.periods.idle_exit = arguments.idle_exit.map(Duration::from_secs);
     node.options.process_count = arguments.process_count;
     node.options.health = watched.health.clone();
     if let Some(seconds) = arguments.grace {

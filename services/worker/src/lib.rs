@@ -2,27 +2,11 @@
 //! processes that call user code, and announces the outcomes. A node of a fleet runs one agent for every job that has
 //! messages for it.
 //!
-//! | file | purpose |
-//! |---|---|
-//! | `node` | a worker of a fleet, which serves every job of a target; its `roster` decides which jobs are here |
-//! | `scheduler` | every decision about one job on this node, as a state machine without I/O |
-//! | `agent` | one job: executes the actions of the scheduler, and reports events to it |
-//! | `stop` | how agents and nodes are stopped |
-//! | `python_process` | starts, messages, observes and kills one interpreter |
-//! | `prepare` | prepares the argument of `run()`: paths, or a table in shared memory |
-//! | `side_inputs` | downloads reference data and replaces its URLs by local paths |
-//! | `announce` | write, announce, acknowledge, in that order |
-//! | `lease` | extends leases, and reports lost ones |
-//! | `retry` | how calls of queues and stores are retried |
-//! | `orphans` | kills child processes that user code leaves behind |
-//! | `printed` | the last lines that a process printed, for reports |
-//! | `counts` | metrics of announcements |
-//! | `monitor` | samples of processor, memory, disk and network |
-//!
 //! The worker depends on the queue and the storage, but neither on the partitioner nor on the reducer.
 
 mod agent;
 mod allocator;
+#[allow(missing_docs, reason = "public for the simulation alone")]
 mod announce;
 mod capped_log;
 mod conda;
@@ -42,6 +26,7 @@ mod prepare;
 mod printed;
 mod python_process;
 mod retry;
+#[allow(missing_docs, reason = "public for the simulation alone")]
 pub mod scheduler;
 mod scratch;
 mod side_inputs;
@@ -59,9 +44,9 @@ pub use stop::{Stop, StopSender};
 pub mod parts {
     pub use crate::announce::{Announcements, Announcer};
     pub use crate::lease::{LeaseId, Leases, Received};
-    pub use crate::node::beat::keep_beating;
-    pub use crate::node::errands::{Errands, let_go};
-    pub use crate::node::executor::demultiplexer_options;
+    pub use crate::node::beat::attended;
+    pub use crate::node::errands::Errands;
+    pub use crate::node::executor::{Executor, Held, Host, Trouble};
     pub use crate::prepare::{Preparation, Prepared};
 }
 

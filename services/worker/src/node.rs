@@ -9,23 +9,16 @@
 //!
 //! Absent on purpose: sharing of processors between jobs that are here at the same time (each has its own processes), and
 //! any choice between jobs, which is the queue's.
-//!
-//! | file | what it does |
-//! |---|---|
-//! | `roster` | decides which jobs are here, what they need, and when the node leaves them |
-//! | `executor` | executes the decisions, and reports what happens |
-//! | `errands` | requests to the store and the shared queues |
-//! | `provision`, `work` | make a job ready, run its agent, clean up after it |
-//! | `beat` | signs of life |
-//! | `logs` | uploads logs while a job runs |
-//! | `protection`, `spot` | task protection of ECS; spot notices of EC2 |
 
 pub(crate) mod beat;
+#[allow(missing_docs, reason = "public for the simulation alone")]
 pub(crate) mod errands;
+#[allow(missing_docs, reason = "public for the simulation alone")]
 pub(crate) mod executor;
 mod logs;
 mod protection;
 mod provision;
+#[allow(missing_docs, reason = "public for the simulation alone")]
 pub mod roster;
 mod spot;
 mod work;
@@ -34,21 +27,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
-use queue::{Demultiplexer, Queue};
+use anyhow::{Context, Result};
+use queue::Queue;
 use storage::TargetStore;
 use telemetry::{Health, metrics};
 use tokio::sync::watch;
 
-use crate::Crash;
 use crate::agent::Timing;
+use crate::side_inputs::Turns;
 use crate::stop::Stop;
-use executor::Executor;
+use crate::{Crash, default_process_count};
+use executor::{Executor, Trouble};
 use protection::Protection;
 pub use protection::TaskProtection;
-use provision::Provisioner;
-use roster::Event;
+use roster::{Config, Event, Periods};
 pub use spot::SpotNotice;
+use work::Shared;
 
 /// How often the node looks for what is due.
 const TICK: Duration = Duration::from_millis(250);
@@ -87,22 +81,12 @@ pub struct Node {
 pub struct NodeOptions {
     /// How long agents wait.
     pub timing: Timing,
+    /// How long the node waits.
+    pub periods: Periods,
     /// Python processes of each job here; `None`: as many as the job asks for.
     pub process_count: Option<u32>,
-    /// The node ends after this long without work; `None`: never.
-    pub idle_exit: Option<Duration>,
-    /// The processes of a job end after this long without a message of it.
-    pub job_idle: Duration,
-    /// How often the node looks whether a job was canceled.
-    pub watch_period: Duration,
-    /// How often the node renews its seat of a job with `node_count`.
-    pub seat_period: Duration,
-    /// A seat that was not renewed for this long is free.
-    pub seat_lapse: Duration,
     /// How often the node uploads changed log files.
     pub log_period: Duration,
-    /// How long the node leaves a job to others after it could not provision the job, or start a process.
-    pub rest: Duration,
     /// Where to look for spot notices.
     pub spot_notice: Option<SpotNotice>,
     /// Where the node shows that it makes progress.
@@ -116,14 +100,9 @@ impl Default for NodeOptions {
         let seconds = Duration::from_secs;
         Self {
             timing: Timing { lease_step: seconds(30), grace: seconds(30), patience: seconds(120) },
+            periods: Periods::default(),
             process_count: None,
-            idle_exit: None,
-            job_idle: seconds(30),
-            watch_period: seconds(2),
-            seat_period: seconds(20),
-            seat_lapse: seconds(60),
             log_period: seconds(5),
-            rest: seconds(60),
             spot_notice: None,
             health: Health::default(),
             task_protection: None,
@@ -142,15 +121,6 @@ pub enum Ended {
     SpotNotice,
 }
 
-/// What all jobs of a node share.
-#[derive(Debug)]
-struct Shared {
-    node: Node,
-    demultiplexer: Arc<Demultiplexer>,
-    provisioner: Provisioner,
-    protection: Protection,
-}
-
 impl Node {
     /// Works until the caller stops it, there is no work, or the machine is taken away. Returns everything it holds
     /// to the queue. An error means that a queue cannot be used.
@@ -158,29 +128,65 @@ impl Node {
         let (spot, health) = (self.options.spot_notice.clone(), self.options.health.clone());
         let spot = async { if let Some(spot) = spot { spot.given().await } else { std::future::pending().await } };
         let mut spot = std::pin::pin!(spot);
-        let mut executor = Executor::start(self).await;
+        let protection = Protection::start(self.options.task_protection.clone());
+        let shared = Arc::new(Shared { node: self, turns: Turns::default(), protection });
+        let node = &shared.node;
+        let queues = [node.tasks.clone(), node.results.clone()];
+        let timing = node.options.timing;
+        let mut executor = Executor::start(shared.clone(), config(node), node.target.clone(), queues, timing).await;
         let first = *stop.borrow_and_update();
         executor.handle(Event::Stop(first)).await;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let alive = health.coming_round("the loop of the node");
+        let mut failure = Ok(());
         while !executor.roster.is_over() {
             alive.beat();
             metrics().jobs_open.set(executor.roster.jobs() as i64);
-            tokio::select! {
-                occurred = executor.next() => executor.occurred(occurred).await?,
-                _ = tick.tick() => executor.tick().await,
+            let event = tokio::select! {
+                event = executor.next() => match event {
+                    Ok(event) => event,
+                    Err(Trouble::Panicked(error)) => return Err(error).context("a task of the node panicked"),
+                    Err(Trouble::Unreadable { delivery, reason }) => {
+                        shared.bury(delivery, &reason).await;
+                        continue;
+                    }
+                    Err(Trouble::Failed(error)) => {
+                        failure = failure.and(Err(error).context("receive from the task queue"));
+                        Event::Stop(Stop::Drain)
+                    }
+                },
+                _ = tick.tick() => executor.tick(),
                 notice = &mut spot, if !executor.roster.is_stopping() => {
                     tracing::warn!("this machine will be taken away ({notice}): draining");
-                    executor.handle(Event::SpotNotice).await;
+                    Event::SpotNotice
                 }
-                stop = Stop::next(&mut stop) => executor.handle(Event::Stop(stop)).await,
-            }
+                stop = Stop::next(&mut stop) => Event::Stop(stop),
+            };
+            executor.handle(event).await;
         }
         metrics().jobs_open.set(0);
-        let ended = executor.roster.ended();
-        executor.end().await.map(|()| ended)
+        // A reader may have been about to take some messages when it ended.
+        executor.drain().await;
+        shared.clear_work_folder();
+        failure.map(|()| executor.roster.ended())
     }
+}
+
+fn config(node: &Node) -> Config {
+    let options = &node.options;
+    Config {
+        node: node.name.clone(),
+        idle_wish: process_count(node, None) as usize,
+        delay_max: node.tasks.limits().delay_max,
+        notice_time: options.spot_notice.as_ref().map_or(Duration::ZERO, |spot| spot.patience),
+        periods: options.periods,
+    }
+}
+
+/// Returns the number of processes of a job that asks for this many.
+fn process_count(node: &Node, wanted: Option<u32>) -> u32 {
+    node.options.process_count.or(wanted).unwrap_or_else(|| default_process_count(node.gpu_count))
 }
 
 #[cfg(test)]

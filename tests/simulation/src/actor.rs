@@ -35,16 +35,6 @@ struct Shared {
     frozen_until: watch::Sender<Option<Instant>>,
 }
 
-/// What happens to one call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    Works,
-    /// It fails without effect.
-    Fails,
-    /// It fails, although it has taken effect.
-    AnswerLost,
-}
-
 impl Actor {
     pub fn new(name: String, seed: u64, weather: Weather, calm_from: Instant) -> Self {
         let dice = Dice::new(seed, &name);
@@ -72,13 +62,9 @@ impl Actor {
         &self.shared.weather
     }
 
-    fn is_stormy(&self) -> bool {
-        Instant::now() < self.shared.calm_from
-    }
-
     /// Returns true with this probability, and never after the weather has ended.
     pub fn happens(&self, probability: impl Fn(&Weather) -> f64) -> bool {
-        self.is_stormy() && self.dice().happens(probability(self.weather()))
+        Instant::now() < self.shared.calm_from && self.dice().happens(probability(self.weather()))
     }
 
     /// Ends this life.
@@ -111,10 +97,6 @@ impl Actor {
         let _ = self.shared.dead.subscribe().wait_for(|dead| *dead).await;
     }
 
-    fn is_dead(&self) -> bool {
-        *self.shared.dead.borrow()
-    }
-
     pub fn freeze(&self, time: Duration) {
         self.shared.frozen_until.send_replace(Some(Instant::now() + time));
     }
@@ -127,7 +109,7 @@ impl Actor {
     /// Waits while the role is frozen; for ever if it is dead.
     pub async fn alive(&self) {
         loop {
-            if self.is_dead() {
+            if *self.shared.dead.borrow() {
                 std::future::pending::<()>().await;
             }
             let until = *self.shared.frozen_until.borrow();
@@ -138,23 +120,22 @@ impl Actor {
         }
     }
 
-    /// Waits until a call arrives, and returns what becomes of it.
-    pub async fn call(&self) -> Fate {
+    /// Makes a call, which may take long, fail without effect, or take effect and lose its answer.
+    pub async fn call<T, E>(&self, failed: impl Fn() -> E, work: impl AsyncFnOnce() -> Result<T, E>) -> Result<T, E> {
         self.alive().await;
         // A call takes some time even in good weather, so that other calls come in between.
         sleep(Duration::from_millis(1 + self.dice().below(20))).await;
-        if self.happens(|weather| weather.delay / 2.0) {
-            sleep(self.dice().time(self.weather().delay_max)).await;
+        self.delay().await;
+        let fails = self.happens(|weather| weather.fail);
+        if fails && self.dice().happens(0.5) {
+            return Err(failed());
         }
-        self.alive().await;
-        if self.happens(|weather| weather.fail) {
-            return if self.dice().happens(0.5) { Fate::Fails } else { Fate::AnswerLost };
-        }
-        Fate::Works
+        let done = work().await;
+        self.delay().await;
+        if fails { Err(failed()) } else { done }
     }
 
-    /// Waits for the answer of a call.
-    pub async fn answer(&self) {
+    async fn delay(&self) {
         if self.happens(|weather| weather.delay / 2.0) {
             sleep(self.dice().time(self.weather().delay_max)).await;
         }

@@ -5,23 +5,25 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::{AttemptStatus, Chance, Descriptor, ErrorReport, JobSpec, Payload, ResultEvent, SlotPhase, Work};
+use bytes::Bytes;
+use protocol::{
+    AttemptStatus, Chance, Descriptor, ErrorReport, JobSpec, Payload, ProcessEvent, ResultEvent, SlotPhase, Work,
+};
 use queue::{Delivery, Queue, Receipt, View};
 use storage::JobStore;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
-use worker::parts::{Announcements, Announcer, LeaseId, Leases, Preparation, Prepared, Received};
+use worker::parts::{Announcements, Announcer, Held, LeaseId, Leases, Preparation, Prepared, Received};
 use worker::scheduler::{
     Action, Announcement, Config, Delivered, Event, Findings, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop,
 };
 
 use crate::actor::Actor;
-use crate::process::{Life, Order, Process, Report};
-use crate::queue_layer::QueueLayer;
+use crate::process::{Life, Order, Process};
 use crate::weather::Bug;
-use crate::witness::JobWitness;
+use crate::witness::{JobWitness, descriptor};
 
 pub(crate) const LEASE_STEP: Duration = Duration::from_secs(30);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -40,25 +42,20 @@ pub(crate) struct Agent {
     pub witness: Arc<JobWitness>,
     pub store: JobStore,
     pub tasks: Arc<View>,
-    pub results: Arc<QueueLayer>,
+    pub results: Arc<dyn Queue>,
     pub spec: Arc<JobSpec>,
     pub bug: Option<Bug>,
 }
 
-/// What happens beside the loop.
-#[expect(clippy::large_enum_variant, reason = "few exist at once")]
-enum Message {
-    Received(Received),
-    Event(Event),
-    LeaseLost(LeaseId),
-}
-
 /// What the loop reacts to.
-enum Occurred {
+pub(crate) enum Message {
     Told,
-    Message(Message),
-    Reported(ProcessId, Report),
     Tick,
+    Received(Received),
+    Prepared(LeaseId, Box<Descriptor>),
+    LeaseLost(LeaseId),
+    Frame(ProcessId, Box<ProcessEvent>, Bytes),
+    Exited(ProcessId, i32),
 }
 
 /// The counterpart of the executor of `worker::Agent`.
@@ -68,7 +65,6 @@ struct Executor {
     leases: Leases,
     announcements: Announcements,
     messages: mpsc::UnboundedSender<Message>,
-    reports: mpsc::UnboundedSender<(ProcessId, Report)>,
     receiving: Option<AbortOnDropHandle<()>>,
     /// Preparations, and killed processes that are about to end.
     errands: JoinSet<()>,
@@ -80,11 +76,10 @@ struct Executor {
 
 impl Agent {
     /// Works until the stop is requested, and returns what it holds; `None`: it has failed.
-    pub async fn work(self, mut stop: watch::Receiver<Stop>) -> Option<Vec<(Receipt, Descriptor)>> {
+    pub async fn work(self, mut stop: watch::Receiver<Stop>) -> Option<Held> {
         // A node that ignores lost leases does not watch the clock either.
         let leases = Leases::new(LEASE_STEP, !self.has(Bug::IgnoresLostLeases));
         let (messages, mut inbox) = mpsc::unbounded_channel();
-        let (reports, mut reported) = mpsc::unbounded_channel();
         let lost = messages.clone();
         let _heartbeat = leases.keep(self.tasks.clone(), move |lease| {
             let _ = lost.send(Message::LeaseLost(lease));
@@ -100,28 +95,43 @@ impl Agent {
         }
         .start();
         let mut announcer = AbortOnDropHandle::new(announcer);
+        let config = Config {
+            spec: self.spec.clone(),
+            node: self.actor.name().to_owned(),
+            processes: self.spec.process_count_per_node.expect("the job says how many"),
+            first_process: 0,
+            prefetch_bytes_max: u64::MAX,
+            grace: GRACE,
+            lease_max: self.tasks.limits().lease_max,
+        };
         let actor = self.actor.clone();
-        let mut executor = Executor::new(self, leases, announcements, messages, reports);
+        let mut executor = Executor {
+            scheduler: Scheduler::new(config, now()),
+            agent: self,
+            leases,
+            announcements,
+            messages,
+            receiving: None,
+            errands: JoinSet::new(),
+            processes: BTreeMap::new(),
+            stacks: BTreeSet::new(),
+            receipts: HashMap::new(),
+            accidents: 0,
+        };
         executor.execute().await;
         while !executor.scheduler.is_over(now()) {
             let tick = if executor.stacks.is_empty() { TICK } else { STACKS_TICK };
-            let occurred = tokio::select! {
+            let message = tokio::select! {
                 biased;
                 _ = &mut announcer => return None,
-                Ok(()) = stop.changed() => Occurred::Told,
-                Some(message) = inbox.recv() => Occurred::Message(message),
-                Some((process, report)) = reported.recv() => Occurred::Reported(process, report),
-                () = sleep(tick) => Occurred::Tick,
+                Ok(()) = stop.changed() => Message::Told,
+                Some(message) = inbox.recv() => message,
+                () = sleep(tick) => Message::Tick,
             };
             actor.alive().await;
             let how = *stop.borrow_and_update();
             executor.handle(Event::Stop(how)).await;
-            match occurred {
-                Occurred::Told => {}
-                Occurred::Message(message) => executor.receive(message).await,
-                Occurred::Reported(process, report) => executor.reported(process, report).await,
-                Occurred::Tick => executor.tick().await,
-            }
+            executor.receive(message).await;
             executor.schedule().await;
         }
         executor.close(announcer).await
@@ -133,38 +143,6 @@ impl Agent {
 }
 
 impl Executor {
-    fn new(
-        agent: Agent,
-        leases: Leases,
-        announcements: Announcements,
-        messages: mpsc::UnboundedSender<Message>,
-        reports: mpsc::UnboundedSender<(ProcessId, Report)>,
-    ) -> Self {
-        let config = Config {
-            spec: agent.spec.clone(),
-            node: agent.actor.name().to_owned(),
-            processes: agent.spec.process_count_per_node.expect("the job says how many"),
-            first_process: 0,
-            prefetch_bytes_max: u64::MAX,
-            grace: GRACE,
-            lease_max: agent.tasks.limits().lease_max,
-        };
-        Self {
-            scheduler: Scheduler::new(config, now()),
-            agent,
-            leases,
-            announcements,
-            messages,
-            reports,
-            receiving: None,
-            errands: JoinSet::new(),
-            processes: BTreeMap::new(),
-            stacks: BTreeSet::new(),
-            receipts: HashMap::new(),
-            accidents: 0,
-        }
-    }
-
     async fn handle(&mut self, event: Event) {
         self.scheduler.handle(event, now());
         self.execute().await;
@@ -189,25 +167,34 @@ impl Executor {
         }
     }
 
-    // ---- events ------------------------------------------------------------------------------------------------
-
     async fn receive(&mut self, message: Message) {
-        match message {
+        let event = match message {
+            Message::Told => return,
+            Message::Tick => return self.tick().await,
             Message::Received(Received { requested, deliveries }) => {
-                let delivered = deliveries.into_iter().map(|delivery| self.hold(delivery, requested)).collect();
-                self.handle(Event::Received(delivered)).await;
+                Event::Received(deliveries.into_iter().map(|delivery| self.hold(delivery, requested)).collect())
             }
-            Message::Event(event) => self.handle(event).await,
+            Message::Prepared(lease, descriptor) => {
+                let preparation = Preparation::Ready(Box::new(Prepared::new(Payload::Rank, 1)));
+                Event::Prepared { lease, descriptor, preparation }
+            }
             Message::LeaseLost(lease) => {
                 tracing::info!(job.id = self.agent.spec.job_id, node.id = self.agent.actor.name(), "a lease is lost");
-                let sightings = self.sightings();
-                self.handle(Event::LeasesLost { leases: vec![lease], sightings }).await;
+                Event::LeasesLost { leases: vec![lease], sightings: self.sightings() }
             }
-        }
+            Message::Frame(process, frame, rows) => Event::Frame { process, frame: *frame, rows },
+            Message::Exited(process, code) => {
+                let Some(ended) = self.processes.get(&process) else { return };
+                let Sighting { phase, sequence, .. } = ended.sighting(process);
+                let phase = if self.agent.has(Bug::BlamesNobodyForDeaths) { SlotPhase::Idle } else { phase };
+                Event::Exited { process, code, phase, sequence }
+            }
+        };
+        self.handle(event).await;
     }
 
     fn hold(&mut self, delivery: Delivery, requested: Instant) -> Delivered {
-        let mut descriptor: Descriptor = serde_json::from_slice(&delivery.body).expect("only descriptors are sent");
+        let mut descriptor = descriptor(&delivery.body);
         if self.agent.witness.job.is_planned(descriptor.mini_batch) {
             // As if its message were too large for the queue: it has to be looked up.
             descriptor.work = Work::Planned { chunk: 0, line: descriptor.mini_batch };
@@ -216,20 +203,6 @@ impl Executor {
         let lease = self.leases.hold(delivery.receipt.clone(), requested);
         self.receipts.insert(lease, delivery.receipt);
         Delivered { lease, descriptor, receive_count: delivery.receive_count, bytes: 0 }
-    }
-
-    async fn reported(&mut self, process: ProcessId, report: Report) {
-        match report {
-            Report::Frame(frame, rows) => self.handle(Event::Frame { process, frame, rows }).await,
-            Report::Exited(code) => {
-                let Some(ended) = self.processes.get(&process) else { return };
-                let Sighting { mut phase, sequence, .. } = ended.sighting(process, None);
-                if self.agent.has(Bug::BlamesNobodyForDeaths) {
-                    phase = SlotPhase::Idle;
-                }
-                self.handle(Event::Exited { process, code, phase, sequence }).await;
-            }
-        }
     }
 
     async fn tick(&mut self) {
@@ -246,10 +219,8 @@ impl Executor {
     }
 
     fn sightings(&self) -> Vec<Sighting> {
-        self.processes.iter().map(|(id, process)| process.sighting(*id, None)).collect()
+        self.processes.iter().map(|(id, process)| process.sighting(*id)).collect()
     }
-
-    // ---- actions -----------------------------------------------------------------------------------------------
 
     async fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
@@ -260,7 +231,7 @@ impl Executor {
             Action::HandOver { process, frames, .. } => {
                 if self.agent.actor.is_told_to_stop() {
                     let name = self.agent.actor.name().to_owned();
-                    self.agent.witness.report("a node that is told to stop begins nothing", name);
+                    self.agent.witness.report("a stopping node starts no mini-batch", name);
                 }
                 for frame in frames {
                     let handed = self.scheduler.hand_over_of(process, frame.sequence);
@@ -313,33 +284,30 @@ impl Executor {
                 return std::future::pending().await;
             }
             sleep(actor.dice().time(Duration::from_secs(20))).await;
-            let prepared = Prepared::new(Payload::Rank, 1);
-            let descriptor = Box::new(Descriptor { work: Work::Rank, ..descriptor });
-            let preparation = Preparation::Ready(Box::new(prepared));
-            let _ = messages.send(Message::Event(Event::Prepared { lease, descriptor, preparation }));
+            let descriptor = Descriptor { work: Work::Rank, ..descriptor };
+            let _ = messages.send(Message::Prepared(lease, Box::new(descriptor)));
         });
     }
 
     fn start(&mut self, id: ProcessId) -> Option<Event> {
         let may_fail = self.accidents < ACCIDENTS_MAX;
+        self.accidents += u32::from(may_fail);
         let (actor, witness) = (self.agent.actor.clone(), self.agent.witness.clone());
         if may_fail && actor.happens(|weather| weather.accident) {
-            self.accidents += 1;
             return Some(Event::NotStarted { process: id, message: "bad weather".into(), chance: Chance::Likely });
         }
-        self.accidents += u32::from(may_fail);
-        let (bug, reports) = (self.agent.bug, self.reports.clone());
-        self.processes.insert(id, Process::start(Life { id, actor, witness, bug, reports, may_fail }));
+        let (bug, messages) = (self.agent.bug, self.messages.clone());
+        self.processes.insert(id, Process::start(Life { id, actor, witness, bug, messages, may_fail }));
         None
     }
 
     fn kill(&mut self, process: ProcessId) {
         let Some(killed) = self.processes.get_mut(&process) else { return };
         killed.kill();
-        let reports = self.reports.clone();
+        let messages = self.messages.clone();
         self.errands.spawn(async move {
             sleep(Duration::from_millis(50)).await;
-            let _ = reports.send((process, Report::Exited(-9)));
+            let _ = messages.send(Message::Exited(process, -9));
         });
     }
 
@@ -379,7 +347,7 @@ impl Executor {
     }
 
     /// Ends the agent, and returns what it holds.
-    async fn close(mut self, announcer: AbortOnDropHandle<anyhow::Result<()>>) -> Option<Vec<(Receipt, Descriptor)>> {
+    async fn close(mut self, announcer: AbortOnDropHandle<anyhow::Result<()>>) -> Option<Held> {
         let held = self.scheduler.close();
         self.execute().await;
         let Self { agent, leases, announcements, .. } = self;

@@ -11,7 +11,7 @@ use partitioner::{Partitioner, Pending};
 use protocol::{JobResult, JobSpec};
 use queue::{Clock, Depth, MemoryOptions, MemoryQueue, Queue};
 use reducer::{CrashPoint, MiniBatchState, Options, Reducer, Service, ServiceOptions, Tally};
-use storage::{JobStore, TargetStore};
+use storage::TargetStore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -79,6 +79,7 @@ pub fn run(scenario: Scenario) -> Result<Played, Violation> {
             scenario,
             weather,
             play: 0,
+            lives: Arc::default(),
         };
         world.play().await
     });
@@ -114,6 +115,8 @@ struct World {
     weather: Weather,
     /// How often jobs were retried.
     play: u64,
+    /// Of nodes, reducers and partitioners.
+    lives: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Debug)]
@@ -123,29 +126,18 @@ enum Role {
     Reducer,
 }
 
-impl Role {
-    fn name(&self) -> String {
-        match self {
-            Self::Partitioner(witness) => format!("Partitioner of {}", witness.spec.job_id),
-            Self::Node => "Node".to_owned(),
-            Self::Reducer => "Reducer".to_owned(),
-        }
-    }
-}
-
 impl World {
     async fn play(mut self) -> Result<Played, Violation> {
         let began = Instant::now();
-        let lives = Arc::new(AtomicU64::new(0));
         let mut jobs: Vec<_> = self.witness.jobs().cloned().collect();
         let mut played = Played { jobs: jobs.len() as u64, ..Played::default() };
         loop {
-            let results = self.play_once(&jobs, &lives).await?;
+            let results = self.play_once(&jobs).await?;
             let mut stood_still = Vec::new();
             for (witness, result) in jobs.into_iter().zip(results) {
-                match result {
-                    Some(result) if !rules::stood_still(&result, &self.weather) => rules::check(&witness, &result)?,
-                    _ => stood_still.push(witness),
+                match result.filter(|result| !rules::stood_still(&witness.job, result, &self.weather)) {
+                    Some(result) => rules::check(&witness, &result)?,
+                    None => stood_still.push(witness),
                 }
             }
             if stood_still.is_empty() {
@@ -156,34 +148,29 @@ impl World {
             jobs = stood_still;
             self.play += 1;
             self.calm_from = Instant::now();
-            let user = self.with(Weather::calm()).actor("User".to_owned());
+            let user = self.user();
             for job in &jobs {
                 self.reducer(&job.spec, &user).await.expect("it is calm").reopen().await.expect("it is calm");
                 self.target(&user).mark_open(&job.spec.job_id).await.expect("it is calm");
             }
         }
         played.attempts = self.witness.jobs().map(|job| job.attempts()).sum();
-        played.lives = lives.load(Ordering::SeqCst);
+        played.lives = self.lives.load(Ordering::SeqCst);
         played.time = began.elapsed();
         Ok(played)
     }
 
     /// Plays until reducers have written how each job ended. Returns no result of a job that stands still because
     /// messages have vanished.
-    async fn play_once(
-        &self,
-        jobs: &[Arc<JobWitness>],
-        lives: &Arc<AtomicU64>,
-    ) -> Result<Vec<Option<JobResult>>, Violation> {
+    async fn play_once(&self, jobs: &[Arc<JobWitness>]) -> Result<Vec<Option<JobResult>>, Violation> {
         let mut roles = JoinSet::new();
-        for number in 0..self.weather.nodes {
-            roles.spawn(self.clone().keep_alive(Role::Node, number, lives.clone()));
-        }
-        for number in 0..self.weather.reducers {
-            roles.spawn(self.clone().keep_alive(Role::Reducer, number, lives.clone()));
+        for (role, count) in [(Role::Node, self.weather.nodes), (Role::Reducer, self.weather.reducers)] {
+            for number in 0..count {
+                roles.spawn(self.clone().keep_alive(role.clone(), number));
+            }
         }
         for (job, number) in jobs.iter().zip(0..) {
-            roles.spawn(self.clone().submit(job.clone(), number, lives.clone()));
+            roles.spawn(self.clone().submit(job.clone(), number));
         }
         let ended = async {
             while !jobs.iter().all(|job| job.result().is_some()) && self.witness.violation().is_none() {
@@ -234,7 +221,7 @@ impl World {
                 return Some(format!("the queue of {name} has {depth:?}"));
             }
         }
-        let user = self.with(Weather::calm()).actor("User".to_owned());
+        let user = self.user();
         let open = self.target(&user).open_jobs().await.expect("memory answers");
         if !open.is_empty() {
             return Some(format!("these jobs are open: {open:?}"));
@@ -242,18 +229,15 @@ impl World {
         self.witness.node_with_jobs()
     }
 
-    fn with(&self, weather: Weather) -> Self {
-        Self { weather, ..self.clone() }
-    }
-
-    fn actor(&self, name: String) -> Actor {
-        Actor::new(name, self.scenario.seed, self.weather.clone(), self.calm_from)
+    /// For a user, nothing goes wrong.
+    fn user(&self) -> Actor {
+        Actor::new("User".to_owned(), self.scenario.seed, Weather::default(), self.calm_from)
     }
 
     /// A user submits a job, and may cancel it. A retry only publishes it again.
-    async fn submit(self, job: Arc<JobWitness>, number: u64, lives: Arc<AtomicU64>) {
-        let user = self.with(Weather::calm()).actor("User".to_owned());
-        let store = self.store(&job.spec, &user);
+    async fn submit(self, job: Arc<JobWitness>, number: u64) {
+        let user = self.user();
+        let store = self.target(&user).job(&job.spec.job_id);
         let canceled_after = job.job.canceled_after.filter(|_| self.play == 0);
         if self.play == 0 {
             sleep(job.job.begins).await;
@@ -267,14 +251,20 @@ impl World {
                 store.request_cancel("by its user").await.expect("memory takes it");
             }
         };
-        tokio::join!(self.clone().keep_alive(Role::Partitioner(job.clone()), number, lives), canceled);
+        tokio::join!(self.clone().keep_alive(Role::Partitioner(job.clone()), number), canceled);
     }
 
     /// Plays one life of a role after the other, until the roles are aborted.
-    async fn keep_alive(self, role: Role, number: u64, lives: Arc<AtomicU64>) {
+    async fn keep_alive(self, role: Role, number: u64) {
+        let name = match &role {
+            Role::Partitioner(job) => format!("Partitioner of {}", job.spec.job_id),
+            Role::Node => "Node".to_owned(),
+            Role::Reducer => "Reducer".to_owned(),
+        };
         for life in 0u64.. {
-            lives.fetch_add(1, Ordering::SeqCst);
-            let actor = self.actor(format!("{}-{number}-{}-{life}", role.name(), self.play));
+            self.lives.fetch_add(1, Ordering::SeqCst);
+            let name = format!("{name}-{number}-{}-{life}", self.play);
+            let actor = Actor::new(name, self.scenario.seed, self.weather.clone(), self.calm_from);
             let (world, own, own_role) = (self.clone(), actor.clone(), role.clone());
             let mut living = JoinSet::new();
             living.spawn(async move {
@@ -348,10 +338,6 @@ impl World {
         Arc::new(QueueLayer { inner, actor, witness, side, bug: self.scenario.bug, tasks, held: Default::default() })
     }
 
-    fn store(&self, spec: &JobSpec, actor: &Actor) -> JobStore {
-        self.target(actor).job(&spec.job_id)
-    }
-
     fn target(&self, actor: &Actor) -> TargetStore {
         let layer = StoreLayer {
             inner: self.memory.clone(),
@@ -366,7 +352,7 @@ impl World {
     async fn partition(&self, spec: &JobSpec, actor: &Actor) {
         let tasks = self.layer(actor, Side::PartitionerTasks, None);
         let results = self.layer(actor, Side::Results, None);
-        let partitioner = Partitioner::new(spec.clone(), self.store(spec, actor), tasks, results);
+        let partitioner = Partitioner::new(spec.clone(), self.target(actor).job(&spec.job_id), tasks, results);
         loop {
             // Publishing twice does no harm; a retry leaves out what has ended.
             let pending = self.pending(spec, actor).await;
@@ -399,13 +385,14 @@ impl World {
             tasks,
             results,
             bug: self.scenario.bug,
+            accidents: Arc::default(),
         };
         node.live().await;
     }
 
     async fn reducer(&self, spec: &JobSpec, actor: &Actor) -> anyhow::Result<Reducer> {
         let results = self.layer(actor, Side::ReducerResults, None);
-        Reducer::open(self.store(spec, actor), results, self.reducer_options(actor)).await
+        Reducer::open(self.target(actor).job(&spec.job_id), results, self.reducer_options(actor)).await
     }
 
     fn reducer_options(&self, actor: &Actor) -> Options {
@@ -445,11 +432,10 @@ impl World {
             let served = service.run(stop.clone());
             let is_stopped = actor.happens(|weather| weather.stop);
             let asked = async {
-                if !is_stopped {
-                    std::future::pending::<()>().await;
+                if is_stopped {
+                    sleep(actor.dice().between(Duration::from_secs(1), Duration::from_secs(120))).await;
+                    stop.cancel();
                 }
-                sleep(actor.dice().between(Duration::from_secs(1), Duration::from_secs(120))).await;
-                stop.cancel();
                 std::future::pending::<()>().await;
             };
             tokio::select! { biased; _ = served => {} () = asked => {} }

@@ -12,9 +12,11 @@ use crate::weather::{Bug, Dice};
 /// Number of different jobs.
 const JOBS: u64 = 32;
 const TRIES_MAX: u32 = 3;
+/// Why nodes cannot work on a broken job.
+pub(crate) const BROKEN: &str = "there is no such interpreter";
 
 /// A job, and what its script does.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Job {
     pub number: u64,
     /// When it is submitted.
@@ -37,6 +39,8 @@ pub(crate) struct Job {
     /// Mini-batches that have to be looked up in the plan.
     planned: BTreeSet<u64>,
     pub lost_delivery_max: u32,
+    /// No node can provision it.
+    pub is_broken: bool,
 }
 
 impl Job {
@@ -51,7 +55,7 @@ impl Job {
             let begins = if index == 0 { Duration::ZERO } else { dice.time(Duration::from_secs(180)) };
             let canceled_after = dice.happens(0.08).then(|| dice.time(Duration::from_secs(120)));
             let node_count = dice.happens(0.3).then(|| 1 + u32::from(dice.happens(0.3)));
-            Self { begins, canceled_after, node_count, ..job }
+            Self { begins, canceled_after, node_count, is_broken: dice.happens(0.05), ..job }
         });
         jobs.collect()
     }
@@ -84,9 +88,6 @@ impl Job {
         }
         Self {
             number,
-            begins: Duration::ZERO,
-            canceled_after: None,
-            node_count: None,
             mini_batches,
             failures,
             poison,
@@ -95,6 +96,7 @@ impl Job {
             quick,
             planned,
             lost_delivery_max: if poison.is_some() { 3 } else { 1000 },
+            ..Self::default()
         }
     }
 

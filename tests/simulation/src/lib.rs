@@ -1,7 +1,7 @@
 //! A simulated fleet: several jobs on several nodes with several reducers, in virtual time, under the weather of a seed.
 //!
 //! The production code makes every decision: `Partitioner`; for reducers `Service` with its `Demultiplexer`; for a node
-//! its `Demultiplexer`, its `Roster` (which jobs it serves, seats included) with the errands, and for each job a
+//! its `Demultiplexer`, its `Roster` (which jobs it serves, seats included) with executor and errands, and for each job a
 //! `Scheduler` with leases and announcer. The simulation plays the rest. Queue and store lose answers, delay, duplicate,
 //! reorder and fail. Nodes, reducers and partitioners die, freeze and return; nodes are drained, and lose their machine
 //! after a notice. Python processes fail to start, run slowly, hang and die; provisioning and preparation take long or
@@ -13,17 +13,6 @@
 //!
 //! Rules are checked where a breach shows at once: at the queue and the store, when a call arrives (`witness`), and at
 //! the end (`rules`). Planted bugs ([`Bug`]) show that the rules are checked at all: the test finds each of them.
-//!
-//! | file | what it plays |
-//! |---|---|
-//! | `fleet` | a seed: jobs, roles, and their lives |
-//! | `node` | a node: executes the actions of its roster |
-//! | `agent` | one job on a node: executes the actions of its scheduler |
-//! | `process` | a Python process |
-//! | `actor`, `weather` | how a role dies, freezes and fails, and how often |
-//! | `queue_layer`, `store_layer` | queue and store as one role sees them |
-//! | `job` | the jobs, and what their scripts do |
-//! | `witness`, `rules` | the rules |
 
 mod actor;
 mod agent;

@@ -13,6 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 use worker::scheduler::{ProcessId, Sighting};
 
 use crate::actor::Actor;
+use crate::agent::Message;
 use crate::weather::Bug;
 use crate::witness::JobWitness;
 
@@ -20,13 +21,6 @@ use crate::witness::JobWitness;
 pub(crate) enum Order {
     Run(Box<MiniBatchFrame>, Option<Receipt>),
     Finish,
-}
-
-/// A message from a process.
-#[expect(clippy::large_enum_variant, reason = "few exist at once")]
-pub(crate) enum Report {
-    Frame(ProcessEvent, Bytes),
-    Exited(i32),
 }
 
 /// A simulated process. Dropping it kills it.
@@ -51,7 +45,7 @@ pub(crate) struct Life {
     pub actor: Actor,
     pub witness: Arc<JobWitness>,
     pub bug: Option<Bug>,
-    pub reports: mpsc::UnboundedSender<(ProcessId, Report)>,
+    pub messages: mpsc::UnboundedSender<Message>,
     /// It may fail to start, or die between two mini-batches.
     pub may_fail: bool,
 }
@@ -84,26 +78,26 @@ impl Process {
         page.sequence < page.recalled.start
     }
 
-    pub fn sighting(&self, process: ProcessId, stacks: Option<String>) -> Sighting {
+    pub fn sighting(&self, process: ProcessId) -> Sighting {
         let Page { phase, sequence, since, .. } = *self.page.lock().expect("no holder panics");
         let elapsed = since.elapsed();
-        Sighting { process, phase, sequence, elapsed, frame_incomplete_for: None, stacks }
+        Sighting { process, phase, sequence, elapsed, frame_incomplete_for: None, stacks: None }
     }
 
     /// Returns for how long the process has run a mini-batch while another one waits behind it.
     pub fn holds_up_for(&self) -> Option<Duration> {
         let page = self.page.lock().expect("no holder panics");
-        let holds_up =
-            page.phase == SlotPhase::Run && self.last_sent > page.sequence && !page.recalled.contains(&self.last_sent);
-        holds_up.then(|| page.since.elapsed())
+        (page.phase == SlotPhase::Run && self.has_more(&page)).then(|| page.since.elapsed())
     }
 
     /// Returns for how long the process has waited for a mini-batch.
     pub fn idle_for(&self) -> Option<Duration> {
         let page = self.page.lock().expect("no holder panics");
-        let is_idle = page.phase == SlotPhase::Idle
-            && (self.last_sent <= page.sequence || page.recalled.contains(&self.last_sent));
-        is_idle.then(|| page.since.elapsed())
+        (page.phase == SlotPhase::Idle && !self.has_more(&page)).then(|| page.since.elapsed())
+    }
+
+    fn has_more(&self, page: &Page) -> bool {
+        self.last_sent > page.sequence && !page.recalled.contains(&self.last_sent)
     }
 }
 
@@ -119,11 +113,11 @@ impl Life {
         self.pass(dice.time(Duration::from_secs(10))).await;
         if self.has_accident() {
             let error = ErrorReport { category: "Simulated".into(), ..ErrorReport::default() };
-            self.send(ProcessEvent::InitFailed { error, chance: Chance::Likely });
+            self.send(ProcessEvent::InitFailed { error, chance: Chance::Likely }, Bytes::new());
             return self.exit(72);
         }
         enter(SlotPhase::Idle, None);
-        self.send(ProcessEvent::Ready { init_seconds: 0.0, python_version: "3".into() });
+        self.send(ProcessEvent::Ready { init_seconds: 0.0, python_version: "3".into() }, Bytes::new());
         while let Some(order) = orders.recv().await {
             if self.has_accident() {
                 return self.exit(-11);
@@ -138,7 +132,7 @@ impl Life {
             let is_recalled = page.lock().expect("no holder panics").recalled.contains(&frame.sequence);
             if is_recalled && self.bug != Some(Bug::RunsWhatIsRecalled) {
                 enter(SlotPhase::Idle, None);
-                self.send(ProcessEvent::Recalled { sequence: frame.sequence });
+                self.send(ProcessEvent::Recalled { sequence: frame.sequence }, Bytes::new());
                 continue;
             }
             if let Some(receipt) = &receipt {
@@ -150,7 +144,7 @@ impl Life {
                 AttemptStatus::Succeeded => self.witness.job.rows(frame.mini_batch),
                 _ => Bytes::new(),
             };
-            let _ = self.reports.send((self.id, Report::Frame(ProcessEvent::Answered(ending), rows)));
+            self.send(ProcessEvent::Answered(ending), rows);
         }
     }
 
@@ -191,11 +185,11 @@ impl Life {
         self.may_fail && self.actor.happens(|weather| weather.accident)
     }
 
-    fn send(&self, event: ProcessEvent) {
-        let _ = self.reports.send((self.id, Report::Frame(event, Bytes::new())));
+    fn send(&self, event: ProcessEvent, rows: Bytes) {
+        let _ = self.messages.send(Message::Frame(self.id, Box::new(event), rows));
     }
 
     fn exit(&self, code: i32) {
-        let _ = self.reports.send((self.id, Report::Exited(code)));
+        let _ = self.messages.send(Message::Exited(self.id, code));
     }
 }

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use protocol::{AttemptStatus, Descriptor, ResultEvent, decode_records, encode_record};
 use queue::{Delivery, Depth, Error, Limits, MemoryQueue, Message, Queue, Receipt, Receive};
 
-use crate::actor::{Actor, Fate};
+use crate::actor::Actor;
 use crate::weather::Bug;
-use crate::witness::{Witness, events};
+use crate::witness::{JobWitness, Witness, descriptor, events};
 
 /// The role, and its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,18 +36,9 @@ pub(crate) struct QueueLayer {
 }
 
 impl QueueLayer {
-    fn failed(&self) -> Error {
-        Error::Unavailable { queue: format!("{:?}", self.side), source: "bad weather".into() }
-    }
-
     async fn call<T>(&self, work: impl AsyncFnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        let fate = self.actor.call().await;
-        if fate == Fate::Fails {
-            return Err(self.failed());
-        }
-        let done = work().await;
-        self.actor.answer().await;
-        if fate == Fate::AnswerLost { Err(self.failed()) } else { done }
+        let failed = || Error::Unavailable { queue: format!("{:?}", self.side), source: "bad weather".into() };
+        self.actor.call(failed, work).await
     }
 
     fn has(&self, bug: Bug) -> bool {
@@ -56,10 +47,10 @@ impl QueueLayer {
 
     async fn acknowledge_as_is(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
         self.call(async || {
-            match self.side {
-                Side::NodeTasks => self.witness.acknowledged_tasks(receipts),
-                _ => self.witness.acknowledged_results(receipts),
-            }
+            self.witness.jobs().for_each(|job| match self.side {
+                Side::NodeTasks => job.acknowledged_tasks(receipts),
+                _ => job.acknowledged_results(receipts),
+            });
             self.inner.acknowledge(receipts).await
         })
         .await
@@ -80,8 +71,8 @@ impl Queue for QueueLayer {
         }
         self.call(async || {
             match self.side {
-                Side::PartitionerTasks => self.witness.published_by_partitioner(&messages),
-                Side::NodeTasks => self.witness.published_by_node(&messages),
+                Side::PartitionerTasks => self.witness.published(&messages, JobWitness::published_by_partitioner),
+                Side::NodeTasks => self.witness.published(&messages, JobWitness::published_by_node),
                 Side::Results => self.witness.announced(&messages),
                 Side::ReducerResults => {}
             }
@@ -99,29 +90,24 @@ impl Queue for QueueLayer {
     }
 
     async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
-        let fate = self.actor.call().await;
-        if fate == Fate::Fails {
-            return Err(self.failed());
-        }
-        if self.actor.happens(|weather| weather.duplicate) {
-            self.inner.duplicate_next(1);
-        }
-        let mut deliveries = self.inner.receive(request).await?;
-        self.actor.dice().shuffle(&mut deliveries);
-        match self.side {
-            Side::NodeTasks => {
-                self.witness.delivered(&deliveries);
-                self.held
-                    .lock()
-                    .expect("no holder panics")
-                    .extend(deliveries.iter().map(|delivery| delivery.receipt.clone()));
+        let receive = async || {
+            if self.actor.happens(|weather| weather.duplicate) {
+                self.inner.duplicate_next(1);
             }
-            _ => self.witness.delivered_results(&deliveries),
-        }
-        self.actor.answer().await;
-        if fate == Fate::AnswerLost {
-            return Err(self.failed());
-        }
+            let mut deliveries = self.inner.receive(request).await?;
+            self.actor.dice().shuffle(&mut deliveries);
+            if self.side == Side::NodeTasks {
+                self.witness.delivered(&deliveries);
+                let receipts = deliveries.iter().map(|delivery| delivery.receipt.clone());
+                self.held.lock().expect("no holder panics").extend(receipts);
+            } else {
+                for delivery in &deliveries {
+                    self.witness.of_results(&delivery.body).delivered_results(delivery);
+                }
+            }
+            Ok::<_, Error>(deliveries)
+        };
+        let mut deliveries = self.call(receive).await?;
         if self.has(Bug::ForgetsLostDeliveries) && self.side == Side::NodeTasks {
             deliveries.iter_mut().for_each(|delivery| delivery.receive_count = 1);
         }
@@ -148,7 +134,7 @@ impl Queue for QueueLayer {
         let lost = self.call(async || self.inner.extend(leases).await).await?;
         if self.side == Side::NodeTasks {
             let told: Vec<Receipt> = lost.iter().filter(|receipt| of_agents.contains(receipt)).cloned().collect();
-            self.witness.told_lost(&told);
+            self.witness.jobs().for_each(|job| job.told_lost(&told));
         }
         Ok(if self.has(Bug::IgnoresLostLeases) { vec![] } else { lost })
     }
@@ -177,8 +163,7 @@ fn has_attempts(body: &[u8]) -> bool {
 }
 
 fn forget_tries(message: &mut Message) {
-    let mut descriptor: Descriptor = serde_json::from_slice(&message.body).expect("only descriptors are sent");
-    descriptor.tries_spent = 0;
+    let descriptor = Descriptor { tries_spent: 0, ..descriptor(&message.body) };
     message.body = serde_json::to_vec(&descriptor).expect("descriptors always serialise").into();
 }
 

@@ -16,7 +16,7 @@ use object_store::{
 };
 use protocol::JobResult;
 
-use crate::actor::{Actor, Fate};
+use crate::actor::Actor;
 use crate::weather::Bug;
 use crate::witness::Witness;
 
@@ -50,22 +50,13 @@ fn job_of(location: &Path) -> Option<(&str, &str)> {
     location.as_ref().strip_prefix("jobs/")?.split_once('/')
 }
 
-fn failed() -> object_store::Error {
-    object_store::Error::Generic { store: "simulated", source: "bad weather".into() }
-}
-
 impl StoreLayer {
     async fn call<T>(&self, work: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
         if std::thread::current().id() != self.thread {
             return work().await;
         }
-        let fate = self.actor.call().await;
-        if fate == Fate::Fails {
-            return Err(failed());
-        }
-        let done = work().await;
-        self.actor.answer().await;
-        if fate == Fate::AnswerLost { Err(failed()) } else { done }
+        let failed = || object_store::Error::Generic { store: "simulated", source: "bad weather".into() };
+        self.actor.call(failed, work).await
     }
 
     async fn write(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {

@@ -5,57 +5,57 @@ use std::time::Duration;
 
 /// Mistakes that a role could make, planted between the role and the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "most are named after what they do")]
 pub enum Bug {
-    /// A node acknowledges before it announces.
+    // Of a node:
     AcknowledgesBeforeAnnouncing,
-    /// A node announces rows before they are written.
+    /// Announces rows before they are written.
     AnnouncesBeforeWriting,
-    /// A node ignores the loss of leases.
     IgnoresLostLeases,
-    /// A node publishes the next try with no try spent.
+    /// Publishes the next try with no try spent.
     ForgetsTries,
-    /// A node does not count lost deliveries.
     ForgetsLostDeliveries,
-    /// A reducer acknowledges before it commits.
-    AcknowledgesBeforeCommitting,
-    /// A reducer overwrites segments.
-    CommitsUnconditionally,
-    /// A reducer counts a repeated result for another mini-batch.
-    CountsDuplicates,
-    /// A reducer drops a success that comes after a failure.
-    FailureBeatsSuccess,
-    /// A reducer writes the final file in place.
-    WritesInPlace,
-    /// A partitioner publishes descriptors before they are in the plan.
-    PublishesBeforePlanning,
-    /// A reducer writes a result without its cause.
-    SwallowsCauses,
-    /// A reducer never fails a job without progress.
-    WaitsForEver,
-    /// A draining node does not return mini-batches that it has not begun.
+    /// Keeps mini-batches that it has not begun when it drains.
     KeepsWhatItShouldGiveBack,
-    /// A process runs a mini-batch that was recalled in time.
-    RunsWhatIsRecalled,
-    /// A node ignores a spot notice.
     IgnoresSpotNotices,
-    /// A node recalls nothing from behind a slow run.
+    /// Recalls nothing from behind a slow run.
     NeverRecalls,
-    /// A node takes a process that died in a run for an idle one.
+    /// Takes a process that died in a run for an idle one.
     BlamesNobodyForDeaths,
-    /// A node does not announce a mini-batch whose preparation took too long.
+    /// Does not announce a mini-batch whose preparation took too long.
     ForgetsSlowPreparations,
-    /// A reducer service takes a store that does not answer for the absence of a job, and drops the job's messages.
-    ServiceDropsOpenJobs,
-    /// A node does the same.
+    /// Takes a store that does not answer for the absence of a job, and drops the job's messages.
     NodeDropsOpenJobs,
-    /// A node keeps the messages of a job that it may not work on.
+    /// Keeps the messages of a job that it may not work on.
     KeepsWhatItTurnsAway,
-    /// A node never looks whether a job has ended.
+    /// Never looks whether a job has ended.
     StaysOnEndedJobs,
-    /// A node takes a seat that another node has just taken.
     TakesSeatsOfOthers,
-    /// A node works on without renewing its seat.
     NeverRenewsSeats,
+    /// Does not tell a job why it cannot work on it.
+    TellsNoReason,
+    /// Does not end without work.
+    StaysIdle,
+    // Of a process:
+    RunsWhatIsRecalled,
+    // Of a partitioner:
+    PublishesBeforePlanning,
+    // Of a reducer:
+    AcknowledgesBeforeCommitting,
+    /// Overwrites segments.
+    CommitsUnconditionally,
+    /// Counts a repeated result for another mini-batch.
+    CountsDuplicates,
+    /// Drops a success that comes after a failure.
+    FailureBeatsSuccess,
+    /// Writes the final file in place.
+    WritesInPlace,
+    /// Writes a result without its cause.
+    SwallowsCauses,
+    /// Never fails a job without progress.
+    WaitsForEver,
+    /// Does what `NodeDropsOpenJobs` does.
+    ServiceDropsOpenJobs,
 }
 
 /// What is played.
@@ -106,8 +106,8 @@ impl Dice {
     }
 }
 
-/// The weather of one seed. It ends: afterwards everything works, and every job must end.
-#[derive(Clone, Debug)]
+/// The weather of one seed. It ends: afterwards everything works, and every job must end. By default nothing goes wrong.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Weather {
     /// A call fails, with or without effect.
     pub fail: f64,
@@ -143,6 +143,8 @@ pub(crate) struct Weather {
     pub has_delays: bool,
     /// A node leaves a job after this long without a message of it.
     pub job_idle: Duration,
+    /// A node ends after this long without work.
+    pub idle_exit: Option<Duration>,
     /// The longest time that provisioning takes.
     pub provision_max: Duration,
     /// How long the weather lasts.
@@ -178,33 +180,8 @@ impl Weather {
             has_delays: dice.happens(0.7),
             job_idle: if dice.happens(0.6) { seconds(30) } else { seconds(24 * 3600) },
             provision_max: seconds([1, 10, 60][dice.below(3) as usize]),
-        }
-    }
-
-    /// Nothing goes wrong.
-    pub fn calm() -> Self {
-        Self {
-            fail: 0.0,
-            delay: 0.0,
-            delay_max: Duration::ZERO,
-            duplicate: 0.0,
-            reorder: 0.0,
-            vanish: 0.0,
-            crash_every: Duration::ZERO,
-            freeze: 0.0,
-            freeze_max: Duration::ZERO,
-            drain: 0.0,
-            spot: 0.0,
-            spot_time: Duration::ZERO,
-            accident: 0.0,
-            stop: 0.0,
-            nodes: 2,
-            reducers: 1,
-            old_receipt_deletes: false,
-            has_delays: true,
-            job_idle: Duration::from_secs(30),
-            provision_max: Duration::ZERO,
-            ends: Duration::ZERO,
+            // Longer than a seat lapses: a node that stays for less never learns that the seat of a dead node is free.
+            idle_exit: dice.happens(0.4).then(|| seconds(100 + dice.below(100))),
         }
     }
 }

@@ -78,23 +78,18 @@ impl Witness {
         visits.iter().find(|(_, jobs)| **jobs > 0).map(|(node, jobs)| format!("{node} has {jobs} jobs"))
     }
 
-    // ---- task queue --------------------------------------------------------------------------------------------
+    // ---- queues ------------------------------------------------------------------------------------------------
 
-    pub fn published_by_partitioner(&self, messages: &[Message]) {
-        for descriptor in messages.iter().map(descriptor) {
-            self.of(&descriptor.job_id).published_by_partitioner(&descriptor);
-        }
-    }
-
-    pub fn published_by_node(&self, messages: &[Message]) {
-        for descriptor in messages.iter().map(descriptor) {
-            self.of(&descriptor.job_id).published_by_node(&descriptor);
+    /// Shows descriptors that are published to the witnesses of their jobs.
+    pub fn published(&self, messages: &[Message], see: impl Fn(&JobWitness, &Descriptor)) {
+        for descriptor in messages.iter().map(|message| descriptor(&message.body)) {
+            see(self.of(&descriptor.job_id), &descriptor);
         }
     }
 
     pub fn delivered(&self, deliveries: &[Delivery]) {
         for delivery in deliveries {
-            let descriptor: Descriptor = serde_json::from_slice(&delivery.body).expect("only descriptors are sent");
+            let descriptor = descriptor(&delivery.body);
             self.of(&descriptor.job_id).delivered(delivery, &descriptor);
         }
     }
@@ -104,30 +99,14 @@ impl Witness {
         receipts.filter(|receipt| self.jobs().any(|job| job.is_handed(receipt))).cloned().collect()
     }
 
-    pub fn told_lost(&self, receipts: &[Receipt]) {
-        self.jobs().for_each(|job| job.told_lost(receipts));
-    }
-
-    pub fn acknowledged_tasks(&self, receipts: &[Receipt]) {
-        self.jobs().for_each(|job| job.acknowledged_tasks(receipts));
-    }
-
-    // ---- result queue ------------------------------------------------------------------------------------------
-
     pub fn announced(&self, messages: &[Message]) {
         for message in messages {
-            self.of_results(&message.body).announced(&message.body);
+            for event in events(&message.body) {
+                if let ResultEvent::Attempt(attempt) = event {
+                    self.of_results(&message.body).announced(&attempt);
+                }
+            }
         }
-    }
-
-    pub fn delivered_results(&self, deliveries: &[Delivery]) {
-        for delivery in deliveries {
-            self.of_results(&delivery.body).delivered_results(delivery);
-        }
-    }
-
-    pub fn acknowledged_results(&self, receipts: &[Receipt]) {
-        self.jobs().for_each(|job| job.acknowledged_results(receipts));
     }
 
     /// Returns the witness of the job that a result message names.
@@ -146,8 +125,8 @@ impl Witness {
     }
 }
 
-fn descriptor(message: &Message) -> Descriptor {
-    serde_json::from_slice(&message.body).expect("only descriptors are sent")
+pub(crate) fn descriptor(body: &[u8]) -> Descriptor {
+    serde_json::from_slice(body).expect("only descriptors are sent")
 }
 
 pub(crate) fn events(body: &[u8]) -> Vec<ResultEvent> {

@@ -96,43 +96,50 @@ fn found(bug: Bug, rules: &[&str]) {
     assert!(rules.contains(&violation.rule), "{bug:?} with seed {seed} broke another rule: {violation}");
 }
 
+/// Each planted bug breaks one of these rules.
 macro_rules! bugs {
-    ($($name:ident: $bug:ident => $($rule:literal),+;)*) => {
-        $(#[test]
-        fn $name() {
-            found(Bug::$bug, &[$($rule),+]);
-        })*
+    ($($bug:ident: $($rule:literal),+;)*) => {
+        #[allow(non_snake_case, reason = "tests are named after bugs")]
+        mod finds {
+            use super::*;
+            $(#[test]
+            fn $bug() {
+                found(Bug::$bug, &[$($rule),+]);
+            })*
+        }
     };
 }
 
 bugs! {
-    acknowledgement_before_announcement_is_found: AcknowledgesBeforeAnnouncing =>
+    AcknowledgesBeforeAnnouncing:
         "announce, then acknowledge", "publish the next try, then acknowledge", "publish again, then acknowledge";
-    announcement_before_write_is_found: AnnouncesBeforeWriting => "write, then announce";
-    ignored_lost_lease_is_found: IgnoresLostLeases => "nothing is announced after a lost lease";
-    forgotten_try_is_found: ForgetsTries => "every try counts";
-    forgotten_lost_delivery_is_found: ForgetsLostDeliveries => "lost deliveries have a limit";
-    acknowledgement_before_commit_is_found: AcknowledgesBeforeCommitting => "commit, then acknowledge";
-    overwritten_segment_is_found: CommitsUnconditionally => "a segment is committed once";
-    counted_duplicate_is_found: CountsDuplicates => "every mini-batch counts once", "commit, then acknowledge";
-    failure_that_beats_success_is_found: FailureBeatsSuccess => "commit, then acknowledge";
-    final_file_written_in_place_is_found: WritesInPlace => "the final file appears whole";
-    publication_before_plan_is_found: PublishesBeforePlanning => "published mini-batches are in the plan";
-    swallowed_cause_is_found: SwallowsCauses => "every end has a named cause";
-    endless_wait_is_found: WaitsForEver => "every job ends";
-    drain_that_keeps_mini_batches_is_found: KeepsWhatItShouldGiveBack => "a node that leaves returns what it holds";
-    recalled_mini_batch_that_runs_is_found: RunsWhatIsRecalled => "a delivery is run once";
-    ignored_spot_notice_is_found: IgnoresSpotNotices => "a node that is told to stop begins nothing";
-    slow_run_that_holds_up_others_is_found: NeverRecalls => "nothing waits behind a slow run";
-    death_without_blame_is_found: BlamesNobodyForDeaths => "a delivery is run once";
-    forgotten_slow_preparation_is_found: ForgetsSlowPreparations =>
+    AnnouncesBeforeWriting: "write, then announce";
+    IgnoresLostLeases: "nothing is announced after a lost lease";
+    ForgetsTries: "every try counts";
+    ForgetsLostDeliveries: "lost deliveries have a limit";
+    AcknowledgesBeforeCommitting: "commit, then acknowledge";
+    CommitsUnconditionally: "a segment is committed once";
+    CountsDuplicates: "every mini-batch counts once", "commit, then acknowledge";
+    FailureBeatsSuccess: "commit, then acknowledge";
+    WritesInPlace: "the final file appears whole";
+    PublishesBeforePlanning: "published mini-batches are in the plan";
+    SwallowsCauses: "every end has a named cause";
+    WaitsForEver: "every job ends";
+    KeepsWhatItShouldGiveBack: "a node that leaves returns what it holds";
+    RunsWhatIsRecalled: "a delivery is run once";
+    IgnoresSpotNotices: "a stopping node starts no mini-batch";
+    NeverRecalls: "nothing waits behind a slow run";
+    BlamesNobodyForDeaths: "a delivery is run once";
+    ForgetsSlowPreparations:
         "while queue and store keep their promises, a job is completed", "every mini-batch counts once",
         "a node that leaves returns what it holds";
-    service_that_drops_an_open_job_is_found: ServiceDropsOpenJobs => "commit, then acknowledge";
-    node_that_drops_an_open_job_is_found: NodeDropsOpenJobs => "publish again, then acknowledge";
-    node_that_keeps_jobs_it_may_not_serve_is_found: KeepsWhatItTurnsAway =>
+    ServiceDropsOpenJobs: "commit, then acknowledge";
+    NodeDropsOpenJobs: "publish again, then acknowledge";
+    KeepsWhatItTurnsAway:
         "while queue and store keep their promises, a job is completed", "every mini-batch counts once", "every job ends";
-    node_that_stays_on_an_ended_job_is_found: StaysOnEndedJobs => "nothing is left of an ended job";
-    seat_taken_from_another_node_is_found: TakesSeatsOfOthers => "one node takes a seat";
-    seat_without_renewal_is_found: NeverRenewsSeats => "a node works under its seat";
+    StaysOnEndedJobs: "nothing is left of an ended job";
+    TakesSeatsOfOthers: "one node takes a seat";
+    NeverRenewsSeats: "a node works under its seat";
+    TellsNoReason: "every job ends";
+    StaysIdle: "an idle node ends";
 }

@@ -9,8 +9,17 @@ use std::time::Duration;
 use storage::{Beat, JobStore};
 use tokio::time::sleep;
 
+/// Waits for work on a job, with signs of life of the node meanwhile, one each `period`.
+pub async fn attended<T>(store: &JobStore, node: &str, period: Duration, work: impl Future<Output = T>) -> T {
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = keep_beating(store, node, period) => unreachable!("a node gives signs of life until it leaves the job"),
+    }
+}
+
 /// Gives signs of life for a node, one each `period`, until it is dropped.
-pub async fn keep_beating(store: &JobStore, node: &str, period: Duration) {
+async fn keep_beating(store: &JobStore, node: &str, period: Duration) {
     let mut seen = None;
     for count in 0.. {
         sleep(period).await;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use protocol::{Descriptor, ResultEvent};
+use protocol::ResultEvent;
 use queue::{Demultiplexer, Queue, Receipt, Refusal, View};
 use storage::JobStore;
 use tokio::time::{Instant, timeout};
 
-use super::roster::{Errand, Event, Found, Standing, Step, Unanswered, VisitId};
+use super::executor::Held;
+use super::roster::{Answer, Errand, Event, Found, Standing, Step, Unanswered, VisitId};
 use crate::announce::{give_back, tell};
 
 /// How long the end of a visit waits for a store that does not answer.
@@ -19,17 +20,12 @@ pub const STORE_WAIT_MAX: Duration = Duration::from_secs(15);
 /// What the errands of a visit need.
 #[derive(Clone, Debug)]
 pub struct Errands {
-    /// The visit.
     pub visit: VisitId,
-    /// The job.
     pub job_id: String,
-    /// Node id.
     pub node: String,
-    /// The job's objects.
     pub store: JobStore,
     /// The task queue.
     pub demultiplexer: Arc<Demultiplexer>,
-    /// The result queue.
     pub results: Arc<dyn Queue>,
     /// How long to wait for a result queue that does not answer.
     pub patience: Duration,
@@ -87,7 +83,7 @@ impl Errands {
         }
     }
 
-    fn answer<T>(&self, what: &str, answer: storage::Result<T>) -> Result<T, Unanswered> {
+    fn answer<T>(&self, what: &str, answer: storage::Result<T>) -> Answer<T> {
         answer.map_err(|error| {
             tracing::warn!(job.id = self.job_id, "cannot {what}: {error:#}");
             Unanswered
@@ -130,13 +126,7 @@ impl Errands {
 }
 
 /// Returns what an agent held when it stopped, or drops it if the job is over.
-pub async fn let_go(
-    view: &View,
-    job_id: &str,
-    held: Vec<(Receipt, Descriptor)>,
-    is_over: bool,
-    patience: Duration,
-) -> Result<()> {
+pub async fn let_go(view: &View, job_id: &str, held: Held, is_over: bool, patience: Duration) -> Result<()> {
     if is_over {
         let receipts: Vec<Receipt> = held.into_iter().map(|(receipt, _)| receipt).collect();
         return view.acknowledge(&receipts).await.map(drop).context("drop messages");

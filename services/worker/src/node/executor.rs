@@ -1,4 +1,5 @@
-//! Executes what the roster decides, and reports to it what happens.
+//! Executes what the roster decides, and reports to it what happens. What a simulated node does in another way is the
+//! business of its [`Host`].
 //!
 //! Errands, provisioning and agents are tasks in one set; each returns what the roster should know.
 
@@ -6,171 +7,178 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Error, Result};
+use anyhow::Result;
 use bytes::Bytes;
-use protocol::Descriptor;
-use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Receipt, ReturnBy, Unreadable, View};
-use tokio::sync::mpsc;
+use protocol::{Descriptor, JobSpec};
+use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Queue, Receipt, ReturnBy, Unreadable, View};
+use storage::TargetStore;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::errands::{Errands, let_go};
-use super::protection::{Hold, Protection};
-use super::provision::{Provisioned, Provisioner};
-use super::roster::{Action, Config, Event, Roster, Step, Unprovisioned, VisitId};
-use super::work::{Left, Remains, provision, work};
-use super::{Node, Shared};
-use crate::dead_letters::bury;
-use crate::default_process_count;
+use super::roster::{Action, Config, Errand, Event, Roster, Step, Unprovisioned, VisitId};
+use crate::agent::Timing;
 use crate::scheduler::deliveries_lost;
 use crate::stop::{Stop, StopSender};
 
-/// What a task reports.
-pub(super) enum Report {
-    Event(Event),
-    Provisioned(VisitId, Result<Box<Provisioned>>),
-    Worked(VisitId, Box<Left>),
+/// Mini-batches that an agent still held when it stopped.
+pub type Held = Vec<(Receipt, Descriptor)>;
+
+/// Provisions jobs and runs their agents.
+pub trait Host: Clone + Send + 'static {
+    /// A job that can start.
+    type Ready: Send + 'static;
+    /// What an agent leaves behind for the clean-up.
+    type Remains: Send + 'static;
+
+    fn run(self, errands: Errands, errand: Errand) -> impl Future<Output = Event> + Send {
+        errands.run(errand)
+    }
+
+    fn provision(
+        self,
+        errands: Errands,
+        spec: JobSpec,
+    ) -> impl Future<Output = Result<Self::Ready, Unprovisioned>> + Send;
+
+    /// Works on a job until its agent ends. Without mini-batches that it held: it has failed.
+    fn work(
+        self,
+        errands: Errands,
+        ready: Self::Ready,
+        view: Arc<View>,
+        stop: watch::Receiver<Stop>,
+    ) -> impl Future<Output = (Option<Held>, Self::Remains)> + Send;
+
+    fn clean_up(remains: Self::Remains) -> impl Future<Output = ()> + Send;
 }
 
-/// What a visit holds.
-struct Resources {
+enum Report<H: Host> {
+    Event(Event),
+    Provisioned(VisitId, Result<H::Ready, Unprovisioned>),
+    Worked(VisitId, Option<Held>, H::Remains),
+}
+
+struct Resources<H: Host> {
     errands: Errands,
     tasks: Vec<AbortHandle>,
-    /// Keeps the task of ECS protected.
-    protection: Option<Arc<Hold>>,
-    provisioned: Option<Box<Provisioned>>,
-    agent: Option<RunningAgent>,
-    held: Vec<(Receipt, Descriptor)>,
-    remains: Option<Remains>,
-}
-
-struct RunningAgent {
-    view: Arc<View>,
-    stop: StopSender,
+    ready: Option<H::Ready>,
+    agent: Option<(Arc<View>, StopSender)>,
+    held: Held,
+    remains: Option<H::Remains>,
 }
 
 /// The roster of a node, and what its actions need.
-pub(super) struct Executor {
-    pub(super) roster: Roster,
-    pub(super) shared: Arc<Shared>,
+pub struct Executor<H: Host> {
+    pub roster: Roster,
+    host: H,
+    node: String,
+    target: TargetStore,
+    results: Arc<dyn Queue>,
+    patience: Duration,
+    demultiplexer: Arc<Demultiplexer>,
     arrivals: mpsc::Receiver<Arrival>,
-    tasks: JoinSet<Report>,
-    visits: BTreeMap<VisitId, Resources>,
-    /// Why the task queue cannot be used.
-    failure: Option<Error>,
+    tasks: JoinSet<Report<H>>,
+    visits: BTreeMap<VisitId, Resources<H>>,
 }
 
-/// What the loop of the node reacts to.
-pub(super) enum Occurred {
-    Arrival(Arrival),
-    Report(Result<Report, JoinError>),
+/// What the loop of a node has to handle besides events.
+#[derive(Debug)]
+pub enum Trouble {
+    /// A message that no worker can read.
+    Unreadable { delivery: Delivery, reason: String },
+    /// The task queue cannot be used.
+    Failed(queue::Error),
+    /// A task of the node has panicked.
+    Panicked(JoinError),
 }
 
-impl Executor {
-    pub(super) async fn start(node: Node) -> Self {
-        let options = demultiplexer_options(node.options.timing.lease_step);
-        let (demultiplexer, arrivals) = Demultiplexer::start(node.tasks.clone(), options);
-        let roster = Roster::new(config(&node), Instant::now());
-        let provisioner = Provisioner::new(&node);
-        let protection = Protection::start(node.options.task_protection.clone());
-        let shared = Shared { node, demultiplexer: Arc::new(demultiplexer), provisioner, protection };
+impl<H: Host> Executor<H> {
+    pub async fn start(
+        host: H,
+        config: Config,
+        target: TargetStore,
+        [tasks, results]: [Arc<dyn Queue>; 2],
+        timing: Timing,
+    ) -> Self {
+        let (demultiplexer, arrivals) = Demultiplexer::start(tasks, demultiplexer_options(timing.lease_step));
         let mut executor = Self {
-            roster,
-            shared: Arc::new(shared),
+            host,
+            node: config.node.clone(),
+            roster: Roster::new(config, Instant::now()),
+            target,
+            results,
+            patience: timing.patience,
+            demultiplexer: Arc::new(demultiplexer),
             arrivals,
             tasks: JoinSet::new(),
             visits: BTreeMap::new(),
-            failure: None,
         };
         executor.execute().await;
         executor
     }
 
-    /// Waits for a message of the demultiplexer or the end of a task. Losing this future loses nothing.
-    pub(super) async fn next(&mut self) -> Occurred {
-        tokio::select! {
-            Some(arrival) = self.arrivals.recv() => Occurred::Arrival(arrival),
-            Some(joined) = self.tasks.join_next() => Occurred::Report(joined),
-            else => std::future::pending().await,
+    /// Waits for the next event. Losing this future loses nothing.
+    pub async fn next(&mut self) -> Result<Event, Trouble> {
+        loop {
+            tokio::select! {
+                biased;
+                Some(report) = self.tasks.join_next() => match report {
+                    Ok(report) => return Ok(self.event_of(report)),
+                    Err(error) if error.is_panic() => return Err(Trouble::Panicked(error)),
+                    // Its visit has ended.
+                    Err(_) => {}
+                },
+                Some(arrival) = self.arrivals.recv() => return match arrival {
+                    Arrival::NewGroup(job_id) => Ok(Event::Arrived(job_id)),
+                    Arrival::Unreadable { delivery, reason } => Err(Trouble::Unreadable { delivery, reason }),
+                    Arrival::Failed(error) => Err(Trouble::Failed(error)),
+                },
+                else => std::future::pending().await,
+            }
         }
     }
 
     /// Reports an event to the roster, and executes what follows.
-    pub(super) async fn handle(&mut self, event: Event) {
+    pub async fn handle(&mut self, event: Event) {
         self.roster.handle(event, Instant::now());
         self.execute().await;
     }
 
-    pub(super) async fn occurred(&mut self, occurred: Occurred) -> Result<()> {
-        match occurred {
-            Occurred::Arrival(Arrival::NewGroup(job_id)) => self.handle(Event::Arrived(job_id)).await,
-            Occurred::Arrival(Arrival::Unreadable { delivery, reason }) => self.bury(delivery, &reason).await,
-            Occurred::Arrival(Arrival::Failed(error)) => {
-                self.failure.get_or_insert(Error::from(error).context("receive from the task queue"));
-                self.handle(Event::Stop(Stop::Drain)).await;
-            }
-            Occurred::Report(Ok(report)) => {
-                let event = self.event_of(report);
-                self.handle(event).await;
-            }
-            Occurred::Report(Err(error)) if error.is_panic() => {
-                return Err(error).context("a task of the node panicked");
-            }
-            // Its visit has ended.
-            Occurred::Report(Err(_)) => {}
-        }
-        Ok(())
-    }
-
-    pub(super) async fn tick(&mut self) {
+    /// Returns the event that time has passed.
+    pub fn tick(&self) -> Event {
         let agents = self.visits.iter().filter_map(|(visit, resources)| Some((*visit, resources.agent.as_ref()?)));
-        let quiet = agents.map(|(visit, agent)| (visit, agent.view.quiet_since())).collect();
-        self.handle(Event::Tick(quiet)).await;
+        Event::Tick(agents.map(|(visit, (view, _))| (visit, view.quiet_since())).collect())
     }
 
-    /// Returns the messages that wait here, for the last time, and says why the node has failed, if it has.
-    pub(super) async fn end(self) -> Result<()> {
-        // A reader may have been about to take some when it ended.
-        self.drain().await;
-        self.shared.clear_work_folder();
-        self.failure.map_or(Ok(()), Err)
+    /// Returns the messages that wait here to the queue.
+    pub async fn drain(&self) {
+        if let Err(error) = self.demultiplexer.drain().await {
+            tracing::warn!("waiting mini-batches return only when their leases end: {error:#}");
+        }
     }
 
-    fn event_of(&mut self, report: Report) -> Event {
+    fn event_of(&mut self, report: Report<H>) -> Event {
         match report {
             Report::Event(event) => event,
-            Report::Provisioned(visit, Ok(provisioned)) => {
+            Report::Provisioned(visit, provisioned) => {
+                let result = provisioned.map(|ready| {
+                    if let Some(resources) = self.visits.get_mut(&visit) {
+                        resources.ready = Some(ready);
+                    }
+                });
+                Event::Provisioned { visit, result }
+            }
+            Report::Worked(visit, held, remains) => {
+                let count = held.as_ref().map(Vec::len);
                 if let Some(resources) = self.visits.get_mut(&visit) {
-                    resources.provisioned = Some(provisioned);
+                    (resources.held, resources.remains) = (held.unwrap_or_default(), Some(remains));
                 }
-                Event::Provisioned { visit, result: Ok(()) }
-            }
-            Report::Provisioned(visit, Err(error)) => {
-                let may_pass = matches!(error.downcast_ref(), Some(storage::Error::Unavailable { .. }));
-                let reason = format!("{error:#}");
-                Event::Provisioned { visit, result: Err(Unprovisioned { reason, may_pass }) }
-            }
-            Report::Worked(visit, left) => {
-                let Left { held, remains } = *left;
-                let Some(resources) = self.visits.get_mut(&visit) else { return Event::Worked { visit, held: None } };
-                resources.remains = Some(remains);
-                let held = match held {
-                    Ok(held) => {
-                        resources.held = held;
-                        Some(resources.held.len())
-                    }
-                    Err(error) => {
-                        let job_id = &resources.errands.job_id;
-                        tracing::warn!(job.id = job_id, "the agent failed, the queue redelivers its work: {error:#}");
-                        None
-                    }
-                };
-                Event::Worked { visit, held }
+                Event::Worked { visit, held: count }
             }
         }
     }
-
-    // ---- actions -----------------------------------------------------------------------------------------------
 
     async fn execute(&mut self) {
         while let Some(action) = self.roster.next_action() {
@@ -182,21 +190,17 @@ impl Executor {
         match action {
             Action::Open { visit, job_id } => self.open(visit, job_id),
             Action::Run { visit, errand } => {
-                let errands = self.visits[&visit].errands.clone();
-                self.spawn(visit, async move { Report::Event(errands.run(errand).await) });
+                let running = self.host.clone().run(self.visits[&visit].errands.clone(), errand);
+                self.spawn(visit, async move { Report::Event(running.await) });
             }
             Action::Provision { visit, spec } => {
-                let shared = self.shared.clone();
-                let Some(resources) = self.visits.get_mut(&visit) else { return };
-                resources.protection = Some(Arc::new(shared.protection.hold()));
-                let Errands { job_id, store, .. } = resources.errands.clone();
-                let provisioning = provision(shared, job_id, store, *spec);
-                self.spawn(visit, async move { Report::Provisioned(visit, provisioning.await.map(Box::new)) });
+                let provisioning = self.host.clone().provision(self.visits[&visit].errands.clone(), *spec);
+                self.spawn(visit, async move { Report::Provisioned(visit, provisioning.await) });
             }
             Action::Work(visit) => self.work(visit),
             Action::StopAgent { visit, stop } => {
-                if let Some(agent) = &self.visits[&visit].agent {
-                    agent.stop.raise(stop);
+                if let Some((_, agent)) = &self.visits[&visit].agent {
+                    agent.raise(stop);
                 }
             }
             Action::LetGo { visit, is_over } => self.let_go(visit, is_over),
@@ -204,7 +208,7 @@ impl Executor {
                 let remains = self.visits.get_mut(&visit).and_then(|resources| resources.remains.take());
                 self.spawn(visit, async move {
                     if let Some(remains) = remains {
-                        remains.clean_up().await;
+                        H::clean_up(remains).await;
                     }
                     Report::Event(Event::Done { visit, step: Step::CleanUp })
                 });
@@ -212,56 +216,52 @@ impl Executor {
             Action::Close(visit) => {
                 let Some(resources) = self.visits.remove(&visit) else { return };
                 resources.tasks.iter().for_each(AbortHandle::abort);
-                self.shared.demultiplexer.close(&resources.errands.job_id);
+                self.demultiplexer.close(&resources.errands.job_id);
             }
-            Action::Pause(time) => self.shared.demultiplexer.pause(time),
-            Action::Wish(messages) => self.shared.demultiplexer.set_idle_wish(messages),
+            Action::Pause(time) => self.demultiplexer.pause(time),
+            Action::Wish(messages) => self.demultiplexer.set_idle_wish(messages),
             Action::Drain => self.drain().await,
-            Action::Log { job_id, is_warning: true, message } => tracing::warn!(job.id = job_id, "{message}"),
-            Action::Log { job_id, is_warning: false, message } => tracing::info!(job.id = job_id, "{message}"),
+            Action::Log { job_id, is_warning: true, message } => {
+                tracing::warn!(job.id = job_id, node.id = self.node, "{message}");
+            }
+            Action::Log { job_id, is_warning: false, message } => {
+                tracing::info!(job.id = job_id, node.id = self.node, "{message}");
+            }
         }
     }
 
     fn open(&mut self, visit: VisitId, job_id: String) {
-        let node = &self.shared.node;
         let errands = Errands {
             visit,
-            node: node.name.clone(),
-            store: node.target.job(&job_id),
-            demultiplexer: self.shared.demultiplexer.clone(),
-            results: node.results.clone(),
-            patience: node.options.timing.patience,
+            node: self.node.clone(),
+            store: self.target.job(&job_id),
+            demultiplexer: self.demultiplexer.clone(),
+            results: self.results.clone(),
+            patience: self.patience,
             job_id,
         };
-        let resources = Resources {
-            errands,
-            tasks: Vec::new(),
-            protection: None,
-            provisioned: None,
-            agent: None,
-            held: Vec::new(),
-            remains: None,
-        };
-        self.visits.insert(visit, resources);
+        let (tasks, held) = (Vec::new(), Held::new());
+        self.visits.insert(visit, Resources { errands, tasks, ready: None, agent: None, held, remains: None });
     }
 
     fn work(&mut self, visit: VisitId) {
-        let shared = self.shared.clone();
         let Some(resources) = self.visits.get_mut(&visit) else { return };
-        let Some(provisioned) = resources.provisioned.take() else { return };
-        let view = shared.demultiplexer.view(&resources.errands.job_id);
-        let agent = shared.agent(resources.errands.store.clone(), *provisioned, view.clone());
+        let Some(ready) = resources.ready.take() else { return };
+        let view = self.demultiplexer.view(&resources.errands.job_id);
         let stop = StopSender::default();
-        let working = work(shared, agent, stop.subscribe(), resources.protection.clone());
-        resources.agent = Some(RunningAgent { view, stop });
-        self.spawn(visit, async move { Report::Worked(visit, Box::new(working.await)) });
+        let working = self.host.clone().work(resources.errands.clone(), ready, view.clone(), stop.subscribe());
+        resources.agent = Some((view, stop));
+        self.spawn(visit, async move {
+            let (held, remains) = working.await;
+            Report::Worked(visit, held, remains)
+        });
     }
 
     fn let_go(&mut self, visit: VisitId, is_over: bool) {
-        let patience = self.shared.node.options.timing.patience;
         let Some(resources) = self.visits.get_mut(&visit) else { return };
+        let Some((view, _)) = resources.agent.clone() else { return };
         let (held, job_id) = (std::mem::take(&mut resources.held), resources.errands.job_id.clone());
-        let Some(view) = resources.agent.as_ref().map(|agent| agent.view.clone()) else { return };
+        let patience = self.patience;
         self.spawn(visit, async move {
             if let Err(error) = let_go(&view, &job_id, held, is_over, patience).await {
                 tracing::warn!(job.id = job_id, "mini-batches return only when their leases end: {error:#}");
@@ -270,49 +270,17 @@ impl Executor {
         });
     }
 
-    fn spawn(&mut self, visit: VisitId, task: impl Future<Output = Report> + Send + 'static) {
+    fn spawn(&mut self, visit: VisitId, task: impl Future<Output = Report<H>> + Send + 'static) {
         let task = self.tasks.spawn(task);
         if let Some(resources) = self.visits.get_mut(&visit) {
             resources.tasks.retain(|task| !task.is_finished());
             resources.tasks.push(task);
         }
     }
-
-    async fn drain(&self) {
-        if let Err(error) = self.shared.demultiplexer.drain().await {
-            tracing::warn!("waiting mini-batches return only when their leases end: {error:#}");
-        }
-    }
-
-    /// Moves a message that cannot be read to the dead letters.
-    async fn bury(&self, delivery: Delivery, reason: &str) {
-        let node = &self.shared.node;
-        tracing::warn!("a message of the task queue goes to the dead letters: {reason}");
-        if let Err(error) = bury(&*node.tasks, Some(&*node.dead_letters), &node.name, delivery, reason).await {
-            tracing::warn!("the message stays in the task queue for now: {error:#}");
-        }
-    }
-}
-
-fn config(node: &Node) -> Config {
-    let options = &node.options;
-    let processes = options.process_count.unwrap_or_else(|| default_process_count(node.gpu_count));
-    Config {
-        node: node.name.clone(),
-        idle_wish: processes as usize,
-        delay_max: node.tasks.limits().delay_max,
-        idle_exit: options.idle_exit,
-        job_idle: options.job_idle,
-        watch_period: options.watch_period,
-        seat_period: options.seat_period,
-        seat_lapse: options.seat_lapse,
-        rest: options.rest,
-        notice_time: options.spot_notice.as_ref().map_or(Duration::ZERO, |spot| spot.patience),
-    }
 }
 
 /// Returns how a node splits the task queue.
-pub fn demultiplexer_options(lease: Duration) -> DemultiplexerOptions {
+fn demultiplexer_options(lease: Duration) -> DemultiplexerOptions {
     DemultiplexerOptions {
         group_of: |body| job_of_task(body).map_err(Unreadable),
         return_by: ReturnBy::Republish(unspent),
@@ -330,8 +298,8 @@ fn job_of_task(body: &Bytes) -> Result<String, String> {
         Err(error) => error,
     };
     let value: Option<serde_json::Value> = serde_json::from_slice(body).ok();
-    let text = |name: &str| Some(value.as_ref()?.get(name)?.as_str()?.to_owned());
-    Err(match text("job_id") {
+    let job_id = value.as_ref().and_then(|value| value.get("job_id")?.as_str());
+    Err(match job_id {
         Some(job_id) => format!("a mini-batch of job {job_id}, written by a newer version? {error:#}"),
         None => format!("no mini-batch: {error:#}"),
     })

@@ -21,7 +21,6 @@ const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const BEGINNING_BYTES: u64 = 1024 * 1024;
 
 /// The log tree of one job on this node.
-#[derive(Debug)]
 pub(super) struct LogUpload {
     folder: PathBuf,
     store: JobStore,
@@ -29,7 +28,6 @@ pub(super) struct LogUpload {
     uploaded: HashMap<PathBuf, Uploaded>,
 }
 
-#[derive(Debug)]
 struct Uploaded {
     bytes: u64,
     modified: SystemTime,
@@ -51,12 +49,8 @@ impl LogUpload {
         }
     }
 
-    /// Uploads everything that has changed, if the store lets it.
-    pub(super) async fn finish(&mut self) {
-        self.round(true).await;
-    }
-
-    async fn round(&mut self, is_last: bool) {
+    /// Uploads what has changed, if the store lets it: files that are due, or all of them for the last time.
+    pub(super) async fn round(&mut self, is_last: bool) {
         let (folder, now) = (self.folder.clone(), Instant::now());
         let files = tokio::task::spawn_blocking(move || files(&folder)).await.unwrap_or_default();
         let is_due = |(path, bytes, modified): &(PathBuf, u64, SystemTime)| match self.uploaded.get(path) {
@@ -152,7 +146,7 @@ mod tests {
         upload.round(false).await;
         assert_eq!(uploaded().await.as_deref(), Some(&b"one two"[..]));
         write("one two three");
-        upload.finish().await;
+        upload.round(true).await;
         assert_eq!(uploaded().await.as_deref(), Some(&b"one two three"[..]));
     }
 

@@ -83,7 +83,6 @@ struct State {
 }
 
 /// Keeps the task of a node protected while there is a hold.
-#[derive(Debug)]
 pub(super) struct Protection {
     state: Arc<watch::Sender<State>>,
     /// `None`: this node is no task of ECS.
@@ -91,7 +90,6 @@ pub(super) struct Protection {
 }
 
 /// Work: the task stays protected until this is dropped.
-#[derive(Debug)]
 pub(super) struct Hold(Arc<watch::Sender<State>>);
 
 impl Drop for Hold {
@@ -172,46 +170,27 @@ fn complain(has_complained: &mut bool, error: &anyhow::Error) {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::node::tests::{serve, unused_address};
 
     const PROTECTED: &str = r#"{"protection": {"ProtectionEnabled": true, "TaskArn": "arn:aws:ecs:::task/t"}}"#;
     const UNPROTECTED: &str = r#"{"protection": {"ProtectionEnabled": false, "TaskArn": "arn:aws:ecs:::task/t"}}"#;
 
     /// Stands in for the agent of ECS: reports each request, and returns this answer, or that of ECS.
     pub(crate) async fn agent(answer: Option<&'static str>) -> (TaskProtection, mpsc::UnboundedReceiver<String>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = format!("http://{}/api/t", listener.local_addr().expect("bound"));
         let (sender, asked) = mpsc::unbounded_channel();
-        tokio::spawn(async move {
-            loop {
-                let (mut connection, _) = listener.accept().await.expect("accepts");
-                let sender = sender.clone();
-                tokio::spawn(async move {
-                    let mut buffer = vec![0; 4096];
-                    let mut request = String::new();
-                    while let Ok(length @ 1..) = connection.read(&mut buffer).await {
-                        request.push_str(&String::from_utf8_lossy(&buffer[..length]));
-                        // The body is the last line, and may come later than the head.
-                        if !request.ends_with('}') {
-                            continue;
-                        }
-                        assert!(request.starts_with("PUT /api/t/task-protection/v1/state "), "{request}");
-                        let body = request.rsplit("\r\n").next().expect("a body").to_owned();
-                        let known = if body.contains("true") { PROTECTED } else { UNPROTECTED };
-                        let answer = answer.unwrap_or(known);
-                        let _ = sender.send(body);
-                        let length = answer.len();
-                        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{answer}");
-                        connection.write_all(answer.as_bytes()).await.expect("the client listens");
-                        request.clear();
-                    }
-                });
-            }
-        });
+        let address = serve(move |request| {
+            // The body is the last line, and may come later than the head.
+            let body = request.rsplit("\r\n").next().filter(|body| body.ends_with('}'))?;
+            assert!(request.starts_with("PUT /api/t/task-protection/v1/state "), "{request}");
+            let known = if body.contains("true") { PROTECTED } else { UNPROTECTED };
+            let _ = sender.send(body.to_owned());
+            Some(("200 OK", answer.unwrap_or(known)))
+        })
+        .await;
+        let address = format!("{address}/api/t");
         (TaskProtection::new(&address).expect("a client"), asked)
     }
 
@@ -256,10 +235,7 @@ pub(super) mod tests {
     #[tokio::test]
     async fn without_an_ecs_agent_work_begins_at_once() {
         Protection::start(None).hold().settled().await;
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = format!("http://{}", listener.local_addr().expect("bound"));
-        drop(listener);
-        let protection = Protection::start(Some(TaskProtection::new(&address).expect("a client")));
+        let protection = Protection::start(Some(TaskProtection::new(&unused_address().await).expect("a client")));
         protection.hold().settled().await;
     }
 }

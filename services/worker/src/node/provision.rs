@@ -7,46 +7,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use protocol::{Environment, JobSpec, Snapshot};
-use storage::{Limit, TargetStore};
+use storage::Limit;
 use tokio::sync::oneshot;
 
-use super::Node;
+use super::work::Shared;
 use crate::environment::interpreter;
-use crate::side_inputs::{self, Turns};
+use crate::side_inputs;
 
-/// Provisions jobs.
-#[derive(Debug)]
-pub(super) struct Provisioner {
-    target: TargetStore,
-    cache: PathBuf,
-    node: String,
-    python: PathBuf,
-    /// One download of a snapshot at a time.
-    turns: Turns,
-}
-
-/// A job that can start here.
-#[derive(Debug)]
-pub(super) struct Provisioned {
-    /// The job, with paths on this node.
-    pub(super) spec: JobSpec,
-    /// Its interpreter.
-    pub(super) python: PathBuf,
-}
-
-impl Provisioner {
-    pub(super) fn new(node: &Node) -> Self {
-        Self {
-            target: node.target.clone(),
-            cache: node.work_folder.clone(),
-            node: node.name.clone(),
-            python: node.python.clone(),
-            turns: Turns::default(),
-        }
-    }
-
-    /// Fetches and builds what is missing, which may take minutes.
-    pub(super) async fn provision(&self, mut spec: JobSpec) -> Result<Provisioned> {
+impl Shared {
+    /// Fetches and builds what is missing, which may take minutes. Returns the job, with paths on this node, and its
+    /// interpreter.
+    pub(super) async fn provisioned(&self, mut spec: JobSpec) -> Result<(JobSpec, PathBuf)> {
         if let Some(source) = spec.snapshots.source.clone() {
             let folder = self.unpacked(&source, Limit::SCRIPTS).await.context("fetch source_directory")?;
             spec.source_directory = folder.into();
@@ -61,7 +32,7 @@ impl Provisioner {
                 tracing::warn!(job.id = spec.job_id, "cannot make the output folder {}: {error}", output.display());
             }
         }
-        Ok(Provisioned { spec, python })
+        Ok((spec, python))
     }
 
     /// Replaces packed side inputs and URLs by paths on this node.
@@ -73,8 +44,8 @@ impl Provisioner {
             copies.push((name.clone(), placed(copy, snapshot).into()));
         }
         side_inputs::place(spec, copies)?;
-        let cache = self.cache.join("side-inputs");
-        side_inputs::fetch(spec, self.target.stores(), &cache, &self.turns, &self.node).await
+        let cache = self.node.work_folder.join("side-inputs");
+        side_inputs::fetch(spec, self.node.target.stores(), &cache, &self.turns, &self.node.name).await
     }
 
     async fn environment(&self, spec: &JobSpec) -> Result<Environment> {
@@ -91,21 +62,21 @@ impl Provisioner {
                     }
                 };
                 // The job names an interpreter of the machine that enqueued it.
-                let base = if base.as_path().exists() { base.clone() } else { self.python.clone().into() };
+                let base = if base.as_path().exists() { base.clone() } else { self.node.python.clone().into() };
                 Ok(Environment::Requirements { file, base })
             }
             (Environment::Interpreter { path }, _) if !path.as_path().exists() => bail!(
                 "there is no interpreter {} on node {}; set `environment` of the job to a requirements file, or install \
                  the interpreter there",
                 path.display(),
-                self.node
+                self.node.name
             ),
             (environment, _) => Ok(environment.clone()),
         }
     }
 
     async fn interpreter(&self, environment: Environment) -> Result<PathBuf> {
-        let (default, cache) = (self.python.clone(), self.cache.join("environments"));
+        let (default, cache) = (self.node.python.clone(), self.node.work_folder.join("environments"));
         let (sender, receiver) = oneshot::channel();
         // In its own thread: a node that ends does not wait for an installer.
         std::thread::spawn(move || {
@@ -124,7 +95,7 @@ impl Provisioner {
         if snapshot.digest.is_empty() || !snapshot.digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             bail!("the name of a snapshot of the job is not a digest; submit the job again");
         }
-        let snapshots = self.cache.join("snapshots");
+        let snapshots = self.node.work_folder.join("snapshots");
         let folder = snapshots.join(&snapshot.digest);
         let turn = self.turns.of(&snapshot.digest).await;
         let _turn = turn.lock().await;
@@ -132,8 +103,8 @@ impl Provisioner {
             return Ok(folder);
         }
         // Named by the node: other nodes of this machine may download the same snapshot.
-        let archive = snapshots.join(format!("{}.{}.archive", snapshot.digest, self.node));
-        self.target.snapshot(&snapshot.digest, &archive).await?;
+        let archive = snapshots.join(format!("{}.{}.archive", snapshot.digest, self.node.name));
+        self.node.target.snapshot(&snapshot.digest, &archive).await?;
         let (packed, into, from) = (snapshot.clone(), folder.clone(), archive.clone());
         let unpacked = tokio::task::spawn_blocking(move || storage::unpack(&from, &packed, limit, &into)).await;
         let _ = std::fs::remove_file(&archive);

@@ -5,12 +5,6 @@
 //!
 //! A *visit* lasts from the first message of a job until the node leaves the job; it is in one `Stage` at a time. A job
 //! has one visit at most. What the node learns of a job survives its visits (`Memory`).
-//!
-//! | file | what it decides |
-//! |---|---|
-//! | `visit` | the stages of a visit |
-//! | `seat` | which seat a node takes, when it renews the seat, and when the seat counts as lost |
-//! | `watch` | what is due while a job is provisioned or worked on |
 
 mod seat;
 #[cfg(test)]
@@ -33,33 +27,47 @@ use visit::{Stage, Visit};
 /// What the decisions depend on.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Node id.
     pub node: String,
     /// Mini-batches that an idle node could start at once.
     pub idle_wish: usize,
     /// The longest delay of a message of the task queue; zero: it has no delays.
     pub delay_max: Duration,
+    /// How long anything may run after a spot notice.
+    pub notice_time: Duration,
+    pub periods: Periods,
+}
+
+/// How often a node looks at its jobs, and how long it waits for them.
+#[derive(Clone, Copy, Debug)]
+pub struct Periods {
     /// The node ends after this long without work; `None`: never.
     pub idle_exit: Option<Duration>,
     /// The node leaves a job after this long without a message of it.
     pub job_idle: Duration,
-    /// Period of looking whether a job was canceled.
-    pub watch_period: Duration,
-    /// Period of renewing a seat.
-    pub seat_period: Duration,
+    /// From one look whether a job was canceled to the next.
+    pub watch: Duration,
+    /// From one renewal of a seat to the next.
+    pub seat: Duration,
     /// A seat that was not renewed for this long is free.
     pub seat_lapse: Duration,
     /// How long the node leaves a job to others after it could not provision the job, or start a process.
     pub rest: Duration,
-    /// How long anything may run after a spot notice.
-    pub notice_time: Duration,
+}
+
+impl Default for Periods {
+    fn default() -> Self {
+        let [watch, seat, job_idle, seat_lapse, rest] = [2, 20, 30, 60, 60].map(Duration::from_secs);
+        Self { idle_exit: None, job_idle, watch, seat, seat_lapse, rest }
+    }
 }
 
 /// Names a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VisitId(u64);
 
-/// The store did not answer.
+/// What the store answers; the error: it did not.
+pub type Answer<T> = Result<T, Unanswered>;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unanswered;
 
@@ -75,18 +83,14 @@ pub enum Found {
 /// What the store says of a job that has a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// There may be work.
     Open,
-    /// Somebody has asked to cancel it.
     Canceled,
-    /// It has a result.
     Ended,
 }
 
 /// Why a job cannot start here.
 #[derive(Clone, Debug)]
 pub struct Unprovisioned {
-    /// The reason.
     pub reason: String,
     /// The store did not answer, so the reason may pass.
     pub may_pass: bool,
@@ -103,89 +107,35 @@ pub enum Event {
     SpotNotice,
     /// Time has passed. For each agent: since when it has held no message; `None`: it holds some.
     Tick(Vec<(VisitId, Option<Instant>)>),
-    /// The answer to [`Errand::LookUp`].
-    LookedUp {
-        /// The visit.
-        visit: VisitId,
-        /// When the look-up began.
-        looked_at: Instant,
-        /// What the store says.
-        found: Result<Found, Unanswered>,
-    },
-    /// The answer to [`Errand::ReadSeat`].
-    SeatRead {
-        /// The visit.
-        visit: VisitId,
-        /// The last epoch of the seat, if it has any.
-        seat: Result<Option<storage::Seat>, Unanswered>,
-    },
-    /// The answer to [`Errand::ClaimSeat`].
-    SeatClaimed {
-        /// The visit.
-        visit: VisitId,
-        /// When the claim was sent.
-        asked_at: Instant,
-        /// Whether this node has the seat.
-        commit: Result<Commit, Unanswered>,
-    },
+    /// The answer to [`Errand::LookUp`], which began at `looked_at`.
+    LookedUp { visit: VisitId, looked_at: Instant, found: Answer<Found> },
+    /// The answer to [`Errand::ReadSeat`]: the last epoch of the seat; `None`: nobody has taken it.
+    SeatRead { visit: VisitId, seat: Answer<Option<storage::Seat>> },
+    /// The answer to [`Errand::ClaimSeat`], which was sent at `asked_at`.
+    SeatClaimed { visit: VisitId, asked_at: Instant, commit: Answer<Commit> },
     /// The answer to [`Action::Provision`].
-    Provisioned {
-        /// The visit.
-        visit: VisitId,
-        /// Whether the job can start.
-        result: Result<(), Unprovisioned>,
-    },
+    Provisioned { visit: VisitId, result: Result<(), Unprovisioned> },
     /// The answer to [`Errand::Watch`].
-    Watched {
-        /// The visit.
-        visit: VisitId,
-        /// What the store says.
-        standing: Standing,
-    },
-    /// The agent has ended.
-    Worked {
-        /// The visit.
-        visit: VisitId,
-        /// Mini-batches that it still holds; `None`: it failed, and the queue delivers again what it held.
-        held: Option<usize>,
-    },
-    /// The answer to [`Errand::CheckHeld`].
-    HeldChecked {
-        /// The visit.
-        visit: VisitId,
-        /// The job has ended or was canceled.
-        is_over: bool,
-    },
-    /// The answer to [`Errand::GiveBack`].
-    GivenBack {
-        /// The visit.
-        visit: VisitId,
-        /// The node holds no message of any job.
-        is_quiet: bool,
-    },
+    Watched { visit: VisitId, standing: Standing },
+    /// The agent has ended, and still holds this many mini-batches. `None`: it failed, and the queue delivers again what
+    /// it held.
+    Worked { visit: VisitId, held: Option<usize> },
+    /// The answer to [`Errand::CheckHeld`]: whether the job has ended or was canceled.
+    HeldChecked { visit: VisitId, is_over: bool },
+    /// The answer to [`Errand::GiveBack`]. Quiet: the node holds no message of any job.
+    GivenBack { visit: VisitId, is_quiet: bool },
     /// A step without a result of its own is done, or has failed.
-    Done {
-        /// The visit.
-        visit: VisitId,
-        /// The step.
-        step: Step,
-    },
+    Done { visit: VisitId, step: Step },
 }
 
-/// A step without a result of its own.
+/// A step without a result of its own: an errand, or [`Action::LetGo`] or [`Action::CleanUp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// [`Errand::Tell`]
     Tell,
-    /// [`Errand::Drop`]
     Drop,
-    /// [`Errand::PassOn`]
     PassOn,
-    /// [`Action::LetGo`]
     LetGo,
-    /// [`Action::CleanUp`]
     CleanUp,
-    /// [`Errand::LeaveSeat`]
     LeaveSeat,
 }
 
@@ -194,93 +144,41 @@ pub enum Step {
 pub enum Errand {
     /// Look the job up.
     LookUp,
-    /// Read the last epoch of a seat.
-    ReadSeat {
-        /// The seat.
-        number: u32,
-        /// An epoch that the node has seen.
-        known: u64,
-    },
-    /// Take or renew a seat.
-    ClaimSeat {
-        /// The seat.
-        number: u32,
-        /// The epoch to create.
-        epoch: u64,
-    },
-    /// Free a seat for others.
-    LeaveSeat {
-        /// The seat.
-        number: u32,
-        /// The epoch to create.
-        epoch: u64,
-    },
-    /// See whether the job was canceled.
-    Watch {
-        /// See also whether it has ended.
-        with_result: bool,
-    },
+    /// Read the last epoch of a seat, given one that the node has seen.
+    ReadSeat { number: u32, known: u64 },
+    /// Take or renew a seat, with this new epoch.
+    ClaimSeat { number: u32, epoch: u64 },
+    /// Free a seat for others, with this new epoch.
+    LeaveSeat { number: u32, epoch: u64 },
+    /// See whether the job was canceled and, with the result, whether it has ended.
+    Watch { with_result: bool },
     /// See whether the mini-batches that an agent still held are useless.
     CheckHeld,
     /// Return the waiting messages to the queue, which hides them for a while.
-    GiveBack {
-        /// For how long.
-        delay: Duration,
-    },
+    GiveBack { delay: Duration },
     /// Return the waiting messages to the queue while the job is provisioned: other nodes may be ready for it.
     PassOn,
-    /// Acknowledge the waiting messages, which are useless.
-    Drop {
-        /// Those that came later are left.
-        received_before: Instant,
-    },
+    /// Acknowledge the waiting messages, which are useless. Those that came later are left.
+    Drop { received_before: Instant },
     /// Tell the job's reducer why this node cannot work on the job.
-    Tell {
-        /// The reason.
-        reason: String,
-    },
+    Tell { reason: String },
 }
 
 /// What the node has to do.
 #[derive(Debug)]
 pub enum Action {
     /// A visit begins.
-    Open {
-        /// The visit.
-        visit: VisitId,
-        /// The job.
-        job_id: String,
-    },
+    Open { visit: VisitId, job_id: String },
     /// Ask the store or a queue; the answer is an event.
-    Run {
-        /// The visit.
-        visit: VisitId,
-        /// The question.
-        errand: Errand,
-    },
+    Run { visit: VisitId, errand: Errand },
     /// Fetch and make what the job needs.
-    Provision {
-        /// The visit.
-        visit: VisitId,
-        /// The job.
-        spec: Box<JobSpec>,
-    },
+    Provision { visit: VisitId, spec: Box<JobSpec> },
     /// Start the agent.
     Work(VisitId),
     /// Tell the agent to stop.
-    StopAgent {
-        /// The visit.
-        visit: VisitId,
-        /// How.
-        stop: Stop,
-    },
-    /// Return what the agent still held, or drop it.
-    LetGo {
-        /// The visit.
-        visit: VisitId,
-        /// The job is over: drop it.
-        is_over: bool,
-    },
+    StopAgent { visit: VisitId, stop: Stop },
+    /// Return what the agent still held, or drop it if the job is over.
+    LetGo { visit: VisitId, is_over: bool },
     /// Upload the last logs, and remove the folders of the job.
     CleanUp(VisitId),
     /// The visit has ended: cancel what still runs for it, and close the view.
@@ -292,14 +190,7 @@ pub enum Action {
     /// Stop receiving for good, and return every message that no agent holds.
     Drain,
     /// Write to the log.
-    Log {
-        /// The job.
-        job_id: String,
-        /// It needs attention.
-        is_warning: bool,
-        /// The sentence.
-        message: String,
-    },
+    Log { job_id: String, is_warning: bool, message: String },
 }
 
 /// What the node knows of a job between visits.
@@ -312,14 +203,7 @@ struct Memory {
     failures: u32,
 }
 
-impl Memory {
-    fn is_worth_keeping(&self) -> bool {
-        !self.observed.is_empty() || self.rests_until.is_some() || self.failures > 0
-    }
-}
-
 /// The jobs of a node.
-#[derive(Debug)]
 pub struct Roster {
     config: Config,
     actions: VecDeque<Action>,
@@ -415,7 +299,7 @@ impl Roster {
         self.next_visit += 1;
         let memory = self.memories.remove(&job_id).unwrap_or_default();
         self.act(Action::Open { visit: id, job_id: job_id.clone() });
-        self.visits.insert(id, Visit::new(job_id, id.0 == 0, memory));
+        self.visits.insert(id, Visit { job_id, is_first: id.0 == 0, memory, ..Visit::default() });
         self.run(id, Errand::LookUp);
     }
 
@@ -443,16 +327,20 @@ impl Roster {
         if self.machine_goes.is_some_and(|at| at <= now) {
             self.stop(Stop::Kill);
         }
-        for id in self.ids() {
-            self.tick_visit(id, now);
-        }
+        self.ids().into_iter().for_each(|id| self.tick_visit(id, now));
         let busy_until = self.visits.values().filter_map(|visit| visit.busy_until(now)).max();
         self.busy_at = self.busy_at.max(busy_until.unwrap_or(self.busy_at));
         self.set_wish(if busy_until == Some(now) { 0 } else { self.config.idle_wish });
-        if !self.is_stopping() && self.config.idle_exit.is_some_and(|idle_exit| now - self.busy_at >= idle_exit) {
+        if !self.is_stopping() && self.config.periods.idle_exit.is_some_and(|idle_exit| now - self.busy_at >= idle_exit)
+        {
             self.ended = Ended::Idle;
             self.stop(Stop::Finish);
         }
+    }
+
+    /// Returns the visit if it is in this stage.
+    fn visit_in(&mut self, id: VisitId, stage: Stage) -> Option<&mut Visit> {
+        self.visits.get_mut(&id).filter(|visit| visit.stage == stage)
     }
 
     fn ids(&self) -> Vec<VisitId> {

@@ -65,44 +65,27 @@ pub(super) mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
-
     use super::*;
+    use crate::node::tests::{serve, unused_address};
 
     /// Stands in for the metadata address: requires a token, and has a notice once `is_given` is set.
     pub(in crate::node) async fn metadata(is_given: Arc<AtomicBool>, asked: Arc<AtomicUsize>) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = format!("http://{}", listener.local_addr().expect("bound"));
-        tokio::spawn(async move {
-            loop {
-                let (mut connection, _) = listener.accept().await.expect("accepts");
-                let (is_given, asked) = (is_given.clone(), asked.clone());
-                tokio::spawn(async move {
-                    let mut buffer = vec![0; 4096];
-                    while let Ok(length @ 1..) = connection.read(&mut buffer).await {
-                        let request = String::from_utf8_lossy(&buffer[..length]).to_lowercase();
-                        let has_token = request.contains("x-aws-ec2-metadata-token: the-token");
-                        let (status, body) = match request.split_whitespace().collect::<Vec<_>>()[..2] {
-                            ["put", "/latest/api/token"] => ("200 OK", "the-token"),
-                            ["get", path] if path == INSTANCE_ACTION && has_token => {
-                                asked.fetch_add(1, Ordering::SeqCst);
-                                match is_given.load(Ordering::SeqCst) {
-                                    true => ("200 OK", r#"{"action": "terminate", "time": "2026-11-21T08:22:00Z"}"#),
-                                    false => ("404 Not Found", ""),
-                                }
-                            }
-                            _ => ("401 Unauthorized", ""),
-                        };
-                        let head = "content-type: text/plain\r\nx-aws-ec2-metadata-token-ttl-seconds: 21600\r\n";
-                        let length = body.len();
-                        let answer = format!("HTTP/1.1 {status}\r\n{head}content-length: {length}\r\n\r\n{body}");
-                        connection.write_all(answer.as_bytes()).await.expect("the client listens");
+        let answer = move |request: &str| {
+            let request = request.to_lowercase();
+            let has_token = request.contains("x-aws-ec2-metadata-token: the-token");
+            match request.split_whitespace().collect::<Vec<_>>()[..2] {
+                ["put", "/latest/api/token"] => ("200 OK", "the-token"),
+                ["get", path] if path == INSTANCE_ACTION && has_token => {
+                    asked.fetch_add(1, Ordering::SeqCst);
+                    match is_given.load(Ordering::SeqCst) {
+                        true => ("200 OK", r#"{"action": "terminate", "time": "2026-11-21T08:22:00Z"}"#),
+                        false => ("404 Not Found", ""),
                     }
-                });
+                }
+                _ => ("401 Unauthorized", ""),
             }
-        });
-        address
+        };
+        serve(move |request| request.ends_with("\r\n\r\n").then(|| answer(request))).await
     }
 
     #[tokio::test]
@@ -121,10 +104,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn without_metadata_there_is_no_notice() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = format!("http://{}", listener.local_addr().expect("bound"));
-        drop(listener);
-        let spot = SpotNotice::new(Some(&address), Duration::from_millis(1)).expect("an address");
+        let spot = SpotNotice::new(Some(&unused_address().await), Duration::from_millis(1)).expect("an address");
         tokio::time::timeout(Duration::from_millis(200), spot.given()).await.expect_err("there is no notice");
     }
 }

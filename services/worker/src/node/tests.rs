@@ -13,10 +13,13 @@ use queue::{Delivery, Depth, MemoryOptions, MemoryQueue, Message, Queue, Receive
 use rustix::fs::{FileType, Mode};
 use storage::{Commit, JobStore, Source, StoreOptions, TargetStore};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::scheduler::tests::descriptor;
 
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -48,6 +51,11 @@ struct Running {
 }
 
 impl Running {
+    async fn drain(self) -> Ended {
+        self.stop.send_replace(Stop::Drain);
+        self.end().await
+    }
+
     async fn end(self) -> Ended {
         tokio::time::timeout(PATIENCE, self.ended)
             .await
@@ -69,17 +77,11 @@ impl Target {
         Self { folder, store, tasks: queue(), results: queue(), dead_letters: queue() }
     }
 
-    fn options() -> NodeOptions {
-        let milliseconds = Duration::from_millis;
-        NodeOptions {
-            watch_period: milliseconds(50),
-            job_idle: Duration::from_secs(600),
-            log_period: milliseconds(50),
-            ..NodeOptions::default()
-        }
-    }
-
-    fn start(&self, name: &str, options: NodeOptions) -> Running {
+    fn start(&self, name: &str, change: impl FnOnce(&mut NodeOptions)) -> Running {
+        let period = Duration::from_millis(50);
+        let periods = Periods { watch: period, job_idle: Duration::from_secs(600), ..Periods::default() };
+        let mut options = NodeOptions { periods, log_period: period, ..NodeOptions::default() };
+        change(&mut options);
         let test = std::env::current_exe().expect("this test has a path");
         let package = test.ancestors().nth(2).expect("it lies in deps/ of the build").join("python");
         assert!(package.join("gristmill/_native.abi3.so").exists(), "build the Python package first: scripts/build");
@@ -128,22 +130,9 @@ impl Target {
         let message = |(number, name): (usize, &&str)| {
             let path = self.item(name);
             std::fs::write(&path, "").expect("writable");
-            let work = Work::Files {
-                input: 0,
-                paths: vec![path.as_path().into()],
-                versions: vec![],
-                stamps: vec![],
-                key: vec![],
-            };
-            let mini_batch = number as u64;
-            let descriptor = Descriptor {
-                job_id: job_id.into(),
-                mini_batch,
-                tries_spent: 0,
-                deliveries_lost: 0,
-                traceparent: None,
-                work,
-            };
+            let paths = vec![path.as_path().into()];
+            let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
+            let descriptor = Descriptor { job_id: job_id.into(), ..descriptor(number as u64, work) };
             Message::new(serde_json::to_vec(&descriptor).expect("serialises"), job_id)
         };
         let messages = names.iter().enumerate().map(message).collect();
@@ -190,6 +179,14 @@ impl Target {
         attempts.collect()
     }
 
+    /// Receives a mini-batch that was returned at no cost, and returns its number.
+    async fn receive_unspent(&self) -> u64 {
+        let delivery = receive(&self.tasks).await;
+        let descriptor: Descriptor = serde_json::from_slice(&delivery.body).expect("a descriptor");
+        assert_eq!((descriptor.tries_spent, descriptor.deliveries_lost, delivery.receive_count), (0, 0, 1));
+        descriptor.mini_batch
+    }
+
     async fn began(&self, name: &str) {
         self.until(|| async { self.item(&format!("{name}.began")).exists() }).await;
     }
@@ -206,6 +203,41 @@ impl Target {
         };
         tokio::time::timeout(PATIENCE, met).await.expect("the condition is met in time");
     }
+}
+
+/// Answers requests on connections: with a status and a body once `answer` has one for what has arrived. Returns the
+/// address.
+pub(super) async fn serve(
+    answer: impl Fn(&str) -> Option<(&'static str, &'static str)> + Clone + Send + 'static,
+) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = format!("http://{}", listener.local_addr().expect("bound"));
+    tokio::spawn(async move {
+        loop {
+            let (mut connection, _) = listener.accept().await.expect("accepts");
+            let answer = answer.clone();
+            tokio::spawn(async move {
+                let (mut buffer, mut request) = (vec![0; 4096], String::new());
+                while let Ok(length @ 1..) = connection.read(&mut buffer).await {
+                    request.push_str(&String::from_utf8_lossy(&buffer[..length]));
+                    let Some((status, body)) = answer(&request) else { continue };
+                    request.clear();
+                    // The metadata of EC2 says how long a token is valid.
+                    let head = "content-type: text/plain\r\nx-aws-ec2-metadata-token-ttl-seconds: 21600\r\n";
+                    let length = body.len();
+                    let answer = format!("HTTP/1.1 {status}\r\n{head}content-length: {length}\r\n\r\n{body}");
+                    connection.write_all(answer.as_bytes()).await.expect("the client listens");
+                }
+            });
+        }
+    });
+    address
+}
+
+/// Returns an address at which nobody listens.
+pub(super) async fn unused_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    format!("http://{}", listener.local_addr().expect("bound"))
 }
 
 async fn receive(queue: &MemoryQueue) -> Delivery {
@@ -251,8 +283,7 @@ def run(mini_batch):
         spec.argv = vec!["--reference".into(), reference.to_str().expect("text").into()];
     };
     target.enqueue("two", refer, with_reference, &["d", "e"]).await;
-    let idle_exit = Some(Duration::from_secs(3));
-    let running = target.start("node-1", NodeOptions { idle_exit, ..Target::options() });
+    let running = target.start("node-1", |options| options.periods.idle_exit = Some(Duration::from_secs(3)));
 
     let mut attempts: Vec<(String, u64, Bytes)> =
         target.attempts(5).await.into_iter().map(|(job, attempt, rows)| (job, attempt.mini_batch, rows)).collect();
@@ -275,8 +306,7 @@ async fn slow_store_does_not_end_a_node_that_has_just_started() {
     // A reader of the result waits until somebody writes into this pipe.
     let answer = job.folder().expect("a folder").join("result.json");
     rustix::fs::mknodat(rustix::fs::CWD, &answer, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
-    let idle_exit = Some(Duration::from_millis(200));
-    let running = target.start("node-1", NodeOptions { idle_exit, ..Target::options() });
+    let running = target.start("node-1", |options| options.periods.idle_exit = Some(Duration::from_millis(200)));
     target.until(|| async { target.depth().await.in_flight == 1 }).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!running.ended.is_finished(), "the first job is still looked up");
@@ -289,7 +319,7 @@ async fn slow_store_does_not_end_a_node_that_has_just_started() {
 async fn drained_node_returns_waiting_mini_batches_and_finishes_running_ones() {
     let target = Target::new().await;
     target.enqueue("job", WAITS, |_| (), &["a", "b", "c"]).await;
-    let running = target.start("node-1", Target::options());
+    let running = target.start("node-1", |_| ());
     target.began("a").await;
     target.until(|| async { target.depth().await.in_flight >= 2 }).await;
     running.stop.send_replace(Stop::Drain);
@@ -301,10 +331,7 @@ async fn drained_node_returns_waiting_mini_batches_and_finishes_running_ones() {
     assert_eq!((attempts[0].1.mini_batch, attempts[0].1.status.report_word()), (0, "RUN_DONE"));
     let mut left: Vec<u64> = Vec::new();
     for _ in 0..2 {
-        let delivery = receive(&target.tasks).await;
-        let descriptor: Descriptor = serde_json::from_slice(&delivery.body).expect("a descriptor");
-        assert_eq!((descriptor.tries_spent, descriptor.deliveries_lost, delivery.receive_count), (0, 0, 1));
-        left.push(descriptor.mini_batch);
+        left.push(target.receive_unspent().await);
     }
     left.sort();
     assert_eq!(left, [1, 2]);
@@ -315,14 +342,10 @@ async fn drained_node_returns_waiting_mini_batches_and_finishes_running_ones() {
 async fn mini_batch_that_outlasts_the_grace_period_is_returned_unspent() {
     let target = Target::new().await;
     target.enqueue("job", WAITS, |_| (), &["a"]).await;
-    let timing = Timing { grace: Duration::from_millis(300), ..Target::options().timing };
-    let running = target.start("node-1", NodeOptions { timing, ..Target::options() });
+    let running = target.start("node-1", |options| options.timing.grace = Duration::from_millis(300));
     target.began("a").await;
-    running.stop.send_replace(Stop::Drain);
-    assert_eq!(running.end().await, Ended::Stopped);
-    let delivery = receive(&target.tasks).await;
-    let descriptor: Descriptor = serde_json::from_slice(&delivery.body).expect("a descriptor");
-    assert_eq!((descriptor.tries_spent, descriptor.deliveries_lost, delivery.receive_count), (0, 0, 1));
+    assert_eq!(running.drain().await, Ended::Stopped);
+    target.receive_unspent().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -333,22 +356,22 @@ async fn mini_batch_that_outlasts_a_spot_notice_is_returned_unspent_in_time() {
     let address = spot::tests::metadata(is_given.clone(), Arc::default()).await;
     let mut notice = SpotNotice::new(Some(&address), Duration::from_millis(10)).expect("an address");
     notice.patience = Duration::from_millis(300);
-    // The grace period alone would allow much more.
-    let timing = Timing { grace: 10 * PATIENCE, ..Target::options().timing };
-    let running = target.start("node-1", NodeOptions { timing, spot_notice: Some(notice), ..Target::options() });
+    let running = target.start("node-1", |options| {
+        // The grace period alone would allow much more.
+        options.timing.grace = 10 * PATIENCE;
+        options.spot_notice = Some(notice);
+    });
     target.began("a").await;
     is_given.store(true, Ordering::SeqCst);
     assert_eq!(running.end().await, Ended::SpotNotice);
-    let delivery = receive(&target.tasks).await;
-    let descriptor: Descriptor = serde_json::from_slice(&delivery.body).expect("a descriptor");
-    assert_eq!((descriptor.tries_spent, descriptor.deliveries_lost, delivery.receive_count), (0, 0, 1));
+    target.receive_unspent().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn canceled_job_stops_and_its_messages_are_dropped_while_other_jobs_continue() {
     let target = Target::new().await;
     let canceled = target.enqueue("canceled", WAITS, |_| (), &["a", "b", "c"]).await;
-    let running = target.start("node-1", Target::options());
+    let running = target.start("node-1", |_| ());
     target.began("a").await;
     canceled.request_cancel("by the user").await.expect("memory is always there");
     target.until(|| async { target.depth().await == Depth::default() }).await;
@@ -356,8 +379,7 @@ async fn canceled_job_stops_and_its_messages_are_dropped_while_other_jobs_contin
     assert!(!running.ended.is_finished());
     target.enqueue("other", "def run(mini_batch): return ['x']", |_| (), &["d"]).await;
     assert_eq!(target.attempts(1).await[0].0, "other");
-    running.stop.send_replace(Stop::Drain);
-    running.end().await;
+    running.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -366,10 +388,9 @@ async fn messages_of_ended_and_unknown_jobs_are_dropped() {
     let store = target.enqueue("ended", WAITS, |_| (), &["a"]).await;
     assert_eq!(store.create_result(&result("ended")).await.expect("memory is always there"), Commit::Committed);
     target.publish("unknown", &["b"]).await;
-    let running = target.start("node-1", Target::options());
+    let running = target.start("node-1", |_| ());
     target.until(|| async { target.depth().await == Depth::default() }).await;
-    running.stop.send_replace(Stop::Drain);
-    running.end().await;
+    running.drain().await;
     assert_eq!(target.results.depth().await.expect("answers"), Depth::default());
     assert!(!target.item("a.began").exists());
 }
@@ -380,23 +401,20 @@ async fn unreadable_message_becomes_a_dead_letter() {
     let newer = r#"{"job_id":"job","mini_batch":1,"work":{"kind":"telepathy"}}"#;
     let messages = vec![Message::new("hello", "x"), Message::new(newer, "job"), Message::new(vec![0xff, 0xfe], "y")];
     target.tasks.send(messages).await.expect("memory is always there");
-    let running = target.start("node-1", Target::options());
+    let running = target.start("node-1", |_| ());
     let mut letters: Vec<DeadLetter> = Vec::new();
     for _ in 0..3 {
         letters.push(serde_json::from_slice(&receive(&target.dead_letters).await.body).expect("a dead letter"));
     }
     target.until(|| async { target.depth().await == Depth::default() }).await;
     letters.sort_by_key(DeadLetter::body);
-    assert_eq!(
-        letters.iter().map(DeadLetter::body).collect::<Vec<_>>(),
-        [b"hello".to_vec(), newer.into(), vec![0xff, 0xfe]]
-    );
+    let bodies: Vec<_> = letters.iter().map(DeadLetter::body).collect();
+    assert_eq!(bodies, [b"hello".to_vec(), newer.into(), vec![0xff, 0xfe]]);
     assert!(letters[0].reason.starts_with("no mini-batch"), "{}", letters[0].reason);
     assert!(letters[1].reason.contains("job job, written by a newer version?"), "{}", letters[1].reason);
     assert!(letters[1].reason.contains("telepathy"), "{}", letters[1].reason);
     assert!(letters.iter().all(|letter| letter.node == "node-1" && letter.queue == "tasks"));
-    running.stop.send_replace(Stop::Drain);
-    running.end().await;
+    running.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -406,7 +424,7 @@ async fn unprovisionable_job_is_told_why_and_left_to_other_nodes() {
         spec.environment = Environment::Interpreter { path: "/no/such/python".into() };
     };
     target.enqueue("job", WAITS, nowhere, &["a"]).await;
-    let running = target.start("node-1", Target::options());
+    let running = target.start("node-1", |_| ());
     let events = target.events_until(|_, event| matches!(event, ResultEvent::NodeStopped { .. })).await;
     let [(job_id, ResultEvent::NodeStopped { node, cause: Some(cause) }, _)] = &events[..] else {
         panic!("{events:?}")
@@ -414,8 +432,7 @@ async fn unprovisionable_job_is_told_why_and_left_to_other_nodes() {
     assert_eq!((&**job_id, &**node), ("job", "node-1"));
     assert!(cause.contains("/no/such/python"), "{cause}");
     target.until(|| async { target.depth().await.delayed == 1 }).await;
-    running.stop.send_replace(Stop::Drain);
-    running.end().await;
+    running.drain().await;
     assert_eq!(target.depth().await.total(), 1, "other nodes can receive it");
 }
 
@@ -424,9 +441,9 @@ async fn node_count_limits_the_nodes_of_a_job() {
     let target = Target::new().await;
     let one_node = |spec: &mut JobSpec| spec.node_count = Some(1);
     target.enqueue("job", WAITS, one_node, &["a", "b", "c", "d"]).await;
-    let first = target.start("node-1", Target::options());
+    let first = target.start("node-1", |_| ());
     target.began("a").await;
-    let second = target.start("node-2", Target::options());
+    let second = target.start("node-2", |_| ());
     // The other node has seen the job once it has returned messages for later.
     target.until(|| async { target.depth().await.delayed > 0 }).await;
     for name in ["a", "b", "c", "d"] {
@@ -436,14 +453,12 @@ async fn node_count_limits_the_nodes_of_a_job() {
     assert!(attempts.iter().all(|(_, attempt, _)| attempt.node == "node-1"), "{attempts:?}");
     assert!(attempts.iter().all(|(_, attempt, _)| attempt.deliveries_lost == 0 && attempt.try_number == 1));
 
-    first.stop.send_replace(Stop::Drain);
-    first.end().await;
+    first.drain().await;
     target.publish("job", &["e"]).await;
     target.began("e").await;
     std::fs::remove_file(target.item("e")).expect("it is there");
     assert_eq!(target.attempts(1).await[0].1.node, "node-2", "the seat was left");
-    second.stop.send_replace(Stop::Drain);
-    second.end().await;
+    second.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -455,21 +470,22 @@ def run(mini_batch):
     return [os.getpid()]
 ";
     target.enqueue("job", script, |_| (), &["a"]).await;
-    let running = target.start("node-1", NodeOptions { job_idle: Duration::from_millis(100), ..Target::options() });
+    let running = target.start("node-1", |options| options.periods.job_idle = Duration::from_millis(100));
     let first = target.attempts(1).await[0].2.clone();
     target.events_until(|_, event| matches!(event, ResultEvent::NodeStopped { cause: None, .. })).await;
     target.publish("job", &["b"]).await;
     assert_ne!(target.attempts(1).await[0].2, first, "another process");
-    running.stop.send_replace(Stop::Drain);
-    running.end().await;
+    running.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ecs_task_is_protected_from_before_the_first_mini_batch_until_it_leaves_the_job() {
     let target = Target::new().await;
     let (agent, mut asked) = protection::tests::agent(None).await;
-    let job_idle = Duration::from_millis(100);
-    let running = target.start("node-1", NodeOptions { task_protection: Some(agent), job_idle, ..Target::options() });
+    let running = target.start("node-1", |options| {
+        options.task_protection = Some(agent);
+        options.periods.job_idle = Duration::from_millis(100);
+    });
     target.enqueue("job", WAITS, |_| (), &["a"]).await;
     target.began("a").await;
     assert!(asked.try_recv().expect("asked before it began").contains("true"));
@@ -477,6 +493,5 @@ async fn ecs_task_is_protected_from_before_the_first_mini_batch_until_it_leaves_
     std::fs::remove_file(target.item("a")).expect("it is there");
     target.attempts(1).await;
     assert!(asked.recv().await.expect("ended").contains("false"));
-    running.stop.send_replace(Stop::Drain);
-    running.end().await;
+    running.drain().await;
 }

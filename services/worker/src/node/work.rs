@@ -3,94 +3,94 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use protocol::{Descriptor, JobSpec};
-use queue::{Receipt, View};
-use storage::JobStore;
+use anyhow::Context;
+use protocol::JobSpec;
+use queue::{Delivery, View};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use super::Shared;
-use super::beat::keep_beating;
-use super::errands::STORE_WAIT_MAX;
+use super::beat::attended;
+use super::errands::{Errands, STORE_WAIT_MAX};
+use super::executor::{Held, Host};
 use super::logs::LogUpload;
-use super::protection::Hold;
-use super::provision::Provisioned;
+use super::protection::{Hold, Protection};
+use super::roster::Unprovisioned;
+use super::{Node, process_count};
 use crate::agent::{Agent, report_provisioning};
-use crate::default_process_count;
+use crate::dead_letters::bury;
+use crate::side_inputs::Turns;
 use crate::stop::Stop;
 
-/// What an agent leaves behind.
-pub(super) struct Left {
-    /// What it still held.
-    pub(super) held: Result<Vec<(Receipt, Descriptor)>>,
-    pub(super) remains: Remains,
+/// What all jobs of a node share.
+pub(super) struct Shared {
+    pub(super) node: Node,
+    /// One download of a snapshot at a time.
+    pub(super) turns: Turns,
+    pub(super) protection: Protection,
 }
 
 /// Logs and folders of a job whose agent has ended.
 pub(super) struct Remains {
     logs: Option<LogUpload>,
     folder: PathBuf,
+    _protection: Hold,
 }
 
-/// Makes a job ready, with signs of life meanwhile.
-pub(super) async fn provision(
-    shared: Arc<Shared>,
-    job_id: String,
-    store: JobStore,
-    spec: JobSpec,
-) -> Result<Provisioned> {
-    let node = &shared.node;
-    let provisioning = shared.provisioner.provision(spec);
-    tokio::select! {
-        result = report_provisioning(&*node.results, &job_id, &node.name, provisioning) => result,
-        () = keep_beating(&store, &node.name, node.options.watch_period) => {
-            unreachable!("a node gives signs of life until it leaves the job")
+impl Host for Arc<Shared> {
+    type Ready = ((JobSpec, PathBuf), Hold);
+    type Remains = Remains;
+
+    async fn provision(self, errands: Errands, spec: JobSpec) -> Result<Self::Ready, Unprovisioned> {
+        let (node, protection) = (&self.node, self.protection.hold());
+        let provisioning = self.provisioned(spec);
+        let reported = report_provisioning(&*node.results, &errands.job_id, &node.name, provisioning);
+        match attended(&errands.store, &node.name, node.options.periods.watch, reported).await {
+            Ok(provisioned) => Ok((provisioned, protection)),
+            Err(error) => {
+                let may_pass = matches!(error.downcast_ref(), Some(storage::Error::Unavailable { .. }));
+                Err(Unprovisioned { reason: format!("{error:#}"), may_pass })
+            }
         }
     }
-}
 
-/// Works on a job until its agent ends, with signs of life and uploads of its logs meanwhile.
-pub(super) async fn work(
-    shared: Arc<Shared>,
-    agent: Agent,
-    stop: watch::Receiver<Stop>,
-    protection: Option<Arc<Hold>>,
-) -> Left {
-    if let Some(protection) = protection {
+    async fn work(
+        self,
+        Errands { job_id, store, .. }: Errands,
+        ((spec, python), protection): Self::Ready,
+        view: Arc<View>,
+        stop: watch::Receiver<Stop>,
+    ) -> (Option<Held>, Remains) {
         protection.settled().await;
+        let Node { name, options, .. } = &self.node;
+        let agent = self.agent(spec, python, view);
+        let folder = agent.work_folder.clone();
+        let upload = || LogUpload::new(agent.logs(), store.clone(), options.log_period);
+        let mut logs = store.folder().is_none().then(upload);
+        tracing::info!(job.id = job_id, "working on it with {} processes", agent.process_count);
+        let span = tracing::error_span!("agent", job.id = job_id, node.id = name);
+        let working = AbortOnDropHandle::new(tokio::spawn(agent.work(stop).instrument(span)));
+        let uploading = async {
+            match &mut logs {
+                Some(logs) => logs.keep().await,
+                None => std::future::pending().await,
+            }
+        };
+        let worked = tokio::select! {
+            worked = attended(&store, name, options.periods.watch, working) => worked,
+            () = uploading => unreachable!("logs are uploaded until the agent ends"),
+        };
+        let held = worked.context("the agent panicked").flatten().inspect_err(|error| {
+            tracing::warn!(job.id = job_id, "the agent failed, the queue redelivers its work: {error:#}");
+        });
+        (held.ok(), Remains { logs, folder, _protection: protection })
     }
-    let node = &shared.node;
-    let (store, folder) = (agent.store.clone(), agent.work_folder.clone());
-    let period = node.options.log_period;
-    let mut logs = store.folder().is_none().then(|| LogUpload::new(agent.logs(), store.clone(), period));
-    tracing::info!(job.id = agent.spec.job_id, "working on it with {} processes", agent.process_count);
-    let span = tracing::error_span!("agent", job.id = agent.spec.job_id, node.id = node.name);
-    let working = AbortOnDropHandle::new(tokio::spawn(agent.work(stop).instrument(span)));
-    let uploading = async {
-        match &mut logs {
-            Some(logs) => logs.keep().await,
-            None => std::future::pending().await,
-        }
-    };
-    let held = tokio::select! {
-        worked = working => worked.context("the agent panicked").flatten(),
-        () = uploading => unreachable!("logs are uploaded until the agent ends"),
-        () = keep_beating(&store, &node.name, node.options.watch_period) => {
-            unreachable!("a node gives signs of life until it leaves the job")
-        }
-    };
-    Left { held, remains: Remains { logs, folder } }
-}
 
-impl Remains {
     /// Uploads the last logs, and removes the folders of the job.
-    pub(super) async fn clean_up(self) {
-        let Self { logs, folder } = self;
+    async fn clean_up(Remains { logs, folder, _protection }: Remains) {
         if let Some(mut logs) = logs {
-            let _ = timeout(2 * STORE_WAIT_MAX, logs.finish()).await;
+            let _ = timeout(2 * STORE_WAIT_MAX, logs.round(true)).await;
             let _ = std::fs::remove_dir_all(folder.join("logs"));
         }
         let _ = std::fs::remove_dir_all(folder.join("inputs"));
@@ -102,24 +102,19 @@ impl Remains {
 
 impl Shared {
     /// Returns the agent of a job, about to start.
-    pub(super) fn agent(&self, store: JobStore, provisioned: Provisioned, view: Arc<View>) -> Agent {
-        let Provisioned { spec, python } = provisioned;
+    fn agent(&self, spec: JobSpec, python: PathBuf, view: Arc<View>) -> Agent {
         let node = &self.node;
         Agent {
-            store,
+            store: node.target.job(&spec.job_id),
             tasks: view,
             results: node.results.clone(),
             dead_letters: Some(node.dead_letters.clone()),
             node: node.name.clone(),
-            process_count: node
-                .options
-                .process_count
-                .or(spec.process_count_per_node)
-                .unwrap_or_else(|| default_process_count(node.gpu_count)),
+            process_count: process_count(node, spec.process_count_per_node),
             gpu_count: node.gpu_count,
             python,
             package: node.package.clone(),
-            work_folder: self.job_folder(&spec.job_id),
+            work_folder: self.folder().join(&spec.job_id),
             prefetch_bytes_max: node.prefetch_bytes_max,
             timing: node.options.timing,
             health: node.options.health.clone(),
@@ -128,13 +123,22 @@ impl Shared {
         }
     }
 
-    /// The folder of a job's working directories on this node.
-    fn job_folder(&self, job_id: &str) -> PathBuf {
-        self.node.work_folder.join("nodes").join(&self.node.name).join(job_id)
+    /// The folder of working directories on this node.
+    fn folder(&self) -> PathBuf {
+        self.node.work_folder.join("nodes").join(&self.node.name)
     }
 
     /// Removes the folder of this node if it is empty. What user code wrote there stays.
     pub(super) fn clear_work_folder(&self) {
-        let _ = std::fs::remove_dir(self.node.work_folder.join("nodes").join(&self.node.name));
+        let _ = std::fs::remove_dir(self.folder());
+    }
+
+    /// Moves a message that cannot be read to the dead letters.
+    pub(super) async fn bury(&self, delivery: Delivery, reason: &str) {
+        let node = &self.node;
+        tracing::warn!("a message of the task queue goes to the dead letters: {reason}");
+        if let Err(error) = bury(&*node.tasks, Some(&*node.dead_letters), &node.name, delivery, reason).await {
+            tracing::warn!("the message stays in the task queue for now: {error:#}");
+        }
     }
 }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use bytes::Bytes;
 use protocol::{
     Attempt, AttemptStatus, Descriptor, JobResult, JobSpec, JobState, PlanPosition, Progress, ResultEvent, Rows,
 };
@@ -55,7 +54,6 @@ struct Holder {
 
 #[derive(Debug, Default)]
 struct State {
-    violation: Option<Violation>,
     held: HashMap<Receipt, Held>,
     /// Attempts that may not be announced.
     silenced: HashSet<String>,
@@ -94,6 +92,7 @@ pub(crate) struct JobWitness {
     pub job: Job,
     pub spec: JobSpec,
     pub output: PathBuf,
+    violation: Mutex<Option<Violation>>,
     state: Mutex<State>,
 }
 
@@ -101,7 +100,7 @@ const TRIES_MAX: u32 = 3;
 
 impl JobWitness {
     pub fn new(job: Job, spec: JobSpec, output: PathBuf) -> Self {
-        Self { job, spec, output, state: Mutex::default() }
+        Self { job, spec, output, violation: Mutex::default(), state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,7 +108,7 @@ impl JobWitness {
     }
 
     pub fn violation(&self) -> Option<Violation> {
-        self.state().violation.clone()
+        self.violation.lock().expect("no holder panics").clone()
     }
 
     pub fn attempts(&self) -> u64 {
@@ -118,7 +117,7 @@ impl JobWitness {
 
     /// Reports a broken rule; the first one counts.
     pub fn report(&self, rule: &'static str, detail: String) {
-        self.state().violation.get_or_insert(Violation { rule, detail });
+        self.violation.lock().expect("no holder panics").get_or_insert(Violation { rule, detail });
     }
 
     // ---- task queue --------------------------------------------------------------------------------------------
@@ -139,7 +138,6 @@ impl JobWitness {
         let is_known = state.failed_tries.contains(&(mini_batch, spent))
             || state.returned.contains(&(mini_batch, spent))
             || state.held.values().any(is_unused);
-        drop(state);
         if !is_known {
             self.report("every try counts", format!("mini-batch {mini_batch} continues with {spent} tries spent"));
         }
@@ -187,15 +185,13 @@ impl JobWitness {
         let mut state = self.state();
         state.attempts += 1;
         let Some(held) = state.held.get_mut(receipt) else { return };
-        let has_begun = std::mem::replace(&mut held.has_begun, true);
-        let (mini_batch, lost) = (held.mini_batch, held.deliveries_lost);
-        drop(state);
-        if lost > limit {
-            let detail = format!("mini-batch {mini_batch} begins after {lost} lost deliveries");
+        if held.deliveries_lost > limit {
+            let detail =
+                format!("mini-batch {} begins after {} lost deliveries", held.mini_batch, held.deliveries_lost);
             self.report("lost deliveries have a limit", detail);
         }
-        if has_begun {
-            self.report("a delivery is run once", format!("mini-batch {mini_batch}"));
+        if std::mem::replace(&mut held.has_begun, true) {
+            self.report("a delivery is run once", format!("mini-batch {}", held.mini_batch));
         }
     }
 
@@ -209,9 +205,7 @@ impl JobWitness {
         let has_seat = |holder: &Holder| {
             holder.node == node.name() && holder.until.is_none_or(|until| knows_since(until).elapsed() <= SEAT_SLACK)
         };
-        let is_seated = state.seats.values().flatten().any(has_seat);
-        drop(state);
-        if !is_seated {
+        if !state.seats.values().flatten().any(has_seat) {
             self.report("a node works under its seat", node.name().to_owned());
         }
     }
@@ -244,8 +238,8 @@ impl JobWitness {
     }
 
     pub fn acknowledged_tasks(&self, receipts: &[Receipt]) {
+        let state = self.state();
         for receipt in receipts {
-            let state = self.state();
             let Some(held) = state.held.get(receipt) else { continue };
             let Held { mini_batch, tries_spent, at, is_handed, end, .. } = held;
             let is_published = |spent: u32| state.published.get(&(*mini_batch, spent)).is_some_and(|time| time >= at);
@@ -263,31 +257,20 @@ impl JobWitness {
                 Some(End::Returned { spent }) if !is_published(*spent) => Some("publish again, then acknowledge"),
                 _ => None,
             };
-            let detail = format!("mini-batch {mini_batch}");
-            drop(state);
             if let Some(rule) = broken {
-                self.report(rule, detail);
+                self.report(rule, format!("mini-batch {mini_batch}"));
             }
         }
     }
 
     // ---- result queue ------------------------------------------------------------------------------------------
 
-    pub fn announced(&self, body: &Bytes) {
-        for event in events(body) {
-            if let ResultEvent::Attempt(attempt) = event {
-                self.announced_attempt(&attempt);
-            }
-        }
-    }
-
-    fn announced_attempt(&self, attempt: &Attempt) {
+    pub fn announced(&self, attempt: &Attempt) {
         let mut state = self.state();
         state.announced.insert(attempt.process.to_string());
         if !attempt.is_final {
             state.failed_tries.insert((attempt.mini_batch, attempt.try_number));
         }
-        let detail = format!("mini-batch {}, try {}, by {}", attempt.mini_batch, attempt.try_number, attempt.process);
         let broken = if state.silenced.contains(attempt.process.as_str()) {
             Some("nothing is announced after a lost lease")
         } else if attempt.try_number > TRIES_MAX {
@@ -299,9 +282,9 @@ impl JobWitness {
         } else {
             None
         };
-        drop(state);
         if let Some(rule) = broken {
-            self.report(rule, detail);
+            let Attempt { mini_batch, try_number, process, .. } = attempt;
+            self.report(rule, format!("mini-batch {mini_batch}, try {try_number}, by {process}"));
         }
     }
 
@@ -310,8 +293,8 @@ impl JobWitness {
     }
 
     pub fn acknowledged_results(&self, receipts: &[Receipt]) {
+        let state = self.state();
         for receipt in receipts {
-            let state = self.state();
             let Some(events) = state.results.get(receipt) else { continue };
             let missing = events.iter().find_map(|event| match event {
                 _ if state.ended => None,
@@ -325,7 +308,6 @@ impl JobWitness {
                 }
                 _ => None,
             });
-            drop(state);
             if let Some(missing) = missing {
                 self.report("commit, then acknowledge", missing);
             }
@@ -378,7 +360,6 @@ impl JobWitness {
             }
             holders.push(Holder { node, until: None });
         }
-        drop(state);
         if former.is_some_and(|former| former != bytes) {
             self.report("one node takes a seat", format!("{path} was overwritten"));
         }
@@ -399,7 +380,6 @@ impl JobWitness {
     fn committed(&self, segment: &str, bytes: &[u8]) {
         let mut state = self.state();
         if state.segments.get(segment).is_some_and(|former| former != bytes) {
-            drop(state);
             return self.report("a segment is committed once", format!("segment {segment} was overwritten"));
         }
         state.segments.insert(segment.to_owned(), bytes.to_vec());

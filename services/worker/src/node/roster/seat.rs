@@ -9,17 +9,12 @@ use std::time::Duration;
 use storage::Commit;
 use tokio::time::Instant;
 
-use super::Unanswered;
+use super::Answer;
 
-/// What this node has seen of the seats of a job: it measures by its own clock how long a seat has not been renewed.
+/// The last epoch of each seat of a job, and since when this node has seen it: it measures by its own clock how long a
+/// seat has not been renewed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Observed(HashMap<u32, Observation>);
-
-#[derive(Clone, Copy, Debug)]
-struct Observation {
-    epoch: u64,
-    since: Instant,
-}
+pub(super) struct Observed(HashMap<u32, (u64, Instant)>);
 
 impl Observed {
     pub(super) fn is_empty(&self) -> bool {
@@ -28,7 +23,7 @@ impl Observed {
 
     /// Returns the last epoch that this node has seen.
     pub(super) fn known(&self, number: u32) -> u64 {
-        self.0.get(&number).map_or(0, |known| known.epoch)
+        self.0.get(&number).map_or(0, |(epoch, _)| *epoch)
     }
 
     /// Returns the epoch that takes the seat, if the seat is free: never taken, left, this node's own from before, or
@@ -42,43 +37,12 @@ impl Observed {
         now: Instant,
     ) -> Option<u64> {
         let Some(seat) = seat else { return Some(1) };
-        let known = self.0.get(&number).copied().filter(|known| known.epoch == seat.epoch);
-        let known = known.unwrap_or(Observation { epoch: seat.epoch, since: now });
-        self.0.insert(number, known);
-        let is_free = seat.node.is_empty() || seat.node == node || now - known.since >= lapse;
+        let known = self.0.entry(number).or_insert((seat.epoch, now));
+        if known.0 != seat.epoch {
+            *known = (seat.epoch, now);
+        }
+        let is_free = seat.node.is_empty() || seat.node == node || now - known.1 >= lapse;
         is_free.then_some(seat.epoch + 1)
-    }
-}
-
-/// The search for a free seat.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Taking {
-    seats: u32,
-    number: u32,
-    epoch: u64,
-}
-
-impl Taking {
-    pub(super) fn new(seats: u32) -> Self {
-        Self { seats, number: 0, epoch: 0 }
-    }
-
-    /// Returns the seat to look at; `None`: none is left.
-    pub(super) fn number(&self) -> Option<u32> {
-        (self.number < self.seats).then_some(self.number)
-    }
-
-    pub(super) fn next(&self) -> Self {
-        Self { number: self.number + 1, ..*self }
-    }
-
-    pub(super) fn claim(&mut self, epoch: u64) {
-        self.epoch = epoch;
-    }
-
-    /// Returns the seat, which was claimed at `asked_at` and is to be renewed at `next_at`.
-    pub(super) fn taken(&self, asked_at: Instant, next_at: Instant) -> Seat {
-        Seat { number: self.number, epoch: self.epoch, renewed_at: asked_at, next_at: Some(next_at), is_lost: false }
     }
 }
 
@@ -95,6 +59,10 @@ pub(super) struct Seat {
 }
 
 impl Seat {
+    pub(super) fn taken(number: u32, epoch: u64, asked_at: Instant, next_at: Instant) -> Self {
+        Self { number, epoch, renewed_at: asked_at, next_at: Some(next_at), is_lost: false }
+    }
+
     /// Returns the epoch to create, if the seat is to be renewed now.
     pub(super) fn renew(&mut self, now: Instant) -> Option<u64> {
         self.next_at.filter(|at| *at <= now)?;
@@ -103,21 +71,15 @@ impl Seat {
     }
 
     /// Takes note of the answer to a claim.
-    pub(super) fn claimed(
-        &mut self,
-        asked_at: Instant,
-        commit: Result<Commit, Unanswered>,
-        period: Duration,
-        now: Instant,
-    ) {
-        self.next_at = Some(now + period);
+    pub(super) fn claimed(&mut self, asked_at: Instant, commit: Answer<Commit>, next_at: Instant) {
+        self.next_at = Some(next_at);
         match commit {
             Ok(Commit::Committed) => {
                 self.epoch += 1;
                 self.renewed_at = asked_at;
             }
             Ok(Commit::Lost) => self.is_lost = true,
-            Err(Unanswered) => {}
+            Err(_) => {}
         }
     }
 

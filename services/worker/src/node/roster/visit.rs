@@ -6,9 +6,9 @@ use protocol::JobSpec;
 use storage::Commit;
 use tokio::time::Instant;
 
-use super::seat::{Seat, Taking};
-use super::watch::Watch;
-use super::{Action, Errand, Found, Memory, Roster, Step, Unanswered, Unprovisioned, VisitId};
+use super::seat::Seat;
+use super::watch::PASS_ON_PERIOD;
+use super::{Action, Answer, Errand, Found, Memory, Roster, Step, Unanswered, Unprovisioned, VisitId};
 use crate::stop::Stop;
 
 /// How long the queue hides the messages of a job that this node may not work on, where it can.
@@ -23,12 +23,13 @@ const DROP_WISH: usize = 256;
 const FAILURES_MAX: u32 = 3;
 
 /// What a visit is waiting for.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Stage {
     /// The store, for the job.
+    #[default]
     LookingUp,
-    /// The store, for a seat.
-    TakingSeat(Taking),
+    /// The store, for this seat; the epoch to claim.
+    TakingSeat { number: u32, epoch: u64 },
     /// Folders, reference data and interpreter of the job.
     Provisioning,
     /// The result queue, for the reason why the job cannot start here.
@@ -48,19 +49,23 @@ pub(super) enum Stage {
 }
 
 /// One stay of a job on this node.
-#[derive(Debug)]
+#[derive(Default)]
 pub(super) struct Visit {
     pub(super) job_id: String,
     pub(super) stage: Stage,
     /// The first visit of this node.
-    is_first: bool,
+    pub(super) is_first: bool,
     /// Messages have arrived that this visit may not have seen.
     pub(super) again: bool,
     pub(super) memory: Memory,
     /// The job, until it is provisioned.
-    spec: Option<Box<JobSpec>>,
+    pub(super) spec: Option<Box<JobSpec>>,
     pub(super) seat: Option<Seat>,
-    pub(super) watch: Watch,
+    /// The next look at the job; `None`: one is under way.
+    pub(super) look_at: Option<Instant>,
+    pub(super) looks: u32,
+    /// When the waiting messages return to the queue while the job is provisioned.
+    pub(super) pass_on_at: Option<Instant>,
     /// Since when the agent has held no message.
     pub(super) quiet_since: Option<Instant>,
     /// What the agent has been told.
@@ -68,27 +73,12 @@ pub(super) struct Visit {
 }
 
 impl Visit {
-    pub(super) fn new(job_id: String, is_first: bool, memory: Memory) -> Self {
-        Self {
-            job_id,
-            stage: Stage::LookingUp,
-            is_first,
-            again: false,
-            memory,
-            spec: None,
-            seat: None,
-            watch: Watch::default(),
-            quiet_since: None,
-            stop: Stop::No,
-        }
-    }
-
     /// Returns until when there was work, if there was any.
     pub(super) fn busy_until(&self, now: Instant) -> Option<Instant> {
         match self.stage {
             // A node does not end before a slow store has answered for its first job. Later, jobs that are not for this
             // node are looked up again and again, and are no reason to stay.
-            Stage::LookingUp | Stage::TakingSeat(_) | Stage::TurningAway { .. } | Stage::Dropping => {
+            Stage::LookingUp | Stage::TakingSeat { .. } | Stage::TurningAway { .. } | Stage::Dropping => {
                 self.is_first.then_some(now)
             }
             Stage::Working => Some(self.quiet_since.unwrap_or(now)),
@@ -98,16 +88,8 @@ impl Visit {
 }
 
 impl Roster {
-    pub(super) fn looked_up(
-        &mut self,
-        id: VisitId,
-        looked_at: Instant,
-        found: Result<Found, Unanswered>,
-        now: Instant,
-    ) {
-        let Some(visit) = self.visits.get_mut(&id).filter(|visit| matches!(visit.stage, Stage::LookingUp)) else {
-            return;
-        };
+    pub(super) fn looked_up(&mut self, id: VisitId, looked_at: Instant, found: Answer<Found>, now: Instant) {
+        let Some(visit) = self.visit_in(id, Stage::LookingUp) else { return };
         match found {
             Ok(Found::Open(spec)) => {
                 let (seats, rests_until) = (spec.node_count, visit.memory.rests_until);
@@ -115,7 +97,7 @@ impl Roster {
                 match seats {
                     _ if rests_until.is_some_and(|until| until > now) => self.turn_away(id, now),
                     None => self.provision(id, now),
-                    Some(seats) => self.read_seat(id, Taking::new(seats), now),
+                    Some(_) => self.read_seat(id, 0, now),
                 }
             }
             Ok(Found::Over(why)) => {
@@ -129,78 +111,62 @@ impl Roster {
         }
     }
 
-    // ---- seats -----------------------------------------------------------------------------------------------
-
-    /// Reads the next seat; without any left, leaves the job to others.
-    fn read_seat(&mut self, id: VisitId, taking: Taking, now: Instant) {
+    /// Reads a seat; after the last one, leaves the job to others.
+    fn read_seat(&mut self, id: VisitId, number: u32, now: Instant) {
         let Some(visit) = self.visits.get_mut(&id) else { return };
-        let Some(number) = taking.number() else { return self.turn_away(id, now) };
+        let seats = visit.spec.as_ref().and_then(|spec| spec.node_count).unwrap_or(0);
+        if number >= seats {
+            return self.turn_away(id, now);
+        }
+        visit.stage = Stage::TakingSeat { number, epoch: 0 };
         let known = visit.memory.observed.known(number);
-        visit.stage = Stage::TakingSeat(taking);
         self.run(id, Errand::ReadSeat { number, known });
     }
 
-    pub(super) fn seat_read(&mut self, id: VisitId, seat: Result<Option<storage::Seat>, Unanswered>, now: Instant) {
+    pub(super) fn seat_read(&mut self, id: VisitId, seat: Answer<Option<storage::Seat>>, now: Instant) {
         let Some(visit) = self.visits.get_mut(&id) else { return };
-        let Stage::TakingSeat(taking) = &mut visit.stage else { return };
-        let (Some(number), Ok(seat)) = (taking.number(), seat) else { return self.turn_away(id, now) };
-        match visit.memory.observed.free_epoch(number, seat.as_ref(), &self.config.node, self.config.seat_lapse, now) {
+        let Stage::TakingSeat { number, .. } = visit.stage else { return };
+        let Ok(seat) = seat else { return self.turn_away(id, now) };
+        let (observed, lapse) = (&mut visit.memory.observed, self.config.periods.seat_lapse);
+        match observed.free_epoch(number, seat.as_ref(), &self.config.node, lapse, now) {
             Some(epoch) => {
-                taking.claim(epoch);
+                visit.stage = Stage::TakingSeat { number, epoch };
                 self.run(id, Errand::ClaimSeat { number, epoch });
             }
-            None => {
-                let next = taking.next();
-                self.read_seat(id, next, now);
-            }
+            None => self.read_seat(id, number + 1, now),
         }
     }
 
-    pub(super) fn seat_claimed(
-        &mut self,
-        id: VisitId,
-        asked_at: Instant,
-        commit: Result<Commit, Unanswered>,
-        now: Instant,
-    ) {
-        let period = self.config.seat_period;
+    pub(super) fn seat_claimed(&mut self, id: VisitId, asked_at: Instant, commit: Answer<Commit>, now: Instant) {
+        let next_at = now + self.config.periods.seat;
         let Some(visit) = self.visits.get_mut(&id) else { return };
-        match &mut visit.stage {
-            Stage::TakingSeat(taking) => match commit {
-                Ok(Commit::Committed) => {
-                    visit.seat = Some(taking.taken(asked_at, now + period));
-                    self.provision(id, now);
-                }
-                Ok(Commit::Lost) => {
-                    let next = taking.next();
-                    self.read_seat(id, next, now);
-                }
-                Err(Unanswered) => self.turn_away(id, now),
-            },
-            _ => {
+        match (visit.stage, commit) {
+            (Stage::TakingSeat { number, epoch }, Ok(Commit::Committed)) => {
+                visit.seat = Some(Seat::taken(number, epoch, asked_at, next_at));
+                self.provision(id, now);
+            }
+            (Stage::TakingSeat { number, .. }, Ok(Commit::Lost)) => self.read_seat(id, number + 1, now),
+            (Stage::TakingSeat { .. }, Err(Unanswered)) => self.turn_away(id, now),
+            (_, commit) => {
                 if let Some(seat) = &mut visit.seat {
-                    seat.claimed(asked_at, commit, period, now);
+                    seat.claimed(asked_at, commit, next_at);
                 }
             }
         }
     }
-
-    // ---- before the work -------------------------------------------------------------------------------------
 
     fn provision(&mut self, id: VisitId, now: Instant) {
-        let period = self.config.watch_period;
+        let period = self.config.periods.watch;
         let Some(visit) = self.visits.get_mut(&id) else { return };
         let Some(spec) = visit.spec.take() else { return };
         visit.stage = Stage::Provisioning;
-        visit.watch = Watch::start(now, period);
+        (visit.look_at, visit.pass_on_at) = (Some(now + period), Some(now + PASS_ON_PERIOD));
         self.log(id, false, "provisioning".to_owned());
         self.act(Action::Provision { visit: id, spec });
     }
 
     pub(super) fn provisioned(&mut self, id: VisitId, result: Result<(), Unprovisioned>, now: Instant) {
-        let Some(visit) = self.visits.get_mut(&id).filter(|visit| matches!(visit.stage, Stage::Provisioning)) else {
-            return;
-        };
+        let Some(visit) = self.visit_in(id, Stage::Provisioning) else { return };
         let Err(Unprovisioned { reason, may_pass }) = result else {
             visit.memory.failures = 0;
             visit.stage = Stage::Working;
@@ -208,9 +174,7 @@ impl Roster {
         };
         visit.memory.failures += 1;
         let is_reported = !may_pass || visit.memory.failures >= FAILURES_MAX;
-        if is_reported {
-            visit.stage = Stage::Telling;
-        }
+        visit.stage = Stage::Telling;
         self.log(id, true, format!("the job cannot start on this node: {reason}"));
         match is_reported {
             true => self.run(id, Errand::Tell { reason }),
@@ -234,7 +198,7 @@ impl Roster {
     }
 
     pub(super) fn given_back(&mut self, id: VisitId, is_quiet: bool) {
-        if !self.visits.get(&id).is_some_and(|visit| matches!(visit.stage, Stage::TurningAway { .. })) {
+        if self.visit_in(id, Stage::TurningAway { at: None }).is_none() {
             return;
         }
         let delay = self.turned_away_delay();
@@ -247,8 +211,6 @@ impl Roster {
         self.leave_seat(id);
     }
 
-    // ---- the work --------------------------------------------------------------------------------------------
-
     pub(super) fn stop_agent(&mut self, id: VisitId, stop: Stop) {
         if self.visits.get_mut(&id).is_some_and(|visit| visit.stop.raise(stop)) {
             self.act(Action::StopAgent { visit: id, stop });
@@ -256,10 +218,8 @@ impl Roster {
     }
 
     pub(super) fn worked(&mut self, id: VisitId, held: Option<usize>, now: Instant) {
-        let rest = self.config.rest;
-        let Some(visit) = self.visits.get_mut(&id).filter(|visit| matches!(visit.stage, Stage::Working)) else {
-            return;
-        };
+        let rest = self.config.periods.rest;
+        let Some(visit) = self.visit_in(id, Stage::Working) else { return };
         visit.stage = Stage::LettingGo;
         let gave_up = held.is_some() && visit.stop == Stop::No;
         if gave_up {
@@ -273,15 +233,13 @@ impl Roster {
     }
 
     pub(super) fn held_checked(&mut self, id: VisitId, is_over: bool) {
-        if self.visits.get(&id).is_some_and(|visit| matches!(visit.stage, Stage::LettingGo)) {
+        if self.visit_in(id, Stage::LettingGo).is_some() {
             self.act(Action::LetGo { visit: id, is_over });
         }
     }
 
-    // ---- afterwards ------------------------------------------------------------------------------------------
-
     pub(super) fn done(&mut self, id: VisitId, step: Step, now: Instant) {
-        let rest = self.config.rest;
+        let rest = self.config.periods.rest;
         let Some(visit) = self.visits.get_mut(&id) else { return };
         match (&visit.stage, step) {
             (Stage::Telling, Step::Tell) => {
@@ -312,7 +270,7 @@ impl Roster {
 
     fn close(&mut self, id: VisitId) {
         let Some(Visit { job_id, memory, again, .. }) = self.visits.remove(&id) else { return };
-        if memory.is_worth_keeping() {
+        if !memory.observed.is_empty() || memory.rests_until.is_some() || memory.failures > 0 {
             self.memories.insert(job_id.clone(), memory);
         }
         self.act(Action::Close(id));
