@@ -224,7 +224,7 @@ def test_jobs_filters_and_limits(workplace):
     assert listed("--name", "t*t") == [good.job_id] and listed("--name", "t") == []
     assert listed("--state", "running") == []
     table = workplace.command("jobs", "--limit", "1")
-    assert "1 older jobs are not shown" in table.stderr and len(table.stdout.splitlines()) == 2
+    assert "1 older job is not shown" in table.stderr and len(table.stdout.splitlines()) == 2
     assert re.match(r"JOB +STATE +AGE +DURATION +MINI-BATCHES +ITEMS", table.stdout)
     assert workplace.command("jobs", "--state", "sleeping").exit_status == 2
 

@@ -60,7 +60,9 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
         }
     }
     if looked_at < ids.len() {
-        say!(err, "{} older jobs are not shown; --limit 0 shows all", ids.len() - looked_at);
+        let hidden = ids.len() - looked_at;
+        let are = if hidden == 1 { "job is" } else { "jobs are" };
+        say!(err, "{hidden} older {are} not shown; --limit 0 shows all");
     }
     Ok(Exit::Done)
 }
