@@ -124,7 +124,8 @@ def test_status_of_a_killed_job_counts_committed_mini_batches(workplace, progres
         nothing = {"total": 0, "succeeded": 0, "failed": 0}
         file.write_text(json.dumps({**json.loads(file.read_text()), "mini_batches": nothing, "items": nothing}))
     text = workplace.command("status", job_id).stdout
-    assert f"job {job_id} is interrupted: the process that ran it has ended; continue with: gristmill retry" in text, text
+    interrupted = f"job {job_id} is interrupted: the process that ran it has ended; continue with: gristmill retry"
+    assert interrupted in text, text
     assert "mini-batches: 137 of 200 succeeded, 0 failed" in text, text
     shown = json.loads(workplace.command("status", job_id, "--json").stdout)["progress"]
     assert shown["mini_batches"] == {"total": 200, "succeeded": 137, "failed": 0}
