@@ -37,7 +37,7 @@ pub struct Attempt {
     pub is_final: bool,
     /// Items of the mini-batch; 0 where they could not be counted.
     pub total: u64,
-    /// `min(len(result), total)`.
+    /// Results of a success, at most the items that reached `run()`; 0 for any other attempt.
     pub succeeded: u64,
     /// Where the rows are.
     #[serde(with = "TaggedRows")]

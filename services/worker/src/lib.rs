@@ -2,6 +2,23 @@
 //! processes that call user code, and announces the outcomes. A node of a fleet runs one agent for every job that has
 //! messages for it.
 //!
+//! | file | purpose |
+//! |---|---|
+//! | `node` | a worker of a fleet, which serves every job of a target; its `roster` decides which jobs are here |
+//! | `scheduler` | every decision about one job on this node, as a state machine without I/O |
+//! | `agent` | one job: executes the actions of the scheduler, and reports events to it |
+//! | `stop` | how agents and nodes are stopped |
+//! | `python_process` | starts, messages, observes and kills one interpreter |
+//! | `prepare` | prepares the argument of `run()`: paths, or a table in shared memory |
+//! | `side_inputs` | downloads reference data and replaces its URLs by local paths |
+//! | `announce` | write, announce, acknowledge, in that order |
+//! | `lease` | extends leases, and reports lost ones |
+//! | `retry` | how calls of queues and stores are retried |
+//! | `orphans` | kills child processes that user code leaves behind |
+//! | `printed` | the last lines that a process printed, for reports |
+//! | `counts` | metrics of announcements |
+//! | `monitor` | samples of processor, memory, disk and network |
+//!
 //! The worker depends on the queue and the storage, but neither on the partitioner nor on the reducer.
 
 mod agent;

@@ -9,6 +9,16 @@
 //!
 //! Absent on purpose: sharing of processors between jobs that are here at the same time (each has its own processes), and
 //! any choice between jobs, which is the queue's.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `roster` | decides which jobs are here, what they need, and when the node leaves them |
+//! | `executor` | executes the decisions, and reports what happens |
+//! | `errands` | requests to the store and the shared queues |
+//! | `provision`, `work` | make a job ready, run its agent, clean up after it |
+//! | `beat` | signs of life |
+//! | `logs` | uploads logs while a job runs |
+//! | `protection`, `spot` | task protection of ECS; spot notices of EC2 |
 
 pub(crate) mod beat;
 #[allow(missing_docs, reason = "public for the simulation alone")]

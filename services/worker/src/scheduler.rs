@@ -7,6 +7,18 @@
 //!
 //! A mini-batch is in one `Stage` from its delivery until the agent announces its outcome or returns it. A Python
 //! process is in one `Life` from its start to its end.
+//!
+//! | file | decisions |
+//! |---|---|
+//! | `deliveries` | receiving, preparing, handing over; lost leases |
+//! | `mini_batch` | the stages of a mini-batch |
+//! | `pipe` | how many mini-batches a process holds |
+//! | `process` | the life of a process |
+//! | `answers` | reactions to frames and to the end of a process |
+//! | `attempt` | the record of an attempt, and whether another try follows |
+//! | `starts` | whether another process starts |
+//! | `deadlines` | timeouts: stacks, kills, recalls, notices |
+//! | `stop` | draining, finishing, killing, giving up |
 
 mod answers;
 mod attempt;

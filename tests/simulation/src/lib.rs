@@ -13,6 +13,17 @@
 //!
 //! Rules are checked where a breach shows at once: at the queue and the store, when a call arrives (`witness`), and at
 //! the end (`rules`). Planted bugs ([`Bug`]) show that the rules are checked at all: the test finds each of them.
+//!
+//! | file | what it plays |
+//! |---|---|
+//! | `fleet` | a seed: jobs, roles, and their lives |
+//! | `node` | a node: provisions jobs and runs agents for the executor of a node |
+//! | `agent` | one job on a node: executes the actions of its scheduler |
+//! | `process` | a Python process |
+//! | `actor`, `weather` | how a role dies, freezes and fails, and how often |
+//! | `queue_layer`, `store_layer` | queue and store as one role sees them |
+//! | `job` | the jobs, and what their scripts do |
+//! | `witness`, `rules` | the rules |
 
 mod actor;
 mod agent;

@@ -5,6 +5,12 @@
 //!
 //! A *visit* lasts from the first message of a job until the node leaves the job; it is in one `Stage` at a time. A job
 //! has one visit at most. What the node learns of a job survives its visits (`Memory`).
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `visit` | the stages of a visit |
+//! | `seat` | which seat a node takes, when it renews the seat, and when the seat counts as lost |
+//! | `watch` | what is due while a job is provisioned or worked on |
 
 mod seat;
 #[cfg(test)]
