@@ -84,7 +84,9 @@ impl Node {
                 () = sleep(TICK) => None,
             };
             actor.alive().await;
-            let should_end = event.is_none() && weather.idle_exit.is_some_and(|time| idle_since.elapsed() > time);
+            // It may wait for a seat to lapse.
+            let idle_max = weather.idle_exit.map(|time| time + Periods::default().seat_lapse);
+            let should_end = event.is_none() && idle_max.is_some_and(|time| idle_since.elapsed() > time);
             let event = event.unwrap_or_else(|| executor.tick());
             executor.handle(event).await;
             witness.visits(actor.name(), executor.roster.jobs());

@@ -180,8 +180,7 @@ impl Weather {
             has_delays: dice.happens(0.7),
             job_idle: if dice.happens(0.6) { seconds(30) } else { seconds(24 * 3600) },
             provision_max: seconds([1, 10, 60][dice.below(3) as usize]),
-            // Longer than a seat lapses: a node that stays for less never learns that the seat of a dead node is free.
-            idle_exit: dice.happens(0.4).then(|| seconds(100 + dice.below(100))),
+            idle_exit: dice.happens(0.4).then(|| seconds(15 + dice.below(185))),
         }
     }
 }

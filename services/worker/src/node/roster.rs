@@ -335,7 +335,10 @@ impl Roster {
         }
         self.ids().into_iter().for_each(|id| self.tick_visit(id, now));
         let busy_until = self.visits.values().filter_map(|visit| visit.busy_until(now)).max();
-        self.busy_at = self.busy_at.max(busy_until.unwrap_or(self.busy_at));
+        let memories = self.memories.values().chain(self.visits.values().map(|visit| &visit.memory));
+        let waits = memories.filter_map(|memory| memory.observed.waits_until(self.config.periods.seat_lapse));
+        let waits_until = waits.max().map(|until| until.min(now));
+        self.busy_at = [busy_until, waits_until].into_iter().flatten().fold(self.busy_at, Instant::max);
         self.set_wish(if busy_until == Some(now) { 0 } else { self.config.idle_wish });
         if !self.is_stopping() && self.config.periods.idle_exit.is_some_and(|idle_exit| now - self.busy_at >= idle_exit)
         {

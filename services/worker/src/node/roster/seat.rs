@@ -14,7 +14,15 @@ use super::Answer;
 /// The last epoch of each seat of a job, and since when this node has seen it: it measures by its own clock how long a
 /// seat has not been renewed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Observed(HashMap<u32, (u64, Instant)>);
+pub(super) struct Observed(HashMap<u32, Known>);
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    epoch: u64,
+    since: Instant,
+    /// This node has seen the seat renewed, so its holder lived after the first look.
+    is_renewed: bool,
+}
 
 impl Observed {
     pub(super) fn is_empty(&self) -> bool {
@@ -23,7 +31,13 @@ impl Observed {
 
     /// Returns the last epoch that this node has seen.
     pub(super) fn known(&self, number: u32) -> u64 {
-        self.0.get(&number).map_or(0, |(epoch, _)| *epoch)
+        self.0.get(&number).map_or(0, |known| known.epoch)
+    }
+
+    /// Returns until when this node waits for a seat to lapse whose holder may be dead. A node that ended before would
+    /// start the wait anew after its restart, and the job would wait without end.
+    pub(super) fn waits_until(&self, lapse: Duration) -> Option<Instant> {
+        self.0.values().filter(|known| !known.is_renewed).map(|known| known.since + lapse).max()
     }
 
     /// Returns the epoch that takes the seat, if the seat is free: never taken, left, this node's own from before, or
@@ -37,11 +51,11 @@ impl Observed {
         now: Instant,
     ) -> Option<u64> {
         let Some(seat) = seat else { return Some(1) };
-        let known = self.0.entry(number).or_insert((seat.epoch, now));
-        if known.0 != seat.epoch {
-            *known = (seat.epoch, now);
+        let known = self.0.entry(number).or_insert(Known { epoch: seat.epoch, since: now, is_renewed: false });
+        if known.epoch != seat.epoch {
+            *known = Known { epoch: seat.epoch, since: now, is_renewed: true };
         }
-        let is_free = seat.node.is_empty() || seat.node == node || now - known.1 >= lapse;
+        let is_free = seat.node.is_empty() || seat.node == node || now - known.since >= lapse;
         is_free.then_some(seat.epoch + 1)
     }
 }

@@ -332,6 +332,24 @@ fn idle_node_ends_but_not_before_a_slow_store_has_answered_for_its_first_job() {
 }
 
 #[test]
+fn idle_node_stays_while_the_holder_of_a_seat_may_be_dead() {
+    for (epochs, stays) in [(&[7][..], true), (&[7, 8], false)] {
+        let periods = Periods { idle_exit: Some(10 * SECOND), ..Periods::default() };
+        let mut played = Played::new(Config { periods, ..config() });
+        for &epoch in epochs {
+            played.arrive();
+            played.looked_up(open(Some(1)));
+            played.seat_read(seat(epoch, "there"));
+            played.given_back(true);
+        }
+        assert_eq!(played.pass(59), if stays { "" } else { "drain" });
+        if stays {
+            assert_eq!((played.pass(10), played.pass(1)), (String::new(), "drain".into()), "the seat has lapsed");
+        }
+    }
+}
+
+#[test]
 fn answer_for_an_ended_visit_changes_nothing() {
     let mut played = Played::looking_up();
     let visit = played.visit();
