@@ -1,6 +1,7 @@
 """`gristmill.run` and its relatives: functions, inputs, results, failures, interruptions."""
 
 import asyncio
+import doctest
 import json
 import os
 import signal
@@ -410,8 +411,15 @@ def test_canceled_job_says_so():
         job.wait(progress=False)
 
 
+def test_examples_of_the_documentation_run():
+    from gristmill.api import job, start
+
+    assert [doctest.testmod(module).failed for module in (start, job)] == [0, 0]
+    assert doctest.testmod(start).attempted > 0
+
+
 def test_import_is_light():
     code = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); import gristmill; gristmill.run; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     heavy = {"pandas", "numpy", "pyarrow", "polars", "tqdm", "cloudpickle", "asyncio"}
-    assert not heavy & set(loaded) - {"asyncio"}
+    assert not heavy & set(loaded)

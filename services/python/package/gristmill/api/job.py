@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import html
 import io
@@ -99,6 +98,8 @@ class Job:
         return self._ended()
 
     def __await__(self) -> Generator[Any, None, Job]:
+        import asyncio
+
         async def wait() -> Job:
             while not self._has_ended(None):
                 await asyncio.sleep(LOOK_EVERY)
