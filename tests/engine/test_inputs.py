@@ -33,7 +33,8 @@ def test_folder_is_read_in_the_format_of_its_files(workplace, extension):
     workplace.write({"data/_SUCCESS": "", "data/.part-0.crc": b"crc\0", "data/.DS_Store": b"\0\0\0\1Bud1"})
     ended = workplace.job(ECHO, inputs=table()).run()
     assert ended.lines == ["1 a", "2 b", "3 c"] * 2
-    [note] = ended.result["notes"]
+    partition, note = ended.result["notes"]
+    assert "lies in the folder k=1, and no column k is read from it: set `partition_format`" in partition
     assert note.startswith("left out of the inputs: ")
     assert "data/_SUCCESS (begins with `_`)" in note
 
