@@ -217,12 +217,31 @@ def test_output_keeps_names_and_values(tmp_path, name):
     assert job.to_pandas()["y"].tolist() == [10 * x for x in range(7)]
 
 
-def test_output_without_columns_is_no_table(tmp_path):
-    job = run(scaled, frame(), output_action="append_row", output_format="text", **{"output": None})
+def test_output_without_columns_is_no_table():
+    job = run(scaled, frame(), output_format="text", append_row_file_name="rows.txt")
+    assert len(Path(job.output).read_text().splitlines()) == 7
     with pytest.raises(gristmill.GristmillError, match="text without columns"):
-        Path(job.output).rename(tmp_path / "rows.txt")
-        job._result["output"] = str(tmp_path / "rows.txt")
         job.to_arrow()
+
+
+def test_functions_that_differ_in_any_part_are_other_functions():
+    from gristmill.api.function import _digest
+
+    def made(text):
+        names = {}
+        exec(text, names)
+        return names["f"]
+
+    texts = [
+        "def f(a, b=1): return a",
+        "def f(a, *, b=1): return a",
+        "def f(a, b=2): return a",
+        "def f(a, b=1): return b",
+        "def f(a, b=1):\n try: return a\n except ValueError: return 1",
+        "def f(a, b=1):\n try: return a\n except TypeError: return 1",
+    ]
+    assert len({_digest(made(text)) for text in texts}) == len(texts)
+    assert _digest(made(texts[0])) == _digest(made("\n" + texts[0]))
 
 
 def test_same_call_is_reused_and_another_is_not():
@@ -394,6 +413,11 @@ def test_job_outlives_its_notebook():
     notebook.kill()
     notebook.communicate()
     assert job.state == "Running"
+    waiting = started(f"print('waiting', flush=True); gristmill.attach({job.id!r}).wait()")
+    waiting.stdout.readline()
+    time.sleep(1)
+    waiting.send_signal(signal.SIGINT)
+    assert "KeyboardInterrupt" in waiting.communicate(timeout=60)[1] and job.state == "Running"
     with pytest.raises(TimeoutError, match="it continues"):
         job.wait(timeout=0.2, progress=False)
     Path("gate").touch()

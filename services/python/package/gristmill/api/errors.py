@@ -31,7 +31,6 @@ class JobFailed(GristmillError):
     """The job failed. ``job`` is the job, ``cause`` says why in one line, ``traceback`` is that of the first error."""
 
     def __init__(self, job: Job, cause: str, traceback: str = "") -> None:
-        # The user's own error first: it is what has to be mended.
         super().__init__(f"{cause}\n\n{traceback}".strip())
         self.job = job
         self.cause = cause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import io
@@ -25,6 +26,11 @@ from gristmill.function_job import load
 job = load(__file__)
 init, run, shutdown = job.init, job.run, job.shutdown
 '''
+CODE = (
+    *("name", "code", "exceptiontable", "flags", "argcount", "posonlyargcount", "kwonlyargcount"),
+    *("names", "varnames", "freevars", "cellvars"),
+)
+"""What decides the behaviour of a code object, besides its constants."""
 SPECIAL = ("state", "context")
 """Names of parameters that get something else than the mini-batch."""
 ARGUMENTS = {
@@ -116,7 +122,7 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, argument:
 
     wanted = {"function": function, "init": init}
     try:
-        with _by_value(function, init):
+        with _by_value():
             pickled = cloudpickle.dumps(wanted)
             same = _digest(wanted)
     except Exception as error:
@@ -126,7 +132,7 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, argument:
         "argument": argument,
         "takes": [one.name for one in _positional(function)[1:] if one.name in SPECIAL],
         "sources": _sources(function, init),
-        "folders": [os.path.abspath(path) for path in sys.path if _is_own_folder(path)],
+        "folders": [path for path in map(os.path.abspath, sys.path) if _is_own_folder(path)],
     }
     settings = json.dumps({key: about[key] for key in ("python", "argument", "takes", "folders")}, sort_keys=True)
     digest = hashlib.blake2b(same + settings.encode(), digest_size=8).hexdigest()
@@ -151,7 +157,7 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, argument:
 
 
 @contextmanager
-def _by_value(*functions: Any) -> Iterator[None]:
+def _by_value() -> Iterator[None]:
     """Pickles the user's own modules with their code, because no worker can import them."""
     import cloudpickle
 
@@ -177,9 +183,11 @@ def _is_own(module: Any) -> bool:
     return _is_own_folder(os.path.dirname(os.path.abspath(file)))
 
 
+# A notebook has imported thousands of modules from a few folders.
+@functools.cache
 def _is_own_folder(path: str) -> bool:
-    """Returns whether a folder is neither Python's own nor one of installed packages."""
-    full = os.path.realpath(path or ".")
+    """Returns whether a folder, an absolute path, is neither Python's own nor one of installed packages."""
+    full = os.path.realpath(path)
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     installed = {os.path.realpath(sysconfig.get_path(name)) for name in names} | {os.path.realpath(sys.base_prefix)}
     parts = full.split(os.sep)
@@ -196,13 +204,9 @@ def _digest(wanted: Any) -> bytes:
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, types.CodeType):
-                # A notebook names its cells after the process of its kernel.
-                consts = tuple(value.co_consts)
-                return (
-                    bytes,
-                    (repr((value.co_code, value.co_names, value.co_varnames, value.co_freevars)).encode(),),
-                    {"consts": consts},
-                )
+                # Not file and lines: a notebook names its cells after the process of its kernel.
+                parts = [getattr(value, f"co_{part}", None) for part in CODE]
+                return bytes, (repr(parts).encode(),), {"consts": value.co_consts}
             return super().reducer_override(value)
 
     file = io.BytesIO()
@@ -215,10 +219,8 @@ def _sources(*functions: Any) -> dict[str, list[str]]:
     sources = {}
     for function in functions:
         name = getattr(getattr(inspect.unwrap(function) if function else None, "__code__", None), "co_filename", None)
-        if (name and not os.path.exists(name)) or (name and "ipykernel" in name):
-            lines = linecache.getlines(name)
-            if lines:
-                sources[name] = lines
+        if name and ("ipykernel" in name or not os.path.exists(name)) and (lines := linecache.getlines(name)):
+            sources[name] = lines
     return sources
 
 

@@ -76,6 +76,8 @@ class Job:
     def wait(self, timeout: float | None = None, progress: bool = True) -> Job:
         """Waits for the end, and returns the job.
 
+        Ctrl-C cancels a job that this process runs on this machine, and ends only the wait for any other.
+
         :param timeout: seconds; ``None``: without limit.
         :param progress: show a progress bar.
         :raises JobFailed: with the cause and the traceback of the first error.
@@ -93,6 +95,8 @@ class Job:
                         raise TimeoutError(f"job {self.id} has not ended after {timeout} s; it continues")
                     self._pause(left)
         except KeyboardInterrupt:
+            if self._child is None:
+                raise
             self.cancel()
             raise Interrupted(self) from None
         return self._ended()
@@ -209,7 +213,7 @@ class Job:
         return frame
 
     def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
-        """Iterates over the output as record batches, without reading it as a whole."""
+        """Iterates over the output as record batches. Only JSON lines are read as a whole."""
         return self._batches()
 
     def _batches(self) -> Iterator[pyarrow.RecordBatch]:

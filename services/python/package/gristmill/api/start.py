@@ -206,8 +206,9 @@ def _document(
     document |= settings
     if "output" not in document and document.get("output_action") != "summary_only":
         same = hashlib.blake2b(json.dumps(document, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
-        document |= {"output": str(own / "outputs" / f"{document['name']}-{same}"), "output_format": "native"}
-        document |= {"append_row_file_name": "output.parquet"}
+        folder = str(own / "outputs" / f"{document['name']}-{same}")
+        defaults = {"output": folder, "output_format": "native", "append_row_file_name": "output.parquet"}
+        document = defaults | document
     document.setdefault("output_action", "append_row")
     if not is_script:
         # A function that fails should not cost three tries before its author hears of it, nor end as completed.

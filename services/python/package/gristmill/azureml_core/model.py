@@ -125,7 +125,7 @@ class Model:
         sample_input_dataset=None,
         sample_output_dataset=None,
         resource_configuration=None,
-        **about,
+        run_id=None,
     ):
         """Copies a file or folder into the registry as the next version."""
         if not os.path.exists(model_path):
@@ -152,7 +152,7 @@ class Model:
             "model_framework": model_framework,
             "model_framework_version": model_framework_version,
             "created_time": time.time(),
-            **about,
+            "run_id": run_id,
         }
         _write(model_name, version, known)
         return Model(workspace, model_name, version=version)
@@ -169,7 +169,7 @@ class Model:
         """Adds properties, or changes their values."""
         self._change("properties", {**self.properties, **_texts(properties)})
 
-    def update(self, tags=None, description=None, sample_input_dataset=None, sample_output_dataset=None, **_):
+    def update(self, tags=None, description=None, sample_input_dataset=None, sample_output_dataset=None):
         """Replaces tags and description where they are given."""
         if tags is not None:
             self._change("tags", _texts(tags))
