@@ -60,7 +60,8 @@ pub fn check(top: &Section<'_>, spec: &JobSpec, job_file: &Path) {
 fn is_within(path: &ItemPath, above: &ItemPath) -> bool {
     match (path.is_url(), above.is_url()) {
         (true, true) => {
-            format!("{}/", path.display().trim_end_matches('/')).starts_with(&format!("{}/", above.display()))
+            let [path, above] = [path, above].map(|url| format!("{}/", url.display().trim_end_matches('/')));
+            path.starts_with(&above)
         }
         (false, false) => real(path.as_path()).starts_with(real(above.as_path())),
         _ => false,
@@ -77,12 +78,7 @@ fn file_in(folder: &ItemPath, file: &str) -> ItemPath {
 /// Says which input, side input or source of the job a folder is, lies in or contains.
 fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<String> {
     if folder.is_url() {
-        let within = |url: &ItemPath| {
-            let (url, folder) = (url.display(), folder.display());
-            url.contains("://")
-                && format!("{}/", folder.trim_end_matches('/')).starts_with(&format!("{}/", url.trim_end_matches('/')))
-        };
-        let (what, _) = named_paths(spec).find(|(_, path)| within(path))?;
+        let (what, _) = named_paths(spec).find(|(_, path)| is_within(folder, path))?;
         return Some(format!("the output lies in {what}, so the next run would read what this one writes"));
     }
     let folder = real(folder.as_path());
