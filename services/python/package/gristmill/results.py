@@ -41,3 +41,11 @@ def accept(result, mini_batch_id):
         warning = f"run() returned a {type(result).__name__} for mini-batch {mini_batch_id}; it was made into a list"
         return list(result), warning
     raise illegal(mini_batch_id, result)
+
+
+class RowsOfItems(list):
+    """A result in which one item has any number of rows: ``items`` of the mini-batch succeeded."""
+
+    def __init__(self, items):
+        super().__init__()
+        self.items = items

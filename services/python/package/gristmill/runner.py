@@ -19,7 +19,7 @@ from gristmill.channel import AgentGone, Channel, SocketClosed, payload_fits
 from gristmill.context import MiniBatchContext, MiniBatchFiles
 from gristmill.errors import ErrorLog, chance_of_another_start, hint_on_start, one_line
 from gristmill.logs import UserStreams, configure_root_logging, register_stack_dump
-from gristmill.results import IllegalResult, accept
+from gristmill.results import IllegalResult, RowsOfItems, accept
 from gristmill.rows import make_formatter
 from gristmill.script import AsyncFunction, EntryFunctions, MissingRun, extend_search_path, import_script
 
@@ -211,7 +211,7 @@ class Process:
             status.set(sequence, REPORT)
             returned = len(result)
             if returned != items:
-                self._compare_lengths(mini_batch, returned, items, warnings)
+                returned = self._compare_lengths(mini_batch, result, items, warnings)
             payload, columns = self._rows_of(result)
         except BaseException as error:
             run_seconds = time.perf_counter() - started
@@ -268,7 +268,11 @@ class Process:
             return run(*arguments)
         return self._profiler.runcall(run, *arguments)
 
-    def _compare_lengths(self, mini_batch, returned, items, warnings):
+    def _compare_lengths(self, mini_batch, result, items, warnings):
+        """Returns the number of results to count."""
+        if type(result) is RowsOfItems:
+            return result.items
+        returned = len(result)
         identity = mini_batch["mini_batch"]
         if returned > items:
             warnings.append(
@@ -280,6 +284,7 @@ class Process:
                 f"run() returned {returned} results for the {items} items of mini-batch {identity}, "
                 "and strict_results asks for one each"
             )
+        return returned
 
     def _rows_of(self, result):
         formatter = self._formatter
