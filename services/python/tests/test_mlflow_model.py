@@ -157,7 +157,8 @@ def test_predictions_are_literals(start, tmp_path, result, predictions):
             "flavors: {xgboost: {}, python_function: {loader_module: mlflow.xgboost}}",
             "(xgboost) needs the package mlflow: add it to the environment of the job, for example `mlflow xgboost`",
         ),
-        (SKLEARN.replace("cloudpickle", "skops"), "was saved as skops: add the packages mlflow and skops"),
+        (SKLEARN.replace("cloudpickle", "skops"), "needs the package skops: add it to the environment of the job"),
+        (SKLEARN.replace("cloudpickle", "onnx"), "was saved as onnx, which only the package mlflow can read"),
     ],
 )
 def test_model_that_cannot_be_loaded_is_one_clear_error(start, tmp_path, text, reason):

@@ -58,11 +58,16 @@ def _loaded(folder, about):
 def _sklearn(folder, flavour, general):
     path = os.path.join(folder, flavour["pickled_model"])
     form = flavour.get("serialization_format", "cloudpickle")
-    if form not in ("cloudpickle", "pickle"):
-        raise FlavourError(f"the model in {folder} was saved as {form}: add the packages mlflow and {form}")
+    if form not in ("cloudpickle", "pickle", "skops"):
+        raise FlavourError(f"the model in {folder} was saved as {form}, which only the package mlflow can read: add it")
     try:
-        with open(path, "rb") as file:
-            model = pickle.load(file)
+        if form == "skops":
+            import skops.io
+
+            model = skops.io.load(path, trusted=flavour.get("skops_trusted_types") or [])
+        else:
+            with open(path, "rb") as file:
+                model = pickle.load(file)
     except ModuleNotFoundError as error:
         package = {"sklearn": "scikit-learn"}.get(error.name, error.name)
         saved = f" {flavour['sklearn_version']}" if package == "scikit-learn" and "sklearn_version" in flavour else ""

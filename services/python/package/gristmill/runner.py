@@ -137,7 +137,7 @@ class Process:
         occasion = "import of the entry script"
         try:
             module = import_script(self._module_name, self._script)
-            functions = EntryFunctions(module, self._script)
+            functions = EntryFunctions(module, self._script, self._argv, self._tabular)
             occasion = "init()"
             self._status.set(0, _native.PHASE_INIT)
             if functions.init is not None:

@@ -6,7 +6,10 @@ import inspect
 import os
 import sys
 
+from gristmill import flags
 from gristmill.azureml_core import Beside
+from gristmill.enqueued import FUNCTIONS as ENQUEUED
+from gristmill.enqueued import Enqueued
 
 
 class MissingRun(Exception):
@@ -77,21 +80,38 @@ def _leads_to(module_name, script):
 class EntryFunctions:
     """Returns ``init``, ``run`` and ``shutdown`` of an imported script; the first and last may be ``None``."""
 
-    def __init__(self, module, script):
+    def __init__(self, module, script, arguments=(), tabular=False):
         self.init = _callable(module, "init")
         self.shutdown = _callable(module, "shutdown")
-        self.run = _callable(module, "run")
-        if self.run is None:
-            raise MissingRun(
-                f"{os.path.basename(script)} has no function run(mini_batch): the entry script must define one"
-            )
-        for name, function in (("init", self.init), ("run", self.run), ("shutdown", self.shutdown)):
+        self._script = script
+        is_asynchronous = flags.is_on(arguments, flags.ASYNC_MODE)
+        if is_asynchronous:
+            called = {name: self._required(module, name, f" with {flags.ASYNC_MODE}") for name in ENQUEUED}
+        else:
+            called = {"run": self._required(module, "run", "")}
+        for name, function in {"init": self.init, **called, "shutdown": self.shutdown}.items():
             if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
                 raise AsyncFunction(
                     f"{name}() of {os.path.basename(script)} is async, and the engine calls it as a plain function: "
                     "write `def`, and call asyncio.run() in it"
                 )
-        self.wants_context = wants_context(self.run)
+        if is_asynchronous:
+            self.run = Enqueued(called, wants_context(called["enqueue"])).run
+            self.wants_context = True
+        else:
+            self.run = called["run"]
+            self.wants_context = wants_context(self.run)
+        self.run = flags.adapt(self.run, arguments, tabular)
+
+    def _required(self, module, name, occasion):
+        function = _callable(module, name)
+        if function is None:
+            signature = f"{name}(mini_batch)" if name in ("run", "enqueue") else f"{name}()"
+            raise MissingRun(
+                f"{os.path.basename(self._script)} has no function {signature}: the entry script must define one"
+                f"{occasion}"
+            )
+        return function
 
 
 def _callable(module, name):
