@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import sysconfig
+import threading
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -139,7 +140,7 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, argument:
     folder = root / job_name(name_of(function)) / digest
     if folder.exists():
         return folder
-    beside = folder.with_name(f".{digest}.{os.getpid()}")
+    beside = folder.with_name(f".{digest}.{os.getpid()}.{threading.get_ident()}")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     (beside / "entry.py").write_text(ENTRY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ def write(table: Any, path: Path, rows: int) -> None:
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}")
+    beside = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
     try:
         pyarrow.parquet.write_table(table, beside, row_group_size=rows, compression="zstd")
     except _pyarrow().ArrowException as error:
