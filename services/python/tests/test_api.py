@@ -436,10 +436,11 @@ def test_canceled_job_says_so():
 
 
 def test_examples_of_the_documentation_run():
-    from gristmill.api import job, start
+    from gristmill.api import job, parallel_job, parallel_run_step, start
 
-    assert [doctest.testmod(module).failed for module in (start, job)] == [0, 0]
-    assert doctest.testmod(start).attempted > 0
+    results = [doctest.testmod(module) for module in (start, job, parallel_run_step, parallel_job)]
+    assert [result.failed for result in results] == [0, 0, 0, 0]
+    assert sum(result.attempted for result in results) > 20
 
 
 def test_import_is_light():

@@ -16,6 +16,9 @@ scripts do not import this package; what they may import is ``azureml_user.paral
 
 from __future__ import annotations
 
+import os
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gristmill.api import (
@@ -26,8 +29,14 @@ if TYPE_CHECKING:
         JobBusy,
         JobCanceled,
         JobFailed,
+        Parallel,
+        ParallelRunConfig,
+        ParallelRunStep,
+        PipelineParameter,
+        RunFunction,
         attach,
         jobs,
+        parallel_run_function,
         run,
         submit,
     )
@@ -42,8 +51,14 @@ __all__ = [
     "JobBusy",
     "JobCanceled",
     "JobFailed",
+    "Parallel",
+    "ParallelRunConfig",
+    "ParallelRunStep",
+    "PipelineParameter",
+    "RunFunction",
     "attach",
     "jobs",
+    "parallel_run_function",
     "run",
     "submit",
 ]
@@ -61,3 +76,26 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+class _AbsentModules:
+    """Finds modules of ``azureml`` that the stand-in has no file for."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> object:
+        if not name.startswith("azureml."):
+            return None
+        from gristmill.script import _AbsentModules
+
+        return _AbsentModules().find_spec(name)
+
+
+def _offer_azureml() -> None:
+    """Lets ``from azureml.pipeline.steps import ParallelRunStep`` find the stand-in, unless an SDK is installed."""
+    sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims"))
+    sys.meta_path.append(_AbsentModules)  # type: ignore[arg-type]
+
+
+# A worker process (contract.PROCESS_VARIABLE) makes its own search path.
+if "GRISTMILL_PROCESS" not in os.environ:
+    _offer_azureml()

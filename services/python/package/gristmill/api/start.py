@@ -7,17 +7,23 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gristmill import contract
 from gristmill.api import command, function
 from gristmill.api import inputs as given
 from gristmill.api.child import Child
 from gristmill.api.job import Job
+from gristmill.api.keywords import nearest
+from gristmill.api.step_values import absolute, home, written
+
+if TYPE_CHECKING:
+    from gristmill.api.parallel_job import Parallel
+    from gristmill.api.parallel_run_step import ParallelRunStep
 
 
 def run(
-    function: Callable[..., Any] | str | os.PathLike[str],
+    function: Callable[..., Any] | str | os.PathLike[str] | ParallelRunStep | Parallel,
     inputs: Any = None,
     *,
     init: Callable[[], Any] | None = None,
@@ -31,7 +37,8 @@ def run(
 ) -> Job:
     """Runs a function over every mini-batch of the inputs, and waits for the end.
 
-    :param function: called with each mini-batch, or the path of an entry script (``.py``) or job file (``.yaml``).
+    :param function: called with each mini-batch, or the path of an entry script (``.py``) or job file (``.yaml``), or a
+        ``ParallelRunStep`` or a parallel job.
         The type of its first parameter chooses what it gets: ``list[str]`` (paths), ``pandas.DataFrame``,
         ``pyarrow.Table`` or ``polars.DataFrame``; without a type, the inputs choose. It returns a list or a table, one
         row for each item, and may be a coroutine function. A parameter ``state`` gets the result of ``init``, and
@@ -61,7 +68,7 @@ def run(
 
 
 def submit(
-    function: Callable[..., Any] | str | os.PathLike[str],
+    function: Callable[..., Any] | str | os.PathLike[str] | ParallelRunStep | Parallel,
     inputs: Any = None,
     *,
     init: Callable[[], Any] | None = None,
@@ -124,6 +131,10 @@ def _start(
             "this is a worker process of a job, and it must not start another job: "
             "put the call below `if __name__ == '__main__':`"
         )
+    if hasattr(what, "job_document"):
+        if not (inputs is init is output is None):
+            raise TypeError(f"{what.name} says what its inputs, its script and its output are: pass only settings")
+        return _start_step(what, {**settings, "mini_batch_size": mini_batch_size, "name": name}, target, fresh)
     if output is not None:
         settings = {**settings, **_output(Path(output))}
     if isinstance(what, (str, os.PathLike)) and os.fspath(what).endswith((".yaml", ".yml", ".json")):
@@ -131,6 +142,17 @@ def _start(
     document = _document(what, inputs, init, mini_batch_size, name, settings)
     arguments = _arguments("-", target, fresh)
     return _job(Child(arguments, json.dumps(document)), target)
+
+
+def _start_step(step: Any, settings: dict[str, Any], target: str | None, fresh: bool) -> Job:
+    """Starts a ``ParallelRunStep`` or a parallel job; settings replace its own."""
+    values = dict(settings.pop("pipeline_parameters", None) or {})
+    known = step.job_parameters()
+    if unknown := set(values) - known:
+        raise ValueError(f"{step.name} has no pipeline parameter {min(unknown)}: {nearest(min(unknown), known)}")
+    document = step.job_document(values) | {key: value for key, value in settings.items() if value is not None}
+    target = step.job_target() if target is None else target
+    return _job(Child(_arguments("-", target, fresh), json.dumps(document)), target)
 
 
 def _arguments(job_file: str, target: str | None, fresh: bool) -> list[str]:
@@ -171,7 +193,7 @@ def _document(
     """Returns the job file of a call."""
     if inputs is None:
         raise TypeError("inputs is missing: pass a path, a table or a list")
-    own = _home() / "functions"
+    own = home() / "functions"
     is_script = isinstance(what, (str, os.PathLike))
     if not is_script:
         function.check(what, init)
@@ -188,15 +210,10 @@ def _document(
             of_rows = tabular and isinstance(mini_batch_size, int)
             document["mini_batch_size"] = f"{mini_batch_size} rows" if of_rows else mini_batch_size
     else:
-        given.check_kind(inputs)
-        table = given.arrow_table(inputs)
         argument = wanted or "pandas" if given.is_table(inputs) else "items"
-        rows = given.rows_each(table, mini_batch_size)
-        path = own / "inputs" / f"{given.fingerprint(table)}-{rows}.parquet"
-        given.write(table, path, rows)
-        document["inputs"] = [{"name": "data", "type": "tabular", "path": str(path)}]
+        document["inputs"] = [{"name": "data", "type": "tabular", "path": written(inputs, mini_batch_size)}]
     if is_script:
-        script = Path(os.path.abspath(os.path.expanduser(os.fspath(what))))
+        script = Path(absolute(what))
         document |= {"source_directory": str(script.parent), "entry_script": script.name}
         document["name"] = name or function.job_name(script.stem)
     else:
@@ -223,7 +240,3 @@ def _output(path: Path) -> dict[str, Any]:
         raise ValueError(f"output: {path} must end in .parquet, .csv or .jsonl")
     folder = os.path.abspath(os.path.expanduser(path.parent))
     return {"output": folder, "append_row_file_name": path.name, "output_format": "native"}
-
-
-def _home() -> Path:
-    return Path(os.environ.get("GRISTMILL_HOME") or Path.home() / ".gristmill").absolute()

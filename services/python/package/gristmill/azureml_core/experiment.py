@@ -1,4 +1,4 @@
-"""An experiment with only a name."""
+"""An experiment with only a name, which starts pipelines."""
 
 
 class Experiment:
@@ -7,3 +7,9 @@ class Experiment:
     def __init__(self, workspace=None, name="local", **_):
         self.workspace = workspace
         self.name = name
+
+    def submit(self, config, tags=None, **settings):
+        """Starts a pipeline or a ``ParallelRunStep``, and returns its run."""
+        from gristmill.azureml_pipeline.pipeline import submit_to_experiment
+
+        return submit_to_experiment(config, **settings)

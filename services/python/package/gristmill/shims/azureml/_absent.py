@@ -42,12 +42,21 @@ def absent(module, lower_case=False):
 
 def find_spec(name):
     """Returns the spec of a module that neither the environment nor the stand-in has, if scripts may import it."""
-    if not any(name == root or name.startswith(f"{root}.") for root in _ROOTS):
-        return None
-    core = importlib.util.find_spec("azureml.core")
-    if core is None or core.origin is None or not core.origin.startswith(_SHIMS + os.sep):
+    if not any(name == root or name.startswith(f"{root}.") for root in _ROOTS) or not serves():
         return None
     return importlib.machinery.ModuleSpec(name, _Loader(), is_package=True)
+
+
+def serves():
+    """Returns whether ``azureml.core`` is the stand-in: an installed SDK decides what it has."""
+    core = importlib.util.find_spec("azureml.core")
+    return core is not None and core.origin is not None and core.origin.startswith(_SHIMS + os.sep)
+
+
+def check(package):
+    """Fails as for a missing package if an SDK is installed."""
+    if not serves():
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 class _Loader(importlib.abc.Loader):

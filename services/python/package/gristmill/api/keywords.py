@@ -1,0 +1,35 @@
+"""Misspelt names: keywords, attributes and keys that nothing reads are errors that name the nearest right one."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Returns the end of a message about an unknown name: the nearest of the right ones, or all of them."""
+    known = list(names)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+
+
+def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Makes a misspelt keyword an error with the nearest name, in every release of Python."""
+    signature = inspect.signature(function)
+    names = [one.name for one in signature.parameters.values() if one.name != "self"]
+    owner = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        for name in named:
+            if name not in names:
+                raise TypeError(f"{owner} has no keyword {name}: {nearest(name, names)}")
+        return function(*arguments, **named)
+
+    return call

@@ -1,0 +1,129 @@
+"""What steps name (datasets, outputs, environments, compute targets), as keys and values of a job file.
+
+Objects of SDKs are known by what they offer, not by their class, because their packages may be absent:
+
+- a dataset has ``job_input()``: the keys of one input of a job file, without its name;
+- an environment has ``python_of_job()``, or ``conda_file``;
+- an output has ``folder_for(step)``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gristmill.api import command
+from gristmill.api import inputs as given
+from gristmill.api.errors import GristmillError
+
+
+def home() -> Path:
+    """Returns the folder of jobs, models and functions."""
+    return Path(os.environ.get("GRISTMILL_HOME") or Path.home() / ".gristmill").absolute()
+
+
+def absolute(path: Any) -> str:
+    """Returns a path from the working folder, or a URL as it is."""
+    text = str(os.fspath(path))
+    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+
+
+def is_path(value: Any) -> bool:
+    """Returns whether a value is a path or a list of paths."""
+    return given.path_inputs(value) is not None and not isinstance(value, Mapping)
+
+
+def input_of(value: Any, what: str) -> dict[str, Any]:
+    """Returns the keys of one input of a job file, without its name.
+
+    :param value: a path, pattern or URL, a list of them, a dataset, a DataFrame or an Arrow table.
+    """
+    if hasattr(value, "job_input"):
+        return dict(value.job_input())
+    paths = None if isinstance(value, Mapping) else given.path_inputs(value)
+    if paths is not None:
+        return {"type": "tabular" if given.looks_tabular(paths) else "file", "paths": paths[0]["paths"]}
+    if given.is_table(value):
+        return {"type": "tabular", "paths": [written(value, None)]}
+    raise TypeError(
+        f"{what} is a {type(value).__module__}.{type(value).__name__}, which names no files here: pass a path, pattern "
+        "or URL, a list of them, a DataFrame or an Arrow table"
+    )
+
+
+def written(value: Any, mini_batch_size: int | str | None) -> str:
+    """Writes a table or a list of objects once, below the home folder, and returns the path of the file."""
+    given.check_kind(value)
+    table = given.arrow_table(value)
+    rows = given.rows_each(table, mini_batch_size)
+    path = home() / "functions" / "inputs" / f"{given.fingerprint(table)}-{rows}.parquet"
+    given.write(table, path, rows)
+    return str(path)
+
+
+def path_of(value: Any, what: str) -> str:
+    """Returns the only path of an input that is not cut into mini-batches."""
+    paths = input_of(value, what)["paths"]
+    if len(paths) != 1:
+        raise ValueError(f"{what} has {len(paths)} paths, and needs one: a file, a folder or a URL")
+    return str(paths[0])
+
+
+def environment_of(value: Any) -> str | None:
+    """Returns a job file's ``environment``; ``None``, with a warning unless nothing was named: the interpreter of this
+    process."""
+    if value is None:
+        return None
+    if isinstance(value, (str, os.PathLike)) and not os.fspath(value).startswith("azureml:"):
+        return str(os.fspath(value))
+    if hasattr(value, "python_of_job"):
+        path: str | None = value.python_of_job()
+        if path is not None:
+            return path
+    conda = value.get("conda_file") if isinstance(value, Mapping) else getattr(value, "conda_file", None)
+    if isinstance(conda, (str, os.PathLike)):
+        return absolute(conda)
+    if isinstance(conda, Mapping):
+        return _conda_file(conda)
+    name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None) or value
+    warnings.warn(
+        f"environment {name} is not made here, and {sys.executable} runs the script: pass an interpreter, a "
+        "requirements file or a conda file as `environment` to replace it",
+        stacklevel=2,
+    )
+    return None
+
+
+def _conda_file(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, indent=2, sort_keys=True)
+    path = home() / "functions" / "environments" / f"{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}.yml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def target_of(value: Any) -> str | None:
+    """Returns the compute target of this name in ``gristmill.toml``; without one, ``None``, with a warning."""
+    name = value if value is None or isinstance(value, str) else getattr(value, "name", None)
+    if name in (None, "local"):
+        return None
+    try:
+        lines = command.call("target", "list").splitlines()[1:]
+    except GristmillError as error:
+        if "there is no gristmill.toml" not in str(error):
+            raise
+        lines = []
+    if name in [line.split()[0] for line in lines]:
+        return str(name)
+    warnings.warn(
+        f"gristmill.toml has no compute target {name}, so the job runs on this machine: add [targets.{name}], or pass "
+        "target= to submit",
+        stacklevel=2,
+    )
+    return None

@@ -1,0 +1,217 @@
+"""Pipelines of ``ParallelRunStep``, and their runs, which are jobs."""
+
+import os
+import shutil
+import sys
+
+from gristmill.api.errors import GristmillError
+from gristmill.api.keywords import checked, nearest
+from gristmill.api.parallel_run_step import ParallelRunStep
+
+STATES = {"Completed": "Finished", "Failed": "Failed", "Canceled": "Canceled", "Queued": "NotStarted"}
+"""States of a run by those of a job; the others are Running."""
+
+
+class Pipeline:
+    """Steps in the order of their inputs."""
+
+    @checked
+    def __init__(
+        self,
+        workspace=None,
+        steps=(),
+        description=None,
+        default_datastore=None,
+        default_source_directory=None,
+        resolve_closure=True,
+    ):
+        self.workspace = workspace
+        self.description = description
+        self.steps = _in_order([*_flat(steps)])
+
+    def validate(self):
+        """Returns a list of problems: constructing the steps has checked them."""
+        return []
+
+    def submit(self, experiment_name="local", pipeline_parameters=None, regenerate_outputs=False, **_):
+        """Starts the pipeline, and returns its run. Of several steps all but the last one have ended then."""
+        return submit(self.steps, pipeline_parameters, fresh=regenerate_outputs)
+
+
+def submit(steps, pipeline_parameters=None, fresh=False):
+    """Runs steps one after another, and returns as soon as the last one has an id."""
+    values = dict(pipeline_parameters or {})
+    known = {name for step in steps for name in step.job_parameters()}
+    for name in values:
+        if name not in known:
+            raise ValueError(f"no step has a pipeline parameter {name}: {nearest(name, known)}")
+    runs = []
+    for step in steps:
+        if runs:
+            runs[-1].job.wait()
+        own = {name: value for name, value in values.items() if name in step.job_parameters()}
+        runs.append(StepRun(step, step.submit(fresh=fresh, pipeline_parameters=own)))
+    return PipelineRun(runs)
+
+
+def submit_to_experiment(config, **settings):
+    """Starts what ``Experiment.submit`` gets: a pipeline or a step."""
+    if isinstance(config, ParallelRunStep):
+        config = Pipeline(steps=[config])
+    if not isinstance(config, Pipeline):
+        raise TypeError(f"submit takes a Pipeline or a ParallelRunStep here, not a {type(config).__name__}")
+    return config.submit(
+        pipeline_parameters=settings.get("pipeline_parameters"),
+        regenerate_outputs=settings.get("regenerate_outputs") or False,
+    )
+
+
+class _Run:
+    def __init__(self, job):
+        self.job = job
+        """The job, as ``gristmill.attach`` returns it."""
+        self.id = job.id
+
+    def get_status(self):
+        """Returns NotStarted, Running, Finished, Failed or Canceled."""
+        return STATES.get(self.job.state, "Running")
+
+    @property
+    def status(self):
+        """The same."""
+        return self.get_status()
+
+    def wait_for_completion(self, show_output=True, timeout_seconds=None, raise_on_error=True):
+        """Waits for the end, and returns the status.
+
+        Raises ``JobFailed`` for a failed job, unless ``raise_on_error`` is false.
+        """
+        # The SDK's own default.
+        limit = None if timeout_seconds in (None, sys.maxsize) else timeout_seconds
+        try:
+            self.job.wait(timeout=limit, progress=show_output)
+        except GristmillError:
+            if raise_on_error:
+                raise
+        return self.get_status()
+
+    def cancel(self):
+        """Stops the job; what is committed stays."""
+        self.job.cancel()
+
+    def get_details(self):
+        """Returns what is known of the job."""
+        return {"runId": self.id, "status": self.get_status(), **self.job.status}
+
+    def get_portal_url(self):
+        """Returns the folder of the logs: there is no portal."""
+        return self.job.status["logs"]
+
+    def __repr__(self):
+        return f"<{type(self).__name__} {self.job!r}>"
+
+    def _repr_html_(self):
+        return self.job._repr_html_()
+
+
+class StepRun(_Run):
+    """The run of a step."""
+
+    def __init__(self, step, job):
+        super().__init__(job)
+        self.name = step.name
+        self._output = step.output
+
+    def get_output_data(self, name=None):
+        """Returns the output, which ``download`` copies."""
+        output = self._output
+        known = getattr(output, "name", self.name)
+        if name is not None and name not in (known, getattr(output, "output_name", known)):
+            raise ValueError(f"step {self.name} has no output {name}: {nearest(name, [known])}")
+        return StepOutput(known, output.path if hasattr(output, "path") else os.fspath(output))
+
+    get_output = get_output_data
+
+    def get_stdout_log(self):
+        """Returns what the script printed."""
+        return self.job.logs("user/stdout")
+
+    def get_job_log(self):
+        """Returns the log of the engine's report."""
+        return self.job.logs("job_result.txt")
+
+
+class StepOutput:
+    """The output of a step."""
+
+    def __init__(self, name, path):
+        self.name = name
+        self.path_on_datastore = self.path = path
+
+    def download(self, local_path, overwrite=None, show_progress=None):
+        """Copies the folder to ``local_path``, and returns the number of files."""
+        if "://" in self.path:
+            raise GristmillError(f"{self.path} is in a store: copy it with the store's own command")
+        shutil.copytree(self.path, os.path.join(local_path, self.name), dirs_exist_ok=True)
+        return sum(len(files) for _, _, files in os.walk(self.path))
+
+    def get_port_data_reference(self):
+        """Returns it."""
+        return self
+
+
+class PipelineRun(_Run):
+    """The run of a pipeline: that of its last step."""
+
+    def __init__(self, runs):
+        super().__init__(runs[-1].job)
+        self._runs = runs
+
+    def get_steps(self):
+        """Iterates over the runs of the steps."""
+        return iter(self._runs)
+
+    def find_step_run(self, name):
+        """Returns the runs of the step of this name."""
+        return [run for run in self._runs if run.name == name]
+
+    def get_children(self):
+        """Iterates over the runs of the steps."""
+        return iter(self._runs)
+
+
+def _flat(steps):
+    for step in steps if isinstance(steps, (list, tuple)) else [steps]:
+        if isinstance(step, (list, tuple)):
+            yield from _flat(step)
+        elif isinstance(step, ParallelRunStep):
+            yield step
+        else:
+            raise TypeError(f"a pipeline holds steps of the kind ParallelRunStep here, not a {type(step).__name__}")
+
+
+def _in_order(steps):
+    """Returns steps after those whose outputs they read."""
+    if not steps:
+        raise ValueError("steps is empty: pass a ParallelRunStep")
+    producers = {id(step.output): step for step in steps if step.output is not None}
+    ordered = []
+    underway = []
+
+    def add(step):
+        if step in ordered:
+            return
+        if step in underway:
+            raise ValueError(f"step {step.name} reads what it leads to: {', '.join(one.name for one in underway)}")
+        underway.append(step)
+        sides = step.side_inputs.values() if hasattr(step.side_inputs, "values") else step.side_inputs or []
+        for value in [*step.inputs, *sides]:
+            producer = producers.get(id(value)) or producers.get(id(getattr(value, "dataset", None)))
+            if producer is not None:
+                add(producer)
+        underway.remove(step)
+        ordered.append(step)
+
+    for step in steps:
+        add(step)
+    return ordered

@@ -1,0 +1,8 @@
+"""A stand-in for the parts of ``azureml.data`` that name inputs and outputs of steps."""
+
+from azureml._absent import absent
+from gristmill.azureml_pipeline import OutputFileDatasetConfig
+
+__all__ = ["OutputFileDatasetConfig"]
+
+__getattr__ = absent(__name__)

@@ -1,0 +1,3 @@
+from gristmill.azureml_pipeline import DatasetConsumptionConfig
+
+__all__ = ["DatasetConsumptionConfig"]

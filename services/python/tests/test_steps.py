@@ -1,0 +1,405 @@
+"""`ParallelRunStep` and `parallel_run_function`: the constructors of the SDKs, and the jobs that they amount to."""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from agent import PACKAGE
+
+import gristmill
+
+REQUIRED = inspect.Parameter.empty
+# Of azureml-pipeline-steps 1.62.0.
+CONFIG = {
+    "environment": REQUIRED,
+    "entry_script": REQUIRED,
+    "error_threshold": REQUIRED,
+    "output_action": REQUIRED,
+    "compute_target": REQUIRED,
+    "node_count": REQUIRED,
+    "process_count_per_node": None,
+    "mini_batch_size": None,
+    "source_directory": None,
+    "description": None,
+    "logging_level": "INFO",
+    "run_invocation_timeout": 60,
+    "run_max_try": 3,
+    "append_row_file_name": None,
+    "allowed_failed_count": None,
+    "allowed_failed_percent": None,
+    "partition_keys": None,
+    "environment_variables": None,
+}
+STEP = {
+    "name": REQUIRED,
+    "parallel_run_config": REQUIRED,
+    "inputs": REQUIRED,
+    "output": None,
+    "side_inputs": None,
+    "arguments": None,
+    "allow_reuse": True,
+}
+# Of azureml-pipeline-core 1.62.0 and azureml-core 1.61.0.
+PARAMETER = {"name": REQUIRED, "default_value": REQUIRED}
+PIPELINE_DATA = {
+    "name": REQUIRED,
+    "datastore": None,
+    "output_name": None,
+    "output_mode": "mount",
+    "output_path_on_compute": None,
+    "output_overwrite": None,
+    "data_type": None,
+    "is_directory": None,
+    "pipeline_output_name": None,
+    "training_output": None,
+}
+OUTPUT_CONFIG = {"name": None, "destination": None, "source": None, "partition_format": None}
+CONSUMPTION = {"name": REQUIRED, "dataset": REQUIRED, "mode": "direct", "path_on_compute": None}
+# Of azure-ai-ml 1.35.2, all by keyword. Its `**kwargs` swallows misspelt ones.
+FUNCTION = {
+    name: None
+    for name in (
+        *("name", "description", "tags", "properties", "display_name", "experiment_name", "compute", "retry_settings"),
+        *("environment_variables", "logging_level", "max_concurrency_per_instance", "error_threshold"),
+        *("mini_batch_error_threshold", "task", "mini_batch_size", "partition_keys", "input_data", "inputs", "outputs"),
+        *("instance_count", "instance_type", "docker_args", "shm_size", "identity"),
+    )
+} | {"is_deterministic": True}
+RUN_FUNCTION = dict.fromkeys(("code", "entry_script", "program_arguments", "model", "append_row_to", "environment"))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRISTMILL_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    Path("score.py").write_text(
+        textwrap.dedent("""
+        import argparse, os
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--prefix", default="")
+        parser.add_argument("--model")
+        parser.add_argument("--into")
+        arguments, _ = parser.parse_known_args()
+
+        def run(files):
+            model = open(arguments.model).read() if arguments.model else ""
+            if arguments.into:
+                for file in files:
+                    open(os.path.join(arguments.into, os.path.basename(file)), "w").write("seen")
+            return [arguments.prefix + os.environ.get("WORD", "") + model + open(file).read() for file in files]
+        """)
+    )
+    Path("data").mkdir()
+    for name in ("a", "b", "c"):
+        Path("data", f"{name}.txt").write_text(name)
+    Path("model.txt").write_text("m")
+    return tmp_path
+
+
+def config(**settings):
+    given = {"environment": None, "entry_script": "score.py", "error_threshold": 0, "output_action": "append_row"}
+    return gristmill.ParallelRunConfig(
+        **{**given, "compute_target": "local", "node_count": 1, "process_count_per_node": 1, **settings}
+    )
+
+
+def lines(job):
+    return Path(job.wait(timeout=60, progress=False).output).read_text().split()
+
+
+# ---- constructors --------------------------------------------------------------------------------------------------
+
+
+def parameters(callable):
+    return {name: one.default for name, one in inspect.signature(callable).parameters.items()}
+
+
+def test_constructors_are_those_of_the_sdk():
+    from gristmill import azureml_pipeline
+
+    assert parameters(gristmill.ParallelRunConfig) == CONFIG
+    assert list(parameters(gristmill.ParallelRunConfig)) == list(CONFIG), "they can be passed by position"
+    assert parameters(gristmill.ParallelRunStep) == STEP and list(parameters(gristmill.ParallelRunStep)) == list(STEP)
+    assert parameters(gristmill.PipelineParameter) == PARAMETER
+    assert parameters(azureml_pipeline.PipelineData) == PIPELINE_DATA
+    assert parameters(azureml_pipeline.OutputFileDatasetConfig) == OUTPUT_CONFIG
+    assert parameters(azureml_pipeline.DatasetConsumptionConfig) == CONSUMPTION
+    assert parameters(gristmill.parallel_run_function) == FUNCTION
+    assert parameters(gristmill.RunFunction) == RUN_FUNCTION
+    for callable in (gristmill.parallel_run_function, gristmill.RunFunction):
+        kinds = {one.kind for one in inspect.signature(callable).parameters.values()}
+        assert kinds == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: config(mini_batch_sise=3), "ParallelRunConfig has no keyword mini_batch_sise: did you mean mini_"),
+        (lambda: gristmill.ParallelRunStep("score", config(), ["data"], outputs="o"), "did you mean output?"),
+        (lambda: gristmill.PipelineParameter(name="n", default=1), "did you mean default_value?"),
+        (lambda: gristmill.parallel_run_function(mini_batch_error_treshold=1), "mean mini_batch_error_threshold?"),
+        (lambda: gristmill.parallel_run_function(item_error_treshold=1), "did you mean error_threshold?"),
+        (lambda: gristmill.RunFunction(entry_scrip="score.py"), "RunFunction has no keyword entry_scrip: did you mean"),
+        (lambda: node(retry_settings={"max_retry": 2}).submit(), "retry_settings has no max_retry: did you mean max"),
+        (lambda: node()(dat="x"), "count_letters has no input dat: did you mean data?"),
+    ],
+)  # fmt: skip
+def test_misspelt_keyword_is_an_error_with_the_nearest_name(call, said):
+    with pytest.raises(TypeError) as raised:
+        call()
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"error_threshold": -2}, "error_threshold must be a whole number from -1, not -2"),
+        ({"error_threshold": "5"}, "error_threshold must be a whole number from -1, not '5'"),
+        ({"allowed_failed_percent": 101}, "from 0 to 100, not 101"),
+        ({"node_count": 0}, "node_count must be a whole number from 1, not 0"),
+        ({"run_max_try": 0}, "run_max_try must be"),
+        ({"output_action": "append"}, "output_action must be summary_only or append_row, not 'append'"),
+        ({"mini_batch_size": "1.5MB"}, "'1.5MB' is no size"),
+        ({"mini_batch_size": 1, "partition_keys": ["k"]}, "exclude each other"),
+        ({"partition_keys": "k"}, "partition_keys must be a JSON list"),
+        ({"append_row_file_name": "a/b"}, "'a/b' is no file name"),
+    ],
+)
+def test_values_that_no_job_could_have_are_rejected(settings, said):
+    with pytest.raises(ValueError, match=said.replace("(", r"\(")):
+        config(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"inputs": []}, "inputs is empty"),
+        ({"inputs": "data"}, "inputs must be a list"),
+        ({"output": None}, "output is missing"),
+        ({"arguments": ["x"]}, "arguments must begin with an option, not with 'x'"),
+        ({"arguments": ["--run_max_try", 1]}, "--run_max_try is reserved"),
+        ({"parallel_run_config": {}}, "must be a ParallelRunConfig, not a dict"),
+    ],
+)
+def test_steps_that_no_job_could_be_are_rejected(settings, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        gristmill.ParallelRunStep(
+            **{"name": "score", "parallel_run_config": config(), "inputs": ["data"], "output": "out", **settings}
+        )
+
+
+def test_missing_script_is_named():
+    with pytest.raises(ValueError, match=r"entry_script: there is no file other\.py"):
+        gristmill.ParallelRunStep("score", config(entry_script="other.py"), ["data"], output="out")
+    with pytest.raises(ValueError, match="source_directory: there is no folder nowhere"):
+        gristmill.ParallelRunStep("score", config(source_directory="nowhere"), ["data"], output="out")
+
+
+# ---- steps ---------------------------------------------------------------------------------------------------------
+
+
+def test_step_runs_with_side_inputs_arguments_and_parameters():
+    size = gristmill.PipelineParameter(name="size", default_value=2)
+    prefix = gristmill.PipelineParameter(name="prefix", default_value="x")
+    step = gristmill.ParallelRunStep(
+        name="score",
+        parallel_run_config=config(mini_batch_size=size, environment_variables={"WORD": "w"}, source_directory="."),
+        inputs=["data"],
+        output="out",
+        side_inputs={"model": "model.txt"},
+        arguments=["--prefix", prefix, "--model", "${{side_inputs.model}}"],
+    )
+    job = step.submit()
+    assert lines(job) == ["xwma", "xwmb", "xwmc"] and job.output == os.path.abspath("out/parallel_run_step.txt")
+    assert job.result["mini_batches"]["total"] == 2
+    again = step.submit(pipeline_parameters={"size": 3, "prefix": "y"})
+    assert lines(again) == ["ywma", "ywmb", "ywmc"] and again.result["mini_batches"]["total"] == 1
+    assert gristmill.run(step, progress=False, mini_batch_size=1).result["mini_batches"]["total"] == 3
+    with pytest.raises(ValueError, match="no pipeline parameter sice: did you mean size"):
+        step.submit(pipeline_parameters={"sice": 3})
+    with pytest.raises(TypeError, match="pass only settings"):
+        gristmill.submit(step, inputs="data")
+
+
+def test_step_takes_tables_and_ends_without_an_output():
+    Path("count.py").write_text("def run(df): return [str(x) for x in df['x']]")
+    frame = pd.DataFrame({"x": [1, 2, 3]})
+    step = gristmill.ParallelRunStep(
+        "count", config(entry_script="count.py", output_action="summary_only", mini_batch_size="1kb"), [frame]
+    )
+    assert step.submit().wait(progress=False).result["items"]["succeeded"] == 3
+
+
+def test_unknown_compute_target_runs_here_with_a_warning():
+    step = gristmill.ParallelRunStep("score", config(compute_target="cpu-cluster"), ["data"], output="out")
+    with pytest.warns(UserWarning, match="no compute target cpu-cluster, so the job runs on this machine"):
+        job = step.submit()
+    assert lines(job) == ["a", "b", "c"] and job.target is None
+
+
+def driver(text):
+    """Runs a driver in an interpreter of its own, which has no SDK."""
+    code = f"import sys\nsys.path.insert(0, {str(PACKAGE)!r})\nimport gristmill\n" + textwrap.dedent(text)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_driver_builds_and_submits_its_pipeline():
+    said = driver("""
+        from azureml.core import Experiment, Workspace
+        from azureml.data import OutputFileDatasetConfig
+        from azureml.data.dataset_consumption_config import DatasetConsumptionConfig
+        from azureml.pipeline.core import Pipeline, PipelineData, PipelineParameter
+        from azureml.pipeline.steps import ParallelRunConfig, ParallelRunStep
+
+        ws = Workspace.from_config()
+        config = ParallelRunConfig(
+            source_directory=".", entry_script="score.py", mini_batch_size=PipelineParameter("size", "2"),
+            error_threshold=0, output_action="append_row", append_row_file_name="rows.txt", environment=None,
+            compute_target="local", node_count=1, process_count_per_node=1)
+        images = PipelineParameter(name="images", default_value="data")
+        named = DatasetConsumptionConfig("images", images).as_mount()
+        first = PipelineData(name="inferences", datastore=None)
+        again = OutputFileDatasetConfig(name="again", destination=(None, "{run-id}/{output-name}"))
+        model = DatasetConsumptionConfig("model", "model.txt").as_download()
+        one = ParallelRunStep(name="one", inputs=[named], output=first, parallel_run_config=config, side_inputs=[model],
+                              arguments=["--model", model])
+        two = ParallelRunStep(name="two", inputs=[first.as_input("rows")], output=again, parallel_run_config=config)
+        run = Experiment(ws, "test").submit(Pipeline(workspace=ws, steps=[two, one]), pipeline_parameters={"size": "1"})
+        print(run.wait_for_completion(show_output=False), [step.name for step in run.get_steps()])
+        (of_one,) = run.find_step_run("one")
+        print(of_one.job.result["mini_batches"]["total"], of_one.get_status())
+        print(of_one.get_output_data("inferences").download("copies"))
+        print(open("copies/inferences/rows.txt").read().split())
+        print(open("outputs/two/again/rows.txt").read().split())
+    """)
+    assert said.splitlines() == [
+        "Finished ['one', 'two']",
+        "3 Finished",
+        "1",
+        "['ma', 'mb', 'mc']",
+        "['ma', 'mb', 'mc']",
+    ]
+
+
+def test_driver_of_the_preview_and_other_steps_are_named():
+    said = driver("""
+        from azureml.contrib.pipeline.steps import ParallelRunConfig, ParallelRunStep
+        from azureml.pipeline.core import Pipeline
+        from azureml.pipeline.core.graph import PipelineParameter
+        from azureml.pipeline.steps import PythonScriptStep
+        for wrong in (lambda: Pipeline(steps=["train"]), lambda: PythonScriptStep(script_name="train.py")):
+            try:
+                wrong()
+            except Exception as error:
+                print(type(error).__name__, error)
+    """).splitlines()
+    assert said[0] == "TypeError a pipeline holds steps of the kind ParallelRunStep here, not a str"
+    assert said[1].startswith(
+        "NotImplementedError azureml.pipeline.steps.PythonScriptStep needs the real azureml-pipeline"
+    )
+
+
+# ---- the second SDK ------------------------------------------------------------------------------------------------
+
+
+def node(**settings):
+    given = {
+        "name": "count_letters",
+        "inputs": {"data": "data", "model": {"type": "uri_file", "path": "model.txt"}, "word": "w"},
+        "outputs": {"rows": None, "seen": {"type": "uri_folder"}},
+        "input_data": "${{inputs.data}}",
+        "mini_batch_size": "2",
+        "max_concurrency_per_instance": 1,
+        "task": gristmill.RunFunction(
+            code=".",
+            entry_script="score.py",
+            program_arguments="--model ${{inputs.model}} --prefix '${{inputs.word}}' --into ${{ outputs.seen }}",
+            append_row_to="${{outputs.rows}}",
+        ),
+    }
+    return gristmill.parallel_run_function(**{**given, **settings})
+
+
+def test_parallel_job_runs_with_inputs_outputs_and_literals():
+    job = node().submit()
+    assert lines(job) == ["wma", "wmb", "wmc"]
+    assert job.output == os.path.abspath("outputs/count-letters/rows/parallel_run_step.txt")
+    assert sorted(os.listdir("outputs/count-letters/seen")) == ["a.txt", "b.txt", "c.txt"]
+    assert job.result["mini_batches"]["total"] == 2
+
+
+def test_parallel_job_can_be_changed_before_it_is_submitted():
+    made = node(instance_count=1, retry_settings={"max_retries": 2, "timeout": 60})(data="data/b.txt", word="v v")
+    made.resources.instance_count = 3
+    made.outputs.rows.path = "results/${{name}}/letters.txt"
+    made.max_concurrency_per_instance = 2
+    made.mini_batch_error_threshold = 10
+    made.task.program_arguments += " --error_threshold 5 --allowed_failed_percent=30"
+    document = made.job_document({})
+    assert (document["node_count"], document["process_count_per_node"], document["run_max_try"]) == (3, 2, 3)
+    assert (document["allowed_failed_count"], document["error_threshold"], document["allowed_failed_percent"]) == (
+        10,
+        5,
+        30,
+    )
+    assert document["arguments"][:4] == ["--model", "${{side_inputs.model}}", "--prefix", "v v"]
+    assert "--error_threshold" not in document["arguments"]
+    assert made.submit().wait(progress=False).output == os.path.abspath("results/count-letters/letters.txt")
+    assert node().resources.instance_count is None, "a copy is changed, not its origin"
+    for change, said in (
+        (lambda: setattr(made, "mini_batch_sise", 1), "mini_batch_size"),
+        (lambda: setattr(made.resources, "instance_cout", 1), "instance_count"),
+        (lambda: setattr(made.outputs.rows, "pth", "x"), "path"),
+        (lambda: made.outputs.row, "rows"),
+    ):
+        with pytest.raises(AttributeError, match=f"did you mean {said}?"):
+            change()
+
+
+def test_expressions_are_checked_and_optional_ones_are_dropped():
+    optional = node(inputs={"data": "data", "word": {"type": "string"}})
+    optional.task.program_arguments = "$[[--prefix ${{inputs.word}}]] --other 1"
+    assert optional.job_document({})["arguments"] == ["--other", "1"]
+    assert optional(word="v").job_document({})["arguments"] == ["--prefix", "v", "--other", "1"]
+    for change, said in (
+        ({"input_data": "${{inputs.dat}}"}, "input_data: there is no input dat; did you mean data?"),
+        ({"input_data": "data"}, "input_data must be '${{inputs.NAME}}', not 'data'"),
+        ({"inputs": {"data": {"type": "uri_folder"}}}, "input data has no path: pass one"),
+        ({"task": None}, "task is missing"),
+    ):
+        with pytest.raises(ValueError) as raised:
+            node(**change).submit()
+        assert said in str(raised.value)
+
+
+def test_objects_of_the_sdk_are_inputs_and_environments():
+    class Anything:
+        def __init__(self, **values):
+            self.__dict__.update(values)
+
+    made = node(
+        inputs={"data": Anything(type="uri_folder", path="data", mode="ro_mount"), "word": "w", "model": "model.txt"},
+        outputs={
+            "rows": Anything(type="uri_file", path="azureml://datastores/store/paths/${name}/r.txt"),
+            "seen": "seen",
+        },
+    )
+    made.task.environment = Anything(name="env", image="image", conda_file=None)
+    with pytest.warns(UserWarning) as warned:
+        document = made.job_document({})
+    assert [str(one.message).partition(":")[0] for one in warned] == [
+        f"environment env is not made here, and {sys.executable} runs the script",
+        "output rows",
+    ]
+    assert (document["output"], document["append_row_file_name"]) == (os.path.abspath("outputs/count-letters"), "r.txt")
+    made.task.environment = {"image": "image", "conda_file": {"dependencies": ["pip"]}}
+    with pytest.warns(UserWarning, match="output rows"):
+        assert json.loads(Path(made.job_document({})["environment"]).read_text()) == {"dependencies": ["pip"]}
