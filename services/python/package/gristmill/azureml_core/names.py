@@ -1,0 +1,87 @@
+"""Names of the workspace that jobs have come from: the tables ``[azureml.datastores]`` and ``[azureml.data]`` of
+``gristmill.toml``, which the engine passes to a script as JSON."""
+
+import json
+import os
+import re
+
+VARIABLE = "GRISTMILL_AZUREML_NAMES"
+"""``{"datastores": {NAME: PATH}, "data": {NAME or "NAME:VERSION": PATH}}``; a path is absolute, or a URL."""
+
+_DATASTORE = re.compile(r"azureml://(?:.*/)?datastores/([^/]+)/paths/(.*)", re.IGNORECASE | re.DOTALL)
+_DATA = re.compile(r"azureml://(?:.*/)?data/([^/]+)/(?:versions|labels)/([^/]+)/?", re.IGNORECASE)
+_SHORT = re.compile(r"azureml:([^:/@]+)(?::([^:/@]+)|@([^:/@]+))?")
+
+
+class UnknownName(LookupError):
+    """The tables have no such name."""
+
+
+def datastore(name):
+    """Returns the path or URL of a datastore."""
+    found = table("datastores").get(name)
+    if found is None:
+        raise UnknownName(_missing("datastore", "datastores", name, name))
+    return found
+
+
+def data(name, version=None):
+    """Returns the path or URL of a data asset: of the version if it has a line, else of every version."""
+    found = table("data")
+    if version is not None and f"{name}:{version}" in found:
+        return found[f"{name}:{version}"]
+    if name in found:
+        return found[name]
+    if version is None and (versions := _versions_of(name, found)):
+        return found[f"{name}:{versions[-1]}"]
+    raise UnknownName(_missing("data", "data", name, name if version is None else f"{name}:{version}"))
+
+
+def version_of(name):
+    """Returns the newest version of a data asset that has a line of its own, or ``None``."""
+    versions = _versions_of(name, table("data"))
+    return versions[-1] if versions else None
+
+
+def located(address):
+    """Returns the path or URL that an address means: ``azureml:…`` by the tables, everything else as it is."""
+    if not address.startswith("azureml:"):
+        return address
+    if match := _DATASTORE.fullmatch(address):
+        return join(datastore(match[1]), match[2])
+    if match := _DATA.fullmatch(address):
+        return data(match[1], None if match[2] == "latest" else match[2])
+    if match := _SHORT.fullmatch(address):
+        return data(match[1], match[2])
+    raise UnknownName(
+        f"{address} is no address of a datastore (azureml://datastores/NAME/paths/PATH) or of data "
+        "(azureml:NAME:VERSION)"
+    )
+
+
+def join(root, path):
+    """Returns a path below another path or a URL."""
+    return f"{root.rstrip('/')}/{path.lstrip('/')}" if path else root
+
+
+def table(kind):
+    """Returns one of the tables, empty if there is none."""
+    text = os.environ.get(VARIABLE)
+    try:
+        return dict(json.loads(text).get(kind) or {}) if text else {}
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError(f"{VARIABLE} must be a JSON object with the objects datastores and data") from None
+
+
+def _versions_of(name, found):
+    versions = [key[len(name) + 1 :] for key in found if key.startswith(f"{name}:")]
+    return sorted(versions, key=lambda text: (0, int(text), "") if text.isdigit() else (1, 0, text))
+
+
+def _missing(what, kind, name, key):
+    known = ", ".join(sorted(table(kind))) or "none"
+    line = f'{key} = "PATH OR URL"' if re.fullmatch(r"[\w-]+", key) else f'"{key}" = "PATH OR URL"'
+    return (
+        f"{what} {name} has no place here (known: {known}): "
+        f"add the line `{line}` below [azureml.{kind}] in gristmill.toml"
+    )
