@@ -3,6 +3,10 @@
 import json
 import subprocess
 
+import pytest
+
+from harness import INVALID
+
 
 def test_run_prints_progress_and_summary(workplace):
     """Without --json: progress lines, and a summary that names the output."""
@@ -84,6 +88,20 @@ def test_problems_as_json(workplace):
     assert "cannot be read" in json.loads(missing.stdout)["problems"][0]["message"]
     ended = workplace.command("validate", job.file, "--json", "--set", "run_max_try=1")
     assert (ended.exit_status, json.loads(ended.stdout)["valid"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("name: test\n".encode("utf-16"), "it is UTF-16; save it as UTF-8"),
+        (b"name: test\ndescription: caf\xe9\n", "line 2 is not valid UTF-8"),
+        (None, "it is larger than 16 MB"),
+    ],
+)
+def test_unreadable_job_file_says_why(workplace, content, said):
+    workplace.write({"job.yaml": content or b""})
+    ended = workplace.command("validate", "job.yaml" if content else "/dev/zero")
+    assert ended.exit_status == INVALID and said in ended.stderr and ended.stderr.count("\n") == 1, str(ended)
 
 
 def test_plan_is_a_dry_run(workplace):

@@ -117,6 +117,15 @@ def test_tables_need_pandas_in_the_interpreter_of_the_job(workplace, tmp_path):
     assert workplace.command("validate", job.file).exit_status == 0
 
 
+@pytest.mark.parametrize("hiding", ["pandas.py", "numpy/__init__.py"])
+def test_module_that_hides_a_package_is_rejected(workplace, hiding):
+    """Scripts find files beside them before packages, and so do pandas and the code that reads tables."""
+    workplace.write({"data/t.csv": "a\n1\n", f"code/{hiding}": "VALUE = 1\n"})
+    inputs = [{"name": "t", "type": "tabular", "path": "data/t.csv"}]
+    said = refusals(workplace, workplace.job("def run(frame): return frame", inputs=inputs))
+    assert f"code/{hiding}: it hides the package {hiding[:5]}" in said, said
+
+
 def test_output_inside_an_input_is_rejected(workplace):
     workplace.data(2)
     for output in ("data", "data/results"):

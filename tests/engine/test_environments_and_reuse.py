@@ -1,5 +1,6 @@
 """Side inputs, arguments, Python environments, and reuse of the result of an earlier job."""
 
+import os
 import sys
 
 from harness import write_wheel
@@ -71,6 +72,35 @@ def test_environment_is_created_once_from_requirements(workplace):
     said = ended.stderr + ended.stdout
     assert "bad.txt" in said
     assert "/nowhere/at/all" in said, "the installer's last lines"
+
+
+def test_conda_packages_are_installed_by_a_tool_of_conda(workplace):
+    """A stand-in for micromamba creates the environment; the script runs in it."""
+    workplace.data(1)
+    workplace.write(
+        {
+            "bin/micromamba": f"""\
+                #!/bin/sh
+                [ "$1" != --version ] || exit 0
+                echo "$@" > {workplace.folder}/called
+                while [ "$1" != --prefix ]; do shift; done
+                exec {sys.executable} -m venv --without-pip "$2"
+            """,
+            "env.yml": "dependencies: [python=3.11, libgdal=3.8, {pip: [tiny]}]\n",
+        }
+    )
+    (workplace.folder / "bin/micromamba").chmod(0o755)
+    script = """
+        import sys
+        def run(files):
+            return [sys.prefix]
+    """
+    path = f"{workplace.folder}/bin:{os.environ['PATH']}"
+    (prefix,) = workplace.job(script, environment="env.yml").run(PATH=path).lines
+    called = (workplace.folder / "called").read_text()
+    assert called == f"create --yes --quiet --prefix {prefix} --file {workplace.folder}/env.yml\n"
+    ended = workplace.job(script, environment="env.yml", name="other").run(PATH=path)
+    assert ended.lines == [prefix], "it is created once"
 
 
 def test_interpreter_can_be_the_environment(workplace):

@@ -1,6 +1,7 @@
 """Scripts that fail, hang, die or misbehave. A job always ends, with a cause."""
 
 import os
+import re
 import signal
 
 import pytest
@@ -147,6 +148,33 @@ def test_no_progress_names_what_the_job_waits_for(workplace):
     assert "run()" in text and "process000" in text, text
     running.send(signal.SIGINT)
     assert running.wait().exit_status == 130
+
+
+FAILURES = {
+    "exception": ("def run(files): raise ValueError('bad')", {}),
+    "result": ("def run(files): return 5", {}),
+    "timeout": ("import time\ndef run(files): time.sleep(100)", {"run_invocation_timeout": 1}),
+    "death": ("import os\ndef run(files): os.abort()", {}),
+    "start": ("raise ValueError('bad')\ndef run(files): return files", {}),
+    "warning": ("def run(files): return files * 3", {}),
+}
+
+
+@pytest.mark.parametrize("way", FAILURES)
+def test_every_file_that_a_report_names_exists_and_holds_something(workplace, way):
+    workplace.data(2)
+    script, settings = FAILURES[way]
+    ended = workplace.job(script, **settings).start().wait()
+    reports = [ended.stderr, ended.log("job_result.txt"), ended.log("job_error.txt") if ended.exit_status else ""]
+    named = {
+        path.rstrip(".")
+        for report in reports
+        for path in re.findall(r"(?:logs/)?((?:sys|user)/[\w./~-]+|job_(?:result|error)\.txt)", report)
+    }
+    assert named, reports
+    for path in named:
+        files = [file for file in ended.logs.glob(path) if file.is_dir() or file.stat().st_size]
+        assert files, f"{path} is missing or empty; there are {ended.log_files()}"
 
 
 def test_exception_in_shutdown_changes_no_result(workplace):

@@ -124,6 +124,22 @@ def test_signal_leaves_a_resumable_job(workplace, number):
     assert len(runs_of(workplace)) - before <= FILES - canceled.mini_batches[1]
 
 
+def test_run_continues_a_canceled_job(workplace):
+    """After Ctrl-C, files of an editor beside the script do not matter: the same command runs the rest."""
+    workplace.data(4)
+    job = workplace.job(HOLDS_AT_ONE)
+    running = job.start(HOLD="002.txt")
+    running.wait_for_record("held")
+    running.send(signal.SIGINT)
+    canceled = running.wait()
+    assert canceled.exit_status == 130 and canceled.mini_batches[1] > 0, str(canceled)
+    workplace.write({"code/.entry.py.swp": "x", "code/4913": "", "code/entry.py~": "x"})
+    ended = job.run(HOLD="none")
+    assert ended.job_id == canceled.job_id and "do not run again" in ended.stderr, str(ended)
+    assert len(ended.lines) == 4
+    assert sorted(runs_of(workplace)) == [f"{number:03}.txt" for number in range(4)], "each ran exactly once"
+
+
 def test_retry_runs_only_failed_mini_batches(workplace):
     workplace.data(10)
     script = """

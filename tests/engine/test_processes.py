@@ -210,8 +210,35 @@ STARTS = {
         1,
         "the script called sys.exit(2): the following arguments are required: --x",
     ),
-    "an exception": ("def init(): raise KeyError('depth')\ndef run(files): return files", 2, "KeyError: 'depth'"),
-    "death": ("import os\nos.abort()\ndef run(files): return files", 2, "crashed (SIGABRT) in the import"),
+    "an exception": (
+        """
+        def init():
+            print("loading the model")
+            raise KeyError("depth")
+        def run(files): return files
+        """,
+        2,
+        "KeyError: 'depth'",
+    ),
+    "death": (
+        """
+        import os
+        print("loading the model", flush=True)
+        os.abort()
+        def run(files): return files
+        """,
+        2,
+        "crashed (SIGABRT) in the import",
+    ),
+    "an exit": (
+        """
+        print("loading the model")
+        raise SystemExit(1)
+        def run(files): return files
+        """,
+        2,
+        "the script called sys.exit(1)",
+    ),
 }
 
 
@@ -223,6 +250,8 @@ def test_permanent_start_failures_are_not_retried(workplace, way, processes):
     ended = workplace.job(script, process_count_per_node=processes, run_max_try=3).run(expect=42)
     assert started(ended) <= max(starts, processes), "one to confirm it, where there is but one process"
     assert named in ended.cause and "\n" not in ended.cause, ended.cause
+    if "loading the model" in script:
+        assert ended.result["failures"][0]["printed"].splitlines()[0] == "loading the model", ended.result
 
 
 def test_thread_that_outlives_shutdown_is_named(workplace):

@@ -1,5 +1,6 @@
 //! The arguments of commands that read a job file, and the messages about invalid ones.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,9 @@ use serde_json::json;
 use storage::StoreOptions;
 
 use crate::{Exit, Settings, Show, TargetFlags, complete, remedies};
+
+/// More than any job file has, and little enough for every machine.
+const JOB_FILE_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct JobFileArguments {
@@ -54,12 +58,30 @@ impl JobFileArguments {
 }
 
 fn read(job_file: &Path) -> std::io::Result<String> {
-    if job_file != Path::new(STDIN) {
-        return std::fs::read_to_string(job_file);
+    let (mut stdin, mut file);
+    let source: &mut dyn Read = match job_file == Path::new(STDIN) {
+        true => {
+            stdin = std::io::stdin().lock();
+            &mut stdin
+        }
+        false => {
+            file = File::open(job_file)?;
+            &mut file
+        }
+    };
+    let mut bytes = Vec::new();
+    source.take(JOB_FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > JOB_FILE_BYTES_MAX {
+        return Err(std::io::Error::other("it is larger than 16 MB, so it is no job file"));
     }
-    let mut text = String::new();
-    std::io::stdin().lock().read_to_string(&mut text)?;
-    Ok(text)
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err(std::io::Error::other("it is UTF-16; save it as UTF-8"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let line = 1 + error.as_bytes()[..valid].iter().filter(|byte| **byte == b'\n').count();
+        std::io::Error::other(format!("line {line} is not valid UTF-8; save the file as UTF-8"))
+    })
 }
 
 /// Prints why a job was not started, on standard error and, with `json`, as one object on standard output.

@@ -146,3 +146,33 @@ fn continuing(continuation: &Continuation) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_are_named_only_beside_mini_batches_that_ran() {
+        let none = Continuation {
+            job_id: "test".into(),
+            committed: 0,
+            announced: 0,
+            failed: 0,
+            reopened: false,
+            interrupted: 0,
+            retrying: 0,
+            untried: None,
+            none_tried: true,
+            lost_delivery_max: 10,
+        };
+        assert_eq!(continuing(&none), "continuing job test:\n  no mini-batch has been tried yet");
+        let known = Continuation { untried: Some(1), ..none.clone() };
+        assert_eq!(continuing(&known), "continuing job test:\n  1 mini-batch has not been tried yet");
+        let some = Continuation { committed: 2, none_tried: false, ..none };
+        assert_eq!(
+            continuing(&some),
+            "continuing job test:\n  2 mini-batches are committed and do not run again\n  all others have not been tried \
+             yet"
+        );
+    }
+}

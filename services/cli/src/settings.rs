@@ -37,7 +37,8 @@ const STALL_SECONDS: u64 = 180;
 impl Settings {
     pub fn from_environment() -> Self {
         let path = |name: &str| var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let user_folder = path("HOME");
+        // Without the variable, the folder of the user's account: cron and containers may not set it.
+        let user_folder = path("HOME").or_else(std::env::home_dir);
         let default_home = || user_folder.clone().unwrap_or_else(|| PathBuf::from(".")).join(".gristmill");
         let home = path("GRISTMILL_HOME").unwrap_or_else(default_home);
         let engine = engine::Settings {

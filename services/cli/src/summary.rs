@@ -23,6 +23,10 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     if let Some(cause) = &result.cause {
         let _ = writeln!(text, "  cause: {cause}");
     }
+    // Where mini-batches failed, `failures` quotes their output.
+    let start =
+        result.failures.first().filter(|first| first.mini_batches.is_empty() && result.state == JobState::Failed);
+    it_printed(start.map_or("", |start| &start.printed), &mut text);
     let retrying = match result.retrying {
         0 => String::new(),
         retrying => format!(", {retrying} failed a try and had tries left"),
@@ -69,14 +73,18 @@ fn failures(result: &JobResult, text: &mut String) {
         let others = if others > 0 { format!(" and {others} more") } else { String::new() };
         let (id, detail) = (first.mini_batch, &first.detail);
         let _ = writeln!(text, "  failed: mini-batch {id} ({detail}){others}: {}{open}", clause(&first.error));
-        for line in first.printed.lines() {
-            let _ = writeln!(text, "    it printed: {line}");
-        }
+        it_printed(&first.printed, text);
     }
     let unnamed = result.mini_batches.failed.saturating_sub(result.failed_mini_batches.len() as u64);
     if unnamed > 0 {
         let file = format!("{}/sys/job_report/processed_mini-batches.csv", result.logs);
         let _ = writeln!(text, "  failed: {}, in {file}", counted(unnamed, "more mini-batch"));
+    }
+}
+
+fn it_printed(lines: &str, text: &mut String) {
+    for line in lines.lines() {
+        let _ = writeln!(text, "    it printed: {line}");
     }
 }
 
@@ -104,6 +112,8 @@ fn warnings(result: &JobResult, text: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use protocol::FailureCause;
+
     use super::*;
 
     fn failed(mini_batch: u64, error: &str) -> FailedMiniBatch {
@@ -121,6 +131,22 @@ mod tests {
             elapsed_seconds: 75.0,
             ..JobResult::new("score-20261121-100203-ab12".into(), state, "/jobs/1/logs".into())
         }
+    }
+
+    #[test]
+    fn script_that_does_not_start_is_quoted() {
+        let start = FailureCause {
+            error: "SystemExit: 1".into(),
+            attempts: 2,
+            mini_batches: vec![],
+            log: "user/error/0/process000.txt".into(),
+            printed: "loading the model\nno such file".into(),
+        };
+        let failed =
+            JobResult { cause: Some("Node 0 stopped.".into()), failures: vec![start], ..result(JobState::Failed) };
+        let text = summary(&failed, &TargetRef::default());
+        let quoted = "  cause: Node 0 stopped.\n    it printed: loading the model\n    it printed: no such file\n";
+        assert!(text.contains(quoted), "{text}");
     }
 
     #[test]

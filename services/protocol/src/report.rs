@@ -155,6 +155,9 @@ pub struct FailureCause {
     pub mini_batches: Vec<u64>,
     /// File below `logs/` to open next; may be empty.
     pub log: String,
+    /// The last lines printed before the first of them; may be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub printed: String,
 }
 
 /// A mini-batch that has spent all its tries.

@@ -189,6 +189,7 @@ impl Failures {
             attempts: group.count,
             mini_batches: group.mini_batches.clone(),
             log: group.log.clone(),
+            printed: group.printed.clone(),
         };
         self.groups().into_iter().take(CAUSES_MAX).map(cause).collect()
     }

@@ -85,3 +85,32 @@ impl Reducer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use protocol::SlotPhase;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn seconds_of_a_wait_advance_between_its_reports() {
+        let (mut waits, nodes) = (Waits::default(), Nodes::default());
+        let reported = Waiting {
+            node: "0".into(),
+            process: "process000".into(),
+            mini_batch: None,
+            phase: SlotPhase::Run,
+            seconds: 16,
+            since: 0,
+            detail: String::new(),
+            stack: String::new(),
+        };
+        waits.note(&reported, &nodes);
+        tokio::time::advance(Duration::from_secs(25)).await;
+        assert_eq!(waits.until_now(&reported).seconds, 41);
+        waits.note(&reported, &nodes);
+        assert_eq!(waits.until_now(&reported).seconds, 16, "a new report counts from its own time");
+    }
+}

@@ -33,6 +33,14 @@ def read(path):
         return file.read()
 
 
+def exists(path):
+    try:
+        read(path)
+    except (IOError, OSError):
+        return False
+    return True
+
+
 def parse(path, source):
     """Returns the syntax tree, or None after reporting an error."""
     try:
@@ -181,6 +189,10 @@ def main(script, source_directory, tables):
     if tables == "tables":
         if "" in sys.path:
             sys.path.remove("")
+        for module in ("numpy", "pandas"):
+            for path in ("%s/%s.py" % (source_directory, module), "%s/%s/__init__.py" % (source_directory, module)):
+                if exists(path):
+                    say(path, None, "it hides the package %s, which inputs of type tabular need: rename it" % module)
         missing = [module for module in ("numpy", "pandas") if not is_installed(module)]
         if missing:
             text = "inputs of type tabular need %s: %s -m pip install %s"

@@ -60,11 +60,15 @@ fn every_key_is_read_and_checked() {
     for key in JOB.names() {
         let said = workplace.problems(&format!("{key}: [[[]]]"));
         assert!(said.contains(&format!(": {key}")), "{key} takes anything: {said}");
+        let said = workplace.override_problems(&[(key, "[[[]]]")]);
+        assert!(said.contains(&format!("--set {key}")), "--set does not reach {key}: {said}");
     }
     for key in INPUT.names() {
         let rest = ["type: tabular, ", "path: tables, "].map(|part| if part.starts_with(key) { "" } else { part });
         let said = workplace.problems(&format!("inputs: [{{{}{key}: [[[]]]}}]", rest.concat()));
         assert!(said.contains(&format!(": inputs[0].{key}")), "{key} takes anything: {said}");
+        let said = workplace.override_problems(&[(&format!("inputs.data.{key}"), "[[[]]]")]);
+        assert!(said.contains(&format!("--set inputs[0].{key}")), "--set does not reach {key}: {said}");
     }
     for key in ENVIRONMENT.names() {
         let said = workplace.problems(&format!("environment: {{{key}: [[[]]]}}"));
