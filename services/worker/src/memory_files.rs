@@ -1,8 +1,9 @@
 //! Memory files that carry tables to Python processes, and are reused.
 //!
-//! A process copies a table to its own memory before it calls `run()`. So the file is free once the mini-batch is
-//! answered, and the next table overwrites pages that exist and are mapped: the kernel takes longer to allocate, clear
-//! and free pages than it takes to copy into them.
+//! A process copies a table to its own memory before it calls `run()`, or maps the file privately and gives up that mapping
+//! before it answers (`arrow_tables.py`). So the file is free once the mini-batch is answered, and the next table overwrites
+//! pages that exist and are mapped: the kernel takes longer to allocate, clear and free pages than it takes to copy into
+//! them. Such a private mapping relies on a file that never shrinks.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};

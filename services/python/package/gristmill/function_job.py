@@ -6,6 +6,8 @@ import os
 import pickle
 import sys
 
+from gristmill.results import ArrowRows
+
 
 class FunctionJob:
     """A function, its ``init``, and the form of its argument."""
@@ -31,6 +33,11 @@ class FunctionJob:
         given = {"state": self._state, "context": context}
         named = {name: given[name] for name in self._about["takes"]}
         return _as_result(self._awaited(self._function(self._argument(mini_batch), **named)))
+
+    @property
+    def takes_arrow(self):
+        """Whether ``run`` gets tables as ``pyarrow.Table``, without a copy."""
+        return self._about["argument"] in ("pyarrow", "polars", "items")
 
     def shutdown(self):
         if self._loop is not None:
@@ -60,25 +67,19 @@ def load(entry):
     return FunctionJob(folder, about)
 
 
-def _unpickled(frame):
-    return [pickle.loads(item) for item in frame.iloc[:, 0]]
+def _unpickled(table):
+    return [pickle.loads(item.as_buffer()) for item in table.column(0)]
 
 
-def _arrow(frame):
-    import pyarrow
-
-    return pyarrow.Table.from_pandas(frame, preserve_index=False)
-
-
-def _polars(frame):
+def _polars(table):
     import polars
 
-    return polars.from_pandas(frame)
+    return polars.from_arrow(table)
 
 
 _ARGUMENTS = {
     "pandas": lambda frame: frame,
-    "pyarrow": _arrow,
+    "pyarrow": lambda table: table,
     "polars": _polars,
     "list": list,
     "items": _unpickled,
@@ -86,8 +87,22 @@ _ARGUMENTS = {
 
 
 def _as_result(result):
-    """Returns a table of another package as a DataFrame, and everything else unchanged."""
+    """Returns a table of another package as rows, and everything else unchanged."""
     kind = type(result)
-    if kind.__module__.partition(".")[0] in ("pyarrow", "polars") and hasattr(result, "to_pandas"):
+    package = kind.__module__.partition(".")[0]
+    if package == "pyarrow" and kind.__name__ == "Table":
+        return ArrowRows(result)
+    if package == "polars" and kind.__name__ == "DataFrame":
+        return ArrowRows(_of_polars(result))
+    if package in ("pyarrow", "polars") and hasattr(result, "to_pandas"):
         return result.to_pandas()
     return result
+
+
+def _of_polars(frame):
+    try:
+        from polars import CompatLevel
+    except ImportError:
+        return frame.to_arrow()
+    # Not the newest layouts of text, which other readers lack.
+    return frame.to_arrow(compat_level=CompatLevel.oldest())

@@ -27,7 +27,7 @@ def accept(result, mini_batch_id):
 
     Arrays, Series and iterators become lists of their elements. Exceptions of an iterator propagate.
     """
-    if isinstance(result, list) or is_frame(result):
+    if isinstance(result, (list, ArrowRows)) or is_frame(result):
         return result, None
     if isinstance(result, tuple):
         return list(result), None
@@ -41,6 +41,16 @@ def accept(result, mini_batch_id):
         warning = f"run() returned a {type(result).__name__} for mini-batch {mini_batch_id}; it was made into a list"
         return list(result), warning
     raise illegal(mini_batch_id, result)
+
+
+class ArrowRows:
+    """A result as a ``pyarrow.Table``, which only functions may return."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def __len__(self):
+        return self.table.num_rows
 
 
 class RowsOfItems(list):

@@ -45,6 +45,9 @@ class Text:
     def of_frame(self, frame):
         return self._frames.format(frame)
 
+    def of_table(self, table):
+        return self.of_frame(table.to_pandas())
+
 
 class Csv(Text):
     """Writes CSV. A list of dicts or sequences fills columns; a list of other values the column ``value``."""
@@ -101,6 +104,9 @@ def json_line(value):
 
 class JsonLines:
     """Writes one JSON value per line; rows of a frame become objects."""
+
+    def of_table(self, table):
+        return self.of_frame(table.to_pandas())
 
     def of_list(self, result):
         return b"".join([json_line(element) for element in result]), None
@@ -162,6 +168,22 @@ class Parquet:
             for position, name in enumerate(names)
         ]
         return _arrow_stream(pyarrow, pyarrow.table(arrays, names=names)), names
+
+    def of_table(self, table):
+        import pyarrow
+
+        names = [valid_text(name) for name in table.column_names]
+        if len(set(names)) == len(names) and all(_is_plain(pyarrow.types, one) for one in table.schema.types):
+            return _arrow_stream(pyarrow, table.rename_columns(names)), names
+        return self.of_frame(table.to_pandas())
+
+
+def _is_plain(types, kind):
+    """Returns whether a column of this type can be written as it is."""
+    return (
+        *(types.is_boolean(kind), types.is_integer(kind), types.is_float32(kind), types.is_float64(kind)),
+        *(types.is_string(kind), types.is_large_string(kind), types.is_timestamp(kind), types.is_date32(kind)),
+    ).count(True) > 0
 
 
 def _python_value(value):

@@ -15,11 +15,12 @@ import time
 import traceback
 
 from gristmill import _native, contract
+from gristmill.arrow_tables import MissingPyarrow, SharedTable, require_pyarrow
 from gristmill.channel import AgentGone, Channel, SocketClosed, payload_fits
 from gristmill.context import MiniBatchContext, MiniBatchFiles
 from gristmill.errors import ErrorLog, chance_of_another_start, hint_on_start, one_line
 from gristmill.logs import UserStreams, configure_root_logging, register_stack_dump
-from gristmill.results import IllegalResult, RowsOfItems, accept
+from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, accept
 from gristmill.rows import make_formatter
 from gristmill.script import AsyncFunction, EntryFunctions, MissingRun, extend_search_path, import_script
 
@@ -90,6 +91,7 @@ class Process:
         self._items_per_mini_batch = configure["items_per_mini_batch"]
         self._stack_file = register_stack_dump(logs, self._node, self._name)
         self._profile_path = os.path.join(logs, "sys", "node", self._node, f"{self._name}.profile")
+        self._shared = None
         self._profiler = make_profiler(configure["profiling_module"])
         os.register_at_fork(before=self._streams.flush)
         # Runs after every handler of user code: the interpreter needs streams that it can flush.
@@ -142,9 +144,11 @@ class Process:
             self._status.set(0, _native.PHASE_INIT)
             if functions.init is not None:
                 functions.init()
-            if self._tabular:
+            if self._tabular and functions.wants_arrow:
+                require_pyarrow(sys.executable)
+            elif self._tabular:
                 require_pandas()
-        except (AsyncFunction, MissingRun, MissingPandas) as error:
+        except (AsyncFunction, MissingRun, MissingPandas, MissingPyarrow) as error:
             report = self._errors.report(occasion, type(error).__name__, one_line(str(error)))
             self._give_up(report, "never")
         except BaseException as error:
@@ -190,6 +194,7 @@ class Process:
         try:
             argument, items = self._load(mini_batch)
         except Exception as error:
+            self._release_table()
             process_ended = time.process_time()
             self._fail_load(mini_batch, error, process_ended - process_started)
             return process_ended
@@ -213,10 +218,14 @@ class Process:
             if returned != items:
                 returned = self._compare_lengths(mini_batch, result, items, warnings)
             payload, columns = self._rows_of(result)
+            if self._shared is not None:
+                argument = context = result = None
+                self._release_table()
         except BaseException as error:
             run_seconds = time.perf_counter() - started
             status.set(sequence, REPORT)
             self._leave_if_forked(error)
+            self._release_table()
             process_ended = time.process_time()
             self._fail(mini_batch, error, run_seconds, process_ended - process_started)
             return process_ended
@@ -254,13 +263,21 @@ class Process:
 
             descriptor = self._channel.next_descriptor()
             try:
-                frame = read_frame(descriptor, payload["bytes"])
+                if self._functions.wants_arrow:
+                    self._shared = SharedTable(descriptor, payload["bytes"])
+                    return self._shared.read(), payload["rows"]
+                return read_frame(descriptor, payload["bytes"]), payload["rows"]
             finally:
                 os.close(descriptor)
-            return frame, payload["rows"]
         if kind == "rank":
             return [], 1
         raise ValueError(f"a mini-batch of the kind {kind!r} is not known")
+
+    def _release_table(self):
+        """Gives up the mapped table, before the answer lets the agent overwrite it."""
+        if self._shared is not None:
+            self._shared.release()
+            self._shared = None
 
     def _call(self, *arguments):
         run = self._functions.run
@@ -292,6 +309,8 @@ class Process:
             return b"", None
         if type(result) is list or isinstance(result, list):
             payload, columns = formatter.of_list(result) if result else (b"", None)
+        elif type(result) is ArrowRows:
+            payload, columns = formatter.of_table(result.table)
         else:
             payload, columns = formatter.of_frame(result)
         if not payload_fits(len(payload)):

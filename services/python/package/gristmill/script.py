@@ -11,6 +11,9 @@ from gristmill.azureml_core import Beside
 from gristmill.enqueued import FUNCTIONS as ENQUEUED
 from gristmill.enqueued import Enqueued
 
+ARROW = "__gristmill_arrow__"
+"""A module with this name set to ``True`` gets tables as ``pyarrow.Table``. Of functions alone."""
+
 
 class MissingRun(Exception):
     """The script lacks a required function."""
@@ -102,6 +105,7 @@ class EntryFunctions:
             self.run = called["run"]
             self.wants_context = wants_context(self.run)
         self.run = flags.adapt(self.run, arguments, tabular)
+        self.wants_arrow = getattr(module, ARROW, False) is True
 
     def _required(self, module, name, occasion):
         function = _callable(module, name)

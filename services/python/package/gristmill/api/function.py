@@ -26,6 +26,7 @@ from gristmill.function_job import load
 
 job = load(__file__)
 init, run, shutdown = job.init, job.run, job.shutdown
+__gristmill_arrow__ = job.takes_arrow
 '''
 CODE = (
     *("name", "code", "exceptiontable", "flags", "argcount", "posonlyargcount", "kwonlyargcount"),
@@ -136,7 +137,7 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, argument:
         "folders": [path for path in map(os.path.abspath, sys.path) if _is_own_folder(path)],
     }
     settings = json.dumps({key: about[key] for key in ("python", "argument", "takes", "folders")}, sort_keys=True)
-    digest = hashlib.blake2b(same + settings.encode(), digest_size=8).hexdigest()
+    digest = hashlib.blake2b(same + settings.encode() + ENTRY.encode(), digest_size=8).hexdigest()
     folder = root / job_name(name_of(function)) / digest
     if folder.exists():
         return folder
