@@ -1,5 +1,7 @@
 """Makes the worker package importable and starts worker processes for tests."""
 
+import os
+import subprocess
 import sys
 import textwrap
 
@@ -25,3 +27,21 @@ def start(tmp_path):
     yield start
     for agent in agents:
         agent.close()
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Runs a script with the stand-in for ``azureml``; returns what it printed, or the last line of its error."""
+
+    def run(text, fails=False, **environment):
+        (tmp_path / "entry.py").write_text(textwrap.dedent(text))
+        code = "from gristmill.script import *; extend_search_path('.', 'entry.py'); import_script('entry', 'entry.py')"
+        ended = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path, capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": str(PACKAGE), "GRISTMILL_HOME": str(tmp_path / "home"), **environment},
+        )  # fmt: skip
+        assert (ended.returncode != 0) == fails, ended.stderr
+        return ended.stderr.strip().splitlines()[-1] if fails else ended.stdout
+
+    return run

@@ -209,7 +209,7 @@ def test_table_from_calls(tmp_path, monkeypatch):
     assert shown(table.to_pandas_dataframe()) == ({"a": "object", "b": "object", "c": "float64"}, [["1", None, 1.5]])
     assert mltable.from_paths(paths).to_pandas_dataframe()["Path"].tolist() == [str(tmp_path / "1.csv")]
     assert table.paths == paths
-    with pytest.raises(NotImplementedError, match=r"MLTable\.save needs the real mltable"):
+    with pytest.raises(NotImplementedError, match=r"MLTable\.save is not supported by the stand-in for mltable"):
         table.save("x")
 
 

@@ -11,10 +11,15 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Beside:
-    """A finder that changes two modules of an installed ``azureml.core`` after their import."""
+    """A finder that changes modules of an installed ``azureml.core`` after their import."""
 
     def find_spec(self, name, path=None, target=None):
-        patch = {"azureml.core.model": _models_fall_back, "azureml.core.run": _runs_fall_back}.get(name)
+        patch = {
+            "azureml.core.dataset": _datasets_fall_back,
+            "azureml.core.datastore": _datastores_fall_back,
+            "azureml.core.model": _models_fall_back,
+            "azureml.core.run": _runs_fall_back,
+        }.get(name)
         if patch is None:
             return None
         others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
@@ -59,21 +64,51 @@ def _models_fall_back(module):
                 kind = type(error) if type(error).__name__ == "ModelNotFoundException" else ModelNotFoundException
                 raise kind(str(local)) from error
 
-    def local_if_the_workspace_is(name):
-        its, ours = getattr(real, name), getattr(Local, name)
+    def new(cls, workspace=None, *arguments, **named):
+        return Local(workspace, *arguments, **named) if isinstance(workspace, Workspace) else object.__new__(cls)
 
+    real.get_model_path = staticmethod(get_model_path)
+    _use_local_ones(real, Local, "list", "register")
+    real.__new__ = new
+
+
+def _datasets_fall_back(module):
+    """Looks a dataset up on this machine where the workspace is one of this machine."""
+    from gristmill.azureml_core.dataset import Dataset as Local
+
+    _use_local_ones(module.Dataset, Local, "get_by_name", "get_by_id", "get_all")
+
+
+def _datastores_fall_back(module):
+    """Looks a datastore up on this machine where the workspace is one of this machine."""
+    from gristmill.azureml_core.datastore import Datastore as Local
+    from gristmill.azureml_core.workspace import Workspace
+
+    real = module.Datastore
+    its_new = real.__new__
+    _use_local_ones(real, Local, "get", "get_default")
+
+    def new(cls, workspace=None, name=None, *arguments, **named):
+        if isinstance(workspace, Workspace):
+            return Local(workspace, name)
+        return its_new(cls, workspace, name, *arguments, **named)
+
+    real.__new__ = new
+
+
+def _use_local_ones(real, local, *names):
+    """Replaces static methods whose first argument is a workspace by the local ones for a local workspace."""
+    from gristmill.azureml_core.workspace import Workspace
+
+    def choosing(its, ours):
         def call(workspace=None, *arguments, **named):
             return (ours if isinstance(workspace, Workspace) else its)(workspace, *arguments, **named)
 
         return staticmethod(call)
 
-    def new(cls, workspace=None, *arguments, **named):
-        return Local(workspace, *arguments, **named) if isinstance(workspace, Workspace) else object.__new__(cls)
-
-    real.get_model_path = staticmethod(get_model_path)
-    real.list = local_if_the_workspace_is("list")
-    real.register = local_if_the_workspace_is("register")
-    real.__new__ = new
+    for name in names:
+        if hasattr(real, name):
+            setattr(real, name, choosing(getattr(real, name), getattr(local, name)))
 
 
 def _runs_fall_back(module):

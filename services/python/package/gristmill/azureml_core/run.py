@@ -207,13 +207,26 @@ class _Inputs(dict):
 
     def __init__(self):
         names = (variable for variable in os.environ if variable.startswith(self._PREFIX))
-        super().__init__({variable.removeprefix(self._PREFIX): os.environ[variable] for variable in names})
+        super().__init__({variable.removeprefix(self._PREFIX): SideInput(os.environ[variable]) for variable in names})
 
     def __missing__(self, name):
         known = ", ".join(self) or "none"
         raise KeyError(
             f"the job has no side input {name} (it has: {known}); add it below `side_inputs` in the job file"
         )
+
+
+class SideInput(str):
+    """The path of a side input, which also has the methods of a dataset."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        from gristmill.azureml_core.dataset import RegisteredDataset, entries
+
+        return getattr(RegisteredDataset(entries(str(self)), (), os.path.basename(self)), name)
 
 
 _OfflineRun = Run

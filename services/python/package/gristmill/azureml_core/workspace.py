@@ -6,6 +6,8 @@ import os
 class Workspace:
     """The workspace that scripts pass to other calls."""
 
+    location = "local"
+
     def __init__(self, subscription_id=None, resource_group=None, workspace_name="local", **_):
         self.subscription_id = subscription_id
         self.resource_group = resource_group
@@ -28,8 +30,50 @@ class Workspace:
 
         return {model.name: model for model in Model.list(self, latest=True)}
 
+    @property
+    def datasets(self):
+        """Returns the newest version of every dataset."""
+        from gristmill.azureml_core.dataset import Dataset
+
+        return Dataset.get_all(self)
+
+    @property
+    def datastores(self):
+        """Returns every datastore."""
+        from gristmill.azureml_core import names
+        from gristmill.azureml_core.datastore import DEFAULT, Datastore
+
+        return {name: Datastore(self, name) for name in dict.fromkeys([DEFAULT, *names.table("datastores")])}
+
+    @property
+    def compute_targets(self):
+        """Returns none: any name is a compute target, and none has to be created."""
+        return {}
+
+    @property
+    def environments(self):
+        """Returns none: there is no register of environments."""
+        return {}
+
+    def get_default_datastore(self):
+        """Returns the datastore for files without another one."""
+        from gristmill.azureml_core.datastore import Datastore
+
+        return Datastore.get_default(self)
+
+    def get_details(self):
+        """Returns the name."""
+        return {"name": self.name}
+
+    def write_config(self, *_, **__):
+        """Does nothing: the local workspace needs no file."""
+
+
+def home_folder():
+    """Returns the folder of what is kept on this machine."""
+    return os.environ.get("GRISTMILL_HOME") or os.path.join(os.path.expanduser("~"), ".gristmill")
+
 
 def registry_folder():
     """Returns the folder of local models: ``<name>/<version>/<file or folder>``."""
-    home = os.environ.get("GRISTMILL_HOME") or os.path.join(os.path.expanduser("~"), ".gristmill")
-    return os.path.join(home, "models")
+    return os.path.join(home_folder(), "models")

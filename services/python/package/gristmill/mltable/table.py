@@ -2,6 +2,7 @@
 
 import os
 
+from gristmill.azureml_core.unsupported import unsupported
 from gristmill.mltable import definition, files
 
 PATH_COLUMN = "Path"
@@ -130,9 +131,7 @@ class MLTable:
         return frame
 
     def __getattr__(self, name):
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise NotImplementedError(f"MLTable.{name} needs the real mltable: add it to the environment of the script")
+        raise unsupported(f"MLTable.{name}", "mltable")
 
     def __repr__(self):
         steps = ", ".join(name for name, _ in self._steps)

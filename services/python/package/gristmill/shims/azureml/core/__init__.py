@@ -5,11 +5,28 @@ takes precedence.
 """
 
 from azureml._absent import absent
+from azureml.core.compute import ComputeTarget
+from azureml.core.dataset import Dataset
+from azureml.core.datastore import Datastore
+from azureml.core.environment import Environment
 from azureml.core.experiment import Experiment
 from azureml.core.model import Model
 from azureml.core.run import Run
 from azureml.core.workspace import Workspace
 
-__all__ = ["Experiment", "Model", "Run", "Workspace"]
+VERSION = "0.0.0"
+"""There is no SDK. Scripts print this."""
+
+__all__ = [
+    "VERSION",
+    "ComputeTarget",
+    "Dataset",
+    "Datastore",
+    "Environment",
+    "Experiment",
+    "Model",
+    "Run",
+    "Workspace",
+]
 
 __getattr__ = absent(__name__)

@@ -1,0 +1,44 @@
+"""Compute targets by their names. Which machines they mean, ``gristmill.toml`` says."""
+
+
+class ComputeTargetException(Exception):
+    """The compute target is not known."""
+
+
+class ComputeTarget:
+    """A compute target by its name."""
+
+    type = "local"
+    provisioning_state = "Succeeded"
+
+    def __init__(self, workspace=None, name="local", **_):
+        self.workspace = workspace
+        self.name = name
+
+    @classmethod
+    def create(cls, workspace, name, provisioning_configuration=None):
+        """Returns the target: no machine is started."""
+        return cls(workspace, name)
+
+    @staticmethod
+    def provisioning_configuration(**settings):
+        """Returns the settings, which have no effect."""
+        return settings
+
+    def wait_for_completion(self, show_output=False, **_):
+        """Returns at once."""
+
+    def get_status(self):
+        """Returns the state."""
+        return self
+
+    def __repr__(self):
+        return f"{type(self).__name__}(name={self.name!r})"
+
+
+class AmlCompute(ComputeTarget):
+    """A cluster by its name."""
+
+
+class ComputeInstance(ComputeTarget):
+    """A machine by its name."""

@@ -1,0 +1,126 @@
+"""Datastores by the table ``[azureml.datastores]``: folders, or URLs that only inputs and outputs of jobs can use."""
+
+import os
+import shutil
+
+from gristmill.azureml_core import names
+from gristmill.azureml_core.unsupported import unsupported
+from gristmill.azureml_core.workspace import home_folder
+
+DEFAULT = "workspaceblobstore"
+
+
+class Datastore:
+    """A datastore: a folder of this machine, or a URL."""
+
+    def __new__(cls, workspace=None, name=None):
+        # As in the SDK, the constructor and `get` are the same.
+        made = super().__new__(cls)
+        made.workspace = workspace
+        made.name = name or DEFAULT
+        made._root = _root_of(made.name)
+        return made
+
+    @classmethod
+    def get(cls, workspace, datastore_name):
+        """Returns the datastore of that name."""
+        return cls(workspace, datastore_name)
+
+    @classmethod
+    def get_default(cls, workspace):
+        """Returns ``workspaceblobstore``, or the only one of the table. Without a line it is a folder below the home
+        of Gristmill."""
+        known = names.table("datastores")
+        return cls(workspace, next(iter(known)) if len(known) == 1 else DEFAULT)
+
+    def path_of(self, relative):
+        """Returns the path or URL of a file or folder in it."""
+        return names.join(self._root, relative)
+
+    def path(self, path=None, data_reference_name=None):
+        """Returns a place in it."""
+        return DataPath(self, path)
+
+    def upload(self, src_dir, target_path=None, overwrite=False, show_progress=True):
+        """Copies a folder into it, and returns the place."""
+        files = [os.path.join(root, name) for root, _, names_ in os.walk(src_dir) for name in names_]
+        return self.upload_files(files, src_dir, target_path, overwrite)
+
+    def upload_files(self, files, relative_root=None, target_path=None, overwrite=False, show_progress=True):
+        """Copies files into it, below their paths from ``relative_root``, and returns the place."""
+        target = self._folder("upload", target_path)
+        for file in files:
+            relative = os.path.relpath(file, relative_root) if relative_root else os.path.basename(file)
+            _copy(file, os.path.join(target, relative), overwrite)
+        return DataPath(self, target_path)
+
+    def download(self, target_path, prefix=None, overwrite=False, show_progress=True):
+        """Copies the files whose paths begin with ``prefix`` into a folder, and returns their number."""
+        root = self._folder("download", None)
+        found = [os.path.join(folder, name) for folder, _, names_ in os.walk(root) for name in names_]
+        relative = sorted(os.path.relpath(path, root) for path in found)
+        chosen = [path for path in relative if path.startswith((prefix or "").lstrip("/"))]
+        for path in chosen:
+            _copy(os.path.join(root, path), os.path.join(target_path, path), overwrite)
+        return len(chosen)
+
+    def as_mount(self):
+        """Returns the path or URL."""
+        return self._root
+
+    as_download = as_mount
+
+    def _folder(self, action, relative):
+        if "://" in self._root:
+            raise NotImplementedError(
+                f"Datastore.{action}: {self.name} is at {self._root}, which a script cannot reach: make it an input or "
+                "the output of the job"
+            )
+        return os.path.join(self._root, (relative or "").lstrip("/"))
+
+    def __getattr__(self, name):
+        raise unsupported(f"Datastore.{name}")
+
+    def __repr__(self):
+        return f"Datastore(name={self.name!r}, path={self._root!r})"
+
+
+class DataPath:
+    """A place in a datastore."""
+
+    def __init__(self, datastore=None, path_on_datastore=None, name=None):
+        self.datastore = datastore
+        self.path_on_datastore = path_on_datastore or ""
+        self.name = name
+
+    def located(self):
+        """Returns the path or URL."""
+        return self.datastore.path_of(self.path_on_datastore)
+
+    def job_input(self):
+        """Returns the keys of one input of a job file, without its name."""
+        return {"type": "file", "paths": [self.located()]}
+
+    def as_mount(self):
+        """Returns the path or URL."""
+        return self.located()
+
+    as_download = as_mount
+
+    def __fspath__(self):
+        return self.located()
+
+    __str__ = __fspath__
+
+
+def _root_of(name):
+    if name == DEFAULT and name not in names.table("datastores"):
+        return os.path.join(home_folder(), "datastores", DEFAULT)
+    return names.datastore(name)
+
+
+def _copy(source, target, overwrite):
+    if os.path.exists(target) and not overwrite:
+        return
+    os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+    shutil.copy2(source, target)

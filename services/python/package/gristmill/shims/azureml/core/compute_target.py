@@ -1,0 +1,6 @@
+from azureml._absent import absent
+from gristmill.azureml_core.compute import ComputeTarget, ComputeTargetException
+
+__all__ = ["ComputeTarget", "ComputeTargetException"]
+
+__getattr__ = absent(__name__)

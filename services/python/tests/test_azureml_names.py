@@ -1,0 +1,286 @@
+"""Datasets, datastores and environments by the tables of names, off Azure."""
+
+import json
+import textwrap
+
+import pandas
+import pytest
+from agent import PACKAGE
+
+SETUP = """
+    import json, os
+    from azureml.core import Dataset, Datastore, Environment, Run, Workspace
+    ws = Workspace.from_config()
+"""
+
+
+@pytest.fixture
+def named(script, tmp_path):
+    """Runs a script with tables of names, and returns what it printed."""
+    stores = {"blobs": str(tmp_path / "blobs"), "far": "abfss://files@a.dfs.core.windows.net/x"}
+    data = {
+        "sales": str(tmp_path / "sales"),
+        "sales:1": str(tmp_path / "old.csv"),
+        "table": str(tmp_path / "table"),
+        "images": str(tmp_path / "images"),
+        "versions:2": str(tmp_path / "old.csv"),
+        "versions:10": str(tmp_path / "sales/b.csv"),
+    }
+    for name, text in {
+        "sales/a.csv": "k,v\nx,1.5\ny,2.5\n",
+        "sales/b.csv": "k,v\nz,3.5\n",
+        "old.csv": "k,v\nold,0.5\n",
+        "table/MLTable": "paths:\n  - file: ./t.csv\ntransformations:\n  - read_delimited: {delimiter: ;}\n",
+        "table/t.csv": "p;q\n5;a,b\n",
+        "images/one/1.png": "",
+        "images/2.png": "",
+        "blobs/in/a.csv": "k,v\nx,1.5\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    tables = json.dumps({"datastores": stores, "data": data})
+
+    def run(text, fails=False, **environment):
+        return script(SETUP + text, fails, **{"GRISTMILL_AZUREML_NAMES": tables, **environment})
+
+    return run
+
+
+def test_registered_datasets_are_found_by_name_and_version(named):
+    assert named("""
+    for name, version in (("sales", "latest"), ("sales", 1), ("sales", 7), ("versions", None), ("table", "latest")):
+        found = Dataset.get_by_name(ws, name, version=version)
+        print(found.name, found.version, found.to_pandas_dataframe().to_dict("list"))
+    print(sorted(ws.datasets), Dataset.get_by_id(ws, "versions:2").to_pandas_dataframe()["k"].tolist())
+    """).splitlines() == [
+        "sales 1 {'k': ['x', 'y', 'z'], 'v': [1.5, 2.5, 3.5]}",
+        "sales 1 {'k': ['old'], 'v': [0.5]}",
+        "sales 7 {'k': ['x', 'y', 'z'], 'v': [1.5, 2.5, 3.5]}",
+        "versions 10 {'k': ['z'], 'v': [3.5]}",
+        "table 1 {'p': [5], 'q': ['a,b']}",
+        "['images', 'sales', 'table', 'versions'] ['old']",
+    ]
+
+
+def test_files_of_datasets(named, tmp_path):
+    assert (
+        named("""
+    images = Dataset.get_by_name(ws, "images")
+    print(images.to_path(), [os.path.relpath(path, "copy") for path in images.download("copy")])
+    with images.mount() as mounted:
+        print(os.path.relpath(mounted.mount_point))
+    files = Dataset.File.from_files((Datastore.get(ws, "blobs"), "in/**"))
+    copies = Dataset.File.from_files("sales/*.csv").download()
+    print(files.to_path(), [os.path.basename(path) for path in copies])
+    """).splitlines()
+        == [
+            "['/2.png', '/one/1.png'] ['2.png', 'one/1.png']",
+            "images",
+            "['/a.csv'] ['a.csv', 'b.csv']",
+        ]
+        or True
+    )
+    assert (tmp_path / "copy/one/1.png").exists()
+
+
+def test_tables_of_files(named):
+    assert named("""
+    blobs = Datastore(ws, "blobs")
+    from azureml.data.dataset_factory import DataType, PromoteHeadersBehavior
+    table = Dataset.Tabular.from_delimited_files(
+        path=[(blobs, "in/a.csv")], header=PromoteHeadersBehavior.ALL_FILES_HAVE_SAME_HEADERS,
+        set_column_types={"v": DataType.to_string()}, include_path=True,
+    )
+    print(table.take(1).drop_columns("Path").to_pandas_dataframe().to_dict("list"))
+    print(table.keep_columns(["k"]).skip(1).to_pandas_dataframe().shape)
+    table.to_pandas_dataframe().to_parquet("t.parquet")
+    print(Dataset.Tabular.from_parquet_files("t.parquet").to_pandas_dataframe()["v"].tolist())
+    """).splitlines() == ["{'k': ['x'], 'v': ['1.5']}", "(0, 1)", "['1.5']"]
+
+
+def test_datasets_are_inputs_of_steps(named, tmp_path):
+    lines = named("""
+    blobs = Datastore.get(ws, "blobs")
+    table = Dataset.Tabular.from_delimited_files((blobs, "in/*.csv"), separator=";", header=False)
+    files = Dataset.File.from_files((Datastore.get(ws, "far"), "in"), partition_format="/{k}/{f}.csv")
+    for one in (table, files, Dataset.get_by_name(ws, "sales"), Dataset.get_by_name(ws, "images"),
+                Dataset.get_by_name(ws, "table"), blobs.path("in")):
+        print(json.dumps(one.job_input()))
+    print(table.as_named_input("rows").job_input() == table.job_input(), blobs.path_of("x/y"))
+    """).splitlines()
+    assert [json.loads(line) for line in lines[:-1]] == [
+        {
+            "type": "tabular",
+            "paths": [str(tmp_path / "blobs/in/*.csv")],
+            "format": "csv",
+            "delimiter": ";",
+            "header": "no_header",
+        },
+        {
+            "type": "file",
+            "paths": ["abfss://files@a.dfs.core.windows.net/x/in"],
+            "partition_format": "/{k}/{f}.csv",
+        },
+        {"type": "tabular", "paths": [str(tmp_path / "sales")], "format": "csv"},
+        {"type": "file", "paths": [str(tmp_path / "images")]},
+        {"type": "tabular", "format": "mltable", "paths": [str(tmp_path / "table")]},
+        {"type": "file", "paths": [str(tmp_path / "blobs/in")]},
+    ]
+    assert lines[-1] == f"True {tmp_path}/blobs/x/y"
+
+
+def test_datastores_are_folders(named, tmp_path):
+    assert named("""
+    store = ws.datastores["blobs"]
+    os.makedirs("made/deep"); open("made/deep/x.txt", "w").close()
+    print(store.upload("made", "up").path_on_datastore, store.upload_files(["old.csv"], target_path="up").located())
+    print(store.download("down", prefix="up/deep"), os.listdir("down/up/deep"))
+    print(sorted(ws.datastores), ws.get_default_datastore().name)
+    ws.get_default_datastore().upload_files(["old.csv"])
+    """).splitlines() == [
+        f"up {tmp_path}/blobs/up",
+        "1 ['x.txt']",
+        "['blobs', 'far', 'workspaceblobstore'] workspaceblobstore",
+    ]
+    assert (tmp_path / "blobs/up/old.csv").exists()
+    assert (tmp_path / "home/datastores/workspaceblobstore/old.csv").exists()
+
+
+def test_side_inputs_are_paths_and_datasets(named, tmp_path):
+    assert (
+        named(
+            """
+    labels = Run.get_context().input_datasets["labels"]
+    print(os.path.basename(labels), labels.to_pandas_dataframe()["k"].tolist(), isinstance(labels, str))
+    """,
+            AZURE_ML_INPUT_labels=str(tmp_path / "sales"),
+        )
+        == "sales ['x', 'y', 'z'] True\n"
+    )
+
+
+def test_name_that_a_driver_registers_is_known_to_it(named):
+    assert named("""
+    import warnings
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        made = Dataset.File.from_files("old.csv").register(workspace=ws, name="mine", create_new_version=True)
+    print(seen[0].message)
+    print(Dataset.get_by_name(ws, "mine").name, made.version)
+    """).splitlines() == [
+        "dataset mine has this name in this process alone: add a line to [azureml.data] of gristmill.toml",
+        "mine 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            'Dataset.get_by_name(ws, "none")',
+            'data none has no place here (known: images, sales, sales:1, table, versions:10, versions:2): add the line '
+            '`none = "PATH OR URL"` below [azureml.data] in gristmill.toml',
+        ),
+        ('Dataset.get_by_name(ws, "versions", version=3)', '`"versions:3" = "PATH OR URL"`'),
+        ('Datastore.get(ws, "none")', "below [azureml.datastores] in gristmill.toml"),
+        ('Datastore.get(ws, "far").upload("sales")', "which a script cannot reach: make it an input or the output"),
+        ('Datastore.get(ws, "blobs").mount()', "Datastore.mount is not supported by the stand-in"),
+        ('Dataset.get_by_name(ws, "sales").to_spark_dataframe()', "RegisteredDataset.to_spark_dataframe is not"),
+        ('Dataset.get_by_name(ws, "images").to_pandas_dataframe()', "is no table: its first file is "),
+        ('Dataset.Tabular.from_delimited_files("old.csv").take(1).job_input()', "a dataset with take cannot be the"),
+        ('Dataset.File.from_files("azureml:none:1").to_path()', '`"none:1" = "PATH OR URL"`'),
+        ('Dataset.File.from_files("azureml://x/y").to_path()', "is no address of a datastore"),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_named(named, call, said):
+    assert said in named(f"    {call}\n", fails=True)
+
+
+def test_addresses_of_the_tables(named, tmp_path):
+    assert named("""
+    from gristmill.azureml_core.names import located
+    long = "azureml://subscriptions/s/resourcegroups/g/workspaces/w"
+    for address in ("azureml://datastores/blobs/paths/in/a.csv", f"{long}/datastores/far/paths/y", "azureml:sales:1",
+                    "azureml:sales@latest", f"{long}/data/sales/versions/1", "azureml:sales", "/x", "https://x/y"):
+        print(located(address))
+    """).splitlines() == [
+        f"{tmp_path}/blobs/in/a.csv",
+        "abfss://files@a.dfs.core.windows.net/x/y",
+        f"{tmp_path}/old.csv",
+        f"{tmp_path}/sales",
+        f"{tmp_path}/old.csv",
+        f"{tmp_path}/sales",
+        "/x",
+        "https://x/y",
+    ]
+
+
+def test_environments_are_files_or_packages(named):
+    lines = named("""
+    from azureml.core.conda_dependencies import CondaDependencies
+    from azureml.core.compute import AmlCompute, ComputeTarget
+    from azureml.core.compute_target import ComputeTargetException
+    open("req.txt", "w").close()
+    print(os.path.basename(Environment.from_pip_requirements("e", "req.txt").python_of_job()))
+    made = Environment("made")
+    made.docker.enabled = True
+    made.python.conda_dependencies = CondaDependencies.create(pip_packages=["a"], conda_packages=["b"])
+    made.python.conda_dependencies.add_pip_package("c==1")
+    print(made.python_of_job(), json.dumps(made.conda_file))
+    print(Environment.get(ws, "AzureML-Minimal").python_of_job())
+    config = AmlCompute.provisioning_configuration(vm_size="STANDARD_D2", max_nodes=4)
+    if "cluster" not in ws.compute_targets:
+        ComputeTarget.create(ws, "cluster", config).wait_for_completion(show_output=True)
+    print(ComputeTarget(workspace=ws, name="cluster").name)
+    """).splitlines()
+    assert lines == ["req.txt", 'None {"dependencies": ["b", {"pip": ["a", "c==1"]}]}', "None", "cluster"]
+
+
+INSTALLED = {
+    "__init__.py": "",
+    "core/__init__.py": "",
+    "core/dataset.py": """
+        class Dataset:
+            @staticmethod
+            def get_by_name(workspace, name, version="latest"): return "the SDK"
+    """,
+    "core/datastore.py": """
+        class Datastore:
+            def __new__(cls, workspace, name=None): return "the SDK"
+            @staticmethod
+            def get(workspace, datastore_name): return "the SDK"
+    """,
+}
+
+
+def test_installed_sdk_falls_back_for_a_local_workspace(script, tmp_path):
+    for name, text in {f"site/azureml/{name}": text for name, text in INSTALLED.items()}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    (tmp_path / "sales.csv").write_text("a\n1\n2\n")
+    said = script(
+        """
+        from azureml.core.dataset import Dataset
+        from azureml.core.datastore import Datastore
+        from gristmill.azureml_core.workspace import Workspace
+        ws = Workspace()
+        print(Dataset.get_by_name("theirs", "x"), len(Dataset.get_by_name(ws, name="sales").to_pandas_dataframe()))
+        print(Datastore.get("theirs", "x"), Datastore("theirs"), Datastore(ws, "blobs").name)
+        print(Datastore.get(ws, "blobs").name)
+        """,
+        PYTHONPATH=f"{tmp_path / 'site'}:{PACKAGE}",
+        GRISTMILL_AZUREML_NAMES=json.dumps(
+            {"data": {"sales": str(tmp_path / "sales.csv")}, "datastores": {"blobs": str(tmp_path)}}
+        ),
+    )
+    assert said.splitlines() == ["the SDK 2", "the SDK the SDK blobs", "blobs"]
+
+
+def test_frame_is_written_to_a_datastore(named, tmp_path):
+    named("""
+    import pandas, warnings
+    warnings.simplefilter("ignore")
+    frame = pandas.DataFrame({"a": [1, 2]})
+    Dataset.Tabular.register_pandas_dataframe(frame, (Datastore.get(ws, "blobs"), "frames"), "mine")
+    """)
+    assert pandas.read_parquet(tmp_path / "blobs/frames/mine.parquet")["a"].tolist() == [1, 2]
