@@ -1,0 +1,154 @@
+// The JSON API below /api/v1, as services/portal/openapi.json describes it.
+
+export type State =
+  | "Completed" | "Failed" | "Canceled" | "Interrupted" | "Running" | "Queued" | "Waiting" | "Canceling" | "Damaged";
+export type MiniBatchState = "pending" | "succeeded" | "failed" | "retrying";
+
+export interface Counts { total: number; succeeded: number; failed: number }
+
+export interface Info {
+  version: string; place: string; target: string | null; read_only: boolean; job: string | null; now: number;
+}
+
+export interface JobSummary {
+  job_id: string; state: State; started_at: string | null; elapsed_seconds: number | null;
+  mini_batches: Counts; items: Counts; problem?: string; name: string; cause: string | null;
+}
+export interface JobsPage { jobs: JobSummary[]; next: string | null; total: number; place: string; now: number }
+
+export interface Gauge {
+  key: string; label: string; value: number; limit: number | null;
+  unit: "items" | "mini-batches" | "percent" | "equal failures" | "seconds" | "tries";
+  fails_when: "above" | "reached";
+}
+export interface Wait {
+  mini_batch: number | null; node: string; process: string; phase: string; since: number | null; seconds: number;
+  detail: string; stack: string;
+}
+export interface Failure {
+  error: string; attempts: number; mini_batches: number[]; traceback: string; printed: string; log: string;
+}
+export interface Setting { key: string; value: string; group: string }
+export interface Command { what: string; command: string }
+export interface JobResult {
+  cause: string | null; output: string | null; warnings: number; reused: boolean; duplicates_dropped: number;
+  failed_mini_batches: { mini_batch: number; detail: string; error: string; log: string }[];
+}
+export interface Progress {
+  planned: boolean; retries: number; retrying: number; processes: number; nodes: number; silent_since?: number;
+  step?: string; trouble?: string;
+}
+export interface Job {
+  job_id: string; state: State; hint: string | null; result: JobResult | null; progress: Progress | null; logs: string;
+  revision: string; now: number; name: string; description: string; sentence: string;
+  started_at: number | null; ended_at: number | null; elapsed_seconds: number | null;
+  mini_batches: Counts; items: Counts; retrying: number; rate: number | null; eta_seconds: number | null;
+  gauges: Gauge[]; waits: Wait[]; failures: Failure[]; first_failed: number | null; settings: Setting[];
+  script: string; job_file: string | null;
+  lineage: { continued: number[]; same: { job_id: string; state: State }[] };
+  commands: Command[]; can_cancel: boolean; can_retry: boolean; warnings: string[]; notes: string[];
+  output: { path: string; action: string; format: string; exists: boolean };
+  history: "ledger" | "report" | "none"; nodes: number; processes: number;
+}
+
+export interface Series {
+  revision: string; from: number; step_ms: number; succeeded: number[]; failed: number[]; items: number[];
+}
+
+export interface MiniBatchMap {
+  revision: string; by: string; total: number; chunks: { first: number; bytes: string }[];
+}
+
+export interface Row {
+  mini_batch: number; state: MiniBatchState; tries: number; deliveries_lost: number; started_at: number | null;
+  seconds: number | null; run_seconds: number | null; process_seconds: number | null;
+  items: number | null; items_failed: number | null; node: string | null; process: string | null;
+  detail: string | null; error: string | null;
+}
+export interface MiniBatches {
+  revision: string; total: number; matching: number; offset: number; searched_all: boolean; rows: Row[];
+}
+
+export interface Frame { file: string; line: number; function: string; code: string; user: boolean }
+export interface AttemptError {
+  category: string; message: string; traceback: string; frames: Frame[]; log: string; printed: string;
+}
+export interface Attempt {
+  try_number: number; status: string; status_text: string; counts: boolean; is_final: boolean;
+  node: string; process: string; started_at: number; ended_at: number;
+  phases: { name: string; seconds: number }[];
+  elapsed_seconds: number; run_seconds: number; process_seconds: number; items: number; succeeded: number;
+  error: AttemptError | null; logs: { path: string; from: number | null }[]; warnings: string[];
+}
+export interface ResultRows {
+  available: boolean; reason: string | null; columns: string[] | null; cells: string[][]; text: string | null;
+  truncated: boolean; bytes: number;
+}
+export interface MiniBatch {
+  revision: string; mini_batch: number; state: MiniBatchState; tries: number; deliveries_lost: number;
+  items: { total: number | null; shown: { path: string; range: string | null }[]; kind: string };
+  key: [string, string][]; attempts: Attempt[]; wait: Wait | null; rows: ResultRows;
+  previous_failed: number | null; next_failed: number | null;
+  test_case: { file_name: string; job_file: string; command: string } | null;
+}
+
+export interface TimelineProcess {
+  node: string; process: string; attempts: number; failed: number; busy_seconds: number;
+}
+export interface Bars {
+  process: number[]; mini_batch: number[]; start: number[]; end: number[]; run: number[]; status: number[];
+}
+export interface Bins { step_ms: number; busy: number[][]; failed: number[][] }
+export interface Percentiles {
+  of: string; p50: number; p90: number; p95: number; p99: number; max: number; mean: number;
+}
+export interface Timeline {
+  revision: string; from: number; to: number; now: number; processes: TimelineProcess[];
+  bars: Bars | null; bins: Bins | null; attempts: number; percentiles: Percentiles[]; slowest: Row[];
+}
+
+export interface Samples {
+  at: number[]; series: { name: string; unit: string; values: (number | null)[] }[];
+}
+export interface NodeProcess {
+  process: string; pid: number | null; attempts: number; failed: number; busy_seconds: number;
+  first_at: number | null; last_at: number | null; samples: Samples | null;
+}
+export interface NodeInfo { node: string; stopped: string | null; processes: NodeProcess[]; samples: Samples | null }
+export interface Nodes { now: number; nodes: NodeInfo[]; events: { at: number; node: string | null; text: string }[] }
+
+export interface LogFile { path: string; bytes: number }
+export interface Logs {
+  files: LogFile[]; first_error: { path: string; offset: number | null; time: string; text: string } | null;
+}
+export interface LogText {
+  path: string; bytes: number; from: number; to: number; text: string; line: number | null;
+}
+export interface LogSearch {
+  matches: { path: string; line: number; offset: number; text: string }[]; truncated: boolean; searched_bytes: number;
+}
+
+export interface Output {
+  available: boolean; reason: string | null; path: string; bytes: number; format: string;
+  columns: string[] | null; cells: (string | null)[][]; truncated: boolean; how_to_read: string;
+}
+
+export interface Target {
+  name: string; store: string; queue: string | null;
+  queues: {
+    name: string; visible: number | null; in_flight: number | null; delayed: number | null; problem: string | null;
+  }[];
+  dead_letters: {
+    job_id: string | null; reason: string; moved: null | { queue: string; node: string; at: string }; bytes: number;
+    body: string;
+  }[];
+  dead_letters_partial: boolean; dead_letters_problem: string | null;
+  workers: { node: string; job_id: string; last_at: number }[];
+  reducers: { job_id: string; last_at: number; silent: boolean }[]; now: number;
+}
+export interface Targets { targets: { name: string; current: boolean }[] }
+export interface Doctor {
+  ok: boolean; checks: { check: string; state: "ok" | "warning" | "failed" | "not_checked"; message: string }[];
+}
+
+export interface Report { report: 1; generated_at: number; job_id: string; answers: Record<string, unknown> }

@@ -1,0 +1,89 @@
+// Numbers and times as the command line writes them (services/cli/src/times.rs).
+
+/** Returns seconds in suitable units: `0.44 s`, `3 min 12 s`. */
+export function duration(seconds: number): string {
+  const whole = Math.floor(seconds);
+  const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  if (hours > 0) return `${hours} h ${minutes} min`;
+  if (minutes > 0) return `${minutes} min ${rest} s`;
+  if (seconds < 10) return `${Math.max(0, seconds).toFixed(2)} s`;
+  return `${rest} s`;
+}
+
+/** Returns seconds in their two largest units: `3m12s`. */
+export function compact(seconds: number): string {
+  const at = Math.max(0, seconds);
+  const whole = Math.floor(at);
+  if (whole < 10) return `${at.toFixed(1)}s`;
+  if (whole < 60) return `${whole}s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)}m${whole % 60}s`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)}h${Math.floor(whole / 60) % 60}m`;
+  return `${Math.floor(whole / 86400)}d${Math.floor(whole / 3600) % 24}h`;
+}
+
+/** Returns milliseconds as a short time: `12 ms`, `1.25 s`, `3 min 12 s`. */
+export function milliseconds(value: number): string {
+  if (value < 1) return "<1 ms";
+  return value < 1000 ? `${Math.round(value)} ms` : duration(value / 1000);
+}
+
+/** Returns a moment as a local time of the day, with the date unless it is of the last 12 hours. */
+export function moment(at: number, now: number = Date.now()): string {
+  const time = new Date(at);
+  const two = (number: number) => String(number).padStart(2, "0");
+  const clock = `${two(time.getHours())}:${two(time.getMinutes())}`;
+  if (Math.abs(now - at) < 12 * 3600 * 1000) return `${clock}:${two(time.getSeconds())}`;
+  return `${time.getFullYear()}-${two(time.getMonth() + 1)}-${two(time.getDate())} ${clock}`;
+}
+
+/** Returns a local time of the day, with milliseconds if they matter in `span` milliseconds. */
+export function clock(at: number, span: number): string {
+  const time = new Date(at);
+  const two = (number: number) => String(number).padStart(2, "0");
+  const text = `${two(time.getHours())}:${two(time.getMinutes())}:${two(time.getSeconds())}`;
+  return span < 5000 ? `${text}.${String(time.getMilliseconds()).padStart(3, "0")}` : text;
+}
+
+/** Returns how long ago a moment was: `4 min ago`. */
+export function ago(at: number, now: number = Date.now()): string {
+  const seconds = Math.floor((now - at) / 1000);
+  if (seconds < 10) return "seconds ago";
+  if (seconds < 60) return `${seconds} s ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
+  const days = Math.floor(seconds / 86400);
+  return days === 1 ? "1 day ago" : `${days} days ago`;
+}
+
+/** Returns a number of bytes: `312 bytes`, `4.2 MiB`. */
+export function bytes(size: number): string {
+  if (size < 1024) return size === 1 ? "1 byte" : `${size} bytes`;
+  const units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+  let value = size / 1024;
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+}
+
+/** Returns a rate: `0.4/s`, `1250/s`. */
+export function rate(perSecond: number): string {
+  return `${perSecond >= 100 ? Math.round(perSecond) : perSecond.toFixed(1)}/s`;
+}
+
+/** Returns a share of a whole, rounded down so that 100% means all. */
+export function percent(part: number, whole: number): string {
+  if (whole <= 0) return "0%";
+  const share = (part / whole) * 100;
+  if (part > 0 && share < 1) return "<1%";
+  return `${Math.floor(Math.min(share, 100))}%`;
+}
+
+/** Returns `1 item`, `2 items`, `1 mini-batch`, `2 mini-batches`. */
+export function counted(number: number, noun: string): string {
+  if (number === 1) return `1 ${noun}`;
+  const plural = /(s|x|ch|sh)$/.test(noun) ? `${noun}es` : noun.endsWith("y") ? `${noun.slice(0, -1)}ies` : `${noun}s`;
+  return `${number} ${plural}`;
+}

@@ -1,0 +1,148 @@
+// What changes while the page is open: server-sent events, and polling where a proxy holds them back.
+import { signal } from "@preact/signals";
+import type { Job } from "./api";
+import { connection, get, heardAt, Refused, wakes } from "./client";
+import { report } from "./report";
+
+/** The job that is shown; `null` until it is known. */
+export const job = signal<Job | null>(null);
+export const jobError = signal<Refused | null>(null);
+/** The difference between the clock of the server and the clock of the browser. */
+export const clockOffset = signal(0);
+/** The time by the clock of the server, to a second. */
+export const now = signal(Date.now());
+/** Changes when the list of jobs should be fetched again. */
+export const jobsVersion = signal(0);
+
+/** Without an event for this long, a proxy may hold the stream back. */
+const SILENCE_MS = 15_000;
+const POLL_MS = 2000;
+
+let stream: EventSource | null = null;
+let watched: string | null | undefined;
+let heardEventAt = 0;
+let streamWorks = false;
+let lastPoll = 0;
+let polling = false;
+let lastTick = Date.now();
+
+export function learnClock(serverNow: number): void {
+  if (report) return;
+  clockOffset.value = serverNow - Date.now();
+  now.value = serverNow;
+}
+
+/** Follows one job, or with `null` the list of jobs. */
+export function watch(id: string | null): void {
+  if (watched === id) return;
+  watched = id;
+  if (job.peek()?.job_id !== id) {
+    job.value = null;
+    jobError.value = null;
+  }
+  open();
+}
+
+function open(): void {
+  close();
+  if (watched === undefined) return;
+  if (report) {
+    void poll();
+    return;
+  }
+  heardEventAt = Date.now();
+  streamWorks = false;
+  const query = watched === null ? "" : `?job=${encodeURIComponent(watched)}`;
+  const source = new EventSource(`/api/v1/events${query}`);
+  stream = source;
+  const heard = (event: Event) => {
+    heardEventAt = Date.now();
+    streamWorks ||= event.type !== "open";
+    heardAt.value = Date.now();
+    if (connection.peek() === "lost") {
+      connection.value = "ok";
+      wakes.value += 1;
+    }
+  };
+  source.addEventListener("open", heard);
+  source.addEventListener("job", (event) => {
+    heard(event);
+    receive(JSON.parse(event.data) as Job);
+  });
+  source.addEventListener("removed", (event) => {
+    heard(event);
+    jobError.value = new Refused(404, "This job has been removed. The page shows what was known of it.", true);
+    close();
+  });
+  source.addEventListener("jobs", (event) => {
+    heard(event);
+    learnClock((JSON.parse(event.data) as { now: number }).now);
+    jobsVersion.value += 1;
+  });
+  // Either the browser connects again by itself, or the server refused the stream: then polling goes on.
+  source.addEventListener("error", () => void poll());
+  void poll();
+}
+
+function close(): void {
+  stream?.close();
+  stream = null;
+}
+
+function receive(next: Job): void {
+  learnClock(next.now);
+  if (next.job_id !== watched) return;
+  job.value = next;
+  jobError.value = null;
+}
+
+async function poll(): Promise<void> {
+  if (polling || watched === undefined) return;
+  const id = watched;
+  lastPoll = Date.now();
+  if (id === null) {
+    jobsVersion.value += 1;
+    return;
+  }
+  polling = true;
+  try {
+    const next = await get<Job>(`/jobs/${encodeURIComponent(id)}`);
+    if (id === watched) receive(next);
+  } catch (error) {
+    if (id === watched && error instanceof Refused && error.status !== 0) jobError.value = error;
+  }
+  polling = false;
+}
+
+/** Starts the clock. Called once. */
+export function start(): void {
+  if (report) {
+    now.value = report.generated_at;
+    return;
+  }
+  setInterval(() => {
+    const at = Date.now();
+    now.value = at + clockOffset.peek();
+    const slept = at - lastTick > 10_000;
+    lastTick = at;
+    if (document.hidden) return;
+    if (slept) {
+      wakes.value += 1;
+      open();
+      return;
+    }
+    const [silence, sincePoll] = [at - heardEventAt, at - lastPoll];
+    const isClosed = stream?.readyState === EventSource.CLOSED;
+    if (isClosed && silence > SILENCE_MS) open();
+    else if (isClosed || (silence > SILENCE_MS && sincePoll > (streamWorks ? SILENCE_MS : POLL_MS))) void poll();
+  }, 1000);
+  // Browsers allow six connections to one host, so a tab in the background holds none.
+  document.addEventListener("visibilitychange", () => {
+    lastTick = Date.now();
+    if (document.hidden) close();
+    else {
+      wakes.value += 1;
+      open();
+    }
+  });
+}

@@ -1,0 +1,210 @@
+// The map: one cell for each mini-batch, in reading order.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { compact, counted } from "../format";
+import { bounds, type Cells, type Colouring, seconds } from "../map_data";
+import { address, go } from "../route";
+import { colour, heat, pixel, theme } from "../ui/theme";
+import { hideTip, showTip } from "../ui/tip";
+
+export interface Range { first: number; last: number }
+
+interface MapProps {
+  job: string;
+  cells: Cells;
+  /** What is shown of it. */
+  range: Range;
+  /** Selects mini-batches; `null` selects none. */
+  select: (range: Range | null) => void;
+}
+
+/** How the cells are laid out, in pixels of the screen. */
+interface Layout { columns: number; cell: number; gap: number; rows: number; width: number; height: number }
+
+const CELL_MAX = 18;
+const WORDS = ["pending", "succeeded", "failed", "to be tried again", "succeeded, with failed items"];
+
+/** Returns the largest cells with which all fit; the map grows higher once a cell is one pixel. */
+export function layout(cells: number, width: number, height: number): Layout {
+  let cell = Math.max(1, Math.min(CELL_MAX, Math.floor(Math.sqrt((width * height) / Math.max(1, cells)))));
+  while (cell > 1 && Math.ceil(cells / Math.floor(width / cell)) * cell > height) cell -= 1;
+  const columns = Math.max(1, Math.floor(width / cell));
+  const rows = Math.max(1, Math.ceil(cells / columns));
+  return { columns, cell, gap: cell >= 5 ? 1 : 0, rows, width: columns * cell, height: rows * cell };
+}
+
+/** Returns the colour of each byte as a pixel. */
+function palette(by: Colouring, bytes: Uint8Array, { first, last }: Range): Uint32Array {
+  const pixels = new Uint32Array(256);
+  const idle = pixel(colour("idle-fill"));
+  if (by === "state") {
+    pixels.fill(idle);
+    ["idle-fill", "cell-good", "bad-fill", "warn-fill", "odd"].forEach((name, at) => (pixels[at] = pixel(colour(name))));
+    return pixels;
+  }
+  const { low, high } = bounds(bytes, first, last);
+  for (let byte = 1; byte < 256; byte += 1) {
+    const share = by === "tries" ? (byte - 1) / 3 : (byte - low) / Math.max(1, high - low);
+    pixels[byte] = pixel(heat(share));
+  }
+  pixels[0] = idle;
+  return pixels;
+}
+
+function draw(canvas: HTMLCanvasElement, cells: Cells, range: Range, { columns, cell, gap, width, height }: Layout): void {
+  canvas.width = width;
+  canvas.height = height;
+  const context = canvas.getContext("2d");
+  if (!context) return;
+  const image = context.createImageData(width, height);
+  const pixels = new Uint32Array(image.data.buffer);
+  const colours = palette(cells.by, cells.bytes, range);
+  const filled = cell - gap;
+  const rare: number[] = [];
+  for (let number = range.first, index = 0; number <= range.last; number += 1, index += 1) {
+    const byte = cells.bytes[number] ?? 0;
+    const value = colours[byte] ?? 0;
+    const start = Math.floor(index / columns) * cell * width + (index % columns) * cell;
+    for (let y = 0; y < filled; y += 1) pixels.fill(value, start + y * width, start + y * width + filled);
+    if (cell < 3 && cells.by === "state" && byte === 2) rare.push(start);
+  }
+  // Few failures among many tiny cells would be overlooked: they are drawn larger, over their neighbours.
+  if (rare.length * 50 < range.last - range.first) {
+    const bad = colours[2] ?? 0;
+    for (const start of rare) {
+      const [x, y] = [start % width, Math.floor(start / width)];
+      for (let down = Math.max(0, y - 1); down <= Math.min(height - 1, y + 1); down += 1) {
+        pixels.fill(bad, down * width + Math.max(0, x - 1), down * width + Math.min(width, x + 2));
+      }
+    }
+  }
+  context.putImageData(image, 0, 0);
+}
+
+export function MapCanvas({ job, cells, range, select }: MapProps) {
+  const place = useRef<HTMLDivElement>(null);
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const [width, setWidth] = useState(0);
+  const [cursor, setCursor] = useState<number | null>(null);
+  const [dragged, setDragged] = useState<Range | null>(null);
+  const anchor = useRef<number | null>(null);
+  const scale = devicePixelRatio || 1;
+  const shown = range.last - range.first + 1;
+  const sizes = useMemo(() => layout(shown, Math.floor(width * scale), Math.floor(Math.max(240, innerHeight * 0.62) * scale)), [shown, width]);
+  useEffect(() => {
+    const element = place.current;
+    if (!element) return;
+    const resized = new ResizeObserver(() => setWidth(element.clientWidth));
+    resized.observe(element);
+    return () => resized.disconnect();
+  }, []);
+  useEffect(() => {
+    if (canvas.current && width > 0) draw(canvas.current, cells, range, sizes);
+  }, [cells.version, cells.by, range.first, range.last, sizes, theme.value]);
+
+  const numberAt = (event: PointerEvent): number | null => {
+    const box = canvas.current?.getBoundingClientRect();
+    if (!box) return null;
+    const column = Math.floor(((event.clientX - box.left) * scale) / sizes.cell);
+    const row = Math.floor(((event.clientY - box.top) * scale) / sizes.cell);
+    const number = range.first + row * sizes.columns + column;
+    const isInside = column >= 0 && column < sizes.columns && row >= 0 && number <= range.last;
+    return isInside ? number : null;
+  };
+  const open = (number: number) => go(address(["jobs", job, "mini-batches", number]));
+  const between = (a: number, b: number): Range => ({ first: Math.min(a, b), last: Math.max(a, b) });
+
+  const onMove = (event: PointerEvent) => {
+    const number = numberAt(event);
+    if (number === null) return hideTip();
+    if (anchor.current !== null && number !== anchor.current) setDragged(between(anchor.current, number));
+    const selected = anchor.current !== null && number !== anchor.current ? between(anchor.current, number) : null;
+    showTip(event.clientX, event.clientY, selected
+      ? <><strong>{counted(selected.last - selected.first + 1, "mini-batch")}</strong>{selected.first} to {selected.last}</>
+      : <><strong>Mini-batch {number}</strong>{described(cells, number)}</>);
+  };
+  const onDown = (event: PointerEvent) => {
+    if (event.button !== 0) return;
+    anchor.current = numberAt(event);
+    // A finger scrolls; only a mouse or a pen selects.
+    if (event.pointerType !== "touch") canvas.current?.setPointerCapture(event.pointerId);
+  };
+  const onUp = (event: PointerEvent) => {
+    const [from, number] = [anchor.current, numberAt(event)];
+    anchor.current = null;
+    setDragged(null);
+    hideTip();
+    if (from === null || number === null) return;
+    if (from === number) open(number);
+    else select(between(from, number));
+  };
+  const onKey = (event: KeyboardEvent) => {
+    const at = cursor ?? range.first;
+    const steps: Record<string, number> = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: sizes.columns, ArrowUp: -sizes.columns };
+    let next: number | null = null;
+    if (event.key in steps) next = at + (steps[event.key] ?? 0);
+    else if (event.key === "Home") next = range.first;
+    else if (event.key === "End") next = range.last;
+    else if (event.key === "n" || event.key === "p") next = failedFrom(cells, at, event.key === "n" ? 1 : -1, range) ?? at;
+    else if (event.key === "Enter") return open(at);
+    else if (event.key === "Escape") return select(null);
+    if (next === null || next < range.first || next > range.last) return;
+    event.preventDefault();
+    if (event.shiftKey) {
+      anchor.current ??= at;
+      select(between(anchor.current, next));
+    } else anchor.current = null;
+    setCursor(next);
+  };
+  const marked = (number: number) => {
+    const index = number - range.first;
+    const [x, y] = [(index % sizes.columns) * sizes.cell, Math.floor(index / sizes.columns) * sizes.cell];
+    return { left: `${x / scale - 3}px`, top: `${y / scale - 3}px`, width: `${sizes.cell / scale + 6}px`, height: `${sizes.cell / scale + 6}px` };
+  };
+  return (
+    <div class="map" ref={place}>
+      <div
+        class="map-keys" tabIndex={0} role="application"
+        aria-label={`Map of ${counted(shown, "mini-batch")}. Arrow keys move, Enter opens, Shift and arrow keys select, n and p go to the next and previous failed one.`}
+        onKeyDown={onKey} onFocus={() => cursor === null && setCursor(range.first)} onBlur={() => setCursor(null)}
+      >
+        <canvas
+          ref={canvas} style={{ width: `${sizes.width / scale}px`, height: `${sizes.height / scale}px` }}
+          onPointerMove={onMove} onPointerDown={onDown} onPointerUp={onUp} onPointerLeave={hideTip}
+        />
+        {cursor !== null && cursor >= range.first && cursor <= range.last && <div class="map-cursor" style={marked(cursor)} />}
+        <Shade dragged={dragged} range={range} sizes={sizes} scale={scale} />
+      </div>
+      <p class="map-told" aria-live="polite">{cursor === null ? " " : <>Mini-batch {cursor}: {described(cells, cursor)}</>}</p>
+    </div>
+  );
+}
+
+/** The selection while it is dragged: up to three rectangles, as of a selection of text. */
+function Shade({ dragged, range, sizes, scale }: { dragged: Range | null; range: Range; sizes: Layout; scale: number }) {
+  if (!dragged) return null;
+  const [first, last] = [dragged.first - range.first, dragged.last - range.first];
+  const [top, bottom] = [Math.floor(first / sizes.columns), Math.floor(last / sizes.columns)];
+  const [left, right] = [first % sizes.columns, (last % sizes.columns) + 1];
+  const parts = top === bottom ? [[top, left, 1, right - left]] : [
+    [top, left, 1, sizes.columns - left], [top + 1, 0, bottom - top - 1, sizes.columns], [bottom, 0, 1, right],
+  ];
+  const px = (cells: number) => `${(cells * sizes.cell) / scale}px`;
+  return <>{parts.map(([row = 0, column = 0, rows = 0, columns = 0]) => <div class="map-shade" style={{ top: px(row), left: px(column), height: px(rows), width: px(columns) }} />)}</>;
+}
+
+function described(cells: Cells, number: number): string {
+  const byte = cells.bytes[number] ?? 0;
+  if (cells.by === "state") return WORDS[byte] ?? "unknown";
+  if (byte === 0) return "no attempt has ended";
+  return cells.by === "tries" ? counted(byte, "attempt") : `took about ${compact(seconds(byte))}`;
+}
+
+/** Returns the next mini-batch of the same kind as failures: failed, tried more than once, or among the slowest. */
+function failedFrom(cells: Cells, from: number, step: number, range: Range): number | null {
+  const limit = cells.by === "state" ? 2 : cells.by === "tries" ? 2 : bounds(cells.bytes).high - 4;
+  for (let at = from + step; at >= range.first && at <= range.last; at += step) {
+    const byte = cells.bytes[at] ?? 0;
+    if (cells.by === "state" ? byte === 2 : byte >= limit) return at;
+  }
+  return null;
+}

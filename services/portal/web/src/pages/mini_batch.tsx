@@ -1,0 +1,189 @@
+// One mini-batch: its items, every attempt, the exception, what it printed, and the rows it returned.
+import { useEffect } from "preact/hooks";
+import type { Attempt, AttemptError, Frame, Job, MiniBatch } from "../api";
+import { useData } from "../client";
+import { bytes, compact, counted, duration } from "../format";
+import { report } from "../report";
+import { address, go } from "../route";
+import { Icon } from "../ui/icons";
+import { Await, copy, Copyable, Empty, MiniBatchBadge, Num, Panel, Terminal, When } from "../ui/parts";
+import { WaitLine } from "./overview";
+import { Sheet } from "./sheet";
+
+export function MiniBatchPage({ job, number }: { job: Job; number: number }) {
+  const found = useData<MiniBatch>(`/jobs/${encodeURIComponent(job.job_id)}/mini-batches/${number}`, job.revision);
+  const to = (number: number) => address(["jobs", job.job_id, "mini-batches", number]);
+  const total = job.mini_batches.total;
+  const [previous, next] = [number > 0 ? number - 1 : null, total === 0 || number + 1 < total ? number + 1 : null];
+  const data = found.data;
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      const isTyping = (event.target as Element).closest("input, textarea, select, pre, dialog");
+      if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+      const target = event.key === "ArrowLeft" ? (event.shiftKey ? data?.previous_failed : previous)
+        : event.key === "ArrowRight" ? (event.shiftKey ? data?.next_failed : next) : null;
+      if (target !== null && target !== undefined) go(to(target));
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  });
+  const step = (target: number | null | undefined, text: string, title: string, back: boolean) =>
+    target === null || target === undefined ? null : <a class="button small" href={to(target)} title={title}>{back && <Icon name="left" />}{text}{!back && <Icon name="right" />}</a>;
+  return (
+    <>
+      <div class="title">
+        <div class="what"><div class="line">
+          <h2 class="big">Mini-batch <span class="num">{number}</span></h2>
+          {data && <MiniBatchBadge state={data.state} partial={data.state === "succeeded" && data.attempts.some((attempt) => attempt.counts && attempt.succeeded < attempt.items)} />}
+          {data && <span class="muted">{counted(data.tries, "try")}{data.deliveries_lost > 0 && `, ${counted(data.deliveries_lost, "delivery")} lost`}</span>}
+        </div></div>
+        <div class="actions">
+          {step(previous, "Previous", "Key ←", true)}{step(next, "Next", "Key →", false)}
+          {data && step(data.previous_failed, "Previous failed", "Keys Shift ←", true)}{data && step(data.next_failed, "Next failed", "Keys Shift →", false)}
+        </div>
+      </div>
+      <Await of={found}>{(data) => <Content job={job} data={data} />}</Await>
+    </>
+  );
+}
+
+function Content({ job, data }: { job: Job; data: MiniBatch }) {
+  // The last attempt says most; those before it follow.
+  const attempts = [...data.attempts].reverse();
+  return (
+    <div class="columns">
+      <div class="stack">
+        {data.wait && <Panel title="Now" flush><WaitLine job={job} wait={data.wait} open /></Panel>}
+        {attempts.length === 0 && <Panel title="Attempts"><Empty title="No attempt has ended yet.">{job.result ? "The job ended before this mini-batch ran. A retry runs it." : "It waits for a process, or one works on it."}</Empty></Panel>}
+        {attempts.map((attempt, at) => <AttemptPanel key={`${attempt.try_number}-${attempt.started_at}`} job={job} attempt={attempt} open={at === 0} />)}
+        <RowsPanel data={data} />
+      </div>
+      <div class="stack">
+        <Items data={data} />
+        <Again job={job} data={data} />
+      </div>
+    </div>
+  );
+}
+
+function AttemptPanel({ job, attempt, open }: { job: Job; attempt: Attempt; open: boolean }) {
+  const good = attempt.status === "succeeded";
+  return (
+    <Panel
+      title={<>Try {attempt.try_number}</>}
+      end={
+        <>
+          {attempt.counts && <span class="pill">{good ? "its rows count" : "decided the failure"}</span>}
+          <span class={`badge ${good ? "good" : "bad"}`}><Icon name={good ? "good" : "bad"} />{attempt.status_text}</span>
+        </>
+      }
+    >
+      <div class="stack">
+        <dl class="facts small">
+          <div><dt>Started</dt><dd><When at={attempt.started_at} /></dd></div>
+          <div><dt>Took</dt><dd class="num">{duration(attempt.elapsed_seconds)}</dd></div>
+          <div><dt>Processor time</dt><dd class="num">{duration(attempt.process_seconds)}</dd></div>
+          <div><dt>Items</dt><dd><Num value={attempt.succeeded} /> <small class="muted">of <Num value={attempt.items} /> succeeded</small></dd></div>
+          <div><dt>Process</dt><dd class="mono">{attempt.process || "none"} <small class="muted">on {attempt.node}</small></dd></div>
+        </dl>
+        <Phases attempt={attempt} />
+        {attempt.error && <ErrorOf error={attempt.error} open={open} />}
+        {attempt.warnings.length > 0 && <ul class="notes">{attempt.warnings.map((text) => <li class="anywhere"><Icon name="warn" />{text}</li>)}</ul>}
+        {!report && attempt.logs.length > 0 && (
+          <p class="links"><span class="muted">Logs of its process:</span>
+            {attempt.logs.map(({ path, from }) => <a class="mono anywhere" href={address(["jobs", job.job_id, "logs"], { path, at: from ?? undefined })}>{path}</a>)}
+          </p>
+        )}
+      </div>
+    </Panel>
+  );
+}
+
+const PHASE_TONES = ["idle", "busy", "odd", "warn", "good"];
+
+function Phases({ attempt }: { attempt: Attempt }) {
+  const phases = attempt.phases.filter(({ seconds }) => seconds > 0);
+  const total = phases.reduce((sum, { seconds }) => sum + seconds, 0);
+  if (total <= 0) return null;
+  const tone = (name: string, at: number) => (name === "run" ? "busy" : name.startsWith("wait") ? "idle" : PHASE_TONES[(at + 2) % PHASE_TONES.length]);
+  return (
+    <div>
+      <div class="bar phases" role="img" aria-label={phases.map(({ name, seconds }) => `${name} ${duration(seconds)}`).join(", ")}>
+        {phases.map(({ name, seconds }, at) => <span class={tone(name, at)} style={{ width: `${(seconds / total) * 100}%` }} title={`${name}: ${duration(seconds)}`} />)}
+      </div>
+      <div class="keys">{phases.map(({ name, seconds }, at) => <span class={`key ${tone(name, at)}`}>{name} <span class="num">{compact(seconds)}</span></span>)}</div>
+    </div>
+  );
+}
+
+function ErrorOf({ error, open }: { error: AttemptError; open: boolean }) {
+  const own = error.frames.filter((frame) => frame.user);
+  const frames = own.length > 0 ? own : error.frames;
+  return (
+    <details open={open}>
+      <summary><strong class="bad anywhere">{error.message}</strong></summary>
+      <div class="stack inner">
+        {/* The innermost frame of the user's code is where to look. */}
+        {frames.length > 0 && <ol class="frames" aria-label="Where it was raised, innermost first">{[...frames].reverse().map((frame, at) => <FrameLine frame={frame} first={at === 0} />)}</ol>}
+        {error.traceback && <details open={frames.length === 0}><summary class="muted">Whole traceback{error.frames.length > own.length && own.length > 0 && `, with ${counted(error.frames.length - own.length, "frame")} of libraries`}</summary><Terminal text={error.traceback} label="Traceback" /></details>}
+        {error.printed && <div><h3>It printed, at the end</h3><Terminal text={error.printed} label="What the attempt printed" /></div>}
+      </div>
+    </details>
+  );
+}
+
+function FrameLine({ frame, first }: { frame: Frame; first: boolean }) {
+  return (
+    <li class={first ? "first" : ""}>
+      <div><span class="mono anywhere">{frame.file}:{frame.line}</span> <span class="muted">in {frame.function}</span></div>
+      {frame.code && <pre class="mono">{frame.code}</pre>}
+    </li>
+  );
+}
+
+function Items({ data }: { data: MiniBatch }) {
+  const { total, shown, kind } = data.items;
+  const count = total ?? shown.length;
+  return (
+    <Panel title="Items" end={<span class="muted"><Num value={count} /> {kind !== "unknown" && kind}</span>} flush>
+      {data.key.length > 0 && <dl class="pairs pad">{data.key.map(([name, value]) => <><dt class="mono">{name}</dt><dd class="mono">{value}</dd></>)}</dl>}
+      {shown.length === 0 ? <Empty title="The items are not recorded." /> : (
+        <ol class="items" tabIndex={0} aria-label="Items">{shown.map(({ path, range }) => <li class="mono anywhere">{path}{range && <span class="muted"> {range}</span>}</li>)}</ol>
+      )}
+      {count > shown.length && <p class="muted pad">The first {shown.length} are shown.</p>}
+    </Panel>
+  );
+}
+
+function Again({ job, data }: { job: Job; data: MiniBatch }) {
+  const test = data.test_case;
+  const retry = data.state === "failed" && job.can_retry ? job.commands.find(({ what }) => what === "retry") : undefined;
+  if (!test && !retry) return null;
+  return (
+    <Panel title="Run it again">
+      <div class="stack">
+        {retry && <div><h3>With the other failed mini-batches of this job</h3><Copyable text={retry.command} label="the command" /></div>}
+        {test && (
+          <div class="stack">
+            <div><h3>Alone, as a test case</h3><p class="muted">Save the job file of just these items as <code>{test.file_name}</code>, then run it.</p></div>
+            <div class="actions"><button type="button" class="button small" onClick={() => void copy(test.job_file)}><Icon name="copy" />Copy the job file</button></div>
+            <details><summary class="muted">{test.file_name}</summary><pre class="box" tabIndex={0}>{test.job_file}</pre></details>
+            <Copyable text={test.command} label="the command" />
+          </div>
+        )}
+      </div>
+    </Panel>
+  );
+}
+
+function RowsPanel({ data }: { data: MiniBatch }) {
+  const { rows } = data;
+  const count = rows.text === null ? rows.cells.length : null;
+  return (
+    <Panel title="Rows it returned" flush end={rows.available && <span class="muted">{rows.truncated && `the first ${count ?? 100} of `}{bytes(rows.bytes)}</span>}>
+      {!rows.available ? <Empty title="There are no rows to show.">{rows.reason}</Empty>
+        : rows.text !== null ? <pre class="box square" tabIndex={0} aria-label="Rows">{rows.text}</pre>
+        : rows.cells.length === 0 ? <Empty title="It returned no rows." /> : <Sheet columns={rows.columns} cells={rows.cells} label="Rows" />}
+    </Panel>
+  );
+}

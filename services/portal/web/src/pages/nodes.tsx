@@ -1,0 +1,100 @@
+// What each node and process used over time, with the attempts below; starts, deaths and their reasons.
+import type { Job, NodeInfo, Nodes, Samples, Timeline } from "../api";
+import { useData } from "../client";
+import { compact, counted } from "../format";
+import { address, go } from "../route";
+import { SampleChart } from "../ui/charts";
+import { Gantt } from "../ui/gantt";
+import { Await, Empty, Num, Panel, Scroll, When } from "../ui/parts";
+
+export function NodesPage({ job }: { job: Job }) {
+  const id = encodeURIComponent(job.job_id);
+  const found = useData<Nodes>(`/jobs/${id}/nodes`, job.revision, { every: job.result ? 0 : 5000 });
+  const timeline = useData<Timeline>(`/jobs/${id}/timeline`, job.revision);
+  return (
+    <Await of={found}>
+      {(data) => data.nodes.length === 0 ? (
+        <Panel><Empty title="No node has worked on this job yet.">{job.hint ?? "It appears here with its first sign of life."}</Empty></Panel>
+      ) : (
+        <div class="stack">
+          {data.nodes.map((node) => <NodePanel key={node.node} job={job} node={node} timeline={timeline.data} />)}
+          <Events of={data} />
+        </div>
+      )}
+    </Await>
+  );
+}
+
+/** Charts of one unit each; a chart of memory available would hide what is used. */
+function groups(samples: Samples): { unit: string; names: string[] }[] {
+  const found = new Map<string, string[]>();
+  for (const { name, unit, values } of samples.series) {
+    if (values.every((value) => value === null)) continue;
+    const group = unit === "MB/s" ? name.split(" ")[0] ?? name : unit === "percent" && !name.startsWith("CPU") ? name : unit;
+    found.set(group, [...(found.get(group) ?? []), name]);
+  }
+  return [...found].map(([, names]) => ({ unit: samples.series.find(({ name }) => name === names[0])?.unit ?? "", names }));
+}
+
+function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline: Timeline | null }) {
+  const rows = timeline ? timeline.processes.flatMap((process, at) => (process.node === node.node ? [at] : [])) : [];
+  const times = [node.samples, ...node.processes.map(({ samples }) => samples)].flatMap((samples) => (samples && samples.at.length > 0 ? [samples.at[0] ?? 0, samples.at.at(-1) ?? 0] : []));
+  const from = Math.min(timeline && timeline.attempts > 0 ? timeline.from : Infinity, ...times);
+  const to = Math.max(timeline && timeline.attempts > 0 ? timeline.to : -Infinity, ...times, from + 1000);
+  const failed = node.processes.reduce((sum, process) => sum + process.failed, 0);
+  const busiest = [...node.processes].sort((a, b) => b.busy_seconds - a.busy_seconds);
+  return (
+    <Panel
+      title={<>Node <span class="mono">{node.node}</span></>}
+      end={<span class="muted">{counted(node.processes.length, "process")}, {counted(node.processes.reduce((sum, process) => sum + process.attempts, 0), "attempt")}{failed > 0 && <span class="bad">, {failed} failed</span>}</span>}
+    >
+      <div class="stack">
+        {node.stopped && <p class="bad anywhere">It gave up: {node.stopped}</p>}
+        {node.samples && Number.isFinite(from) ? groups(node.samples).map(({ unit, names }) => (
+          <figure key={names.join()}>
+            <figcaption class="keys">{names.length === 1 ? <h3>{names[0]}</h3> : names.map((name, at) => <span class={`key line-${at}`}>{name}</span>)}</figcaption>
+            <SampleChart samples={node.samples as Samples} names={names} unit={unit} from={from} to={to} />
+          </figure>
+        )) : <Empty title="No resources were sampled on this node.">{job.result ? "Short jobs end before the first sample. " : ""}The key <code>resource_monitor_interval</code> sets how often they are.</Empty>}
+        {timeline && rows.length > 0 && Number.isFinite(from) && (
+          <figure>
+            <figcaption><h3>Attempts</h3></figcaption>
+            <Gantt timeline={timeline} rows={rows} from={from} to={to} left={58} rowHeight={rows.length <= 16 ? 14 : 6} label={`Attempts of node ${node.node}`} open={(number) => go(address(["jobs", job.job_id, "mini-batches", number]))} />
+          </figure>
+        )}
+        <details open={node.processes.length <= 8}>
+          <summary><h3 class="inline">Processes</h3></summary>
+          <Scroll label="Processes">
+            <table class="table dense">
+              <thead><tr><th>Process</th><th class="right">pid</th><th class="right">Attempts</th><th class="right">Failed</th><th class="right">Busy</th><th class="right">Memory, most</th><th>First</th><th>Last</th></tr></thead>
+              <tbody>{busiest.map((process) => {
+                const memory = process.samples?.series.find(({ name }) => name === "Memory")?.values.reduce<number>((most, value) => Math.max(most, value ?? 0), 0);
+                return (
+                  <tr key={process.process}>
+                    <td><a class="mono" href={address(["jobs", job.job_id, "mini-batches"], { node: node.node, process: process.process })}>{process.process}</a></td>
+                    <td class="right num">{process.pid ?? "–"}</td><td class="right"><Num value={process.attempts} /></td>
+                    <td class={`right ${process.failed > 0 ? "bad" : "muted"}`}><Num value={process.failed} /></td>
+                    <td class="right num">{compact(process.busy_seconds)}</td><td class="right num">{memory ? `${Math.round(memory)} MB` : "–"}</td>
+                    <td><When at={process.first_at} /></td><td><When at={process.last_at} /></td>
+                  </tr>
+                );
+              })}</tbody>
+            </table>
+          </Scroll>
+        </details>
+      </div>
+    </Panel>
+  );
+}
+
+function Events({ of }: { of: Nodes }) {
+  return (
+    <Panel title="What happened" flush>
+      {of.events.length === 0 ? <Empty title="Nothing has been recorded." /> : (
+        <ol class="events" tabIndex={0} aria-label="Events">
+          {[...of.events].reverse().map((event) => <li><When at={event.at} /><span class="mono muted">{event.node ?? ""}</span><span class="anywhere">{event.text}</span></li>)}
+        </ol>
+      )}
+    </Panel>
+  );
+}

@@ -1,0 +1,37 @@
+// The final file: its first rows, its size, and how to read it.
+import type { Job, Output } from "../api";
+import { useData } from "../client";
+import { report } from "../report";
+import { Icon } from "../ui/icons";
+import { Await, Copyable, Empty, Panel, Size } from "../ui/parts";
+import { Sheet } from "./sheet";
+
+export function OutputPage({ job }: { job: Job }) {
+  const id = encodeURIComponent(job.job_id);
+  const found = useData<Output>(`/jobs/${id}/output`, job.state);
+  return (
+    <Await of={found}>
+      {(data) => !data.available ? (
+        <Panel title="Output">
+          <Empty title={job.result ? "There is no output." : "There is no output yet."}>{data.reason ?? "The final file is written when every mini-batch has ended."}</Empty>
+        </Panel>
+      ) : (
+        <div class="stack">
+          <Panel title="The final file" end={!report && <a class="button small" href={`/api/v1/jobs/${id}/output/raw`} download><Icon name="down" />Download</a>}>
+            <div class="stack">
+              <dl class="pairs">
+                <dt>path</dt><dd class="mono">{data.path}</dd>
+                <dt>size</dt><dd><Size value={data.bytes} /></dd>
+                <dt>format</dt><dd>{{ text: "text", csv: "CSV", jsonl: "JSON lines", parquet: "Parquet" }[data.format] ?? data.format}</dd>
+              </dl>
+              <div><h3>To read it</h3><Copyable text={data.how_to_read} label="the line of Python" /></div>
+            </div>
+          </Panel>
+          <Panel title={data.truncated ? `The first ${data.cells.length} rows` : "All rows"} flush>
+            {data.cells.length === 0 ? <Empty title="The file has no rows.">The script returned none.</Empty> : <Sheet columns={data.columns} cells={data.cells} label="Rows of the output" />}
+          </Panel>
+        </div>
+      )}
+    </Await>
+  );
+}

@@ -1,0 +1,204 @@
+// One job: how it stands, its numbers, what fails, and what it was told to do.
+import type { Failure, Gauge, Job, Series, Wait } from "../api";
+import { useData } from "../client";
+import { counted, duration, rate } from "../format";
+import { address } from "../route";
+import { now } from "../live";
+import { RateChart } from "../ui/charts";
+import { Icon } from "../ui/icons";
+import { Await, Copyable, Empty, Num, Panel, Progress, StateBadge, Terminal, toneOf, When } from "../ui/parts";
+
+export function Overview({ job }: { job: Job }) {
+  return (
+    <div class="stack">
+      <p class={`sentence ${toneOf(job.state)}`} aria-live="polite">{job.sentence}</p>
+      {job.waits.length > 0 && <Waits job={job} />}
+      <div class="columns">
+        <div class="stack">
+          <Facts job={job} />
+          <Rate job={job} />
+          {(job.failures.length > 0 || job.mini_batches.failed > 0) && <Failures job={job} />}
+          <Notes title="Warnings" lines={job.warnings} />
+        </div>
+        <div class="stack">
+          <Limits gauges={job.gauges} />
+          <Settings job={job} />
+          <Lineage job={job} />
+          <Notes title="Notes" lines={job.notes} />
+        </div>
+      </div>
+    </div>
+  );
+}
+
+function Facts({ job }: { job: Job }) {
+  const { mini_batches, items, retrying, result, progress } = job;
+  const isOpen = result === null;
+  const { total } = mini_batches;
+  return (
+    <Panel title="Mini-batches" end={progress?.step && isOpen && <span class="muted">{progress.step}</span>}>
+      <Progress counts={mini_batches} retrying={retrying} />
+      <dl class="facts below">
+        <Fact name="Succeeded"><Num value={mini_batches.succeeded} /> <small>{total > 0 ? <>of <Num value={total} /></> : "planning"}</small></Fact>
+        <Fact name="Failed" bad={mini_batches.failed > 0}><Num value={mini_batches.failed} /></Fact>
+        {(retrying > 0 || isOpen) && <Fact name={isOpen ? "To be tried again" : "Had tries left"}><Num value={retrying} /></Fact>}
+        <Fact name="Items succeeded"><Num value={items.succeeded} />{items.total > 0 && <small> of <Num value={items.total} /></small>}</Fact>
+        <Fact name="Items failed" bad={items.failed > 0}><Num value={items.failed} /></Fact>
+        <Fact name="Rate">{job.rate === null ? <span class="muted">–</span> : rate(job.rate)}</Fact>
+        {isOpen && <Fact name="Done in">{job.eta_seconds === null ? <span class="muted">unknown</span> : duration(job.eta_seconds)}</Fact>}
+        <Fact name={isOpen ? "Running for" : "Took"}>{job.elapsed_seconds === null ? "–" : duration(job.elapsed_seconds)}</Fact>
+        <Fact name="Processes"><Num value={isOpen && progress ? progress.processes : job.processes} /> <small>on {counted(isOpen && progress ? progress.nodes : job.nodes, "node")}</small></Fact>
+      </dl>
+    </Panel>
+  );
+}
+
+function Fact({ name, bad = false, children }: { name: string; bad?: boolean; children: preact.ComponentChildren }) {
+  return <div class="fact"><dt>{name}</dt><dd class={bad ? "bad" : ""}>{children}</dd></div>;
+}
+
+function Rate({ job }: { job: Job }) {
+  const series = useData<Series>(`/jobs/${encodeURIComponent(job.job_id)}/series`, job.revision);
+  return (
+    <Panel title="Attempts that ended, by time" end={<><span class="key good">succeeded</span><span class="key bad">failed</span></>}>
+      <Await of={series}>
+        {(data) => data.succeeded.length === 0 ? <Empty title="No attempt has ended yet.">{job.result ? "" : "The first point appears with the first result."}</Empty> : <RateChart series={data} />}
+      </Await>
+    </Panel>
+  );
+}
+
+function Waits({ job }: { job: Job }) {
+  return (
+    <Panel title="What it waits for now" flush>
+      {job.waits.map((wait, at) => <WaitLine key={at} job={job} wait={wait} open={at === 0} />)}
+    </Panel>
+  );
+}
+
+export function WaitLine({ job, wait, open = false }: { job: Job; wait: Wait; open?: boolean }) {
+  // The server's number is of its answer; the clock goes on.
+  const seconds = wait.since === null ? wait.seconds : Math.max(wait.seconds, (now.value - wait.since) / 1000);
+  return (
+    <div class="item">
+      <p>
+        <strong>{wait.process ? `${wait.phase} for ${duration(seconds)}` : `${wait.detail} for ${duration(seconds)}`}</strong>
+        <span class="muted">
+          {wait.mini_batch !== null && <> · <a href={address(["jobs", job.job_id, "mini-batches", wait.mini_batch])}>mini-batch {wait.mini_batch}</a></>}
+          {wait.process && ` · ${wait.process}`} · node {wait.node}{wait.process && wait.detail && ` · ${wait.detail}`}
+        </span>
+      </p>
+      {wait.stack && <details open={open}><summary class="muted">Python stack</summary><Terminal text={wait.stack} label={`Python stack of ${wait.process}`} /></details>}
+    </div>
+  );
+}
+
+function Failures({ job }: { job: Job }) {
+  const all = address(["jobs", job.job_id, "mini-batches"], { state: "failed" });
+  return (
+    <Panel title="Failures by cause" flush end={<>{job.first_failed !== null && <a class="button small" href={address(["jobs", job.job_id, "mini-batches", job.first_failed])}>Open the first</a>}<a class="button small" href={all}>All failed mini-batches</a></>}>
+      {job.failures.length === 0 && <Empty title="No cause has been recorded." />}
+      {job.failures.map((failure, at) => <FailureItem key={failure.error} job={job} failure={failure} open={at === 0} />)}
+    </Panel>
+  );
+}
+
+function FailureItem({ job, failure, open }: { job: Job; failure: Failure; open: boolean }) {
+  const logs = failure.log && address(["jobs", job.job_id, "logs"], { path: failure.log });
+  return (
+    <details class="item" open={open}>
+      <summary>
+        <span class="error-line"><strong class="anywhere">{failure.error}</strong> <span class="muted num">{counted(failure.attempts, "attempt")}</span></span>
+      </summary>
+      <div class="stack inner">
+        <p class="muted">
+          {failure.mini_batches.length > 0 && "Mini-batches "}
+          {failure.mini_batches.slice(0, 12).map((number, at) => <>{at > 0 && ", "}<a href={address(["jobs", job.job_id, "mini-batches", number])}>{number}</a></>)}
+          {failure.mini_batches.length > 12 && " …"}
+          {logs && <> · <a href={logs}>log of the attempt</a></>}
+        </p>
+        {failure.traceback && <Terminal text={failure.traceback} label="Traceback" />}
+        {failure.printed && <><h3>It printed</h3><Terminal text={failure.printed} label="What the attempt printed" /></>}
+      </div>
+    </details>
+  );
+}
+
+const UNITS: Record<Gauge["unit"], string> = {
+  items: "items", "mini-batches": "mini-batches", percent: "%", "equal failures": "in a row", seconds: "s", tries: "tries",
+};
+
+function Limits({ gauges }: { gauges: Gauge[] }) {
+  if (gauges.length === 0) return null;
+  return (
+    <Panel title="How near each limit is">
+      <div class="stack gauges">{gauges.map((gauge) => <Limit key={gauge.key} gauge={gauge} />)}</div>
+    </Panel>
+  );
+}
+
+function Limit({ gauge }: { gauge: Gauge }) {
+  const { value, limit, unit } = gauge;
+  const share = limit === null ? 0 : limit === 0 ? (value > 0 ? 1 : 0) : Math.min(value / limit, 1);
+  const reached = limit !== null && (gauge.fails_when === "above" ? value > limit : value >= limit && limit > 0);
+  // A job may use all its tries without any harm.
+  const tone = unit === "tries" ? "busy" : reached ? "bad" : share >= 0.7 ? "warn" : "good";
+  const shown = Number.isInteger(value) ? value : value.toFixed(1);
+  const text = limit === null ? "no limit" : `${shown} of ${limit} ${UNITS[unit] ?? unit}`;
+  return (
+    <div class="gauge" title={gauge.key}>
+      <div class="names"><span class="anywhere">{gauge.label}</span><span class={`num ${reached && tone === "bad" ? "bad" : "muted"}`}>{limit === null && value > 0 ? `${shown}, ` : ""}{text}</span></div>
+      {limit !== null && <div class="bar thin" role="img" aria-label={`${gauge.label}: ${text}`}><span class={tone} style={{ width: `${share * 100}%` }} /></div>}
+    </div>
+  );
+}
+
+function Settings({ job }: { job: Job }) {
+  const groups = new Map<string, { key: string; value: string }[]>();
+  for (const setting of job.settings) groups.set(setting.group, [...(groups.get(setting.group) ?? []), setting]);
+  return (
+    <Panel title="Settings">
+      <div class="stack">
+        <dl class="pairs">
+          <dt>script</dt><dd class="mono">{job.script}</dd>
+          {job.job_file && <><dt>job file</dt><dd class="mono">{job.job_file}</dd></>}
+          <dt>logs</dt><dd class="mono">{job.logs}</dd>
+        </dl>
+        {[...groups].map(([group, settings]) => (
+          <details key={group} open={group === "inputs" || group === "mini-batches"}>
+            <summary><h3 class="inline">{group}</h3></summary>
+            <dl class="pairs">{settings.map(({ key, value }) => <><dt class="mono">{key}</dt><dd class="mono">{value}</dd></>)}</dl>
+          </details>
+        ))}
+      </div>
+    </Panel>
+  );
+}
+
+function Lineage({ job }: { job: Job }) {
+  const { continued, same } = job.lineage;
+  const command = job.commands.find(({ what }) => what === (job.can_retry ? "retry" : "status"));
+  return (
+    <Panel title="History">
+      <div class="stack">
+        <dl class="pairs">
+          <dt>started</dt><dd><When at={job.started_at} /></dd>
+          {continued.map((at) => <><dt>continued</dt><dd><When at={at} /></dd></>)}
+          {job.ended_at !== null && <><dt>ended</dt><dd><When at={job.ended_at} /></dd></>}
+          {job.result?.reused && <><dt>result</dt><dd>of an earlier job with the same inputs and script</dd></>}
+        </dl>
+        {same.length > 0 && (
+          <div><h3>Other jobs of this name</h3>
+            <ul class="same">{same.map((other) => <li key={other.job_id}><StateBadge state={other.state} /> <a class="mono anywhere" href={address(["jobs", other.job_id])}>{other.job_id}</a></li>)}</ul>
+          </div>
+        )}
+        {command && <div><h3>{command.what === "retry" ? "To continue it" : "On the command line"}</h3><Copyable text={command.command} label="the command" /></div>}
+      </div>
+    </Panel>
+  );
+}
+
+function Notes({ title, lines }: { title: string; lines: string[] }) {
+  if (lines.length === 0) return null;
+  return <Panel title={title}><ul class="notes">{lines.map((line) => <li class="anywhere"><Icon name="warn" />{line}</li>)}</ul></Panel>;
+}

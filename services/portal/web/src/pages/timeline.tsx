@@ -1,0 +1,133 @@
+// Processes as rows, attempts as bars; percentiles of their durations; the slowest mini-batches.
+import type { Job, Row, Timeline } from "../api";
+import { useData } from "../client";
+import { clock, compact, counted, duration } from "../format";
+import { address, go, refine, route } from "../route";
+import { Await, Empty, MiniBatchBadge, Num, Panel, Scroll } from "../ui/parts";
+import { Gantt } from "../ui/gantt";
+import { isPartial } from "./mini_batches";
+
+const NAMES: Record<string, string> = {
+  elapsed: "whole attempt", run: "run()", overhead: "before and after run()", cpu: "processor time",
+};
+
+export function TimelinePage({ job }: { job: Job }) {
+  const { query } = route.value;
+  const [from, to] = [Number(query.get("from") ?? NaN), Number(query.get("to") ?? NaN)];
+  const zoomed = Number.isFinite(from) && Number.isFinite(to) && to > from;
+  const id = encodeURIComponent(job.job_id);
+  const found = useData<Timeline>(`/jobs/${id}/timeline${zoomed ? `?from=${Math.floor(from)}&to=${Math.ceil(to)}` : ""}`, job.revision, { keep: true });
+  const zoom = (from: number, to: number) => {
+    if (to - from < 5) return;
+    refine({ from: Math.floor(from), to: Math.ceil(to) });
+  };
+  return (
+    <Await of={found}>
+      {(data) => {
+        const [shownFrom, shownTo] = zoomed ? [from, to] : [data.from, Math.max(data.to, data.from + 1)];
+        const span = shownTo - shownFrom;
+        const count = data.processes.length;
+        return (
+          <div class="stack">
+            <Panel
+              title={<>Attempts <span class="muted num">{data.attempts}{zoomed && " in this window"}</span></>}
+              end={
+                <>
+                  <button type="button" class="button small" aria-label="Zoom in" onClick={() => zoom(shownFrom + span * 0.25, shownTo - span * 0.25)}>+</button>
+                  <button type="button" class="button small" aria-label="Zoom out" disabled={!zoomed} onClick={() => zoom(shownFrom - span * 0.5, shownTo + span * 0.5)}>−</button>
+                  <button type="button" class="button small" disabled={!zoomed} onClick={() => refine({ from: undefined, to: undefined })}>Whole job</button>
+                </>
+              }
+              footer={
+                <>
+                  {data.bars ? <><span class="key good">succeeded (solid: in run())</span><span class="key warn">failed a try</span><span class="key bad">failed or timed out</span><span class="key odd">process died</span></>
+                    : <><span class="key good">busy</span><span class="key bad">failed attempts</span><span>Zoom in to see single attempts.</span></>}
+                  <span>{clock(shownFrom, span)} to {clock(shownTo, span)}, {duration(span / 1000)}. Drag to zoom.</span>
+                </>
+              }
+            >
+              {count === 0 ? <Empty title="No attempt has ended yet." /> : (
+                <div class="tall">
+                  <Gantt
+                    timeline={data} rows={data.processes.map((_, at) => at)} from={shownFrom} to={shownTo} left={innerWidth < 640 ? 56 : 130}
+                    rowHeight={count <= 40 ? 20 : count <= 100 ? 12 : 5} open={(number) => go(address(["jobs", job.job_id, "mini-batches", number]))} zoom={zoom}
+                    label={`Timeline of ${counted(count, "process")}. Plus and minus zoom, arrow keys move.`}
+                  />
+                </div>
+              )}
+            </Panel>
+            <div class="columns even">
+              <Slowest job={job.job_id} rows={data.slowest} />
+              <div class="stack">
+                <PercentileTable of={data.percentiles} />
+                <Processes job={job.job_id} of={data} />
+              </div>
+            </div>
+          </div>
+        );
+      }}
+    </Await>
+  );
+}
+
+function PercentileTable({ of }: { of: Timeline["percentiles"] }) {
+  if (of.length === 0) return null;
+  return (
+    <Panel title="Durations" flush>
+      <Scroll label="Table">
+        <table class="table dense">
+          <thead><tr><th>Of</th><th class="right">mean</th><th class="right">p50</th><th class="right">p90</th><th class="right">p95</th><th class="right">p99</th><th class="right">max</th></tr></thead>
+          <tbody>{of.map((row) => (
+            <tr><td>{NAMES[row.of] ?? row.of}</td>{[row.mean, row.p50, row.p90, row.p95, row.p99, row.max].map((value) => <td class="right num">{value < 0.01 ? `${(value * 1000).toFixed(1)}ms` : value < 1 ? `${Math.round(value * 1000)}ms` : compact(value)}</td>)}</tr>
+          ))}</tbody>
+        </table>
+      </Scroll>
+    </Panel>
+  );
+}
+
+function Processes({ job, of }: { job: string; of: Timeline }) {
+  const { processes } = of;
+  if (processes.length === 0) return null;
+  const most = Math.max(...processes.map(({ busy_seconds }) => busy_seconds), 0.001);
+  return (
+    <Panel title="Processes" flush>
+      <Scroll limited label="Processes">
+        <table class="table dense">
+          <thead><tr><th>Process</th><th class="right">Attempts</th><th class="right">Failed</th><th>Busy</th></tr></thead>
+          <tbody>{processes.map((row) => (
+            <tr>
+              <td><a class="mono" href={address(["jobs", job, "mini-batches"], { node: row.node, process: row.process })}>{row.process}</a> <span class="muted anywhere">{row.node}</span></td>
+              <td class="right"><Num value={row.attempts} /></td><td class={`right ${row.failed > 0 ? "bad" : "muted"}`}><Num value={row.failed} /></td>
+              <td class="busy"><span class="bar thin"><span class="busy" style={{ width: `${(row.busy_seconds / most) * 100}%` }} /></span><span class="num muted">{compact(row.busy_seconds)}</span></td>
+            </tr>
+          ))}</tbody>
+        </table>
+      </Scroll>
+    </Panel>
+  );
+}
+
+function Slowest({ job, rows }: { job: string; rows: Row[] }) {
+  const most = Math.max(...rows.map((row) => row.seconds ?? 0), 0.001);
+  return (
+    <Panel title={`The slowest ${rows.length || ""}`} flush>
+      {rows.length === 0 ? <Empty title="No attempt has ended yet." /> : (
+        <Scroll label="Table">
+          <table class="table dense">
+            <thead><tr><th>Mini-batch</th><th>Took</th><th class="right">run()</th><th>State</th><th>Process</th></tr></thead>
+            <tbody>{rows.map((row) => (
+              <tr>
+                <td><a class="num" href={address(["jobs", job, "mini-batches", row.mini_batch])}>{row.mini_batch}</a></td>
+                <td class="busy"><span class="bar thin"><span class="busy" style={{ width: `${((row.seconds ?? 0) / most) * 100}%` }} /></span><span class="num">{compact(row.seconds ?? 0)}</span></td>
+                <td class="right num">{row.run_seconds === null ? "–" : compact(row.run_seconds)}</td>
+                <td><MiniBatchBadge state={row.state} partial={isPartial(row)} small /></td>
+                <td class="mono">{row.process} <span class="muted">{row.node}</span></td>
+              </tr>
+            ))}</tbody>
+          </table>
+        </Scroll>
+      )}
+    </Panel>
+  );
+}

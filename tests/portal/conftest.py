@@ -1,0 +1,70 @@
+"""A real browser for the tests of the portal's page."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from stand_in import StandIn
+
+WEB = Path(__file__).resolve().parents[2] / "services" / "portal" / "web"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, which scripts/test installs."""
+    executable = shutil.which("chromium")
+    if executable is None:
+        pytest.skip("chromium is not installed (on Debian: apt-get install chromium)")
+    with sync_playwright() as playwright:
+        # The sandbox of the browser needs rights that a container rarely has; the tests open pages of their own only.
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens an address in a window of its own. The test fails if the page reports an error."""
+    contexts = []
+    problems: list[str] = []
+
+    def opened(address: str, *, width: int = 1440, scheme: str = "light", **more: Any) -> Page:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
+        context.set_default_timeout(10_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        # A refused request is what some tests are about.
+        page.on(
+            "console",
+            lambda said: said.type == "error" and "Failed to load" not in said.text and problems.append(said.text),
+        )
+        page.goto(address)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    problems = [problem for problem in problems if "ERR_" not in problem]
+    assert problems == []
+
+
+@pytest.fixture(scope="session")
+def stand_in() -> Iterator[StandIn]:
+    """A server with jobs of many kinds, which no test changes."""
+    server = StandIn().start()
+    yield server
+    server.shutdown()
+
+
+@pytest.fixture
+def own_stand_in() -> Iterator[StandIn]:
+    """The same for one test."""
+    server = StandIn().start()
+    yield server
+    server.is_down = True
+    server.shutdown()

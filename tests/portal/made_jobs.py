@@ -1,0 +1,422 @@
+"""Made jobs: of many mini-batches, and with texts that attack the page."""
+
+import base64
+import math
+import random
+import time
+
+from made_past import MARKUP, START, TERMINAL, Past
+
+WARNING = "\x1b[33mwarning:\x1b[0m no total on page 2\n"
+
+
+class Job(Past):
+    """A job of `total` mini-batches on `nodes` nodes with 4 processes each."""
+
+    def __init__(
+        self,
+        job_id: str,
+        state: str,
+        total: int,
+        *,
+        failing: int = 0,
+        ended: int | None = None,
+        nodes: int = 2,
+        hostile: bool = False,
+    ) -> None:
+        chance = random.Random(job_id)
+        self.id, self.state, self.total, self.hostile = job_id, state, total, hostile
+        self.ended = total if ended is None else ended
+        self.name = job_id.rsplit("-", 3)[0]
+        self.processes = [(f"{node}", f"process{process:03}") for node in range(nodes) for process in range(4)]
+        # Large jobs repeat one pattern: making a million different mini-batches would take seconds.
+        pattern = min(self.ended, 10_000)
+        repeated = -(-self.ended // max(1, pattern))
+        failed = set(chance.sample(range(pattern), failing // max(1, repeated)))
+        states, durations, tries = bytearray(pattern), bytearray(pattern), bytearray(pattern)
+        for number in range(pattern):
+            states[number] = 2 if number in failed else 4 if number % 97 == 13 else 1
+            seconds = math.exp(chance.gauss(-0.4, 0.5)) * (3 if number % 131 == 0 else 1)
+            durations[number] = max(1, min(255, round(8 * math.log2(seconds / 0.001)) + 1))
+            tries[number] = 3 if number in failed else 2 if number % 61 == 7 else 1
+        pending = bytes(total - self.ended)
+        self.states, self.durations, self.tries = (
+            bytearray((cells * repeated)[: self.ended] + pending) for cells in (states, durations, tries)
+        )
+        for number in range(self.ended, min(self.ended + 3, total)):
+            if state in ("Running", "Failed"):
+                self.states[number], self.tries[number] = 3, 1
+        self.failed = [number for number in range(self.ended) if self.states[number] == 2] if failed else []
+        self.elapsed = max(1.0, self.ended * 0.6 / len(self.processes))
+
+    def seconds(self, number: int) -> float:
+        return 0.001 * 2 ** ((self.durations[number] - 1) / 8)
+
+    def item(self, number: int) -> str:
+        return (
+            f"/data/{MARKUP}{TERMINAL}_{number}.txt"
+            if self.hostile
+            else f"/data/invoices/2026/11/invoice_{number * 4:07}.pdf"
+        )
+
+    def error(self) -> str:
+        return (
+            f"ValueError: {MARKUP}{TERMINAL}"
+            if self.hostile
+            else "ValueError: could not convert string to float: 'n/a'"
+        )
+
+    def counts(self) -> dict:
+        return {"total": self.total, "succeeded": self.ended - len(self.failed), "failed": len(self.failed)}
+
+    def row(self, number: int) -> dict:
+        byte = self.states[number]
+        is_done = number < self.ended
+        node, process = self.processes[number % len(self.processes)] if byte else (None, None)
+        took = self.seconds(number) if is_done else None
+        return {
+            "mini_batch": number,
+            "state": {0: "pending", 1: "succeeded", 2: "failed", 3: "retrying", 4: "succeeded"}[byte],
+            "tries": self.tries[number],
+            "deliveries_lost": 1 if number % 401 == 5 and is_done else 0,
+            "started_at": START + int(number * 600 / len(self.processes)) if byte else None,
+            "seconds": took,
+            "run_seconds": took and took * 0.86,
+            "process_seconds": took and took * 0.7,
+            "items": 4 if is_done else None,
+            "items_failed": {2: 4, 4: 1}.get(byte, 0) if is_done else None,
+            "node": node,
+            "process": process,
+            "detail": self.item(number) if is_done else None,
+            "error": self.error() if byte in (2, 3) else None,
+        }
+
+    def document(self) -> dict:
+        counts = self.counts()
+        items = {key: value * 4 for key, value in counts.items()}
+        is_open = self.state in ("Running", "Waiting", "Queued", "Interrupted")
+        now = START + int(self.elapsed * 1000) + 400 if is_open else START + 7_200_000
+        first = self.failed[0] if self.failed else None
+        wait = {
+            "mini_batch": self.ended,
+            "node": "0",
+            "process": "process002",
+            "phase": "run()",
+            "since": now - 42_000,
+            "seconds": 42,
+            "detail": "",
+            "stack": 'Thread 0x7f (most recent call first):\n  File "/work/code/score.py", line 41 in fetch\n'
+            '  File "/work/code/score.py", line 18 in run',
+        }
+        sentence = {
+            "Failed": f"Failed after 12 min: {items['failed']} items failed, error_threshold is 10; "
+            f"first: mini-batch {first}, item {self.item(first or 0)}, {self.error()}",
+            "Running": f"Running for 4 min: {self.ended} of {self.total} mini-batches ended; done in about 6 min",
+            "Completed": f"Completed in 12 min: all {self.total} mini-batches succeeded",
+        }.get(self.state, f"{self.state}")
+        return {
+            "job_id": self.id,
+            "state": self.state,
+            "hint": None,
+            "logs": f"/home/ada/jobs/{self.id}/logs",
+            "result": None
+            if is_open
+            else {
+                "cause": None,
+                "output": None,
+                "warnings": 0,
+                "reused": False,
+                "duplicates_dropped": 0,
+                "failed_mini_batches": [],
+            },
+            "progress": {"planned": True, "retries": 3, "retrying": 3, "processes": len(self.processes), "nodes": 2}
+            if is_open
+            else None,
+            "revision": f"r{self.ended}",
+            "now": now,
+            "name": self.name,
+            "description": MARKUP if self.hostile else "Reads the totals of scanned invoices",
+            "sentence": sentence,
+            "started_at": START,
+            "ended_at": None if is_open else START + int(self.elapsed * 1000),
+            "elapsed_seconds": self.elapsed,
+            "mini_batches": counts,
+            "items": items,
+            "retrying": sum(1 for b in self.states[self.ended : self.ended + 3] if b == 3),
+            "rate": self.ended / self.elapsed if self.ended else None,
+            "eta_seconds": 372.0 if is_open else None,
+            "gauges": [
+                {
+                    "key": "error_threshold",
+                    "label": "Failed items",
+                    "value": items["failed"],
+                    "limit": 10,
+                    "unit": "items",
+                    "fails_when": "above",
+                },
+                {
+                    "key": "allowed_failed_percent",
+                    "label": "Failed mini-batches",
+                    "value": round(100 * counts["failed"] / max(1, self.ended), 1),
+                    "limit": 5,
+                    "unit": "percent",
+                    "fails_when": "above",
+                },
+                {
+                    "key": "fail_fast",
+                    "label": "Same error in a row",
+                    "value": 2,
+                    "limit": 20,
+                    "unit": "equal failures",
+                    "fails_when": "reached",
+                },
+                {
+                    "key": "progress_update_timeout",
+                    "label": "Since a mini-batch last ended",
+                    "value": 3,
+                    "limit": 600,
+                    "unit": "seconds",
+                    "fails_when": "above",
+                },
+                {
+                    "key": "run_max_try",
+                    "label": "Tries of a mini-batch, at most",
+                    "value": 3,
+                    "limit": 3,
+                    "unit": "tries",
+                    "fails_when": "reached",
+                },
+            ],
+            "waits": [wait] if self.state == "Running" and self.total < 1000 else [],
+            "failures": [
+                {
+                    "error": self.error(),
+                    "attempts": len(self.failed) * 3,
+                    "mini_batches": self.failed[:20],
+                    "traceback": self.trace(),
+                    "printed": f"reading {self.item(first)}\n{WARNING}",
+                    "log": "user/error/0/process001.txt",
+                }
+            ]
+            if self.failed
+            else [],
+            "first_failed": first,
+            "settings": [
+                {"key": "inputs.invoices", "value": "/data/invoices (file)", "group": "inputs"},
+                {"key": "mini_batch_size", "value": "4", "group": "mini-batches"},
+                {"key": "run_invocation_timeout", "value": "60", "group": "time"},
+                {"key": "error_threshold", "value": "10", "group": "failures"},
+                {"key": "run_max_try", "value": "3", "group": "failures"},
+                {"key": "process_count_per_node", "value": "4", "group": "processes"},
+                {"key": "output", "value": "out/totals.csv", "group": "output"},
+            ],
+            "script": "/work/code/score.py",
+            "job_file": "/work/job.yaml",
+            "lineage": {
+                "continued": [START + 90_000] if self.state == "Completed" else [],
+                "same": [{"job_id": f"{self.name}-20261101-080000-0f3c", "state": "Completed"}],
+            },
+            "commands": [
+                {"what": "status", "command": f"gristmill status {self.id}"},
+                {"what": "logs", "command": f"gristmill logs {self.id}"},
+                {"what": "retry", "command": f"gristmill retry {self.id}"},
+                {"what": "cancel", "command": f"gristmill cancel {self.id}"},
+            ],
+            "can_cancel": is_open,
+            "can_retry": not is_open and self.state != "Completed",
+            "warnings": [f"mini-batch 3: 2 results are longer than their items {MARKUP if self.hostile else ''}"],
+            "notes": [],
+            "output": {
+                "path": "/work/out/totals.csv",
+                "action": "append_row",
+                "format": "csv",
+                "exists": self.state == "Completed",
+            },
+            "history": "ledger",
+            "nodes": 2,
+            "processes": len(self.processes),
+        }
+
+    def trace(self) -> str:
+        return (
+            "Traceback (most recent call last):\n"
+            '  File "/work/code/score.py", line 18, in run\n    total = parse(page)\n'
+            '  File "/work/code/score.py", line 31, in parse\n    return float(text)\n' + self.error()
+        )
+
+    def summary(self) -> dict:
+        document = self.document()
+        return {
+            "job_id": self.id,
+            "state": self.state,
+            "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(START / 1000)),
+            "elapsed_seconds": self.elapsed,
+            "mini_batches": document["mini_batches"],
+            "items": document["items"],
+            "name": self.name,
+            "cause": f"The number of failed items is {len(self.failed) * 4}, which exceeds 10. {self.error()}"
+            if self.state == "Failed"
+            else None,
+        }
+
+    def answer(self, path: str, query: dict) -> dict | None:
+        parts = [part for part in path.split("/") if part]
+        if not parts:
+            return self.document()
+        if parts[0] == "series":
+            bins, chance = 120, random.Random(1)
+            return {
+                "revision": "1",
+                "from": START,
+                "step_ms": max(1, int(self.elapsed * 1000 / bins)),
+                "succeeded": [int(self.ended / bins * chance.uniform(0.6, 1.3)) for _ in range(bins)],
+                "failed": [
+                    chance.choice([0, 0, 0, 1, 2]) * max(1, len(self.failed) // 60) if self.failed else 0
+                    for _ in range(bins)
+                ],
+                "items": [0] * bins,
+            }
+        if parts[0] == "map":
+            cells = {"tries": self.tries, "duration": self.durations}.get(query.get("by", "state"), self.states)
+            chunks = [] if "since" in query else [{"first": 0, "bytes": base64.b64encode(cells).decode()}]
+            return {"revision": f"r{self.ended}", "by": query.get("by", "state"), "total": self.total, "chunks": chunks}
+        if parts[0] == "mini-batches" and len(parts) == 1:
+            return self.table(query)
+        if parts[0] == "mini-batches":
+            return self.mini_batch(int(parts[1]))
+        name = "_".join(parts).replace("-", "_")
+        method = getattr(self, f"of_{name}", None)
+        return method(query) if method else None
+
+    def table(self, query: dict) -> dict:
+        words = {"pending": {0}, "succeeded": {1, 4}, "failed": {2}, "retrying": {3}}
+        wanted = set().union(
+            *(words[word] for word in query.get("state", "pending,succeeded,failed,retrying").split(","))
+        )
+        first, last = int(query.get("first", 0)), int(query.get("last", self.total - 1))
+        numbers = [number for number in range(first, last + 1) if self.states[number] in wanted]
+        if text := query.get("q"):
+            numbers = [number for number in numbers[:20_000] if text in str(number) or text in self.item(number)]
+        keys = {
+            "duration": self.durations,
+            "run": self.durations,
+            "tries": self.tries,
+            "state": bytes({0: 9, 1: 8, 4: 7, 3: 6, 2: 5}[b] for b in self.states),
+        }
+        key = keys.get(query.get("sort", ""))
+        numbers.sort(key=lambda number: key[number] if key else number, reverse=query.get("order") == "desc")
+        offset, limit = int(query.get("offset", 0)), int(query.get("limit", 100))
+        return {
+            "revision": "1",
+            "total": self.total,
+            "matching": len(numbers),
+            "offset": offset,
+            "searched_all": True,
+            "rows": [self.row(number) for number in numbers[offset : offset + limit]],
+        }
+
+    def mini_batch(self, number: int) -> dict | None:
+        if not 0 <= number < self.total:
+            return None
+        row, took = self.row(number), self.seconds(number) if number < self.ended else 0
+        failed = row["state"] == "failed"
+        frames = [
+            {"file": "/work/code/score.py", "line": 18, "function": "run", "code": "total = parse(page)", "user": True},
+            {
+                "file": "/work/code/score.py",
+                "line": 31,
+                "function": "parse",
+                "code": MARKUP if self.hostile else "return float(text)",
+                "user": True,
+            },
+            {
+                "file": "/usr/lib/python3/site-packages/pdf/core.py",
+                "line": 912,
+                "function": "convert",
+                "code": "return inner(value)",
+                "user": False,
+            },
+        ]
+        attempts = [
+            {
+                "try_number": at + 1,
+                "status": "run_raised" if failed or at + 1 < row["tries"] else "succeeded",
+                "status_text": "run() raised an exception" if failed or at + 1 < row["tries"] else "succeeded",
+                "counts": at + 1 == row["tries"],
+                "is_final": at + 1 == row["tries"],
+                "node": row["node"],
+                "process": row["process"],
+                "started_at": row["started_at"] + at * 900,
+                "ended_at": row["started_at"] + at * 900 + int(took * 1000),
+                "phases": [
+                    {"name": "prepared and loaded", "seconds": took * 0.14},
+                    {"name": "run", "seconds": took * 0.86},
+                ],
+                "elapsed_seconds": took,
+                "run_seconds": took * 0.86,
+                "process_seconds": took * 0.7,
+                "items": 4,
+                "succeeded": 0 if failed or at + 1 < row["tries"] else 4,
+                "error": {
+                    "category": "ValueError",
+                    "message": self.error(),
+                    "traceback": self.trace(),
+                    "frames": frames,
+                    "log": "user/error/0/process001.txt",
+                    "printed": f"reading {self.item(number)}\n{WARNING}{TERMINAL if self.hostile else ''}",
+                }
+                if failed or at + 1 < row["tries"]
+                else None,
+                "logs": [{"path": "user/stdout/0/process001.stdout.txt", "from": 120}],
+                "warnings": [],
+            }
+            for at in range(row["tries"] if number < self.ended else 0)
+        ]
+        cells = [
+            [f"invoice_{number * 4 + at:07}.pdf", f"{1200 + at * 17}.90", MARKUP if self.hostile else "EUR"]
+            for at in range(4)
+        ]
+        near = [other for other in self.failed if other != number]
+        return {
+            "revision": "1",
+            "mini_batch": number,
+            "state": row["state"],
+            "tries": row["tries"],
+            "deliveries_lost": row["deliveries_lost"],
+            "items": {
+                "total": 4,
+                "shown": [{"path": self.item(number * 4 + at), "range": None} for at in range(4)],
+                "kind": "files",
+            },
+            "key": [],
+            "attempts": attempts,
+            "wait": None,
+            "rows": {
+                "available": row["state"] == "succeeded",
+                "reason": None if row["state"] == "succeeded" else "No attempt succeeded.",
+                "columns": ["file", "total", "currency"],
+                "cells": cells,
+                "text": None,
+                "truncated": False,
+                "bytes": 212,
+            },
+            "previous_failed": max((other for other in near if other < number), default=None),
+            "next_failed": min((other for other in near if other > number), default=None),
+            "test_case": {
+                "file_name": f"mini-batch-{number}.yaml",
+                "job_file": f"name: {self.name}\nentry_script: score.py\ninputs:\n  - path: {self.item(number)}\n",
+                "command": f"gristmill run mini-batch-{number}.yaml",
+            },
+        }
+
+
+def jobs() -> list[Job]:
+    return [
+        Job("invoices-20261123-141320-7f21c0", "Running", 840, failing=3, ended=512),
+        Job("invoices-20261123-120044-51be02", "Failed", 400, failing=14, ended=262),
+        Job("million-20261122-201500-0a11ce", "Completed", 1_000_000, failing=1000, nodes=8),
+        Job("embeddings-20261122-181200-c4e1b7", "Completed", 2400, nodes=4),
+        Job("thumbnails-20261121-093000-22aa90", "Canceled", 1200, ended=431),
+        Job("nightly-scores-20261121-020000-9b3d11", "Interrupted", 5000, failing=2, ended=3127),
+        Job(f"hostile-20261120-101010-{'666'}", "Failed", 60, failing=9, ended=50, hostile=True),
+    ]

@@ -1,0 +1,247 @@
+"""The history of a made job: its timeline, samples, logs and output."""
+
+import math
+import random
+import time
+
+MARKUP = "<img src=x onerror=\"document.title='broken in'\"><script>document.title='broken in'</script>"
+TERMINAL = (
+    "\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b[2J\x1b[Hmoved "
+    "\x1b]8;;https://example.com\x07link\x1b]8;;\x07 \u202egnp.exe"
+)
+START = int(time.time() * 1000) - 7_200_000
+
+
+class Past:
+    """Answers about what happened in a job; `Job` holds the numbers."""
+
+    id: str
+    state: str
+    total: int
+    ended: int
+    elapsed: float
+    hostile: bool
+    processes: list[tuple[str, str]]
+    states: bytearray
+    durations: bytearray
+
+    def seconds(self, number: int) -> float:
+        raise NotImplementedError
+
+    def item(self, number: int) -> str:
+        raise NotImplementedError
+
+    def error(self) -> str:
+        raise NotImplementedError
+
+    def row(self, number: int) -> dict:
+        raise NotImplementedError
+
+    def of_timeline(self, query: dict) -> dict:
+        end = int(self.elapsed * 1000)
+        low, high = int(query.get("from", START)) - START, int(query.get("to", START + end)) - START
+        bars = {"process": [], "mini_batch": [], "start": [], "end": [], "run": [], "status": []}
+        at = [0.0] * len(self.processes)
+        many = self.ended > 20_000
+        for number in range(0 if many else self.ended):
+            process = number % len(self.processes)
+            took = self.seconds(number) * 1000
+            start, at[process] = at[process], at[process] + took + 15
+            if at[process] < low or start > high:
+                continue
+            for key, value in zip(
+                bars,
+                (
+                    process,
+                    number,
+                    start - low,
+                    start + took - low,
+                    took * 0.86 / 1000,
+                    {2: 2, 4: 0, 1: 0}.get(self.states[number], 0) if number % 61 != 7 else 1,
+                ),
+                strict=True,
+            ):
+                bars[key].append(value)
+        rows = [
+            {
+                "node": node,
+                "process": process,
+                "attempts": self.ended // len(self.processes),
+                "failed": 1,
+                "busy_seconds": self.elapsed * 0.9,
+            }
+            for node, process in self.processes
+        ]
+        chance = random.Random(2)
+        slowest = sorted(range(self.ended), key=lambda number: -self.durations[number])[:20]
+        times = sorted(self.seconds(number) for number in range(0, self.ended, max(1, self.ended // 1000))) or [0]
+        pick = lambda share: times[min(len(times) - 1, int(len(times) * share))]  # noqa: E731
+        return {
+            "revision": "1",
+            "from": START + low,
+            "to": START + (high if "to" in query or many else int(max(at, default=0))),
+            "now": START + end,
+            "processes": rows,
+            "bars": None if many else bars,
+            "bins": {
+                "step_ms": max(1, (high - low) // 300),
+                "busy": [[chance.uniform(0.6, 1) for _ in range(300)] for _ in rows],
+                "failed": [[int(chance.random() < 0.01) for _ in range(300)] for _ in rows],
+            }
+            if many
+            else None,
+            "attempts": self.ended,
+            "percentiles": [
+                {
+                    "of": of,
+                    "p50": pick(0.5) * k,
+                    "p90": pick(0.9) * k,
+                    "p95": pick(0.95) * k,
+                    "p99": pick(0.99) * k,
+                    "max": times[-1] * k,
+                    "mean": sum(times) / len(times) * k,
+                }
+                for of, k in (("elapsed", 1), ("run", 0.86), ("overhead", 0.14), ("cpu", 0.7))
+            ],
+            "slowest": [self.row(number) for number in slowest],
+        }
+
+    def of_nodes(self, query: dict) -> dict:
+        chance = random.Random(3)
+        at = [START + int(self.elapsed * 1000 * step / 60) for step in range(61)]
+
+        def wave(base: float, spread: float) -> list[float]:
+            return [
+                max(0.0, base + spread * math.sin(step / 5) + chance.uniform(-spread, spread) / 2) for step in range(61)
+            ]
+
+        nodes = []
+        for node in sorted({node for node, _ in self.processes}):
+            nodes.append(
+                {
+                    "node": node,
+                    "stopped": None,
+                    "processes": [
+                        {
+                            "process": process,
+                            "pid": 4200 + at_,
+                            "attempts": self.ended // len(self.processes),
+                            "failed": 0,
+                            "busy_seconds": self.elapsed * 0.9,
+                            "first_at": at[0],
+                            "last_at": at[-1],
+                            "samples": {
+                                "at": at,
+                                "series": [
+                                    {"name": "CPU", "unit": "percent", "values": wave(70, 20)},
+                                    {"name": "Memory", "unit": "MB", "values": wave(420, 30)},
+                                ],
+                            },
+                        }
+                        for at_, (owner, process) in enumerate(self.processes)
+                        if owner == node
+                    ],
+                    "samples": {
+                        "at": at,
+                        "series": [
+                            {"name": "CPU", "unit": "percent", "values": wave(64, 22)},
+                            {"name": "Memory", "unit": "MB", "values": wave(5200, 400)},
+                            {"name": "Memory available", "unit": "MB", "values": wave(10200, 400)},
+                            {"name": "Disk read", "unit": "MB/s", "values": wave(30, 20)},
+                            {"name": "Disk written", "unit": "MB/s", "values": wave(5, 4)},
+                            {"name": "Network received", "unit": "MB/s", "values": wave(12, 9)},
+                        ],
+                    },
+                }
+            )
+        events = [
+            {"at": START + 200, "node": "0", "text": "process000 started"},
+            {
+                "at": START + 60_000,
+                "node": "1",
+                "text": f"process003 was killed by signal 9 {MARKUP if self.hostile else ''}",
+            },
+        ]
+        return {"now": at[-1], "nodes": nodes, "events": events}
+
+    def log(self) -> str:
+        lines = []
+        for number in range(4000):
+            lines.append(
+                f"\x1b[2m2026-11-23 03:12:{number % 60:02}\x1b[0m \x1b[32mINFO\x1b[0m reading {self.item(number)}"
+            )
+            if number % 97 == 5:
+                lines.append(f"\x1b[33mWARNING\x1b[0m no total on page 2 {TERMINAL if self.hostile else ''}")
+        lines.append(f"\x1b[1;31mERROR\x1b[0m {self.error()} {MARKUP if self.hostile else ''}")
+        return "\n".join(lines) + "\n"
+
+    def of_logs(self, query: dict) -> dict:
+        names = [
+            "job_error.txt",
+            "job_result.txt",
+            "readme.txt",
+            "sys/master_role.txt",
+            "sys/node/0/_main.txt",
+            "user/error/0/process001.txt",
+            "user/stdout/0/process000.stdout.txt",
+            "user/stdout/0/process001.stdout.txt",
+        ]
+        if self.hostile:
+            names.append(f"user/stdout/0/{MARKUP.replace('/', '')}.txt")
+        size = len(self.log().encode())
+        return {
+            "files": [{"path": name, "bytes": size} for name in names],
+            "first_error": {
+                "path": "user/stdout/0/process001.stdout.txt",
+                "offset": size - 70,
+                "time": "",
+                "text": self.error(),
+            },
+        }
+
+    def of_logs_text(self, query: dict) -> dict:
+        data = self.log().encode()
+        start = int(query.get("from", -65536))
+        start = max(0, len(data) + start) if start < 0 else min(start, len(data))
+        if 0 < start < len(data) and data[start - 1 : start] != b"\n":
+            start = data.find(b"\n", start) + 1
+        end = min(len(data), start + int(query.get("limit", 262144)))
+        if end < len(data):
+            end = data.rfind(b"\n", start, end) + 1
+        text = data[start:end].decode(errors="replace")
+        return {
+            "path": query["path"],
+            "bytes": len(data),
+            "from": start,
+            "to": end,
+            "text": text,
+            "line": 1 if start == 0 else None,
+        }
+
+    def of_logs_search(self, query: dict) -> dict:
+        matches, offset = [], 0
+        for line, text in enumerate(self.log().split("\n"), 1):
+            if query["q"].lower() in text.lower() and len(matches) < 200:
+                matches.append(
+                    {"path": "user/stdout/0/process001.stdout.txt", "line": line, "offset": offset, "text": text}
+                )
+            offset += len(text.encode()) + 1
+        return {"matches": matches, "truncated": len(matches) == 200, "searched_bytes": offset}
+
+    def of_output(self, query: dict) -> dict:
+        is_there = self.state == "Completed"
+        cells = [
+            [f"invoice_{number:07}.pdf", f"{number * 17 % 4000}.90", MARKUP if self.hostile else "EUR", None]
+            for number in range(100)
+        ]
+        return {
+            "available": is_there,
+            "reason": None if is_there else "The job has not completed.",
+            "path": "/work/out/totals.csv",
+            "bytes": 1_234_567,
+            "format": "csv",
+            "columns": ["file", "total", "currency", "note"],
+            "cells": cells if is_there else [],
+            "truncated": True,
+            "how_to_read": 'pandas.read_csv("/work/out/totals.csv")',
+        }

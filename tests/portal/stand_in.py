@@ -1,0 +1,197 @@
+"""A stand-in for the portal's server, with jobs that would take long to run, or that no job can make.
+
+`python tests/portal/stand_in.py [PORT]` serves the page with it, to work on the page.
+"""
+
+import json
+import re
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from made_jobs import jobs
+from made_past import MARKUP, START
+
+DIST = Path(__file__).resolve().parents[2] / "services" / "portal" / "web" / "dist"
+KINDS = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+TARGET = {
+    "name": "prod",
+    "store": "s3://acme-gristmill",
+    "queue": "sqs://eu-central-1/acme-gristmill",
+    "queues": [
+        {"name": "tasks", "visible": 1204, "in_flight": 96, "delayed": 0, "problem": None},
+        {"name": "results", "visible": 3, "in_flight": 12, "delayed": 0, "problem": None},
+        {"name": "dead letters", "visible": 1, "in_flight": 0, "delayed": 0, "problem": None},
+    ],
+    "dead_letters": [
+        {
+            "job_id": "invoices-20261123-141320-7f21c0",
+            "reason": "the message names a mini-batch outside the plan",
+            "moved": {"queue": "tasks", "node": "i-0a1b", "at": "2026-11-23T14:01:02Z"},
+            "bytes": 213,
+            "body": '{"mini_batch": 99999}' + MARKUP,
+        }
+    ],
+    "dead_letters_partial": False,
+    "dead_letters_problem": None,
+    "workers": [{"node": "i-0a1b2c3d", "job_id": "invoices-20261123-141320-7f21c0", "last_at": START + 258_000}],
+    "reducers": [{"job_id": "invoices-20261123-141320-7f21c0", "last_at": START + 259_000, "silent": False}],
+    "now": START + 260_000,
+}
+DOCTOR = {
+    "ok": False,
+    "checks": [
+        {"check": "store", "state": "ok", "message": "reads, writes and creates if absent"},
+        {"check": "clock", "state": "warning", "message": "is 3 s behind the store"},
+        {"check": "queue", "state": "failed", "message": "the role may not receive messages; allow sqs:ReceiveMessage"},
+        {"check": "spot notices", "state": "not_checked", "message": "this machine is not in EC2"},
+    ],
+}
+
+
+class StandIn(ThreadingHTTPServer):
+    """Serves the page and its answers. `is_down` refuses every request."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
+        self.jobs = {job.id: job for job in jobs()}
+        self.is_down = False
+        self.posted: list[str] = []
+        self.events = True
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+    def start(self) -> "StandIn":
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: StandIn
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def handle_one_request(self) -> None:
+        if self.server.is_down:
+            self.close_connection = True
+            self.connection.close()
+            return
+        super().handle_one_request()
+
+    def send(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        for name, value in (
+            ("content-type", kind),
+            ("content-length", str(len(body))),
+            ("content-security-policy", POLICY),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        try:
+            self.wfile.write(body)
+        except OSError:
+            self.close_connection = True
+
+    def send_json(self, value: object, status: int = 200) -> None:
+        self.send(status, "application/json", json.dumps(value).encode())
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        if self.server.is_down:
+            self.close_connection = True
+            return
+        if not address.path.startswith("/api/v1/"):
+            file = DIST / ("index.html" if address.path == "/" else unquote(address.path).lstrip("/"))
+            if not file.resolve().is_relative_to(DIST) or not file.is_file():
+                return self.send_json({"error": "there is no such page"}, 404)
+            return self.send(200, KINDS.get(file.suffix, "text/plain"), file.read_bytes())
+        path = address.path.removeprefix("/api/v1")
+        query = {key: values[0] for key, values in parse_qs(address.query).items()}
+        if path == "/events":
+            return self.stream(query.get("job"))
+        answer = self.answer(path, query)
+        return (
+            self.send_json(answer)
+            if answer is not None
+            else self.send_json({"error": "there is no such job or file"}, 404)
+        )
+
+    def answer(self, path: str, query: dict) -> dict | None:
+        now = START + 7_200_000
+        if path == "/info":
+            return {
+                "version": "0.1.0",
+                "place": "/home/ada/.local/share/gristmill/jobs",
+                "target": None,
+                "read_only": False,
+                "job": None,
+                "now": now,
+            }
+        if path == "/jobs":
+            kept = [job for job in self.server.jobs.values() if query.get("name", "") in job.id]
+            states = query.get("state", "").split(",")
+            shown = [job.summary() for job in kept if states == [""] or job.state.lower() in states]
+            return {
+                "jobs": shown,
+                "next": None,
+                "total": len(kept),
+                "place": "/home/ada/.local/share/gristmill/jobs",
+                "now": now,
+            }
+        if path == "/targets":
+            return {"targets": [{"name": "this machine", "current": False}, {"name": "prod", "current": True}]}
+        if path == "/target":
+            return TARGET
+        if match := re.match(r"/jobs/([^/]+)(/.*)?$", path):
+            job = self.server.jobs.get(unquote(match[1]))
+            return job and job.answer(match[2] or "", query)
+        return None
+
+    def stream(self, job_id: str | None) -> None:
+        if not self.server.events:
+            return self.send_json({"error": "too many streams"}, 429)
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        self.close_connection = True
+        job = self.server.jobs.get(job_id or "")
+        try:
+            if job:
+                self.wfile.write(f"id: 1\nevent: job\ndata: {json.dumps(job.document())}\n\n".encode())
+            while not self.server.is_down:
+                self.wfile.write(b": here\n\n")
+                self.wfile.flush()
+                time.sleep(0.2)
+                if job and job_id not in self.server.jobs:
+                    self.wfile.write(f'id: 2\nevent: removed\ndata: {{"job_id": "{job_id}"}}\n\n'.encode())
+                    job = None
+        except OSError:
+            pass
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        path = urlsplit(self.path).path.removeprefix("/api/v1")
+        self.server.posted.append(path)
+        self.send_json(
+            DOCTOR if path == "/doctor" else {"state": "requested", "message": "The job has been asked to stop."}
+        )
+
+
+if __name__ == "__main__":
+    server = StandIn(int(sys.argv[1]) if len(sys.argv) > 1 else 7790)
+    print(server.address)
+    server.serve_forever()

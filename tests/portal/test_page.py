@@ -1,0 +1,280 @@
+"""The page in a real browser, before a stand-in: every page, width and theme; keyboard; hostile texts; outages."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from made_past import MARKUP
+from stand_in import DIST, StandIn
+
+pytestmark = pytest.mark.xdist_group("page")
+
+FAILED = "invoices-20261123-120044-51be02"
+RUNNING = "invoices-20261123-141320-7f21c0"
+COMPLETED = "embeddings-20261122-181200-c4e1b7"
+MILLION = "million-20261122-201500-0a11ce"
+HOSTILE = "hostile-20261120-101010-666"
+ROOT = Path(__file__).resolve().parents[2]
+AXE = ROOT / "services" / "portal" / "web" / "node_modules" / "axe-core" / "axe.min.js"
+
+# Every page with a text that appears once it is complete.
+PAGES = {
+    "": "Jobs",
+    f"jobs/{FAILED}": "Failures by cause",
+    f"jobs/{RUNNING}": "What it waits for now",
+    f"jobs/{FAILED}/mini-batches": "/invoice_0000",
+    f"jobs/{FAILED}/mini-batches/30": "Whole traceback",
+    f"jobs/{FAILED}/timeline": "The slowest 20",
+    f"jobs/{FAILED}/nodes": "What happened",
+    f"jobs/{FAILED}/logs": "First error",
+    f"jobs/{COMPLETED}/output": "To read it",
+    "target": "Dead letters",
+}
+
+
+def show(page: Page, place: str) -> None:
+    """Goes to another page of the portal without loading it again."""
+    page.evaluate("place => { location.hash = place; }", f"#/{place}")
+
+
+def eventually(page: Page, condition: str) -> None:
+    """Waits for a condition. The policy of the page forbids what `wait_for_function` does."""
+    deadline = time.monotonic() + 10
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, condition
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe-core, which is installed with the packages of the page."""
+    if not AXE.exists():
+        subprocess.run(
+            [ROOT / "scripts" / "build-page", tmp_path_factory.mktemp("page")], check=True, capture_output=True
+        )
+    return AXE.read_text()
+
+
+def violations(page: Page, axe: str) -> list[str]:
+    """What axe-core finds."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(axe)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [f"{each['id']}: {node['target']} {node['failureSummary']}" for each in found for node in each["nodes"][:3]]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 768, 1440])
+def test_every_page_fits_and_is_accessible(
+    width: int, scheme: str, axe: str, stand_in: StandIn, open_page: Callable[..., Page]
+) -> None:
+    page = open_page(stand_in.address, width=width, scheme=scheme, bypass_csp=True)
+    problems = []
+    for place, text in PAGES.items():
+        show(page, place)
+        expect(page.get_by_text(text).first).to_be_visible()
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            problems.append(f"{place} is wider than the window")
+        # Colours differ by theme, the structure by width.
+        if (width, scheme) in ((1440, "light"), (360, "dark")):
+            problems += [f"{place}: {problem}" for problem in violations(page, axe)]
+    assert problems == []
+
+
+def test_keyboard_alone_opens_a_job_and_a_mini_batch_and_cancels(
+    own_stand_in: StandIn, open_page: Callable[..., Page]
+) -> None:
+    page = open_page(own_stand_in.address)
+    expect(page.get_by_role("link", name="invoices").first).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.classList.contains('name')"):
+            break
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="invoices", level=1)).to_be_visible()
+    expect(page).to_have_title("invoices · Gristmill")
+    page.get_by_role("button", name="Cancel").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    assert own_stand_in.posted == []
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Cancel the job").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("The job has been asked to stop.")).to_be_visible()
+    assert own_stand_in.posted == [f"/jobs/{RUNNING}/cancel"]
+    page.locator(".tabs").get_by_role("link", name="Mini-batches").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("application").focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowUp"):
+        page.keyboard.press(key)
+    expect(page.get_by_text("Mini-batch 2: succeeded")).to_be_visible()
+    page.keyboard.press("n")
+    page.keyboard.press("Enter")
+    expect(page.locator("h2.big + .badge.bad")).to_be_visible()
+    number = int(page.url.rsplit("/", 1)[1])
+    page.keyboard.press("ArrowRight")
+    expect(page).to_have_url(f"{own_stand_in.address}#/jobs/{RUNNING}/mini-batches/{number + 1}")
+
+
+def test_map_names_opens_and_selects(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{stand_in.address}#/jobs/{FAILED}/mini-batches")
+    canvas = page.locator(".map canvas")
+    expect(canvas).to_be_visible()
+    eventually(page, "document.querySelector('.map canvas').width > 300")
+    box = canvas.bounding_box()
+    assert box
+    page.mouse.move(box["x"] + 5, box["y"] + 5)
+    expect(page.locator(".tip")).to_contain_text("Mini-batch 0")
+    page.mouse.down()
+    page.mouse.move(box["x"] + 18 * 9 + 5, box["y"] + 5, steps=4)
+    expect(page.locator(".tip")).to_contain_text("10 mini-batches")
+    page.mouse.up()
+    expect(page.get_by_text("Selected: 0 to 9 (10 mini-batches)")).to_be_visible()
+    expect(page.locator(".batches tbody tr")).to_have_count(10)
+    page.get_by_role("button", name="Clear").click()
+    page.get_by_role("button", name="Failed", exact=True).first.click()
+    expect(page.locator(".batches tbody tr")).to_have_count(14)
+    page.get_by_role("button", name="Took").click()
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Took↓")
+    page.mouse.click(box["x"] + 18 * 2 + 5, box["y"] + 5)
+    expect(page.get_by_role("heading", name="Mini-batch 2")).to_be_visible()
+
+
+def test_million_mini_batches_are_on_one_screen(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{stand_in.address}#/jobs/{COMPLETED}")
+    expect(page.get_by_role("heading", name="embeddings")).to_be_visible()
+    began = time.monotonic()
+    show(page, f"jobs/{MILLION}/mini-batches")
+    eventually(page, "(document.querySelector('.map canvas')?.width ?? 0) > 1000")
+    took = time.monotonic() - began
+    cells = page.evaluate(
+        "(() => { const { width, height } = document.querySelector('.map canvas'); return width * height; })()"
+    )
+    assert cells >= 1_000_000
+    box = page.locator(".map canvas").bounding_box()
+    assert box and box["height"] < 900
+    # Most of this is the stand-in, which is slower than the portal.
+    assert took < 5, took
+
+
+def test_hostile_texts_stay_texts(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(stand_in.address)
+    tabs = ("", "/mini-batches", "/mini-batches/7", "/timeline", "/nodes", "/logs", "/output")
+    seen = 0
+    for place in ["", *(f"jobs/{HOSTILE}{tab}" for tab in tabs), f"jobs/{MARKUP}"]:
+        show(page, place)
+        page.wait_for_timeout(250)
+        assert page.title() != "broken in"
+        assert page.locator("#app img, #app script, #app style, #app iframe").count() == 0
+        shown = page.locator("body").inner_text()
+        seen += shown.count("<img src=x onerror")
+        assert not [character for character in shown if ord(character) < 32 and character not in "\n\t"], place
+        assert "\u202e" not in page.locator("pre, .log").all_inner_texts().__repr__()
+    assert seen > 10
+    show(page, f"jobs/{HOSTILE}/logs")
+    expect(page.locator(".log .a-f2").first).to_have_text("INFO")
+    assert page.locator(".log a[href^='https']").count() == 0
+
+
+def test_log_opens_at_its_end_and_links_to_lines(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{stand_in.address}#/jobs/{FAILED}/logs?path=user/stdout/0/process001.stdout.txt")
+    expect(page.locator(".log").get_by_text("could not convert string")).to_be_visible()
+    page.get_by_role("button", name="Beginning").click()
+    expect(page.locator(".log-line").first).to_contain_text("invoice_0000000.pdf")
+    expect(page.locator(".log-line a").first).to_have_text("1")
+    page.get_by_role("searchbox").fill("invoice_0008000")
+    page.locator(".matches a").first.click()
+    expect(page.locator(".log-line.marked")).to_contain_text("invoice_0008000.pdf")
+    page.reload()
+    expect(page.locator(".log-line.marked")).to_contain_text("invoice_0008000.pdf")
+    page.get_by_role("button", name="End").click()
+    expect(page.locator(".log").get_by_text("could not convert string")).to_be_visible()
+
+
+def test_outage_is_told_and_caught_up(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}")
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    own_stand_in.is_down = True
+    expect(page.get_by_text("Connection lost")).to_be_visible()
+    expect(page.get_by_text("The portal does not answer since")).to_be_visible()
+    expect(page.get_by_role("heading", name="invoices")).to_be_visible()
+    job = own_stand_in.jobs[RUNNING]
+    job.ended += 8
+    own_stand_in.is_down = False
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    expect(page.get_by_text("520 of 840 mini-batches ended")).to_be_visible()
+
+
+def test_removed_job_is_told(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}")
+    expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
+    del own_stand_in.jobs[RUNNING]
+    expect(page.get_by_text("This job has been removed.")).to_be_visible()
+    page.reload()
+    expect(page.get_by_text(f"There is no job {RUNNING}.")).to_be_visible()
+
+
+def test_page_polls_without_events(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    own_stand_in.events = False
+    page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}")
+    expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
+    own_stand_in.jobs[RUNNING].ended += 1
+    expect(page.get_by_text("513 of 840 mini-batches ended")).to_be_visible()
+
+
+def test_report_needs_no_server(stand_in: StandIn, open_page: Callable[..., Page], tmp_path: Path) -> None:
+    job = stand_in.jobs[FAILED]
+    below = [
+        "",
+        "/series",
+        "/timeline",
+        "/nodes",
+        "/logs",
+        "/output",
+        *(f"/mini-batches/{number}" for number in job.failed),
+    ]
+    answers = {f"/jobs/{FAILED}{path}": job.answer(path, {}) for path in below}
+    answers |= {f"/jobs/{FAILED}/map?by={by}": job.answer("/map", {"by": by}) for by in ("state", "tries", "duration")}
+    answers |= {
+        f"/jobs/{FAILED}/mini-batches?sort={sort}": job.answer("/mini-batches", {"sort": sort, "limit": "500"})
+        for sort in ("state", "duration")
+    }
+    answers["/info"] = {"version": "0.1.0", "place": "", "target": None, "read_only": True, "job": FAILED, "now": 0}
+    report = {"report": 1, "generated_at": int(time.time() * 1000), "job_id": FAILED, "answers": answers}
+    document = (DIST / "index.html").read_text()
+    for asset in (DIST / "assets").iterdir():
+        text = asset.read_text()
+        if asset.suffix == ".css":
+            document = document.replace(
+                f'<link rel="stylesheet" href="/assets/{asset.name}">', f"<style>{text}</style>"
+            )
+        else:
+            embedded = json.dumps(report).replace("<", "\\u003c")
+            scripts = (
+                f'<script type="application/json" id="report">{embedded}</script><script type="module">{text}</script>'
+            )
+            document = document.replace(f'<script type="module" src="/assets/{asset.name}"></script>', scripts)
+    file = tmp_path / "report.html"
+    file.write_text(document)
+    page = open_page(file.as_uri())
+    expect(page.get_by_role("heading", name="invoices")).to_be_visible()
+    expect(page.get_by_text("Report of")).to_be_visible()
+    for tab, text in (("Mini-batches", "invoice_0000"), ("Timeline", "The slowest 20"), ("Nodes", "What happened")):
+        page.locator(".tabs").get_by_role("link", name=tab).click()
+        expect(page.get_by_text(text).first).to_be_visible()
+    page.locator(".tabs").get_by_role("link", name="Mini-batches").click()
+    page.locator(".batches a").first.click()
+    expect(page.get_by_text("Whole traceback").first).to_be_visible()
+    assert page.get_by_role("button", name="Retry").count() == 0
