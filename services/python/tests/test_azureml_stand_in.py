@@ -99,7 +99,8 @@ def test_run_of_a_job(script):
         "k {'api-key': 'k', 'PLAIN': 'p'}",
         "Running True",
         "Completed [Model(name=made, id=made:1, version=1, tags={'a': '1'})] Running",
-        "{'runId': 'job-1_bad', 'status': 'Failed', 'properties': {}, 'inputDatasets': [], 'error': {'message': 'no'}}",
+        "{'runId': 'job-1_bad', 'status': 'Failed', 'properties': {'azureml.pipelinerunid': 'job-1'}, "
+        "'inputDatasets': [], 'error': {'message': 'no'}}",
     ]
 
 
@@ -138,7 +139,7 @@ def test_modules_that_are_not_used_can_be_imported(script):
 @pytest.mark.parametrize(
     ("module", "use", "package"),
     [
-        ("azureml.core", "Keyvault.get_secret", "azureml-core"),
+        ("azureml.core", "Webservice.deploy", "azureml-core"),
         ("azureml._restclient.utils", "retry", "azureml-core"),
         ("azureml.pipeline.steps", "PythonScriptStep", "azureml-pipeline"),
     ],

@@ -46,8 +46,8 @@ class _Patching:
 
 def _models_fall_back(module):
     """Looks a model up on this machine where the SDK finds none, or where the workspace is one of this machine."""
+    from gristmill.azureml_core.exceptions import ModelNotFoundException
     from gristmill.azureml_core.model import Model as Local
-    from gristmill.azureml_core.model import ModelNotFoundException
     from gristmill.azureml_core.workspace import Workspace
 
     real = module.Model

@@ -1,10 +1,6 @@
 """Compute targets by their names. Which machines they mean, ``gristmill.toml`` says."""
 
 
-class ComputeTargetException(Exception):
-    """The compute target is not known."""
-
-
 class ComputeTarget:
     """A compute target by its name."""
 

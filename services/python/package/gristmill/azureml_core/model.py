@@ -8,13 +8,11 @@ import os
 import shutil
 import time
 
+from gristmill.azureml_core.exceptions import ModelNotFoundException
+from gristmill.azureml_core.unsupported import unsupported
 from gristmill.azureml_core.workspace import registry_folder
 
 _KNOWN = ("tags", "properties", "description", "run_id", "model_framework", "model_framework_version", "created_time")
-
-
-class ModelNotFoundException(Exception):
-    """No model has that name, version and tags."""
 
 
 class Model:
@@ -199,6 +197,9 @@ class Model:
     def _change(self, attribute, value):
         setattr(self, attribute, value)
         _write(self.name, self.version, {key: getattr(self, key) for key in _KNOWN})
+
+    def __getattr__(self, name):
+        raise unsupported(f"Model.{name}")
 
     def __repr__(self):
         return f"Model(name={self.name}, id={self.id}, version={self.version}, tags={self.tags})"

@@ -4,15 +4,14 @@ import logging
 import os
 import shutil
 
+from gristmill.azureml_core.exceptions import RunEnvironmentException
 from gristmill.azureml_core.experiment import Experiment
 from gristmill.azureml_core.model import Model
+from gristmill.azureml_core.secrets import secret
+from gristmill.azureml_core.unsupported import unsupported
 from gristmill.azureml_core.workspace import Workspace
 
 logger = logging.getLogger("azureml.core.run")
-
-
-class RunEnvironmentException(Exception):
-    """The process belongs to no job."""
 
 
 class RunStatus:
@@ -36,7 +35,10 @@ class Run:
         self.parent = parent
         self.input_datasets = _Inputs()
         self.output_datasets = {}
-        self.properties = {}
+        self.properties = {"azureml.pipelinerunid": os.environ.get("AZUREML_RUN_ID") or self.id}
+        self.number = 1
+        self.description = None
+        self.type = None
         self._metrics = {}
         self._tags = {}
         self._children = []
@@ -105,17 +107,27 @@ class Run:
         """Records tags."""
         self._tags.update(tags)
 
+    def remove_tags(self, tags):
+        """Forgets tags by their names."""
+        for key in [tags] if isinstance(tags, str) else tags:
+            self._tags.pop(key, None)
+
     def get_tags(self):
         """Returns the recorded tags."""
         return dict(self._tags)
 
+    @property
+    def tags(self):
+        """The recorded tags."""
+        return dict(self._tags)
+
     def add_properties(self, properties):
-        """Records properties in addition to the tags."""
-        self._tags.update(properties)
+        """Records properties."""
+        self.properties.update(properties)
 
     def upload_file(self, name, path_or_stream, **_):
         """Copies a file below ``<output folder>/runs/<run id>``."""
-        target = os.path.join(_output_folder(), "runs", self.id, name)
+        target = os.path.join(self._files(), name)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         if hasattr(path_or_stream, "read"):
             with open(target, "wb") as file:
@@ -123,14 +135,41 @@ class Run:
         else:
             shutil.copy2(path_or_stream, target)
 
+    def upload_files(self, names, paths, **_):
+        """Copies files below ``<output folder>/runs/<run id>``."""
+        for name, path in zip(names, paths, strict=True):
+            self.upload_file(name, path)
+
+    def get_file_names(self):
+        """Returns the names of the files that were uploaded."""
+        root = self._files()
+        found = (os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names)
+        return sorted(os.path.relpath(path, root) for path in found)
+
+    def download_file(self, name, output_file_path=None, **_):
+        """Copies a file that was uploaded."""
+        target = output_file_path or os.path.basename(name)
+        target = os.path.join(target, os.path.basename(name)) if os.path.isdir(target) else target
+        os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+        shutil.copy2(os.path.join(self._files(), name), target)
+
+    def download_files(self, prefix=None, output_directory=None, **_):
+        """Copies the files that were uploaded, with a prefix of their names."""
+        for name in self.get_file_names():
+            if name.startswith(prefix or ""):
+                self.download_file(name, os.path.join(output_directory or ".", name))
+
+    def _files(self):
+        return os.path.join(_output_folder(), "runs", self.id)
+
     def upload_folder(self, name, path, **_):
         """Copies a folder below ``<output folder>/runs/<run id>``."""
-        shutil.copytree(path, os.path.join(_output_folder(), "runs", self.id, name), dirs_exist_ok=True)
+        shutil.copytree(path, os.path.join(self._files(), name), dirs_exist_ok=True)
 
     def register_model(self, model_name, model_path=None, **about):
         """Registers a file or folder; relative paths may be in the working folder or among the uploaded files."""
         path = model_path or model_name
-        uploaded = os.path.join(_output_folder(), "runs", self.id, path)
+        uploaded = os.path.join(self._files(), path)
         found = uploaded if os.path.exists(uploaded) else path
         return Model.register(self.experiment.workspace, found, model_name, run_id=self.id, **about)
 
@@ -176,11 +215,7 @@ class Run:
 
     def get_secret(self, name):
         """Returns a variable of the environment: of that name, or of the name in capitals with ``_`` for ``-``."""
-        names = dict.fromkeys((name, name.upper().replace("-", "_")))
-        for variable in names:
-            if variable in os.environ:
-                return os.environ[variable]
-        raise KeyError(f"secret {name} is not in the environment: set the variable {' or '.join(names)}")
+        return secret(name)
 
     def get_secrets(self, secrets):
         """Returns several secrets by name."""
@@ -188,6 +223,14 @@ class Run:
 
     def flush(self, **_):
         """Does nothing: metrics are logged at once."""
+
+    def __getattr__(self, name):
+        raise unsupported(f"Run.{name}")
+
+    def __repr__(self):
+        # Scripts look for the second name where no job is.
+        kind = "Run" if os.environ.get("AZUREML_RUN_ID") else "_OfflineRun"
+        return f"{kind}(Experiment: {self.experiment.name}, Id: {self.id}, Status: {self._status})"
 
     def __enter__(self):
         return self

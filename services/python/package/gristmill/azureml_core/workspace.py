@@ -2,6 +2,8 @@
 
 import os
 
+from gristmill.azureml_core.unsupported import unsupported
+
 
 class Workspace:
     """The workspace that scripts pass to other calls."""
@@ -61,9 +63,21 @@ class Workspace:
 
         return Datastore.get_default(self)
 
+    def get_default_keyvault(self):
+        """Returns the key vault, whose secrets are environment variables."""
+        from gristmill.azureml_core.secrets import Keyvault
+
+        return Keyvault()
+
     def get_details(self):
         """Returns the name."""
         return {"name": self.name}
+
+    def __getattr__(self, name):
+        raise unsupported(f"Workspace.{name}")
+
+    def __repr__(self):
+        return f"Workspace.create(name={self.name!r})"
 
     def write_config(self, *_, **__):
         """Does nothing: the local workspace needs no file."""

@@ -11,7 +11,14 @@ import os
 
 _SHIMS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Every module below these can be imported. Others stay missing, so that `try: import …` in a script goes its way.
-_ROOTS = ("azureml.core", "azureml.data", "azureml.pipeline", "azureml._restclient")
+_ROOTS = (
+    "azureml.core",
+    "azureml.data",
+    "azureml.pipeline",
+    "azureml._base_sdk_common",
+    "azureml._common",
+    "azureml._restclient",
+)
 
 
 class _Absent(type):
@@ -35,6 +42,9 @@ def absent(module, lower_case=False):
     def get(name):
         if name.startswith("__") or not (lower_case or name[:1].isupper()):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        if name.endswith(("Exception", "Error")):
+            # An `except` needs a class of exceptions, which nothing raises here.
+            return type(name, (Exception,), {"__module__": module})
         return _Absent(name, (), {"__module__": module})
 
     return get

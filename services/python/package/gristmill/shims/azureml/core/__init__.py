@@ -10,6 +10,7 @@ from azureml.core.dataset import Dataset
 from azureml.core.datastore import Datastore
 from azureml.core.environment import Environment
 from azureml.core.experiment import Experiment
+from azureml.core.keyvault import Keyvault
 from azureml.core.model import Model
 from azureml.core.run import Run
 from azureml.core.workspace import Workspace
@@ -24,6 +25,7 @@ __all__ = [
     "Datastore",
     "Environment",
     "Experiment",
+    "Keyvault",
     "Model",
     "Run",
     "Workspace",

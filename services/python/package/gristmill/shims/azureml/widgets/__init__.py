@@ -1,0 +1,20 @@
+"""A stand-in for ``azureml.widgets``: notebooks show a run with it."""
+
+from azureml._absent import check
+
+check(__name__)
+
+
+class RunDetails:
+    """The state of a run."""
+
+    def __init__(self, run_instance):
+        self._run = run_instance
+
+    def show(self, render_lib=None, widget_settings=None):
+        """Shows the run: as a card in a notebook, else as text."""
+        try:
+            from IPython.display import display
+        except ImportError:
+            display = print
+        display(self._run)
