@@ -5,9 +5,13 @@ import math
 import random
 import time
 
-from made_past import MARKUP, START, TERMINAL, Past
+from made_past import MARKUP, TERMINAL, Past, clock
 
 WARNING = "\x1b[33mwarning:\x1b[0m no total on page 2\n"
+
+
+def duration(seconds: float) -> str:
+    return f"{int(seconds // 60)} min {int(seconds % 60)} s" if seconds >= 60 else f"{int(seconds)} s"
 
 
 class Job(Past):
@@ -36,7 +40,7 @@ class Job(Past):
         states, durations, tries = bytearray(pattern), bytearray(pattern), bytearray(pattern)
         for number in range(pattern):
             states[number] = 2 if number in failed else 4 if number % 97 == 13 else 1
-            seconds = math.exp(chance.gauss(-0.4, 0.5)) * (3 if number % 131 == 0 else 1)
+            seconds = math.exp(chance.gauss(1.2, 0.5)) * (3 if number % 131 == 0 else 1)
             durations[number] = max(1, min(255, round(8 * math.log2(seconds / 0.001)) + 1))
             tries[number] = 3 if number in failed else 2 if number % 61 == 7 else 1
         pending = bytes(total - self.ended)
@@ -47,7 +51,16 @@ class Job(Past):
             if state in ("Running", "Failed"):
                 self.states[number], self.tries[number] = 3, 1
         self.failed = [number for number in range(self.ended) if self.states[number] == 2] if failed else []
-        self.elapsed = max(1.0, self.ended * 0.6 / len(self.processes))
+        # Each process works without a pause; large jobs are spread evenly.
+        busy = [0.0] * len(self.processes)
+        self.starts: list[float] = []
+        for number in range(self.ended if self.ended <= 20_000 else 0):
+            process = number % len(busy)
+            self.starts.append(busy[process])
+            busy[process] += self.seconds(number) + 0.02
+        self.elapsed = max(busy) if self.starts else max(1.0, self.ended * 3.8 / len(busy))
+        is_open = state in ("Running", "Waiting", "Queued", "Interrupted")
+        self.start = clock() - int(1000 * self.elapsed) - (400 if is_open else int(3_600_000 * chance.uniform(0.2, 30)))
 
     def seconds(self, number: int) -> float:
         return 0.001 * 2 ** ((self.durations[number] - 1) / 8)
@@ -74,12 +87,13 @@ class Job(Past):
         is_done = number < self.ended
         node, process = self.processes[number % len(self.processes)] if byte else (None, None)
         took = self.seconds(number) if is_done else None
+        began = self.starts[number] if number < len(self.starts) else number * 0.48
         return {
             "mini_batch": number,
             "state": {0: "pending", 1: "succeeded", 2: "failed", 3: "retrying", 4: "succeeded"}[byte],
             "tries": self.tries[number],
             "deliveries_lost": 1 if number % 401 == 5 and is_done else 0,
-            "started_at": START + int(number * 600 / len(self.processes)) if byte else None,
+            "started_at": self.start + int(1000 * began) if byte else None,
             "seconds": took,
             "run_seconds": took and took * 0.86,
             "process_seconds": took and took * 0.7,
@@ -95,7 +109,9 @@ class Job(Past):
         counts = self.counts()
         items = {key: value * 4 for key, value in counts.items()}
         is_open = self.state in ("Running", "Waiting", "Queued", "Interrupted")
-        now = START + int(self.elapsed * 1000) + 400 if is_open else START + 7_200_000
+        now = clock()
+        took = duration(self.elapsed)
+        left = (self.total - self.ended) * self.elapsed / max(1, self.ended)
         first = self.failed[0] if self.failed else None
         wait = {
             "mini_batch": self.ended,
@@ -109,10 +125,10 @@ class Job(Past):
             '  File "/work/code/score.py", line 18 in run',
         }
         sentence = {
-            "Failed": f"Failed after 12 min: {items['failed']} items failed, error_threshold is 10; "
+            "Failed": f"Failed after {took}: {items['failed']} items failed, error_threshold is 10; "
             f"first: mini-batch {first}, item {self.item(first or 0)}, {self.error()}",
-            "Running": f"Running for 4 min: {self.ended} of {self.total} mini-batches ended; done in about 6 min",
-            "Completed": f"Completed in 12 min: all {self.total} mini-batches succeeded",
+            "Running": f"Running for {took}: {self.ended} of {self.total} mini-batches ended; done in {duration(left)}",
+            "Completed": f"Completed in {took}: all {self.total} mini-batches succeeded",
         }.get(self.state, f"{self.state}")
         return {
             "job_id": self.id,
@@ -137,14 +153,14 @@ class Job(Past):
             "name": self.name,
             "description": MARKUP if self.hostile else "Reads the totals of scanned invoices",
             "sentence": sentence,
-            "started_at": START,
-            "ended_at": None if is_open else START + int(self.elapsed * 1000),
+            "started_at": self.start,
+            "ended_at": None if is_open else self.start + int(self.elapsed * 1000),
             "elapsed_seconds": self.elapsed,
             "mini_batches": counts,
             "items": items,
             "retrying": sum(1 for b in self.states[self.ended : self.ended + 3] if b == 3),
             "rate": self.ended / self.elapsed if self.ended else None,
-            "eta_seconds": 372.0 if is_open else None,
+            "eta_seconds": left if is_open else None,
             "gauges": [
                 {
                     "key": "error_threshold",
@@ -213,7 +229,7 @@ class Job(Past):
             "script": "/work/code/score.py",
             "job_file": "/work/job.yaml",
             "lineage": {
-                "continued": [START + 90_000] if self.state == "Completed" else [],
+                "continued": [self.start + 90_000] if self.state == "Completed" else [],
                 "same": [{"job_id": f"{self.name}-20261101-080000-0f3c", "state": "Completed"}],
             },
             "commands": [
@@ -249,7 +265,7 @@ class Job(Past):
         return {
             "job_id": self.id,
             "state": self.state,
-            "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(START / 1000)),
+            "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.start / 1000)),
             "elapsed_seconds": self.elapsed,
             "mini_batches": document["mini_batches"],
             "items": document["items"],
@@ -265,15 +281,13 @@ class Job(Past):
             return self.document()
         if parts[0] == "series":
             bins, chance = 120, random.Random(1)
+            tries = [chance.randrange(bins) for _ in range(min(3 * len(self.failed), 3000))]
             return {
                 "revision": "1",
-                "from": START,
+                "from": self.start,
                 "step_ms": max(1, int(self.elapsed * 1000 / bins)),
                 "succeeded": [int(self.ended / bins * chance.uniform(0.6, 1.3)) for _ in range(bins)],
-                "failed": [
-                    chance.choice([0, 0, 0, 1, 2]) * max(1, len(self.failed) // 60) if self.failed else 0
-                    for _ in range(bins)
-                ],
+                "failed": [tries.count(bin_) for bin_ in range(bins)],
                 "items": [0] * bins,
             }
         if parts[0] == "map":
@@ -412,7 +426,7 @@ class Job(Past):
 
 def jobs() -> list[Job]:
     return [
-        Job("invoices-20261123-141320-7f21c0", "Running", 840, failing=3, ended=512),
+        Job("invoices-20261123-141320-7f21c0", "Running", 840, failing=1, ended=512),
         Job("invoices-20261123-120044-51be02", "Failed", 400, failing=14, ended=262),
         Job("million-20261122-201500-0a11ce", "Completed", 1_000_000, failing=1000, nodes=8),
         Job("embeddings-20261122-181200-c4e1b7", "Completed", 2400, nodes=4),

@@ -9,7 +9,11 @@ TERMINAL = (
     "\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b[2J\x1b[Hmoved "
     "\x1b]8;;https://example.com\x07link\x1b]8;;\x07 \u202egnp.exe"
 )
-START = int(time.time() * 1000) - 7_200_000
+
+
+def clock() -> int:
+    """The time in milliseconds."""
+    return int(time.time() * 1000)
 
 
 class Past:
@@ -20,6 +24,8 @@ class Past:
     total: int
     ended: int
     elapsed: float
+    start: int
+    starts: list[float]
     hostile: bool
     processes: list[tuple[str, str]]
     states: bytearray
@@ -39,15 +45,13 @@ class Past:
 
     def of_timeline(self, query: dict) -> dict:
         end = int(self.elapsed * 1000)
-        low, high = int(query.get("from", START)) - START, int(query.get("to", START + end)) - START
+        low, high = int(query.get("from", self.start)) - self.start, int(query.get("to", self.start + end)) - self.start
         bars = {"process": [], "mini_batch": [], "start": [], "end": [], "run": [], "status": []}
-        at = [0.0] * len(self.processes)
         many = self.ended > 20_000
         for number in range(0 if many else self.ended):
             process = number % len(self.processes)
-            took = self.seconds(number) * 1000
-            start, at[process] = at[process], at[process] + took + 15
-            if at[process] < low or start > high:
+            start, took = self.starts[number] * 1000, self.seconds(number) * 1000
+            if start + took < low or start > high:
                 continue
             for key, value in zip(
                 bars,
@@ -78,9 +82,9 @@ class Past:
         pick = lambda share: times[min(len(times) - 1, int(len(times) * share))]  # noqa: E731
         return {
             "revision": "1",
-            "from": START + low,
-            "to": START + (high if "to" in query or many else int(max(at, default=0))),
-            "now": START + end,
+            "from": self.start + low,
+            "to": self.start + high,
+            "now": self.start + end,
             "processes": rows,
             "bars": None if many else bars,
             "bins": {
@@ -108,7 +112,7 @@ class Past:
 
     def of_nodes(self, query: dict) -> dict:
         chance = random.Random(3)
-        at = [START + int(self.elapsed * 1000 * step / 60) for step in range(61)]
+        at = [self.start + int(self.elapsed * 1000 * step / 60) for step in range(61)]
 
         def wave(base: float, spread: float) -> list[float]:
             return [
@@ -155,9 +159,9 @@ class Past:
                 }
             )
         events = [
-            {"at": START + 200, "node": "0", "text": "process000 started"},
+            {"at": self.start + 200, "node": "0", "text": "process000 started"},
             {
-                "at": START + 60_000,
+                "at": self.start + 60_000,
                 "node": "1",
                 "text": f"process003 was killed by signal 9 {MARKUP if self.hostile else ''}",
             },

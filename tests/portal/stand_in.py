@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from made_jobs import jobs
-from made_past import MARKUP, START
+from made_past import MARKUP, clock
 
 DIST = Path(__file__).resolve().parents[2] / "services" / "portal" / "web" / "dist"
 KINDS = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -42,9 +42,9 @@ TARGET = {
     ],
     "dead_letters_partial": False,
     "dead_letters_problem": None,
-    "workers": [{"node": "i-0a1b2c3d", "job_id": "invoices-20261123-141320-7f21c0", "last_at": START + 258_000}],
-    "reducers": [{"job_id": "invoices-20261123-141320-7f21c0", "last_at": START + 259_000, "silent": False}],
-    "now": START + 260_000,
+    "workers": [{"node": "i-0a1b2c3d", "job_id": "invoices-20261123-141320-7f21c0", "last_at": clock() - 2000}],
+    "reducers": [{"job_id": "invoices-20261123-141320-7f21c0", "last_at": clock() - 1000, "silent": False}],
+    "now": clock(),
 }
 DOCTOR = {
     "ok": False,
@@ -131,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def answer(self, path: str, query: dict) -> dict | None:
-        now = START + 7_200_000
+        now = clock()
         if path == "/info":
             return {
                 "version": "0.1.0",

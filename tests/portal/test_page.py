@@ -165,6 +165,10 @@ def test_million_mini_batches_are_on_one_screen(stand_in: StandIn, open_page: Ca
     assert cells >= 1_000_000
     box = page.locator(".map canvas").bounding_box()
     assert box and box["height"] < 900
+    for tab in ("timeline", "nodes", "mini-batches?by=duration"):
+        show(page, f"jobs/{MILLION}/{tab}")
+        expect(page.locator("canvas").first).to_be_visible()
+    assert page.evaluate("performance.memory.usedJSHeapSize") < 100_000_000
     # Most of this is the stand-in, which is slower than the portal.
     assert took < 5, took
 

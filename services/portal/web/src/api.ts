@@ -81,7 +81,7 @@ export interface Attempt {
   error: AttemptError | null; logs: { path: string; from: number | null }[]; warnings: string[];
 }
 export interface ResultRows {
-  available: boolean; reason: string | null; columns: string[] | null; cells: string[][]; text: string | null;
+  available: boolean; reason: string | null; columns: string[] | null; cells: (string | null)[][]; text: string | null;
   truncated: boolean; bytes: number;
 }
 export interface MiniBatch {

@@ -1,6 +1,6 @@
 // Requests to the server, or to the answers that a report holds.
 import { effect, signal } from "@preact/signals";
-import { useEffect, useMemo } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import { report, reported } from "./report";
 
 /** An answer other than the one that was asked for. `status` 0: the server did not answer. */
@@ -67,10 +67,15 @@ export function useData<T>(path: string | null, version: unknown = 0, options: {
   const store = useMemo(() => new Fetcher<T>(), []);
   const { every = 0, keep = false } = options;
   useEffect(() => store.show(path, keep), [path]);
-  useEffect(() => store.refresh(), [version]);
+  const first = useRef(version);
   useEffect(() => {
+    if (first.current !== version) store.refresh();
+    first.current = version;
+  }, [version]);
+  useEffect(() => {
+    const known = wakes.peek();
     const stopEffect = effect(() => {
-      if (wakes.value > 0) store.refresh(true);
+      if (wakes.value !== known) store.refresh(true);
     });
     const timer = every > 0 && !report ? setInterval(() => document.hidden || store.refresh(), every) : 0;
     return () => {

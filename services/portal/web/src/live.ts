@@ -134,7 +134,7 @@ export function start(): void {
     const [silence, sincePoll] = [at - heardEventAt, at - lastPoll];
     const isClosed = stream?.readyState === EventSource.CLOSED;
     if (isClosed && silence > SILENCE_MS) open();
-    else if (isClosed || (silence > SILENCE_MS && sincePoll > (streamWorks ? SILENCE_MS : POLL_MS))) void poll();
+    else if (isClosed ? sincePoll >= POLL_MS : silence > SILENCE_MS && sincePoll >= (streamWorks ? SILENCE_MS : POLL_MS)) void poll();
   }, 1000);
   // Browsers allow six connections to one host, so a tab in the background holds none.
   document.addEventListener("visibilitychange", () => {

@@ -99,3 +99,6 @@ export function bounds(bytes: Uint8Array, first = 0, last = bytes.length - 1): {
   }
   return { low: Math.min(low, high), high };
 }
+
+/** The scale of durations is logarithmic, and most lie in its middle: they stay quiet. */
+export const SLOWNESS = 1.8;

@@ -1,4 +1,5 @@
 // A report: the page in one file, with the answers of the server instead of the server.
+import { Refused } from "./client";
 import type { MiniBatches, MiniBatchState, Report, Row } from "./api";
 
 function embedded(): Report | null {
@@ -9,8 +10,6 @@ function embedded(): Report | null {
 /** The report in this file; `null` if a server answers. */
 export const report = embedded();
 
-class NotInReport extends Error {}
-
 /** Returns what the server would have answered. */
 export function reported(path: string): unknown {
   if (!report) throw new Error("this page is no report");
@@ -20,7 +19,7 @@ export function reported(path: string): unknown {
   if (bare.endsWith("/mini-batches")) return selected(bare, wanted);
   const by = wanted.get("by");
   const answer = answers[path] ?? answers[by ? `${bare}?by=${by}` : bare];
-  if (answer === undefined) throw new NotInReport("This report does not hold that. Open the job in the portal.");
+  if (answer === undefined) throw new Refused(404, "This report does not hold that. Open the job in the portal.");
   return answer;
 }
 

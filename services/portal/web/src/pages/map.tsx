@@ -1,7 +1,7 @@
 // The map: one cell for each mini-batch, in reading order.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { compact, counted } from "../format";
-import { bounds, type Cells, type Colouring, seconds } from "../map_data";
+import { bounds, SLOWNESS, type Cells, type Colouring, seconds } from "../map_data";
 import { address, go } from "../route";
 import { colour, heat, pixel, theme } from "../ui/theme";
 import { hideTip, showTip } from "../ui/tip";
@@ -43,7 +43,7 @@ function palette(by: Colouring, bytes: Uint8Array, { first, last }: Range): Uint
   }
   const { low, high } = bounds(bytes, first, last);
   for (let byte = 1; byte < 256; byte += 1) {
-    const share = by === "tries" ? (byte - 1) / 3 : (byte - low) / Math.max(1, high - low);
+    const share = by === "tries" ? (byte - 1) / 3 : ((byte - low) / Math.max(1, high - low)) ** SLOWNESS;
     pixels[byte] = pixel(heat(share));
   }
   pixels[0] = idle;
@@ -137,6 +137,12 @@ export function MapCanvas({ job, cells, range, select }: MapProps) {
     if (from === number) open(number);
     else select(between(from, number));
   };
+  // The browser scrolls instead.
+  const onCancel = () => {
+    anchor.current = null;
+    setDragged(null);
+    hideTip();
+  };
   const onKey = (event: KeyboardEvent) => {
     const at = cursor ?? range.first;
     const steps: Record<string, number> = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: sizes.columns, ArrowUp: -sizes.columns };
@@ -169,7 +175,7 @@ export function MapCanvas({ job, cells, range, select }: MapProps) {
       >
         <canvas
           ref={canvas} style={{ width: `${sizes.width / scale}px`, height: `${sizes.height / scale}px` }}
-          onPointerMove={onMove} onPointerDown={onDown} onPointerUp={onUp} onPointerLeave={hideTip}
+          onPointerMove={onMove} onPointerDown={onDown} onPointerUp={onUp} onPointerCancel={onCancel} onPointerLeave={hideTip}
         />
         {cursor !== null && cursor >= range.first && cursor <= range.last && <div class="map-cursor" style={marked(cursor)} />}
         <Shade dragged={dragged} range={range} sizes={sizes} scale={scale} />

@@ -2,7 +2,7 @@
 import type { Job, MiniBatches, Row } from "../api";
 import { useData } from "../client";
 import { compact, counted } from "../format";
-import { bounds, type Cells, type Colouring, seconds, useMap } from "../map_data";
+import { bounds, SLOWNESS, type Cells, type Colouring, seconds, useMap } from "../map_data";
 import { defaultOrder, report } from "../report";
 import { address, go, refine, route } from "../route";
 import { heat, theme } from "../ui/theme";
@@ -78,7 +78,7 @@ function Legend({ cells, job }: { cells: Cells; job: Job }) {
   const [from, to] = cells.by === "tries" ? ["1 attempt", "4 or more"] : [compact(seconds(low)), compact(seconds(high))];
   return (
     <>
-      <span class="scale"><span>{from}</span><span class="steps" data-theme={theme.value}>{steps.map((share) => <i style={{ background: heat(share) }} />)}</span><span>{to}</span></span>
+      <span class="scale"><span>{from}</span><span class="steps" data-theme={theme.value}>{steps.map((share) => <i style={{ background: heat(cells.by === "duration" ? share ** SLOWNESS : share) }} />)}</span><span>{to}</span></span>
       <span class="key idle">no attempt has ended</span>
     </>
   );

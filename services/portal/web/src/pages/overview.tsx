@@ -2,6 +2,7 @@
 import type { Failure, Gauge, Job, Series, Wait } from "../api";
 import { useData } from "../client";
 import { counted, duration, rate } from "../format";
+import { report } from "../report";
 import { address } from "../route";
 import { now } from "../live";
 import { RateChart } from "../ui/charts";
@@ -104,7 +105,7 @@ function Failures({ job }: { job: Job }) {
 }
 
 function FailureItem({ job, failure, open }: { job: Job; failure: Failure; open: boolean }) {
-  const logs = failure.log && address(["jobs", job.job_id, "logs"], { path: failure.log });
+  const logs = !report && failure.log && address(["jobs", job.job_id, "logs"], { path: failure.log });
   return (
     <details class="item" open={open}>
       <summary>
