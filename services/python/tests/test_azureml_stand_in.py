@@ -154,6 +154,7 @@ INSTALLED = {
     "core/__init__.py": "from azureml.core.model import Model\nfrom azureml.core.run import Run",
     "core/model.py": """
         class ModelNotFoundException(Exception): pass
+        class WebserviceException(Exception): pass
         class Model:
             def __init__(self, workspace, name=None, version=None): self.of = "the SDK"
             @staticmethod
@@ -173,7 +174,14 @@ INSTALLED = {
             @classmethod
             def get_context(cls, allow_offline=True, used_for_context_manager=False, **kwargs):
                 if not allow_offline: raise RuntimeError("Could not load a submitted run")
-                return "offline"
+                return _OfflineRun()
+        class _OfflineRun:
+            id = "offline"
+    """,
+    "core/workspace.py": """
+        class Workspace:
+            @staticmethod
+            def from_config(path=None): raise ValueError("no config.json")
     """,
 }
 
@@ -191,11 +199,18 @@ def test_installed_sdk_stays_and_falls_back(script, tmp_path):
         made = Model.register(workspace, "weights", "digits")
         print(job.id, made.id, [model.id for model in Model.list(workspace)], Model(workspace, "digits").id)
         print(Model.get_model_path("digits", _workspace=workspace)[-18:], Model.get_model_path("cached"))
-        print(Run.get_context(), Model.list("theirs"), Model("theirs", "digits").of, Model.register("theirs", "a", "b"))
+        print(Run.get_context().experiment.name, Model.list("theirs"), Model("theirs", "digits").of)
+        print(Model.register("theirs", "a", "b"))
         try:
             Model.get_model_path("none")
         except ModelNotFoundException as error:
             print(str(error).partition(";")[0])
+        from azureml.core.model import WebserviceException
+        from azureml.core.workspace import Workspace
+        try:
+            Model(Workspace.from_config(), "none", tags=["a"])
+        except WebserviceException as error:
+            print(str(error).rpartition("has ")[2])
         from azureml.ai.monitoring import Collector
         import azureml.pipeline
     """
@@ -207,9 +222,23 @@ def test_installed_sdk_stays_and_falls_back(script, tmp_path):
     ).splitlines() == [
         "job-1 digits:2 ['digits:2', 'digits:1'] digits:2",
         "s/digits/2/weights azureml-models/cached",
-        "offline ['the SDK'] the SDK the SDK",
+        "local ['the SDK'] the SDK",
+        "the SDK",
         "model none was not found",
+        "name none, tags a",
     ]
+    said = script(
+        """
+        from azureml.core import Run
+        from azureml.core.workspace import Workspace
+        print(Run.get_context().id)
+        Workspace.from_config()
+        """,
+        fails=True,
+        PYTHONPATH=path,
+        AZUREML_RUN_ID="",
+    )
+    assert said == "ValueError: no config.json", "outside a job the SDK answers"
 
 
 def test_collected_rows_are_json_lines(script, tmp_path):

@@ -19,6 +19,7 @@ class Beside:
             "azureml.core.datastore": _datastores_fall_back,
             "azureml.core.model": _models_fall_back,
             "azureml.core.run": _runs_fall_back,
+            "azureml.core.workspace": _workspaces_fall_back,
         }.get(name)
         if patch is None:
             return None
@@ -65,7 +66,12 @@ def _models_fall_back(module):
                 raise kind(str(local)) from error
 
     def new(cls, workspace=None, *arguments, **named):
-        return Local(workspace, *arguments, **named) if isinstance(workspace, Workspace) else object.__new__(cls)
+        if not isinstance(workspace, Workspace):
+            return object.__new__(cls)
+        try:
+            return Local(workspace, *arguments, **named)
+        except ModelNotFoundException as local:
+            raise getattr(module, "WebserviceException", ModelNotFoundException)(str(local)) from None
 
     real.get_model_path = staticmethod(get_model_path)
     _use_local_ones(real, Local, "list", "register")
@@ -96,6 +102,23 @@ def _datastores_fall_back(module):
     real.__new__ = new
 
 
+def _workspaces_fall_back(module):
+    """Returns the local workspace in a job where the SDK finds no file that names another one."""
+    from gristmill.azureml_core.workspace import Workspace as Local
+
+    its_from_config = module.Workspace.from_config
+
+    def from_config(*arguments, **named):
+        try:
+            return its_from_config(*arguments, **named)
+        except Exception:
+            if not os.environ.get("AZUREML_RUN_ID"):
+                raise
+            return Local()
+
+    module.Workspace.from_config = staticmethod(from_config)
+
+
 def _use_local_ones(real, local, *names):
     """Replaces static methods whose first argument is a workspace by the local ones for a local workspace."""
     from gristmill.azureml_core.workspace import Workspace
@@ -112,19 +135,23 @@ def _use_local_ones(real, local, *names):
 
 
 def _runs_fall_back(module):
-    """Returns the run of the job where a script insists on one and the SDK knows none."""
+    """Returns the run of the job where the SDK knows none, or one that is offline and has no experiment."""
     from gristmill.azureml_core.run import Run as Local
 
     its_context = module.Run.get_context
 
     def get_context(cls, allow_offline=True, used_for_context_manager=False, **named):
+        # The SDK asks too, and looks elsewhere without a run.
+        asks_itself = sys._getframe(1).f_globals.get("__name__", "").startswith("azureml.")
+        is_in_job = os.environ.get("AZUREML_RUN_ID") and not asks_itself
         try:
-            return its_context(allow_offline, used_for_context_manager, **named)
+            found = its_context(allow_offline, used_for_context_manager, **named)
         except Exception:
-            # The SDK asks too, and looks elsewhere after this error.
-            asks_itself = sys._getframe(1).f_globals.get("__name__", "").startswith("azureml.")
-            if asks_itself or not os.environ.get("AZUREML_RUN_ID"):
+            if not is_in_job:
                 raise
-            return Local.get_context(allow_offline=False)
+        else:
+            if not is_in_job or type(found).__name__ != "_OfflineRun":
+                return found
+        return Local.get_context(allow_offline=False)
 
     module.Run.get_context = classmethod(get_context)
