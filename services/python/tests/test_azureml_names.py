@@ -1,6 +1,7 @@
 """Datasets, datastores and environments by the tables of names, off Azure."""
 
 import json
+import sys
 import textwrap
 
 import pandas
@@ -284,3 +285,39 @@ def test_frame_is_written_to_a_datastore(named, tmp_path):
     Dataset.Tabular.register_pandas_dataframe(frame, (Datastore.get(ws, "blobs"), "frames"), "mine")
     """)
     assert pandas.read_parquet(tmp_path / "blobs/frames/mine.parquet")["a"].tolist() == [1, 2]
+
+
+TOML = """
+[targets.prod]
+queue = "sqs://x"
+[azureml.datastores]
+blobs = "store"
+far = "abfss://files@a.dfs.core.windows.net/x"
+[azureml.data]
+sales = "sales.csv"
+"sales:2" = "/elsewhere/new.csv"
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="only newer interpreters read the file")
+def test_tables_of_the_nearest_file(script, tmp_path):
+    (tmp_path / "gristmill.toml").write_text(TOML)
+    (tmp_path / "sales.csv").write_text("a\n5\n")
+    (tmp_path / "deep").mkdir()
+    text = (
+        SETUP
+        + """
+    os.chdir(os.environ.get("WHERE", "deep"))
+    print(Dataset.get_by_name(ws, "sales", version=1).to_pandas_dataframe()["a"].tolist())
+    print(Datastore.get(ws, "blobs").path_of("x"), Datastore.get(ws, "far").path_of("x"), sorted(ws.datastores))
+    """
+    )
+    expected = [
+        "[5]",
+        f"{tmp_path}/store/x abfss://files@a.dfs.core.windows.net/x/x ['blobs', 'far', 'workspaceblobstore']",
+    ]
+    assert script(text).splitlines() == expected
+    state = json.dumps({"working_dir": str(tmp_path / "deep")})
+    assert script(text, WHERE="/", GRISTMILL_ENTRY_SCRIPT=state).splitlines() == expected, "the folder of the code"
+    (tmp_path / "gristmill.toml").write_text("azureml")
+    assert "gristmill.toml is not valid: " in script(text, fails=True)

@@ -6,10 +6,9 @@ import pickle
 
 import numpy
 import pytest
-from agent import PACKAGE
 from sklearn.linear_model import LogisticRegression
 
-SCRIPT = (PACKAGE / "gristmill/entry_scripts/mlflow_model.py").read_text()
+SCRIPT = "from gristmill.mlflow_model import init, run\n"
 
 SKLEARN = """\
 flavors:

@@ -1,12 +1,17 @@
 """Names of the workspace that jobs have come from: the tables ``[azureml.datastores]`` and ``[azureml.data]`` of
-``gristmill.toml``, which the engine passes to a script as JSON."""
+``gristmill.toml``, or the same as JSON in a variable, for machines without that file."""
 
+import functools
 import json
 import os
 import re
 
+from gristmill import contract
+
 VARIABLE = "GRISTMILL_AZUREML_NAMES"
 """``{"datastores": {NAME: PATH}, "data": {NAME or "NAME:VERSION": PATH}}``; a path is absolute, or a URL."""
+
+FILE = "gristmill.toml"
 
 _DATASTORE = re.compile(r"azureml://(?:.*/)?datastores/([^/]+)/paths/(.*)", re.IGNORECASE | re.DOTALL)
 _DATA = re.compile(r"azureml://(?:.*/)?data/([^/]+)/(?:versions|labels)/([^/]+)/?", re.IGNORECASE)
@@ -67,10 +72,59 @@ def join(root, path):
 def table(kind):
     """Returns one of the tables, empty if there is none."""
     text = os.environ.get(VARIABLE)
+    if not text:
+        file = _nearest_file()
+        return _of_file(file).get(kind, {}) if file else {}
     try:
-        return dict(json.loads(text).get(kind) or {}) if text else {}
+        return dict(json.loads(text).get(kind) or {})
     except (AttributeError, TypeError, ValueError):
         raise ValueError(f"{VARIABLE} must be a JSON object with the objects datastores and data") from None
+
+
+def _nearest_file():
+    """Returns the ``gristmill.toml`` of the working folder, or of the code of the job, or of a folder above them."""
+    state = os.environ.get(contract.ENTRY_SCRIPT_VARIABLE)
+    folders = [os.getcwd(), *([json.loads(state)["working_dir"]] if state else [])]
+    for folder in folders:
+        while True:
+            path = os.path.join(folder, FILE)
+            if os.path.isfile(path):
+                return path
+            above = os.path.dirname(folder)
+            if above == folder:
+                break
+            folder = above
+    return None
+
+
+@functools.cache
+def _of_file(path):
+    """Returns the tables of a file, with absolute paths."""
+    with open(path, "rb") as file:
+        content = file.read()
+    if b"azureml" not in content:
+        return {}
+    try:
+        import tomllib
+    except ImportError:
+        raise UnknownName(
+            f"{path} needs Python 3.11 or newer to be read in a script; here, set {VARIABLE} in environment_variables: "
+            '{"datastores": {NAME: PATH}, "data": {NAME: PATH}}'
+        ) from None
+    try:
+        tables = tomllib.loads(content.decode()).get("azureml", {})
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid: {error}") from None
+    folder = os.path.dirname(path)
+    return {
+        kind: {name: _absolute(str(place), folder) for name, place in entries.items()}
+        for kind, entries in tables.items()
+        if isinstance(entries, dict)
+    }
+
+
+def _absolute(place, folder):
+    return place if "://" in place else os.path.join(folder, os.path.expanduser(place))
 
 
 def _versions_of(name, found):
