@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::run::{RetryArguments, report};
-use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, remedies, watch_for_stop};
+use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, remedies, steps, watch_for_stop};
 
 #[derive(Debug, clap::Args)]
 pub struct EnqueueArguments {
@@ -26,6 +26,23 @@ pub struct EnqueueArguments {
 }
 
 pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result<Exit> {
+    // Each step needs the output of the one before, so this follows them to their ends.
+    let several = Show::during(async |events| {
+        if arguments.job.is_stdin() {
+            return Ok(None);
+        }
+        let document = arguments.job.document(Some(&arguments.target), settings)?;
+        if settings.engine.steps(&document, &engine::events().0)?.is_some() {
+            arguments.target.require(None, settings)?;
+            return steps::run(&arguments.job, &arguments.target, false, settings, events).await;
+        }
+        Ok(None)
+    });
+    match several.await {
+        Ok(None) => {}
+        Ok(Some(ran)) => return Ok(ran.report(arguments.json)),
+        Err(error) => return refuse(error, arguments.json),
+    }
     let (events, show) = Show::start();
     let stopped = CancellationToken::new();
     let submitted = submit(&arguments, &stopped, settings, &events).await;

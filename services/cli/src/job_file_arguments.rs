@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use engine::{Document, Error, Events};
-use job_file::{Parsed, Problem, STDIN};
+use job_file::{AzureNames, Parsed, Problem, STDIN, Wishes};
 use partitioner::Survey;
 use serde_json::json;
 use storage::StoreOptions;
@@ -18,20 +18,36 @@ const JOB_FILE_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct JobFileArguments {
-    /// The job file; `-` for the standard input.
+    /// The job file, or a document of Azure ML; `-` for the standard input.
     pub job_file: PathBuf,
     /// Replace a value of the job file: `mini_batch_size=20`, `inputs.images.path=data/*.png`.
     #[arg(long = "set", value_name = "KEY=VALUE", add = complete::set_keys())]
     set: Vec<String>,
+    /// Of a document of Azure ML: data or a value for an input; without NAME where there is one input.
+    #[arg(long = "input", value_name = "[NAME=]VALUE")]
+    input: Vec<String>,
+    /// Of a pipeline: this step alone.
+    #[arg(long, value_name = "NAME")]
+    step: Option<String>,
 }
 
 impl JobFileArguments {
     pub fn new(job_file: PathBuf) -> Self {
-        Self { job_file, set: Vec::new() }
+        Self { job_file, set: Vec::new(), input: Vec::new(), step: None }
+    }
+
+    /// Whether the document comes from the standard input, which can be read once.
+    pub fn is_stdin(&self) -> bool {
+        self.job_file == Path::new(STDIN)
     }
 
     /// Reads the job file. A compute target of `target` takes precedence over that of the file.
     pub fn read(&self, target: Option<&TargetFlags>, settings: &Settings, events: &Events) -> engine::Result<Parsed> {
+        settings.engine.read(&self.document(target, settings)?, events)
+    }
+
+    /// Returns the document with everything that the command line says about it.
+    pub fn document(&self, target: Option<&TargetFlags>, settings: &Settings) -> engine::Result<Document> {
         let overrides = self.set.iter().map(|pair| {
             let (key, value) = pair.split_once('=').with_context(|| format!("--set {pair}: write it as KEY=VALUE"))?;
             Ok((key.trim().to_owned(), value.trim().to_owned()))
@@ -39,7 +55,12 @@ impl JobFileArguments {
         let overrides = overrides.collect::<anyhow::Result<_>>().map_err(|error| self.invalid(format!("{error:#}")))?;
         let text = read(&self.job_file).map_err(|error| self.invalid(format!("cannot be read: {error}")))?;
         let compute_target = target.and_then(|target| target.name(settings));
-        settings.engine.read(&Document { path: self.job_file.clone(), text, overrides, compute_target }, events)
+        let wishes = Wishes { overrides, inputs: self.input.clone(), step: self.step.clone() };
+        let azure = match text.contains("azureml:") || self.input.iter().any(|input| input.contains("azureml:")) {
+            true => target.unwrap_or(&TargetFlags::default()).azure_names(settings)?,
+            false => AzureNames::default(),
+        };
+        Ok(Document { path: self.job_file.clone(), text, wishes, azure, compute_target })
     }
 
     /// Reads and checks the job file, and shows the events. Returns the job, and the survey of each input.

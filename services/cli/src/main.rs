@@ -35,6 +35,7 @@ mod settings;
 mod show;
 mod signals;
 mod status;
+mod steps;
 mod summary;
 mod target;
 mod target_flags;
@@ -115,6 +116,8 @@ enum Command {
     Plan(plan::PlanArguments),
     /// Check a job file and its entry script, and show all problems at once.
     Validate(validate::ValidateArguments),
+    /// Print the job file that a document of Azure ML amounts to; of a pipeline, one for each step.
+    Convert(steps::ConvertArguments),
     /// List jobs, newest first.
     #[command(after_help = JOBS_EXAMPLES)]
     Jobs(list::JobsArguments),
@@ -231,6 +234,7 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Retry(arguments) => run::retry(arguments, settings).await?,
         Command::Plan(arguments) => plan::plan(&arguments, settings).await?,
         Command::Validate(arguments) => validate::validate(&arguments, settings).await?,
+        Command::Convert(arguments) => steps::convert(&arguments, settings)?,
         Command::Enqueue(arguments) => enqueue::enqueue(arguments, settings).await?,
         Command::Worker(arguments) => return worker::worker(arguments, settings).await,
         Command::Reducer(arguments) => reducer::reducer(arguments, settings).await?,

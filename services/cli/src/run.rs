@@ -7,7 +7,7 @@ use protocol::JobResult;
 use storage::StoreOptions;
 
 use crate::summary::summary;
-use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, complete, enqueue, refuse, stop_on_signals};
+use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, complete, enqueue, refuse, steps, stop_on_signals};
 
 #[derive(Debug, clap::Args)]
 pub struct RunArguments {
@@ -39,6 +39,15 @@ pub struct RetryArguments {
 }
 
 pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
+    let several = Show::during(async |events| {
+        steps::run(&arguments.job, &arguments.target, arguments.fresh, settings, events).await
+    })
+    .await;
+    match several {
+        Ok(None) => {}
+        Ok(Some(ran)) => return Ok(ran.report(arguments.json)),
+        Err(error) => return refuse(error, arguments.json),
+    }
     let ran = Show::during(async |events| run_job(&arguments, settings, events).await).await;
     match ran {
         Ok((Some(result), target)) => {

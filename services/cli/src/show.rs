@@ -38,6 +38,7 @@ impl Show {
                 };
                 let Some(event) = event else { return };
                 match event {
+                    Event::Step { name, number, count } => say!(note, "step {name} ({number} of {count})"),
                     Event::Job(job_id) => say!(note, "job {job_id}"),
                     Event::Progress { latest, hint } => {
                         progress = Some(AbortOnDropHandle::new(progress::show(latest, hint)));

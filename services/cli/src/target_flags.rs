@@ -37,6 +37,11 @@ impl TargetFlags {
         }
     }
 
+    /// Returns what names of Azure ML stand for.
+    pub fn azure_names(&self, settings: &Settings) -> Result<engine::AzureNames> {
+        self.choice(settings).azure_names(settings.engine.settings(), Settings::variable).map_err(usage)
+    }
+
     pub fn name(&self, settings: &Settings) -> Option<String> {
         self.choice(settings).name()
     }

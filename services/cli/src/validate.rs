@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::json;
 
-use crate::{Exit, JobFileArguments, Settings, refuse};
+use crate::{Exit, JobFileArguments, Settings, refuse, steps};
 
 #[derive(Debug, clap::Args)]
 pub struct ValidateArguments {
@@ -15,6 +15,17 @@ pub struct ValidateArguments {
 }
 
 pub async fn validate(arguments: &ValidateArguments, settings: &Settings) -> Result<Exit> {
+    match steps::validate(&arguments.job, settings).await {
+        Ok(None) => {}
+        Ok(Some(())) => {
+            match arguments.json {
+                true => say!(out, "{}", json!({ "valid": true, "problems": [], "warnings": [], "notes": [] })),
+                false => say!(out, "{} is valid", job_file::shown(&arguments.job.job_file)),
+            }
+            return Ok(Exit::Done);
+        }
+        Err(error) => return refuse(error, arguments.json),
+    }
     let parsed = match arguments.job.check(settings).await {
         Ok((parsed, _)) => parsed,
         Err(error) => return refuse(error, arguments.json),

@@ -5,7 +5,7 @@ mod python;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use job_file::{Parsed, Problem};
+use job_file::{AzureNames, Parsed, Problem, Wishes};
 use partitioner::{Inputs, Survey};
 use protocol::JobSpec;
 use storage::StoreOptions;
@@ -23,8 +23,10 @@ pub struct Document {
     pub path: PathBuf,
     /// Its text.
     pub text: String,
-    /// Keys that replace those of the text, each with its value.
-    pub overrides: Vec<(String, String)>,
+    /// Values that replace those of the text, data for its inputs, and the one step to run.
+    pub wishes: Wishes,
+    /// What names of Azure ML stand for.
+    pub azure: AzureNames,
     /// The compute target, which takes precedence over that of the text.
     pub compute_target: Option<String>,
 }
@@ -32,23 +34,34 @@ pub struct Document {
 impl Document {
     /// Describes a job file with this text. Relative paths in it start from its folder.
     pub fn new(path: impl Into<PathBuf>, text: impl Into<String>) -> Self {
-        Self { path: path.into(), text: text.into(), overrides: Vec::new(), compute_target: None }
+        Self {
+            path: path.into(),
+            text: text.into(),
+            wishes: Wishes::default(),
+            azure: AzureNames::default(),
+            compute_target: None,
+        }
     }
 }
 
 impl Engine {
-    /// Reads a job file.
-    pub fn read(&self, document: &Document, events: &Events) -> Result<Parsed> {
+    pub(crate) fn context(&self, document: &Document) -> job_file::Context {
         let settings = self.settings();
-        let context = job_file::Context {
+        job_file::Context {
             working_directory: settings.working_directory.clone(),
             home_directory: settings.user_folder.clone(),
             interpreter: settings.python().to_owned(),
             search_path: settings.search_path.clone(),
             compute_target: document.compute_target.clone(),
             models: settings.models(),
-        };
-        let parsed = job_file::load(&document.path, &document.text, &document.overrides, &context);
+            azure: document.azure.clone(),
+        }
+    }
+
+    /// Reads a job file, or a document of Azure ML with one step.
+    pub fn read(&self, document: &Document, events: &Events) -> Result<Parsed> {
+        let context = self.context(document);
+        let parsed = job_file::load(&document.path, &document.text, &document.wishes, &context);
         let parsed = parsed.map_err(Error::Invalid)?;
         parsed.warnings.iter().for_each(|warning| events.notice(Notice::Doubt(warning.clone())));
         Ok(parsed)

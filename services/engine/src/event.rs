@@ -13,6 +13,8 @@ use crate::{Continuation, Hint};
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub enum Event {
+    /// A step of a document begins: its name, its number from 1, and the number of all steps.
+    Step { name: String, number: usize, count: usize },
     /// The job has this id from now on.
     Job(String),
     /// The job reports progress. The receivers always hold the latest, and what the job waits for.

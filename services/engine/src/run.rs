@@ -150,6 +150,11 @@ impl Engine {
                 continue;
             }
             let output = result.output.clone().unwrap_or_default();
+            let mut outputs = spec.outputs.values().filter(|folder| !folder.is_url());
+            if let Some(missing) = outputs.find(|folder| !folder.as_path().is_dir()) {
+                not_reused.get_or_insert((id, NewJobReason::OutputChanged(missing.display())));
+                continue;
+            }
             if !is_untouched(Path::new(&output), &job, home) {
                 not_reused.get_or_insert((id, NewJobReason::OutputChanged(output)));
                 continue;

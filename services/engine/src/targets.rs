@@ -6,6 +6,7 @@
 mod address;
 pub mod file;
 pub mod import;
+mod names;
 mod open;
 
 use std::fmt;
@@ -140,6 +141,15 @@ impl TargetChoice {
     /// Returns the names of all targets; none if they cannot be read.
     pub fn known(&self, settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Vec<String> {
         self.read_file(settings, variable).map_or_else(|_| Vec::new(), |file| file.targets.into_keys().collect())
+    }
+
+    /// Returns what names of Azure ML stand for.
+    pub fn azure_names(
+        &self,
+        settings: &Settings,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<job_file::AzureNames> {
+        Ok(self.read_file(settings, variable)?.azure)
     }
 
     fn read_file(&self, settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Result<TargetsFile> {

@@ -1,37 +1,42 @@
-//! Documents of Azure ML, and the names that its second version gives to keys.
+//! Documents of Azure ML: pipelines, parallel components and batch deployments, and the names that its second version
+//! gives to keys.
 //!
-//! A document is recognised and rejected in one line. A reader of such documents would turn its entries into entries of a
-//! job file, with their locations, for `load` to read.
+//! A reader turns each step of a document into entries of a job file that keep their locations, for `load` to read. What a
+//! document says and a job file cannot is a mistake, or is named in one warning; nothing is ignored in silence.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `kind` | which document it is; documents that Gristmill does not run |
+//! | `steps` | a document as steps; what callers see |
+//! | `reader` | what all readers share: keys, references, the job file under construction |
+//! | `layers` | a step and the component that it refers to, read as one mapping |
+//! | `known` | the keys of each mapping, and why some have no effect |
+//! | `expression` | `${{…}}`, `$[[…]]` and arguments in one text |
+//! | `names` | `azureml:…` and other addresses, by the tables of `gristmill.toml` |
+//! | `scope` | the names that a step can use |
+//! | `bindings` | what inputs and outputs stand for |
+//! | `pipeline`, `parallel`, `command`, `deployment` | one kind of document or step each |
+//! | `environment` | the Python of a step |
 
-use crate::{Entry, Fault, Location, Node, find};
+mod bindings;
+mod command;
+mod deployment;
+mod environment;
+mod expression;
+mod kind;
+mod known;
+mod layers;
+mod names;
+mod parallel;
+mod pipeline;
+mod reader;
+mod scope;
+mod steps;
 
-const TYPES: &[&str] = &["pipeline", "parallel", "command", "sweep", "spark", "automl", "import", "data_transfer"];
-const SCHEMA: &str = "azuremlschemas";
-const ALLOWED: &str = "a job file: name, entry_script, inputs, output_action, output, … (JOB_FILE.md has every key)";
-
-/// Returns the key by which a document shows that it belongs to Azure ML, and the fault. `None`: it does not.
-pub fn document(entries: &[Entry]) -> Option<(Location, &'static str, Fault)> {
-    let text = |key: &str| find(entries, key).and_then(Node::scalar).map(|scalar| scalar.text.as_str());
-    let kind = text("type").filter(|kind| TYPES.contains(kind));
-    let jobs = find(entries, "jobs").map(Node::entries).filter(|jobs| !jobs.is_empty());
-    let schema = text("$schema").filter(|schema| schema.to_lowercase().contains(SCHEMA));
-    let (field, found) = match (kind, jobs, schema) {
-        (Some(kind), ..) => ("type", format!("{kind:?}")),
-        (None, Some(_), _) => ("jobs", "a mapping".to_owned()),
-        (None, None, schema) => ("$schema", format!("{:?}", schema?)),
-    };
-    let what = match (kind, jobs) {
-        (_, Some(jobs)) => {
-            let names: Vec<&str> = jobs.iter().map(|job| job.key.as_str()).collect();
-            format!("pipeline (jobs: {})", names.join(", "))
-        }
-        (Some(kind), None) => format!("{kind} document"),
-        (None, None) => "document".to_owned(),
-    };
-    let message = format!("this is an Azure ML {what}; Gristmill cannot read it yet");
-    let location = entries.iter().find(|entry| entry.key == field).map_or(Location::File, |entry| entry.location);
-    Some((location, field, Fault::of(found, ALLOWED).saying(message)))
-}
+pub use names::AzureNames;
+#[cfg(test)]
+pub use names::Table;
+pub use steps::{Step, Steps, Wishes};
 
 /// Returns what to write instead of a key that Azure ML knows and the job file does not.
 pub fn hint(key: &str) -> Option<&'static str> {

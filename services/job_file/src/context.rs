@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::AzureNames;
+
 /// The surroundings of a job file. The caller provides them, because this crate never reads the environment.
 #[derive(Clone, Debug)]
 pub struct Context {
@@ -17,6 +19,8 @@ pub struct Context {
     pub compute_target: Option<String>,
     /// Where scripts find models.
     pub models: ModelFolders,
+    /// What names of Azure ML stand for.
+    pub azure: AzureNames,
 }
 
 /// Folders of this machine in which scripts find models.

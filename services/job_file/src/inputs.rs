@@ -6,7 +6,7 @@ use partitioner::{MissingColumn, PartitionFormat};
 use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions};
 
 use crate::keys::{INPUT, Read};
-use crate::paths::{exists, glob_folder, real};
+use crate::paths::{glob_folder, real};
 use crate::values::{choice, key_name, mapping, name, text, word};
 use crate::{Entry, Fault, Location, Node, Paths, Problems, Section, Value, nearest};
 use columns::{Columns, read_columns};
@@ -138,7 +138,7 @@ fn read_paths(section: &Section<'_>, paths: &Paths) -> Vec<ItemPath> {
     }
     let mut found = Vec::new();
     for node in nodes {
-        match paths.path_or_url(node).and_then(|path| exists_or_matches(node, path)) {
+        match paths.path_or_url(node).and_then(|path| exists_or_matches(node, path, paths)) {
             Ok(path) => {
                 if let Some(message) = read_twice(&found, &path) {
                     section.problems.warn(node.location, &section.path(key), message);
@@ -170,10 +170,10 @@ fn read_twice(earlier: &[ItemPath], path: &ItemPath) -> Option<String> {
 }
 
 /// A local path must exist; for a glob, the folder in front of its first wildcard.
-fn exists_or_matches(node: &Node, path: ItemPath) -> Result<ItemPath, Fault> {
+fn exists_or_matches(node: &Node, path: ItemPath, paths: &Paths) -> Result<ItemPath, Fault> {
     match glob_folder(path.as_path()) {
-        Some(folder) if !path.is_url() => exists(node, ItemPath::from(folder)).map(|_| path),
-        _ => exists(node, path),
+        Some(folder) if !path.is_url() => paths.exists(node, ItemPath::from(folder)).map(|_| path),
+        _ => paths.exists(node, path),
     }
 }
 

@@ -213,6 +213,11 @@ pub fn of_job() -> impl Iterator<Item = &'static Key> {
     JOB.rows().chain(OPTIONS.rows())
 }
 
+/// Returns the name of the output file of a job that names none.
+pub fn default_file_name() -> Option<&'static str> {
+    JOB.find("append_row_file_name").and_then(|key| key.default)
+}
+
 /// Returns the row of the key whose value the script gets as the option `name`.
 pub fn reserved(name: &str) -> Option<&'static Key> {
     JOB.find(name).filter(|key| key.argument.is_some())

@@ -1,5 +1,5 @@
-//! Reads documents that people write into the specification of a job: so far the job file, YAML with the keys of
-//! `ParallelRunConfig` and `ParallelRunStep`.
+//! Reads documents that people write into the specification of a job: the job file, YAML with the keys of
+//! `ParallelRunConfig` and `ParallelRunStep`, and documents of Azure ML, each step of which becomes a job file.
 //!
 //! [`load`] finds all mistakes at once, each as a [`Problem`] with its line, the value found and the values allowed. It
 //! never reads the environment of the process: the caller passes a [`Context`]. `JOB_FILE.md` is the reference for users.
@@ -17,7 +17,8 @@
 //! | `identity`, `snapshot`, `words` | whether two jobs are the same |
 //! | `load` | all of it, in order |
 //! | `reference` | the tables of `JOB_FILE.md` |
-//! | `azure` | documents and keys of Azure ML |
+//! | `azure` | documents and keys of Azure ML, read into entries of a job file |
+//! | `written` | entries as YAML |
 //!
 //! A value parser returns a value or a `Fault`, and the collector `Problems` knows the location. Another kind of document
 //! becomes another reader in front of `load`: it turns its entries into entries of a job file that keep their locations.
@@ -45,11 +46,13 @@ mod snapshot;
 mod tree;
 mod values;
 mod words;
+mod written;
 mod yaml;
 
 #[cfg(test)]
 mod tests;
 
+pub use azure::{AzureNames, Step, Steps, Wishes};
 pub use context::{Context, ModelFolders};
 pub use identity::{Difference, Identity, Part, Ran};
 pub use keys::settable;

@@ -1,19 +1,19 @@
 //! Reads a job file from its text to the specification of a job.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use partitioner::{Inputs, MissingColumn, Survey};
-use protocol::JobSpec;
+use protocol::{JobSpec, MODEL};
 
 use crate::arguments::{Placeholders, read_arguments};
 use crate::identity::Identity;
 use crate::inputs::{InputLocations, read_inputs, require_inputs};
 use crate::keys::{JOB, Read};
-use crate::paths::{clean, exists};
+use crate::paths::clean;
 use crate::problem::shown;
 use crate::values::{key_name, word};
 use crate::{
-    Context, Entry, Fault, Location, Paths, Problem, Problems, Section, argv, azure, destination, environment,
+    Context, Entry, Fault, Location, Paths, Problem, Problems, Section, Steps, Wishes, argv, destination, environment,
     mini_batches, options, output, overrides, script, snapshot, yaml,
 };
 
@@ -31,9 +31,9 @@ pub struct Parsed {
     /// The job runs on nodes that may be other machines.
     pub elsewhere: bool,
     /// The file, as the user named it.
-    file: String,
+    pub(crate) file: String,
     /// One for each input.
-    inputs: Vec<InputLocations>,
+    pub(crate) inputs: Vec<InputLocations>,
     /// Listings of the inputs that a check has begun, for the plan to continue.
     pub listings: Inputs,
 }
@@ -75,15 +75,27 @@ impl Parsed {
     }
 }
 
-/// Reads the job file `path` with the content `text`. `overrides` are the `--set key=value` of the command line.
-pub fn load(
-    path: &Path,
-    text: &str,
-    overrides: &[(String, String)],
-    context: &Context,
-) -> Result<Parsed, Vec<Problem>> {
+/// Reads the job file `path` with the content `text`, or a document of Azure ML with one step.
+pub fn load(path: &Path, text: &str, wishes: &Wishes, context: &Context) -> Result<Parsed, Vec<Problem>> {
+    if let Some(steps) = Steps::read(path, text, wishes, context)? {
+        return match steps.steps() {
+            [_] => {
+                let parsed = steps.load(0, false, context)?;
+                Ok(Parsed { warnings: steps.warnings.into_iter().chain(parsed.warnings).collect(), ..parsed })
+            }
+            several => {
+                let names: Vec<&str> = several.iter().map(|step| step.name.as_str()).collect();
+                let message = format!("it has {} steps; choose one: --step {}", names.len(), names.join(", --step "));
+                Err(vec![Problem::of_file(path, message)])
+            }
+        };
+    }
     let problems = Problems::new(shown(path));
-    let parsed = read(path, text, overrides, context, &problems);
+    if !wishes.inputs.is_empty() || wishes.step.is_some() {
+        let fault = Fault::only("this is a job file: --set inputs.NAME.path=PATH replaces its data");
+        problems.add(Location::File, if wishes.step.is_some() { "--step" } else { "--input" }, fault);
+    }
+    let parsed = read(path, text, &wishes.overrides, context, &problems);
     let warnings = problems.finish()?;
     Ok(Parsed { warnings, ..parsed.expect("a job file without mistakes gives a job") })
 }
@@ -101,22 +113,45 @@ fn read(
     context: &Context,
     problems: &Problems,
 ) -> Option<Parsed> {
-    let job_file = clean(&context.working_directory.join(path));
-    let folder = job_file.parent().unwrap_or(Path::new("/")).to_owned();
-    if folder.to_str().is_none() {
-        let fault = Fault::of(format!("{}", folder.display()), "a folder name that is valid UTF-8");
-        problems.add(Location::File, "", fault.saying("paths of the job cannot be passed to a script as text"));
-        return None;
-    }
+    let surroundings = Surroundings::of(path, context, problems)?;
     let mut entries = yaml::read(text, problems)?;
-    if let Some((location, field, fault)) = azure::document(&entries) {
-        problems.add(location, field, fault);
-        return None;
-    }
     overrides::apply(&mut entries, overrides, problems);
-    let paths = Paths { folder, home: context.home_directory.clone() };
-    let parsed = read_entries(&job_file, &entries, &paths, context, problems)?;
-    Some(Parsed { file: shown(path), ..parsed })
+    read_step(&surroundings, &entries, &[], context, problems)
+}
+
+/// Where a document lies.
+pub struct Surroundings {
+    shown: String,
+    job_file: PathBuf,
+    pub paths: Paths,
+}
+
+impl Surroundings {
+    /// `None`: its folder cannot be used, which is recorded.
+    pub fn of(path: &Path, context: &Context, problems: &Problems) -> Option<Self> {
+        let job_file = clean(&context.working_directory.join(path));
+        let folder = job_file.parent().unwrap_or(Path::new("/")).to_owned();
+        if folder.to_str().is_none() {
+            let fault = Fault::of(format!("{}", folder.display()), "a folder name that is valid UTF-8");
+            problems.add(Location::File, "", fault.saying("paths of the job cannot be passed to a script as text"));
+            return None;
+        }
+        Some(Self { shown: shown(path), job_file, paths: Paths::new(folder, context.home_directory.clone()) })
+    }
+}
+
+/// Reads the entries of a job file. `made_earlier`: paths that need not exist.
+pub fn read_step(
+    surroundings: &Surroundings,
+    entries: &[Entry],
+    made_earlier: &[PathBuf],
+    context: &Context,
+    problems: &Problems,
+) -> Option<Parsed> {
+    let Surroundings { shown, job_file, paths: Paths { folder, home, .. } } = surroundings;
+    let paths = Paths { made_earlier: made_earlier.to_vec(), ..Paths::new(folder.clone(), home.clone()) };
+    let parsed = read_entries(job_file, entries, &paths, context, problems)?;
+    Some(Parsed { file: shown.clone(), ..parsed })
 }
 
 fn read_entries(
@@ -169,8 +204,16 @@ fn read_keys(top: &Section<'_>, job: &mut JobSpec, paths: &Paths) -> (Vec<String
     let allowed = "a mapping of names to paths: {labels: labels.txt}";
     job.side_inputs = top.named("side_inputs", allowed, |entry| {
         key_name(entry)?;
-        exists(&entry.node, paths.path_or_url(&entry.node)?)
+        paths.exists(&entry.node, paths.path_or_url(&entry.node)?)
     });
+    let model = top.read("model", |node| paths.exists(node, paths.path_or_url(node)?));
+    if let Some((location, model)) = model {
+        job.model = model.display().trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
+        if job.side_inputs.insert(MODEL.to_owned(), model).is_some() {
+            let fault = Fault::of("a side input of this name too", "one of them");
+            top.refuse("model", location, fault);
+        }
+    }
     output::read_output(top, paths, job);
     let placeholders = Placeholders::new(top, job);
     let arguments = read_arguments(top, &placeholders);

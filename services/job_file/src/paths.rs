@@ -17,9 +17,15 @@ pub struct Paths {
     pub folder: PathBuf,
     /// The folder that `~` means.
     pub home: Option<PathBuf>,
+    /// Paths that earlier steps of a pipeline make. They need not exist.
+    pub made_earlier: Vec<PathBuf>,
 }
 
 impl Paths {
+    pub fn new(folder: PathBuf, home: Option<PathBuf>) -> Self {
+        Self { folder, home, made_earlier: Vec::new() }
+    }
+
     /// Returns the absolute path. Symbolic links are kept, except for those in front of a `..`.
     pub fn resolve(&self, text: &str) -> PathBuf {
         let path = match (&self.home, text.strip_prefix('~')) {
@@ -51,6 +57,14 @@ impl Paths {
     }
 }
 
+impl Paths {
+    /// Accepts a local path that exists or that an earlier step makes, and every URL.
+    pub fn exists(&self, node: &Node, path: ItemPath) -> Result<ItemPath, Fault> {
+        let is_made = !path.is_url() && self.made_earlier.iter().any(|made| path.as_path().starts_with(made));
+        if is_made { Ok(path) } else { exists(node, path) }
+    }
+}
+
 pub fn unusable(path: &Path, error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => format!("{} does not exist", path.display()),
@@ -59,7 +73,7 @@ pub fn unusable(path: &Path, error: &std::io::Error) -> String {
 }
 
 /// Accepts a local path that exists, and every URL.
-pub fn exists(node: &Node, path: ItemPath) -> Result<ItemPath, Fault> {
+fn exists(node: &Node, path: ItemPath) -> Result<ItemPath, Fault> {
     match (!path.is_url()).then(|| path.as_path().metadata()) {
         Some(Err(error)) => Err(Fault::new(node, "a path that exists").saying(unusable(path.as_path(), &error))),
         _ => Ok(path),

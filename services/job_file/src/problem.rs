@@ -87,6 +87,11 @@ impl Fault {
         Self { message: message.into(), ..self }
     }
 
+    /// Adds to the message.
+    pub fn adding(self, more: &str) -> Self {
+        Self { message: format!("{}{more}", self.message), ..self }
+    }
+
     /// Describes what was found by other words.
     pub fn finding(self, found: impl Into<String>) -> Self {
         Self { found: found.into(), ..self }
@@ -101,6 +106,8 @@ pub struct Problems {
     warnings: RefCell<Vec<(Location, Problem)>>,
     /// Lists of keys that a problem has named already.
     listed: RefCell<Vec<String>>,
+    /// Further files that the document refers to, as the user finds them.
+    others: RefCell<Vec<String>>,
 }
 
 impl Problems {
@@ -120,7 +127,43 @@ impl Problems {
     }
 
     pub fn add(&self, location: Location, field: &str, fault: Fault) {
-        self.add_to_file(self.file.clone(), location, field, fault);
+        self.add_to_file(self.file_of(location), location, field, fault);
+    }
+
+    /// Registers another file. [`Location::Other`] has the number that this returns.
+    pub fn other_file(&self, name: String) -> u16 {
+        let mut others = self.others.borrow_mut();
+        others.push(name);
+        u16::try_from(others.len() - 1).unwrap_or(u16::MAX)
+    }
+
+    /// Returns an empty collection for a document that refers to further files.
+    pub fn with_others(file: String, others: Vec<String>) -> Self {
+        Self { file, others: RefCell::new(others), ..Self::default() }
+    }
+
+    /// Returns the further files.
+    pub fn others(&self) -> Vec<String> {
+        self.others.borrow().clone()
+    }
+
+    /// Adds what another collection has found.
+    pub fn take(&self, other: Self) {
+        self.found.borrow_mut().extend(other.found.into_inner());
+        self.warnings.borrow_mut().extend(other.warnings.into_inner());
+    }
+
+    /// Forgets the mistakes without a line. Of a document with mistakes, keys are
+    /// absent that it would give otherwise.
+    pub fn forget_absent(&self) {
+        self.found.borrow_mut().retain(|(location, _)| *location != Location::File);
+    }
+
+    fn file_of(&self, location: Location) -> String {
+        match location {
+            Location::Other(file, _) => self.others.borrow().get(usize::from(file)).cloned().unwrap_or_default(),
+            _ => self.file.clone(),
+        }
     }
 
     /// Records a mistake in another file than the document.
@@ -130,7 +173,9 @@ impl Problems {
 
     /// Records something that works, but hardly as intended.
     pub fn warn(&self, location: Location, field: &str, message: impl Into<String>) {
-        self.warnings.borrow_mut().push((location, problem(self.file.clone(), location, field, Fault::only(message))));
+        self.warnings
+            .borrow_mut()
+            .push((location, problem(self.file_of(location), location, field, Fault::only(message))));
     }
 
     /// Whether no mistake was found so far.
@@ -150,17 +195,18 @@ impl Problems {
 }
 
 fn problem(file: String, location: Location, field: &str, fault: Fault) -> Problem {
-    let line = if let Location::Line(line) = location { Some(line) } else { None };
+    let line = if let Location::Line(line) | Location::Other(_, line) = location { Some(line) } else { None };
     let field = if location == Location::Override { format!("--set {field}") } else { field.to_owned() };
     let Fault { message, found, allowed } = fault;
     Problem { file, line, field, message, found, allowed }
 }
 
-fn order(location: Location) -> usize {
+fn order(location: Location) -> (usize, usize) {
     match location {
-        Location::File => 0,
-        Location::Line(line) => line,
-        Location::Override => usize::MAX,
+        Location::File => (0, 0),
+        Location::Line(line) => (0, line),
+        Location::Other(file, line) => (1 + usize::from(file), line),
+        Location::Override => (usize::MAX, 0),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use protocol::{ItemPath, JobSpec};
+use protocol::{BUILT_IN_SCRIPTS, ItemPath, JobSpec};
 
 use crate::paths::{below, unusable};
 use crate::values::word;
@@ -14,6 +14,15 @@ const ALLOWED: &str = "the path of a Python script below source_directory, or it
 
 /// Reads both keys. Without `source_directory`, the folder is that of the script.
 pub fn read_script(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
+    let text = top.get(SCRIPT).map(|node| format!("{}.py", node.written().trim().replace('.', "/")));
+    if let Some(script) = text.filter(|text| BUILT_IN_SCRIPTS.contains(&text.as_str())) {
+        let folder = match top.get(FOLDER) {
+            None => Some(paths.folder.clone()),
+            Some(_) => top.value(FOLDER, |node| source_directory(node, paths)),
+        };
+        (job.entry_script, job.source_directory) = (script, ItemPath::from(folder.unwrap_or_default()));
+        return;
+    }
     let script = match top.get(FOLDER) {
         None => top.read(SCRIPT, |node| beside_job_file(node, paths)),
         Some(_) => match top.value(FOLDER, |node| source_directory(node, paths)) {
@@ -40,7 +49,7 @@ fn in_folder(node: &Node, folder: &Path, paths: &Paths) -> Result<(PathBuf, Path
     let text = written(node)?;
     let path = match module_file(folder, &text) {
         Some(file) => file.map_err(|message| Fault::new(node, ALLOWED).saying(message))?,
-        None => Paths { folder: folder.to_owned(), home: paths.home.clone() }.resolve(&text),
+        None => Paths::new(folder.to_owned(), paths.home.clone()).resolve(&text),
     };
     check_script(node, &text, &path)?;
     let not_below = || Fault::new(node, ALLOWED).saying(format!("it is not below {}", folder.display()));

@@ -120,7 +120,8 @@ impl fmt::Display for Incomplete {
 fn list(spec: &JobSpec, job_file: &Path) -> Result<Listing, Error> {
     let excluded = excluded(spec, job_file);
     let folder = spec.source_directory.as_path();
-    snapshot::files(Source::Scripts { folder, entry_script: Some(&spec.entry_script), excluded: &excluded })
+    let entry_script = (!spec.has_built_in_script()).then_some(spec.entry_script.as_str());
+    snapshot::files(Source::Scripts { folder, entry_script, excluded: &excluded })
 }
 
 /// Matches files below `source_directory` that are not part of the script: job file, outputs, inputs.

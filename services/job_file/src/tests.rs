@@ -2,6 +2,8 @@
 
 mod accepted;
 mod argument_rules;
+mod azure;
+mod azure_refused;
 mod destinations;
 mod fingerprints;
 mod refused;
@@ -13,7 +15,7 @@ use std::path::{Path, PathBuf};
 use protocol::JobSpec;
 use tempfile::TempDir;
 
-use crate::{Context, ModelFolders, Parsed, Problem, load};
+use crate::{AzureNames, Context, ModelFolders, Parsed, Problem, Wishes, load};
 
 /// A folder like a user's, with script, data and reference data. `job.yaml` is never written.
 struct Workplace {
@@ -60,13 +62,15 @@ impl Workplace {
             search_path: vec![self.path("nowhere"), self.path("bin")],
             compute_target: None,
             models: ModelFolders { registry: self.path("home/models"), directory: None },
+            azure: AzureNames::default(),
         }
     }
 
     fn load(&self, text: &str, overrides: &[(&str, &str)]) -> Result<Parsed, Vec<Problem>> {
         let overrides: Vec<(String, String)> =
             overrides.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        load(Path::new("job.yaml"), text, &overrides, &self.context())
+        let wishes = Wishes { overrides, ..Wishes::default() };
+        load(Path::new("job.yaml"), text, &wishes, &self.context())
     }
 
     /// The specification of [`BASE`] with the keys of `changes` in place of its own.

@@ -10,6 +10,8 @@ pub enum Location {
     File,
     /// A line of the file, counted from 1.
     Line(usize),
+    /// A line of another file that the file refers to: its number among them, and the line.
+    Other(u16, usize),
     /// A `--set key=value` of the command line.
     Override,
 }
@@ -106,15 +108,30 @@ impl Node {
 
     /// Moves the value and everything in it to `location`.
     pub fn relocate(&mut self, location: Location) {
-        self.location = location;
+        self.relocate_each(&|_| location);
+    }
+
+    /// Changes the location of the value and of everything in it.
+    pub fn relocate_each(&mut self, change: &impl Fn(Location) -> Location) {
+        self.location = change(self.location);
         match &mut self.value {
             Value::Scalar(_) => {}
-            Value::List(items) => items.iter_mut().for_each(|item| item.relocate(location)),
-            Value::Mapping(entries) => entries.iter_mut().for_each(|entry| {
-                entry.location = location;
-                entry.node.relocate(location);
-            }),
+            Value::List(items) => items.iter_mut().for_each(|item| item.relocate_each(change)),
+            Value::Mapping(entries) => entries.iter_mut().for_each(|entry| entry.relocate_each(change)),
         }
+    }
+}
+
+impl Entry {
+    /// A key with a value that has been made for it.
+    pub fn new(key: &str, node: Node) -> Self {
+        Self { key: key.to_owned(), location: node.location, node }
+    }
+
+    /// Changes the location of the key, its value and everything in it.
+    pub fn relocate_each(&mut self, change: &impl Fn(Location) -> Location) {
+        self.location = change(self.location);
+        self.node.relocate_each(change);
     }
 }
 

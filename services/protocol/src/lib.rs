@@ -40,8 +40,8 @@ pub use record::{
 };
 pub use report::{Counts, FailedMiniBatch, FailureCause, JobResult, JobState, Progress, milliseconds_since_epoch};
 pub use spec::{
-    Durability, Environment, ErrorThresholds, Input, InputKind, JobSpec, MiniBatchSize, Output, OutputAction,
-    OutputFormat, Snapshot, Snapshots,
+    BUILT_IN_SCRIPTS, Durability, Environment, ErrorThresholds, Input, InputKind, JobSpec, MODEL, MiniBatchSize,
+    Output, OutputAction, OutputFormat, Snapshot, Snapshots,
 };
 pub use table::{ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableFormat, TableOptions, TableSchema};
 pub use trace::TraceParent;

@@ -28,6 +28,9 @@ pub struct JobSpec {
     /// Reference data by name: absolute paths, the same for every mini-batch.
     #[serde(default)]
     pub side_inputs: BTreeMap<String, ItemPath>,
+    /// Name under which scripts find the side input [`MODEL`] below `AZUREML_MODEL_DIR`; empty: the job has no model.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub model: String,
     /// Size of a mini-batch.
     pub mini_batch_size: MiniBatchSize,
     /// Names of the partition keys; empty: partition by size.
@@ -104,7 +107,17 @@ pub struct JobSpec {
     pub durability: Durability,
 }
 
+/// The side input that is the model of a job.
+pub const MODEL: &str = "AZUREML_MODEL_DIR";
+/// Entry scripts that are part of the Python package.
+pub const BUILT_IN_SCRIPTS: [&str; 2] = ["gristmill/command_step.py", "gristmill/mlflow_model.py"];
+
 impl JobSpec {
+    /// Whether the entry script is part of the Python package and not of the job.
+    pub fn has_built_in_script(&self) -> bool {
+        BUILT_IN_SCRIPTS.contains(&self.entry_script.as_str())
+    }
+
     /// Checks the names that become part of a path. No role may work on a job that fails this.
     pub fn check_names(&self) -> Result<(), NameError> {
         check_job_id(&self.job_id)?;

@@ -28,6 +28,17 @@ pub fn create(scratch: &Path, snapshot: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Links `target` into `folder` under this name, in place of an earlier link.
+pub fn link(folder: &Path, name: &str, target: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    let link = folder.join(name);
+    if std::fs::read_link(&link).is_ok_and(|earlier| earlier == target) {
+        return Ok(());
+    }
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(target, &link).with_context(|| format!("link {}", link.display()))
+}
+
 /// Removes the folder, unless user code left files in it.
 pub fn remove(scratch: &Path) {
     let Ok(entries) = std::fs::read_dir(scratch) else { return };

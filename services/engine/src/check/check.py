@@ -1,6 +1,6 @@
 """Checks the interpreter that runs it and the entry script of a job, before the job starts.
 
-Arguments: entry script, source directory, and "tables" if the inputs are tables. Prints one problem per line as
+Arguments: entry script (or nothing), source directory, and "tables" if the inputs are tables. Prints one problem per line as
 "FILE<tab>LINE<tab>text", and "ok" at the end. Imports only modules that every interpreter has loaded already, and keeps to
 the syntax of old interpreters, so that these can report their problem too.
 """
@@ -185,7 +185,8 @@ def main(script, source_directory, tables):
         text = "Python %d.%d or newer is needed, and this is %s: choose another one with `environment`"
         say(sys.executable, None, text % (PYTHON_MIN[0], PYTHON_MIN[1], version))
         return
-    check_script(script, source_directory)
+    if script:
+        check_script(script, source_directory)
     if tables == "tables":
         if "" in sys.path:
             sys.path.remove("")

@@ -50,7 +50,7 @@ impl PythonCheck {
             false => command.args(["-I", "-S"]),
         };
         let folder = spec.source_directory.as_path();
-        command.args(["-W", "ignore", "-c", CHECK]).arg(folder.join(&spec.entry_script)).arg(folder);
+        command.args(["-W", "ignore", "-c", CHECK]).arg(script_of(spec)).arg(folder);
         command.arg(if needs_tables { "tables" } else { "files" });
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let (sender, answer) = channel();
@@ -88,6 +88,14 @@ impl PythonCheck {
             remember(&path);
         }
         problems
+    }
+}
+
+/// Returns the script to check; nothing for a script of the Python package.
+fn script_of(spec: &JobSpec) -> PathBuf {
+    match spec.has_built_in_script() {
+        true => PathBuf::new(),
+        false => spec.source_directory.as_path().join(&spec.entry_script),
     }
 }
 

@@ -10,7 +10,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::address::LEASE_SECONDS_MIN;
-use job_file::nearest;
+use super::names;
+use job_file::{AzureNames, nearest};
 
 /// Name of the file.
 pub const FILE_NAME: &str = "gristmill.toml";
@@ -37,6 +38,8 @@ pub struct TargetsFile {
     pub path: Option<PathBuf>,
     /// The targets by name.
     pub targets: BTreeMap<String, Entry>,
+    /// The tables `[azureml.…]`.
+    pub azure: AzureNames,
 }
 
 /// Returns the file that takes effect: the named one, else the nearest in or above `folder`, else the user's own.
@@ -61,10 +64,15 @@ pub fn parse(path: &Path, text: &str, variable: impl Fn(&str) -> Option<String>)
         let message = error.message().trim().replace('\n', "; ");
         at(error.span().unwrap_or_default()).error(format!("not valid TOML: {message}"))
     })?;
-    let mut file = TargetsFile { path: Some(path.to_owned()), targets: BTreeMap::new() };
+    let mut file = TargetsFile { path: Some(path.to_owned()), ..TargetsFile::default() };
     for (key, value) in top.get_ref() {
-        if key.get_ref() != "targets" {
-            return Err(unknown(&at(key.span()), key.get_ref(), &["targets"]));
+        match key.get_ref().as_ref() {
+            "targets" => {}
+            "azureml" => {
+                file.azure = names::read(value, path, &at, &variable)?;
+                continue;
+            }
+            other => return Err(unknown(&at(key.span()), other, &["targets", "azureml"])),
         }
         for (name, target) in table(value, &at(value.span()), "targets")? {
             let field = format!("targets.{}", name.get_ref());
@@ -115,13 +123,13 @@ fn read_target<'a>(
 }
 
 /// A place in the file.
-struct Line<'a> {
+pub(super) struct Line<'a> {
     path: &'a Path,
     number: usize,
 }
 
 impl Line<'_> {
-    fn error(&self, message: String) -> anyhow::Error {
+    pub(super) fn error(&self, message: String) -> anyhow::Error {
         anyhow!("{}:{}: {message}", self.path.display(), self.number)
     }
 }
@@ -133,7 +141,7 @@ fn table<'t, 'i>(value: &'t Spanned<DeValue<'i>>, line: &Line<'_>, field: &str) 
     }
 }
 
-fn unknown(line: &Line<'_>, key: &str, allowed: &[&str]) -> anyhow::Error {
+pub(super) fn unknown(line: &Line<'_>, key: &str, allowed: &[&str]) -> anyhow::Error {
     let hint =
         nearest(key, allowed.iter().copied()).map_or(String::new(), |nearest| format!(", did you mean {nearest:?}?"));
     line.error(format!("unknown key {key:?}{hint} (allowed: {})", allowed.join(", ")))

@@ -33,7 +33,8 @@ const SCRIPT: &[Key] = &[
         .leave_out(|job| job.description.clear()),
     key("entry_script", "path or module", REQUIRED).meaning(
         "The Python script, relative to `source_directory` and below it; without `source_directory`, relative to the job \
-         file. Or its name as a module, `package.module`, below the same folder; relative imports then work.",
+         file. Or its name as a module, `package.module`, below the same folder; relative imports then work. `gristmill.mlflow_model` is Gristmill's \
+         own script for an MLflow `model`: one call of `predict` for each file.",
     ),
     key("source_directory", "folder", "the folder of the script").meaning(
         "What the script can import. This folder is the *snapshot*, except for what its `.amlignore` or `.gitignore` \
@@ -68,6 +69,10 @@ const SCRIPT: &[Key] = &[
              again when it has changed; the script gets the path of that copy.",
         )
         .with_parts(),
+    key("model", "path", "none").meaning(
+        "A model, a file or a folder. Scripts find it below the folder `AZUREML_MODEL_DIR`, under its own name; on a \
+         compute target, and for a URL, a copy of it.",
+    ),
 ];
 
 const WORK: &[Key] = &[

@@ -253,7 +253,8 @@ fn job_file_may_be_outside_the_working_folder() {
     let workplace = Workplace::new();
     let mut context = workplace.context();
     context.working_directory = workplace.path("data");
-    let parsed = super::load(std::path::Path::new("../job.yaml"), BASE, &[], &context).expect("valid");
+    let parsed =
+        super::load(std::path::Path::new("../job.yaml"), BASE, &crate::Wishes::default(), &context).expect("valid");
     assert!(parsed.spec.source_directory.as_path().ends_with("code"));
     assert!(parsed.spec.inputs[0].paths[0].as_path().ends_with("data"));
 }
@@ -424,7 +425,8 @@ inputs:
 #[test]
 fn standard_input_is_relative_to_the_working_folder() {
     let workplace = Workplace::new();
-    let load = |text: &str| super::load(std::path::Path::new("-"), text, &[], &workplace.context());
+    let load =
+        |text: &str| super::load(std::path::Path::new("-"), text, &crate::Wishes::default(), &workplace.context());
     assert_eq!(load(BASE).expect("valid").spec.source_directory, ItemPath::from(workplace.path("code")));
     let said = super::lines(&load("name: Bad").expect_err("invalid"));
     assert!(said.contains("standard input:1: name: "), "{said}");

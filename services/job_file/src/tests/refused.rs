@@ -271,27 +271,6 @@ fn keys_that_begin_with_x_are_ignored() {
 }
 
 #[test]
-fn azure_ml_document_is_one_problem() {
-    let workplace = Workplace::new();
-    let schema = "$schema: https://azuremlschemas.azureedge.net/latest/";
-    for (text, expected) in [
-        (
-            format!(
-                "{schema}pipelineJob.schema.json\ntype: pipeline\nsettings: {{}}\njobs:\n  one: {{}}\n  two: {{}}\n"
-            ),
-            "job.yaml:2: type: this is an Azure ML pipeline (jobs: one, two); Gristmill cannot read it yet (found \"pipeline\"",
-        ),
-        ("jobs: {one: {}}\nmax_retries: 3\n".to_owned(), "job.yaml:1: jobs: this is an Azure ML pipeline (jobs: one);"),
-        ("type: parallel\ntask: {}\n".to_owned(), "type: this is an Azure ML parallel document;"),
-        (format!("{schema}parallelComponent.schema.json\n"), "$schema: this is an Azure ML document;"),
-    ] {
-        let problems = workplace.load(&text, &[]).expect_err("it is no job file");
-        assert_eq!(problems.len(), 1, "{}", lines(&problems));
-        assert!(problems[0].to_string().contains(expected), "{}", problems[0]);
-    }
-}
-
-#[test]
 fn values_of_the_command_line_are_checked() {
     let workplace = Workplace::new();
     for (key, value, expected) in [
@@ -400,7 +379,7 @@ fn folder_name_without_utf8_is_rejected() {
     use std::os::unix::ffi::OsStrExt;
     let workplace = Workplace::new();
     let folder = workplace.path("x").with_file_name(std::ffi::OsStr::from_bytes(b"\xff"));
-    let problems = super::load(&folder.join("job.yaml"), super::BASE, &[], &workplace.context());
+    let problems = super::load(&folder.join("job.yaml"), super::BASE, &crate::Wishes::default(), &workplace.context());
     assert!(lines(&problems.expect_err("arguments are text")).contains("valid UTF-8"));
 }
 

@@ -106,7 +106,7 @@ fn documented_default_is_the_default() {
 #[test]
 fn every_setting_of_a_job_has_a_key() {
     let workplace = Workplace::new();
-    let spec = workplace.spec("outputs: {images: images}\nfail_fast: 3");
+    let spec = workplace.spec("outputs: {images: images}\nfail_fast: 3\nmodel: labels.txt");
     let json = serde_json::to_value(&spec).expect("plain data");
     let known: Vec<&str> = keys::of_job().map(|key| key.setting).collect();
     for (field, value) in json.as_object().expect("an object") {

@@ -27,7 +27,9 @@ def extend_search_path(snapshot, script):
     """Sets ``sys.path``: the snapshot root first, then the script's own folder. The stand-in for ``azureml.core`` comes
     last, so that an installed one takes precedence."""
     folder = os.path.dirname(script)
-    for entry in (folder, snapshot):
+    # The modules of this package are no modules of the script.
+    own = os.path.dirname(os.path.abspath(__file__))
+    for entry in (snapshot,) if os.path.abspath(folder) == own else (folder, snapshot):
         if entry in sys.path:
             sys.path.remove(entry)
         sys.path.insert(0, entry)

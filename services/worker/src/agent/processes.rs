@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use protocol::{Chance, Configure, InputKind, JobSpec, MiniBatchSize, OutputAction, ResultEvent, ToProcess};
+use protocol::{Chance, Configure, InputKind, JobSpec, MODEL, MiniBatchSize, OutputAction, ResultEvent, ToProcess};
 
 use super::stacks::StackDump;
 use super::{Executor, Message};
@@ -36,6 +36,7 @@ impl Executor {
         let gpu = self.gpus.pop_first();
         let scratch = self.agent.work_folder.join("scratch").join(&name);
         let started = scratch::create(&scratch, self.agent.spec.source_directory.as_path()).and_then(|()| {
+            self.link_model()?;
             let start = Start {
                 marker: format!("{}/{}/{name}/{}", self.agent.spec.job_id, self.agent.node, std::process::id()),
                 python: self.agent.python.clone(),
@@ -83,6 +84,19 @@ impl Executor {
         None
     }
 
+    /// The folder that holds the model under its own name.
+    fn model_folder(&self) -> PathBuf {
+        self.agent.work_folder.join("scratch/models")
+    }
+
+    fn link_model(&self) -> anyhow::Result<()> {
+        let spec = &self.agent.spec;
+        match spec.side_inputs.get(MODEL).filter(|_| !spec.model.is_empty()) {
+            Some(model) => scratch::link(&self.model_folder(), &spec.model, model.as_path()),
+            None => Ok(()),
+        }
+    }
+
     fn environment(&self, gpu: Option<u32>) -> Vec<(OsString, OsString)> {
         let spec = &self.agent.spec;
         let mut variables: Vec<(OsString, OsString)> = vec![
@@ -90,6 +104,9 @@ impl Executor {
             ("AZUREML_NODE_COUNT".into(), spec.node_count.unwrap_or(1).to_string().into()),
             ("AZUREML_RUN_ID".into(), spec.job_id.clone().into()),
         ];
+        if !spec.model.is_empty() {
+            variables.push((MODEL.into(), self.model_folder().into()));
+        }
         if self.agent.gpu_count > 0 {
             variables.push(("AZ_BATCHAI_GPU_COUNT_FOUND".into(), self.agent.gpu_count.to_string().into()));
         }
@@ -114,7 +131,9 @@ impl Executor {
         Configure {
             module: module_name(&spec.entry_script),
             snapshot: spec.source_directory.clone(),
-            script: snapshot.join(&spec.entry_script).into(),
+            script: if spec.has_built_in_script() { &self.agent.package } else { snapshot }
+                .join(&spec.entry_script)
+                .into(),
             argv: spec.argv.clone(),
             process: process.to_owned(),
             node: self.agent.node.clone(),

@@ -1,0 +1,122 @@
+//! Documents with several steps: `gristmill run`, `enqueue` and `validate` of a pipeline, and `gristmill convert`.
+
+use anyhow::Result;
+use engine::targets::TargetRef;
+use engine::{Events, StepResult};
+use protocol::JobState;
+use serde_json::json;
+
+use crate::summary::summary;
+use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, stop_on_signals};
+
+/// The steps of a document that have run.
+pub struct Ran {
+    results: Vec<StepResult>,
+    count: usize,
+    target: TargetRef,
+}
+
+/// Runs the steps of a document. `None`: it has only one, or is a job file.
+pub async fn run(
+    job: &JobFileArguments,
+    flags: &TargetFlags,
+    fresh: bool,
+    settings: &Settings,
+    events: &Events,
+) -> engine::Result<Option<Ran>> {
+    if job.is_stdin() {
+        return Ok(None);
+    }
+    let document = job.document(Some(flags), settings)?;
+    let Some(steps) = settings.engine.steps(&document, events)? else { return Ok(None) };
+    let target = flags.find(None, settings).map_err(|error| job.invalid(format!("compute target: {error:#}")))?;
+    let (stop, _signals) = stop_on_signals();
+    let results = settings.engine.run_steps(&steps, &document, target.as_ref(), fresh, &stop, events).await?;
+    let target = target.map_or(TargetRef::ThisMachine, |target| target.reference());
+    Ok(Some(Ran { results, count: steps.steps().len(), target }))
+}
+
+impl Ran {
+    /// Prints the results of the steps: one JSON object, or a summary of each.
+    pub fn report(&self, json: bool) -> Exit {
+        let Some(last) = self.results.last() else {
+            return Exit::Canceled.because("this command was stopped before the first step ended", json);
+        };
+        if json {
+            let steps: Vec<_> =
+                self.results.iter().map(|ended| json!({ "step": ended.step, "result": ended.result })).collect();
+            let object = json!({ "state": last.result.state, "steps": steps });
+            say!(out, "{object}");
+        } else {
+            for StepResult { step, result, was_elsewhere } in &self.results {
+                let here = TargetRef::ThisMachine;
+                let reused = if result.reused { ", reused" } else { "" };
+                say!(
+                    out,
+                    "step {step}{reused}\n{}",
+                    summary(result, if *was_elsewhere { &self.target } else { &here })
+                );
+            }
+            let left = self.count - self.results.len();
+            if left > 0 {
+                say!(err, "step {} did not complete; {left} of {} steps have not run", last.step, self.count);
+            }
+        }
+        match last.result.state == JobState::Completed && self.results.len() < self.count {
+            true => Exit::NotEnded,
+            false => Exit::of(last.result.state),
+        }
+    }
+}
+
+/// Checks a document with several steps. `None`: it has only one, or is a job file.
+pub async fn validate(job: &JobFileArguments, settings: &Settings) -> engine::Result<Option<()>> {
+    Show::during(async |events| {
+        if job.is_stdin() {
+            return Ok(None);
+        }
+        let document = job.document(None, settings)?;
+        let Some(steps) = settings.engine.steps(&document, events)? else { return Ok(None) };
+        settings.engine.check_steps(&steps, &document, events).map(Some)
+    })
+    .await
+}
+
+/// `gristmill convert`.
+#[derive(Debug, clap::Args)]
+pub struct ConvertArguments {
+    #[command(flatten)]
+    job: JobFileArguments,
+}
+
+/// Prints the job file that each step of a document amounts to.
+pub fn convert(arguments: &ConvertArguments, settings: &Settings) -> Result<Exit> {
+    let converted = || {
+        let document = arguments.job.document(None, settings)?;
+        let shown = job_file::shown(&document.path);
+        let Some(steps) = settings.engine.document_steps(&document)? else {
+            return Err(arguments.job.invalid("it is a job file already".to_owned()));
+        };
+        let several = steps.steps().len() > 1;
+        let mut text = format!("# From {shown}. Paths are relative to its folder.\n");
+        for (index, step) in steps.steps().iter().enumerate() {
+            if several {
+                let needs = match step.needs.as_slice() {
+                    [] => String::new(),
+                    needs => format!(", after {}", needs.join(", ")),
+                };
+                text += &format!("---\n# Step {}{needs}\n", step.name);
+            }
+            text += &steps.job_file(index).map_err(engine::Error::Invalid)?;
+        }
+        Ok((text, steps))
+    };
+    match converted() {
+        Ok((text, steps)) => {
+            steps.warnings.iter().for_each(|warning| say!(err, "{warning}"));
+            say!(out, "{}", text.trim_end());
+            Ok(Exit::Done)
+        }
+        Err(error) => refuse(error, false),
+    }
+}

@@ -1,0 +1,244 @@
+//! What the inputs and outputs of a document stand for.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::expression;
+use super::known;
+use super::names::Table;
+use super::reader::Reader;
+use crate::{Entry, Fault, Location, Node, Value, find};
+
+/// What an input stands for.
+#[derive(Clone, Debug)]
+pub enum Bound {
+    Literal(Node),
+    Data(Data),
+    /// An optional input that is not given.
+    Absent,
+}
+
+/// Data behind an input.
+#[derive(Clone, Debug)]
+pub struct Data {
+    /// An absolute path or a URL.
+    pub text: String,
+    pub location: Location,
+    /// `uri_file`, `uri_folder`, `mltable`, …; empty: unknown.
+    pub kind: String,
+    pub mode: String,
+    /// The step whose output it is.
+    pub made_by: Option<String>,
+}
+
+pub type Inputs = BTreeMap<String, Bound>;
+
+/// Where an output goes.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// An absolute path or a URL.
+    pub folder: String,
+    /// Name of the file in the folder, for an output that is a file.
+    pub file: Option<String>,
+    pub kind: String,
+    pub location: Location,
+    /// The document gives the path.
+    pub is_given: bool,
+}
+
+impl Target {
+    /// Returns the path of the file, or of the folder.
+    pub fn path(&self) -> String {
+        match &self.file {
+            Some(file) => format!("{}/{file}", self.folder.trim_end_matches('/')),
+            None => self.folder.clone(),
+        }
+    }
+}
+
+/// Resolves `${{name}}` of the surroundings of a step.
+pub type Outer<'a> = dyn Fn(&str) -> Result<Bound, Fault> + 'a;
+
+const LITERALS: &[&str] = &["string", "number", "integer", "boolean"];
+const DATA: &[&str] =
+    &["uri_file", "uri_folder", "mltable", "path", "custom_model", "mlflow_model", "triton_model", "data", "model"];
+
+/// One input: as a component declares it, and as a step gives it.
+pub struct Given<'a> {
+    pub name: &'a str,
+    pub field: String,
+    pub declared: Option<(&'a Entry, &'a Path)>,
+    pub given: Option<(&'a Entry, &'a Path)>,
+    /// A value of the command line, which takes precedence.
+    pub wished: Option<Node>,
+}
+
+impl Reader<'_> {
+    /// Returns what an input stands for. `None`: it has a mistake, which is recorded.
+    pub fn bind(&self, given: &Given<'_>, outer: &Outer<'_>) -> Option<Bound> {
+        for (entry, _) in given.given.iter().chain(&given.declared) {
+            if let Value::Mapping(entries) = &entry.node.value {
+                self.check_keys(entries, &format!("{}.", given.field), &[known::BINDING]);
+            }
+        }
+        let location = given.given.or(given.declared).map_or(Location::File, |(entry, _)| entry.location);
+        match self.bound(given, outer) {
+            Ok(bound) => Some(bound),
+            Err((at, fault)) => {
+                self.refuse(at.unwrap_or(location), &given.field, fault);
+                None
+            }
+        }
+    }
+
+    fn bound(&self, given: &Given<'_>, outer: &Outer<'_>) -> Result<Bound, (Option<Location>, Fault)> {
+        let declared = given.declared.map_or(&[][..], |(entry, _)| entry.node.entries());
+        let own = given.given.map_or(&[][..], |(entry, _)| entry.node.entries());
+        let word = |key: &str| find(own, key).or_else(|| find(declared, key)).map_or("", Node::written).trim();
+        let (kind, mode) = (word("type").to_lowercase(), word("mode").to_lowercase());
+        let known = LITERALS.iter().chain(DATA);
+        if !kind.is_empty() && !known.clone().any(|known| *known == kind) {
+            let allowed = known.copied().collect::<Vec<_>>().join(", ");
+            return Err((None, Fault::of(format!("{kind:?}"), allowed).saying("unknown type of an input")));
+        }
+        let here = self.context.working_directory.as_path();
+        let wished = given.wished.as_ref().map(|node| (node, here));
+        let from_step = given.given.filter(|(entry, _)| !entry.node.is_null()).and_then(|(entry, folder)| match &entry
+            .node
+            .value
+        {
+            Value::Scalar(_) => Some((&entry.node, folder)),
+            Value::Mapping(entries) => {
+                ["path", "value", "default"].iter().find_map(|key| find(entries, key)).map(|node| (node, folder))
+            }
+            Value::List(_) => Some((&entry.node, folder)),
+        });
+        let from_component = || {
+            let folder = given.declared.map(|(_, folder)| folder)?;
+            ["default", "path", "value"].iter().find_map(|key| find(declared, key)).map(|node| (node, folder))
+        };
+        let Some((node, folder)) = wished.or(from_step).or_else(from_component) else {
+            if word("optional") == "true" {
+                return Ok(Bound::Absent);
+            }
+            let name = given.name;
+            let fault = Fault::of("nothing", format!("a value: --input {name}=… gives it for one run"));
+            return Err((None, fault.saying(format!("the input {name} has no value"))));
+        };
+        let at = |fault: Fault| (Some(node.location), fault);
+        if node.scalar().is_none() {
+            return Err(at(Fault::new(node, "a text, a number, or a mapping with type and path")));
+        }
+        // The whole value is a reference.
+        if let Some(name) = expression::only_name(node.written()) {
+            return match outer(&name).map_err(at)? {
+                Bound::Data(data) => Ok(Bound::Data(Data {
+                    kind: if kind.is_empty() { data.kind } else { kind },
+                    mode: if mode.is_empty() { data.mode } else { mode },
+                    ..data
+                })),
+                bound => Ok(bound),
+            };
+        }
+        let is_wish = given.wished.is_some();
+        let has_path = find(own, "path").is_some() || find(declared, "path").is_some();
+        let is_literal = given.given.is_some_and(|(entry, _)| {
+            let text = entry.node.scalar().filter(|scalar| !scalar.is_null()).map(|scalar| &scalar.text);
+            text.is_some_and(|text| expression::only_name(text).is_none())
+        });
+        let names_data = || {
+            let text = node.written().trim();
+            text.contains("://") || text.starts_with("azureml:") || folder.join(text).exists()
+        };
+        let is_data =
+            DATA.contains(&kind.as_str()) || kind.is_empty() && (has_path || is_wish && !is_literal && names_data());
+        let mut value = |name: &str| match outer(name)? {
+            Bound::Literal(node) => Ok(Some(node.written().to_owned())),
+            Bound::Data(data) => Ok(Some(data.text)),
+            Bound::Absent => Ok(None),
+        };
+        if !is_data {
+            let text = expression::replace(node.written(), &mut value).map_err(at)?;
+            check_literal(&kind, node, &text).map_err(at)?;
+            return Ok(Bound::Literal(match text == node.written() {
+                true => node.clone(),
+                false => Node::text(node.location, &text),
+            }));
+        }
+        let text = expression::replace(node.written(), &mut value).map_err(at)?;
+        let table = if kind.ends_with("model") { Table::Models } else { Table::Data };
+        let text = self.locate(&Node::text(node.location, &text), folder, table).map_err(at)?;
+        Ok(Bound::Data(Data { text, location: node.location, kind, mode, made_by: None }))
+    }
+
+    /// Returns where an output goes. `default`: its folder if the document names none; `known`: the values of
+    /// `${{name}}` and others in its path.
+    pub fn target(
+        &self,
+        name: &str,
+        field: &str,
+        entries: &[(&Node, &Path)],
+        default: PathBuf,
+        known: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<Target> {
+        let word = |key: &str| entries.iter().find_map(|(node, folder)| Some((find(node.entries(), key)?, *folder)));
+        for (node, _) in entries {
+            self.check_keys(node.entries(), &format!("{field}."), &[known::BINDING]);
+        }
+        let kind = word("type").map_or(String::new(), |(node, _)| node.written().trim().to_lowercase());
+        let location = entries.first().map_or(Location::File, |(node, _)| node.location);
+        let is_file = kind == "uri_file";
+        let scalar = entries.iter().find(|(node, _)| node.scalar().is_some_and(|scalar| !scalar.is_null()));
+        let Some((node, folder)) = word("path").or(scalar.map(|(node, folder)| (*node, *folder))) else {
+            let folder = default.display().to_string();
+            let file = is_file.then(|| name.to_owned());
+            return Some(Target { folder, file, kind, location, is_given: false });
+        };
+        let mut value = |wanted: &str| match wanted {
+            "output_name" => Ok(Some(name.to_owned())),
+            wanted => known(wanted).map(Some).ok_or_else(|| {
+                let allowed = "${{name}}, ${{output_name}}, ${{default_datastore}}";
+                Fault::of(format!("${{{{{wanted}}}}}"), allowed)
+            }),
+        };
+        let path =
+            expression::replace(node.written(), &mut value).and_then(|text| match self.in_default_store(&text) {
+                Some(path) => Ok(path),
+                None => self.locate(&Node::text(node.location, &text), folder, Table::Data),
+            });
+        let path = match path {
+            Ok(path) => path.trim_end_matches('/').to_owned(),
+            Err(fault) => {
+                self.refuse(node.location, &format!("{field}.path"), fault);
+                return None;
+            }
+        };
+        let (folder, file) = match path.rsplit_once('/').filter(|_| is_file) {
+            Some((folder, file)) => (folder.to_owned(), Some(file.to_owned())),
+            None => (path, None),
+        };
+        Some(Target { folder, file, kind, location: node.location, is_given: true })
+    }
+
+    /// A path of the workspace's own store goes to the folder of outputs, unless `gristmill.toml` knows this store.
+    fn in_default_store(&self, text: &str) -> Option<String> {
+        let (_, rest) = text.strip_prefix("azureml:").and_then(|rest| rest.split_once("datastores/"))?;
+        let (store, path) = rest.split_once('/')?;
+        let is_default = store == DEFAULT_STORE && !self.context.azure.datastores.contains_key(store);
+        let path = path.strip_prefix("paths/").unwrap_or(path);
+        is_default.then(|| self.paths(&self.root).resolve(path).display().to_string())
+    }
+}
+
+/// The name of the store that every workspace has.
+pub const DEFAULT_STORE: &str = "workspaceblobstore";
+
+fn check_literal(kind: &str, node: &Node, text: &str) -> Result<(), Fault> {
+    let is_valid = match kind {
+        "integer" => text.trim().parse::<i64>().is_ok(),
+        "number" => text.trim().parse::<f64>().is_ok(),
+        "boolean" => ["true", "false"].contains(&text.trim().to_lowercase().as_str()),
+        _ => true,
+    };
+    if is_valid { Ok(()) } else { Err(Fault::new(node, format!("a value of type {kind}"))) }
+}

@@ -1,0 +1,64 @@
+//! A command step as a job file: one mini-batch without input, whose script runs the command.
+
+use super::expression;
+use super::known::{self, Effect, Known};
+use super::layers::{Found, Layers};
+use super::reader::{JobFile, Reader, job_name};
+use super::scope::{Around, Scope};
+use crate::{Fault, Value};
+
+/// The module of the Python package that runs a command.
+pub const ENTRY_SCRIPT: &str = "gristmill.command_step";
+/// A command without a limit may run for three days, the longest that a job file can say.
+const TIMEOUT_SECONDS: &str = "259200";
+const LIMITS: Known = &[("timeout", Effect::Read)];
+
+impl Reader<'_> {
+    /// Returns the job file of a command step, and its scope.
+    pub fn command<'s>(&self, layers: &Layers, around: &Around<'s>) -> (JobFile, Scope<'s>) {
+        let prefix = around.prefix;
+        for layer in &layers.0 {
+            self.check_keys(&layer.entries, prefix, &[known::COMMAND]);
+        }
+        self.check_nested(layers, "limits", prefix, LIMITS);
+        let scope = Scope::read(self, layers, around);
+        let mut job = JobFile::default();
+        let here = layers.location_of(&["command", "component", "type"]);
+        job.put_text("name", here, &job_name(around.step));
+        self.put_description(layers, &mut job);
+        job.put_text("entry_script", here, ENTRY_SCRIPT);
+        if let Some(found) = layers.find(&["code"]) {
+            job.put("source_directory", self.local(found, &format!("{prefix}code")));
+        }
+        let field = format!("{prefix}environment");
+        job.put("environment", self.environment(around.step, layers.find(&["environment"]), &field));
+        let field = format!("{prefix}command");
+        match layers.find(&["command"]) {
+            Some(Found { node, .. }) if matches!(node.value, Value::Scalar(_)) => {
+                match expression::replace(node.written(), &mut |name| scope.text(name)) {
+                    Ok(command) => {
+                        let words = ["--command", command.trim(), "--rank_mini_batch_count", "1"].map(str::to_owned);
+                        job.put_texts("arguments", node.location, &words);
+                    }
+                    Err(fault) => self.refuse(node.location, &field, fault),
+                }
+            }
+            Some(Found { node, .. }) => self.refuse(node.location, &field, Fault::new(node, "a text")),
+            None => self.refuse(here, &field, Fault::of("nothing", "the command that the step runs")),
+        }
+        scope.put_variables(self, layers, &mut job);
+        scope.put_side_inputs(self, layers.location_of(&["inputs"]), &mut job);
+        scope.put_outputs(self, layers.location_of(&["outputs"]), &mut job);
+        job.put_text("output_action", here, "summary_only");
+        let timeout = layers.find(&["limits", "timeout"]);
+        let timeout = timeout.and_then(|found| scope.plain(self, found.node, &format!("{prefix}limits.timeout")));
+        match timeout {
+            Some(node) => job.put("run_invocation_timeout", Some(node)),
+            None => job.put_plain("run_invocation_timeout", here, TIMEOUT_SECONDS),
+        }
+        for (key, value) in [("run_max_try", "1"), ("allowed_failed_count", "0"), ("process_count_per_node", "1")] {
+            job.put_plain(key, here, value);
+        }
+        (job, scope)
+    }
+}

@@ -1,0 +1,158 @@
+//! A batch deployment as a job file. The newer form has its settings below `settings`, the older one at the top.
+
+use std::path::Path;
+
+use super::known;
+use super::layers::{Found, Layer, Layers};
+use super::names::Table;
+use super::reader::{JobFile, Reader, job_name};
+use crate::paths::is_url;
+use crate::{Entry, Fault, Location, Node, Value, find};
+
+/// The module of the Python package that runs an MLflow model.
+const MLFLOW: &str = "gristmill.mlflow_model";
+const INPUT: &str = "input";
+const DEFAULTS: &[(&str, &str)] = &[
+    ("mini_batch_size", "10"),
+    ("max_concurrency_per_instance", "1"),
+    ("error_threshold", "-1"),
+    ("logging_level", "info"),
+];
+const RETRIES: &str = "3";
+const TIMEOUT_SECONDS: &str = "30";
+
+impl Reader<'_> {
+    /// Returns the name and the job file of a batch deployment.
+    pub fn deployment(&self, entries: Vec<Entry>, stem: &str) -> (String, JobFile) {
+        let settings = find(&entries, "settings").cloned();
+        let is_new = settings.is_some();
+        match is_new {
+            true => {
+                self.check_keys(&entries, "", &[known::DEPLOYMENT]);
+                let node = settings.as_ref().expect("it has settings");
+                self.check_keys(node.entries(), "settings.", &[known::DEPLOYMENT_SETTINGS]);
+            }
+            false => self.check_keys(&entries, "", &[known::DEPLOYMENT, known::DEPLOYMENT_SETTINGS]),
+        }
+        let top = Layers(vec![Layer { entries, folder: self.folder.clone() }]);
+        let settings = settings.map_or_else(|| top.0[0].entries.clone(), |node| node.entries().to_vec());
+        let settings = Layers(vec![Layer { entries: settings, folder: self.folder.clone() }]);
+        let prefix = if is_new { "settings." } else { "" };
+        self.check_nested(&top, "resources", "", known::RESOURCES);
+        self.check_nested(&settings, "retry_settings", prefix, known::RETRIES);
+        self.check_nested(&top, "code_configuration", "", known::CODE);
+
+        let name = top.find(&["name"]).map_or(stem, |found| found.node.written()).to_owned();
+        let here = top.location_of(&["name", "model"]);
+        let mut job = JobFile::default();
+        job.put_text("name", here, &job_name(&name));
+        job.put("description", top.find(&["description"]).map(|found| found.node.clone()));
+        self.put_code(&top, &name, here, &mut job);
+        self.put_data(here, &mut job);
+        for (key, default) in DEFAULTS {
+            let node = settings.find(&[key]).map(|found| found.node.clone());
+            let own = match *key {
+                "max_concurrency_per_instance" => "process_count_per_node",
+                key => key,
+            };
+            job.put(own, Some(node.unwrap_or_else(|| Node::plain(here, default))));
+        }
+        let retries = settings.find(&["retry_settings", "max_retries"]).map(|found| found.node.clone());
+        let retries = retries.unwrap_or_else(|| Node::plain(here, RETRIES));
+        self.put_retries(Some(retries), &format!("{prefix}retry_settings.max_retries"), &mut job);
+        let timeout = settings.find(&["retry_settings", "timeout"]).map(|found| found.node.clone());
+        job.put("run_invocation_timeout", Some(timeout.unwrap_or_else(|| Node::plain(here, TIMEOUT_SECONDS))));
+        let count = top.find(&["resources", "instance_count"]).or_else(|| settings.find(&["instance_count"]));
+        self.put_nodes(count.map(|found| found.node.clone()), "resources.instance_count", &mut job);
+        self.put_results(&settings, prefix, here, &mut job);
+        if let Some(Found { node: Node { value: Value::Mapping(variables), location }, .. }) =
+            settings.find(&["environment_variables"])
+        {
+            job.put_mapping("environment_variables", *location, variables.clone());
+        }
+        (name, job)
+    }
+
+    fn put_code(&self, top: &Layers, name: &str, here: Location, job: &mut JobFile) {
+        if let Some(found) = top.find(&["model"]) {
+            self.put_model(found, "model", job);
+        }
+        let environment = self.environment(name, top.find(&["environment"]), "environment");
+        job.put("environment", environment);
+        if top.find(&["code_configuration"]).is_some() {
+            if let Some(found) = top.find(&["code_configuration", "code"]) {
+                job.put("source_directory", self.local(found, "code_configuration.code"));
+            }
+            match top.find(&["code_configuration", "scoring_script"]) {
+                Some(Found { node, .. }) => job.put("entry_script", Some(node.clone())),
+                None => {
+                    let location = top.location_of(&["code_configuration"]);
+                    self.refuse(location, "code_configuration.scoring_script", Fault::of("nothing", "a Python script"));
+                }
+            }
+            return;
+        }
+        let Some(found) = top.find(&["model"]) else {
+            let allowed = "code_configuration with a script, or model, a folder with MLmodel";
+            self.refuse(here, "code_configuration", Fault::of("nothing", allowed));
+            return;
+        };
+        job.put_text("entry_script", here, MLFLOW);
+        let model = job.0.iter().find(|entry| entry.key == "model").map(|entry| entry.node.clone());
+        let Some(model) = model else { return };
+        let path = self.locate(&model, &self.folder, Table::Models).unwrap_or_default();
+        if !is_url(&path) && Path::new(&path).exists() && !Path::new(&path).join("MLmodel").is_file() {
+            let message = format!("{path} has no file MLmodel, so it is no MLflow model, and no script is named");
+            let allowed = "a folder of an MLflow model, or code_configuration with a script";
+            self.refuse(
+                found.node.location,
+                "model",
+                Fault::of(format!("{:?}", model.written()), allowed).saying(message),
+            );
+        }
+        if top.find(&["environment"]).is_none() && !self.is_replaced(name, "environment") {
+            let message = "no environment is named: the model runs with the interpreter at hand; --set \
+                           environment=PATH names another, or a requirements file (MODEL/requirements.txt)";
+            self.problems.warn(here, "environment", message);
+        }
+    }
+
+    /// Adds the data, which a deployment gets when it is invoked.
+    fn put_data(&self, here: Location, job: &mut JobFile) {
+        self.check_wishes(&[INPUT], true);
+        match self.wishes.inputs.last() {
+            None => {
+                let fault = Fault::of("nothing", "--input PATH: a file, a folder, a pattern or a URL");
+                self.refuse(here, "--input", fault.saying("a deployment gets its data when it is run"));
+            }
+            Some(_) => {
+                let node = self.wished(INPUT, true, &[INPUT]).expect("there is one");
+                match self.locate(&node, &self.context.working_directory, Table::Data) {
+                    Ok(path) => self.put_input(INPUT, &path, "uri_folder", "", Location::Override, job),
+                    Err(fault) => self.refuse(Location::Override, "--input", fault),
+                }
+            }
+        }
+    }
+
+    fn put_results(&self, settings: &Layers, prefix: &str, here: Location, job: &mut JobFile) {
+        let action = settings.find(&["output_action"]);
+        let action_text = action.map_or("append_row".to_owned(), |found| found.node.written().trim().to_lowercase());
+        let location = action.map_or(here, |found| found.node.location);
+        if !["append_row", "summary_only"].contains(&action_text.as_str()) {
+            let found = action.expect("the default is valid");
+            self.refuse(
+                location,
+                &format!("{prefix}output_action"),
+                Fault::new(found.node, "append_row, summary_only"),
+            );
+            return;
+        }
+        job.put_text("output_action", location, &action_text);
+        job.put_text("output", here, &self.written(&self.root.display().to_string()));
+        if action_text == "append_row" {
+            let name = settings.find(&["output_file_name"]).map(|found| found.node.clone());
+            job.put("append_row_file_name", Some(name.unwrap_or_else(|| Node::text(here, "predictions.csv"))));
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The Python of a step: a conda file, a name that `gristmill.toml` knows, or the interpreter at hand.
+
+use super::known::{Effect, Known};
+use super::layers::{Found, Layer};
+use super::names::Table;
+use super::reader::Reader;
+use crate::{Entry, Fault, Node, Value, find};
+
+const PEOPLE: Effect = Effect::None("names and notes for people");
+const KEYS: Known = &[
+    ("$schema", Effect::Read),
+    ("image", Effect::Read),
+    ("build", Effect::Read),
+    ("conda_file", Effect::Read),
+    ("name", PEOPLE),
+    ("version", PEOPLE),
+    ("description", PEOPLE),
+    ("tags", PEOPLE),
+    ("properties", PEOPLE),
+    ("datastore", PEOPLE),
+    ("os_type", Effect::None("no container is made")),
+    ("inference_config", Effect::None("there is no service")),
+];
+const REPLACE: &str = "--set environment=PATH names an interpreter or a requirements file";
+
+impl Reader<'_> {
+    /// Returns the value of `environment` in the job file of a step. `None`: the interpreter at hand.
+    pub fn environment(&self, step: &str, found: Option<Found<'_>>, field: &str) -> Option<Node> {
+        if self.is_replaced(step, "environment") {
+            return None;
+        }
+        let found = found?;
+        let node = found.node;
+        match &node.value {
+            Value::Mapping(entries) => {
+                let layer = Layer { entries: entries.clone(), folder: found.folder.to_owned() };
+                self.inline(&layer, node, field)
+            }
+            Value::Scalar(_) => {
+                let text = node.written().trim();
+                let path = text.strip_prefix("file:").unwrap_or(text);
+                if !text.starts_with("azureml:") && (path.ends_with(".yml") || path.ends_with(".yaml")) {
+                    let layer = self.other_document(node, found.folder, field)?;
+                    // The file may be a conda file itself.
+                    if find(&layer.entries, "dependencies").is_some() {
+                        return self.local(found, field);
+                    }
+                    return self.inline(&layer, node, field);
+                }
+                match self.locate(node, found.folder, Table::Environments) {
+                    Ok(path) => Some(Node::text(node.location, &self.written(&path))),
+                    Err(fault) => {
+                        self.refuse(node.location, field, fault.adding(&format!("; or {REPLACE}")));
+                        None
+                    }
+                }
+            }
+            Value::List(_) => {
+                self.refuse(node.location, field, Fault::new(node, "azureml:NAME:VERSION, or a mapping"));
+                None
+            }
+        }
+    }
+
+    fn inline(&self, layer: &Layer, at: &Node, field: &str) -> Option<Node> {
+        self.check_keys(&layer.entries, &format!("{field}."), &[KEYS]);
+        let entry = |key: &str| layer.entries.iter().find(|entry| entry.key == key && !entry.node.is_null());
+        if let Some(Entry { node, .. }) = entry("conda_file") {
+            let field = format!("{field}.conda_file");
+            if node.scalar().is_none() {
+                let fault = Fault::new(node, "the path of a conda file");
+                self.refuse(node.location, &field, fault.saying("write the packages into a file of their own"));
+                return None;
+            }
+            return self.local(Found { node, folder: &layer.folder }, &field);
+        }
+        let (what, name) = match (entry("image"), entry("build")) {
+            (Some(image), _) => ("image", image.node.written().to_owned()),
+            (None, Some(_)) => ("build", "a Dockerfile".to_owned()),
+            (None, None) => ("name", find(&layer.entries, "name").map_or("", Node::written).to_owned()),
+        };
+        let message = format!("{name} is not used, the script runs with the interpreter at hand; {REPLACE}");
+        self.problems.warn(at.location, &format!("{field}.{what}"), message);
+        None
+    }
+}

@@ -1,0 +1,334 @@
+//! A parallel step or component as a job file.
+
+use super::bindings::{Bound, Target};
+use super::expression;
+use super::known;
+use super::layers::{Found, Layers};
+use super::names::Table;
+use super::reader::{JobFile, Reader, job_name, number, reference};
+use super::scope::{Around, Scope, unknown};
+use crate::{Entry, Fault, Location, Node, Value, find, keys, nearest};
+
+/// Reserved arguments that set a key of the job file, since the original reads them among the arguments.
+const SETTINGS: &[&str] = &[
+    "mini_batch_size",
+    "error_threshold",
+    "allowed_failed_count",
+    "allowed_failed_percent",
+    "run_invocation_timeout",
+    "run_max_try",
+    "process_count_per_node",
+    "logging_level",
+    "append_row_file_name",
+];
+const TASK_TYPES: &[&str] = &["run_function", "function", "model"];
+
+impl Reader<'_> {
+    /// Returns the job file of a parallel step, and its scope.
+    pub fn parallel<'s>(&self, layers: &Layers, around: &Around<'s>) -> (JobFile, Scope<'s>) {
+        let prefix = around.prefix;
+        self.check_parallel(layers, prefix);
+        let mut scope = Scope::read(self, layers, around);
+        let mut job = JobFile::default();
+        let here = layers.location_of(&["task", "component", "type", "inputs"]);
+        job.put_text("name", here, &job_name(around.step));
+        self.put_description(layers, &mut job);
+        scope.main = self.main_input(layers, &scope);
+        scope.appended = self.appended(layers, &scope);
+        if let Some(target) = scope.appended.as_ref().and_then(|name| scope.outputs.get_mut(name))
+            && !target.is_given
+            && target.file.is_some()
+        {
+            target.file = keys::default_file_name().map(str::to_owned);
+        }
+        self.put_script(layers, around.step, prefix, &mut job);
+        self.put_main_input(&scope, &mut job);
+        self.put_size(layers, &scope, &mut job);
+        self.put_rows(&scope, here, &mut job);
+        self.put_limits(layers, &scope, &mut job);
+        if let Some(found) = layers.find(&["task", "program_arguments"]) {
+            self.put_arguments(&scope, found.node, &format!("{prefix}task.program_arguments"), &mut job);
+        }
+        scope.put_variables(self, layers, &mut job);
+        scope.put_side_inputs(self, layers.location_of(&["inputs"]), &mut job);
+        scope.put_outputs(self, layers.location_of(&["outputs"]), &mut job);
+        (job, scope)
+    }
+
+    fn check_parallel(&self, layers: &Layers, prefix: &str) {
+        for layer in &layers.0 {
+            self.check_keys(&layer.entries, prefix, &[known::PARALLEL]);
+        }
+        self.check_nested(layers, "resources", prefix, known::RESOURCES);
+        self.check_nested(layers, "retry_settings", prefix, known::RETRIES);
+        for layer in &layers.0 {
+            // The original tolerates unknown keys here.
+            for entry in find(&layer.entries, "task").map_or(&[][..], Node::entries) {
+                let names = || known::TASK.iter().map(|(name, _)| *name);
+                if !names().any(|name| name == entry.key) {
+                    let hint =
+                        nearest(&entry.key, names()).map_or(String::new(), |near| format!("; did you mean {near:?}?"));
+                    self.problems.warn(
+                        entry.location,
+                        &format!("{prefix}task.{}", entry.key),
+                        format!("unknown key, without effect{hint}"),
+                    );
+                }
+            }
+        }
+        if layers.find(&["task"]).is_none() {
+            let fault = Fault::of("nothing", "a mapping with type, code, entry_script, environment, …");
+            self.refuse(layers.location_of(&["type"]), &format!("{prefix}task"), fault);
+        }
+        if let Some(Found { node, .. }) = layers.find(&["task", "type"])
+            && !TASK_TYPES.contains(&node.written().trim().to_lowercase().as_str())
+        {
+            self.refuse(node.location, &format!("{prefix}task.type"), Fault::new(node, TASK_TYPES.join(", ")));
+        }
+        if let Some(Found { node, .. }) = layers.find(&["output_data"]) {
+            let message = "not read: rows go to append_row_to, and scripts get outputs through their arguments";
+            self.problems.warn(node.location, &format!("{prefix}output_data"), message);
+        }
+    }
+
+    pub fn put_description(&self, layers: &Layers, job: &mut JobFile) {
+        job.put("description", layers.find(&["description"]).map(|found| found.node.clone()));
+        // Only `false` forbids reuse.
+        let is_deterministic = layers.find(&["is_deterministic"]).filter(|found| found.node.written() == "false");
+        if let Some(Found { node, .. }) = is_deterministic {
+            job.put_plain("allow_reuse", node.location, "false");
+        }
+    }
+
+    fn put_script(&self, layers: &Layers, step: &str, prefix: &str, job: &mut JobFile) {
+        let code = layers.find(&["task", "code"]);
+        if let Some(found) = code {
+            job.put("source_directory", self.local(found, &format!("{prefix}task.code")));
+        }
+        if let Some(Found { node, folder }) = layers.find(&["task", "entry_script"]) {
+            // Without `code` the script lies beside its own document.
+            let node = match code.is_none() && folder != self.folder && node.written().ends_with(".py") {
+                true => self.local(Found { node, folder }, &format!("{prefix}task.entry_script")),
+                false => Some(node.clone()),
+            };
+            job.put("entry_script", node);
+        } else if layers.find(&["task"]).is_some() {
+            let fault = Fault::of("nothing", "the path of a script below code, or its name as a module");
+            self.refuse(layers.location_of(&["task"]), &format!("{prefix}task.entry_script"), fault);
+        }
+        let environment =
+            self.environment(step, layers.find(&["task", "environment"]), &format!("{prefix}task.environment"));
+        job.put("environment", environment);
+        if let Some(found) = layers.find(&["task", "model"]) {
+            self.put_model(found, &format!("{prefix}task.model"), job);
+        }
+    }
+
+    /// Adds `model`, which is a path, a name, or a mapping with one.
+    pub fn put_model(&self, found: Found<'_>, field: &str, job: &mut JobFile) {
+        let Found { node, folder } = found;
+        let (node, field) = match &node.value {
+            Value::Mapping(entries) => {
+                self.check_keys(entries, &format!("{field}."), &[known::MODEL]);
+                match find(entries, "path") {
+                    Some(path) => (path, format!("{field}.path")),
+                    None => {
+                        let name = find(entries, "name").map_or("", Node::written);
+                        let version = find(entries, "version").map_or("latest", Node::written);
+                        let named = self.context.azure.named(&format!("{name}:{version}"), Table::Models);
+                        match named {
+                            Ok(path) => job.put_text("model", node.location, &self.written(&path)),
+                            Err(message) => self.refuse(node.location, field, Fault::only(message)),
+                        }
+                        return;
+                    }
+                }
+            }
+            _ => (node, field.to_owned()),
+        };
+        match self.locate(node, folder, Table::Models) {
+            Ok(path) => job.put_text("model", node.location, &self.written(&path)),
+            Err(fault) => self.refuse(node.location, &field, fault),
+        }
+    }
+
+    fn main_input(&self, layers: &Layers, scope: &Scope<'_>) -> Option<String> {
+        let field = format!("{}input_data", scope.prefix);
+        let Some(Found { node, .. }) = layers.find(&["input_data"]) else {
+            let fault = Fault::of("nothing", "the input that is divided into mini-batches: ${{inputs.NAME}}");
+            self.refuse(layers.location_of(&["inputs", "task"]), &field, fault);
+            return None;
+        };
+        let name = match reference(node, "inputs") {
+            Ok(name) => name,
+            Err(fault) => {
+                self.refuse(node.location, &field, fault);
+                return None;
+            }
+        };
+        let fault = match scope.inputs.get(&name) {
+            Some(Bound::Data(_)) => return Some(name),
+            // Its mistake is recorded already.
+            Some(Bound::Literal(node)) if node.location == Location::File => return None,
+            Some(Bound::Literal(_)) => Fault::new(node, "an input with a path").saying("this input is a literal"),
+            Some(Bound::Absent) => Fault::new(node, "an input that is given").saying("this input is absent"),
+            None => unknown(&format!("inputs.{name}"), "inputs", scope.inputs.keys()),
+        };
+        self.refuse(node.location, &field, fault);
+        None
+    }
+
+    fn appended(&self, layers: &Layers, scope: &Scope<'_>) -> Option<String> {
+        let found = layers.find(&["task", "append_row_to"]).or_else(|| layers.find(&["append_row_to"]))?;
+        let field = format!("{}task.append_row_to", scope.prefix);
+        let name = reference(found.node, "outputs").and_then(|name| match scope.outputs.contains_key(&name) {
+            true => Ok(name),
+            false => Err(unknown(&format!("outputs.{name}"), "outputs", scope.outputs.keys())),
+        });
+        match name {
+            Ok(name) => Some(name),
+            Err(fault) => {
+                self.refuse(found.node.location, &field, fault);
+                None
+            }
+        }
+    }
+
+    fn put_main_input(&self, scope: &Scope<'_>, job: &mut JobFile) {
+        let Some(name) = &scope.main else { return };
+        let Some(Bound::Data(data)) = scope.inputs.get(name) else { return };
+        self.put_input(name, &data.text, &data.kind, &data.mode, data.location, job);
+    }
+
+    /// Adds the input that is divided into mini-batches.
+    pub fn put_input(&self, name: &str, path: &str, kind: &str, mode: &str, location: Location, job: &mut JobFile) {
+        let is_mltable = kind == "mltable";
+        let kind = if is_mltable && !mode.starts_with("eval_") { "tabular" } else { "file" };
+        let mut keys = vec![
+            Entry::new("type", Node::text(location, kind)),
+            Entry::new("path", Node::text(location, &self.written(path))),
+        ];
+        if is_mltable {
+            keys.push(Entry::new("format", Node::text(location, "mltable")));
+        }
+        let input = Entry::new(name, Node { location, value: Value::Mapping(keys) });
+        job.put_mapping("inputs", location, vec![input]);
+    }
+
+    fn put_size(&self, layers: &Layers, scope: &Scope<'_>, job: &mut JobFile) {
+        let size = layers.find(&["mini_batch_size"]);
+        let keys = layers
+            .find(&["partition_keys"])
+            .filter(|found| !matches!(&found.node.value, Value::List(items) if items.is_empty()));
+        if let Some(Found { node, .. }) = keys {
+            job.put("partition_keys", Some(node.clone()));
+            if let Some(Found { node, .. }) = size {
+                let field = format!("{}mini_batch_size", scope.prefix);
+                self.problems.warn(node.location, &field, "without effect beside partition_keys");
+            }
+            return;
+        }
+        let field = format!("{}mini_batch_size", scope.prefix);
+        job.put("mini_batch_size", size.and_then(|found| scope.plain(self, found.node, &field)));
+    }
+
+    fn put_rows(&self, scope: &Scope<'_>, here: Location, job: &mut JobFile) {
+        let appended = scope.appended.as_ref().and_then(|name| scope.outputs.get(name));
+        job.put_text("output_action", here, if appended.is_some() { "append_row" } else { "summary_only" });
+        if let Some(target) = appended {
+            self.put_output(target, job);
+        }
+    }
+
+    pub fn put_output(&self, target: &Target, job: &mut JobFile) {
+        job.put_text("output", target.location, &self.written(&target.folder));
+        if let Some(file) = target.file.as_ref().filter(|_| target.is_given) {
+            job.put_text("append_row_file_name", target.location, file);
+        }
+    }
+
+    fn put_limits(&self, layers: &Layers, scope: &Scope<'_>, job: &mut JobFile) {
+        let mut same = |path: &[&str], key: &str| {
+            let field = format!("{}{}", scope.prefix, path.join("."));
+            let node = layers.find(path).and_then(|found| scope.plain(self, found.node, &field));
+            let node = node.map(|node| match node.written().trim().parse::<i64>() {
+                Ok(number) => Node::plain(node.location, &number.to_string()),
+                Err(_) => node,
+            });
+            job.put(key, node);
+        };
+        same(&["error_threshold"], "error_threshold");
+        same(&["mini_batch_error_threshold"], "allowed_failed_count");
+        same(&["retry_settings", "timeout"], "run_invocation_timeout");
+        same(&["max_concurrency_per_instance"], "process_count_per_node");
+        same(&["logging_level"], "logging_level");
+        let field = format!("{}retry_settings.max_retries", scope.prefix);
+        let retries = layers.find(&["retry_settings", "max_retries"]);
+        self.put_retries(retries.and_then(|found| scope.plain(self, found.node, &field)), &field, job);
+        let field = format!("{}resources.instance_count", scope.prefix);
+        let count = layers.find(&["resources", "instance_count"]);
+        self.put_nodes(count.and_then(|found| scope.plain(self, found.node, &field)), &field, job);
+    }
+
+    /// Adds `run_max_try`: one more than the retries.
+    pub fn put_retries(&self, node: Option<Node>, field: &str, job: &mut JobFile) {
+        let Some(node) = node else { return };
+        match number(&node) {
+            Ok(retries @ 0..) => job.put_plain("run_max_try", node.location, &(retries + 1).to_string()),
+            _ => self.refuse(node.location, field, Fault::new(&node, "an integer from 0")),
+        }
+    }
+
+    /// Adds `node_count`, where there can be several nodes. -1: any number.
+    pub fn put_nodes(&self, node: Option<Node>, field: &str, job: &mut JobFile) {
+        let Some(node) = node else { return };
+        let is_elsewhere = self.context.compute_target.as_ref().is_some_and(|target| target != "local");
+        match number(&node) {
+            Ok(-1 | 1) => {}
+            Ok(2..) if !is_elsewhere => {
+                let reason = "this machine is one node; on a target, the most nodes that work on the job";
+                self.without.borrow_mut().add(field.to_owned(), reason);
+            }
+            Ok(count @ 2..) => job.put_plain("node_count", node.location, &count.to_string()),
+            _ => self.refuse(node.location, field, Fault::new(&node, "an integer from 1, or -1 for any number")),
+        }
+    }
+
+    /// Adds `arguments`. Those that set a limit or a size of the job become its keys.
+    pub fn put_arguments(&self, scope: &Scope<'_>, node: &Node, field: &str, job: &mut JobFile) {
+        let texts: Vec<&Node> = match &node.value {
+            Value::List(items) => items.iter().collect(),
+            _ => vec![node],
+        };
+        let mut words = Vec::new();
+        for node in texts {
+            let replaced = match &node.value {
+                Value::Scalar(_) => expression::split(node.written(), &mut |name| scope.text(name)),
+                _ => Err(Fault::new(node, "one text, as on a command line")),
+            };
+            match replaced {
+                Ok(split) => words.extend(split),
+                Err(fault) => self.refuse(node.location, field, fault),
+            }
+        }
+        let mut kept = Vec::new();
+        let mut words = words.into_iter().peekable();
+        while let Some(word) = words.next() {
+            let option = word.strip_prefix("--").unwrap_or_default().to_owned();
+            let (name, inline) =
+                option.split_once('=').map_or((option.as_str(), None), |(name, value)| (name, Some(value)));
+            let Some(key) = keys::reserved(name).filter(|key| SETTINGS.contains(&key.name)) else {
+                kept.push(word);
+                continue;
+            };
+            let next = || words.next_if(|next| !next.starts_with("--"));
+            let Some(value) = inline.map(str::to_owned).or_else(next) else {
+                kept.push(word);
+                continue;
+            };
+            job.0.retain(|entry| entry.key != key.name);
+            job.put_plain(key.name, node.location, &value);
+        }
+        job.put_texts("arguments", node.location, &kept);
+    }
+}

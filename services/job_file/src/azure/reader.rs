@@ -1,0 +1,254 @@
+//! What the readers of all documents share.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+use super::expression;
+use super::known::{self, Known, WithoutEffect};
+use super::layers::{Found, Layer, Layers};
+use super::names::Table;
+use super::steps::Wishes;
+use crate::paths::is_url;
+use crate::{Context, Entry, Fault, Location, Node, Paths, Problems, Value, yaml};
+
+/// Everything that is the same for all steps of a document.
+pub struct Reader<'a> {
+    pub context: &'a Context,
+    pub problems: &'a Problems,
+    pub wishes: &'a Wishes,
+    /// Folder of the document.
+    pub folder: PathBuf,
+    /// The folder of outputs for which the document names no other.
+    pub root: PathBuf,
+    pub without: RefCell<WithoutEffect>,
+}
+
+impl Reader<'_> {
+    pub fn refuse(&self, location: Location, field: &str, fault: Fault) {
+        self.problems.add(location, field, fault);
+    }
+
+    pub fn check_keys(&self, entries: &[Entry], prefix: &str, tables: &[Known]) {
+        known::check(entries, prefix, tables, &mut self.without.borrow_mut(), self.problems);
+    }
+
+    /// Checks the keys of the mapping `key` in every layer.
+    pub fn check_nested(&self, layers: &Layers, key: &str, prefix: &str, table: Known) {
+        for layer in &layers.0 {
+            if let Some(node) = crate::find(&layer.entries, key) {
+                match &node.value {
+                    Value::Mapping(entries) => self.check_keys(entries, &format!("{prefix}{key}."), &[table]),
+                    _ => self.refuse(node.location, &format!("{prefix}{key}"), Fault::new(node, "a mapping")),
+                }
+            }
+        }
+    }
+
+    /// Returns a path as the job file writes it: relative to the document where it lies below its folder.
+    pub fn written(&self, path: &str) -> String {
+        if is_url(path) {
+            return path.to_owned();
+        }
+        match Path::new(path).strip_prefix(&self.folder) {
+            Ok(relative) if relative.as_os_str().is_empty() => ".".to_owned(),
+            Ok(relative) => relative.display().to_string(),
+            Err(_) => path.to_owned(),
+        }
+    }
+
+    /// Returns the absolute path or the URL of an address.
+    pub fn locate(&self, node: &Node, folder: &Path, table: Table) -> Result<String, Fault> {
+        self.context.azure.locate(node, folder, self.context.home_directory.as_ref(), table)
+    }
+
+    /// Returns the local path of a value, as the job file writes it.
+    pub fn local(&self, found: Found<'_>, field: &str) -> Option<Node> {
+        let located = self.locate(found.node, found.folder, Table::Data).and_then(|path| match is_url(&path) {
+            true => Err(Fault::new(found.node, "a local folder")),
+            false => Ok(path),
+        });
+        match located {
+            Ok(path) => Some(Node::text(found.node.location, &self.written(&path))),
+            Err(fault) => {
+                self.refuse(found.node.location, field, fault);
+                None
+            }
+        }
+    }
+
+    /// Returns the layers of a step: its own, and that of the component that it refers to.
+    pub fn layers(&self, entries: Vec<Entry>, folder: &Path, field: &str) -> Layers {
+        let component = crate::find(&entries, "component").cloned();
+        let mut layers = vec![Layer { entries, folder: folder.to_owned() }];
+        match component {
+            None => {}
+            Some(Node { value: Value::Mapping(entries), .. }) => {
+                layers.push(Layer { entries, folder: folder.to_owned() });
+            }
+            Some(node) => layers.extend(self.other_document(&node, folder, &format!("{field}component"))),
+        }
+        Layers(layers)
+    }
+
+    /// Reads another document that a value refers to.
+    pub fn other_document(&self, node: &Node, folder: &Path, field: &str) -> Option<Layer> {
+        let text = node.written().trim();
+        let allowed = "a mapping, or the path of a file: ./component.yml";
+        let is_name = text.starts_with("azureml:") || text.is_empty();
+        let located = match is_name {
+            true => Err(Fault::new(node, allowed).saying("a component of a workspace is not here; name its file")),
+            false => self.locate(node, folder, Table::Data),
+        };
+        let read = located.and_then(|path| {
+            let path = PathBuf::from(path);
+            std::fs::read_to_string(&path)
+                .map_err(|error| {
+                    Fault::new(node, allowed).saying(format!("{} cannot be read: {error}", path.display()))
+                })
+                .map(|text| (path, text))
+        });
+        let (path, text) = match read {
+            Ok(read) => read,
+            Err(fault) => {
+                self.refuse(node.location, field, fault);
+                return None;
+            }
+        };
+        let shown = path.display().to_string();
+        let number = self.problems.other_file(shown.clone());
+        let change = |location: Location| match location {
+            Location::Line(line) => Location::Other(number, line),
+            location => location,
+        };
+        let inner = Problems::new(shown.clone());
+        let entries = yaml::read(&text, &inner);
+        if let Err(found) = inner.finish() {
+            for problem in found {
+                let location = problem.line.map_or(node.location, |line| Location::Other(number, line));
+                self.problems.add(
+                    location,
+                    &problem.field,
+                    Fault::of(problem.found, problem.allowed).saying(problem.message),
+                );
+            }
+            return None;
+        }
+        let mut entries = entries?;
+        entries.iter_mut().for_each(|entry| entry.relocate_each(&change));
+        Some(Layer { entries, folder: path.parent().unwrap_or(Path::new("/")).to_owned() })
+    }
+
+    /// Returns what `--input NAME=VALUE` gives for an input. `alone`: it is the one that `--input VALUE` means; `names`:
+    /// all inputs.
+    pub fn wished(&self, name: &str, alone: bool, names: &[&str]) -> Option<Node> {
+        let split = |wish: &'_ String| {
+            let (key, value) = wish.split_once('=')?;
+            let key = names.iter().find(|name| **name == key.trim())?;
+            Some(((*key).to_owned(), value.trim().to_owned()))
+        };
+        let value = self.wishes.inputs.iter().rev().find_map(|wish| match split(wish) {
+            Some((key, value)) => (key == name).then_some(value),
+            None => alone.then(|| wish.trim().to_owned()),
+        });
+        value.map(|value| Node::text(Location::Override, &value))
+    }
+
+    /// Refuses values of `--input` that no input takes. `takes_any`: one input takes values without a name.
+    pub fn check_wishes(&self, names: &[&str], takes_any: bool) {
+        for wish in &self.wishes.inputs {
+            let name = wish.split_once('=').map(|(name, _)| name.trim());
+            if takes_any || name.is_some_and(|name| names.contains(&name)) {
+                continue;
+            }
+            let allowed = match names {
+                [] => "no input: the document has none".to_owned(),
+                names => names.iter().map(|name| format!("{name}=…")).collect::<Vec<_>>().join(", "),
+            };
+            let hint = name.and_then(|name| crate::nearest(name, names.iter().copied()));
+            let message = hint.map_or(String::new(), |hint| format!("did you mean {hint:?}?"));
+            self.refuse(Location::File, "--input", Fault::of(format!("{wish:?}"), allowed).saying(message));
+        }
+    }
+
+    /// Whether `--set` replaces a key of a step.
+    pub fn is_replaced(&self, step: &str, key: &str) -> bool {
+        self.wishes.overrides.iter().any(|(name, _)| {
+            let name = name.strip_prefix(step).and_then(|rest| rest.strip_prefix('.')).unwrap_or(name);
+            name == key || name.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'))
+        })
+    }
+
+    pub fn paths(&self, folder: &Path) -> Paths {
+        Paths::new(folder.to_owned(), self.context.home_directory.clone())
+    }
+}
+
+/// The entries of a job file under construction.
+#[derive(Debug, Default)]
+pub struct JobFile(pub Vec<Entry>);
+
+impl JobFile {
+    /// Adds a key, unless its value is absent.
+    pub fn put(&mut self, key: &str, node: Option<Node>) {
+        if let Some(node) = node {
+            self.0.push(Entry::new(key, node));
+        }
+    }
+
+    pub fn put_text(&mut self, key: &str, location: Location, text: &str) {
+        self.put(key, Some(Node::text(location, text)));
+    }
+
+    pub fn put_plain(&mut self, key: &str, location: Location, text: &str) {
+        self.put(key, Some(Node::plain(location, text)));
+    }
+
+    /// Adds a mapping, unless it is empty.
+    pub fn put_mapping(&mut self, key: &str, location: Location, entries: Vec<Entry>) {
+        if !entries.is_empty() {
+            self.put(key, Some(Node { location, value: Value::Mapping(entries) }));
+        }
+    }
+
+    /// Adds a list of texts, unless it is empty.
+    pub fn put_texts(&mut self, key: &str, location: Location, texts: &[String]) {
+        if !texts.is_empty() {
+            let items = texts.iter().map(|text| Node::text(location, text)).collect();
+            self.put(key, Some(Node { location, value: Value::List(items) }));
+        }
+    }
+}
+
+/// Makes a job's name of any text: 3 to 32 lower-case letters, digits and `-`.
+pub fn job_name(text: &str) -> String {
+    const LENGTH_MAX: usize = 32;
+    let mut name = String::new();
+    for character in text.chars().map(|character| character.to_ascii_lowercase()) {
+        match character.is_ascii_lowercase() || character.is_ascii_digit() {
+            true => name.push(character),
+            false if !name.is_empty() && !name.ends_with('-') => name.push('-'),
+            false => {}
+        }
+    }
+    if !name.starts_with(|first: char| first.is_ascii_lowercase()) || name.trim_end_matches('-').len() < 3 {
+        name = format!("job-{name}");
+    }
+    name.truncate(LENGTH_MAX);
+    let name = name.trim_end_matches('-');
+    if name.len() < 3 { "job".to_owned() } else { name.to_owned() }
+}
+
+/// A whole number, perhaps as text.
+pub fn number(node: &Node) -> Result<i64, Fault> {
+    node.written().trim().parse().map_err(|_| Fault::new(node, "an integer"))
+}
+
+/// The name in `${{inputs.NAME}}` or `${{outputs.NAME}}`; `group`: the word in front of the dot.
+pub fn reference(node: &Node, group: &str) -> Result<String, Fault> {
+    let name = expression::only_name(node.written());
+    let name = name.and_then(|name| Some(name.strip_prefix(group)?.strip_prefix('.')?.to_owned()));
+    name.ok_or_else(|| match expression::parts(node.written()) {
+        Err(fault) => fault,
+        Ok(_) => Fault::new(node, format!("one reference: ${{{{{group}.NAME}}}}")),
+    })
+}

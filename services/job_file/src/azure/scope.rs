@@ -1,0 +1,288 @@
+//! The names that a step can use, and what the job file writes for them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::bindings::{Bound, Data, Given, Inputs, Outer, Target};
+use super::expression;
+use super::layers::Layers;
+use super::reader::{JobFile, Reader};
+use crate::{Entry, Fault, Location, Node, Value, find, nearest};
+
+/// The inputs and outputs of a step.
+pub struct Scope<'a> {
+    /// Name of the step.
+    pub step: String,
+    /// What `field` begins with in messages.
+    pub prefix: String,
+    pub inputs: Inputs,
+    pub outputs: BTreeMap<String, Target>,
+    /// The input that is divided into mini-batches.
+    pub main: Option<String>,
+    /// The output that rows are appended to.
+    pub appended: Option<String>,
+    outer: &'a Outer<'a>,
+    /// Data that the step names without an input of its own.
+    also: RefCell<BTreeMap<String, Data>>,
+}
+
+/// How the readers of steps describe their surroundings.
+pub struct Around<'a> {
+    pub step: &'a str,
+    /// `jobs.STEP.`, or nothing.
+    pub prefix: &'a str,
+    pub outer: &'a Outer<'a>,
+    /// The folder of outputs without a path.
+    pub outputs: PathBuf,
+    pub default_store: &'a str,
+    /// Where an output of the pipeline goes.
+    pub target: &'a dyn Fn(&str) -> Option<Target>,
+    /// `--input` gives inputs of this step.
+    pub takes_wishes: bool,
+}
+
+impl<'a> Scope<'a> {
+    pub fn read(reader: &Reader<'_>, layers: &Layers, around: &Around<'a>) -> Self {
+        let Around { step, prefix, outer, .. } = around;
+        let mut inputs = Inputs::new();
+        let of_layer = |index: usize, key: &str| -> Vec<(&Entry, &Path)> {
+            let layer = layers.0.get(index);
+            let node = layer.and_then(|layer| find(&layer.entries, key));
+            let folder = layer.map_or(Path::new(""), |layer| &layer.folder);
+            node.map_or(&[][..], Node::entries).iter().map(|entry| (entry, folder)).collect()
+        };
+        let (given, declared) = (of_layer(0, "inputs"), of_layer(1, "inputs"));
+        let mut names: Vec<&str> = declared.iter().chain(&given).map(|(entry, _)| entry.key.as_str()).collect();
+        let mut seen = Vec::new();
+        names.retain(|name| {
+            !seen.contains(name) && {
+                seen.push(name);
+                true
+            }
+        });
+        let find_in = |all: &[(&'_ Entry, &'_ Path)], name: &str| all.iter().position(|(entry, _)| entry.key == name);
+        let without_value: Vec<&str> = names
+            .iter()
+            .copied()
+            .filter(|name| {
+                let all = [&given, &declared];
+                all.iter().all(|all| find_in(all, name).is_none_or(|index| !has_value(&all[index].0.node)))
+            })
+            .collect();
+        let alone = match (without_value.as_slice(), names.as_slice()) {
+            ([name], _) | ([], [name]) => Some(*name),
+            _ => None,
+        };
+        if around.takes_wishes {
+            reader.check_wishes(&names, alone.is_some());
+        }
+        for name in &names {
+            let field = format!("{prefix}inputs.{name}");
+            let own = find_in(&given, name).map(|index| given[index]);
+            let declares = find_in(&declared, name).map(|index| declared[index]);
+            if let (Some((entry, _)), None, true) = (own, declares, layers.0.len() > 1) {
+                let names: Vec<&str> = declared.iter().map(|(entry, _)| entry.key.as_str()).collect();
+                let hint = nearest(name, names.iter().copied());
+                let message = hint.map_or(String::new(), |hint| format!("; did you mean {hint:?}?"));
+                let fault = Fault::of(format!("{name:?}"), names.join(", "));
+                reader.refuse(
+                    entry.location,
+                    &field,
+                    fault.saying(format!("the component has no such input{message}")),
+                );
+                continue;
+            }
+            let wished = if around.takes_wishes { reader.wished(name, alone == Some(name), &names) } else { None };
+            let given = Given { name, field, declared: declares, given: own, wished };
+            if let Some(bound) = reader.bind(&given, *outer) {
+                inputs.insert((*name).to_owned(), bound);
+            } else {
+                // Its mistake is recorded; its uses are not mistakes as well.
+                inputs.insert((*name).to_owned(), Bound::Literal(Node::text(Location::File, "-")));
+            }
+        }
+        let outputs = Self::outputs(reader, around, &of_layer(0, "outputs"), &of_layer(1, "outputs"));
+        let (main, appended) = (None, None);
+        let (step, prefix) = ((*step).to_owned(), (*prefix).to_owned());
+        Self { step, prefix, inputs, outputs, main, appended, outer: *outer, also: RefCell::default() }
+    }
+
+    fn outputs(
+        reader: &Reader<'_>,
+        around: &Around<'_>,
+        given: &[(&Entry, &Path)],
+        declared: &[(&Entry, &Path)],
+    ) -> BTreeMap<String, Target> {
+        let mut outputs: BTreeMap<String, Target> = BTreeMap::new();
+        for (entry, _) in given.iter().chain(declared) {
+            let name = &entry.key;
+            if outputs.contains_key(name) {
+                continue;
+            }
+            let field = format!("{}outputs.{name}", around.prefix);
+            let all = given.iter().chain(declared).filter(|(entry, _)| entry.key == *name);
+            let layers: Vec<(&Node, &Path)> = all.map(|(entry, folder)| (&entry.node, *folder)).collect();
+            let kind = layers.iter().find_map(|(node, _)| find(node.entries(), "type")).map_or("", Node::written);
+            let path = layers.iter().find_map(|(node, _)| match &node.value {
+                Value::Scalar(scalar) if !scalar.is_null() => Some(*node),
+                _ => find(node.entries(), "path"),
+            });
+            // An output of the pipeline.
+            if let Some(node) = path
+                && let Some(reference) = expression::only_name(node.written())
+                && let Some(wanted) = reference.strip_prefix("parent.outputs.")
+            {
+                match (around.target)(wanted) {
+                    Some(target) => {
+                        let of_kind = if kind.is_empty() { target.kind.clone() } else { kind.to_owned() };
+                        let file = match of_kind == "uri_file" && target.file.is_none() {
+                            true => Some(name.clone()),
+                            false => target.file.clone(),
+                        };
+                        outputs
+                            .insert(name.clone(), Target { kind: of_kind, file, location: entry.location, ..target });
+                    }
+                    None => {
+                        let fault = Fault::new(node, "an output of the pipeline");
+                        reader.refuse(node.location, &field, fault.saying("the pipeline has no such output"));
+                    }
+                }
+                continue;
+            }
+            let known = |wanted: &str| match wanted {
+                "name" => Some(around.step.to_owned()),
+                "default_datastore" => Some(around.default_store.to_owned()),
+                _ => None,
+            };
+            let target = reader.target(name, &field, &layers, around.outputs.join(name), &known);
+            if let Some(mut target) = target {
+                target.location = entry.location;
+                outputs.insert(name.clone(), target);
+            }
+        }
+        outputs
+    }
+
+    /// Returns what the job file writes for a name; `None`: an optional input that is absent.
+    pub fn text(&self, name: &str) -> Result<Option<String>, Fault> {
+        if let Some(input) = name.strip_prefix("inputs.") {
+            return match self.inputs.get(input) {
+                Some(Bound::Literal(node)) => Ok(Some(node.written().to_owned())),
+                Some(Bound::Data(_)) if self.main.as_deref() == Some(input) => {
+                    Ok(Some(format!("${{{{inputs.{input}}}}}")))
+                }
+                Some(Bound::Data(_)) => Ok(Some(format!("${{{{side_inputs.{input}}}}}"))),
+                Some(Bound::Absent) => Ok(None),
+                None => Err(unknown(name, "inputs", self.inputs.keys())),
+            };
+        }
+        if let Some(output) = name.strip_prefix("outputs.") {
+            let Some(target) = self.outputs.get(output) else {
+                return Err(unknown(name, "outputs", self.outputs.keys()));
+            };
+            let folder = match self.appended.as_deref() == Some(output) {
+                true => "${{output}}".to_owned(),
+                false => format!("${{{{outputs.{output}}}}}"),
+            };
+            return Ok(Some(target.file.as_ref().map_or_else(|| folder.clone(), |file| format!("{folder}/{file}"))));
+        }
+        match name {
+            "name" => return Ok(Some(self.step.clone())),
+            "output_name" | "default_datastore" => {
+                return Err(Fault::of(format!("${{{{{name}}}}}"), "this expression in the path of an output alone"));
+            }
+            _ => {}
+        }
+        match (self.outer)(name)? {
+            Bound::Literal(node) => Ok(Some(node.written().to_owned())),
+            Bound::Absent => Ok(None),
+            Bound::Data(data) => {
+                let own = name.replace('.', "_");
+                let text = format!("${{{{side_inputs.{own}}}}}");
+                self.also.borrow_mut().insert(own, data);
+                Ok(Some(text))
+            }
+        }
+    }
+
+    /// Returns a value with its expressions replaced, as the number or text that it then is.
+    pub fn plain(&self, reader: &Reader<'_>, node: &Node, field: &str) -> Option<Node> {
+        if !node.written().contains("${{") {
+            return Some(node.clone());
+        }
+        match expression::replace(node.written(), &mut |name| self.text(name)) {
+            Ok(text) => Some(Node::plain(node.location, &text)),
+            Err(fault) => {
+                reader.refuse(node.location, field, fault);
+                None
+            }
+        }
+    }
+
+    /// Adds `environment_variables`.
+    pub fn put_variables(&self, reader: &Reader<'_>, layers: &Layers, job: &mut JobFile) {
+        let merged = layers.merged("environment_variables");
+        let variables = merged.into_iter().filter_map(|(entry, _)| {
+            let field = format!("{}environment_variables.{}", self.prefix, entry.key);
+            let node = self.plain(reader, &entry.node, &field)?;
+            let node = match node.is_null() {
+                true => Node::text(node.location, ""),
+                false => node,
+            };
+            Some(Entry { key: entry.key.clone(), location: entry.location, node })
+        });
+        let variables: Vec<Entry> = variables.collect();
+        job.put_mapping("environment_variables", layers.location_of(&["environment_variables"]), variables);
+    }
+
+    /// Adds `side_inputs`: all data but that of the mini-batches.
+    pub fn put_side_inputs(&self, reader: &Reader<'_>, location: Location, job: &mut JobFile) {
+        let own = self.inputs.iter().filter_map(|(name, bound)| match bound {
+            Bound::Data(data) if self.main.as_ref() != Some(name) => Some((name.clone(), data.clone())),
+            _ => None,
+        });
+        let all = own.chain(self.also.borrow().clone());
+        let entries = all.map(|(name, data)| Entry::new(&name, Node::text(data.location, &reader.written(&data.text))));
+        job.put_mapping("side_inputs", location, entries.collect());
+    }
+
+    /// Adds `outputs`: all but the one that rows are appended to.
+    pub fn put_outputs(&self, reader: &Reader<'_>, location: Location, job: &mut JobFile) {
+        let others = self.outputs.iter().filter(|(name, _)| self.appended.as_ref() != Some(name));
+        let entries =
+            others.map(|(name, target)| Entry::new(name, Node::text(target.location, &reader.written(&target.folder))));
+        job.put_mapping("outputs", location, entries.collect());
+    }
+
+    /// Returns the steps whose outputs this one reads, and the paths that they make.
+    pub fn made_by_others(&self) -> Vec<(String, PathBuf)> {
+        let own = self
+            .inputs
+            .values()
+            .filter_map(|bound| if let Bound::Data(data) = bound { Some(data.clone()) } else { None });
+        let also = self.also.borrow().clone();
+        let all = own.chain(also.into_values());
+        all.filter_map(|data| Some((data.made_by?, PathBuf::from(data.text)))).collect()
+    }
+}
+
+/// Whether an input has a value of its own, or needs none.
+pub fn has_value(node: &Node) -> bool {
+    match &node.value {
+        Value::Scalar(scalar) => !scalar.is_null(),
+        Value::Mapping(entries) => {
+            ["path", "value", "default"].iter().any(|key| find(entries, key).is_some())
+                || find(entries, "optional").is_some_and(|node| node.written() == "true")
+        }
+        Value::List(_) => true,
+    }
+}
+
+pub fn unknown<'n>(name: &str, group: &str, names: impl Iterator<Item = &'n String>) -> Fault {
+    let names: Vec<String> = names.map(|name| format!("{group}.{name}")).collect();
+    let hint = nearest(name, names.iter().map(String::as_str));
+    let message = hint.map_or(String::new(), |hint| format!("; did you mean {hint:?}?"));
+    let allowed = if names.is_empty() { format!("no {group}, since there are none") } else { names.join(", ") };
+    Fault::of(format!("${{{{{name}}}}}"), allowed).saying(format!("unknown name{message}"))
+}

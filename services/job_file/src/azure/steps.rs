@@ -1,0 +1,193 @@
+//! A document of Azure ML as steps, each of which is a job file.
+
+use std::path::{Path, PathBuf};
+
+use super::kind::{self, Kind};
+use super::reader::Reader;
+use super::scope::Around;
+use crate::load::{Surroundings, read_step};
+use crate::problem::shown;
+use crate::{Context, Entry, Fault, Location, Node, Parsed, Problem, Problems, find, overrides, written, yaml};
+
+/// What a command line changes in a document.
+#[derive(Clone, Debug, Default)]
+pub struct Wishes {
+    /// `--set KEY=VALUE`, or `STEP.KEY=VALUE` for one step.
+    pub overrides: Vec<(String, String)>,
+    /// `--input NAME=VALUE`, or `VALUE` where there is one input.
+    pub inputs: Vec<String>,
+    /// `--step NAME`: this step alone.
+    pub step: Option<String>,
+}
+
+/// One step of a document.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Its name in the document.
+    pub name: String,
+    /// The job file, before `--set`.
+    pub(super) entries: Vec<Entry>,
+    /// The steps whose outputs it reads.
+    pub needs: Vec<String>,
+    /// The paths that it reads and that earlier steps make.
+    pub(super) made_earlier: Vec<PathBuf>,
+    /// It runs a command on this machine.
+    pub is_command: bool,
+}
+
+/// The steps of a document, in the order in which they run.
+#[derive(Debug)]
+pub struct Steps {
+    path: PathBuf,
+    /// The folder of outputs for which the document names no other.
+    pub outputs: PathBuf,
+    steps: Vec<Step>,
+    /// Further files that the document refers to.
+    others: Vec<String>,
+    wishes: Wishes,
+    /// What works, but hardly as intended.
+    pub warnings: Vec<Problem>,
+}
+
+impl Steps {
+    /// Reads a document of Azure ML. `None`: the text is a job file, or no document at all.
+    pub fn read(path: &Path, text: &str, wishes: &Wishes, context: &Context) -> Result<Option<Self>, Vec<Problem>> {
+        let problems = Problems::new(shown(path));
+        let Some(entries) = yaml::read(text, &Problems::default()) else { return Ok(None) };
+        let Some(kind) = kind::of(&entries) else { return Ok(None) };
+        // Again, for duplicate keys.
+        yaml::read(text, &problems);
+        let outputs = outputs_of(path, context);
+        let steps = match kind {
+            Ok(kind) => translate(kind, path, entries, wishes, context, &problems),
+            Err((location, field, fault)) => {
+                problems.add(location, field, fault);
+                Vec::new()
+            }
+        };
+        let others = problems.others();
+        let steps =
+            Self { path: path.to_owned(), outputs, steps, others, wishes: wishes.clone(), warnings: Vec::new() };
+        if !problems.is_empty() {
+            // The mistakes of the job files as well, except for what is absent only because of a mistake above.
+            for step in &steps.steps {
+                let inner = Problems::with_others(shown(path), problems.others());
+                steps.load_into(step, context, &inner);
+                inner.forget_absent();
+                problems.take(inner);
+            }
+        }
+        let warnings = problems.finish()?;
+        Ok(Some(Self { warnings, ..steps }))
+    }
+
+    /// Returns the steps.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Returns the job of a step. `is_first`: earlier steps have not run yet, so what they make need not exist.
+    pub fn load(&self, index: usize, is_first: bool, context: &Context) -> Result<Parsed, Vec<Problem>> {
+        let mut step = self.steps[index].clone();
+        if !is_first {
+            step.made_earlier.clear();
+        }
+        let problems = Problems::with_others(shown(&self.path), self.others.clone());
+        let parsed = self.load_into(&step, context, &problems);
+        let warnings = problems.finish()?;
+        Ok(Parsed { warnings, ..parsed.expect("a job file without mistakes gives a job") })
+    }
+
+    fn load_into(&self, step: &Step, context: &Context, problems: &Problems) -> Option<Parsed> {
+        let mut entries = step.entries.clone();
+        overrides::apply(&mut entries, &self.overrides_of(step), problems);
+        let surroundings = Surroundings::of(&self.path, context, problems)?;
+        read_step(&surroundings, &entries, &step.made_earlier, context, problems)
+    }
+
+    /// Returns the job file of a step as text, which has the same meaning in the folder of the document.
+    pub fn job_file(&self, index: usize) -> Result<String, Vec<Problem>> {
+        let step = &self.steps[index];
+        let mut entries = step.entries.clone();
+        let problems = Problems::with_others(shown(&self.path), self.others.clone());
+        overrides::apply(&mut entries, &self.overrides_of(step), &problems);
+        problems.finish()?;
+        Ok(written::yaml(&entries))
+    }
+
+    /// Returns the part of `--set` that concerns a step. Of several steps, a key without a step concerns all parallel
+    /// ones, and `environment` all.
+    fn overrides_of(&self, step: &Step) -> Vec<(String, String)> {
+        let own = |key: &str| {
+            let mut names = self.steps.iter().map(|step| step.name.as_str());
+            match names.find_map(|name| Some((name, key.strip_prefix(name)?.strip_prefix('.')?))) {
+                Some((name, rest)) => (name == step.name).then(|| rest.to_owned()),
+                None => {
+                    let of_all = !step.is_command || self.steps.len() == 1 || key.starts_with("environment");
+                    of_all.then(|| key.to_owned())
+                }
+            }
+        };
+        self.wishes.overrides.iter().filter_map(|(key, value)| Some((own(key)?, value.clone()))).collect()
+    }
+}
+
+/// The name of a document without its ending.
+fn stem(path: &Path) -> &str {
+    path.file_stem().and_then(|stem| stem.to_str()).filter(|stem| *stem != "-").unwrap_or("gristmill")
+}
+
+fn outputs_of(path: &Path, context: &Context) -> PathBuf {
+    let path = crate::paths::clean(&context.working_directory.join(path));
+    path.with_file_name(format!("{}-output", stem(&path)))
+}
+
+fn translate(
+    kind: Kind,
+    path: &Path,
+    entries: Vec<Entry>,
+    wishes: &Wishes,
+    context: &Context,
+    problems: &Problems,
+) -> Vec<Step> {
+    let Some(Surroundings { paths, .. }) = Surroundings::of(path, context, problems) else { return Vec::new() };
+    let (stem, root) = (stem(path), outputs_of(path, context));
+    let reader = Reader { context, problems, wishes, folder: paths.folder, root, without: Default::default() };
+    if let (Some(step), true) = (&wishes.step, kind != Kind::Pipeline) {
+        let fault = Fault::of(format!("{step:?}"), "--step with a pipeline").saying("this document has no steps");
+        problems.add(Location::File, "--step", fault);
+    }
+    let steps = match kind {
+        Kind::Pipeline => reader.pipeline(&entries, stem),
+        Kind::Deployment => {
+            let (name, job) = reader.deployment(entries, stem);
+            vec![Step { name, entries: job.0, needs: Vec::new(), made_earlier: Vec::new(), is_command: false }]
+        }
+        Kind::Parallel => {
+            let name = find(&entries, "name").map_or(stem, Node::written).to_owned();
+            let layers = reader.layers(entries, &reader.folder, "");
+            let outer = |name: &str| Err(Fault::of(format!("${{{{{name}}}}}"), "inputs.NAME, outputs.NAME"));
+            let around = Around {
+                step: &name,
+                prefix: "",
+                outer: &outer,
+                outputs: reader.root.clone(),
+                default_store: super::bindings::DEFAULT_STORE,
+                target: &|_| None,
+                takes_wishes: true,
+            };
+            let (job, _) = reader.parallel(&layers, &around);
+            vec![Step {
+                name: name.clone(),
+                entries: job.0,
+                needs: Vec::new(),
+                made_earlier: Vec::new(),
+                is_command: false,
+            }]
+        }
+    };
+    if let Some(sentence) = reader.without.borrow().sentence() {
+        problems.warn(Location::File, "", sentence);
+    }
+    steps
+}

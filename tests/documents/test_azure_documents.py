@@ -1,0 +1,225 @@
+"""Documents of Azure ML, run as they are: components, batch deployments and pipelines."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from harness import COMPLETED, FAILED, INVALID, ROOT
+
+COMPONENT = """
+    $schema: https://azuremlschemas.azureedge.net/latest/parallelComponent.schema.json
+    type: parallel
+    name: upper
+    inputs:
+      data: {type: uri_folder}
+      suffix: {type: string, optional: true}
+    outputs:
+      rows: {type: uri_file}
+      extra: {type: uri_folder}
+    input_data: ${{inputs.data}}
+    mini_batch_size: "2"
+    mini_batch_error_threshold: 0
+    task:
+      type: run_function
+      code: code
+      entry_script: upper.py
+      environment: {image: example.com/image}
+      program_arguments: --extra ${{outputs.extra}} $[[--suffix ${{inputs.suffix}}]]
+      append_row_to: ${{outputs.rows}}
+"""
+UPPER = """
+    import argparse, os
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--extra")
+    parser.add_argument("--suffix", default="")
+    arguments, _ = parser.parse_known_args()
+    def run(files):
+        for file in files:
+            open(os.path.join(arguments.extra, os.path.basename(file)), "w").close()
+        return [open(file).read() + arguments.suffix for file in files]
+"""
+PIPELINE = """
+    type: pipeline
+    inputs:
+      count: 3
+    outputs:
+      copies: {type: uri_folder}
+    jobs:
+      rows:
+        type: parallel
+        component: ./component.yml
+        inputs:
+          data: {path: '${{parent.jobs.make.outputs.texts}}', type: uri_folder}
+        outputs:
+          extra: ${{parent.outputs.copies}}
+      make:
+        type: command
+        code: ./make
+        command: python make.py ${{inputs.count}} ${{outputs.texts}} $EXTRA
+        inputs: {count: '${{parent.inputs.count}}'}
+        outputs: {texts: {type: uri_folder}}
+        environment_variables: {EXTRA: more}
+      last:
+        type: command
+        command: >-
+          cat ${{inputs.rows}} > ${{outputs.copy}} && echo done >&2
+        inputs: {rows: '${{parent.jobs.rows.outputs.rows}}'}
+        outputs: {copy: {type: uri_file}}
+"""
+MAKE = """
+    import pathlib, sys
+    _, count, folder, extra = sys.argv
+    print("makes", count, flush=True)
+    for number in range(int(count)):
+        pathlib.Path(folder, f"{number}.txt").write_text(f"{extra}{number}")
+"""
+
+
+def run(workplace, *arguments, expect=COMPLETED, **environment):
+    ended = workplace.command("run", *arguments, **environment)
+    assert ended.exit_status == expect, str(ended)
+    return ended
+
+
+@pytest.fixture
+def pipeline(workplace):
+    workplace.write({"component.yml": COMPONENT, "code/upper.py": UPPER, "make/make.py": MAKE, "doc.yml": PIPELINE})
+    return workplace
+
+
+def test_component_runs_with_its_inputs(workplace):
+    workplace.data(5)
+    workplace.write({"component.yml": COMPONENT, "code/upper.py": UPPER})
+    run(workplace, "component.yml", "--input", "data", "--input", "suffix=a b")
+    output = workplace.folder / "component-output"
+    assert (output / "rows/parallel_run_step.txt").read_text().splitlines() == [
+        f"{number:03}a b" for number in range(5)
+    ]
+    assert len(list((output / "extra").iterdir())) == 5
+    again = run(workplace, "component.yml", "--input", "data", "--input", "suffix=a b")
+    assert "reused the result" in again.stderr
+
+
+def test_converted_document_is_the_same_job(workplace):
+    workplace.data(2)
+    workplace.write({"component.yml": COMPONENT, "code/upper.py": UPPER})
+    run(workplace, "component.yml", "--input", "data=data")
+    converted = workplace.command("convert", "component.yml", "--input", "data=data")
+    assert converted.exit_status == COMPLETED, str(converted)
+    workplace.write({"job.yaml": converted.stdout})
+    assert "reused the result" in run(workplace, "job.yaml").stderr
+    assert workplace.command("convert", "job.yaml").stderr.strip() == "job.yaml: it is a job file already"
+
+
+def test_deployment_finds_its_model_below_its_own_name(workplace):
+    workplace.data(3)
+    workplace.write(
+        {
+            "net/weights.txt": "7",
+            "other/weights.txt": "8",
+            "code/score.py": """
+                import glob, os
+                def init():
+                    global weights
+                    [path] = glob.glob(os.path.join(os.environ["AZUREML_MODEL_DIR"], "*", "*.txt"))
+                    assert path.endswith("net/weights.txt"), path
+                    weights = open(path).read()
+                def run(files):
+                    return [weights + open(file).read() for file in files]
+            """,
+            "deployment.yml": """
+                endpoint_name: e
+                name: d
+                model: {path: ./net}
+                code_configuration: {code: code, scoring_script: score.py}
+            """,
+        }
+    )
+    run(workplace, "deployment.yml", "--input", "data")
+    assert (workplace.folder / "deployment-output/predictions.csv").read_text() == "7000\n7001\n7002\n"
+
+
+def test_pipeline_runs_its_steps_in_order_and_reuses_them(pipeline):
+    ended = run(pipeline, "doc.yml", "--json")
+    object = json.loads(ended.stdout)
+    assert object["state"] == "Completed"
+    assert [step["step"] for step in object["steps"]] == ["make", "rows", "last"]
+    assert [step["result"]["reused"] for step in object["steps"]] == [False] * 3
+    output = pipeline.folder / "doc-output"
+    assert (output / "last/copy/copy").read_text() == "more0\nmore1\nmore2\n"
+    assert sorted(path.name for path in (output / "outputs/copies").iterdir()) == ["0.txt", "1.txt", "2.txt"]
+    logs = pipeline.home / "jobs" / object["steps"][0]["result"]["job_id"] / "logs"
+    assert any("makes 3" in file.read_text(errors="replace") for file in logs.rglob("*.txt"))
+
+    again = json.loads(run(pipeline, "doc.yml", "--json").stdout)
+    assert [step["result"]["reused"] for step in again["steps"]] == [True] * 3
+    changed = json.loads(run(pipeline, "doc.yml", "--json", "--input", "count=4").stdout)
+    assert [step["result"]["reused"] for step in changed["steps"]] == [False] * 3
+    assert (output / "last/copy/copy").read_text().splitlines()[-1] == "more3"
+
+
+def test_failed_command_ends_the_pipeline(pipeline):
+    pipeline.write({"make/make.py": "raise SystemExit(3)"})
+    ended = run(pipeline, "doc.yml", expect=FAILED)
+    assert "the command ended with exit status 3: python make.py 3 " in ended.stdout
+    assert "step make did not complete; 2 of 3 steps have not run" in ended.stderr
+    pipeline.write({"make/make.py": MAKE})
+    run(pipeline, "doc.yml")
+
+
+def test_one_step_runs_alone(pipeline):
+    pipeline.data(2)
+    run(pipeline, "doc.yml", "--step", "rows", "--input", "data=data")
+    assert (pipeline.folder / "doc-output/rows/rows/parallel_run_step.txt").read_text() == "000\n001\n"
+    plan = pipeline.command("plan", "doc.yml", "--step", "rows", "--input", "data=data", "--set", "mini_batch_size=1")
+    assert "2 mini-batches of 2 files" in plan.stdout, str(plan)
+
+
+def test_documents_are_validated_as_a_whole(pipeline):
+    assert pipeline.command("validate", "doc.yml").stdout == "doc.yml is valid\n"
+    pipeline.write({"doc.yml": PIPELINE.replace("outputs.texts}}'", "outputs.text}}'").replace("python make", "${{x")})
+    ended = pipeline.command("validate", "doc.yml")
+    assert ended.exit_status == INVALID
+    assert ": jobs.rows.inputs.data: unknown name; did you mean" in ended.stderr
+    assert ": jobs.make.command: an expression has no end" in ended.stderr
+
+
+def test_names_come_from_gristmill_toml(workplace):
+    workplace.data(1)
+    text = COMPONENT.replace("{image: example.com/image}", "azureml:env:3")
+    workplace.write({"component.yml": text, "code/upper.py": UPPER})
+    ended = run(workplace, "component.yml", "--input", "azureml:digits@latest", expect=INVALID)
+    assert 'component.yml:18: task.environment: azureml:env:3 is not known here: add `"env:3" = ' in ended.stderr
+    assert 'azureml:digits@latest is not known here: add `"digits@latest" = ' in ended.stderr
+    workplace.write(
+        {"gristmill.toml": f'[azureml.data]\n"digits:2" = "data"\n[azureml.environments]\nenv = "{sys.executable}"\n'}
+    )
+    run(workplace, "component.yml", "--input", "azureml:digits@latest")
+
+
+def test_examples_run(workplace):
+    """Copies, so that their outputs are not left beside the originals."""
+    shutil.copytree(ROOT / "examples", workplace.folder / "examples", ignore=shutil.ignore_patterns("output", "data"))
+    run(workplace, "examples/reviews/pipeline.yml")
+    ratings = workplace.folder / "examples/reviews/pipeline-output/rate/ratings.txt"
+    assert [line.split()[-1] for line in ratings.read_text().splitlines()] == ["good", "bad", "good", "bad", "good"]
+    subprocess.run([sys.executable, workplace.folder / "examples/iris/prepare.py"], check=True)
+    deployment = workplace.folder / "examples/iris-deployment"
+    run(workplace, deployment / "deployment.yml", "--input", deployment / "flowers")
+    rows = (deployment / "deployment-output/predictions.csv").read_text().splitlines()
+    assert rows[:2] == ["friday.csv 0 Virginica", "friday.csv 1 Setosa"]
+    assert len(rows) == 5
+
+
+def test_steps_run_on_a_target(pipeline, sqlite):
+    """Commands run here, and parallel steps on the target."""
+    worker, reducer = sqlite.worker(), sqlite.reducer()
+    ended = sqlite.command("enqueue", "doc.yml", "--json", expect=COMPLETED)
+    steps = json.loads(ended.stdout)["steps"]
+    assert [step["result"]["state"] for step in steps] == ["Completed"] * 3
+    local = [step["result"]["job_id"] in pipeline.job_ids() for step in steps]
+    assert local == [True, False, True]
+    assert worker.process.poll() is None and reducer.process.poll() is None
