@@ -77,72 +77,6 @@ def test_function_runs_over_a_table(function):
     assert job.to_arrow().schema.types == [pa.int64(), pa.string(), pa.int64()]
 
 
-class Pieces:
-    """What a function of these tests keeps between mini-batches."""
-
-
-def keeping(table: pa.Table, state):
-    """Returns whether the tables of earlier mini-batches are still what they were."""
-    kept = state.__dict__.setdefault("tables", [])
-    kept.append((table, table["x"].to_pylist()))
-    return [f"{len(kept)} {all(one['x'].to_pylist() == values for one, values in kept)}"] * table.num_rows
-
-
-def test_table_that_is_kept_does_not_change():
-    seen = set(run(keeping, frame(4000), init=Pieces, mini_batch_size=1000).to_pandas()["value"])
-    assert seen == {"1 True", "2 True", "3 True", "4 True"}
-
-
-def addresses(table: pa.Table):
-    buffers = [
-        buffer
-        for column in table.select(["x"]).columns
-        for chunk in column.chunks
-        for buffer in chunk.buffers()
-        if buffer
-    ]
-    with open("/proc/self/maps") as file:
-        ranges = [line.split(maxsplit=1) for line in file]
-    found = set()
-    for buffer in buffers:
-        for where, rest in ranges:
-            begin, end = (int(number, 16) for number in where.split("-"))
-            if begin <= buffer.address < end:
-                found.add("gristmill-table" in rest)
-    return [str(found)] * table.num_rows
-
-
-def as_polars(table: pl.DataFrame):
-    return addresses(table.to_arrow(compat_level=pl.CompatLevel.newest()))
-
-
-@pytest.mark.parametrize("function", [addresses, as_polars])
-def test_table_is_read_where_the_agent_wrote_it(function):
-    assert set(run(function, frame(5000)).to_pandas()["value"]) == {"{True}"}
-
-
-def test_missing_values_keep_the_types_of_arrow():
-    given = pa.table(
-        {"n": pa.array([1, None, 3]), "text": ["a", None, "c"], "day": pa.array([0, None, 2], pa.date32())}
-    )
-
-    def same(table: pa.Table):
-        return table
-
-    def polars(table: pl.DataFrame):
-        return table
-
-    for function in (same, polars):
-        assert run(function, given, mini_batch_size=2).to_arrow().cast(given.schema).equals(given)
-
-
-def test_nested_columns_of_a_result_are_written_too():
-    def nested(table: pa.Table):
-        return table.append_column("list", pa.array([[x, x] for x in table["x"].to_pylist()]))
-
-    assert run(nested, frame(3)).to_arrow()["list"].to_pylist() == [[0, 0], [1, 1], [2, 2]]
-
-
 def test_function_brings_closure_init_state_and_context():
     weights = np.array([1.0, 2.0])
 
@@ -250,6 +184,7 @@ def test_objects_are_inputs():
         (iter([1]), TypeError, "can be read only once: pass list"),
         (3, TypeError, "inputs is a int: pass a path"),
         ([threading.Lock()], TypeError, r"item 0 \(lock\) cannot be pickled"),
+        (object(), TypeError, "inputs is a object"),
         (pd.DataFrame({"x": [object()]}), TypeError, "column 'x' cannot be written to a table"),
         (pd.DataFrame([[1, 2]], columns=["x", "x"]), ValueError, "two columns have the name 'x'"),
         ("nowhere/*.csv", gristmill.InvalidJob, "nowhere"),
@@ -259,6 +194,14 @@ def test_inputs_that_cannot_be_read_are_named(inputs, error, said):
     with pytest.raises(error, match=said):
         run(scaled, inputs)
     assert gristmill.jobs() == []
+
+
+def test_paths_are_no_rows():
+    def names(files: list[str]):
+        return files
+
+    with pytest.raises(TypeError, match="names takes a list of paths, and inputs is a table: give it a DataFrame"):
+        run(names, frame())
 
 
 @pytest.mark.parametrize(("size", "count"), [(3, 3), ("3 rows", 3), ("1GB", 1), ("1b", 7), (None, None)])

@@ -87,7 +87,7 @@ class _AbsentModules:
             return None
         from gristmill.script import _AbsentModules
 
-        return _AbsentModules().find_spec(name)
+        return _AbsentModules().find_spec(name)  # type: ignore[no-untyped-call]
 
 
 def _offer_azureml() -> None:

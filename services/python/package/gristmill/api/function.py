@@ -204,12 +204,12 @@ def _digest(wanted: Any) -> bytes:
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def reducer_override(self, value: Any) -> Any:
-            if isinstance(value, types.CodeType):
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, types.CodeType):
                 # Not file and lines: a notebook names its cells after the process of its kernel.
-                parts = [getattr(value, f"co_{part}", None) for part in CODE]
-                return bytes, (repr(parts).encode(),), {"consts": value.co_consts}
-            return super().reducer_override(value)
+                parts = [getattr(obj, f"co_{part}", None) for part in CODE]
+                return bytes, (repr(parts).encode(),), {"consts": obj.co_consts}
+            return super().reducer_override(obj)
 
     file = io.BytesIO()
     Pickler(file).dump(wanted)

@@ -7,6 +7,7 @@ import html
 import io
 import json
 import re
+import sys
 import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,14 @@ if TYPE_CHECKING:
 
     from gristmill.api.child import Child
 
+CONTINUING = re.compile(r"^continuing job .*(\n  .*)*", re.MULTILINE)
+"""What the command says when it continues an earlier job."""
+COLOURS = {"Completed": "#5a9e5a", "Failed": "#d1495b", "Canceled": "#8a8a8a"}
+"""Colours of cards by the state of the job."""
 LOOK_EVERY = 0.5
 """Seconds between two looks at a job that another process runs."""
+LOGS_WITHIN = 10.0
+"""Seconds within which the error of a failed job of a target should have reached the store."""
 
 
 class Job:
@@ -33,13 +40,15 @@ class Job:
     ('Completed', '/data/output/digits.txt')
     """
 
-    def __init__(self, id: str, target: str | None = None, child: Child | None = None) -> None:
+    def __init__(self, id: str, target: str | None = None, child: Child | None = None, note: str | None = None) -> None:
         self.id = id
         """Its identity, as in ``gristmill jobs``."""
         self.target = target
         """The name of its compute target; ``None``: this machine."""
         self._child = child
         self._result: dict[str, Any] | None = None
+        self._note = note
+        self._has_told = False
 
     # ---- how it stands ---------------------------------------------------------------------------------------------
 
@@ -90,6 +99,7 @@ class Job:
         try:
             with Bar(self.id, progress) as bar:
                 while not self._has_ended(bar):
+                    self._tell(progress)
                     left = LOOK_EVERY if end is None else min(LOOK_EVERY, end - time.monotonic())
                     if left <= 0:
                         raise TimeoutError(f"job {self.id} has not ended after {timeout} s; it continues")
@@ -99,6 +109,7 @@ class Job:
                 raise
             self.cancel()
             raise Interrupted(self) from None
+        self._tell(progress)
         return self._ended()
 
     def __await__(self) -> Generator[Any, None, Job]:
@@ -125,6 +136,22 @@ class Job:
         if status["state"] == "Interrupted" and (self._child is None or self._child.has_ended()):
             raise GristmillError(f"job {self.id}: {status.get('hint') or 'it was interrupted'}")
         return self._child is None and self._result is not None
+
+    def _tell(self, shown: bool) -> None:
+        """Says once whether the call continues or follows an earlier job, or returns its result."""
+        if self._has_told or not shown:
+            return
+        text = self._note
+        if self._child is not None:
+            continued = CONTINUING.search(self._child.said())
+            text = continued[0] if continued else text
+            if (self._result or {}).get("reused"):
+                text = (
+                    f"job {self.id} has this result already: same code, inputs and settings (fresh=True runs it again)"
+                )
+        if text is not None:
+            self._has_told = True
+            print(text, file=sys.stderr, flush=True)
 
     def _pause(self, seconds: float) -> None:
         if self._child is not None:
@@ -277,11 +304,16 @@ class Job:
         return next((section.partition("\n")[2].strip() for section in sections if begin in section), "")
 
     def _first_traceback(self) -> str:
-        try:
-            said = self._call("logs", self.id, "--error")
-        except GristmillError:
-            return ""
-        return said.partition("\n")[2].strip()
+        # Nodes of a target send their logs after their results.
+        end = time.monotonic() + (0 if self.target is None else LOGS_WITHIN)
+        while True:
+            try:
+                said = self._call("logs", self.id, "--error").partition("\n")[2].strip()
+            except GristmillError:
+                said = ""
+            if said or time.monotonic() >= end:
+                return said
+            time.sleep(LOOK_EVERY)
 
     def _call(self, *arguments: str) -> str:
         return command.call(*arguments, *([] if self.target is None else ["--target", self.target]))
@@ -328,12 +360,16 @@ class Job:
         if status.get("hint"):
             rows.append(("waits for", status["hint"]))
         rows.append(("logs", status["logs"]))
+        colour = COLOURS.get(status["state"], "#4c8bc9")
         cells = "".join(
             f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
             f"<td style='text-align:left'>{_linked(name, str(value))}</td></tr>"
             for name, value in rows
         )
-        return f"<b>{html.escape(self.id)}</b><table>{cells}</table>"
+        return (
+            f"<div style='border-left:4px solid {colour};padding-left:10px'>"
+            f"<b>{html.escape(self.id)}</b><table>{cells}</table></div>"
+        )
 
 
 def _linked(name: str, value: str) -> str:

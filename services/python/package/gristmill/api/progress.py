@@ -44,7 +44,7 @@ class Bar:
             return
         counts = progress["mini_batches"]
         if self._bar is None:
-            self._bar = _bar(self._job_id)
+            self._bar = _bar(self._job_id, counts["total"] or None)
         if self._bar is None:
             return self._print(counts, status.get("hint"))
         self._bar.total = counts["total"] or None
@@ -63,7 +63,7 @@ class Bar:
         print(f"{text}; {hint}" if hint else text, file=sys.stderr, flush=True)
 
 
-def _bar(job_id: str) -> Any:
+def _bar(job_id: str, total: int | None) -> Any:
     in_notebook = "ipykernel" in sys.modules
     if not in_notebook and not sys.stderr.isatty():
         return None
@@ -71,4 +71,4 @@ def _bar(job_id: str) -> Any:
         from tqdm.auto import tqdm
     except ImportError:
         return None
-    return tqdm(desc=job_id, unit="mini-batch")
+    return tqdm(desc=job_id, unit="mini-batch", total=total)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from gristmill import contract
 from gristmill.api import command, function
 from gristmill.api import inputs as given
 from gristmill.api.child import Child
+from gristmill.api.errors import GristmillError, JobBusy
 from gristmill.api.job import Job
 from gristmill.api.keywords import nearest
 from gristmill.api.step_values import absolute, home, written
@@ -20,6 +22,8 @@ from gristmill.api.step_values import absolute, home, written
 if TYPE_CHECKING:
     from gristmill.api.parallel_job import Parallel
     from gristmill.api.parallel_run_step import ParallelRunStep
+
+RUNNING = re.compile(r"\bjob (\S+) is running\b")
 
 
 def run(
@@ -139,9 +143,24 @@ def _start(
         settings = {**settings, **_output(Path(output))}
     if isinstance(what, (str, os.PathLike)) and os.fspath(what).endswith((".yaml", ".yml", ".json")):
         return _start_file(os.fspath(what), inputs, init, mini_batch_size, name, target, fresh, settings)
-    document = _document(what, inputs, init, mini_batch_size, name, settings)
+    try:
+        document = _document(what, inputs, init, mini_batch_size, name, settings)
+    except OSError as error:
+        if not str(error.filename or "").startswith(str(home())):
+            raise
+        cause = error.strerror or error
+        raise GristmillError(
+            f"{error.filename} cannot be written: {cause}; set GRISTMILL_HOME to a folder that can be"
+        ) from None
     arguments = _arguments("-", target, fresh)
-    return _job(Child(arguments, json.dumps(document)), target)
+    try:
+        return _job(Child(arguments, json.dumps(document)), target)
+    except JobBusy as busy:
+        running = RUNNING.search(str(busy))
+        # This folder belongs to one function, input and settings.
+        if running is None or fresh or Path(document.get("output", "")).parent != home() / "functions" / "outputs":
+            raise
+        return Job(running[1], note=f"job {running[1]} is running already: this call follows it")
 
 
 def _start_step(step: Any, settings: dict[str, Any], target: str | None, fresh: bool) -> Job:
@@ -210,6 +229,10 @@ def _document(
             of_rows = tabular and isinstance(mini_batch_size, int)
             document["mini_batch_size"] = f"{mini_batch_size} rows" if of_rows else mini_batch_size
     else:
+        if wanted == "list" and given.is_table(inputs):
+            raise TypeError(
+                f"{function.name_of(what)} takes a list of paths, and inputs is a table: give it a DataFrame"
+            )
         argument = wanted or "pandas" if given.is_table(inputs) else "items"
         document["inputs"] = [{"name": "data", "type": "tabular", "path": written(inputs, mini_batch_size)}]
     if is_script:
@@ -223,8 +246,8 @@ def _document(
     document |= settings
     if "output" not in document and document.get("output_action") != "summary_only":
         same = hashlib.blake2b(json.dumps(document, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
-        folder = str(own / "outputs" / f"{document['name']}-{same}")
-        defaults = {"output": folder, "output_format": "native", "append_row_file_name": "output.parquet"}
+        output = str(own / "outputs" / f"{document['name']}-{same}")
+        defaults = {"output": output, "output_format": "native", "append_row_file_name": "output.parquet"}
         document = defaults | document
     document.setdefault("output_action", "append_row")
     if not is_script:
@@ -239,4 +262,7 @@ def _output(path: Path) -> dict[str, Any]:
     if path.suffix not in (".parquet", ".csv", ".jsonl"):
         raise ValueError(f"output: {path} must end in .parquet, .csv or .jsonl")
     folder = os.path.abspath(os.path.expanduser(path.parent))
+    if (home() / "functions").is_relative_to(folder):
+        beside = os.path.join(folder, "results", path.name)
+        raise ValueError(f"output: {folder} contains {home()}, where functions and inputs are kept: write to {beside}")
     return {"output": folder, "append_row_file_name": path.name, "output_format": "native"}

@@ -82,8 +82,9 @@ def environment_of(value: Any) -> str | None:
         return None
     if isinstance(value, (str, os.PathLike)) and not os.fspath(value).startswith("azureml:"):
         return str(os.fspath(value))
-    if hasattr(value, "python_of_job"):
-        path: str | None = value.python_of_job()
+    python_of_job = getattr(value, "python_of_job", None)
+    if python_of_job is not None:
+        path: str | None = python_of_job()
         if path is not None:
             return path
     conda = value.get("conda_file") if isinstance(value, Mapping) else getattr(value, "conda_file", None)

@@ -1,0 +1,135 @@
+"""What cannot work is one clear exception, and leaves no process behind."""
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import gristmill
+
+
+def processes_of(home):
+    """Returns the command lines of the processes that work in this home folder."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            if f"GRISTMILL_HOME={home}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    monkeypatch.setenv("GRISTMILL_HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    yield home
+    end = time.monotonic() + 20
+    while processes_of(home) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert processes_of(home) == []
+
+
+def run(function, inputs, **settings):
+    return gristmill.run(function, inputs, progress=False, process_count_per_node=1, **settings)
+
+
+def double(items):
+    return [2 * item for item in items]
+
+
+def test_processes_of_a_job_are_found(home):
+    seen = []
+    job = gristmill.submit(lambda items: time.sleep(1) or items, [1])
+    end = time.monotonic() + 30
+    while len(seen) < 2 and time.monotonic() < end:
+        seen = processes_of(home)
+    assert any("bootstrap.py" in one for one in seen) and any("gristmill run" in one for one in seen)
+    job.wait(progress=False)
+
+
+def test_file_that_vanished_is_named(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text(name)
+
+    def read(files: list[str]):
+        for other in ("a.txt", "b.txt"):
+            if not files[0].endswith(other):
+                os.unlink(os.path.join(os.path.dirname(files[0]), other))
+        return [open(file).read() for file in files]
+
+    with pytest.raises(gristmill.JobFailed) as raised:
+        run(read, [tmp_path / "a.txt", tmp_path / "b.txt"], mini_batch_size=1)
+    (failure,) = raised.value.job.failures
+    assert "b.txt" in failure["message"], failure
+    with pytest.raises(gristmill.InvalidJob, match=r"b\.txt"):
+        run(read, [tmp_path / "b.txt"])
+
+
+def test_target_that_is_unknown_or_cannot_be_reached_is_named():
+    with pytest.raises(gristmill.GristmillError, match="nowhere"):
+        gristmill.submit(double, [1], target="nowhere")
+    Path("gristmill.toml").write_text(
+        '[targets.closed]\nqueue = "amqp://guest:guest@127.0.0.1:9/%2f"\nstore = "store"\n'
+    )
+    with pytest.raises(gristmill.GristmillError, match=r"127\.0\.0\.1:9") as raised:
+        gristmill.submit(double, [1], target="closed")
+    assert "guest:guest" not in str(raised.value)
+    with pytest.raises(gristmill.GristmillError, match="nothing-like-it"):
+        gristmill.attach("nothing-like-it", target="closed")
+
+
+def test_folder_that_holds_the_functions_is_no_output(tmp_path):
+    with pytest.raises(ValueError, match=f"contains {tmp_path}/home, where .* write to {tmp_path}/results/out"):
+        run(double, [1], output="out.parquet")
+
+
+def test_folder_that_cannot_be_written_is_named(monkeypatch):
+    with pytest.raises(gristmill.InvalidJob, match="/proc/self/results"):
+        run(double, [1], output="/proc/self/results/out.parquet")
+    monkeypatch.setenv("GRISTMILL_HOME", "/proc/self/nowhere")
+    for inputs in ([1], pd.DataFrame({"x": [1]}), "*.csv"):
+        with pytest.raises(gristmill.GristmillError, match="/proc/self/nowhere") as raised:
+            run(double, inputs)
+        assert "\n" not in str(raised.value).strip()
+
+
+def test_function_that_ends_its_process_is_one_failure():
+    def leave(items):
+        os._exit(3)
+
+    with pytest.raises(gristmill.JobFailed, match=r"exceeds error threshold 0"):
+        run(leave, [1])
+
+
+def test_init_that_fails_shows_its_error():
+    def init():
+        raise FileNotFoundError("model.bin")
+
+    with pytest.raises(gristmill.JobFailed, match=r"FileNotFoundError: model\.bin") as raised:
+        run(double, [1], init=init)
+    assert 'raise FileNotFoundError("model.bin")' in str(raised.value)
+
+
+def test_result_that_cannot_be_written_is_named():
+    with pytest.raises(gristmill.JobFailed, match="should return a list or a pandas DataFrame"):
+        run(lambda items: 3, [1])
+    with pytest.raises(gristmill.JobFailed, match="column 'value'"):
+        run(lambda items: [object()], [1])
+
+
+def test_connection_that_a_function_uses_is_named():
+    connection = sqlite3.connect(":memory:")
+
+    def look_up(items):
+        return [connection.execute("SELECT ?", [item]).fetchone()[0] for item in items]
+
+    with pytest.raises(TypeError, match=r"because of the variable connection \(Connection\)"):
+        run(look_up, [1])
