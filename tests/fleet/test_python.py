@@ -1,0 +1,95 @@
+"""Jobs that Python submits to compute targets."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+
+@pytest.fixture(params=["sqlite", "sqs"])
+def target(request):
+    return request.getfixturevalue(request.param)
+
+
+def python(workplace, text):
+    """Runs Python with the package beside the executable, and returns what it prints, as JSON."""
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)],
+        cwd=workplace.folder,
+        env={**workplace.environment, "PYTHONPATH": str(workplace.executable.parent / "python")},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_function_runs_on_a_target(target, workplace):
+    target.reducer()
+    target.worker()
+    text = """
+        import gristmill, json, time
+        def invert(items):
+            return [1 / item for item in items]
+        numbers = list(range(-2, 8))
+        job = gristmill.submit(invert, inputs=numbers, mini_batch_size=2, target=NAME, output="out/out.parquet",
+                               error_threshold=-1)
+        job.wait(timeout=120, progress=False)
+        found = gristmill.attach(job.id, target=NAME)
+        same = [one.id for one in gristmill.jobs(NAME, name="invert")]
+        waiting = gristmill.submit(invert, inputs=[0], target=NAME, output="out/other.parquet")
+        try:
+            waiting.wait(timeout=120, progress=False)
+        except gristmill.JobFailed as error:
+            cause = error.cause, error.traceback
+        print(json.dumps([job.to_pandas()["value"].tolist(), [one["error"] for one in found.failures], same == [job.id],
+                          found.state, job.logs("job_result.txt") != "", cause, repr(found)]))
+    """
+    values, errors, same, state, has_log, cause, text = python(workplace, text.replace("NAME", repr(target.name)))
+    assert values == [-0.5, -1.0, *(1 / number for number in range(2, 8))]
+    assert errors == ["ZeroDivisionError"] and same and state == "Completed" and has_log
+    assert "exceeds error threshold 0" in cause[0] and "in invert" in cause[1]
+    assert f"target='{target.name}': Completed, 4 of 5 mini-batches succeeded, 1 failed" in text
+
+
+def test_step_runs_on_the_target_that_its_configuration_names(target, workplace):
+    target.reducer()
+    target.worker()
+    (workplace.folder / "score.py").write_text("def run(files): return [open(file).read() for file in files]")
+    (workplace.folder / "a.txt").write_text("one")
+    text = """
+        import gristmill, json
+        config = gristmill.ParallelRunConfig(None, "score.py", 0, "append_row", NAME, 1)
+        job = gristmill.ParallelRunStep("score", config, inputs=["a.txt"], output="out").submit()
+        print(json.dumps([job.target, open(job.wait(timeout=120, progress=False).output).read()]))
+    """
+    assert python(workplace, text.replace("NAME", repr(target.name))) == [target.name, "one\n"]
+
+
+def test_job_of_a_target_is_canceled_and_continued(sqlite, workplace):
+    sqlite.reducer()
+    text = """
+        import gristmill, json
+        settings = {"name": "later", "target": "sqlite", "output": "out/out.parquet"}
+        job = gristmill.submit(lambda items: items, inputs=[1, 2], **settings)
+        try:
+            job.wait(timeout=1, progress=False)
+        except TimeoutError as error:
+            said = str(error)
+        job.cancel()
+        try:
+            job.wait(timeout=60, progress=False)
+        except gristmill.JobCanceled as error:
+            print(json.dumps([said, str(error), job.id]))
+    """
+    said, canceled, job = python(workplace, text)
+    assert "has not ended after 1 s; it continues" in said and f"job {job} canceled" in canceled
+    sqlite.worker()
+    text = f"""
+        import gristmill, json
+        print(json.dumps(gristmill.attach({job!r}, "sqlite").retry(progress=False).to_pandas()["value"].tolist()))
+    """
+    assert python(workplace, text) == [1, 2]
