@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use engine::{Followed, Jobs, LOOK_EVERY, State, Status, follow};
-use protocol::{Counts, JobResult, Progress};
+use protocol::{Counts, Progress};
 use reducer::counted;
-use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -101,23 +100,9 @@ async fn wait(jobs: &Jobs, arguments: &StatusArguments) -> Result<Exit> {
     Ok(exit)
 }
 
-/// The object of `--json`.
-#[derive(Serialize)]
-struct Document<'a> {
-    job_id: &'a str,
-    state: State,
-    hint: Option<String>,
-    result: Option<&'a JobResult>,
-    progress: Option<&'a Progress>,
-    logs: &'a str,
-}
-
 fn shown(status: &Status, jobs: &Jobs, json: bool) -> String {
     if json {
-        let Status { job_id, state, hint, result, progress, logs } = status;
-        let (hint, result, progress) = (hint.as_ref().map(remedies::hint), result.as_ref(), progress.as_ref());
-        let document = Document { job_id, state: *state, hint, result, progress, logs };
-        return serde_json::to_string(&document).expect("plain data always serialises");
+        return serde_json::to_string(&status.document(remedies::hint)).expect("plain data always serialises");
     }
     if let Some(result) = &status.result {
         return summary(result, jobs.target());

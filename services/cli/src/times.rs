@@ -4,17 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Local, Utc};
 use engine::Since;
-
-/// Returns seconds in suitable units: `0.44 s`, `3 min 12 s`.
-pub fn duration(seconds: f64) -> String {
-    let whole = seconds as u64;
-    match (whole / 3600, whole / 60 % 60, whole % 60) {
-        (0, 0, _) if seconds < 10.0 => format!("{seconds:.2} s"),
-        (0, 0, seconds) => format!("{seconds} s"),
-        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
-        (hours, minutes, _) => format!("{hours} h {minutes} min"),
-    }
-}
+pub use engine::duration;
 
 /// Returns a moment of the past, by the clock on the wall: `14:03:12 (25 s ago)`.
 pub fn ago(since: Since) -> String {

@@ -9,10 +9,12 @@ pub fn newest_first(mut ids: Vec<String>) -> Vec<String> {
     ids
 }
 
+/// Returns the name of the job with this id.
 pub fn name_of(id: &str) -> &str {
     name_and_time(id).map_or(id, |(name, _)| name)
 }
 
+/// Returns the time at which the job with this id was created.
 pub fn started_at(id: &str) -> Option<DateTime<Utc>> {
     NaiveDateTime::parse_from_str(started(id)?, "%Y%m%d-%H%M%S").ok().map(|time| time.and_utc())
 }

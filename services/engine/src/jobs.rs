@@ -71,9 +71,16 @@ impl FoundJob {
 
     /// Returns the progress of an interrupted local job from its ledger; `None`: the ledger is elsewhere, or empty.
     pub async fn committed(&self) -> Option<Progress> {
-        self.store.segment_file(0).filter(|segment| segment.exists())?;
+        if !self.holds_ledger() {
+            return None;
+        }
         let before = self.store.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
         Some(reducer::committed(&self.store, &self.spec.job_id, before).await)
+    }
+
+    /// Whether the ledger of the job is on this machine.
+    pub(crate) fn holds_ledger(&self) -> bool {
+        self.store.segment_file(0).is_some_and(|segment| segment.exists())
     }
 
     /// Whether the job has ended without being canceled.

@@ -55,6 +55,7 @@ mod error;
 mod event;
 mod execute;
 mod follow;
+pub mod history;
 mod home;
 mod index;
 mod job_id;
@@ -85,7 +86,7 @@ pub use execute::StopRequest;
 pub use follow::{Followed, LOOK_EVERY, follow};
 pub use home::Home;
 pub use job_file::AzureNames;
-pub use job_id::newest_first;
+pub use job_id::{name_of, newest_first, started_at};
 pub use jobs::{For, FoundJob, Jobs, OpenJobs};
 pub use list::{READS_AT_ONCE, Summary};
 pub use logs::{FirstError, NewLines, OVERVIEW, Tail, TailEnd};
@@ -94,7 +95,7 @@ pub use roles::{NAME_LENGTH_MAX, NodeFolders, is_node_name, new_node_name};
 pub use settings::{PREFETCH_BYTES, Settings};
 pub use standing::{Hint, Lack, Pulse, Since, Standing};
 pub use state::{Selection, State};
-pub use status::{Look, Status};
+pub use status::{Look, Status, StatusDocument};
 pub use steps::StepResult;
 pub use submit::{Published, Retry, Submission};
 pub use unfinished::Continuation;
@@ -102,7 +103,7 @@ pub use unfinished::Continuation;
 // Names that many modules of this crate share.
 use home::{Lock, OutputLock, Removed};
 use index::Index;
-use job_id::{is_named, name_of, new_job_id, started, started_at};
+use job_id::{is_named, new_job_id, started};
 use targets::{QueueAddress, Queues, Role, Target, TargetRef};
 use unfinished::Unfinished;
 
@@ -146,4 +147,15 @@ pub fn size(bytes: u64) -> String {
         unit += 1;
     }
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+/// Returns seconds in suitable units: `0.44 s`, `3 min 12 s`.
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds as u64;
+    match (whole / 3600, whole / 60 % 60, whole % 60) {
+        (0, 0, _) if seconds < 10.0 => format!("{seconds:.2} s"),
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
 }

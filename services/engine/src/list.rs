@@ -30,6 +30,9 @@ pub struct Summary {
     pub elapsed_seconds: Option<f64>,
     pub mini_batches: Counts,
     pub items: Counts,
+    /// Why it failed or was canceled; of a completed job, its failures in one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
     /// Why it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -38,7 +41,7 @@ pub struct Summary {
 impl Jobs {
     /// Reads jobs, and returns them in the same order, without those that are being removed.
     pub async fn summaries(&self, ids: &[String], open: &OpenJobs) -> Vec<Summary> {
-        let reads = ids.iter().map(|id| summary(self.clone(), id.clone(), open.clone()));
+        let reads: Vec<_> = ids.iter().map(|id| summary(self.clone(), id.clone(), open.clone())).collect();
         in_order(reads).filter_map(std::future::ready).collect().await
     }
 }
@@ -53,6 +56,7 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
         elapsed_seconds: None,
         mini_batches: counts,
         items: counts,
+        cause: None,
         problem: Some(problem),
     };
     let job = match jobs.job(&job_id).await {
@@ -74,7 +78,8 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
             (None, None) => None,
         };
         let job_id = job_id.clone();
-        anyhow::Ok(Summary { job_id, state, started_at, elapsed_seconds, mini_batches, items, problem: None })
+        let cause = job.result.as_ref().and_then(|result| result.cause.clone().or_else(|| result.headline.clone()));
+        anyhow::Ok(Summary { job_id, state, started_at, elapsed_seconds, mini_batches, items, cause, problem: None })
     };
     Some(described.await.unwrap_or_else(|error| unread(State::Damaged, format!("{error:#}"))))
 }

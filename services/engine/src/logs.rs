@@ -35,8 +35,9 @@ impl FoundJob {
         let mut files = self.store.logs().await?;
         files.retain(|file| file.path.starts_with("user/error/") && file.bytes > 0);
         let mut first: Option<FirstError> = None;
-        let mut reads = in_order(files.into_iter().map(|LogFile { path, bytes }| {
-            let store = self.store.clone();
+        let store = self.store.clone();
+        let mut reads = in_order(files.into_iter().map(move |LogFile { path, bytes }| {
+            let store = store.clone();
             async move {
                 let text = store.log_range(&path, 0..bytes.min(FIRST_ERROR_BYTES)).await?;
                 storage::Result::Ok((path, text))

@@ -1,10 +1,14 @@
 //! The status of one job, from the store alone, once or repeatedly.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use protocol::{JobResult, Progress};
+use reducer::{Reducer, committed_in};
+use serde::Serialize;
 
+use crate::history::SharedHistory;
 use crate::{For, FoundJob, Hint, Jobs, Pulse, Standing, State};
 
 /// Longer than the silence of a reducer that serves a job with workers.
@@ -21,6 +25,27 @@ pub struct Status {
     pub progress: Option<Progress>,
     /// The folder of its logs.
     pub logs: String,
+}
+
+/// The status of a job as one JSON object: the same for the command line, the portal and reports.
+#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize)]
+pub struct StatusDocument {
+    pub job_id: String,
+    pub state: State,
+    /// What it waits for, in the words of the caller.
+    pub hint: Option<String>,
+    pub result: Option<JobResult>,
+    pub progress: Option<Progress>,
+    pub logs: String,
+}
+
+impl Status {
+    /// Returns the JSON object of the status; `words` are those of the caller for what a job waits for.
+    pub fn document(&self, words: impl FnOnce(&Hint) -> String) -> StatusDocument {
+        let Self { job_id, state, hint, result, progress, logs } = self.clone();
+        StatusDocument { job_id, state, hint: hint.as_ref().map(words), result, progress, logs }
+    }
 }
 
 /// Looks at one job repeatedly.
@@ -55,6 +80,11 @@ impl Look {
         &self.job.spec.job_id
     }
 
+    /// Returns the job as of the latest look.
+    pub fn job(&self) -> &FoundJob {
+        &self.job
+    }
+
     /// Returns the result of the job, if it has ended.
     pub fn result(&self) -> Option<&JobResult> {
         self.job.result.as_ref()
@@ -86,16 +116,34 @@ impl Look {
 
     /// Returns the status as of the latest look.
     pub async fn status(&self, jobs: &Jobs) -> Result<Status> {
-        let job = &self.job;
-        let Standing { state, hint } = jobs.standing(job, self.progress.as_ref(), self.pulse).await?;
-        let committed = if state == State::Interrupted { job.committed().await } else { None };
-        Ok(Status {
-            job_id: job.spec.job_id.clone(),
-            state,
-            hint,
-            result: job.result.clone(),
+        let standing = self.standing(jobs).await?;
+        let committed = if standing.state == State::Interrupted { self.job.committed().await } else { None };
+        Ok(self.as_status(standing, committed))
+    }
+
+    /// Works like [`status`](Self::status) for a caller that has read the ledger of the job, so that it is not read again.
+    pub async fn status_with(&self, jobs: &Jobs, history: &SharedHistory) -> Result<Status> {
+        let standing = self.standing(jobs).await?;
+        let is_interrupted = standing.state == State::Interrupted && self.job.holds_ledger();
+        let committed = is_interrupted.then(|| {
+            let before = self.progress.clone().unwrap_or_else(Reducer::no_progress);
+            committed_in(history.read().unwrap_or_else(PoisonError::into_inner).tally(), before)
+        });
+        Ok(self.as_status(standing, committed))
+    }
+
+    async fn standing(&self, jobs: &Jobs) -> Result<Standing> {
+        jobs.standing(&self.job, self.progress.as_ref(), self.pulse).await
+    }
+
+    fn as_status(&self, standing: Standing, committed: Option<Progress>) -> Status {
+        Status {
+            job_id: self.job.spec.job_id.clone(),
+            state: standing.state,
+            hint: standing.hint,
+            result: self.job.result.clone(),
             progress: committed.or_else(|| self.progress.clone()),
-            logs: job.store.shown("logs"),
-        })
+            logs: self.job.store.shown("logs"),
+        }
     }
 }

@@ -13,7 +13,7 @@ const SEGMENTS_AHEAD: usize = 4;
 
 /// Returns the progress of a job that no reducer serves, updated with the readable part of its ledger. A killed reducer
 /// has committed more than its last progress shows.
-pub async fn committed(store: &JobStore, job_id: &str, mut progress: Progress) -> Progress {
+pub async fn committed(store: &JobStore, job_id: &str, progress: Progress) -> Progress {
     let mut tally = Tally::default();
     let mut ledger = Ledger::new(store.clone(), job_id, Duration::ZERO);
     while let Ok(Some(segment)) = ledger.read_next(SEGMENTS_AHEAD).await {
@@ -21,6 +21,11 @@ pub async fn committed(store: &JobStore, job_id: &str, mut progress: Progress) -
             tally.apply_record(record);
         }
     }
+    committed_in(&tally, progress)
+}
+
+/// Returns the progress of a job that no reducer serves, updated with the tally of its ledger if that is newer.
+pub fn committed_in(tally: &Tally, mut progress: Progress) -> Progress {
     if tally.ended() >= progress.mini_batches.succeeded + progress.mini_batches.failed {
         tally.write_counts(&mut progress);
     }

@@ -52,14 +52,14 @@ mod tests;
 mod thresholds;
 mod words;
 
-pub use committed::committed;
+pub use committed::{committed, committed_in};
 pub use failures::{Dominant, FailureGroup, Failures, GivenUp, Repeated};
 pub use job::{FailJob, Reducer};
 pub use nodes::Nodes;
 pub use options::{CrashPoint, Options};
 pub use peers::Peers;
 pub use service::{Service, ServiceOptions};
-pub use stalls::Elapsed;
+pub use stalls::{Elapsed, describe};
 pub use tally::{Effect, MiniBatchState, Tally, Warnings};
 pub use thresholds::Limits;
 pub use words::{clause, counted, sentence};

@@ -89,7 +89,7 @@ fn waits_for(nodes: &Nodes) -> String {
 }
 
 /// Returns mini-batch, node, process, phase, duration and current Python line of a wait.
-pub(crate) fn describe(waiting: &Waiting) -> String {
+pub fn describe(waiting: &Waiting) -> String {
     let mini_batch = waiting.mini_batch.map_or_else(String::new, |id| format!("mini-batch {id} on "));
     let place = innermost_frame(&waiting.stack).map_or_else(String::new, |frame| format!(", at {frame}"));
     format!(

@@ -7,7 +7,7 @@
 
 mod warnings;
 
-use protocol::{Attempt, AttemptStatus, Counts, JobState, Planned, Progress, ResultEvent};
+use protocol::{Attempt, AttemptCore, AttemptStatus, Counts, EventRef, JobState, Planned, Progress, ResultEvent};
 
 use crate::batch::{Event, RecordView};
 use crate::failures::Failures;
@@ -135,15 +135,30 @@ impl Tally {
             Event::Success(success) => {
                 let process = record.process(success.process);
                 self.nodes.attempt_ended(&process.node, &process.process);
-                let effect = match self.delivered(success.mini_batch, success.deliveries_lost) {
-                    Some(index) => self.succeed(index, success.total, success.succeeded),
-                    None => Effect::Nothing,
-                };
-                self.duplicates += u64::from(effect == Effect::Nothing);
-                effect
+                self.apply_success(success)
             }
             Event::Other(event) => self.apply(event),
         }
+    }
+
+    /// Applies one event in the bytes of its record, without a copy of its texts if it is an ordinary success.
+    pub fn apply_ref(&mut self, event: &EventRef<'_>) -> Effect {
+        match event {
+            EventRef::Success(success) => {
+                self.nodes.attempt_ended(success.process.node, success.process.process);
+                self.apply_success(success)
+            }
+            EventRef::Other(event) => self.apply(event),
+        }
+    }
+
+    fn apply_success<P, T, C>(&mut self, success: &AttemptCore<P, T, C>) -> Effect {
+        let effect = match self.delivered(success.mini_batch, success.deliveries_lost) {
+            Some(index) => self.succeed(index, success.total, success.succeeded),
+            None => Effect::Nothing,
+        };
+        self.duplicates += u64::from(effect == Effect::Nothing);
+        effect
     }
 
     /// Whether an event would change nothing, because it was committed before or is too late to matter.
@@ -194,7 +209,8 @@ impl Tally {
         }
     }
 
-    fn is_outside_plan(&self, mini_batch: u64) -> bool {
+    /// Whether the plan is complete and does not have this mini-batch.
+    pub fn is_outside_plan(&self, mini_batch: u64) -> bool {
         self.planned.as_ref().is_some_and(|planned| mini_batch >= planned.mini_batches)
     }
 

@@ -1,0 +1,423 @@
+//! The recorded attempts of one job in memory, for callers that show it: read segment by segment from the ledger while the
+//! job runs, and from its report of attempts once a completed job has dropped its ledger.
+//!
+//! Each attempt takes 64 bytes, so a million of them fit beside everything else that shows a job. Texts stay in the store:
+//! [`FoundJob::recorded_attempts`](crate::FoundJob::recorded_attempts) reads those of single attempts. The states and
+//! counts are those of [`Tally`], the code of the reducer.
+
+mod attempts;
+mod read;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use protocol::{AttemptStatus, EventRef, ProcessName, Record, RecordError, ResultEvent, read_records};
+use reducer::{Effect, MiniBatchState, Tally};
+
+use attempts::Attempts;
+pub use read::{RecordedAttempt, SharedHistory};
+
+/// Attempts that are kept for one job; the tally counts the others.
+pub const ATTEMPTS_MAX: usize = 3_000_000;
+/// Mini-batches that share one mark of their last change.
+pub const MARKED_TOGETHER: usize = 4096;
+/// Processes that are told apart.
+const PROCESSES_MAX: usize = u16::MAX as usize;
+
+/// Where a history comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// Nothing has been recorded, or it has been removed.
+    #[default]
+    Nothing,
+    /// The ledger.
+    Ledger,
+    /// The report of attempts, which has no tracebacks.
+    Report,
+}
+
+/// The place of the record of an attempt: a range of a ledger segment, or of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Segment of the ledger; 0 in the report.
+    pub segment: u32,
+    /// First byte.
+    pub start: u64,
+    /// Number of bytes.
+    pub length: u32,
+}
+
+/// One attempt, without its texts.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempted {
+    segment: u32,
+    length: u32,
+    offset: u64,
+    /// Wall clock at its start, milliseconds since 1970.
+    pub started_at: u64,
+    /// Mini-batch.
+    pub mini_batch: u32,
+    /// Position of the attempt before this one of the same mini-batch, plus one; 0: none.
+    previous: u32,
+    /// From hand-over to the process to its end.
+    pub elapsed_seconds: f32,
+    /// Duration of `run()`.
+    pub run_seconds: f32,
+    /// Processor time.
+    pub process_seconds: f32,
+    /// Items of the mini-batch.
+    pub items: u32,
+    /// Items that succeeded.
+    pub succeeded: u32,
+    /// Number of this try, from 1.
+    pub try_number: u16,
+    /// Position of its process.
+    pub process: u16,
+    /// Number of this attempt among those of its mini-batch, from 1.
+    pub ordinal: u16,
+    /// How it ended.
+    pub status: AttemptStatus,
+    /// Whether no other try was to follow, and whether its rows are those of the mini-batch.
+    flags: u8,
+}
+
+const IS_FINAL: u8 = 1;
+const COUNTS: u8 = 2;
+
+impl Attempted {
+    /// Returns the place of its record.
+    pub fn place(&self) -> Place {
+        Place { segment: self.segment, start: self.offset, length: self.length }
+    }
+
+    /// Whether no other try was to follow.
+    pub fn is_final(&self) -> bool {
+        self.flags & IS_FINAL != 0
+    }
+
+    /// Whether it succeeded and its rows are those of the mini-batch.
+    pub fn counts(&self) -> bool {
+        self.flags & COUNTS != 0
+    }
+
+    /// Returns the time of its end, milliseconds since 1970.
+    pub fn ended_at(&self) -> u64 {
+        self.started_at.saturating_add((f64::from(self.elapsed_seconds.max(0.0)) * 1000.0) as u64)
+    }
+}
+
+/// A process, and the sum of its attempts.
+#[derive(Clone, Debug)]
+pub struct ProcessHistory {
+    /// Node and process.
+    pub name: ProcessName<String>,
+    /// Attempts that it ended.
+    pub attempts: u64,
+    /// Those that did not succeed.
+    pub failed: u64,
+    /// Time from hand-over to end, over all attempts.
+    pub busy_seconds: f64,
+    /// Start of its first attempt, milliseconds since 1970.
+    pub first_at: u64,
+    /// End of its last one.
+    pub last_at: u64,
+    /// Its latest process id, if it is known.
+    pub pid: Option<u32>,
+}
+
+/// The recorded attempts of one job.
+#[derive(Debug, Default)]
+pub struct History {
+    origin: Origin,
+    segments: u32,
+    /// Changes with every segment.
+    version: u32,
+    tally: Tally,
+    attempts: Attempts,
+    /// Position of the latest attempt of each mini-batch, plus one; 0: none.
+    latest: Vec<u32>,
+    /// Version of the last change, for each [`MARKED_TOGETHER`] mini-batches.
+    changed: Vec<u32>,
+    processes: Vec<ProcessHistory>,
+    /// Position of each process, by node and process.
+    positions: HashMap<String, HashMap<String, u16>>,
+    reopened: Vec<u64>,
+    /// Largest number of a try.
+    most_tries: u32,
+    /// Attempts beyond [`ATTEMPTS_MAX`].
+    left_out: u64,
+    /// The job has ended, and nothing more is recorded.
+    is_sealed: bool,
+}
+
+/// The numbers of an attempt that ended, whatever its record was read from.
+struct Numbers<'a> {
+    mini_batch: u64,
+    try_number: u32,
+    status: AttemptStatus,
+    is_final: bool,
+    process: ProcessName<&'a str>,
+    items: u64,
+    succeeded: u64,
+    started_at: u64,
+    seconds: [f64; 3],
+}
+
+impl History {
+    /// Adds the next segment of the ledger, up to the first bytes that are not a record. An error changes nothing: the
+    /// segment may be repaired later.
+    pub fn add_segment(&mut self, bytes: &Bytes) -> Result<(), RecordError> {
+        if bytes.is_empty() {
+            return Err(RecordError::Truncated { offset: 0 });
+        }
+        read_records(bytes).try_for_each(|record| record.map(drop))?;
+        let segment = self.segments;
+        self.begin(Origin::Ledger);
+        let mut start = 0;
+        for record in read_records(bytes) {
+            let Record { event, rows } = record?;
+            let length = rows.end - start;
+            let place = Place { segment, start: start as u64, length: u32::try_from(length).unwrap_or(u32::MAX) };
+            start = rows.end;
+            self.add(&event, place);
+        }
+        self.segments += 1;
+        Ok(())
+    }
+
+    fn begin(&mut self, origin: Origin) {
+        self.origin = origin;
+        self.version += 1;
+    }
+
+    fn add(&mut self, event: &EventRef<'_>, place: Place) {
+        let effect = self.tally.apply_ref(event);
+        match event {
+            EventRef::Success(success) => {
+                let numbers = Numbers {
+                    mini_batch: success.mini_batch,
+                    try_number: success.try_number,
+                    status: AttemptStatus::Succeeded,
+                    is_final: true,
+                    process: success.process,
+                    items: success.total,
+                    succeeded: success.succeeded,
+                    started_at: success.started_at,
+                    seconds: [success.elapsed_seconds, success.run_seconds, success.process_seconds],
+                };
+                self.add_attempt(&numbers, place, effect);
+            }
+            EventRef::Other(ResultEvent::Attempt(attempt)) => {
+                let numbers = Numbers {
+                    mini_batch: attempt.mini_batch,
+                    try_number: attempt.try_number,
+                    status: attempt.status,
+                    is_final: attempt.is_final,
+                    process: ProcessName { node: &attempt.node, process: &attempt.process },
+                    items: attempt.total,
+                    succeeded: attempt.succeeded,
+                    started_at: attempt.started_at,
+                    seconds: [attempt.elapsed_seconds, attempt.run_seconds, attempt.process_seconds],
+                };
+                self.add_attempt(&numbers, place, effect);
+            }
+            EventRef::Other(ResultEvent::RowsLost { mini_batches }) => {
+                for &mini_batch in mini_batches {
+                    self.lose(mini_batch);
+                }
+            }
+            EventRef::Other(ResultEvent::Reopened { at }) => {
+                self.reopened.push(*at);
+                self.changed.fill(self.version);
+            }
+            EventRef::Other(ResultEvent::ProcessStarted { node, process, pid }) => {
+                if let Some(position) = self.process(ProcessName { node, process }) {
+                    self.processes[usize::from(position)].pid = Some(*pid);
+                }
+            }
+            EventRef::Other(_) => {}
+        }
+    }
+
+    fn add_attempt(&mut self, numbers: &Numbers<'_>, place: Place, effect: Effect) {
+        let Ok(mini_batch) = u32::try_from(numbers.mini_batch) else { return };
+        if self.tally.is_outside_plan(numbers.mini_batch) {
+            return;
+        }
+        let Some(process) = self.process(numbers.process) else { return };
+        let [elapsed, run, cpu] = numbers.seconds.map(|seconds| if seconds.is_finite() { seconds } else { 0.0 });
+        let ended_at = numbers.started_at.saturating_add((elapsed.max(0.0) * 1000.0) as u64);
+        let of_process = &mut self.processes[usize::from(process)];
+        of_process.attempts += 1;
+        of_process.failed += u64::from(numbers.status != AttemptStatus::Succeeded);
+        of_process.busy_seconds += elapsed.max(0.0);
+        of_process.first_at = of_process.first_at.min(numbers.started_at);
+        of_process.last_at = of_process.last_at.max(ended_at);
+        self.most_tries = self.most_tries.max(numbers.try_number);
+        self.mark(mini_batch);
+        if self.attempts.len() >= ATTEMPTS_MAX {
+            self.left_out += 1;
+            return;
+        }
+        let index = mini_batch as usize;
+        if self.latest.len() <= index {
+            self.latest.resize(index + 1, 0);
+        }
+        let previous = self.latest[index];
+        let ordinal = previous.checked_sub(1).map_or(0, |before| self.attempts.get(before).ordinal).saturating_add(1);
+        let narrow = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        let is_final = if numbers.is_final { IS_FINAL } else { 0 };
+        self.attempts.push(Attempted {
+            segment: place.segment,
+            length: place.length,
+            offset: place.start,
+            started_at: numbers.started_at,
+            mini_batch,
+            previous,
+            elapsed_seconds: elapsed as f32,
+            run_seconds: run as f32,
+            process_seconds: cpu as f32,
+            items: narrow(numbers.items),
+            succeeded: narrow(numbers.succeeded),
+            try_number: u16::try_from(numbers.try_number).unwrap_or(u16::MAX),
+            process,
+            ordinal,
+            status: numbers.status,
+            flags: is_final | if effect == Effect::Won { COUNTS } else { 0 },
+        });
+        self.latest[index] = u32::try_from(self.attempts.len()).expect("fewer than 4 thousand million attempts");
+    }
+
+    fn mark(&mut self, mini_batch: u32) {
+        let chunk = mini_batch as usize / MARKED_TOGETHER;
+        if self.changed.len() <= chunk {
+            self.changed.resize(chunk + 1, self.version);
+        }
+        self.changed[chunk] = self.version;
+    }
+
+    fn lose(&mut self, mini_batch: u64) {
+        let Ok(mini_batch) = u32::try_from(mini_batch) else { return };
+        let mut at = self.latest.get(mini_batch as usize).copied().unwrap_or_default();
+        while let Some(position) = at.checked_sub(1) {
+            let attempt = self.attempts.get_mut(position);
+            attempt.flags &= !COUNTS;
+            at = attempt.previous;
+        }
+        self.mark(mini_batch);
+    }
+
+    fn process(&mut self, name: ProcessName<&str>) -> Option<u16> {
+        let known = self.positions.get(name.node).and_then(|processes| processes.get(name.process));
+        if let Some(position) = known {
+            return Some(*position);
+        }
+        if self.processes.len() >= PROCESSES_MAX {
+            return None;
+        }
+        let position = u16::try_from(self.processes.len()).ok()?;
+        let name = ProcessName { node: name.node.to_owned(), process: name.process.to_owned() };
+        self.positions.entry(name.node.clone()).or_default().insert(name.process.clone(), position);
+        self.processes.push(ProcessHistory {
+            name,
+            attempts: 0,
+            failed: 0,
+            busy_seconds: 0.0,
+            first_at: u64::MAX,
+            last_at: 0,
+            pid: None,
+        });
+        Some(position)
+    }
+
+    /// Returns where it comes from.
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Returns the number of changes so far.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Returns the counts and states, as the reducer computes them.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Returns the number of mini-batches: that of the plan if it is known, else one more than the largest with an
+    /// attempt.
+    pub fn mini_batches(&self) -> u64 {
+        self.tally.planned().map_or(self.latest.len() as u64, |planned| planned.mini_batches)
+    }
+
+    /// Returns the state of a mini-batch.
+    pub fn state(&self, mini_batch: u64) -> MiniBatchState {
+        self.tally.state(mini_batch)
+    }
+
+    /// Returns all attempts, in the order of their records.
+    pub fn attempts(&self) -> impl DoubleEndedIterator<Item = &Attempted> {
+        self.attempts.iter()
+    }
+
+    /// Returns the number of attempts that are kept.
+    pub fn attempts_kept(&self) -> usize {
+        self.attempts.len()
+    }
+
+    /// Returns the number of attempts that are only counted.
+    pub fn attempts_left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Returns the attempts of a mini-batch, latest first.
+    pub fn attempts_of(&self, mini_batch: u64) -> impl Iterator<Item = &Attempted> {
+        let latest = usize::try_from(mini_batch).ok().and_then(|index| self.latest.get(index)).copied();
+        let mut at = latest.unwrap_or_default();
+        std::iter::from_fn(move || {
+            let attempt = self.attempts.get(at.checked_sub(1)?);
+            at = attempt.previous;
+            Some(attempt)
+        })
+    }
+
+    /// Returns the attempt that stands for a mini-batch: the one whose rows count, or else the latest.
+    pub fn shown(&self, mini_batch: u64) -> Option<&Attempted> {
+        let latest = self.attempts_of(mini_batch).next()?;
+        if latest.counts() || self.state(mini_batch) != MiniBatchState::Succeeded {
+            return Some(latest);
+        }
+        self.attempts_of(mini_batch).find(|attempt| attempt.counts()).or(Some(latest))
+    }
+
+    /// Returns the processes; [`Attempted::process`] is a position among them.
+    pub fn processes(&self) -> &[ProcessHistory] {
+        &self.processes
+    }
+
+    /// Returns the largest number of a try.
+    pub fn most_tries(&self) -> u32 {
+        self.most_tries
+    }
+
+    /// Returns the times at which the job was reopened, milliseconds since 1970.
+    pub fn reopened(&self) -> &[u64] {
+        &self.reopened
+    }
+
+    /// Returns the ranges of mini-batches in which something has changed after a version.
+    pub fn changed_since(&self, version: u32) -> impl Iterator<Item = Range<u64>> {
+        let chunks = self.changed.iter().enumerate().filter(move |(_, changed)| **changed > version);
+        chunks.map(|(chunk, _)| (chunk * MARKED_TOGETHER) as u64..((chunk + 1) * MARKED_TOGETHER) as u64)
+    }
+
+    /// Returns the memory that it takes, roughly.
+    pub fn memory_bytes(&self) -> usize {
+        self.attempts.len() * size_of::<Attempted>() + self.latest.capacity() * (size_of::<u32>() + 20)
+    }
+}

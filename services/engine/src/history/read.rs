@@ -1,0 +1,136 @@
+//! Brings a history up to date with the store, and reads the whole records of single attempts.
+
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use protocol::{Attempt, ResultEvent, decode_records};
+
+use storage::JobStore;
+
+use super::{History, Origin, Place, report};
+use crate::{FoundJob, READS_AT_ONCE};
+
+/// Segments that are read concurrently.
+const SEGMENTS_AHEAD: usize = 4;
+
+/// A history that one task brings up to date while others read it.
+pub type SharedHistory = Arc<RwLock<History>>;
+
+/// The whole record of an attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordedAttempt {
+    /// The attempt. From the report of attempts it has neither traceback nor warnings.
+    pub attempt: Attempt,
+    /// Its rows, if they are part of the record.
+    pub rows: Bytes,
+}
+
+impl FoundJob {
+    /// Reads everything that was recorded since the last call. Returns whether there was anything. Changes nothing in the
+    /// store.
+    pub async fn update_history(&self, history: &SharedHistory) -> Result<bool> {
+        let (origin, mut next, is_sealed) = {
+            let history = history.read().unwrap_or_else(PoisonError::into_inner);
+            (history.origin, history.segments, history.is_sealed)
+        };
+        let has_ended = self.result.is_some();
+        // A completed job may drop its ledger a moment after its end.
+        if is_sealed && has_ended && (origin == Origin::Report || !self.has_dropped_ledger(next).await) {
+            return Ok(false);
+        }
+        let mut has_changed = false;
+        if origin != Origin::Report {
+            let store = self.store.clone();
+            let reads = stream::iter(next..).map(move |segment| {
+                let store = store.clone();
+                async move { store.segment(u64::from(segment)).await }
+            });
+            // A local job has nothing to wait for.
+            let ahead = if self.store.folder().is_some() { 1 } else { SEGMENTS_AHEAD };
+            let mut reads = reads.buffered(ahead);
+            while let Some(bytes) = reads.next().await {
+                let Some(bytes) = bytes.context("read the ledger")? else { break };
+                let shared = Arc::clone(history);
+                let added = tokio::task::spawn_blocking(move || {
+                    shared.write().unwrap_or_else(PoisonError::into_inner).add_segment(&bytes)
+                });
+                // A machine that stopped may have left the last segment incomplete; `retry` repairs it.
+                if added.await.context("read a segment of the ledger")?.is_err() {
+                    break;
+                }
+                next += 1;
+                has_changed = true;
+            }
+        }
+        if has_ended && self.has_dropped_ledger(next).await {
+            let from_report = self.read_report().await?;
+            if let Some(mut from_report) = from_report {
+                let mut history = history.write().unwrap_or_else(PoisonError::into_inner);
+                from_report.version = history.version + 1;
+                let version = from_report.version;
+                from_report.changed.fill(version);
+                *history = from_report;
+                has_changed = true;
+            }
+        }
+        history.write().unwrap_or_else(PoisonError::into_inner).is_sealed = has_ended;
+        Ok(has_changed)
+    }
+
+    /// Whether a completed job has removed its ledger.
+    async fn has_dropped_ledger(&self, known: u32) -> bool {
+        match self.store.segment_file(0) {
+            Some(file) => !file.exists(),
+            None => known == 0,
+        }
+    }
+
+    async fn read_report(&self) -> Result<Option<History>> {
+        let files = self.store.logs().await.context("list the logs")?;
+        let Some(file) = files.into_iter().find(|file| file.path == report::PATH) else { return Ok(None) };
+        let result = self.result.clone();
+        let mut reader = report::Reader::new(result.as_ref());
+        let mut start = 0;
+        while start < file.bytes {
+            let end = file.bytes.min(start + report::PIECE_BYTES);
+            let bytes = self.store.log_range(report::PATH, start..end).await.context("read the report of attempts")?;
+            start = end;
+            reader = tokio::task::spawn_blocking(move || {
+                reader.add(&bytes);
+                reader
+            })
+            .await?;
+        }
+        Ok(Some(reader.finish()))
+    }
+
+    /// Reads the records at these places of a history of this origin. `None`: it has been removed, or cannot be read.
+    pub async fn recorded_attempts(&self, origin: Origin, places: &[Place]) -> Vec<Option<RecordedAttempt>> {
+        let store = self.store.clone();
+        let reads = stream::iter(places.to_vec()).map(move |place| {
+            let store = store.clone();
+            async move { recorded_attempt(&store, origin, place).await }
+        });
+        reads.buffered(READS_AT_ONCE).collect().await
+    }
+}
+
+async fn recorded_attempt(store: &JobStore, origin: Origin, place: Place) -> Option<RecordedAttempt> {
+    let range: Range<u64> = place.start..place.start + u64::from(place.length);
+    match origin {
+        Origin::Nothing => None,
+        Origin::Report => {
+            let line = store.log_range(report::PATH, range).await.ok()?;
+            Some(RecordedAttempt { attempt: report::attempt_of(&line)?, rows: Bytes::new() })
+        }
+        Origin::Ledger => {
+            let bytes = store.segment_range(u64::from(place.segment), range).await.ok()?;
+            let record = decode_records(&bytes).next()?.ok()?;
+            let ResultEvent::Attempt(attempt) = record.event else { return None };
+            Some(RecordedAttempt { attempt: *attempt, rows: bytes.slice(record.rows) })
+        }
+    }
+}

@@ -1,0 +1,168 @@
+use std::sync::{Arc, RwLock};
+
+use bytes::Bytes;
+use protocol::{
+    Attempt, AttemptStatus, ErrorReport, JobResult, JobSpec, JobState, Planned, ResultEvent, Rows, encode_record,
+};
+use reducer::MiniBatchState;
+use storage::JobStore;
+
+use super::*;
+use crate::FoundJob;
+
+fn attempt(mini_batch: u64, try_number: u32, status: AttemptStatus, is_final: bool) -> Attempt {
+    let has_failed = status != AttemptStatus::Succeeded;
+    Attempt {
+        mini_batch,
+        try_number,
+        deliveries_lost: 0,
+        node: "n".into(),
+        process: format!("process00{}", mini_batch % 2).into(),
+        status,
+        is_final,
+        total: 4,
+        succeeded: if has_failed { 0 } else { 3 },
+        rows: if has_failed { Rows::None } else { Rows::Inline },
+        columns: None,
+        started_at: 1_700_000_000_000 + mini_batch,
+        elapsed_seconds: 0.5,
+        process_seconds: 0.25,
+        run_seconds: 0.375,
+        error: has_failed.then(|| {
+            Box::new(ErrorReport {
+                category: "ValueError".into(),
+                message: "bad, \"very\"".into(),
+                ..Default::default()
+            })
+        }),
+        warnings: vec![],
+        warnings_total: 0,
+        warning_kinds: vec![],
+        detail: format!("/in/{mini_batch}, \"a\".txt"),
+        traceparent: None,
+    }
+}
+
+fn segment(events: &[ResultEvent]) -> Bytes {
+    let mut bytes = Vec::new();
+    for event in events {
+        encode_record(event, b"row\n", &mut bytes);
+    }
+    bytes.into()
+}
+
+fn ended(mini_batch: u64, try_number: u32, status: AttemptStatus, is_final: bool) -> ResultEvent {
+    ResultEvent::Attempt(Box::new(attempt(mini_batch, try_number, status, is_final)))
+}
+
+fn job() -> (tempfile::TempDir, FoundJob) {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let store = JobStore::local(folder.path()).expect("folder exists");
+    (folder, FoundJob { store, spec: JobSpec::example(), result: None })
+}
+
+#[test]
+fn attempt_takes_64_bytes() {
+    assert_eq!(size_of::<Attempted>(), 64);
+}
+
+#[test]
+fn history_has_the_states_of_the_tally() {
+    let mut history = History::default();
+    history
+        .add_segment(&segment(&[
+            ResultEvent::Planned(Planned { mini_batches: 5, items: Some(20) }),
+            ended(0, 1, AttemptStatus::Succeeded, true),
+            ended(1, 1, AttemptStatus::RunRaised, false),
+            ended(2, 1, AttemptStatus::RunTimedOut, false),
+        ]))
+        .expect("valid");
+    let first = history.version();
+    let after = segment(&[
+        ended(1, 2, AttemptStatus::Succeeded, true),
+        ended(2, 2, AttemptStatus::RunRaised, true),
+        ended(9, 1, AttemptStatus::Succeeded, true),
+    ]);
+    history.add_segment(&after).expect("valid");
+    let states: Vec<_> = (0..5).map(|mini_batch| history.state(mini_batch)).collect();
+    use MiniBatchState::{Failed, Pending, Succeeded};
+    assert_eq!(states, [Succeeded, Succeeded, Failed, Pending, Pending]);
+    assert_eq!((history.mini_batches(), history.attempts_kept()), (5, 5), "9 is outside the plan");
+    let tries: Vec<_> = history.attempts_of(1).map(|attempt| (attempt.try_number, attempt.counts())).collect();
+    assert_eq!(tries, [(2, true), (1, false)]);
+    assert_eq!(history.shown(2).map(|attempt| attempt.status), Some(AttemptStatus::RunRaised));
+    assert_eq!(history.changed_since(first).collect::<Vec<_>>(), vec![0..4096]);
+    assert_eq!(history.changed_since(history.version()).count(), 0);
+    let sums: Vec<_> = history.processes().iter().map(|process| (process.attempts, process.failed)).collect();
+    assert_eq!(sums, [(3, 2), (2, 1)]);
+}
+
+#[test]
+fn lost_rows_and_reopening_are_seen() {
+    let mut history = History::default();
+    let all = [ended(0, 1, AttemptStatus::Succeeded, true), ended(1, 1, AttemptStatus::RunRaised, true)];
+    history.add_segment(&segment(&all)).expect("valid");
+    let reopened = [ResultEvent::RowsLost { mini_batches: vec![0] }, ResultEvent::Reopened { at: 7 }];
+    history.add_segment(&segment(&reopened)).expect("valid");
+    assert_eq!((history.state(0), history.state(1)), (MiniBatchState::Pending, MiniBatchState::Pending));
+    assert!(!history.shown(0).expect("it was tried").counts());
+    assert_eq!(history.reopened(), [7]);
+}
+
+#[test]
+fn damaged_segment_changes_nothing() {
+    let mut history = History::default();
+    let whole = segment(&[ended(0, 1, AttemptStatus::Succeeded, true), ended(1, 1, AttemptStatus::Succeeded, true)]);
+    history.add_segment(&whole.slice(..whole.len() - 3)).expect_err("cut short");
+    history.add_segment(&Bytes::new()).expect_err("empty");
+    assert_eq!((history.attempts_kept(), history.origin()), (0, Origin::Nothing));
+    history.add_segment(&whole).expect("repaired");
+    assert_eq!(history.attempts_kept(), 2);
+}
+
+#[tokio::test]
+async fn running_job_is_read_as_it_grows_and_its_records_are_found() {
+    let (_folder, job) = job();
+    let history = Arc::new(RwLock::new(History::default()));
+    assert!(!job.update_history(&history).await.expect("readable"));
+    for mini_batch in 0..3 {
+        let bytes = segment(&[ended(mini_batch, 1, AttemptStatus::Succeeded, true)]);
+        job.store.commit_segment(mini_batch, vec![bytes]).await.expect("writable");
+        assert!(job.update_history(&history).await.expect("readable"));
+    }
+    let places: Vec<_> = history.read().expect("whole").attempts().map(Attempted::place).collect();
+    let records = job.recorded_attempts(Origin::Ledger, &places).await;
+    for (mini_batch, record) in records.into_iter().enumerate() {
+        let record = record.expect("recorded");
+        assert_eq!(record.attempt, attempt(mini_batch as u64, 1, AttemptStatus::Succeeded, true));
+        assert_eq!(&record.rows[..], b"row\n");
+    }
+}
+
+#[tokio::test]
+async fn report_stands_in_for_a_removed_ledger() {
+    let (_folder, mut job) = job();
+    let report = "Mini-batch Id,…\n\
+        1,1,77,2023-11-14T22:13:20.001000,4,0,4,0.500000,0.250000,0.375000,RUN_EXCEPTION,ValueError,\
+        \"bad, \"\"very\"\"\",\"/in/1, \"\"a\"\".txt\",n,process001\n\
+        0,1,,2023-11-14T22:13:20.000000,4,3,1,0.500000,0.250000,0.375000,RUN_DONE,,,\"two\nlines\",n,process000\n\
+        1,2,,2023-11-14T22:13:20.002000,4,3,1,0.500000,0.250000,0.375000,RUN_DONE,,,'=1,n,process001\n";
+    job.store.put_log(report::PATH, report.into()).await.expect("writable");
+    let counts = protocol::Counts { total: 2, succeeded: 2, failed: 0 };
+    let result = JobResult::new("example".into(), JobState::Completed, String::new());
+    job.result = Some(JobResult { mini_batches: counts, ..result });
+    let history = Arc::new(RwLock::new(History::default()));
+    assert!(job.update_history(&history).await.expect("readable"));
+    assert!(!job.update_history(&history).await.expect("sealed"));
+    let places: Vec<_> = {
+        let history = history.read().expect("whole");
+        assert_eq!((history.origin(), history.tally().mini_batches()), (Origin::Report, counts));
+        assert_eq!(history.attempts_of(1).count(), 2);
+        history.attempts().map(Attempted::place).collect()
+    };
+    let records = job.recorded_attempts(Origin::Report, &places).await;
+    let texts: Vec<_> = records.iter().flatten().map(|record| record.attempt.detail.as_str()).collect();
+    assert_eq!(texts, ["/in/1, \"a\".txt", "two\nlines", "=1"]);
+    let error = records[0].as_ref().and_then(|record| record.attempt.error.as_deref()).expect("it failed");
+    assert_eq!((&*error.category, &*error.message), ("ValueError", "bad, \"very\""));
+}
