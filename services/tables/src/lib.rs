@@ -25,6 +25,7 @@ mod decode;
 mod delimited;
 pub mod detect;
 mod error;
+pub mod first_rows;
 mod infer;
 mod ipc;
 mod jsonl;

@@ -1,0 +1,237 @@
+//! The first rows of a result, as texts for people: CSV, JSON lines, Parquet, or Arrow IPC as parts have it.
+
+use std::fs::File;
+use std::io::Cursor;
+
+use arrow::array::RecordBatch;
+use arrow::error::ArrowError;
+use arrow::ipc::reader::StreamReader;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use protocol::OutputFormat;
+
+use crate::error::Result;
+
+/// The longest text of a cell; longer ones are cut.
+const CELL_CHARACTERS_MAX: usize = 2000;
+const COLUMNS_MAX: usize = 1000;
+
+/// The first rows of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FirstRows {
+    /// Names of the columns, if they are known.
+    pub columns: Option<Vec<String>>,
+    /// Rows; `None`: a missing value.
+    pub cells: Vec<Vec<Option<String>>>,
+    /// Whether there are no more rows.
+    pub is_all: bool,
+}
+
+/// Returns the first rows of text, or of an Arrow IPC stream for Parquet. `is_whole`: the bytes are not cut off; otherwise
+/// an incomplete last line is left out. `columns`: those of a text without a header.
+pub fn first_rows(
+    bytes: &[u8],
+    is_whole: bool,
+    format: OutputFormat,
+    columns: Option<&[String]>,
+    rows_max: usize,
+) -> Result<FirstRows> {
+    let bytes = match bytes.iter().rposition(|byte| *byte == b'\n') {
+        Some(last) if !is_whole && format != OutputFormat::Parquet => &bytes[..=last],
+        _ => bytes,
+    };
+    let mut rows = match format {
+        OutputFormat::Text => lines(bytes, rows_max),
+        OutputFormat::Csv => delimited(bytes, columns, rows_max),
+        OutputFormat::Jsonl => records(bytes, rows_max),
+        OutputFormat::Parquet => {
+            let reader = StreamReader::try_new(Cursor::new(bytes), None)?;
+            batches(reader.map(|batch| batch.map_err(Into::into)), rows_max)?
+        }
+    };
+    rows.is_all &= is_whole;
+    Ok(rows)
+}
+
+/// Returns the first rows of a Parquet file.
+pub fn first_parquet_rows(file: File, rows_max: usize) -> Result<FirstRows> {
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(ArrowError::from)?;
+    let columns: Vec<String> = builder.schema().fields().iter().map(|field| field.name().clone()).collect();
+    let reader = builder.with_batch_size(rows_max + 1).with_limit(rows_max + 1).build();
+    let reader = reader.map_err(ArrowError::from)?;
+    let rows = batches(reader.map(|batch| batch.map_err(Into::into)), rows_max)?;
+    Ok(FirstRows { columns: rows.columns.or(Some(columns)), ..rows })
+}
+
+fn batches(batches: impl Iterator<Item = Result<RecordBatch>>, rows_max: usize) -> Result<FirstRows> {
+    let mut found = FirstRows { is_all: true, ..FirstRows::default() };
+    for batch in batches {
+        let batch = batch?;
+        let fields = batch.schema_ref().fields().iter().take(COLUMNS_MAX);
+        found.columns.get_or_insert_with(|| fields.map(|field| field.name().clone()).collect());
+        let options = FormatOptions::default();
+        let columns: Vec<_> = batch.columns().iter().take(COLUMNS_MAX).collect();
+        let formatters = columns.iter().map(|column| ArrayFormatter::try_new(column.as_ref(), &options));
+        let formatters = formatters.collect::<std::result::Result<Vec<_>, _>>()?;
+        for row in 0..batch.num_rows() {
+            if found.cells.len() == rows_max {
+                found.is_all = false;
+                return Ok(found);
+            }
+            let cells = columns.iter().zip(&formatters).map(|(column, formatter)| match column.is_null(row) {
+                true => None,
+                false => Some(cut(&formatter.value(row).to_string())),
+            });
+            found.cells.push(cells.collect());
+        }
+    }
+    Ok(found)
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(CELL_CHARACTERS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn lines(bytes: &[u8], rows_max: usize) -> FirstRows {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines = text.lines();
+    let cells = lines.by_ref().take(rows_max).map(|line| vec![Some(cut(line))]).collect();
+    FirstRows { columns: None, cells, is_all: lines.next().is_none() }
+}
+
+fn delimited(bytes: &[u8], columns: Option<&[String]>, rows_max: usize) -> FirstRows {
+    let text = String::from_utf8_lossy(bytes);
+    let mut rows = Records(text.chars().peekable());
+    let columns = columns.map(<[String]>::to_vec).or_else(|| rows.next());
+    let cells = rows.by_ref().take(rows_max);
+    let cells = cells.map(|row| row.into_iter().map(|cell| Some(cut(&cell)).filter(|cell| !cell.is_empty())).collect());
+    FirstRows { columns, cells: cells.collect(), is_all: rows.next().is_none() }
+}
+
+/// The records of a comma-separated text, in which quoted fields may hold commas and line breaks.
+struct Records<'a>(std::iter::Peekable<std::str::Chars<'a>>);
+
+impl Iterator for Records<'_> {
+    type Item = Vec<String>;
+
+    fn next(&mut self) -> Option<Vec<String>> {
+        self.0.peek()?;
+        let (mut cells, mut cell, mut is_quoted) = (Vec::new(), String::new(), false);
+        while let Some(character) = self.0.next() {
+            match character {
+                '"' if is_quoted && self.0.peek() == Some(&'"') => cell.extend(self.0.next()),
+                '"' => is_quoted = !is_quoted,
+                ',' if !is_quoted => cells.push(std::mem::take(&mut cell)),
+                '\r' if !is_quoted && self.0.peek() == Some(&'\n') => {}
+                '\n' if !is_quoted => break,
+                other => cell.push(other),
+            }
+        }
+        cells.push(cell);
+        cells.truncate(COLUMNS_MAX);
+        Some(cells)
+    }
+}
+
+/// Returns the first JSON lines as a table of all keys that occur in them.
+fn records(bytes: &[u8], rows_max: usize) -> FirstRows {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let values: Vec<serde_json::Value> = lines
+        .by_ref()
+        .take(rows_max)
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| serde_json::Value::String(line.to_owned())))
+        .collect();
+    let is_all = lines.next().is_none();
+    let mut columns: Vec<String> = Vec::new();
+    for value in values.iter().filter_map(serde_json::Value::as_object) {
+        for key in value.keys() {
+            if columns.len() < COLUMNS_MAX && !columns.contains(key) {
+                columns.push(key.clone());
+            }
+        }
+    }
+    let shown = |value: &serde_json::Value| match value {
+        serde_json::Value::Null => None,
+        serde_json::Value::String(text) => Some(cut(text)),
+        other => Some(cut(&other.to_string())),
+    };
+    if columns.is_empty() {
+        let cells = values.iter().map(|value| vec![shown(value)]).collect();
+        return FirstRows { columns: None, cells, is_all };
+    }
+    let row = |value: &serde_json::Value| match value.as_object() {
+        Some(object) => columns.iter().map(|column| object.get(column).and_then(shown)).collect(),
+        None => vec![shown(value)],
+    };
+    FirstRows { cells: values.iter().map(row).collect(), columns: Some(columns), is_all }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Int64Array, LargeStringArray};
+    use arrow::datatypes::{DataType, Field, Schema};
+    use parquet::arrow::ArrowWriter;
+
+    use super::*;
+    use crate::IpcStream;
+
+    fn cell(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    #[test]
+    fn fields_in_quotes_hold_anything() {
+        let text = b"a,b\r\n1,\"x, \"\"y\"\"\nz\"\n2,\n3,cut o";
+        let rows = first_rows(text, false, OutputFormat::Csv, None, 10).expect("text");
+        assert_eq!(rows.columns, Some(vec!["a".into(), "b".into()]));
+        assert_eq!(rows.cells, [vec![cell("1"), cell("x, \"y\"\nz")], vec![cell("2"), None]]);
+        assert!(!rows.is_all);
+        let known = ["k".to_owned()];
+        let rows = first_rows(b"1\n2\n", true, OutputFormat::Csv, Some(&known), 1).expect("text");
+        assert_eq!((rows.cells.len(), rows.is_all), (1, false));
+    }
+
+    #[test]
+    fn json_lines_have_all_keys() {
+        let text = b"{\"a\":1,\"b\":null}\n{\"a\":\"<b>\",\"c\":[1]}\nno json\n";
+        let rows = first_rows(text, true, OutputFormat::Jsonl, None, 10).expect("text");
+        assert_eq!(rows.columns, Some(vec!["a".into(), "b".into(), "c".into()]));
+        assert_eq!(rows.cells[0], [cell("1"), None, None]);
+        assert_eq!(rows.cells[1], [cell("<b>"), None, cell("[1]")]);
+        assert!(rows.is_all);
+    }
+
+    #[test]
+    fn arrow_and_parquet_become_texts() {
+        let fields = [("n", DataType::Int64), ("t", DataType::LargeUtf8)];
+        let schema = Arc::new(Schema::new(fields.map(|(name, kind)| Field::new(name, kind, true)).to_vec()));
+        let numbers = Arc::new(Int64Array::from(vec![Some(1), None, Some(3)]));
+        let texts = Arc::new(LargeStringArray::from(vec![Some("a"), Some("b"), None]));
+        let batch = RecordBatch::try_new(schema.clone(), vec![numbers, texts]).expect("equal lengths");
+        let mut stream = Vec::new();
+        IpcStream::new(&batch).expect("a stream").write_to(&mut stream).expect("memory");
+        let rows = first_rows(&stream, true, OutputFormat::Parquet, None, 2).expect("a stream");
+        assert_eq!(rows.cells, [vec![cell("1"), cell("a")], vec![None, cell("b")]]);
+        assert!(!rows.is_all);
+        let mut file = tempfile::tempfile().expect("a file");
+        let mut writer = ArrowWriter::try_new(file.try_clone().expect("a file"), schema, None).expect("a writer");
+        writer.write(&batch).expect("written");
+        writer.close().expect("written");
+        std::io::Seek::rewind(&mut file).expect("a file");
+        let rows = first_parquet_rows(file, 3).expect("Parquet");
+        assert_eq!((rows.cells.len(), rows.is_all), (3, true));
+    }
+
+    #[test]
+    fn anything_else_is_an_error_or_text() {
+        assert!(first_rows(b"no arrow", true, OutputFormat::Parquet, None, 9).is_err());
+        let rows = first_rows(b"\xff\x00a\nb", true, OutputFormat::Text, None, 9).expect("text");
+        assert_eq!(rows.cells.len(), 2);
+    }
+}
