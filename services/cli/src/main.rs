@@ -26,10 +26,12 @@ mod manual;
 mod notices;
 mod observe;
 mod plan;
+mod portal;
 mod printed;
 mod progress;
 mod reducer;
 mod remedies;
+mod report;
 mod run;
 mod settings;
 mod show;
@@ -74,6 +76,11 @@ const LOGS_EXAMPLES: &str = "Examples:
   gristmill logs score --follow                   print the script's output until the job has ended
   gristmill logs score --error                    print the first error, with its traceback
   gristmill logs score user/stdout                print one file, or list the files below this path";
+
+const PORTAL_EXAMPLES: &str = "Examples:
+  gristmill portal                                all jobs of this machine; prints the address and opens a browser
+  gristmill portal --target prod --read-only      all jobs of a compute target, from its store alone
+  gristmill run job.yaml --portal                 the page of one job, while it runs";
 
 /// Runs ParallelRunStep entry scripts on every mini-batch of a data set, anywhere.
 #[derive(Debug, Parser)]
@@ -126,6 +133,11 @@ enum Command {
     /// List the logs of a job, print or follow them, or show its first error.
     #[command(after_help = LOGS_EXAMPLES)]
     Logs(logs::LogsArguments),
+    /// Serve a page that shows jobs in a browser, while they run and after they ended.
+    #[command(after_help = PORTAL_EXAMPLES)]
+    Portal(portal::PortalArguments),
+    /// Write what the portal shows of a job to one HTML file, to keep or to send to others.
+    Report(report::ReportArguments),
     /// Stop a job and keep its committed results. `retry` continues it.
     Cancel {
         /// Job id, its beginning, or a job name for the running job of that name.
@@ -243,6 +255,8 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Status(arguments) => status::status(&arguments.target.jobs(settings).await?, &arguments).await?,
         Command::Logs(arguments) => logs::logs(&arguments, &arguments.target.jobs(settings).await?).await?,
         Command::Cancel { job, target } => cancel::cancel(&target.jobs(settings).await?, &job).await?,
+        Command::Portal(arguments) => portal::portal(arguments, settings).await?,
+        Command::Report(arguments) => report::report(&arguments, settings).await?,
         Command::Clean(arguments) => clean::clean(&arguments, &arguments.target.jobs(settings).await?).await?,
         Command::Target(command) => target::target(command, settings)?,
         Command::Doctor(arguments) => doctor::doctor(arguments, settings).await?,

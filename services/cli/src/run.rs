@@ -1,11 +1,14 @@
 //! `gristmill run` and `gristmill retry`.
 
+use std::sync::{Arc, OnceLock};
+
 use anyhow::{Context, Result};
 use engine::targets::TargetRef;
 use engine::{Events, Followed};
 use protocol::JobResult;
 use storage::StoreOptions;
 
+use crate::portal::serve_one;
 use crate::summary::summary;
 use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, complete, enqueue, refuse, steps, stop_on_signals};
 
@@ -19,6 +22,9 @@ pub struct RunArguments {
     /// Start a new job instead of continuing an unfinished one or reusing a result.
     #[arg(long)]
     fresh: bool,
+    /// Show the job in a browser while this command runs it, and print the address of the page.
+    #[arg(long)]
+    portal: bool,
     #[command(flatten)]
     target: TargetFlags,
 }
@@ -45,10 +51,18 @@ pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
     .await;
     match several {
         Ok(None) => {}
-        Ok(Some(ran)) => return Ok(ran.report(arguments.json)),
+        Ok(Some(ran)) => {
+            if arguments.portal {
+                say!(note, "these are several jobs; `gristmill portal` shows all of them");
+            }
+            return Ok(ran.report(arguments.json));
+        }
         Err(error) => return refuse(error, arguments.json),
     }
-    let ran = Show::during(async |events| run_job(&arguments, settings, events).await).await;
+    let job = Arc::default();
+    let (events, show) = Show::start_with(Arc::clone(&job));
+    let ran = run_job(&arguments, settings, job, &events).await;
+    show.finish(events).await;
     match ran {
         Ok((Some(result), target)) => {
             if result.reused && !arguments.json {
@@ -71,6 +85,7 @@ pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
 async fn run_job(
     arguments: &RunArguments,
     settings: &Settings,
+    job: Arc<OnceLock<String>>,
     events: &Events,
 ) -> engine::Result<(Option<Box<JobResult>>, TargetRef)> {
     let mut parsed = arguments.job.read(Some(&arguments.target), settings, events)?;
@@ -81,11 +96,17 @@ async fn run_job(
     });
     let Some(target) = target.map_err(|error| arguments.job.invalid(format!("{error:#}")))? else {
         let check = settings.engine.check(&mut parsed, &StoreOptions::default(), true, events)?;
+        if arguments.portal {
+            serve_one(None, settings, job)?;
+        }
         let (stop, _signals) = stop_on_signals();
         let result = settings.engine.run(parsed, check, arguments.fresh, &stop, events).await?;
         return Ok((Some(Box::new(result)), TargetRef::ThisMachine));
     };
     settings.engine.check(&mut parsed, &target.store_options(), false, events)?.finish()?;
+    if arguments.portal {
+        serve_one(Some(target.clone()), settings, job)?;
+    }
     let (stop, _signals) = stop_on_signals();
     let result = match settings.engine.run_on(parsed, &target, &stop, events).await? {
         Followed::Ended(result) => Some(result),

@@ -21,6 +21,10 @@ pub struct Settings {
     pub log_format: Option<String>,
     /// Address of the HTTP endpoints of a role.
     pub listen: Option<String>,
+    /// The token of the portal, if the user chose one.
+    pub portal_token: Option<String>,
+    /// Whether this session can show windows.
+    pub has_display: bool,
     /// Time without progress after which a role is unhealthy.
     pub stall_max: Duration,
     /// The agent of ECS, if this process is part of a task.
@@ -67,6 +71,8 @@ impl Settings {
             log_filter: var("GRISTMILL_LOG").unwrap_or_else(|_| "warn".to_owned()),
             log_format: text("GRISTMILL_LOG_FORMAT"),
             listen: text("GRISTMILL_LISTEN"),
+            portal_token: text("GRISTMILL_PORTAL_TOKEN"),
+            has_display: text("DISPLAY").or_else(|| text("WAYLAND_DISPLAY")).is_some(),
             stall_max: Duration::from_secs(number("GRISTMILL_STALL_SECONDS").unwrap_or(STALL_SECONDS)),
             ecs_agent: text("ECS_AGENT_URI"),
             crash_at: var("GRISTMILL_CRASH_AT").ok(),

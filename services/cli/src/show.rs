@@ -1,5 +1,7 @@
 //! Shows the events of the engine while a command runs: notices as lines, progress as a bar or as lines.
 
+use std::sync::{Arc, OnceLock};
+
 use engine::{Event, Events};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +26,11 @@ impl Show {
     }
 
     pub fn start() -> (Events, Self) {
+        Self::start_with(Arc::default())
+    }
+
+    /// Starts, and stores the id of the job as soon as it is known.
+    pub fn start_with(job: Arc<OnceLock<String>>) -> (Events, Self) {
         let (events, mut stream) = engine::events();
         let finish = CancellationToken::new();
         let finished = finish.clone();
@@ -39,7 +46,10 @@ impl Show {
                 let Some(event) = event else { return };
                 match event {
                     Event::Step { name, number, count } => say!(note, "step {name} ({number} of {count})"),
-                    Event::Job(job_id) => say!(note, "job {job_id}"),
+                    Event::Job(job_id) => {
+                        say!(note, "job {job_id}");
+                        let _ = job.set(job_id);
+                    }
                     Event::Progress { latest, hint } => {
                         progress = Some(AbortOnDropHandle::new(progress::show(latest, hint)));
                     }

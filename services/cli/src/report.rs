@@ -1,0 +1,52 @@
+//! `gristmill report`: what the portal shows of a job, as one file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use engine::For;
+use portal::{Access, Options};
+
+use crate::portal::WORDS;
+use crate::{Exit, Settings, TargetFlags, complete};
+
+#[derive(Debug, clap::Args)]
+pub struct ReportArguments {
+    /// Job id, its beginning, or a job name for the running or newest job of that name.
+    #[arg(add = complete::jobs())]
+    job: String,
+    /// Write one HTML file that needs no server [default: JOB_ID.html]. Without this flag, print one JSON object.
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    html: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    target: TargetFlags,
+}
+
+pub async fn report(arguments: &ReportArguments, settings: &Settings) -> Result<Exit> {
+    let target = arguments.target.find(None, settings)?;
+    let jobs = match &target {
+        Some(target) => target.jobs(target.open_store().await?),
+        None => settings.engine.jobs(),
+    };
+    let job_id = jobs.find(&arguments.job, For::Look).await?.spec.job_id;
+    let options = Options {
+        engine: settings.engine.clone(),
+        jobs,
+        target,
+        targets: Vec::new(),
+        first_job: Arc::new(job_id.clone().into()),
+        is_read_only: true,
+        access: Access::default(),
+        words: WORDS,
+    };
+    let report = portal::report(&options, &job_id).await?;
+    let Some(file) = &arguments.html else {
+        say!(out, "{report}");
+        return Ok(Exit::Done);
+    };
+    let file = file.clone().unwrap_or_else(|| PathBuf::from(format!("{job_id}.html")));
+    let problem = || format!("write {}", file.display());
+    std::fs::write(&file, portal::html(&report)).with_context(problem)?;
+    say!(out, "{}", file.display());
+    Ok(Exit::Done)
+}

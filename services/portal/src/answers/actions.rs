@@ -1,0 +1,126 @@
+//! What changes a job: cancel and retry, through the engine.
+
+use std::io::{Read, Seek};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use engine::{Canceled, Retry};
+use serde_json::json;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+
+use super::document;
+use crate::Shared;
+use crate::error::{Answer, Refusal};
+use crate::routes::Portal;
+
+/// How long a request waits for the end of a job that it canceled.
+const CANCEL_TIME: Duration = Duration::from_secs(3);
+/// How long a request waits for an early end of a command that continues a job.
+const START_TIME: Duration = Duration::from_millis(1500);
+
+pub async fn cancel(State(shared): Portal, Path(id): Path<String>) -> Answer<Response> {
+    let view = shared.watched.get(&shared.options.jobs, &id).await?;
+    let (jobs, job_id) = (shared.options.jobs.clone(), view.job_id().to_owned());
+    // The request to the engine ends by itself, even if this answer does not wait for it.
+    let canceling = tokio::spawn(async move {
+        let (events, _stream) = engine::events();
+        jobs.cancel(&job_id, &events).await
+    });
+    let answer = match tokio::time::timeout(CANCEL_TIME, canceling).await {
+        Err(_) => {
+            json!({ "state": "requested", "message": "the job stops as soon as its running mini-batches have ended" })
+        }
+        Ok(canceled) => match canceled?? {
+            Canceled::EndedBefore(result) => {
+                let message = format!("the job has ended already: {}", engine::State::from(result.state).word());
+                json!({ "state": "ended", "message": message })
+            }
+            Canceled::Stopped(_) => json!({ "state": "canceled", "message": "the job has stopped" }),
+            Canceled::LacksReducer(hint) => {
+                let message =
+                    format!("the job ends as soon as a reducer serves it: {}", (shared.options.words.hint)(&hint));
+                json!({ "state": "requested", "message": message })
+            }
+            Canceled::Requested(_) => {
+                let message = "the job stops as soon as its running mini-batches have ended, and a reducer serves it";
+                json!({ "state": "requested", "message": message })
+            }
+        },
+    };
+    Ok(document(&answer))
+}
+
+pub async fn retry(State(shared): Portal, Path(id): Path<String>) -> Answer<Response> {
+    let view = shared.watched.get(&shared.options.jobs, &id).await?;
+    let job_id = view.job_id().to_owned();
+    let message = match shared.options.target.is_some() {
+        true => publish_again(&shared, &job_id).await?,
+        false => start_again(&shared, &job_id).await?,
+    };
+    Ok((StatusCode::ACCEPTED, document(&json!({ "message": message }))).into_response())
+}
+
+fn conflict(message: impl Into<String>) -> Refusal {
+    Refusal::new(StatusCode::CONFLICT, message)
+}
+
+/// Continues a job of a compute target: publishes what has not succeeded. Workers and reducers do the rest.
+async fn publish_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
+    let options = &shared.options;
+    let target = options.target.clone().context("a compute target")?;
+    let (engine, job_id, runtime) = (options.engine.clone(), job_id.to_owned(), Handle::current());
+    // Reading the ledger of a large job is much work.
+    let retrying = tokio::task::spawn_blocking(move || {
+        let (events, _stream) = engine::events();
+        runtime.block_on(engine.retry_on(&job_id, &target, &events))
+    });
+    let retried = retrying.await?;
+    let submission = match retried.map_err(|error| conflict((options.words.error)(&error)))? {
+        Retry::NothingToDo(_) => return Err(conflict("the job is completed, and no mini-batch failed")),
+        Retry::Submission(submission) => submission,
+    };
+    tokio::spawn(async move {
+        if let Err(error) = submission.publish().await {
+            tracing::error!("cannot publish job {} again: {error:#}", submission.job_id());
+        }
+    });
+    Ok("the job continues: its unfinished and failed mini-batches are being published")
+}
+
+/// Continues a local job in a process of its own, which outlives the portal.
+async fn start_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
+    let executable = shared.options.engine.settings().executable.clone();
+    let executable = executable.ok_or_else(|| conflict("the portal does not know the command that continues jobs"))?;
+    let home = shared.options.engine.settings().home.clone();
+    let mut errors = tempfile::tempfile().context("keep what the command says")?;
+    let mut command = Command::new(executable);
+    command.args(["retry", job_id]).env("GRISTMILL_HOME", home).env_remove("GRISTMILL_TARGET");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(errors.try_clone().context("keep what the command says")?);
+    // Signals of the portal's terminal are not for the job.
+    command.process_group(0);
+    let mut process = command.spawn().context("start the command that continues the job")?;
+    let began = Instant::now();
+    while began.elapsed() < START_TIME {
+        sleep(Duration::from_millis(50)).await;
+        if let Some(status) = process.try_wait().context("wait for the command")? {
+            let mut text = String::new();
+            let _ = errors.rewind().and_then(|()| errors.read_to_string(&mut text));
+            let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it gave no reason");
+            return match status.success() {
+                true => Ok("the job has ended again"),
+                false => Err(conflict(last.trim_start_matches("gristmill: "))),
+            };
+        }
+    }
+    std::thread::spawn(move || process.wait());
+    Ok("the job continues in a process of its own")
+}

@@ -1,0 +1,409 @@
+//! One job: its status, and everything else that its page shows at once.
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use engine::history::{History, Origin};
+use engine::targets::TargetRef;
+use engine::{State as JobState, StatusDocument};
+use protocol::{
+    Counts, ErrorThresholds, JobSpec, OutputAction, OutputFormat, Progress, Waiting, milliseconds_since_epoch,
+};
+use reducer::Tally;
+use serde::Serialize;
+
+use super::settings::{Setting, settings};
+use super::{document, sentence};
+use crate::error::Answer;
+use crate::routes::Portal;
+use crate::watched::View;
+use crate::{Options, Words};
+
+const FAILURES_MAX: usize = 20;
+/// The time over which the rate of a running job is measured.
+const RATE_MILLISECONDS: u64 = 60_000;
+/// Attempts that are read at most to measure it, from the end.
+const RATE_ATTEMPTS_MAX: usize = 200_000;
+/// Attempts before that time after which older ones need no look; they are recorded in the order of their ends, roughly.
+const RATE_OLDER_MAX: usize = 1000;
+
+#[derive(Debug, Serialize)]
+pub struct Job {
+    #[serde(flatten)]
+    status: StatusDocument,
+    pub revision: String,
+    now: u64,
+    name: String,
+    description: String,
+    sentence: String,
+    started_at: Option<u64>,
+    ended_at: Option<u64>,
+    elapsed_seconds: Option<f64>,
+    mini_batches: Counts,
+    items: Counts,
+    retrying: u64,
+    rate: Option<f64>,
+    eta_seconds: Option<f64>,
+    gauges: Vec<Gauge>,
+    waits: Vec<Wait>,
+    failures: Vec<Failure>,
+    first_failed: Option<u64>,
+    settings: Vec<Setting>,
+    script: String,
+    job_file: Option<String>,
+    lineage: Lineage,
+    commands: Vec<Command>,
+    can_cancel: bool,
+    can_retry: bool,
+    warnings: Vec<String>,
+    notes: Vec<String>,
+    output: Output,
+    history: &'static str,
+    nodes: usize,
+    processes: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Gauge {
+    key: &'static str,
+    label: &'static str,
+    value: f64,
+    limit: Option<f64>,
+    unit: &'static str,
+    fails_when: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Wait {
+    mini_batch: Option<u64>,
+    node: String,
+    process: String,
+    phase: &'static str,
+    since: Option<u64>,
+    seconds: u64,
+    detail: String,
+    stack: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Failure {
+    error: String,
+    attempts: u64,
+    mini_batches: Vec<u64>,
+    traceback: String,
+    printed: String,
+    log: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Lineage {
+    continued: Vec<u64>,
+    same: Vec<Same>,
+}
+
+#[derive(Debug, Serialize)]
+struct Same {
+    job_id: String,
+    state: JobState,
+}
+
+#[derive(Debug, Serialize)]
+struct Command {
+    what: &'static str,
+    command: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Output {
+    path: String,
+    action: &'static str,
+    format: &'static str,
+    exists: bool,
+}
+
+pub async fn job(State(shared): Portal, Path(id): Path<String>) -> Answer<Response> {
+    let options = &shared.options;
+    let view = shared.watched.get(&options.jobs, &id).await?;
+    Ok(document(&describe(&view, options).await?))
+}
+
+/// Returns the document of a job.
+pub async fn describe(view: &View, options: &Options) -> Answer<Job> {
+    let (words, target, is_read_only) = (options.words, options.jobs.target().clone(), options.is_read_only);
+    view.compute(move |view, history| Job::new(view, history, words, &target, is_read_only)).await
+}
+
+impl Job {
+    fn new(view: &View, history: &History, words: Words, target: &TargetRef, is_read_only: bool) -> Self {
+        let snapshot = &view.snapshot;
+        let (spec, tally) = (&snapshot.spec, history.tally());
+        let status = snapshot.status.document(words.hint);
+        let (state, progress) = (status.state, status.progress.as_ref());
+        let (mini_batches, items, retrying) = match (&status.result, progress) {
+            (Some(result), _) => (result.mini_batches, result.items, result.retrying),
+            (None, Some(progress)) => (progress.mini_batches, progress.items, progress.retrying),
+            (None, None) => Default::default(),
+        };
+        let elapsed_seconds = match (&status.result, progress) {
+            (Some(result), _) => Some(result.elapsed_seconds),
+            (None, Some(progress)) => Some(progress.at.saturating_sub(progress.started_at) as f64 / 1000.0),
+            (None, None) => None,
+        };
+        let rate = match (&status.result, progress) {
+            (Some(result), _) => {
+                let ended = (result.mini_batches.succeeded + result.mini_batches.failed) as f64;
+                (result.elapsed_seconds > 0.0 && ended > 0.0).then(|| ended / result.elapsed_seconds)
+            }
+            (None, Some(progress)) if is_at_work(state) => rate_now(history, progress),
+            _ => None,
+        };
+        let left = mini_batches.total.saturating_sub(mini_batches.succeeded + mini_batches.failed);
+        let eta_seconds = rate.filter(|rate| *rate > 0.0 && status.result.is_none() && mini_batches.total > 0);
+        let eta_seconds = eta_seconds.map(|rate| left as f64 / rate);
+        let waits = progress.filter(|_| is_at_work(state)).map_or_else(Vec::new, waits);
+        let moment = sentence::Moment { elapsed_seconds, eta_seconds, mini_batches, retrying };
+        let sentence = sentence::sentence(&status, &moment);
+        let failures = tally.failures();
+        let started_at = engine::started_at(&spec.job_id).and_then(|at| u64::try_from(at.timestamp_millis()).ok());
+        let has_failures = mini_batches.failed > 0;
+        let can_retry = match state {
+            JobState::Failed | JobState::Canceled | JobState::Interrupted => true,
+            JobState::Completed => has_failures,
+            _ => false,
+        };
+        let mut nodes: Vec<&str> = history.processes().iter().map(|process| &*process.name.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let result = status.result.as_ref();
+        let warnings = result.map_or_else(Vec::new, |result| match result.warning_kinds.as_slice() {
+            [] => result.first_warnings.clone(),
+            kinds => kinds.iter().map(ToString::to_string).collect(),
+        });
+        let notes = result.map_or_else(|| spec.notes.clone(), |result| result.notes.clone());
+        let same = snapshot.same.iter().map(|job| Same { job_id: job.job_id.clone(), state: job.state }).collect();
+        Self {
+            revision: view.revision(history),
+            now: milliseconds_since_epoch(),
+            name: spec.name.clone(),
+            description: spec.description.clone(),
+            sentence,
+            started_at,
+            ended_at: snapshot.ended_at,
+            elapsed_seconds,
+            mini_batches,
+            items,
+            retrying,
+            rate,
+            eta_seconds,
+            gauges: gauges(spec, tally, history, &moment, items, progress.filter(|_| is_at_work(state))),
+            waits,
+            failures: failures.groups().into_iter().take(FAILURES_MAX).map(Failure::from).collect(),
+            first_failed: failures.first().map(|first| first.mini_batch),
+            settings: settings(spec),
+            script: spec.source_directory.as_path().join(&spec.entry_script).display().to_string(),
+            job_file: Some(spec.job_file.clone()).filter(|file| !file.is_empty()),
+            lineage: Lineage { continued: history.reopened().to_vec(), same },
+            commands: commands(spec, &(words.flags)(target), state),
+            can_cancel: !is_read_only && state.is_open() && state != JobState::Canceling,
+            can_retry: !is_read_only && can_retry,
+            warnings,
+            notes,
+            output: output(spec, result.and_then(|result| result.output.as_deref())),
+            history: match history.origin() {
+                Origin::Ledger => "ledger",
+                Origin::Report => "report",
+                Origin::Nothing => "none",
+            },
+            nodes: nodes.len(),
+            processes: history.processes().len(),
+            status,
+        }
+    }
+
+    /// Returns the part of the document that shows whether there is something new.
+    pub fn mark(&self) -> (String, JobState, Counts, Counts, u64, usize) {
+        let waits = self.waits.len();
+        (self.revision.clone(), self.status.state, self.mini_batches, self.items, self.retrying, waits)
+    }
+}
+
+/// Whether processes may be working on a job in this state.
+pub fn is_at_work(state: JobState) -> bool {
+    matches!(state, JobState::Running | JobState::Waiting | JobState::Canceling)
+}
+
+/// Returns the mini-batches that end in a second, over the last minute of a running job.
+fn rate_now(history: &History, progress: &Progress) -> Option<f64> {
+    let until = progress.at;
+    let since = until.saturating_sub(RATE_MILLISECONDS).max(progress.started_at);
+    let (mut ended, mut older) = (0_u64, 0);
+    for attempt in history.attempts().rev().take(RATE_ATTEMPTS_MAX) {
+        if attempt.ended_at() >= since {
+            ended += u64::from(attempt.is_final());
+        } else {
+            older += 1;
+            if older > RATE_OLDER_MAX {
+                break;
+            }
+        }
+    }
+    let seconds = until.saturating_sub(since) as f64 / 1000.0;
+    (seconds >= 1.0).then(|| ended as f64 / seconds)
+}
+
+fn gauges(
+    spec: &JobSpec,
+    tally: &Tally,
+    history: &History,
+    moment: &sentence::Moment,
+    items: Counts,
+    working: Option<&Progress>,
+) -> Vec<Gauge> {
+    let ErrorThresholds { error_threshold, allowed_failed_count, allowed_failed_percent, fail_fast } = spec.thresholds;
+    let above = |key, label, value, limit, unit| Gauge { key, label, value, limit, unit, fails_when: "above" };
+    let count = |limit: i64| u64::try_from(limit).ok().map(|limit| limit as f64);
+    let counts = moment.mini_batches;
+    let percent = if counts.total == 0 { 0.0 } else { counts.failed as f64 * 100.0 / counts.total as f64 };
+    let percent_limit = Some(allowed_failed_percent).filter(|limit| *limit < 100.0);
+    let repeated = tally.failures().repeated().map_or(0, |repeated| repeated.count);
+    let mut gauges = vec![
+        above("error_threshold", "Failed items", items.failed as f64, count(error_threshold), "items"),
+        above(
+            "allowed_failed_count",
+            "Failed mini-batches",
+            (counts.failed + moment.retrying) as f64,
+            count(allowed_failed_count),
+            "mini-batches",
+        ),
+        above("allowed_failed_percent", "Failed mini-batches", percent, percent_limit, "percent"),
+        Gauge {
+            key: "fail_fast",
+            label: "Attempts that failed alike",
+            value: repeated as f64,
+            limit: Some(fail_fast).filter(|limit| *limit > 0).map(|limit| limit as f64),
+            unit: "equal failures",
+            fails_when: "reached",
+        },
+        above(
+            "run_max_try",
+            "Tries of one mini-batch",
+            history.most_tries().into(),
+            Some(spec.run_max_try.into()),
+            "tries",
+        ),
+    ];
+    if let Some(progress) = working {
+        let last = history.attempts().next_back().map_or(progress.started_at, engine::history::Attempted::ended_at);
+        let silent = progress.at.saturating_sub(last.max(progress.started_at)) as f64 / 1000.0;
+        let limit = Some(spec.progress_update_timeout_seconds as f64);
+        gauges.push(above("progress_update_timeout", "Time without a finished mini-batch", silent, limit, "seconds"));
+    }
+    gauges
+}
+
+fn waits(progress: &Progress) -> Vec<Wait> {
+    let mut waits: Vec<Wait> = progress.waiting.iter().map(Wait::from).collect();
+    waits.sort_by_key(|wait| std::cmp::Reverse(wait.seconds));
+    waits
+}
+
+impl From<&Waiting> for Wait {
+    fn from(waiting: &Waiting) -> Self {
+        Self {
+            mini_batch: waiting.mini_batch,
+            node: waiting.node.clone(),
+            process: waiting.process.clone(),
+            phase: waiting.phase.word(),
+            since: Some(waiting.since).filter(|since| *since > 0),
+            seconds: waiting.seconds,
+            detail: waiting.detail.clone(),
+            stack: waiting.stack.clone(),
+        }
+    }
+}
+
+impl From<&reducer::FailureGroup> for Failure {
+    fn from(group: &reducer::FailureGroup) -> Self {
+        Self {
+            error: group.error(),
+            attempts: group.count,
+            mini_batches: group.mini_batches.clone(),
+            traceback: group.traceback.clone(),
+            printed: group.printed.clone(),
+            log: group.log.clone(),
+        }
+    }
+}
+
+fn commands(spec: &JobSpec, flags: &str, state: JobState) -> Vec<Command> {
+    let id = &spec.job_id;
+    let mut commands = vec![
+        Command { what: "status", command: format!("gristmill status {id}{flags}") },
+        Command { what: "logs", command: format!("gristmill logs {id} --follow{flags}") },
+        Command { what: "first error", command: format!("gristmill logs {id} --error{flags}") },
+        Command { what: "report", command: format!("gristmill report {id} --html{flags}") },
+    ];
+    if state.is_open() && state != JobState::Interrupted {
+        commands.push(Command { what: "cancel", command: format!("gristmill cancel {id}{flags}") });
+    } else {
+        commands.push(Command { what: "retry", command: format!("gristmill retry {id}{flags}") });
+    }
+    if !spec.job_file.is_empty() {
+        commands.push(Command { what: "run", command: format!("gristmill run {}{flags}", quoted(&spec.job_file)) });
+    }
+    commands
+}
+
+/// Returns a text as one word of a shell.
+pub fn quoted(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:@%".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+/// Returns where the output is, or will be.
+pub fn output_path(spec: &JobSpec) -> String {
+    let folder = spec.output.folder.display();
+    match spec.output.action {
+        OutputAction::SummaryOnly => folder,
+        OutputAction::AppendRow => format!("{}/{}", folder.trim_end_matches('/'), spec.output.file_name),
+    }
+}
+
+pub fn format_word(format: OutputFormat) -> &'static str {
+    match format {
+        OutputFormat::Text => "text",
+        OutputFormat::Csv => "csv",
+        OutputFormat::Jsonl => "jsonl",
+        OutputFormat::Parquet => "parquet",
+    }
+}
+
+fn output(spec: &JobSpec, written: Option<&str>) -> Output {
+    let path = written.map_or_else(|| output_path(spec), str::to_owned);
+    let is_url = spec.output.folder.is_url();
+    Output {
+        exists: written.is_some() && (is_url || std::path::Path::new(&path).exists()),
+        path,
+        action: match spec.output.action {
+            OutputAction::SummaryOnly => "summary_only",
+            OutputAction::AppendRow => "append_row",
+        },
+        format: format_word(spec.output.format),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn word_of_a_shell_is_quoted_where_necessary() {
+        for (text, expected) in
+            [("/a/b.yaml", "/a/b.yaml"), ("a b", "'a b'"), ("a'b", "'a'\\''b'"), ("$(x)", "'$(x)'"), ("", "''")]
+        {
+            assert_eq!(quoted(text), expected);
+        }
+    }
+}

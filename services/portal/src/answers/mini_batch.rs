@@ -1,0 +1,405 @@
+//! One mini-batch: its items, every attempt with its error, its rows, and how to run it alone.
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use engine::history::{Attempted, Origin, Place, RecordedAttempt};
+use protocol::{AttemptStatus, Descriptor, JobSpec, OutputFormat, PlanPosition, Rows as RowsAt, Work};
+use reducer::MiniBatchState;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use storage::JobStore;
+use tables::first_rows::{FirstRows, first_rows};
+
+use super::frames::{Frame, frames};
+use super::job::{Wait, quoted};
+use super::{document, table};
+use crate::error::{Answer, Refusal};
+use crate::routes::Portal;
+use crate::watched::View;
+
+const ITEMS_MAX: usize = 200;
+const ATTEMPTS_MAX: usize = 100;
+const ROWS_MAX: usize = 100;
+/// Bytes of a part that are read to show its first rows.
+const PART_BYTES_MAX: usize = 4 << 20;
+const TEXT_BYTES_MAX: usize = 64 << 10;
+/// Files that a test case names at most.
+const TEST_FILES_MAX: usize = 1000;
+
+#[derive(Debug, Serialize)]
+pub struct MiniBatch {
+    revision: String,
+    mini_batch: u64,
+    state: &'static str,
+    tries: u16,
+    deliveries_lost: u32,
+    items: Items,
+    key: Vec<(String, String)>,
+    attempts: Vec<Attempt>,
+    wait: Option<Wait>,
+    rows: Rows,
+    previous_failed: Option<u64>,
+    next_failed: Option<u64>,
+    test_case: Option<TestCase>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Items {
+    total: Option<u64>,
+    shown: Vec<Item>,
+    kind: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Item {
+    path: String,
+    range: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Attempt {
+    try_number: u32,
+    status: &'static str,
+    status_text: &'static str,
+    counts: bool,
+    is_final: bool,
+    node: String,
+    process: String,
+    started_at: u64,
+    ended_at: u64,
+    phases: Vec<Phase>,
+    elapsed_seconds: f64,
+    run_seconds: f64,
+    process_seconds: f64,
+    items: u64,
+    succeeded: u64,
+    error: Option<Error>,
+    logs: Vec<Log>,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Phase {
+    name: &'static str,
+    seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Error {
+    category: String,
+    message: String,
+    traceback: String,
+    frames: Vec<Frame>,
+    log: String,
+    printed: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Log {
+    path: String,
+    from: Option<u64>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Rows {
+    available: bool,
+    reason: Option<String>,
+    columns: Option<Vec<String>>,
+    cells: Vec<Vec<Option<String>>>,
+    text: Option<String>,
+    truncated: bool,
+    bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct TestCase {
+    file_name: String,
+    job_file: String,
+    command: String,
+}
+
+/// What the history knows about a mini-batch.
+struct Known {
+    revision: String,
+    state: MiniBatchState,
+    deliveries_lost: u32,
+    attempts: Vec<Attempted>,
+    origin: Origin,
+    previous_failed: Option<u64>,
+    next_failed: Option<u64>,
+}
+
+pub async fn mini_batch(State(shared): Portal, Path((id, number)): Path<(String, u64)>) -> Answer<Response> {
+    let view = shared.watched.get(&shared.options.jobs, &id).await?;
+    Ok(document(&of(&view, number).await?))
+}
+
+pub async fn of(view: &View, number: u64) -> Answer<MiniBatch> {
+    let known = view
+        .compute(move |view, history| {
+            let total = history.mini_batches();
+            if number >= total {
+                return None;
+            }
+            let is_failed = |other: &u64| history.state(*other) == MiniBatchState::Failed;
+            let mut attempts: Vec<_> = history.attempts_of(number).take(ATTEMPTS_MAX).copied().collect();
+            attempts.reverse();
+            Some(Known {
+                revision: view.revision(history),
+                state: history.state(number),
+                deliveries_lost: history.tally().deliveries_lost(number),
+                attempts,
+                origin: history.origin(),
+                previous_failed: (0..number).rev().find(is_failed),
+                next_failed: (number + 1..total).find(is_failed),
+            })
+        })
+        .await?;
+    let Some(known) = known else {
+        return Err(Refusal::not_found(format!("there is no mini-batch {number} in this job, or none is known yet")));
+    };
+    let store = &view.snapshot.store;
+    let places: Vec<Place> = known.attempts.iter().map(Attempted::place).collect();
+    let records = view.found().recorded_attempts(known.origin, &places).await;
+    let descriptor = descriptor(store, number).await;
+    let logs = store.logs().await.unwrap_or_default();
+    let counting = known.attempts.iter().position(Attempted::counts);
+    let counting_record = counting.and_then(|position| records[position].as_ref());
+    let rows = rows(view, known.state, counting_record).await;
+    let progress = view.snapshot.status.progress.as_ref().filter(|_| super::job::is_at_work(view.state()));
+    let waiting = progress.and_then(|progress| progress.waiting.iter().find(|wait| wait.mini_batch == Some(number)));
+    let last = known.attempts.len().saturating_sub(1);
+    let attempts = known.attempts.iter().zip(&records).enumerate();
+    let attempts = attempts.filter_map(|(position, (attempted, record))| {
+        let decides = known.state == MiniBatchState::Failed && position == last;
+        Some(attempt(attempted, record.as_ref()?, decides, &logs))
+    });
+    let detail = records.iter().flatten().next_back().map(|record| record.attempt.detail.as_str());
+    Ok(MiniBatch {
+        revision: known.revision,
+        mini_batch: number,
+        state: table::word(known.state),
+        tries: known.attempts.last().map_or(0, |attempt| attempt.ordinal),
+        deliveries_lost: known.deliveries_lost,
+        items: items(descriptor.as_ref(), known.attempts.last(), detail),
+        key: descriptor.as_ref().map_or_else(Vec::new, |descriptor| descriptor.key().to_vec()),
+        attempts: attempts.collect(),
+        wait: waiting.map(Wait::from),
+        rows,
+        previous_failed: known.previous_failed,
+        next_failed: known.next_failed,
+        test_case: descriptor.and_then(|descriptor| test_case(&view.snapshot.spec, &descriptor)),
+    })
+}
+
+/// Returns the descriptor of a mini-batch in the plan; `None`: it has been removed, or is not written yet.
+async fn descriptor(store: &JobStore, number: u64) -> Option<Descriptor> {
+    let PlanPosition { chunk, line } = PlanPosition::of(number);
+    let chunk = store.plan_chunk(chunk).await.ok()?;
+    let line = chunk.split(|byte| *byte == b'\n').nth(usize::try_from(line).ok()?)?;
+    serde_json::from_slice(line).ok()
+}
+
+fn items(descriptor: Option<&Descriptor>, latest: Option<&Attempted>, detail: Option<&str>) -> Items {
+    let counted = latest.map(|latest| u64::from(latest.items)).filter(|items| *items > 0);
+    match descriptor.map(|descriptor| &descriptor.work) {
+        Some(Work::Files { paths, .. }) => {
+            let shown = paths.iter().take(ITEMS_MAX).map(|path| Item { path: path.display(), range: None });
+            Items { total: Some(paths.len() as u64), shown: shown.collect(), kind: "files" }
+        }
+        Some(Work::Rows { blocks, .. }) => {
+            let known: Option<u64> = blocks.iter().map(|block| block.range.rows()).sum();
+            let shown = blocks.iter().take(ITEMS_MAX).map(|block| {
+                let path = block.path.display();
+                let detail = block.detail();
+                let range = detail.strip_prefix(&*path).map(|range| range.trim().trim_matches(['(', ')']).to_owned());
+                Item { range: range.filter(|range| !range.is_empty()), path }
+            });
+            Items { total: counted.or(known), shown: shown.collect(), kind: "rows" }
+        }
+        Some(Work::Rank) => Items { total: counted, shown: vec![], kind: "rank" },
+        Some(Work::Planned { .. }) | None => {
+            let shown = detail.map(|detail| Item { path: detail.to_owned(), range: None }).into_iter().collect();
+            Items { total: counted, shown, kind: "unknown" }
+        }
+    }
+}
+
+fn attempt(attempted: &Attempted, record: &RecordedAttempt, decides: bool, logs: &[storage::LogFile]) -> Attempt {
+    let recorded = &record.attempt;
+    let (node, process) = (recorded.node.to_string(), recorded.process.to_string());
+    let seconds = |seconds: f64| if seconds.is_finite() { seconds.max(0.0) } else { 0.0 };
+    let (elapsed, run) = (seconds(recorded.elapsed_seconds), seconds(recorded.run_seconds));
+    let names = [
+        recorded.error.as_ref().map(|error| error.log.clone()).unwrap_or_default(),
+        format!("user/stdout/{node}/{process}.stdout.txt"),
+        format!("user/stderr/{node}/{process}.stderr.txt"),
+        format!("user/error/{node}/{process}.txt"),
+        format!("sys/node/{node}/{process}.txt"),
+    ];
+    let mut own: Vec<Log> = Vec::new();
+    for path in names {
+        if !own.iter().any(|known| known.path == path) && logs.iter().any(|file| file.path == path && file.bytes > 0) {
+            own.push(Log { path, from: None });
+        }
+    }
+    Attempt {
+        try_number: recorded.try_number,
+        status: recorded.status.word(),
+        status_text: status_text(recorded.status),
+        counts: attempted.counts() || decides,
+        is_final: attempted.is_final(),
+        node,
+        process,
+        started_at: recorded.started_at,
+        ended_at: attempted.ended_at(),
+        phases: vec![
+            Phase { name: "prepared and loaded", seconds: (elapsed - run).max(0.0) },
+            Phase { name: "run", seconds: run.min(elapsed) },
+        ],
+        elapsed_seconds: elapsed,
+        run_seconds: run,
+        process_seconds: seconds(recorded.process_seconds),
+        items: recorded.total,
+        succeeded: recorded.succeeded,
+        error: recorded.error.as_deref().map(|error| Error {
+            category: error.category.clone(),
+            message: error.message.clone(),
+            frames: frames(&error.traceback),
+            traceback: error.traceback.clone(),
+            log: error.log.clone(),
+            printed: error.printed.clone(),
+        }),
+        logs: own,
+        warnings: recorded.warnings.iter().map(|warning| warning.message.clone()).collect(),
+    }
+}
+
+fn status_text(status: AttemptStatus) -> &'static str {
+    match status {
+        AttemptStatus::Succeeded => "succeeded",
+        AttemptStatus::RunRaised => "run() raised an exception",
+        AttemptStatus::IllegalResult => "run() returned a value that is not a valid result",
+        AttemptStatus::RunTimedOut => "run() exceeded its time",
+        AttemptStatus::LoadFailed => "the mini-batch could not be read",
+        AttemptStatus::LoadTimedOut => "reading the mini-batch took too long",
+        AttemptStatus::ProcessDied => "the Python process ended",
+        AttemptStatus::LostTooOften => "it was lost with its node too often",
+    }
+}
+
+async fn rows(view: &View, state: MiniBatchState, record: Option<&RecordedAttempt>) -> Rows {
+    let none = |reason: &str| Rows { reason: Some(reason.to_owned()), ..Rows::default() };
+    if state != MiniBatchState::Succeeded {
+        return none("only a successful attempt has rows");
+    }
+    let Some(record) = record else { return none("they are no longer recorded; the output of the job has them") };
+    let format = view.snapshot.spec.output.format;
+    let columns = record.attempt.columns.clone();
+    let (bytes, size) = match &record.attempt.rows {
+        RowsAt::None => return none("this job keeps no rows, or they are no longer recorded"),
+        RowsAt::Inline => (record.rows.clone(), record.rows.len() as u64),
+        RowsAt::Part { name, bytes } => match part(&view.snapshot.store, name).await {
+            Some(read) => (read, *bytes),
+            None => return none("the parts of a completed job are removed; its output has the rows"),
+        },
+    };
+    if format == OutputFormat::Text || format == OutputFormat::Jsonl && columns.is_none() {
+        let mut text = String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]).into_owned();
+        let end = text.match_indices('\n').nth(ROWS_MAX - 1).map_or(text.len(), |(at, _)| at + 1);
+        text.truncate(end);
+        let truncated = text.len() < bytes.len();
+        return Rows { available: true, text: Some(text), truncated, bytes: size, ..Rows::default() };
+    }
+    let is_whole = bytes.len() as u64 >= size;
+    let read =
+        tokio::task::spawn_blocking(move || first_rows(&bytes, is_whole, format, columns.as_deref(), ROWS_MAX)).await;
+    match read {
+        Ok(Ok(FirstRows { columns, cells, is_all })) => {
+            Rows { available: true, columns, cells, truncated: !is_all, bytes: size, ..Rows::default() }
+        }
+        Ok(Err(error)) => none(&format!("they cannot be shown: {error}")),
+        Err(_) => none("they cannot be shown"),
+    }
+}
+
+/// Reads the beginning of a part.
+async fn part(store: &JobStore, name: &str) -> Option<bytes::Bytes> {
+    let mut stream = store.part_stream(name).await.ok()?;
+    let mut read = bytes::BytesMut::new();
+    while read.len() < PART_BYTES_MAX
+        && let Some(piece) = stream.next().await.ok()?
+    {
+        read.extend_from_slice(&piece);
+    }
+    Some(read.freeze())
+}
+
+/// Returns a job file that runs the script on just these files. Parts of tables have none.
+fn test_case(spec: &JobSpec, descriptor: &Descriptor) -> Option<TestCase> {
+    let Work::Files { input, paths, .. } = &descriptor.work else { return None };
+    if paths.is_empty() || paths.len() > TEST_FILES_MAX {
+        return None;
+    }
+    let number = descriptor.mini_batch;
+    let input = spec.inputs.get(*input as usize)?;
+    let mut job = Map::new();
+    let mut add = |key: &str, value: Value| job.insert(key.to_owned(), value);
+    add("name", json!(format!("{}-{number}", spec.name)));
+    add("entry_script", json!(spec.entry_script));
+    add("source_directory", json!(spec.source_directory.display()));
+    let paths: Vec<String> = paths.iter().map(protocol::ItemPath::display).collect();
+    add("inputs", json!([{ "name": input.name, "type": "file", "paths": paths }]));
+    add("mini_batch_size", json!(paths.len()));
+    add("run_max_try", json!(1));
+    add("run_invocation_timeout", json!(spec.run_invocation_timeout_seconds));
+    add("output_action", json!("summary_only"));
+    add("allow_reuse", json!(false));
+    let file_name = format!("{}-{number}.yaml", spec.name);
+    Some(TestCase {
+        job_file: serde_json::to_string_pretty(&Value::Object(job)).ok()? + "\n",
+        command: format!("gristmill run {}", quoted(&file_name)),
+        file_name,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::AttemptStatus::{RunRaised, Succeeded};
+
+    use super::*;
+    use crate::fixtures::{stored, tried};
+
+    #[tokio::test]
+    async fn attempts_have_errors_frames_and_rows() {
+        let attempts = [tried(0, 1, Succeeded), tried(1, 1, RunRaised), tried(1, 2, Succeeded)];
+        let (_folder, view) = stored(&attempts).await;
+        let found = of(&view, 1).await.expect("it is there");
+        assert_eq!((found.state, found.tries, found.attempts.len()), ("succeeded", 2, 2));
+        let error = found.attempts[0].error.as_ref().expect("it failed");
+        assert_eq!((error.frames.len(), found.attempts[1].counts), (2, true));
+        assert_eq!(found.rows.text.as_deref(), Some("row of 1\n"));
+        assert_eq!(of(&view, 9).await.expect_err("none").status, axum::http::StatusCode::NOT_FOUND);
+    }
+
+    #[test]
+    fn test_case_names_just_these_files() {
+        let line = r#"{"job_id":"example-20260101-000000-0000","mini_batch":3,
+            "work":{"kind":"files","input":0,"paths":["/in/a b.txt"]}}"#;
+        let descriptor: Descriptor = serde_json::from_str(line).expect("valid");
+        let input = protocol::Input {
+            name: "data".into(),
+            kind: protocol::InputKind::File,
+            paths: vec!["/in".into()],
+            partition_format: None,
+            table: Default::default(),
+        };
+        let spec = JobSpec { inputs: vec![input], ..JobSpec::example() };
+        let case = test_case(&spec, &descriptor).expect("files");
+        let job: Value = serde_json::from_str(&case.job_file).expect("JSON is YAML");
+        assert_eq!(
+            (job["mini_batch_size"].as_u64(), job["inputs"][0]["paths"][0].as_str()),
+            (Some(1), Some("/in/a b.txt"))
+        );
+    }
+}

@@ -1,0 +1,289 @@
+//! Nodes and processes: their resource samples over time, and what happened to them.
+
+use std::collections::BTreeMap;
+
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use chrono::NaiveDateTime;
+use protocol::milliseconds_since_epoch;
+use serde::{Deserialize, Serialize};
+use storage::JobStore;
+
+use super::document;
+use super::logs::end_of;
+use crate::error::Answer;
+use crate::routes::Portal;
+use crate::watched::View;
+
+const POINTS_DEFAULT: usize = 300;
+/// Bytes of a file of samples that are read, from its end.
+const SAMPLES_BYTES_MAX: u64 = 8 << 20;
+const EVENTS_BYTES_MAX: u64 = 256 << 10;
+const EVENTS_MAX: usize = 500;
+/// Nodes whose samples are read; a job of more shows the first.
+const NODES_MAX: usize = 200;
+const EVENTS_PATH: &str = "sys/master_role.txt";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Wanted {
+    points: Option<usize>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Nodes {
+    now: u64,
+    nodes: Vec<Node>,
+    events: Vec<Event>,
+}
+
+#[derive(Debug, Serialize)]
+struct Node {
+    node: String,
+    stopped: Option<String>,
+    processes: Vec<Process>,
+    samples: Option<Samples>,
+}
+
+#[derive(Debug, Serialize)]
+struct Process {
+    process: String,
+    pid: Option<u32>,
+    attempts: u64,
+    failed: u64,
+    busy_seconds: f64,
+    first_at: Option<u64>,
+    last_at: Option<u64>,
+    samples: Option<Samples>,
+}
+
+#[derive(Debug, Default, PartialEq, Serialize)]
+struct Samples {
+    at: Vec<u64>,
+    series: Vec<Series>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Series {
+    name: &'static str,
+    unit: &'static str,
+    values: Vec<Option<f64>>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Event {
+    at: u64,
+    node: Option<String>,
+    text: String,
+}
+
+/// A column of a file of samples, and how it is shown.
+struct Column {
+    name: &'static str,
+    unit: &'static str,
+    title: &'static str,
+    /// The column counts since the start of the machine; the series shows its growth per second.
+    is_counter: bool,
+}
+
+const fn gauge(name: &'static str, unit: &'static str, title: &'static str) -> Column {
+    Column { name, unit, title, is_counter: false }
+}
+
+const fn counter(name: &'static str, title: &'static str) -> Column {
+    Column { name, unit: "MB/s", title, is_counter: true }
+}
+
+const NODE: [Column; 7] = [
+    gauge("CPU", "percent", "Cpu Percent"),
+    gauge("Memory", "percent", "Memory Used Percent"),
+    gauge("Memory available", "MB", "Memory Available (MB)"),
+    counter("Disk read", "Disk Io Read (MB)"),
+    counter("Disk written", "Disk Io Write (MB)"),
+    counter("Network sent", "Network Sent (MB)"),
+    counter("Network received", "Network Recv (MB)"),
+];
+const PROCESS: [Column; 2] = [gauge("CPU", "percent", "Cpu Percent"), gauge("Memory", "MB", "Memory Rss (MB)")];
+
+pub async fn nodes(State(shared): Portal, Path(id): Path<String>, Query(wanted): Query<Wanted>) -> Answer<Response> {
+    let view = shared.watched.get(&shared.options.jobs, &id).await?;
+    Ok(document(&of(&view, &wanted).await?))
+}
+
+pub async fn of(view: &View, wanted: &Wanted) -> Answer<Nodes> {
+    let points = wanted.points.unwrap_or(POINTS_DEFAULT).clamp(10, 2000);
+    let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
+    {
+        let history = view.history();
+        for process in history.processes() {
+            let known = nodes.entry(process.name.node.clone()).or_insert_with(|| Node {
+                node: process.name.node.clone(),
+                stopped: history.tally().nodes().stopped().get(&process.name.node).cloned(),
+                processes: Vec::new(),
+                samples: None,
+            });
+            let has_worked = process.attempts > 0;
+            known.processes.push(Process {
+                process: process.name.process.clone(),
+                pid: process.pid,
+                attempts: process.attempts,
+                failed: process.failed,
+                busy_seconds: process.busy_seconds,
+                first_at: has_worked.then_some(process.first_at),
+                last_at: has_worked.then_some(process.last_at),
+                samples: None,
+            });
+        }
+    }
+    let store = &view.snapshot.store;
+    let mut nodes: Vec<Node> = nodes.into_values().collect();
+    for node in nodes.iter_mut().take(NODES_MAX) {
+        node.processes.sort_by(|one, other| one.process.cmp(&other.process));
+        read_samples(store, node, points).await;
+    }
+    let events = end_of(store, EVENTS_PATH, EVENTS_BYTES_MAX).await;
+    let names: Vec<&str> = nodes.iter().map(|node| &*node.node).collect();
+    let events = events.map_or_else(Vec::new, |text| events_in(&text, &names));
+    Ok(Nodes { now: milliseconds_since_epoch(), nodes, events })
+}
+
+async fn read_samples(store: &JobStore, node: &mut Node, points: usize) {
+    let folder = format!("perf/{}", node.node);
+    let read = async |name: &str| table(store, &format!("{folder}/{name}")).await;
+    if let Some((header, rows)) = read("node_resource_usage.csv").await {
+        node.samples = samples(&header, rows.iter().map(Vec::as_slice), &NODE, points);
+    }
+    if let Some((header, rows)) = read("processes_resource_usage.csv").await
+        && let Some(pid_column) = header.iter().position(|title| title == "Pid")
+    {
+        for process in &mut node.processes {
+            let Some(pid) = process.pid.map(|pid| pid.to_string()) else { continue };
+            let own = rows.iter().filter(|row| row.get(pid_column) == Some(&pid)).map(Vec::as_slice);
+            process.samples = samples(&header, own, &PROCESS, points);
+        }
+    }
+    if let Some((header, rows)) = read("node_disk_usage.csv").await
+        && let (Some(samples), Some(used)) =
+            (&mut node.samples, header.iter().position(|title| title == "Used Percent"))
+    {
+        // The fullest disk at each time.
+        let mut fullest: BTreeMap<u64, f64> = BTreeMap::new();
+        for row in &rows {
+            let value = row.get(used).and_then(|cell| cell.parse::<f64>().ok());
+            if let (Some(at), Some(value)) = (row.first().and_then(|cell| time(cell)), value) {
+                let known = fullest.entry(at).or_default();
+                *known = known.max(value);
+            }
+        }
+        let at_or_before = |at: &u64| fullest.range(..=at).next_back().map(|(_, value)| *value);
+        let values = samples.at.iter().map(at_or_before).collect();
+        samples.series.push(Series { name: "Disk used", unit: "percent", values });
+    }
+}
+
+/// Returns the titles and the rows of a file of samples, whose cells hold no commas.
+async fn table(store: &JobStore, path: &str) -> Option<(Vec<String>, Vec<Vec<String>>)> {
+    let cells = |line: &str| line.split(',').map(str::to_owned).collect::<Vec<_>>();
+    let header = store.log_range(path, 0..1024).await.ok()?;
+    let header = String::from_utf8_lossy(&header).lines().next()?.to_owned();
+    let text = end_of(store, path, SAMPLES_BYTES_MAX).await?;
+    let header = cells(&header);
+    let rows = text.lines().map(cells).filter(|row| row.len() == header.len() && time(&row[0]).is_some()).collect();
+    Some((header, rows))
+}
+
+fn time(text: &str) -> Option<u64> {
+    let time = NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M:%S%.f").ok()?;
+    u64::try_from(time.and_utc().timestamp_millis()).ok()
+}
+
+fn samples<'a>(
+    header: &[String],
+    rows: impl Iterator<Item = &'a [String]>,
+    columns: &[Column],
+    points: usize,
+) -> Option<Samples> {
+    let rows: Vec<(u64, &[String])> = rows.filter_map(|row| Some((time(row.first()?)?, row))).collect();
+    if rows.is_empty() {
+        return None;
+    }
+    let together = rows.len().div_ceil(points);
+    let series = columns.iter().filter_map(|column| {
+        let position = header.iter().position(|title| title == column.title)?;
+        let number = |row: &[String]| row.get(position).and_then(|cell| cell.parse::<f64>().ok());
+        let mut values: Vec<Option<f64>> = rows.iter().map(|(_, row)| number(row)).collect();
+        if column.is_counter {
+            let rate = |index: usize| {
+                let before = index.checked_sub(1)?;
+                let seconds = rows[index].0.saturating_sub(rows[before].0) as f64 / 1000.0;
+                // A smaller count follows a restart of the machine.
+                Some((values[index]? - values[before]?) / seconds).filter(|rate| rate.is_finite() && *rate >= 0.0)
+            };
+            values = (0..values.len()).map(rate).collect();
+        }
+        let largest = |some: &[Option<f64>]| some.iter().flatten().copied().reduce(f64::max);
+        Some(Series { name: column.name, unit: column.unit, values: values.chunks(together).map(largest).collect() })
+    });
+    let series = series.collect();
+    Some(Samples { at: rows.chunks(together).map(|rows| rows[0].0).collect(), series })
+}
+
+/// Returns what happened to nodes and processes, from the log of the reducer.
+fn events_in(text: &str, nodes: &[&str]) -> Vec<Event> {
+    let told = [
+        " started with process id ",
+        " exits with returncode ",
+        " failed before its first mini batch",
+        " stopped: ",
+        "Waiting for ",
+        "was reopened",
+        " were lost;",
+    ];
+    let mut events: Vec<Event> = text
+        .lines()
+        .filter(|line| told.iter().any(|part| line.contains(part)))
+        .filter_map(|line| {
+            let (time, rest) = line.split_once('|')?;
+            let at = chrono::DateTime::parse_from_rfc3339(time).ok()?.timestamp_millis();
+            let text = rest.rsplit_once('|').map_or(rest, |(_, text)| text).to_owned();
+            let names = |node: &&&str| {
+                text.contains(&format!("node {node} "))
+                    || text.contains(&format!("ode {node},"))
+                    || text.contains(&format!("Node {node} "))
+            };
+            let node = nodes.iter().find(names).map(|node| (*node).to_owned());
+            Some(Event { at: u64::try_from(at).ok()?, node, text })
+        })
+        .collect();
+    let first = events.len().saturating_sub(EVENTS_MAX);
+    events.drain(..first);
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_become_rates_and_many_samples_their_maxima() {
+        let header: Vec<String> = ["Utc Time", "Cpu Percent", "Disk Io Read (MB)"].map(str::to_owned).to_vec();
+        let rows: Vec<Vec<String>> = (0..20)
+            .map(|n| vec![format!("2026-11-21 10:00:{n:02}.000000"), n.to_string(), (n * 2).to_string()])
+            .collect();
+        let found = samples(&header, rows.iter().map(Vec::as_slice), &NODE, 10).expect("samples");
+        assert_eq!((found.at.len(), found.series.len()), (10, 2));
+        assert_eq!(found.series[0].values[..2], [Some(1.0), Some(3.0)]);
+        assert!(found.series[1].values.iter().all(|rate| *rate == Some(2.0)));
+        assert_eq!(samples(&header, std::iter::empty(), &NODE, 10), None);
+    }
+
+    #[test]
+    fn events_have_time_and_node() {
+        let text = "2026-11-21T10:00:00.000Z|INFO|process000 on node a started with process id 7.\nnothing\n\
+                    2026-11-21T10:00:01Z|Node b stopped: <b>no Python</b>\n";
+        let events = events_in(text, &["a", "b"]);
+        assert_eq!(events.len(), 2);
+        assert_eq!((events[0].node.as_deref(), events[1].node.as_deref()), (Some("a"), Some("b")));
+        assert_eq!(events[1].text, "Node b stopped: <b>no Python</b>");
+    }
+}

@@ -1,0 +1,116 @@
+//! How a job stands, in one sentence.
+
+use engine::{State, StatusDocument, duration};
+use protocol::Counts;
+use reducer::{clause, counted, describe, sentence as ended};
+
+/// The numbers of a job at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Moment {
+    pub elapsed_seconds: Option<f64>,
+    pub eta_seconds: Option<f64>,
+    pub mini_batches: Counts,
+    pub retrying: u64,
+}
+
+pub fn sentence(status: &StatusDocument, moment: &Moment) -> String {
+    let word = capitalised(status.state.word());
+    let time = moment.elapsed_seconds.map(duration);
+    let after = time.as_ref().map_or_else(|| word.clone(), |time| format!("{word} after {time}"));
+    let cause = status.result.as_ref().and_then(|result| result.cause.as_deref());
+    let counts = counts(moment);
+    let hint = status.hint.as_deref();
+    match status.state {
+        State::Completed => {
+            let word = time.map_or(word, |time| format!("Completed in {time}"));
+            let headline = status.result.as_ref().and_then(|result| result.headline.as_deref());
+            match headline {
+                Some(headline) => {
+                    let failures = headline.strip_prefix("completed with failures: ").unwrap_or(headline);
+                    ended(&format!("{word} with failures: {failures}"))
+                }
+                None => format!("{word}: {} succeeded.", counted(moment.mini_batches.succeeded, "mini-batch")),
+            }
+        }
+        State::Failed => ended(&format!("{after}: {}", cause.unwrap_or("the cause is unknown"))),
+        State::Canceled => ended(&format!("{after}: {}; {counts}", clause(cause.unwrap_or("by a request")))),
+        State::Interrupted => ended(&format!("{after}, with {counts}: {}", hint.unwrap_or("its process has ended"))),
+        State::Running => {
+            let running = time.map_or(word, |time| format!("Running for {time}"));
+            let left = moment.eta_seconds.map_or_else(String::new, |left| format!("; about {} left", duration(left)));
+            let progress = status.progress.as_ref();
+            let step = progress.and_then(|progress| progress.step.as_deref());
+            let step = step.map_or_else(String::new, |step| format!("; {step}"));
+            let waiting = progress.and_then(|progress| progress.waiting.first());
+            let waiting = waiting.map_or_else(String::new, |waiting| format!(" It waits for {}.", describe(waiting)));
+            format!("{running}: {counts}{left}{step}.{waiting}")
+        }
+        State::Queued | State::Waiting | State::Canceling => match hint {
+            Some(hint) => ended(&format!("{word}, with {counts}: {hint}")),
+            None => format!("{word}: {counts}."),
+        },
+        State::Damaged => "Damaged: its files cannot be read.".to_owned(),
+    }
+}
+
+fn counts(moment: &Moment) -> String {
+    let Counts { total, succeeded, failed } = moment.mini_batches;
+    let of = match total {
+        0 => counted(succeeded, "mini-batch"),
+        total => format!("{succeeded} of {}", counted(total, "mini-batch")),
+    };
+    let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
+    let retrying = match moment.retrying {
+        0 => String::new(),
+        retrying => format!(", {retrying} to be tried again"),
+    };
+    format!("{of} succeeded{failed}{retrying}")
+}
+
+fn capitalised(word: &str) -> String {
+    let mut characters = word.chars();
+    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{JobResult, JobState};
+    use reducer::Reducer;
+
+    use super::*;
+
+    fn status(state: State, hint: Option<&str>) -> StatusDocument {
+        let (job_id, logs, hint) = ("a".to_owned(), String::new(), hint.map(str::to_owned));
+        StatusDocument { job_id, state, hint, result: None, progress: Some(Reducer::no_progress()), logs }
+    }
+
+    fn moment() -> Moment {
+        let mini_batches = Counts { total: 20, succeeded: 3, failed: 1 };
+        Moment { elapsed_seconds: Some(75.0), eta_seconds: Some(400.0), mini_batches, retrying: 0 }
+    }
+
+    #[test]
+    fn running_job_has_counts_and_time_left() {
+        let text = sentence(&status(State::Running, None), &moment());
+        let expected = "Running for 1 min 15 s: 3 of 20 mini-batches succeeded, 1 failed; about 6 min 40 s left.";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn failed_job_has_its_cause() {
+        let cause = "The number of failed items is 11, which exceeds error threshold 10.".to_owned();
+        let result = JobResult::new("a".into(), JobState::Failed, String::new());
+        let failed =
+            StatusDocument { result: Some(JobResult { cause: Some(cause), ..result }), ..status(State::Failed, None) };
+        let expected = "Failed after 1 min 15 s: The number of failed items is 11, which exceeds error threshold 10.";
+        assert_eq!(sentence(&failed, &moment()), expected);
+    }
+
+    #[test]
+    fn waiting_job_says_what_it_lacks() {
+        let text = sentence(&status(State::Queued, Some("no worker has started")), &moment());
+        assert_eq!(text, "Queued, with 3 of 20 mini-batches succeeded, 1 failed: no worker has started.");
+        let text = sentence(&status(State::Interrupted, None), &Moment::default());
+        assert_eq!(text, "Interrupted, with 0 mini-batches succeeded: its process has ended.");
+    }
+}

@@ -1,0 +1,412 @@
+//! The table of mini-batches: sorted, filtered and paged here, so that the page never holds a million rows.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use engine::FoundJob;
+use engine::history::{Attempted, History, Origin, Place, RecordedAttempt};
+use protocol::AttemptStatus;
+use reducer::MiniBatchState;
+use serde::{Deserialize, Serialize};
+
+use super::document;
+use crate::error::{Answer, Refusal};
+use crate::routes::Portal;
+use crate::watched::View;
+
+const ROWS_DEFAULT: usize = 100;
+const ROWS_MAX: usize = 500;
+/// Rows whose texts one search reads: here, and in a store, where each read has a price.
+const SEARCHED_HERE: usize = 20_000;
+const SEARCHED_THERE: usize = 500;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Wanted {
+    pub state: String,
+    pub sort: Sort,
+    pub order: Option<Order>,
+    pub offset: usize,
+    pub limit: Option<usize>,
+    pub q: String,
+    pub first: Option<u64>,
+    pub last: Option<u64>,
+    pub node: Option<String>,
+    pub process: Option<String>,
+    pub error: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sort {
+    #[default]
+    MiniBatch,
+    State,
+    Duration,
+    Run,
+    Tries,
+    Started,
+    Items,
+    FailedItems,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    Asc,
+    Desc,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Table {
+    revision: String,
+    total: u64,
+    matching: usize,
+    offset: usize,
+    searched_all: bool,
+    pub rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub mini_batch: u64,
+    pub state: &'static str,
+    tries: u16,
+    deliveries_lost: u32,
+    started_at: Option<u64>,
+    seconds: Option<f32>,
+    run_seconds: Option<f32>,
+    process_seconds: Option<f32>,
+    items: Option<u32>,
+    items_failed: Option<u32>,
+    node: Option<String>,
+    process: Option<String>,
+    detail: Option<String>,
+    error: Option<String>,
+}
+
+/// A row before its texts are read.
+#[derive(Debug)]
+struct Draft {
+    row: Row,
+    shown: Option<Place>,
+    /// The latest attempt that failed.
+    failed: Option<Place>,
+}
+
+pub fn word(state: MiniBatchState) -> &'static str {
+    match state {
+        MiniBatchState::Pending => "pending",
+        MiniBatchState::Retrying => "retrying",
+        MiniBatchState::Failed => "failed",
+        MiniBatchState::Succeeded => "succeeded",
+    }
+}
+
+pub async fn table(State(shared): Portal, Path(id): Path<String>, Query(wanted): Query<Wanted>) -> Answer<Response> {
+    let view = shared.watched.get(&shared.options.jobs, &id).await?;
+    Ok(document(&of(&view, wanted).await?))
+}
+
+pub async fn of(view: &View, wanted: Wanted) -> Answer<Table> {
+    let limit = wanted.limit.unwrap_or(ROWS_DEFAULT).clamp(1, ROWS_MAX);
+    let states = states(&wanted.state)?;
+    let number: Option<u64> = wanted.q.trim().parse().ok();
+    let texts = [wanted.q.trim(), wanted.error.trim()].map(str::to_lowercase);
+    let [q, error] = if number.is_some() { [String::new(), texts[1].clone()] } else { texts };
+    let is_search = !q.is_empty() || !error.is_empty();
+    let offset = wanted.offset;
+    let is_local = view.snapshot.store.folder().is_some();
+    let searched = if is_local { SEARCHED_HERE } else { SEARCHED_THERE };
+    let (found, total, drafts, revision, origin) = view
+        .compute(move |view, history| {
+            let mut selected = select(history, &wanted, &states, number);
+            let found = selected.len();
+            let (from, to) = if is_search { (0, searched) } else { (offset, offset.saturating_add(limit)) };
+            let drafts: Vec<_> = page(&mut selected, from, to).map(|number| draft(history, number)).collect();
+            (found, history.mini_batches(), drafts, view.revision(history), history.origin())
+        })
+        .await?;
+    let job = view.found();
+    if !is_search {
+        let rows = complete(&job, origin, drafts).await;
+        return Ok(Table { revision, total, matching: found, offset, searched_all: true, rows });
+    }
+    let read = drafts.len();
+    let rows = complete(&job, origin, drafts).await;
+    let has = |text: &Option<String>, part: &str| text.as_ref().is_some_and(|text| text.to_lowercase().contains(part));
+    let matches = |row: &Row| {
+        (q.is_empty() || has(&row.detail, &q) || has(&row.error, &q)) && (error.is_empty() || has(&row.error, &error))
+    };
+    let rows: Vec<Row> = rows.into_iter().filter(matches).collect();
+    let matching = rows.len();
+    let rows = rows.into_iter().skip(offset).take(limit).collect();
+    Ok(Table { revision, total, matching, offset, searched_all: read == found, rows })
+}
+
+/// Returns the rows of these mini-batches.
+pub async fn rows(view: &View, mini_batches: Vec<u64>) -> Answer<Vec<Row>> {
+    let (drafts, origin) = view
+        .compute(move |_, history| {
+            let drafts = mini_batches.into_iter().map(|number| draft(history, number)).collect::<Vec<_>>();
+            (drafts, history.origin())
+        })
+        .await?;
+    Ok(complete(&view.found(), origin, drafts).await)
+}
+
+fn states(text: &str) -> Answer<HashSet<&'static str>> {
+    let all = ["pending", "succeeded", "failed", "retrying"];
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    words
+        .map(|word| {
+            let known = all.into_iter().find(|state| *state == word);
+            known.ok_or_else(|| Refusal::bad(format!("there is no state {word:?} of mini-batches")))
+        })
+        .collect()
+}
+
+/// Returns the selected mini-batches, each with its key to sort by.
+fn select(history: &History, wanted: &Wanted, states: &HashSet<&str>, number: Option<u64>) -> Vec<(u64, u32)> {
+    let total = history.mini_batches().min(u64::from(u32::MAX));
+    let (mut first, mut end) = (wanted.first.unwrap_or(0), wanted.last.map_or(total, |last| last.saturating_add(1)));
+    if let Some(number) = number {
+        (first, end) = (first.max(number), end.min(number.saturating_add(1)));
+    }
+    let processes: Option<Vec<bool>> = (wanted.node.is_some() || wanted.process.is_some()).then(|| {
+        let is_wanted = |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
+        let names = history.processes().iter().map(|process| &process.name);
+        names.map(|name| is_wanted(&wanted.node, &name.node) && is_wanted(&wanted.process, &name.process)).collect()
+    });
+    let natural = match wanted.sort {
+        Sort::MiniBatch | Sort::State | Sort::Started => Order::Asc,
+        Sort::Duration | Sort::Run | Sort::Tries | Sort::Items | Sort::FailedItems => Order::Desc,
+    };
+    let is_descending = wanted.order.unwrap_or(natural) == Order::Desc;
+    let mut selected = Vec::new();
+    for mini_batch in first..end.min(total) {
+        let state = history.state(mini_batch);
+        if !states.is_empty() && !states.contains(word(state)) {
+            continue;
+        }
+        let shown = history.shown(mini_batch);
+        if let Some(processes) = &processes
+            && !shown.is_some_and(|shown| processes[usize::from(shown.process)])
+        {
+            continue;
+        }
+        let key = match key(history, wanted.sort, mini_batch, state, shown) {
+            // Mini-batches without a value come last in any order.
+            None => u64::MAX,
+            Some(key) if is_descending => u64::MAX - 1 - key,
+            Some(key) => key,
+        };
+        selected.push((key, mini_batch as u32));
+    }
+    selected
+}
+
+fn key(
+    history: &History,
+    sort: Sort,
+    mini_batch: u64,
+    state: MiniBatchState,
+    shown: Option<&Attempted>,
+) -> Option<u64> {
+    // Numbers that are not negative sort like their bits.
+    let bits = |seconds: f32| u64::from(seconds.max(0.0).to_bits());
+    match sort {
+        Sort::MiniBatch => Some(mini_batch),
+        Sort::State => Some(match state {
+            MiniBatchState::Failed => 0,
+            MiniBatchState::Retrying => 1,
+            MiniBatchState::Succeeded if shown.is_some_and(|shown| shown.succeeded < shown.items) => 2,
+            MiniBatchState::Succeeded => 3,
+            MiniBatchState::Pending => 4,
+        }),
+        Sort::Duration => shown.map(|shown| bits(shown.elapsed_seconds)),
+        Sort::Run => shown.map(|shown| bits(shown.run_seconds)),
+        Sort::Tries => history.attempts_of(mini_batch).next().map(|latest| latest.ordinal.into()),
+        Sort::Started => shown.map(|shown| shown.started_at.min(u64::MAX - 2)),
+        Sort::Items => shown.map(|shown| shown.items.into()),
+        Sort::FailedItems => shown.map(|shown| shown.items.saturating_sub(shown.succeeded).into()),
+    }
+}
+
+/// Returns a page in order. Sorts no more than that.
+fn page(selected: &mut [(u64, u32)], from: usize, to: usize) -> impl Iterator<Item = u64> {
+    let (from, to) = (from.min(selected.len()), to.min(selected.len()));
+    if from < to {
+        if to < selected.len() {
+            selected.select_nth_unstable(to);
+        }
+        if from > 0 {
+            selected[..to].select_nth_unstable(from);
+        }
+        selected[from..to].sort_unstable();
+    }
+    selected[from..to].iter().map(|(_, mini_batch)| u64::from(*mini_batch))
+}
+
+fn draft(history: &History, mini_batch: u64) -> Draft {
+    let shown = history.shown(mini_batch);
+    let latest = history.attempts_of(mini_batch).next();
+    let failed = history.attempts_of(mini_batch).find(|attempt| attempt.status != AttemptStatus::Succeeded);
+    let process = shown.map(|shown| &history.processes()[usize::from(shown.process)].name);
+    let row = Row {
+        mini_batch,
+        state: word(history.state(mini_batch)),
+        tries: latest.map_or(0, |latest| latest.ordinal),
+        deliveries_lost: history.tally().deliveries_lost(mini_batch),
+        started_at: shown.map(|shown| shown.started_at),
+        seconds: shown.map(|shown| shown.elapsed_seconds),
+        run_seconds: shown.map(|shown| shown.run_seconds),
+        process_seconds: shown.map(|shown| shown.process_seconds),
+        items: shown.map(|shown| shown.items),
+        items_failed: shown.map(|shown| shown.items.saturating_sub(shown.succeeded)),
+        node: process.map(|process| process.node.clone()),
+        process: process.map(|process| process.process.clone()),
+        detail: None,
+        error: None,
+    };
+    Draft { row, shown: shown.map(Attempted::place), failed: failed.map(Attempted::place) }
+}
+
+/// Reads the texts of rows.
+async fn complete(job: &FoundJob, origin: Origin, drafts: Vec<Draft>) -> Vec<Row> {
+    let is_other = |draft: &Draft| draft.failed.filter(|failed| Some(*failed) != draft.shown);
+    let mut places: Vec<Place> = drafts.iter().filter_map(|draft| draft.shown).collect();
+    places.extend(drafts.iter().filter_map(is_other));
+    let mut records = job.recorded_attempts(origin, &places).await;
+    let others = records.split_off(drafts.iter().filter(|draft| draft.shown.is_some()).count());
+    let (mut records, mut others) = (records.into_iter(), others.into_iter());
+    let error_of = |record: &RecordedAttempt| {
+        let error = record.attempt.error.as_deref();
+        error.map(|error| one_line(&error.category, &error.message))
+    };
+    drafts
+        .into_iter()
+        .map(|draft| {
+            let other = is_other(&draft).is_some();
+            let mut row = draft.row;
+            if draft.shown.is_some()
+                && let Some(record) = records.next().flatten()
+            {
+                row.error = error_of(&record);
+                row.detail = Some(record.attempt.detail);
+            }
+            if other && let Some(record) = others.next().flatten() {
+                row.error = error_of(&record);
+            }
+            row
+        })
+        .collect()
+}
+
+/// Returns category and message of an error in one line.
+pub fn one_line(category: &str, message: &str) -> String {
+    let message = message.lines().next().unwrap_or_default();
+    match (category.is_empty(), message.is_empty()) {
+        (_, true) => category.to_owned(),
+        (true, false) => message.to_owned(),
+        (false, false) => format!("{category}: {message}"),
+    }
+}
+
+/// Returns the slowest mini-batches, slowest first.
+pub fn slowest(history: &History, count: usize) -> Vec<u64> {
+    let seen = history.mini_batches().min(u64::from(u32::MAX));
+    let durations = (0..seen).filter_map(|number| Some((Reverse(bits(history.shown(number)?)), number)));
+    let mut durations: Vec<_> = durations.collect();
+    if durations.len() > count {
+        durations.select_nth_unstable(count);
+        durations.truncate(count);
+    }
+    durations.sort_unstable();
+    durations.into_iter().map(|(_, number)| number).collect()
+}
+
+fn bits(attempt: &Attempted) -> u32 {
+    attempt.elapsed_seconds.max(0.0).to_bits()
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::AttemptStatus::{RunRaised, Succeeded};
+
+    use super::*;
+    use crate::fixtures::{history, stored, tried};
+
+    fn numbers(history: &History, wanted: &Wanted, from: usize, to: usize) -> Vec<u64> {
+        let states = states(&wanted.state).expect("known");
+        page(&mut select(history, wanted, &states, None), from, to).collect()
+    }
+
+    fn jobs_history() -> History {
+        let mut attempts: Vec<_> = (0..100).map(|n| tried(n, 1, Succeeded)).collect();
+        for (number, seconds) in [(7, 9.0), (8, 0.25), (50, 3.0)] {
+            attempts[number].elapsed_seconds = seconds;
+        }
+        attempts.push(tried(100, 1, RunRaised));
+        attempts.push(tried(102, 1, RunRaised));
+        attempts.last_mut().expect("one").is_final = true;
+        history(&attempts)
+    }
+
+    #[test]
+    fn pages_are_those_of_the_whole_sorted() {
+        let history = jobs_history();
+        for sort in [Sort::MiniBatch, Sort::State, Sort::Duration, Sort::Tries, Sort::Started, Sort::FailedItems] {
+            for order in [None, Some(Order::Asc), Some(Order::Desc)] {
+                let wanted = Wanted { sort, order, ..Wanted::default() };
+                let whole = numbers(&history, &wanted, 0, 1000);
+                assert_eq!(whole.len(), 103, "{sort:?}");
+                let paged: Vec<u64> = (0..11).flat_map(|n| numbers(&history, &wanted, n * 10, n * 10 + 10)).collect();
+                assert_eq!(paged, whole, "{sort:?} {order:?}");
+            }
+        }
+        let slowest = Wanted { sort: Sort::Duration, ..Wanted::default() };
+        assert_eq!(numbers(&history, &slowest, 0, 2), [7, 50]);
+        let slowest_reversed = Wanted { sort: Sort::Duration, order: Some(Order::Asc), ..Wanted::default() };
+        assert_eq!(numbers(&history, &slowest_reversed, 0, 1), [8]);
+        assert_eq!(numbers(&history, &slowest_reversed, 102, 103), [101], "it has no duration");
+        let failed_first = Wanted { sort: Sort::State, ..Wanted::default() };
+        assert_eq!(numbers(&history, &failed_first, 0, 2), [102, 100]);
+        assert_eq!(super::slowest(&history, 2), [7, 50]);
+    }
+
+    #[test]
+    fn filters_select() {
+        let history = jobs_history();
+        let by_state = |state: &str| numbers(&history, &Wanted { state: state.into(), ..Wanted::default() }, 0, 1000);
+        assert_eq!((by_state("failed"), by_state("retrying"), by_state("pending")), (vec![102], vec![100], vec![101]));
+        assert_eq!(by_state("failed,pending"), [101, 102]);
+        let range = Wanted { first: Some(5), last: Some(7), ..Wanted::default() };
+        assert_eq!(numbers(&history, &range, 0, 10), [5, 6, 7]);
+        let process = Wanted { process: Some("process001".into()), ..Wanted::default() };
+        assert!(numbers(&history, &process, 0, 1000).iter().all(|number| number % 2 == 1));
+        assert!(states("gone").is_err());
+    }
+
+    #[tokio::test]
+    async fn texts_are_read_and_searched() {
+        let mut attempts: Vec<_> = (0..20).map(|n| tried(n, 1, Succeeded)).collect();
+        attempts.push(tried(20, 1, RunRaised));
+        attempts.push(tried(20, 2, Succeeded));
+        let (_folder, view) = stored(&attempts).await;
+        let find = async |q: &str, error: &str| {
+            let table =
+                of(&view, Wanted { q: q.into(), error: error.into(), ..Wanted::default() }).await.expect("found");
+            assert_eq!(table.matching, table.rows.len());
+            table.rows
+        };
+        assert_eq!(find("", "").await.len(), 21);
+        let rows = find("in/7.", "").await;
+        assert_eq!((rows.len(), rows[0].mini_batch, rows[0].detail.as_deref()), (1, 7, Some("/in/7.<b>png")));
+        assert_eq!(find("7", "").await.len(), 1, "a number is that of a mini-batch");
+        let rows = find("", "BAD").await;
+        assert_eq!((rows.len(), rows[0].error.as_deref()), (1, Some("ValueError: bad value")));
+    }
+}

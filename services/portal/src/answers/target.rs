@@ -1,0 +1,223 @@
+//! The compute target: its queues, the workers and reducers of its open jobs, and its checks.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use engine::doctor::{CheckState, Report};
+use engine::targets::{LOCAL, Queues};
+use engine::{DeadLetter, DeadLetters, Jobs};
+use futures::{StreamExt, stream};
+use protocol::milliseconds_since_epoch;
+use serde::Serialize;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::document;
+use super::jobs::target_name;
+use crate::Shared;
+use crate::error::{Answer, Refusal};
+use crate::routes::Portal;
+
+const THIS_MACHINE: &str = "this machine";
+/// A target may be slow to answer; the rest of the page need not wait.
+const QUEUE_TIME: Duration = Duration::from_secs(20);
+/// Reading the dead letters leases them for a moment, and costs requests.
+const DEAD_LETTERS_EVERY: Duration = Duration::from_secs(30);
+const OPEN_JOBS_MAX: usize = 100;
+const READS_AT_ONCE: usize = 16;
+/// After this time without a report a reducer counts as silent.
+const SILENCE_MILLISECONDS: u64 = 70_000;
+/// The longest job for which the retention of the queues is checked.
+const JOB_LENGTH: Duration = Duration::from_secs(24 * 3600);
+
+/// What is known about the queues of the target.
+#[derive(Debug, Default)]
+pub struct Connection {
+    queues: Option<Queues>,
+    letters: Option<(Instant, Letters)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Letters {
+    letters: Vec<DeadLetter>,
+    is_partial: bool,
+    problem: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct TargetDocument {
+    name: String,
+    store: String,
+    queue: Option<String>,
+    queues: Vec<Queue>,
+    dead_letters: Vec<DeadLetter>,
+    dead_letters_partial: bool,
+    dead_letters_problem: Option<String>,
+    workers: Vec<Worker>,
+    reducers: Vec<Reducer>,
+    now: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Queue {
+    name: &'static str,
+    visible: Option<u64>,
+    in_flight: Option<u64>,
+    delayed: Option<u64>,
+    problem: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Worker {
+    node: String,
+    job_id: String,
+    last_at: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Reducer {
+    job_id: String,
+    last_at: u64,
+    silent: bool,
+}
+
+pub async fn targets(State(shared): Portal) -> Response {
+    let options = &shared.options;
+    let current = target_name(options.jobs.target());
+    let mut targets = vec![json!({ "name": THIS_MACHINE, "current": current.is_none() })];
+    let names = options.targets.iter().filter(|name| *name != LOCAL);
+    targets.extend(names.map(|name| json!({ "name": name, "current": current.as_ref() == Some(name) })));
+    if let Some(current) = current.filter(|current| !options.targets.contains(current)) {
+        targets.push(json!({ "name": current, "current": true }));
+    }
+    document(&json!({ "targets": targets }))
+}
+
+pub async fn target(State(shared): Portal) -> Answer<Response> {
+    let options = &shared.options;
+    let (workers, reducers) = roles(&options.jobs).await?;
+    let name = target_name(options.jobs.target()).unwrap_or_else(|| THIS_MACHINE.to_owned());
+    let queue = options.target.as_ref().and_then(|target| Some(target.queue().ok()?.to_string()));
+    let (queues, letters) = match &queue {
+        Some(_) => tokio::time::timeout(QUEUE_TIME, depths(&shared)).await.unwrap_or_else(|_| {
+            let problem = format!("the queues did not answer within {} s", QUEUE_TIME.as_secs());
+            (unknown(&problem), Letters::default())
+        }),
+        None => (Vec::new(), Letters::default()),
+    };
+    Ok(document(&TargetDocument {
+        name,
+        store: options.jobs.place(),
+        queue,
+        queues,
+        dead_letters: letters.letters,
+        dead_letters_partial: letters.is_partial,
+        dead_letters_problem: letters.problem,
+        workers,
+        reducers,
+        now: milliseconds_since_epoch(),
+    }))
+}
+
+const NAMES: [&str; 3] = ["tasks", "results", "dead letters"];
+
+fn unknown(problem: &str) -> Vec<Queue> {
+    let queue = |name| Queue { name, visible: None, in_flight: None, delayed: None, problem: Some(problem.to_owned()) };
+    NAMES.map(queue).into()
+}
+
+async fn depths(shared: &Shared) -> (Vec<Queue>, Letters) {
+    let Some(target) = &shared.options.target else { return (Vec::new(), Letters::default()) };
+    let mut connection = shared.connection.lock().await;
+    let opened = match connection.queues.clone() {
+        Some(queues) => Ok(queues),
+        None => target.open_queues(false).await,
+    };
+    let queues = match opened {
+        Ok(queues) => queues,
+        Err(error) => return (unknown(&(shared.options.words.error)(&error)), Letters::default()),
+    };
+    connection.queues = Some(queues.clone());
+    let mut found = Vec::new();
+    for (name, queue) in NAMES.into_iter().zip([&queues.tasks, &queues.results, &queues.dead_letters]) {
+        found.push(match queue.depth().await {
+            Ok(depth) => Queue {
+                name,
+                visible: Some(depth.visible),
+                in_flight: Some(depth.in_flight),
+                delayed: Some(depth.delayed),
+                problem: None,
+            },
+            Err(error) => {
+                // The connection may be lost.
+                connection.queues = None;
+                Queue { name, visible: None, in_flight: None, delayed: None, problem: Some(error.to_string()) }
+            }
+        });
+    }
+    if let Some((_, letters)) = connection.letters.as_ref().filter(|(at, _)| at.elapsed() < DEAD_LETTERS_EVERY) {
+        return (found, letters.clone());
+    }
+    let letters = match target.dead_letters().await {
+        Ok(DeadLetters { letters, is_partial, failure }) => {
+            Letters { letters, is_partial, problem: failure.map(|error| format!("{error:#}")) }
+        }
+        Err(error) => Letters { problem: Some((shared.options.words.error)(&error)), ..Letters::default() },
+    };
+    connection.letters = Some((Instant::now(), letters.clone()));
+    (found, letters)
+}
+
+/// Returns the last signs of life of the workers and reducers of open jobs.
+async fn roles(jobs: &Jobs) -> Answer<(Vec<Worker>, Vec<Reducer>)> {
+    let mut ids = jobs.open_ids().await?;
+    ids.truncate(OPEN_JOBS_MAX);
+    let now = milliseconds_since_epoch();
+    let jobs = jobs.clone();
+    let signs: Vec<_> = stream::iter(ids)
+        .map(move |job_id| (jobs.store(&job_id), job_id))
+        .map(|(store, job_id)| async move {
+            let store = store.ok()?;
+            let (beat, progress) = (store.beat().await.ok().flatten(), store.progress().await.ok().flatten());
+            let worker = beat.map(|beat| Worker { node: beat.node, job_id: job_id.clone(), last_at: beat.at });
+            let silent = |at: u64| now.saturating_sub(at) > SILENCE_MILLISECONDS;
+            let reducer = progress.map(|one| Reducer { job_id, last_at: one.at, silent: silent(one.at) });
+            Some((worker, reducer))
+        })
+        .buffered(READS_AT_ONCE)
+        .filter_map(std::future::ready)
+        .collect()
+        .await;
+    let (workers, reducers): (Vec<_>, Vec<_>) = signs.into_iter().unzip();
+    Ok((workers.into_iter().flatten().collect(), reducers.into_iter().flatten().collect()))
+}
+
+pub async fn doctor(State(shared): Portal) -> Answer<Response> {
+    let Ok(_turn) = shared.examining.try_lock() else {
+        return Err(Refusal::new(StatusCode::CONFLICT, "another check is running; wait for its end"));
+    };
+    let mut report = Report::new(|_| ());
+    match &shared.options.target {
+        Some(target) => target.check(None, JOB_LENGTH, false, &mut report).await,
+        None => {
+            let engine = shared.options.engine.clone();
+            report = tokio::task::spawn_blocking(move || {
+                engine.check_machine(None, &mut report);
+                report
+            })
+            .await?;
+        }
+    }
+    let ok = report.count(CheckState::Failed) == 0;
+    let remedy = shared.options.words.remedy;
+    let checks = report.checks.iter().map(|check| {
+        let message = check
+            .remedy
+            .as_ref()
+            .map_or_else(|| check.message.clone(), |found| format!("{}; {}", check.message, remedy(found)));
+        json!({ "check": check.check, "state": check.state, "message": message })
+    });
+    Ok(document(&json!({ "ok": ok, "checks": checks.collect::<Vec<_>>() })))
+}

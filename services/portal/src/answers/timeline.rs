@@ -1,0 +1,257 @@
+//! Processes as rows, attempts as bars: gaps, stragglers, and how long things take.
+
+use std::cmp::Ordering;
+
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use engine::history::{Attempted, History};
+use protocol::{AttemptStatus, milliseconds_since_epoch};
+use serde::{Deserialize, Serialize};
+
+use super::document;
+use super::table::{Row, rows, slowest};
+use crate::error::Answer;
+use crate::routes::Portal;
+use crate::watched::View;
+
+const BARS_DEFAULT: usize = 4000;
+const BINS: u64 = 400;
+const SLOWEST: usize = 20;
+/// Processes that are drawn; a job of more shows the first.
+const PROCESSES_MAX: usize = 2000;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Wanted {
+    from: Option<u64>,
+    to: Option<u64>,
+    limit: Option<usize>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Timeline {
+    revision: String,
+    from: u64,
+    to: u64,
+    now: u64,
+    processes: Vec<Process>,
+    bars: Option<Bars>,
+    bins: Option<Bins>,
+    attempts: usize,
+    percentiles: Vec<Percentiles>,
+    slowest: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Process {
+    node: String,
+    process: String,
+    attempts: u64,
+    failed: u64,
+    busy_seconds: f64,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Bars {
+    process: Vec<usize>,
+    mini_batch: Vec<u32>,
+    start: Vec<i64>,
+    end: Vec<i64>,
+    run: Vec<f32>,
+    status: Vec<u8>,
+}
+
+#[derive(Debug, Serialize)]
+struct Bins {
+    step_ms: u64,
+    busy: Vec<Vec<f32>>,
+    failed: Vec<Vec<u32>>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Percentiles {
+    of: &'static str,
+    p50: f32,
+    p90: f32,
+    p95: f32,
+    p99: f32,
+    max: f32,
+    mean: f64,
+}
+
+pub async fn timeline(State(shared): Portal, Path(id): Path<String>, Query(wanted): Query<Wanted>) -> Answer<Response> {
+    let view = shared.watched.get(&shared.options.jobs, &id).await?;
+    Ok(document(&of(&view, wanted).await?))
+}
+
+pub async fn of(view: &View, wanted: Wanted) -> Answer<Timeline> {
+    let (mut timeline, numbers) = view
+        .compute(move |view, history| {
+            let numbers = slowest(history, SLOWEST);
+            (Timeline { revision: view.revision(history), ..drawn(history, &wanted) }, numbers)
+        })
+        .await?;
+    timeline.slowest = rows(view, numbers).await?;
+    Ok(timeline)
+}
+
+fn drawn(history: &History, wanted: &Wanted) -> Timeline {
+    let started = history.attempts().map(|attempt| attempt.started_at).min();
+    let ended = history.attempts().map(Attempted::ended_at).max();
+    let from = wanted.from.or(started).unwrap_or_default();
+    let to = wanted.to.or(ended).unwrap_or_default().max(from + 1);
+    let (order, places) = ordered(history);
+    let is_inside = |attempt: &&Attempted| attempt.started_at < to && attempt.ended_at() >= from;
+    let attempts = history.attempts().filter(is_inside).count();
+    let limit = wanted.limit.unwrap_or(BARS_DEFAULT).clamp(100, 20_000);
+    let inside = || {
+        let placed = history.attempts().filter(is_inside);
+        placed.filter_map(|attempt| Some((places[usize::from(attempt.process)]?, attempt)))
+    };
+    let (mut bars, mut bins) = (None, None);
+    if attempts <= limit {
+        let mut all = Bars::default();
+        let after = |time: u64| i64::try_from(time).unwrap_or(i64::MAX) - i64::try_from(from).unwrap_or(i64::MAX);
+        for (process, attempt) in inside() {
+            all.process.push(process);
+            all.mini_batch.push(attempt.mini_batch);
+            all.start.push(after(attempt.started_at));
+            all.end.push(after(attempt.ended_at()));
+            all.run.push(attempt.run_seconds);
+            all.status.push(status(attempt));
+        }
+        bars = Some(all);
+    } else {
+        let step_ms = ((to - from) / BINS).max(1);
+        let count = usize::try_from((to - from).div_ceil(step_ms)).unwrap_or(1).max(1);
+        let mut busy = vec![vec![0.0_f32; count]; order.len()];
+        let mut failed = vec![vec![0; count]; order.len()];
+        for (process, attempt) in inside() {
+            let (start, end) = (attempt.started_at.max(from) - from, attempt.ended_at().min(to).saturating_sub(from));
+            let bin_of = |at: u64| usize::try_from(at / step_ms).unwrap_or(0).min(count - 1);
+            let first = bin_of(start);
+            for (bin, share) in busy[process][first..=bin_of(end).max(first)].iter_mut().enumerate() {
+                let bin_start = (first + bin) as u64 * step_ms;
+                let overlap = end.min(bin_start + step_ms).saturating_sub(start.max(bin_start));
+                *share += overlap as f32 / step_ms as f32;
+            }
+            failed[process][bin_of(end)] += u32::from(attempt.status != AttemptStatus::Succeeded);
+        }
+        // Prepared attempts of one process may overlap.
+        busy.iter_mut().flatten().for_each(|share| *share = (share.min(1.0) * 1000.0).round() / 1000.0);
+        bins = Some(Bins { step_ms, busy, failed });
+    }
+    let processes = order.iter().map(|position| {
+        let process = &history.processes()[*position];
+        Process {
+            node: process.name.node.clone(),
+            process: process.name.process.clone(),
+            attempts: process.attempts,
+            failed: process.failed,
+            busy_seconds: process.busy_seconds,
+        }
+    });
+    Timeline {
+        revision: String::new(),
+        from,
+        to,
+        now: milliseconds_since_epoch(),
+        processes: processes.collect(),
+        bars,
+        bins,
+        attempts,
+        percentiles: percentiles(history),
+        slowest: Vec::new(),
+    }
+}
+
+/// Returns the positions of the processes that are drawn, sorted by name; and for each position its place among them.
+fn ordered(history: &History) -> (Vec<usize>, Vec<Option<usize>>) {
+    let processes = history.processes();
+    let mut order: Vec<usize> = (0..processes.len()).filter(|position| processes[*position].attempts > 0).collect();
+    order.sort_by(|one, other| {
+        let name = |position: &usize| (&processes[*position].name.node, &processes[*position].name.process);
+        name(one).cmp(&name(other))
+    });
+    order.truncate(PROCESSES_MAX);
+    let mut places = vec![None; processes.len()];
+    order.iter().enumerate().for_each(|(place, position)| places[*position] = Some(place));
+    (order, places)
+}
+
+fn status(attempt: &Attempted) -> u8 {
+    match attempt.status {
+        AttemptStatus::Succeeded => 0,
+        AttemptStatus::RunTimedOut | AttemptStatus::LoadTimedOut => 3,
+        AttemptStatus::ProcessDied | AttemptStatus::LostTooOften => 4,
+        _ if attempt.is_final() => 2,
+        _ => 1,
+    }
+}
+
+/// Returns the percentiles over all attempts of the job.
+fn percentiles(history: &History) -> Vec<Percentiles> {
+    type Duration = fn(&Attempted) -> f32;
+    let all: [(&'static str, Duration); 4] = [
+        ("elapsed", |attempt| attempt.elapsed_seconds),
+        ("run", |attempt| attempt.run_seconds),
+        ("overhead", |attempt| (attempt.elapsed_seconds - attempt.run_seconds).max(0.0)),
+        ("cpu", |attempt| attempt.process_seconds),
+    ];
+    let of = |(of, duration): (&'static str, Duration)| {
+        let mut durations: Vec<f32> = history.attempts().map(duration).collect();
+        let count = durations.len();
+        if count == 0 {
+            return None;
+        }
+        let mean = durations.iter().copied().map(f64::from).sum::<f64>() / count as f64;
+        let compare = |one: &f32, other: &f32| one.partial_cmp(other).unwrap_or(Ordering::Equal);
+        let mut at = |share: f64| {
+            let rank = ((count as f64 * share).ceil() as usize).clamp(1, count) - 1;
+            *durations.select_nth_unstable_by(rank, compare).1
+        };
+        Some(Percentiles { of, p50: at(0.5), p90: at(0.9), p95: at(0.95), p99: at(0.99), max: at(1.0), mean })
+    };
+    all.into_iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::AttemptStatus::{RunRaised, Succeeded};
+
+    use super::*;
+    use crate::fixtures::{history, tried};
+
+    #[test]
+    fn many_attempts_become_bins() {
+        let attempts: Vec<_> = (0..1000).map(|n| tried(n, 1, if n == 5 { RunRaised } else { Succeeded })).collect();
+        let history = history(&attempts);
+        let few = drawn(&history, &Wanted { limit: Some(20_000), ..Wanted::default() });
+        let bars = few.bars.expect("all of them");
+        assert_eq!((bars.process.len(), bars.status.iter().filter(|status| **status == 1).count()), (1000, 1));
+        let many = drawn(&history, &Wanted { limit: Some(100), ..Wanted::default() });
+        let bins = many.bins.expect("too many");
+        assert_eq!((bins.busy.len(), bins.failed.iter().flatten().sum::<u32>()), (2, 1));
+        assert!(bins.busy.iter().flatten().all(|share| (0.0..=1.0).contains(share)));
+        // Each process works half a second, every half second.
+        assert!(bins.busy[0][10..100].iter().all(|share| *share > 0.9), "{:?}", bins.busy[0]);
+        let window = drawn(&history, &Wanted { from: Some(many.from), to: Some(many.from + 1000), limit: None });
+        assert_eq!(window.attempts, 4);
+    }
+
+    #[test]
+    fn percentiles_are_exact() {
+        let attempts: Vec<_> = (1..=100)
+            .map(|n| {
+                let mut attempt = tried(n, 1, Succeeded);
+                (attempt.elapsed_seconds, attempt.run_seconds) = (n as f64, n as f64 / 2.0);
+                attempt
+            })
+            .collect();
+        let all = percentiles(&history(&attempts));
+        let expected =
+            Percentiles { of: "elapsed", p50: 50.0, p90: 90.0, p95: 95.0, p99: 99.0, max: 100.0, mean: 50.5 };
+        assert_eq!((all.len(), &all[0]), (4, &expected));
+        assert!(percentiles(&History::default()).is_empty());
+    }
+}

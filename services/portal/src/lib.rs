@@ -1,0 +1,133 @@
+//! The portal: shows jobs in a browser while they run and after they ended, and answers the same as JSON below `/api/v1`.
+//!
+//! It reads through [`engine`] alone, so it shows what `gristmill status` shows, for this machine or for the store of a
+//! compute target. It writes nothing into a job, except that its actions cancel and continue jobs through the engine.
+//! `README.md` describes who may do what; the API is described by `openapi.json`.
+//!
+//! | to see | open |
+//! |---|---|
+//! | who may ask: token, cookie, `Host`, `Origin` | `access.rs` |
+//! | connections, and their limits | `http.rs` |
+//! | the paths | `routes.rs` |
+//! | what is kept in memory for each job that is shown | `watched.rs` |
+//! | the answers, one file each | `answers/` |
+//! | the stream of events | `events.rs` |
+//! | the files of the page | `page.rs` |
+//! | the same as one file | `report.rs` |
+
+mod access;
+mod answers;
+mod error;
+mod events;
+#[cfg(test)]
+mod fixtures;
+pub mod http;
+mod page;
+mod report;
+mod routes;
+#[cfg(test)]
+mod tests;
+mod watched;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+use anyhow::Result;
+use engine::targets::{Target, TargetRef};
+use engine::{Engine, Hint, Jobs, Remedy};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+pub use access::{Access, Token};
+use answers::target::Connection;
+pub use report::{html, report};
+use watched::WatchedJobs;
+
+/// The address of a portal, unless the caller names another.
+pub const DEFAULT_ADDRESS: &str = "127.0.0.1:7780";
+/// Ports that are tried if the first one is taken.
+const PORTS_TRIED: u16 = 20;
+
+/// The words of the caller for values of the engine: commands and flags.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct Words {
+    /// What a job waits for.
+    pub hint: fn(&Hint) -> String,
+    /// An error and its remedy, on one line.
+    pub error: fn(&anyhow::Error) -> String,
+    /// What people can do about a problem, as half a sentence.
+    pub remedy: fn(&Remedy) -> String,
+    /// The flags that name a target, with a blank in front.
+    pub flags: fn(&TargetRef) -> String,
+}
+
+/// What a portal shows, and to whom.
+#[derive(Debug)]
+pub struct Options {
+    /// The engine, which continues jobs.
+    pub engine: Engine,
+    /// The jobs that it shows.
+    pub jobs: Jobs,
+    /// Their compute target; `None`: this machine.
+    pub target: Option<Target>,
+    /// The names of all compute targets.
+    pub targets: Vec<String>,
+    /// The job that the page shows first, as soon as it is known.
+    pub first_job: Arc<OnceLock<String>>,
+    /// Refuses everything that changes a job.
+    pub is_read_only: bool,
+    /// Who may ask.
+    pub access: Access,
+    /// The words of the caller.
+    pub words: Words,
+}
+
+/// A portal.
+#[derive(Clone, Debug)]
+pub struct Portal(Arc<Shared>);
+
+/// What all requests share.
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    watched: WatchedJobs,
+    streams: Arc<tokio::sync::Semaphore>,
+    connection: tokio::sync::Mutex<Connection>,
+    /// Held by a check of the target.
+    examining: tokio::sync::Mutex<()>,
+}
+
+impl Portal {
+    /// Creates a portal.
+    pub fn new(options: Options) -> Self {
+        let streams = Arc::new(tokio::sync::Semaphore::new(events::STREAMS_MAX));
+        let (connection, examining) = Default::default();
+        Self(Arc::new(Shared { watched: WatchedJobs::default(), options, streams, connection, examining }))
+    }
+
+    /// Serves until `stop`.
+    pub async fn serve(self, listener: TcpListener, stop: CancellationToken) -> Result<()> {
+        let address = listener.local_addr()?;
+        let router = routes::router(self.0, address.port());
+        http::serve(listener, router, http::Limits::default(), stop).await;
+        Ok(())
+    }
+}
+
+/// Listens at this address; if its port is taken and the caller did not choose it, at one of the next ports.
+pub async fn listen(address: SocketAddr, is_chosen: bool) -> std::io::Result<TcpListener> {
+    let mut tried = address;
+    loop {
+        match TcpListener::bind(tried).await {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrInUse
+                    && !is_chosen
+                    && tried.port() - address.port() < PORTS_TRIED =>
+            {
+                tried.set_port(tried.port() + 1);
+            }
+            bound => return bound,
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! The portal as its clients see it: who gets an answer, and which.
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderName, Method, Request, StatusCode};
+use axum::response::Response;
+use engine::{Engine, Settings};
+use protocol::AttemptStatus::{RunRaised, Succeeded};
+use protocol::{Counts, JobResult, JobSpec, JobState, Planned, ResultEvent};
+use serde_json::Value;
+use storage::JobStore;
+use tower::ServiceExt;
+
+use super::*;
+use crate::fixtures::{segment_of, tried};
+
+const TOKEN: &str = "0123456789abcdef";
+const JOB: &str = "hostile-20260101-000000-abcd";
+
+/// A portal of one machine with one job.
+struct Place {
+    _folder: tempfile::TempDir,
+    router: Router,
+    jobs: Jobs,
+    store: JobStore,
+}
+
+fn words() -> Words {
+    Words {
+        hint: |hint| format!("hint {:?}", hint.lack),
+        error: |error| format!("{error:#}"),
+        remedy: |remedy| format!("{remedy:?}"),
+        flags: |_| String::new(),
+    }
+}
+
+fn access() -> Access {
+    Access { token: Token::chosen(TOKEN.to_owned()).ok(), ..Access::default() }
+}
+
+async fn place_with(access: Access, is_read_only: bool, result: Option<JobResult>) -> Place {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let engine = Engine::new(Settings::new(folder.path().to_owned()));
+    let job_folder = folder.path().join("jobs").join(JOB);
+    std::fs::create_dir_all(&job_folder).expect("writable");
+    let store = JobStore::local(&job_folder).expect("folder exists");
+    let spec = JobSpec {
+        job_id: JOB.to_owned(),
+        name: "hostile".to_owned(),
+        description: "<script>alert(1)</script>\u{1b}[2J".to_owned(),
+        ..JobSpec::example()
+    };
+    store.put_spec(&spec).await.expect("writable");
+    let planned = ResultEvent::Planned(Planned { mini_batches: 12, items: None });
+    let mut attempts: Vec<_> = (0..9).map(|n| tried(n, 1, Succeeded)).collect();
+    attempts.push(tried(9, 1, RunRaised));
+    attempts.push(tried(10, 1, RunRaised));
+    attempts[10].is_final = true;
+    store.commit_segment(0, vec![segment_of(&[planned], &attempts)]).await.expect("writable");
+    store
+        .put_log("user/stdout/n/process000.stdout.txt", "one\n<b>two</b> \u{1b}[31mred\n".into())
+        .await
+        .expect("writable");
+    if let Some(result) = result {
+        store.create_result(&result).await.expect("writable");
+    }
+    let jobs = engine.jobs();
+    let options = Options {
+        engine,
+        jobs: jobs.clone(),
+        target: None,
+        targets: vec!["prod".to_owned()],
+        first_job: Arc::default(),
+        is_read_only,
+        access,
+        words: words(),
+    };
+    let router = routes::router(Portal::new(options).0, 7780);
+    Place { _folder: folder, router, jobs, store }
+}
+
+async fn place() -> Place {
+    place_with(access(), false, None).await
+}
+
+type Head<'a> = &'a [(&'a str, &'a str)];
+
+impl Place {
+    async fn send(&self, method: Method, path: &str, head: Head<'_>, body: &'static str) -> Response {
+        let mut request = Request::builder().method(method).uri(path);
+        if !head.iter().any(|(name, _)| *name == "host") {
+            request = request.header("host", "127.0.0.1:7780");
+        }
+        for (name, value) in head {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Body::from(body)).expect("a request");
+        self.router.clone().oneshot(request).await.expect("an answer")
+    }
+
+    async fn get(&self, path: &str, head: Head<'_>) -> Response {
+        self.send(Method::GET, path, head, "").await
+    }
+
+    /// Returns an answer of the API to somebody who holds the token.
+    async fn api(&self, path: &str) -> (StatusCode, Value) {
+        let bearer = format!("Bearer {TOKEN}");
+        let response = self.get(&format!("/api/v1{path}"), &[("authorization", &bearer)]).await;
+        let status = response.status();
+        (status, serde_json::from_slice(&bytes(response).await).expect("JSON"))
+    }
+}
+
+async fn bytes(response: Response) -> Vec<u8> {
+    to_bytes(response.into_body(), usize::MAX).await.expect("a body").to_vec()
+}
+
+fn header<'a>(response: &'a Response, name: &str) -> &'a str {
+    response.headers().get(name).map_or("", |value| value.to_str().expect("plain"))
+}
+
+#[tokio::test]
+async fn only_holder_of_the_token_gets_answers() {
+    let place = place().await;
+    let path = "/api/v1/jobs";
+    let cases: [(Head<'_>, StatusCode); 9] = [
+        (&[], StatusCode::UNAUTHORIZED),
+        (&[("authorization", "Bearer 0123456789abcdef")], StatusCode::OK),
+        (&[("authorization", "Bearer 0123456789abcdeF")], StatusCode::UNAUTHORIZED),
+        (&[("authorization", "Bearer ")], StatusCode::UNAUTHORIZED),
+        (&[("authorization", "Basic 0123456789abcdef")], StatusCode::UNAUTHORIZED),
+        (&[("cookie", "a=b; gristmill_portal_7780=0123456789abcdef")], StatusCode::OK),
+        (&[("cookie", "gristmill_portal_7781=0123456789abcdef")], StatusCode::UNAUTHORIZED),
+        (&[("cookie", "gristmill_portal_7780=0123456789abcde")], StatusCode::UNAUTHORIZED),
+        (&[("x-user", "me")], StatusCode::UNAUTHORIZED),
+    ];
+    for (head, expected) in cases {
+        assert_eq!(place.get(path, head).await.status(), expected, "{head:?}");
+    }
+    let query = place.get("/api/v1/jobs?token=0123456789abcdef", &[]).await;
+    assert_eq!(query.status(), StatusCode::UNAUTHORIZED, "a token in the address of the API would end in logs");
+    assert_eq!(place.get("/", &[]).await.status(), StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn printed_address_becomes_a_cookie_without_the_token() {
+    let place = place().await;
+    let response = place.get("/?token=0123456789abcdef", &[]).await;
+    assert_eq!((response.status(), header(&response, "location")), (StatusCode::SEE_OTHER, "/"));
+    let cookie = header(&response, "set-cookie").to_owned();
+    assert!(cookie.contains("; HttpOnly; SameSite=Strict"), "{cookie}");
+    let cookie = cookie.split(';').next().expect("one");
+    assert_eq!(place.get("/", &[("cookie", cookie)]).await.status(), StatusCode::OK);
+    let wrong = place.get("/?token=0123456789abcdee", &[]).await;
+    assert_eq!((wrong.status(), header(&wrong, "set-cookie")), (StatusCode::UNAUTHORIZED, ""));
+}
+
+#[tokio::test]
+async fn trusted_header_stands_for_the_token() {
+    let trusted_header = Some(HeaderName::from_static("x-user"));
+    let place = place_with(Access { trusted_header, ..Access::default() }, false, None).await;
+    assert_eq!(place.get("/api/v1/jobs", &[("x-user", "me")]).await.status(), StatusCode::OK);
+    assert_eq!(place.get("/api/v1/jobs", &[("x-user", "")]).await.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(place.get("/api/v1/jobs", &[]).await.status(), StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn foreign_host_or_origin_is_refused() {
+    let place = place_with(Access { hosts: vec!["grist.example".to_owned()], ..access() }, false, None).await;
+    let bearer = ("authorization", "Bearer 0123456789abcdef");
+    let cases = [
+        ("127.0.0.1:7780", "http://127.0.0.1:7780", StatusCode::OK),
+        ("localhost:7780", "http://localhost:7780", StatusCode::OK),
+        ("[::1]:7780", "http://[::1]:7780", StatusCode::OK),
+        ("10.0.0.7:7780", "http://10.0.0.7:7780", StatusCode::OK),
+        ("grist.example", "https://grist.example", StatusCode::OK),
+        ("evil.example:7780", "http://evil.example:7780", StatusCode::FORBIDDEN),
+        ("127.0.0.1.evil.example", "http://127.0.0.1.evil.example", StatusCode::FORBIDDEN),
+        ("127.0.0.1:7780", "http://evil.example", StatusCode::FORBIDDEN),
+        ("127.0.0.1:7780", "http://127.0.0.1:7781", StatusCode::FORBIDDEN),
+        ("127.0.0.1:7780", "null", StatusCode::FORBIDDEN),
+    ];
+    for (host, origin, expected) in cases {
+        let response = place.get("/api/v1/jobs", &[("host", host), ("origin", origin), bearer]).await;
+        assert_eq!(response.status(), expected, "{host} {origin}");
+    }
+    assert_eq!(place.get("/api/v1/jobs", &[("host", ""), bearer]).await.status(), StatusCode::FORBIDDEN);
+}
+
+#[tokio::test]
+async fn action_needs_json_and_permission() {
+    let place = place_with(access(), true, None).await;
+    let bearer = ("authorization", "Bearer 0123456789abcdef");
+    let path = format!("/api/v1/jobs/{JOB}/cancel");
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    assert_eq!(
+        place.send(Method::POST, &path, &[bearer, form], "a=b").await.status(),
+        StatusCode::UNSUPPORTED_MEDIA_TYPE
+    );
+    let json = ("content-type", "application/json");
+    for path in [path, format!("/api/v1/jobs/{JOB}/retry"), "/api/v1/doctor".to_owned()] {
+        assert_eq!(place.send(Method::POST, &path, &[bearer, json], "{}").await.status(), StatusCode::FORBIDDEN);
+        assert_eq!(place.get(&path, &[bearer]).await.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn every_answer_has_the_headers_that_protect_browsers() {
+    let place = place().await;
+    for path in ["/", "/?token=0123456789abcdef", "/api/v1/jobs", "/nothing", "/api/v1/nothing"] {
+        let response = place.get(path, &[]).await;
+        let policy = header(&response, "content-security-policy");
+        assert!(policy.starts_with("default-src 'none'; script-src 'self'") && !policy.contains("unsafe"), "{path}");
+        assert!(policy.contains("frame-ancestors 'none'"));
+        assert_eq!(header(&response, "x-content-type-options"), "nosniff", "{path}");
+        assert_eq!(header(&response, "referrer-policy"), "no-referrer");
+        assert_eq!(header(&response, "access-control-allow-origin"), "");
+    }
+}
+
+#[tokio::test]
+async fn hostile_names_lead_nowhere() {
+    let place = place().await;
+    std::fs::write(place.store.folder().expect("local").join("../secret"), "secret").expect("writable");
+    let ids = ["..", ".", "%2e%2e", "..%2f..", "%2e%2e%2fsecret", "a%00b", "%3Cscript%3E", "-x", &"a".repeat(5000)];
+    for id in ids {
+        let (status, answer) = place.api(&format!("/jobs/{id}")).await;
+        assert!(matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST), "{id}: {status} {answer}");
+    }
+    for path in
+        ["../spec.json", "..%2fspec.json", "%2e%2e/spec.json", "/etc/passwd", "user/../../spec.json", "user%00", ""]
+    {
+        for what in ["text", "raw"] {
+            let (status, answer) = place.api(&format!("/jobs/{JOB}/logs/{what}?path={path}")).await;
+            assert_eq!(status, StatusCode::NOT_FOUND, "{path}: {answer}");
+        }
+    }
+    for path in ["/../Cargo.toml", "/%2e%2e/Cargo.toml", "/assets/../index.html.x", "//etc/passwd"] {
+        let response = place.get(path, &[("authorization", "Bearer 0123456789abcdef")]).await;
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn texts_of_users_are_json_and_downloads_are_never_shown() {
+    let place = place().await;
+    let bearer = ("authorization", "Bearer 0123456789abcdef");
+    let response = place.get(&format!("/api/v1/jobs/{JOB}"), &[bearer]).await;
+    assert_eq!(header(&response, "content-type"), "application/json");
+    let job: Value = serde_json::from_slice(&bytes(response).await).expect("JSON");
+    assert_eq!(job["description"], "<script>alert(1)</script>\u{1b}[2J");
+    let (_, text) = place.api(&format!("/jobs/{JOB}/logs/text?path=user/stdout/n/process000.stdout.txt&from=0")).await;
+    assert_eq!(text["text"], "one\n<b>two</b> \u{1b}[31mred\n");
+    let raw =
+        place.get(&format!("/api/v1/jobs/{JOB}/logs/raw?path=user/stdout/n/process000.stdout.txt"), &[bearer]).await;
+    assert_eq!(header(&raw, "content-type"), "application/octet-stream");
+    assert_eq!(header(&raw, "content-disposition"), "attachment; filename=\"process000.stdout.txt\"");
+}
+
+#[tokio::test]
+async fn status_and_portal_show_the_same() {
+    let ended = JobResult {
+        mini_batches: Counts { total: 12, succeeded: 9, failed: 1 },
+        items: Counts { total: 48, succeeded: 27, failed: 13 },
+        cause: Some("The number of failed items is 13, which exceeds error threshold 10.".to_owned()),
+        elapsed_seconds: 12.5,
+        ..JobResult::new(JOB.to_owned(), JobState::Failed, String::new())
+    };
+    for result in [None, Some(ended)] {
+        let place = place_with(access(), false, result).await;
+        let status = place.jobs.status(JOB).await.expect("it is there").document(words().hint);
+        let status = serde_json::to_value(status).expect("JSON");
+        let (_, job) = place.api(&format!("/jobs/{JOB}")).await;
+        for (key, value) in status.as_object().expect("an object") {
+            // The clock runs while there is no written progress.
+            let value_of = |value: &Value| {
+                let mut value = value.clone();
+                for time in ["at", "started_at"] {
+                    value.as_object_mut().and_then(|object| object.remove(time));
+                }
+                value
+            };
+            assert_eq!(value_of(&job[key]), value_of(value), "{key}");
+        }
+        let counts = match status["result"].is_null() {
+            true => &status["progress"]["mini_batches"],
+            false => &status["result"]["mini_batches"],
+        };
+        assert_eq!((&job["mini_batches"], counts["failed"].as_u64()), (counts, Some(1)));
+        let (_, listed) = place.api("/jobs").await;
+        assert_eq!((&listed["jobs"][0]["mini_batches"], &listed["jobs"][0]["state"]), (counts, &status["state"]));
+    }
+}
+
+#[tokio::test]
+async fn pages_of_a_job_have_answers() {
+    let place = place().await;
+    let api = async |path: &str| {
+        let (status, answer) = place.api(&format!("/jobs/{JOB}{path}")).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {answer}");
+        answer
+    };
+    assert_eq!(api("/mini-batches?sort=state&limit=2").await["rows"][0]["mini_batch"], 10);
+    assert_eq!(api("/mini-batches?state=pending").await["matching"], 1);
+    assert_eq!(api("/map?by=state").await["total"], 12);
+    assert_eq!(
+        api("/series").await["failed"].as_array().map(|bins| bins.iter().filter_map(Value::as_u64).sum()),
+        Some(2)
+    );
+    assert_eq!(api("/timeline").await["attempts"], 11);
+    let mini_batch = api("/mini-batches/10").await;
+    assert_eq!(mini_batch["attempts"][0]["error"]["frames"][1]["user"], true);
+    assert_eq!(mini_batch["state"], "failed");
+    assert_eq!(api("/nodes").await["nodes"][0]["node"], "n<script>");
+    assert_eq!(api("/logs").await["files"].as_array().map(Vec::len), Some(1));
+    assert_eq!(api("/logs/search?q=TWO").await["matches"][0]["line"], 2);
+    assert_eq!(api("/output").await["available"], false);
+    assert_eq!(place.api("/targets").await.1["targets"].as_array().map(Vec::len), Some(2));
+    assert_eq!(place.api("/target").await.1["queue"], Value::Null);
+    for wrong in
+        ["/mini-batches?limit=x", "/mini-batches?sort=gone", "/mini-batches/99", "/mini-batches/x", "/map?by=x"]
+    {
+        let bearer = ("authorization", "Bearer 0123456789abcdef");
+        let status = place.get(&format!("/api/v1/jobs/{JOB}{wrong}"), &[bearer]).await.status();
+        assert!(status.is_client_error(), "{wrong}: {status}");
+    }
+}
+
+#[tokio::test]
+async fn removed_job_is_reported_as_such() {
+    let place = place().await;
+    assert_eq!(place.api(&format!("/jobs/{JOB}")).await.0, StatusCode::OK);
+    std::fs::remove_dir_all(place.store.folder().expect("local")).expect("removable");
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    let (status, answer) = place.api(&format!("/jobs/{JOB}")).await;
+    assert_eq!((status, &answer["removed"]), (StatusCode::NOT_FOUND, &Value::Bool(true)));
+}
+
+#[tokio::test]
+async fn large_answer_is_compressed_if_accepted() {
+    let place = place().await;
+    let path = format!("/api/v1/jobs/{JOB}");
+    let bearer = ("authorization", "Bearer 0123456789abcdef");
+    let plain = place.get(&path, &[bearer]).await;
+    assert_eq!(header(&plain, "content-encoding"), "");
+    let compressed = place.get(&path, &[bearer, ("accept-encoding", "br, gzip;q=0.8")]).await;
+    let is_large = bytes(plain).await.len() >= 4096;
+    assert_eq!(header(&compressed, "content-encoding") == "gzip", is_large);
+    let refused = place.get(&path, &[bearer, ("accept-encoding", "gzip;q=0")]).await;
+    assert_eq!(header(&refused, "content-encoding"), "");
+}
+
+#[tokio::test]
+async fn stream_sends_the_job_at_once_and_ends_when_it_is_removed() {
+    use futures::StreamExt;
+    let place = place().await;
+    let bearer = ("authorization", "Bearer 0123456789abcdef");
+    let response = place.get(&format!("/api/v1/events?job={JOB}"), &[bearer]).await;
+    assert_eq!(header(&response, "content-type"), "text/event-stream");
+    let mut events = response.into_body().into_data_stream();
+    let first = String::from_utf8(events.next().await.expect("one").expect("bytes").to_vec()).expect("text");
+    assert!(first.starts_with("event: job\nid: ") && first.ends_with("\n\n"), "{first}");
+    assert_eq!(first.lines().filter(|line| line.starts_with("data: ")).count(), 1);
+    std::fs::remove_dir_all(place.store.folder().expect("local")).expect("removable");
+    let last = events.next().await.expect("one").expect("bytes");
+    assert!(last.starts_with(b"event: removed\n"));
+    assert!(events.next().await.is_none());
+}
+
+#[tokio::test]
+async fn streams_are_limited() {
+    let place = place().await;
+    let bearer = ("authorization", "Bearer 0123456789abcdef");
+    let mut open = Vec::new();
+    for _ in 0..events::STREAMS_MAX {
+        let response = place.get("/api/v1/events", &[bearer]).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        open.push(response);
+    }
+    assert_eq!(place.get("/api/v1/events", &[bearer]).await.status(), StatusCode::TOO_MANY_REQUESTS);
+    open.pop();
+    assert_eq!(place.get("/api/v1/events", &[bearer]).await.status(), StatusCode::OK);
+}

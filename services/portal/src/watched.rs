@@ -1,0 +1,215 @@
+//! The jobs that are shown now: each is looked at again when a request needs it, but not more often than the store can
+//! bear, and its history stays in memory for the next request.
+
+use std::collections::HashMap;
+#[cfg(test)]
+use std::sync::RwLock;
+use std::sync::{Arc, Mutex, PoisonError, RwLockReadGuard};
+use std::time::{Duration, Instant};
+
+use engine::history::{History, SharedHistory};
+use engine::{FoundJob, Jobs, Look, State, Status, Summary};
+use protocol::JobSpec;
+use storage::JobStore;
+
+use crate::error::{Answer, Refusal};
+
+/// Between two looks at a job.
+const LOOK_EVERY_HERE: Duration = Duration::from_millis(400);
+const LOOK_EVERY_THERE: Duration = Duration::from_secs(2);
+/// Between two listings of the jobs of the same name.
+const LIST_EVERY: Duration = Duration::from_secs(30);
+const SAME_MAX: usize = 5;
+/// Jobs that stay in memory, and the memory of their histories.
+const JOBS_MAX: usize = 32;
+const BYTES_MAX: usize = 150 << 20;
+
+/// The jobs that are shown now.
+#[derive(Debug, Default)]
+pub struct WatchedJobs(Mutex<HashMap<String, (Arc<Watched>, Instant)>>);
+
+/// One job that is shown.
+#[derive(Debug)]
+pub struct Watched {
+    pub job_id: String,
+    /// Different for each time that the job is loaded, so that a revision means one state.
+    generation: String,
+    looking: Arc<tokio::sync::Mutex<Option<Looked>>>,
+    history: SharedHistory,
+}
+
+#[derive(Debug)]
+struct Looked {
+    look: Look,
+    at: Instant,
+    latest: Arc<Snapshot>,
+    /// When the jobs of the same name were listed.
+    listed: Instant,
+}
+
+/// A job as of one look.
+#[derive(Debug)]
+pub struct Snapshot {
+    pub store: JobStore,
+    pub spec: JobSpec,
+    pub status: Status,
+    /// When it ended, by the clock of its store, milliseconds since 1970.
+    pub ended_at: Option<u64>,
+    /// Other jobs of the same name, newest first.
+    pub same: Arc<Vec<Summary>>,
+}
+
+impl WatchedJobs {
+    /// Returns a job as it is now.
+    pub async fn get(&self, jobs: &Jobs, job_id: &str) -> Answer<View> {
+        if !protocol::is_job_id(job_id) || engine::started_at(job_id).is_none() {
+            return Err(Refusal::removed(job_id));
+        }
+        let watched = self.entry(job_id);
+        let looked = tokio::spawn(look(Arc::clone(&watched), jobs.clone())).await?;
+        match looked {
+            Ok(snapshot) => Ok(View { snapshot, watched }),
+            Err(refusal) => {
+                if refusal.is_removal() {
+                    self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(job_id);
+                }
+                Err(refusal)
+            }
+        }
+    }
+
+    fn entry(&self, job_id: &str) -> Arc<Watched> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if let Some((watched, used)) = all.get_mut(job_id) {
+            *used = now;
+            return Arc::clone(watched);
+        }
+        let watched = Arc::new(Watched {
+            job_id: job_id.to_owned(),
+            generation: storage::random_name(),
+            looking: Arc::default(),
+            history: SharedHistory::default(),
+        });
+        all.insert(job_id.to_owned(), (Arc::clone(&watched), now));
+        let bytes_of = |watched: &Watched| watched.history.try_read().map_or(0, |history| history.memory_bytes());
+        let mut bytes: usize = all.values().map(|(watched, _)| bytes_of(watched)).sum();
+        while all.len() > JOBS_MAX || bytes > BYTES_MAX && all.len() > 1 {
+            let Some(oldest) = all.iter().min_by_key(|(_, (_, used))| *used).map(|(id, _)| id.clone()) else { break };
+            if let Some((removed, _)) = all.remove(&oldest) {
+                bytes = bytes.saturating_sub(bytes_of(&removed));
+            }
+        }
+        watched
+    }
+}
+
+/// Looks at a job, unless it was looked at a moment ago. Runs to its end even if the request that started it is gone.
+async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
+    let mut looking = watched.looking.lock().await;
+    let period = if matches!(jobs, Jobs::Here(_)) { LOOK_EVERY_HERE } else { LOOK_EVERY_THERE };
+    if let Some(looked) = looking.as_ref().filter(|looked| looked.at.elapsed() < period) {
+        return Ok(Arc::clone(&looked.latest));
+    }
+    let id = &watched.job_id;
+    // Finds a job by its id, which may be that of a removed job.
+    if jobs.job(id).await?.is_none() {
+        return Err(Refusal::removed(id));
+    }
+    let (look, before) = match looking.take() {
+        Some(Looked { mut look, latest, listed, .. }) => {
+            (look.again(&jobs).await.map(|()| look), Some((latest, listed)))
+        }
+        None => (jobs.look(id).await, None),
+    };
+    let look = match look {
+        Ok(look) => look,
+        Err(_) if jobs.job(id).await.is_ok_and(|job| job.is_none()) => return Err(Refusal::removed(id)),
+        Err(error) => return Err(error.into()),
+    };
+    look.job().update_history(&watched.history).await?;
+    let status = look.status_with(&jobs, &watched.history).await?;
+    let FoundJob { store, spec, .. } = look.job();
+    let ended_at = match (&status.result, before.as_ref().and_then(|(before, _)| before.ended_at)) {
+        (None, _) => None,
+        (Some(_), Some(known)) => Some(known),
+        (Some(_), None) => store.changed_at().await?.and_then(|at| u64::try_from(at.timestamp_millis()).ok()),
+    };
+    let (same, listed) = match before {
+        Some((before, listed)) if listed.elapsed() < LIST_EVERY => (Arc::clone(&before.same), listed),
+        _ => (Arc::new(same(&jobs, spec).await?), Instant::now()),
+    };
+    let latest = Arc::new(Snapshot { store: store.clone(), spec: spec.clone(), status, ended_at, same });
+    *looking = Some(Looked { look, at: Instant::now(), latest: Arc::clone(&latest), listed });
+    Ok(latest)
+}
+
+/// Returns other jobs of the same name, newest first.
+async fn same(jobs: &Jobs, spec: &JobSpec) -> Answer<Vec<Summary>> {
+    let mut ids = jobs.ids().await?;
+    ids.retain(|id| *id != spec.job_id && engine::name_of(id) == spec.name);
+    ids.truncate(SAME_MAX);
+    Ok(jobs.summaries(&ids, &jobs.open_jobs().await?).await)
+}
+
+/// A job as of one look, with its history.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub snapshot: Arc<Snapshot>,
+    watched: Arc<Watched>,
+}
+
+impl View {
+    pub fn job_id(&self) -> &str {
+        &self.watched.job_id
+    }
+
+    pub fn state(&self) -> State {
+        self.snapshot.status.state
+    }
+
+    /// Returns the history, which may be newer than the snapshot.
+    pub fn history(&self) -> RwLockReadGuard<'_, History> {
+        self.watched.history.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the revision of a history.
+    pub fn revision(&self, history: &History) -> String {
+        format!("{}-{}", self.watched.generation, history.version())
+    }
+
+    /// Returns the version in a revision of this job; `None`: it belongs to another load of the job.
+    pub fn version_of(&self, revision: &str) -> Option<u32> {
+        let (generation, version) = revision.rsplit_once('-')?;
+        (generation == self.watched.generation).then(|| version.parse().ok())?
+    }
+
+    /// Returns the job for functions of the engine.
+    pub fn found(&self) -> FoundJob {
+        let Snapshot { store, spec, status, .. } = &*self.snapshot;
+        FoundJob { store: store.clone(), spec: spec.clone(), result: status.result.clone() }
+    }
+
+    /// Computes an answer from the history on a thread that may block.
+    pub async fn compute<T: Send + 'static>(
+        &self,
+        answer: impl FnOnce(&Self, &History) -> T + Send + 'static,
+    ) -> Answer<T> {
+        let view = self.clone();
+        Ok(tokio::task::spawn_blocking(move || answer(&view, &view.history())).await?)
+    }
+}
+
+/// A history for tests.
+#[cfg(test)]
+pub fn view_of(store: JobStore, spec: JobSpec, status: Status, history: History) -> View {
+    let watched = Watched {
+        job_id: spec.job_id.clone(),
+        generation: "test".to_owned(),
+        looking: Arc::default(),
+        history: Arc::new(RwLock::new(history)),
+    };
+    let (ended_at, same) = (None, Arc::default());
+    let snapshot = Snapshot { store, spec, status, ended_at, same };
+    View { snapshot: Arc::new(snapshot), watched: Arc::new(watched) }
+}

@@ -1,0 +1,322 @@
+"""The portal answers as `gristmill status` does, in every state, and gives nothing to those without its token."""
+
+from __future__ import annotations
+
+import http.cookiejar
+import json
+import re
+import shutil
+import signal
+import socket
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+import pytest
+
+from harness import COMPLETED, ERROR, FAILED, INVALID, Running, Workplace, go, wait_until
+
+HOLDS = """
+    import os
+    from recorder import record, recorded, wait_for
+    def run(files):
+        name = os.path.basename(files[0])
+        if name >= os.environ.get("HOLD", "999.txt"):
+            record("held", pid=os.getpid())
+            wait_for(lambda: recorded("go"))
+        return [f"row of {name}"]
+"""
+FAILS_ON_ONE = """
+    def run(files):
+        print("reading <b>", files[0])
+        if files[0].endswith("003.txt"):
+            raise ValueError("three is <b>bad</b>")
+        return files
+"""
+
+
+class Portal:
+    """A running portal, and a client that holds its token."""
+
+    def __init__(self, workplace: Workplace, *arguments: object, **environment: str) -> None:
+        self.running: Running = workplace.start(
+            "portal", "--no-open", "--listen", "127.0.0.1:0", *arguments, **environment
+        )
+        self.address = self.running.process.stdout.readline().decode().strip()
+        parts = urllib.parse.urlsplit(self.address)
+        self.url = f"{parts.scheme}://{parts.netloc}"
+        self.token = urllib.parse.parse_qs(parts.query).get("token", [""])[0]
+
+    def open(self, path: str, body: dict[str, Any] | None = None, **headers: str) -> Any:
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode() if body is not None else None)
+        if body is not None:
+            request.add_header("content-type", "application/json")
+        request.add_header("authorization", f"Bearer {self.token}")
+        for name, value in headers.items():
+            request.add_header(name.replace("_", "-"), value)
+        return urllib.request.urlopen(request, timeout=60)
+
+    def get(self, path: str) -> Any:
+        with self.open("/api/v1" + path) as answer:
+            return json.load(answer)
+
+    def post(self, path: str) -> tuple[int, Any]:
+        try:
+            with self.open("/api/v1" + path, {}) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def refusal(self, path: str, **headers: str) -> int:
+        """Returns the status of a refused request."""
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            self.open(path, **headers)
+        return refused.value.code
+
+
+@pytest.fixture
+def portal(workplace) -> Portal:
+    return Portal(workplace)
+
+
+def same(workplace: Workplace, portal: Portal, job_id: str) -> dict[str, Any]:
+    """Returns the job in the portal, whose fields must be those of `status --json`."""
+    status = json.loads(workplace.command("status", job_id, "--json").stdout)
+    job = portal.get(f"/jobs/{job_id}")
+    assert {key: job[key] for key in status} == status
+    return job
+
+
+def test_ended_job_shows_the_same_as_status(workplace, portal):
+    workplace.data(6)
+    ended = workplace.job(FAILS_ON_ONE, error_threshold=0, run_max_try=2).run(expect=FAILED)
+    job_id = ended.job_id
+    job = same(workplace, portal, job_id)
+    assert job["sentence"].startswith("Failed after ") and "error threshold 0" in job["sentence"], job["sentence"]
+    assert job["first_failed"] == 3 and job["can_retry"] and not job["can_cancel"]
+    assert job["failures"][0]["error"] == "ValueError: three is <b>bad</b>", job["failures"]
+
+    [row] = portal.get(f"/jobs/{job_id}/mini-batches?state=failed")["rows"]
+    assert (row["mini_batch"], row["tries"], row["error"]) == (3, 2, "ValueError: three is <b>bad</b>")
+    assert row["detail"].endswith("003.txt")
+    mini_batch = portal.get(f"/jobs/{job_id}/mini-batches/3")
+    assert [attempt["status"] for attempt in mini_batch["attempts"]] == ["run_raised"] * 2
+    error = mini_batch["attempts"][1]["error"]
+    assert error["frames"][-1]["user"] and error["frames"][-1]["function"] == "run", error
+    assert "reading <b>" in error["printed"], error
+    assert mini_batch["items"]["shown"][0]["path"].endswith("data/003.txt")
+    assert any("user/stdout" in log["path"] for log in mini_batch["attempts"][0]["logs"]), mini_batch["attempts"]
+
+    case = mini_batch["test_case"]
+    workplace.write({case["file_name"]: case["job_file"]})
+    alone = workplace.command(*case["command"].split()[1:], "--json")
+    assert alone.exit_status == FAILED, alone
+    assert alone.result["mini_batches"] == {"total": 1, "succeeded": 0, "failed": 1}, alone
+
+    first = portal.get(f"/jobs/{job_id}/logs")["first_error"]
+    assert "three is <b>bad</b>" in first["text"]
+    text = portal.get(f"/jobs/{job_id}/logs/text?path={first['path']}&from={first['offset']}")["text"]
+    assert text.startswith(first["text"][:40])
+
+
+def test_completed_job_shows_rows_and_output(workplace, portal):
+    workplace.data(5)
+    ended = workplace.job(HOLDS).run()
+    job = same(workplace, portal, ended.job_id)
+    assert job["sentence"].startswith("Completed in "), job["sentence"]
+    output = portal.get(f"/jobs/{ended.job_id}/output")
+    assert output["available"] and output["cells"][0] == ["row of 000.txt"], output
+    with portal.open(f"/api/v1/jobs/{ended.job_id}/output/raw") as download:
+        assert download.headers["content-disposition"] == 'attachment; filename="rows.txt"'
+        assert download.read() == ended.output
+    rows = portal.get(f"/jobs/{ended.job_id}/mini-batches/2")["rows"]
+    assert rows["text"] == "row of 002.txt\n", rows
+    timeline = portal.get(f"/jobs/{ended.job_id}/timeline")
+    assert len(timeline["bars"]["mini_batch"]) == 5 and timeline["percentiles"][0]["of"] == "elapsed"
+    assert sum(portal.get(f"/jobs/{ended.job_id}/series")["succeeded"]) == 5
+    assert portal.get("/jobs?state=completed")["jobs"][0]["job_id"] == ended.job_id
+    assert portal.get("/jobs?state=failed")["jobs"] == []
+    with portal.open("/") as page:
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        assert "script-src 'self'" in page.headers["content-security-policy"]
+
+
+def test_running_job_is_live_and_can_be_canceled_and_continued(workplace, portal):
+    workplace.data(4)
+    running = workplace.job(HOLDS).start(HOLD="002.txt")
+    running.wait_for_record("held")
+    [job_id] = workplace.job_ids()
+
+    def two() -> bool:
+        return portal.get(f"/jobs/{job_id}")["mini_batches"]["succeeded"] == 2
+
+    wait_until(two, "two mini-batches in the portal")
+    job = portal.get(f"/jobs/{job_id}")
+    assert job["state"] == "Running" and job["can_cancel"] and job["sentence"].startswith("Running for "), job[
+        "sentence"
+    ]
+    map_before = portal.get(f"/jobs/{job_id}/map")
+    assert map_before["total"] == 4 and map_before["chunks"][0]["bytes"].startswith("AQEA"), map_before
+    events = portal.open(f"/api/v1/events?job={job_id}")
+    assert events.readline() == b"event: job\n"
+    assert re.match(rb"id: \d+\n", events.readline())
+
+    status, answer = portal.post(f"/jobs/{job_id}/cancel")
+    assert (status, answer["state"]) in [(200, "requested"), (200, "canceled")], answer
+    go(workplace)
+    assert running.wait().state == "Canceled"
+    wait_until(lambda: portal.get(f"/jobs/{job_id}")["state"] == "Canceled", "the end in the portal")
+    job = same(workplace, portal, job_id)
+    assert job["sentence"].startswith("Canceled after ") and job["can_retry"], job
+    changed = portal.get(f"/jobs/{job_id}/map?since={urllib.parse.quote(map_before['revision'])}")
+    assert len(changed["chunks"]) <= 1
+
+    status, answer = portal.post(f"/jobs/{job_id}/retry")
+    assert status == 202, answer
+    wait_until(lambda: portal.get(f"/jobs/{job_id}")["state"] == "Completed", "the end of the continued job")
+    job = same(workplace, portal, job_id)
+    assert len(job["lineage"]["continued"]) == 1 and job["mini_batches"]["succeeded"] == 4
+    status, answer = portal.post(f"/jobs/{job_id}/cancel")
+    assert (status, answer["state"]) == (200, "ended")
+
+
+def test_interrupted_job_shows_what_was_committed(workplace, portal):
+    workplace.data(4)
+    job = workplace.job(HOLDS)
+    job_id = job.interrupt(hold="003.txt", committed=3)
+    shown = same(workplace, portal, job_id)
+    assert shown["state"] == "Interrupted" and shown["mini_batches"]["succeeded"] == 3
+    assert f"gristmill retry {job_id}" in shown["hint"]
+    go(workplace)
+    job.retry(job_id)
+    time.sleep(0.5)
+    assert same(workplace, portal, job_id)["state"] == "Completed"
+
+
+def test_removed_job_and_restarted_portal(workplace):
+    workplace.data(1)
+    job_id = workplace.job(HOLDS).run().job_id
+    token = "token-of-this-test"
+    portal = Portal(workplace, GRISTMILL_PORTAL_TOKEN=token)
+    assert portal.token == "", "a chosen token is not printed"
+    portal.token = token
+    revision = portal.get(f"/jobs/{job_id}")["revision"]
+    portal.running.send(signal.SIGKILL)
+    portal.running.wait()
+    port = urllib.parse.urlsplit(portal.url).port
+    again = Portal(workplace, "--listen", f"127.0.0.1:{port}", GRISTMILL_PORTAL_TOKEN=token)
+    again.token = token
+    assert again.get(f"/jobs/{job_id}")["revision"] != revision, "a page fetches everything again"
+    events = again.open(f"/api/v1/events?job={job_id}")
+    assert events.readline() == b"event: job\n"
+    shutil.rmtree(workplace.home / "jobs" / job_id)
+    wait_until(lambda: events.readline() == b"event: removed\n", "the end of the stream")
+    with pytest.raises(urllib.error.HTTPError) as gone:
+        again.get(f"/jobs/{job_id}")
+    assert gone.value.code == 404 and json.load(gone.value)["removed"]
+
+
+def test_portal_writes_nothing_into_a_job(workplace, portal):
+    workplace.data(3)
+    job_id = workplace.job(FAILS_ON_ONE).run().job_id
+    folder = workplace.home / "jobs" / job_id
+
+    def tree() -> list[tuple[str, int, int]]:
+        files = [file for file in sorted(folder.rglob("*")) if file.name != "lock"]
+        return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+
+    before = tree()
+    for path in ["", "/series", "/map", "/mini-batches", "/mini-batches/1", "/timeline", "/nodes", "/logs", "/output"]:
+        portal.get(f"/jobs/{job_id}{path}")
+    assert tree() == before
+
+
+def test_only_the_token_opens_the_portal(workplace, portal):
+    assert portal.refusal("/api/v1/jobs", authorization="") == 401
+    assert portal.refusal("/api/v1/jobs", authorization=f"Bearer {portal.token[:-1]}x") == 401
+    assert portal.refusal("/api/v1/jobs", host="evil.example") == 403
+    assert portal.refusal("/api/v1/jobs", origin="http://evil.example") == 403
+    cookies = http.cookiejar.CookieJar()
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(cookies))
+    with browser.open(portal.address) as page:
+        assert page.url == portal.url + "/", "the token leaves the address"
+    [cookie] = cookies
+    assert cookie.has_nonstandard_attr("HttpOnly") and cookie.get_nonstandard_attr("SameSite") == "Strict"
+    with browser.open(portal.url + "/api/v1/jobs") as answer:
+        assert json.load(answer)["jobs"] == []
+
+    refused = workplace.command("portal", "--no-open", "--listen", "0.0.0.0:0")
+    assert refused.exit_status == INVALID and "GRISTMILL_PORTAL_TOKEN" in refused.stderr, refused
+    read_only = Portal(workplace, "--read-only")
+    assert read_only.post("/doctor")[0] == 403
+    trusting = Portal(workplace, "--trust-header", "X-User")
+    assert trusting.address.endswith("/") and trusting.refusal("/api/v1/jobs") == 401
+    with trusting.open("/api/v1/jobs", x_user="me") as answer:
+        assert answer.status == 200
+
+
+def test_slow_and_large_requests_are_bounded(portal):
+    address = ("127.0.0.1", urllib.parse.urlsplit(portal.url).port)
+    with socket.create_connection(address) as client:
+        client.sendall(b"GET /api/v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\nx: " + b"x" * 200_000)
+        assert b"431" in client.recv(200)
+    idle = [socket.create_connection(address) for _ in range(50)]
+    assert portal.get("/jobs")["jobs"] == [], "idle connections do not keep others out"
+    for client in idle:
+        client.close()
+
+
+def test_port_that_is_taken(workplace, portal):
+    port = urllib.parse.urlsplit(portal.url).port
+    taken = workplace.command("portal", "--no-open", "--listen", f"127.0.0.1:{port}")
+    assert taken.exit_status == ERROR and "choose another with --listen" in taken.stderr, taken
+
+
+def test_run_prints_the_address_of_its_page(workplace):
+    workplace.data(2)
+    running = workplace.start("run", workplace.job(HOLDS).file, "--portal", HOLD="001.txt")
+    running.wait_for_record("held")
+    text = ""
+    while "/?token=" not in text:
+        text = running.process.stderr.readline().decode()
+    portal = Portal.__new__(Portal)
+    portal.url, _, portal.token = text.split()[-1].partition("/?token=")
+    [job_id] = workplace.job_ids()
+    assert portal.get("/info")["job"] == job_id
+    assert portal.get(f"/jobs/{job_id}")["state"] == "Running"
+    go(workplace)
+    assert running.wait().exit_status == COMPLETED
+
+
+def test_report_is_one_file(workplace):
+    workplace.data(5)
+    ended = workplace.job(FAILS_ON_ONE).run()
+    made = workplace.command("report", ended.job_id, "--html", "report.html")
+    assert made.exit_status == COMPLETED and made.stdout == "report.html\n", made
+    html = (workplace.folder / "report.html").read_text()
+    assert " src=" not in html and "<b>bad" not in html
+    data = re.search(r'<script type="application/json" id="report">(.*?)</script>', html, re.DOTALL)
+    assert data is not None
+    report = json.loads(data.group(1))
+    job = report["answers"][f"/jobs/{ended.job_id}"]
+    assert job["mini_batches"] == {"total": 5, "succeeded": 4, "failed": 1}
+    assert report["answers"][f"/jobs/{ended.job_id}/mini-batches/3"]["state"] == "failed"
+    printed = json.loads(workplace.command("report", ended.job_id).stdout)
+    assert printed["answers"].keys() == report["answers"].keys()
+
+
+def test_target_shows_jobs_and_queues(workplace, sqlite):
+    workplace.data(2)
+    job_id = sqlite.enqueue(workplace.job(HOLDS))
+    portal = Portal(workplace, "--target", sqlite.name)
+    job = portal.get(f"/jobs/{job_id}")
+    assert job["state"] == "Queued" and "gristmill reducer" in job["hint"], job["hint"]
+    target = portal.get("/target")
+    assert {queue["name"]: queue["visible"] for queue in target["queues"]}["tasks"] == 2, target
+    sqlite.reducer()
+    sqlite.worker()
+    sqlite.wait_for_end(job_id)
+    wait_until(lambda: portal.get(f"/jobs/{job_id}")["state"] == "Completed", "the end in the portal")
+    assert portal.get(f"/jobs/{job_id}/mini-batches")["matching"] == 2
