@@ -51,13 +51,11 @@ async fn healthz(address: SocketAddr) -> Result<(u16, String)> {
         .await?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;
-    let mut headers = [httparse::EMPTY_HEADER; 16];
-    let mut response = httparse::Response::new(&mut headers);
-    let httparse::Status::Complete(head) = response.parse(&answer).context("the answer is not HTTP")? else {
-        bail!("the answer is incomplete");
-    };
-    let body = String::from_utf8_lossy(&answer[head..]);
-    Ok((response.code.unwrap_or_default(), body.lines().next().unwrap_or_default().to_owned()))
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").context("the answer is incomplete")?;
+    let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
+    let status = status.context("the answer is not HTTP")?;
+    Ok((status, body.lines().next().unwrap_or_default().to_owned()))
 }
 
 #[cfg(test)]

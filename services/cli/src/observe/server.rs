@@ -1,40 +1,41 @@
 //! The HTTP endpoints of a role: `/healthz`, `/readyz`, `/metrics`.
 //!
 //! A separate thread serves them, so that they answer even when the role hangs. Their clients are scrapers and probes: each
-//! connection carries one request, of which only the head is read, within bounds.
+//! connection carries one request, within bounds.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use portal::http::{Limits, serve};
 use telemetry::{Health, Scrape};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
-const OK: &str = "200 OK";
 const LINE: &str = "text/plain; charset=utf-8";
 const HEAD_BYTES_MAX: usize = 8 * 1024;
-const HEADERS_MAX: usize = 64;
 const EXCHANGE_TIME: Duration = Duration::from_secs(5);
-/// The most concurrent exchanges; others wait.
-const EXCHANGES_MAX: usize = 16;
-/// Pause after an error of the listener, such as a lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A slow client gets no answer, and more clients than these wait.
+const LIMITS: Limits = Limits {
+    connections: 16,
+    head_time: EXCHANGE_TIME,
+    head_bytes: HEAD_BYTES_MAX,
+    keep_alive: false,
+    connection_time: Some(EXCHANGE_TIME),
+    write_time: EXCHANGE_TIME,
+};
 
 /// What the endpoints report.
 #[derive(Debug)]
 pub struct RoleState {
     pub health: Health,
     pub scrape: Scrape,
-}
-
-struct Answer {
-    status: &'static str,
-    content_type: &'static str,
-    body: String,
 }
 
 /// Starts the endpoints of a role, which live as long as the process. Returns their address.
@@ -46,96 +47,45 @@ pub fn start(address: SocketAddr, state: RoleState) -> Result<SocketAddr> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("start the runtime of the endpoints")?;
     let thread = std::thread::Builder::new().name("endpoints".to_owned());
+    let router = Router::new().fallback(answer).with_state(Arc::new(state));
     let serving = move || {
         runtime.block_on(async {
             let listener = TcpListener::from_std(listener).expect("a listener that does not block");
-            serve(listener, Arc::new(state)).await;
+            serve(listener, router, LIMITS, CancellationToken::new()).await;
         });
     };
     thread.spawn(serving).context("start the thread of the endpoints")?;
     Ok(address)
 }
 
-async fn serve(listener: TcpListener, state: Arc<RoleState>) {
-    let exchanges = Arc::new(Semaphore::new(EXCHANGES_MAX));
-    loop {
-        let permit = exchanges.clone().acquire_owned().await.expect("never closed");
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let state = state.clone();
-                tokio::spawn(async move {
-                    // A slow client gets no answer.
-                    let _ = timeout(EXCHANGE_TIME, exchange(stream, &state)).await;
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                tracing::debug!(%error, "cannot accept a request");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
+async fn answer(State(state): State<Arc<RoleState>>, method: Method, uri: Uri) -> Response {
+    if method != Method::GET {
+        return line(StatusCode::METHOD_NOT_ALLOWED, "only GET is allowed");
+    }
+    match uri.path() {
+        "/healthz" => verdict(state.health.check()),
+        "/readyz" => verdict(state.health.check_ready()),
+        "/metrics" => ([(CONTENT_TYPE, Scrape::CONTENT_TYPE)], state.scrape.text()).into_response(),
+        _ => line(StatusCode::NOT_FOUND, "the paths are /healthz, /readyz and /metrics"),
     }
 }
 
-async fn exchange(mut stream: TcpStream, state: &RoleState) -> std::io::Result<()> {
-    let mut head = Vec::new();
-    let answer = loop {
-        if stream.read_buf(&mut head).await? == 0 {
-            return Ok(());
-        }
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut request = httparse::Request::new(&mut headers);
-        match request.parse(&head) {
-            Ok(httparse::Status::Complete(_)) => {
-                break answer(request.method.unwrap_or_default(), request.path.unwrap_or_default(), state);
-            }
-            Ok(httparse::Status::Partial) if head.len() < HEAD_BYTES_MAX => {}
-            Ok(httparse::Status::Partial) => break Answer::new("431 Request Header Fields Too Large", "too large"),
-            Err(error) => break Answer::new("400 Bad Request", error),
-        }
-    };
-    stream.write_all(answer.bytes().as_bytes()).await?;
-    stream.shutdown().await
-}
-
-fn answer(method: &str, target: &str, state: &RoleState) -> Answer {
-    let path = target.split('?').next().unwrap_or_default();
-    if method != "GET" {
-        return Answer::new("405 Method Not Allowed", "only GET is allowed");
-    }
-    match path {
-        "/healthz" => Answer::of(state.health.check()),
-        "/readyz" => Answer::of(state.health.check_ready()),
-        "/metrics" => Answer { status: OK, content_type: Scrape::CONTENT_TYPE, body: state.scrape.text() },
-        _ => Answer::new("404 Not Found", "the paths are /healthz, /readyz and /metrics"),
+fn verdict(verdict: Result<(), impl std::fmt::Display>) -> Response {
+    match verdict {
+        Ok(()) => line(StatusCode::OK, "ok"),
+        Err(why) => line(StatusCode::SERVICE_UNAVAILABLE, why),
     }
 }
 
-impl Answer {
-    fn new(status: &'static str, line: impl std::fmt::Display) -> Self {
-        Self { status, content_type: LINE, body: format!("{line}\n") }
-    }
-
-    fn of(verdict: Result<(), impl std::fmt::Display>) -> Self {
-        match verdict {
-            Ok(()) => Self::new(OK, "ok"),
-            Err(why) => Self::new("503 Service Unavailable", why),
-        }
-    }
-
-    fn bytes(&self) -> String {
-        let Self { status, content_type, body } = self;
-        let length = body.len();
-        format!(
-            "HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\n\
-             content-length: {length}\r\nconnection: close\r\n\r\n{body}"
-        )
-    }
+fn line(status: StatusCode, text: impl std::fmt::Display) -> Response {
+    (status, [(CONTENT_TYPE, LINE)], format!("{text}\n")).into_response()
 }
 
 #[cfg(test)]
 mod tests {
     use telemetry::Role;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
     use super::*;
 
@@ -172,6 +122,6 @@ mod tests {
         ends(ask(server, b"POST /healthz HTTP/1.1\r\n\r\n").await, "405 ", "GET is allowed\n");
         ends(ask(server, b"\0\0\0\0\r\n\r\n").await, "400 ", "\n");
         let endless = [b"GET / HTTP/1.1\r\nx: ".as_slice(), &[b'x'; HEAD_BYTES_MAX]].concat();
-        ends(ask(server, &endless).await, "431 ", "too large\n");
+        ends(ask(server, &endless).await, "431 Request Header Fields Too Large", "\r\n\r\n");
     }
 }
