@@ -455,5 +455,14 @@ def test_examples_of_the_documentation_run():
 def test_import_is_light():
     code = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); import gristmill; gristmill.run; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    heavy = {"pandas", "numpy", "pyarrow", "polars", "tqdm", "cloudpickle", "asyncio"}
+    heavy = {"pandas", "numpy", "pyarrow", "polars", "tqdm", "cloudpickle", "asyncio", "inspect", "difflib"}
     assert not heavy & set(loaded)
+
+
+def test_import_takes_less_than_100_ms():
+    code = f"import sys, time; sys.path.insert(0, {str(PACKAGE)!r}); began = time.process_time(); import gristmill; "
+    code += "gristmill.run; print(time.process_time() - began)"
+    took = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout) for _ in range(5)
+    ]
+    assert min(took) < 0.1, took

@@ -21,25 +21,12 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gristmill.api import (
-        GristmillError,
-        InvalidJob,
-        Items,
-        Job,
-        JobBusy,
-        JobCanceled,
-        JobFailed,
-        Parallel,
-        ParallelRunConfig,
-        ParallelRunStep,
-        PipelineParameter,
-        RunFunction,
-        attach,
-        jobs,
-        parallel_run_function,
-        run,
-        submit,
-    )
+    from gristmill.api.errors import GristmillError, InvalidJob, JobBusy, JobCanceled, JobFailed
+    from gristmill.api.inputs import Items
+    from gristmill.api.job import Job
+    from gristmill.api.parallel_job import Parallel, RunFunction, parallel_run_function
+    from gristmill.api.parallel_run_step import ParallelRunConfig, ParallelRunStep, PipelineParameter
+    from gristmill.api.start import attach, jobs, run, submit
 
 __version__ = "0.1.0"
 
@@ -64,13 +51,24 @@ __all__ = [
 ]
 
 
+_MODULES = {
+    "errors": ("GristmillError", "InvalidJob", "JobBusy", "JobCanceled", "JobFailed"),
+    "inputs": ("Items",),
+    "job": ("Job",),
+    "parallel_job": ("Parallel", "RunFunction", "parallel_run_function"),
+    "parallel_run_step": ("ParallelRunConfig", "ParallelRunStep", "PipelineParameter"),
+    "start": ("attach", "jobs", "run", "submit"),
+}
+
+
 def __getattr__(name: str) -> object:
     # A worker process imports this package too, and needs none of it.
-    if name not in __all__:
+    module = next((module for module, names in _MODULES.items() if name in names), None)
+    if module is None:
         raise AttributeError(f"module 'gristmill' has no attribute {name!r}")
-    from gristmill import api
+    from importlib import import_module
 
-    value = globals()[name] = getattr(api, name)
+    value = globals()[name] = getattr(import_module(f"gristmill.api.{module}"), name)
     return value
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-import inspect
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
@@ -14,6 +12,8 @@ Result = TypeVar("Result")
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Returns the end of a message about an unknown name: the nearest of the right ones, or all of them."""
+    import difflib
+
     known = list(names)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
@@ -21,6 +21,8 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Makes a misspelt keyword an error with the nearest name, in every release of Python."""
+    import inspect
+
     signature = inspect.signature(function)
     names = [one.name for one in signature.parameters.values() if one.name != "self"]
     owner = function.__qualname__.removesuffix(".__init__")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill import contract
-from gristmill.api import command, function
+from gristmill.api import command
 from gristmill.api import inputs as given
 from gristmill.api.child import Child
 from gristmill.api.errors import GristmillError, JobBusy
@@ -210,6 +210,8 @@ def _document(
     what: Any, inputs: Any, init: Any, mini_batch_size: Any, name: str | None, settings: dict[str, Any]
 ) -> dict[str, Any]:
     """Returns the job file of a call."""
+    from gristmill.api import function
+
     if inputs is None:
         raise TypeError("inputs is missing: pass a path, a table or a list")
     own = home() / "functions"
