@@ -93,11 +93,11 @@ SUBMIT = """
 import gristmill, cloudpickle, pyarrow
 def same(items):
     return items
-jobs = []
+jobs, target = [], {target!r}
 began = time.perf_counter()
 for number in range({count}):
-    jobs.append(gristmill.submit(same, inputs=[number], target={target!r}))
-    if {target!r} is None:
+    jobs.append(gristmill.submit(same, inputs=[number], target=target))
+    if target is None:
         jobs[-1].wait(progress=False)
 seconds = time.perf_counter() - began
 assert len({{job.id for job in jobs}}) == {count}
@@ -135,10 +135,10 @@ Make = Callable[[Path], str]
 
 def sides_of_one() -> dict[str, Make]:
     def command(folder: Path) -> str:
-        (folder / "same.py").write_text("def run(files):\n    return files\n")
+        (folder / "same.py").write_text("import pyarrow\n\n\ndef run(files):\n    return files\n")
         (folder / "item").write_text("1")
         inputs = {"name": "data", "type": "file", "path": str(folder / "item")}
-        # The same as the function form asks for.
+        # A process imports pyarrow, as it does for objects.
         job = write_job(folder, "same", inputs, source_directory=str(folder), output=str(folder / "out"))
         return COMMAND.format(job=str(job), warm=1)
 
