@@ -110,6 +110,17 @@ export function MapCanvas({ job, cells, range, select }: MapProps) {
     const isInside = column >= 0 && column < sizes.columns && row >= 0 && number <= range.last;
     return isInside ? number : null;
   };
+  // A failure among cells of a few pixels is hard to hit: the pointer finds the one beside it.
+  const near = (number: number): number => {
+    if (sizes.cell >= 4 || cells.by !== "state" || cells.bytes[number] === 2) return number;
+    for (const down of [0, -1, 1, -2, 2]) {
+      for (const right of [0, -1, 1, -2, 2]) {
+        const other = number + down * sizes.columns + right;
+        if (cells.bytes[other] === 2 && other >= range.first && other <= range.last) return other;
+      }
+    }
+    return number;
+  };
   const open = (number: number) => go(address(["jobs", job, "mini-batches", number]));
   const between = (a: number, b: number): Range => ({ first: Math.min(a, b), last: Math.max(a, b) });
 
@@ -120,7 +131,7 @@ export function MapCanvas({ job, cells, range, select }: MapProps) {
     const selected = anchor.current !== null && number !== anchor.current ? between(anchor.current, number) : null;
     showTip(event.clientX, event.clientY, selected
       ? <><strong>{counted(selected.last - selected.first + 1, "mini-batch")}</strong>{selected.first} to {selected.last}</>
-      : <><strong>Mini-batch {number}</strong>{described(cells, number)}</>);
+      : <><strong>Mini-batch {near(number)}</strong>{described(cells, near(number))}</>);
   };
   const onDown = (event: PointerEvent) => {
     if (event.button !== 0) return;
@@ -134,7 +145,7 @@ export function MapCanvas({ job, cells, range, select }: MapProps) {
     setDragged(null);
     hideTip();
     if (from === null || number === null) return;
-    if (from === number) open(number);
+    if (from === number) open(near(number));
     else select(between(from, number));
   };
   // The browser scrolls instead.
