@@ -29,7 +29,10 @@ def test_wheel_tags_and_content():
     wheel = Path(os.environ["GRISTMILL_WHEEL"])
     assert "-cp310-abi3-" in wheel.name
     names = zipfile.ZipFile(wheel).namelist()
-    for expected in ("gristmill/bootstrap.py", "gristmill/_native.abi3.so", "azureml_user/parallel_run/__init__.py"):
+    for expected in (
+        *("gristmill/bootstrap.py", "gristmill/_native.abi3.so", "azureml_user/parallel_run/__init__.py"),
+        *("gristmill/py.typed", "gristmill/api/start.py", "gristmill/shims/azureml/pipeline/steps/__init__.py"),
+    ):
         assert expected in names
     assert not [name for name in names if "__pycache__" in name]
 
@@ -77,3 +80,27 @@ def test_command_runs_a_job_with_the_interpreter_beside_it(installed, tmp_path):
             return [sys.prefix] * len(files)
     """
     assert workplace.job(script).run().lines == [str(installed.parent)] * 3
+
+
+def test_driver_runs_a_step_with_nothing_else_installed(installed, tmp_path):
+    (tmp_path / "score.py").write_text("def run(files): return [open(file).read() for file in files]")
+    (tmp_path / "a.txt").write_text("one")
+    driver = """
+import gristmill
+from azureml.pipeline.steps import ParallelRunConfig, ParallelRunStep
+
+config = ParallelRunConfig(None, "score.py", 0, "append_row", "local", 1)
+job = ParallelRunStep("score", config, inputs=["a.txt"], output="out").submit().wait(progress=False)
+print(open(job.output).read().strip())
+"""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("GRISTMILL", "PYTHON", "VIRTUAL"))
+    }
+    ended = subprocess.run(
+        [installed / "python", "-c", driver],
+        cwd=tmp_path,
+        env={**kept, "GRISTMILL_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stdout.strip()) == (0, "one"), ended.stderr
