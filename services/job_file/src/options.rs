@@ -18,8 +18,15 @@ pub fn read_options(tokens: &[Token], top: &Section<'_>, job: &mut JobSpec) {
     while let Some(Token { location, field, text }) = tokens.next() {
         let Some(option) = text.strip_prefix("--") else { continue };
         let (name, inline) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
-        if name.starts_with("amlbi_") || name == "append_row_safe_output" {
-            top.problems.warn(*location, field, format!("\"--{name}\" is an engine option without effect here"));
+        if READ_BY_PROCESSES.contains(&name) {
+            continue;
+        }
+        if let Some(reason) = without_effect(name) {
+            top.problems.warn(
+                *location,
+                field,
+                format!("\"--{name}\" is an engine option without effect here{reason}"),
+            );
             continue;
         }
         let Some(key) = OPTIONS.find(name) else {
@@ -43,6 +50,20 @@ pub fn read_options(tokens: &[Token], top: &Section<'_>, job: &mut JobSpec) {
     if job.progress_update_timeout_seconds == 0 {
         job.progress_update_timeout_seconds =
             3 * (job.run_invocation_timeout_seconds + job.task_overhead_timeout_seconds);
+    }
+}
+
+/// Options that the processes of the script read from their arguments.
+const READ_BY_PROCESSES: [&str; 5] =
+    ["amlbi_async_mode", "amlbi_file_format", "amlbi_mini_batch_rows", "amlbi_pf_enabled", "amlbi_pf_run_mode"];
+
+/// Returns why an option of the original has no effect, as the end of a sentence; `None` for every other name.
+fn without_effect(name: &str) -> Option<&'static str> {
+    match name {
+        "append_row_safe_output" => Some(": every row is written once, and whole"),
+        "amlbi_dataframe_mixed_types" => Some(": the key `columns` of an input gives a column the type json"),
+        "resume_from" => Some(": an interrupted job continues when it is started again"),
+        _ => name.starts_with("amlbi_").then_some(""),
     }
 }
 

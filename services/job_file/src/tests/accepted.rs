@@ -68,11 +68,18 @@ fn frequent_mistakes_give_warnings() {
         ("arguments: [--rank_mini_batch_count, 3]", "inputs: not read"),
         ("arguments: [--amlbi_pystep_max, 3]", "\"--amlbi_pystep_max\" is an engine option without effect"),
         ("arguments: [--append_row_safe_output=True]", "\"--append_row_safe_output\" is an engine option"),
+        ("arguments: [--amlbi_dataframe_mixed_types, True]", "without effect here: the key `columns` of an input"),
+        ("arguments: [--resume_from, run_1]", "without effect here: an interrupted job continues"),
     ] {
         let warnings = workplace.warnings(changes);
         assert!(warnings.iter().any(|warning| warning.contains(expected)), "{changes}: {warnings:?}");
     }
-    for quiet in ["", "append_row_file_name: predictions.csv", "inputs: [{TABLE}]\nmini_batch_size: 1MB"] {
+    for quiet in [
+        "",
+        "append_row_file_name: predictions.csv",
+        "inputs: [{TABLE}]\nmini_batch_size: 1MB",
+        "arguments: [--amlbi_async_mode, True]",
+    ] {
         assert_eq!(workplace.warnings(quiet), Vec::<String>::new(), "{quiet}");
     }
 }
