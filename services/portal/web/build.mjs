@@ -37,6 +37,9 @@ for (const file of result.outputFiles) {
 }
 let page = readFileSync("src/index.html", "utf8");
 for (const [name, hashed] of Object.entries(names)) page = page.replace(name, hashed);
+// Within the page: a report has no server to ask for it.
+const icon = readFileSync("src/favicon.svg").toString("base64");
+page = page.replace("/favicon.svg", `data:image/svg+xml;base64,${icon}`);
 writeFileSync(join(target, "index.html"), page);
 copyFileSync("src/favicon.svg", join(target, "favicon.svg"));
 

@@ -21,10 +21,10 @@ export function compact(seconds: number): string {
   return `${Math.floor(whole / 86400)}d${Math.floor(whole / 3600) % 24}h`;
 }
 
-/** Returns milliseconds as a short time: `12 ms`, `1.25 s`, `3 min 12 s`. */
-export function milliseconds(value: number): string {
-  if (value < 1) return "<1 ms";
-  return value < 1000 ? `${Math.round(value)} ms` : duration(value / 1000);
+/** Returns seconds like `compact`, and those below one in milliseconds: `4.2ms`, `312ms`, `3m12s`. */
+export function fine(seconds: number): string {
+  if (seconds < 0.01) return `${(seconds * 1000).toFixed(1)}ms`;
+  return seconds < 1 ? `${Math.round(seconds * 1000)}ms` : compact(seconds);
 }
 
 /** Returns a moment as a local time of the day, with the date unless it is of the last 12 hours. */

@@ -137,9 +137,11 @@ function File({ job, path }: { job: Job; path: string }) {
   }, [log, target]);
   // What has been written since, while the job runs and for what its end still writes.
   useEffect(() => {
-    const timer = setInterval(() => {
+    const look = () => {
       if (!document.hidden && follows && isEnd) void log.after();
-    }, job.result ? 10_000 : 1200);
+    };
+    if (job.result) look();
+    const timer = setInterval(look, job.result ? 3000 : 1200);
     return () => clearInterval(timer);
   }, [log, follows, isEnd, job.result === null]);
   useEffect(() => {

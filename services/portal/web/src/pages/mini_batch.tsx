@@ -2,7 +2,7 @@
 import { useEffect } from "preact/hooks";
 import type { Attempt, AttemptError, Frame, Job, MiniBatch } from "../api";
 import { useData } from "../client";
-import { bytes, compact, counted, duration } from "../format";
+import { bytes, counted, duration, fine } from "../format";
 import { report } from "../report";
 import { address, go } from "../route";
 import { Icon } from "../ui/icons";
@@ -111,7 +111,7 @@ function Phases({ attempt }: { attempt: Attempt }) {
       <div class="bar phases" role="img" aria-label={phases.map(({ name, seconds }) => `${name} ${duration(seconds)}`).join(", ")}>
         {phases.map(({ name, seconds }, at) => <span class={tone(name, at)} style={{ width: `${(seconds / total) * 100}%` }} title={`${name}: ${duration(seconds)}`} />)}
       </div>
-      <div class="keys">{phases.map(({ name, seconds }, at) => <span class={`key ${tone(name, at)}`}>{name} <span class="num">{compact(seconds)}</span></span>)}</div>
+      <div class="keys">{phases.map(({ name, seconds }, at) => <span class={`key ${tone(name, at)}`}>{name} <span class="num">{fine(seconds)}</span></span>)}</div>
     </div>
   );
 }
@@ -121,7 +121,7 @@ function ErrorOf({ error, open }: { error: AttemptError; open: boolean }) {
   const frames = own.length > 0 ? own : error.frames;
   return (
     <details open={open}>
-      <summary><strong class="bad anywhere">{error.message}</strong></summary>
+      <summary><strong class="bad anywhere">{headline(error)}</strong></summary>
       <div class="stack inner">
         {/* The innermost frame of the user's code is where to look. */}
         {frames.length > 0 && <ol class="frames" aria-label="Where it was raised, innermost first">{[...frames].reverse().map((frame, at) => <FrameLine frame={frame} first={at === 0} />)}</ol>}
@@ -130,6 +130,13 @@ function ErrorOf({ error, open }: { error: AttemptError; open: boolean }) {
       </div>
     </details>
   );
+}
+
+/** The last line of the traceback names the type of the exception, too. */
+function headline({ message, traceback }: AttemptError): string {
+  const first = message.split("\n")[0] ?? "";
+  const named = traceback.split("\n").findLast((line) => /^\S/.test(line) && first !== "" && line.endsWith(first));
+  return named ? named + message.slice(first.length) : message;
 }
 
 function FrameLine({ frame, first }: { frame: Frame; first: boolean }) {

@@ -126,7 +126,7 @@ function FailureItem({ job, failure, open }: { job: Job; failure: Failure; open:
 }
 
 const UNITS: Record<Gauge["unit"], string> = {
-  items: "items", "mini-batches": "mini-batches", percent: "%", "equal failures": "in a row", seconds: "s", tries: "tries",
+  items: " items", "mini-batches": " mini-batches", percent: "%", "equal failures": "", seconds: " s", tries: " tries",
 };
 
 function Limits({ gauges }: { gauges: Gauge[] }) {
@@ -145,10 +145,10 @@ function Limit({ gauge }: { gauge: Gauge }) {
   // A job may use all its tries without any harm.
   const tone = unit === "tries" ? "busy" : reached ? "bad" : share >= 0.7 ? "warn" : "good";
   const shown = Number.isInteger(value) ? value : value.toFixed(1);
-  const text = limit === null ? "no limit" : `${shown} of ${limit} ${UNITS[unit] ?? unit}`;
+  const text = limit === null ? `${shown}${UNITS[unit] ?? ""}, no limit` : `${shown} of ${limit}${UNITS[unit] ?? ""}`;
   return (
     <div class="gauge" title={gauge.key}>
-      <div class="names"><span class="anywhere">{gauge.label}</span><span class={`num ${reached && tone === "bad" ? "bad" : "muted"}`}>{limit === null && value > 0 ? `${shown}, ` : ""}{text}</span></div>
+      <div class="names"><span class="anywhere">{gauge.label}</span><span class={`num ${reached && tone === "bad" ? "bad" : "muted"}`}>{text}</span></div>
       {limit !== null && <div class="bar thin" role="img" aria-label={`${gauge.label}: ${text}`}><span class={tone} style={{ width: `${share * 100}%` }} /></div>}
     </div>
   );

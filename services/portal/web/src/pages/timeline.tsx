@@ -1,7 +1,7 @@
 // Processes as rows, attempts as bars; percentiles of their durations; the slowest mini-batches.
 import type { Job, Row, Timeline } from "../api";
 import { useData } from "../client";
-import { clock, compact, counted, duration } from "../format";
+import { clock, compact, counted, duration, fine } from "../format";
 import { address, go, refine, route } from "../route";
 import { Await, Empty, MiniBatchBadge, Num, Panel, Scroll } from "../ui/parts";
 import { Gantt } from "../ui/gantt";
@@ -78,7 +78,7 @@ function PercentileTable({ of }: { of: Timeline["percentiles"] }) {
         <table class="table dense">
           <thead><tr><th>Of</th><th class="right">mean</th><th class="right">p50</th><th class="right">p90</th><th class="right">p95</th><th class="right">p99</th><th class="right">max</th></tr></thead>
           <tbody>{of.map((row) => (
-            <tr><td>{NAMES[row.of] ?? row.of}</td>{[row.mean, row.p50, row.p90, row.p95, row.p99, row.max].map((value) => <td class="right num">{value < 0.01 ? `${(value * 1000).toFixed(1)}ms` : value < 1 ? `${Math.round(value * 1000)}ms` : compact(value)}</td>)}</tr>
+            <tr><td>{NAMES[row.of] ?? row.of}</td>{[row.mean, row.p50, row.p90, row.p95, row.p99, row.max].map((value) => <td class="right num">{fine(value)}</td>)}</tr>
           ))}</tbody>
         </table>
       </Scroll>
