@@ -40,9 +40,9 @@ FAILS_ON_ONE = """
 class Portal:
     """A running portal, and a client that holds its token."""
 
-    def __init__(self, workplace: Workplace, *arguments: object, **environment: str) -> None:
+    def __init__(self, workplace: Workplace, *arguments: object, port: int = 0, **environment: str) -> None:
         self.running: Running = workplace.start(
-            "portal", "--no-open", "--listen", "127.0.0.1:0", *arguments, **environment
+            "portal", "--no-open", "--listen", f"127.0.0.1:{port}", *arguments, **environment
         )
         self.address = self.running.process.stdout.readline().decode().strip()
         parts = urllib.parse.urlsplit(self.address)
@@ -206,7 +206,7 @@ def test_removed_job_and_restarted_portal(workplace):
     portal.running.send(signal.SIGKILL)
     portal.running.wait()
     port = urllib.parse.urlsplit(portal.url).port
-    again = Portal(workplace, "--listen", f"127.0.0.1:{port}", GRISTMILL_PORTAL_TOKEN=token)
+    again = Portal(workplace, port=port, GRISTMILL_PORTAL_TOKEN=token)
     again.token = token
     assert again.get(f"/jobs/{job_id}")["revision"] != revision, "a page fetches everything again"
     events = again.open(f"/api/v1/events?job={job_id}")

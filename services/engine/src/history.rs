@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, EventRef, ProcessName, Record, RecordError, ResultEvent, read_records};
+use protocol::{AttemptStatus, EventRef, JobResult, ProcessName, Record, RecordError, ResultEvent, read_records};
 use reducer::{Effect, MiniBatchState, Tally};
 
 use attempts::Attempts;
@@ -150,8 +150,8 @@ pub struct History {
     most_tries: u32,
     /// Attempts beyond [`ATTEMPTS_MAX`].
     left_out: u64,
-    /// The job has ended, and nothing more is recorded.
-    is_sealed: bool,
+    /// The result after which nothing more was recorded. A job that continued since has another.
+    sealed: Option<Box<JobResult>>,
 }
 
 /// The numbers of an attempt that ended, whatever its record was read from.

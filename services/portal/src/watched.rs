@@ -112,8 +112,8 @@ async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
         return Ok(Arc::clone(&looked.latest));
     }
     let id = &watched.job_id;
-    // Finds a job by its id, which may be that of a removed job.
-    if jobs.job(id).await?.is_none() {
+    // A first look finds jobs by names, too, and an id may be that of a removed job.
+    if looking.is_none() && jobs.job(id).await?.is_none() {
         return Err(Refusal::removed(id));
     }
     let (look, before) = match looking.take() {
@@ -130,7 +130,9 @@ async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
     look.job().update_history(&watched.history).await?;
     let status = look.status_with(&jobs, &watched.history).await?;
     let FoundJob { store, spec, .. } = look.job();
-    let ended_at = match (&status.result, before.as_ref().and_then(|(before, _)| before.ended_at)) {
+    // A job that was continued since has another result.
+    let known = before.as_ref().filter(|(before, _)| before.status.result == status.result);
+    let ended_at = match (&status.result, known.and_then(|(before, _)| before.ended_at)) {
         (None, _) => None,
         (Some(_), Some(known)) => Some(known),
         (Some(_), None) => store.changed_at().await?.and_then(|at| u64::try_from(at.timestamp_millis()).ok()),

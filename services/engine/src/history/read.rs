@@ -34,11 +34,12 @@ impl FoundJob {
     pub async fn update_history(&self, history: &SharedHistory) -> Result<bool> {
         let (origin, mut next, is_sealed) = {
             let history = history.read().unwrap_or_else(PoisonError::into_inner);
-            (history.origin, history.segments, history.is_sealed)
+            let is_sealed = self.result.is_some() && history.sealed.as_deref() == self.result.as_ref();
+            (history.origin, history.segments, is_sealed)
         };
         let has_ended = self.result.is_some();
         // A completed job may drop its ledger a moment after its end.
-        if is_sealed && has_ended && (origin == Origin::Report || !self.has_dropped_ledger(next).await) {
+        if is_sealed && (origin == Origin::Report || !self.has_dropped_ledger(next).await) {
             return Ok(false);
         }
         let mut has_changed = false;
@@ -76,7 +77,7 @@ impl FoundJob {
                 has_changed = true;
             }
         }
-        history.write().unwrap_or_else(PoisonError::into_inner).is_sealed = has_ended;
+        history.write().unwrap_or_else(PoisonError::into_inner).sealed = self.result.clone().map(Box::new);
         Ok(has_changed)
     }
 

@@ -166,3 +166,17 @@ async fn report_stands_in_for_a_removed_ledger() {
     let error = records[0].as_ref().and_then(|record| record.attempt.error.as_deref()).expect("it failed");
     assert_eq!((&*error.category, &*error.message), ("ValueError", "bad, \"very\""));
 }
+
+#[tokio::test]
+async fn job_that_was_continued_between_two_looks_is_read_on() {
+    let (_folder, mut job) = job();
+    let history = Arc::new(RwLock::new(History::default()));
+    let ended_as = |state| Some(JobResult::new("example".into(), state, String::new()));
+    for (number, state) in [(0, JobState::Canceled), (1, JobState::Completed)] {
+        let bytes = segment(&[ended(number, 1, AttemptStatus::Succeeded, true)]);
+        job.store.commit_segment(number, vec![bytes]).await.expect("writable");
+        job.result = ended_as(state);
+        assert!(job.update_history(&history).await.expect("readable"));
+        assert!(!job.update_history(&history).await.expect("sealed"));
+    }
+}

@@ -352,6 +352,7 @@ fn test_case(spec: &JobSpec, descriptor: &Descriptor) -> Option<TestCase> {
     add("inputs", json!([{ "name": input.name, "type": "file", "paths": paths }]));
     add("mini_batch_size", json!(paths.len()));
     add("run_max_try", json!(1));
+    add("error_threshold", json!(0));
     add("run_invocation_timeout", json!(spec.run_invocation_timeout_seconds));
     add("output_action", json!("summary_only"));
     add("allow_reuse", json!(false));

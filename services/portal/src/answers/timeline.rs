@@ -97,7 +97,8 @@ pub async fn of(view: &View, wanted: Wanted) -> Answer<Timeline> {
 
 fn drawn(history: &History, wanted: &Wanted) -> Timeline {
     let started = history.attempts().map(|attempt| attempt.started_at).min();
-    let ended = history.attempts().map(Attempted::ended_at).max();
+    // A quick attempt may begin and end in the last millisecond.
+    let ended = history.attempts().map(|attempt| attempt.ended_at() + 1).max();
     let from = wanted.from.or(started).unwrap_or_default();
     let to = wanted.to.or(ended).unwrap_or_default().max(from + 1);
     let (order, places) = ordered(history);
