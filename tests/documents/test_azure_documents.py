@@ -187,6 +187,51 @@ def test_documents_are_validated_as_a_whole(pipeline):
     assert ": jobs.make.command: an expression has no end" in ended.stderr
 
 
+def test_mltable_of_a_command_is_read_by_its_keys(workplace):
+    """The table is made by the step before, so it is read when its turn comes."""
+    workplace.write(
+        {
+            "make.py": """
+                import pathlib, sys
+                folder = pathlib.Path(sys.argv[1])
+                for store in "ab":
+                    (folder / store).mkdir(exist_ok=True)
+                    (folder / store / "sales.csv").write_text("price,note\\n1,x\\n2,y\\n")
+                (folder / "MLTable").write_text('''
+                paths: [{pattern: ./*/*.csv}]
+                transformations:
+                  - read_delimited: {delimiter: ",", header: all_files_same_headers}
+                  - extract_columns_from_partition_format: {partition_format: "{Store}/{file_name}.{extension}"}
+                  - drop_columns: [Path, file_name, extension, note]
+                ''')
+            """,
+            "sum.py": """
+                def run(frame, context):
+                    assert list(frame.columns) == ["price", "Store"], frame.columns
+                    return [f"{context.partition_key_value['Store']} {frame.price.sum()}"]
+            """,
+            "doc.yml": """
+                type: pipeline
+                jobs:
+                  make:
+                    command: python make.py ${{outputs.table}}
+                    code: .
+                    outputs: {table: {type: mltable, mode: rw_mount}}
+                  sum:
+                    type: parallel
+                    inputs:
+                      table: {path: '${{parent.jobs.make.outputs.table}}', type: mltable, mode: direct}
+                    outputs: {rows: {type: uri_file}}
+                    partition_keys: [Store]
+                    input_data: ${{inputs.table}}
+                    task: {type: run_function, code: ., entry_script: sum.py, append_row_to: '${{outputs.rows}}'}
+            """,
+        }
+    )
+    run(workplace, "doc.yml")
+    assert (workplace.folder / "doc-output/sum/rows/parallel_run_step.txt").read_text() == "a 3\nb 3\n"
+
+
 def test_names_come_from_gristmill_toml(workplace):
     workplace.data(1)
     text = COMPONENT.replace("{image: example.com/image}", "azureml:env:3")

@@ -1,6 +1,7 @@
 //! `inputs`: the data that a job processes.
 
 mod columns;
+mod mltable;
 
 use partitioner::{MissingColumn, PartitionFormat};
 use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions};
@@ -10,6 +11,7 @@ use crate::paths::{glob_folder, real};
 use crate::values::{choice, key_name, mapping, name, text, word};
 use crate::{Entry, Fault, Location, Node, Paths, Problems, Section, Value, nearest};
 use columns::{Columns, read_columns};
+use mltable::Expanded;
 
 const INPUTS_ALLOWED: &str =
     "a list of inputs, or a mapping of names to inputs; an input is a mapping with type and path";
@@ -87,7 +89,12 @@ fn read_input(
         problems.add(node.location, path, fault);
         return None;
     }
-    let section = Section::nested(INPUT, path, node, problems);
+    let expanded = match mltable::expand(path, node, paths, problems) {
+        Expanded::No => None,
+        Expanded::Into(node) => Some(node),
+        Expanded::Unknown => return None,
+    };
+    let section = Section::nested(INPUT, path, expanded.as_ref().unwrap_or(node), problems);
     let name = match entry {
         Some(entry) => {
             if let Err(fault) = key_name(entry) {

@@ -18,6 +18,7 @@
 //! | `load` | all of it, in order |
 //! | `reference` | the tables of `JOB_FILE.md` |
 //! | `azure` | documents and keys of Azure ML, read into entries of a job file |
+//! | `other` | further files that a document refers to |
 //! | `written` | entries as YAML |
 //!
 //! A value parser returns a value or a `Fault`, and the collector `Problems` knows the location. Another kind of document
@@ -35,6 +36,7 @@ mod keys;
 mod load;
 mod mini_batches;
 mod options;
+mod other;
 mod output;
 mod overrides;
 mod paths;

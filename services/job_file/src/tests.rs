@@ -6,6 +6,7 @@ mod azure;
 mod azure_refused;
 mod destinations;
 mod fingerprints;
+mod mltable;
 mod refused;
 mod table;
 mod whole_files;

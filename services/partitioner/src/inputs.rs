@@ -76,6 +76,17 @@ impl Inputs {
         Ok(digest.await??)
     }
 
+    /// Returns the columns in the files of an input, without those from the path.
+    pub fn columns(&self, spec: &JobSpec, index: usize) -> Result<Vec<String>> {
+        let input = &spec.inputs[index];
+        crate::schema::columns(input, self.files(spec, input), &self.remote)
+    }
+
+    /// Whether no file of an input can be found.
+    pub fn finds_nothing(&self, spec: &JobSpec, index: usize) -> bool {
+        self.files(spec, &spec.inputs[index]).next().is_none_or(|first| first.is_err())
+    }
+
     /// Returns the files of an input, for a look at some of them.
     pub(crate) fn files(&self, spec: &JobSpec, input: &Input) -> Files {
         let outputs = Outputs::of(spec);

@@ -13,13 +13,16 @@ use tracing::debug;
 
 use crate::glob::{Glob, States};
 
+/// The file beside the data of a table of Azure ML that describes it.
+const MLTABLE: &[u8] = b"MLTable";
+
 /// Names that are not part of an input, unless a pattern names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hidden {
     /// Names that begin with a dot, as systems and editors create them.
     Dots,
     /// Also names that begin with an underscore, as Hadoop, Spark and Arrow create them beside tables. `_key=value` is
-    /// a partition.
+    /// a partition. And `MLTable`.
     DotsAndUnderscores,
 }
 
@@ -27,6 +30,7 @@ impl Hidden {
     pub(crate) fn covers(self, name: &[u8]) -> bool {
         match name.first() {
             Some(b'.') => true,
+            Some(b'M') => self == Self::DotsAndUnderscores && name == MLTABLE,
             Some(b'_') => self == Self::DotsAndUnderscores && !name.contains(&b'='),
             _ => false,
         }
@@ -34,6 +38,9 @@ impl Hidden {
 
     /// Returns why a name with this beginning is left out.
     pub(crate) fn reason(name: &[u8]) -> String {
+        if name == MLTABLE {
+            return "describes a table".to_owned();
+        }
         format!("begins with `{}`", char::from(name.first().copied().unwrap_or(b'.')))
     }
 }

@@ -9,7 +9,7 @@ use super::layers::{Found, Layer, Layers};
 use super::names::Table;
 use super::steps::Wishes;
 use crate::paths::is_url;
-use crate::{Context, Entry, Fault, Location, Node, Paths, Problems, Value, yaml};
+use crate::{Context, Entry, Fault, Location, Node, Paths, Problems, Value, other};
 
 /// Everything that is the same for all steps of a document.
 pub struct Reader<'a> {
@@ -99,42 +99,14 @@ impl Reader<'_> {
             true => Err(Fault::new(node, allowed).saying("a component of a workspace is not here; name its file")),
             false => self.locate(node, folder, Table::Data),
         };
-        let read = located.and_then(|path| {
-            let path = PathBuf::from(path);
-            std::fs::read_to_string(&path)
-                .map_err(|error| {
-                    Fault::new(node, allowed).saying(format!("{} cannot be read: {error}", path.display()))
-                })
-                .map(|text| (path, text))
-        });
-        let (path, text) = match read {
-            Ok(read) => read,
+        let path = match located {
+            Ok(path) => PathBuf::from(path),
             Err(fault) => {
                 self.refuse(node.location, field, fault);
                 return None;
             }
         };
-        let shown = path.display().to_string();
-        let number = self.problems.other_file(shown.clone());
-        let change = |location: Location| match location {
-            Location::Line(line) => Location::Other(number, line),
-            location => location,
-        };
-        let inner = Problems::new(shown.clone());
-        let entries = yaml::read(&text, &inner);
-        if let Err(found) = inner.finish() {
-            for problem in found {
-                let location = problem.line.map_or(node.location, |line| Location::Other(number, line));
-                self.problems.add(
-                    location,
-                    &problem.field,
-                    Fault::of(problem.found, problem.allowed).saying(problem.message),
-                );
-            }
-            return None;
-        }
-        let mut entries = entries?;
-        entries.iter_mut().for_each(|entry| entry.relocate_each(&change));
+        let entries = other::read(&path, node.location, field, self.problems)?;
         Some(Layer { entries, folder: path.parent().unwrap_or(Path::new("/")).to_owned() })
     }
 

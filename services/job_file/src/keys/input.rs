@@ -29,9 +29,10 @@ const OF_INPUT: &[Key] = &[
          Both at once: `[store, {code: string}]`. A name that the first file does not have is rejected before the job \
          starts. For a nested Parquet column, give its name at the top. See [Types of columns](#types-of-columns).",
     ),
-    key("format", "`csv`, `tsv`, `jsonl`, `parquet`", "the format of the files")
+    key("format", "`csv`, `tsv`, `jsonl`, `parquet`, `mltable`", "the format of the files")
         .meaning(
-            "Format of every file. Without the key, the names of the files decide; a mixture or an unknown name is rejected.",
+            "Format of every file. Without the key, the names of the files decide; a mixture or an unknown name is rejected. \
+             `mltable`: the folder `path` holds a file `MLTable`, whose paths and transformations become keys of the input.",
         )
         .only(Applies::Tables),
     key("delimiter", "one ASCII character", "`,`; for `tsv`, tab")

@@ -1,0 +1,394 @@
+//! `format: mltable`: an input that a file `MLTable` describes. Its paths and transformations become keys of the input.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use partitioner::Inputs;
+use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions};
+
+use crate::paths::is_url;
+use crate::values::{list, text, word};
+use crate::{Entry, Fault, Location, Node, Paths, Problems, Value, find, nearest, other};
+
+const FILE: &str = "MLTable";
+const READERS: &[(&str, TableFormat)] = &[
+    ("read_delimited", TableFormat::Csv),
+    ("read_json_lines", TableFormat::Jsonl),
+    ("read_parquet", TableFormat::Parquet),
+];
+const KNOWN: &str = "read_delimited, read_json_lines, read_parquet, extract_columns_from_partition_format, drop_columns, \
+                     keep_columns, convert_column_types";
+/// The column of `include_path_column`, which no frame has here.
+const PATH_COLUMN: &str = "Path";
+
+/// What the key `format` makes of an input.
+pub enum Expanded {
+    /// It names no MLTable.
+    No,
+    /// The input with the keys of the MLTable.
+    Into(Node),
+    /// It cannot be read: a recorded mistake, or a file that an earlier step makes.
+    Unknown,
+}
+
+/// Replaces `format: mltable` by what the file says.
+pub fn expand(field: &str, input: &Node, paths: &Paths, problems: &Problems) -> Expanded {
+    let given = input.entries();
+    if find(given, "format").is_none_or(|format| !format.written().trim().eq_ignore_ascii_case("mltable")) {
+        return Expanded::No;
+    }
+    let is_file = find(given, "type").is_some_and(|kind| kind.written().trim().eq_ignore_ascii_case("file"));
+    match read(field, given, is_file, paths, problems) {
+        Ok(entries) => Expanded::Into(Node { location: input.location, value: Value::Mapping(entries) }),
+        Err(Some((location, key, fault))) => {
+            problems.add(location, &format!("{field}.{key}"), fault);
+            Expanded::Unknown
+        }
+        Err(None) => Expanded::Unknown,
+    }
+}
+
+type Refused = Option<(Location, String, Fault)>;
+
+fn read(
+    field: &str,
+    given: &[Entry],
+    is_file: bool,
+    paths: &Paths,
+    problems: &Problems,
+) -> Result<Vec<Entry>, Refused> {
+    let allowed = "a local folder with a file MLTable";
+    let Some(path) = find(given, "path") else {
+        let location = find(given, "format").map_or(Location::File, |format| format.location);
+        return Err(Some((location, "path".to_owned(), Fault::of("nothing", allowed))));
+    };
+    let refuse = |fault: Fault| Some((path.location, "path".to_owned(), fault));
+    let folder = paths.local(path).map_err(|fault| refuse(fault.saying("an MLTable is read from a local folder")))?;
+    let file = if folder.ends_with(FILE) { folder } else { folder.join(FILE) };
+    if !file.is_file() {
+        let is_made = paths.made_earlier.iter().any(|made| file.starts_with(made));
+        let message = format!("there is no file {}", file.display());
+        return Err(if is_made { None } else { refuse(Fault::new(path, allowed).saying(message)) });
+    }
+    let entries = other::read(&file, path.location, field, problems).ok_or(None)?;
+    let mut table = Table { is_file, ..Table::default() };
+    for entry in &entries {
+        let known = match entry.key.as_str() {
+            "paths" => table.read_paths(&entry.node, &file),
+            "transformations" => table.read_transformations(&entry.node),
+            "$schema" | "type" | "metadata" => Ok(()),
+            key => {
+                let hint = nearest(key, ["paths", "transformations", "metadata"]);
+                let hint = hint.map_or(String::new(), |hint| format!("; did you mean {hint:?}?"));
+                Err((entry.location, Fault::only(format!("unknown key {key:?} of an MLTable{hint}"))))
+            }
+        };
+        known.map_err(|(location, fault)| Some((location, FILE.to_owned(), fault)))?;
+    }
+    if table.paths.is_empty() {
+        let fault = Fault::of("no path", "paths: [{file: …}, {folder: …}, {pattern: …}]");
+        return Err(refuse(fault.saying(format!("{} names no data", file.display()))));
+    }
+    let columns = table.columns(problems).map_err(|(location, fault)| Some((location, FILE.to_owned(), fault)))?;
+    // Keys of the input itself take precedence, as anywhere.
+    let own = given.iter().filter(|entry| !["path", "format"].contains(&entry.key.as_str())).cloned();
+    let mut all: Vec<Entry> = own.collect();
+    let location = path.location;
+    let format =
+        table.format.filter(|_| !is_file).map(|format| Entry::new("format", Node::text(location, format.word())));
+    let partition_format =
+        table.partition_format.map(|(format, location)| Entry::new("partition_format", Node::text(location, &format)));
+    let paths = Entry::new("paths", Node { location, value: Value::List(table.paths) });
+    let keys = [paths].into_iter().chain(format).chain(partition_format).chain(columns).chain(table.keys);
+    for key in keys {
+        if !all.iter().any(|entry| entry.key == key.key) {
+            all.push(key);
+        }
+    }
+    Ok(all)
+}
+
+/// What an MLTable says.
+#[derive(Default)]
+struct Table {
+    is_file: bool,
+    paths: Vec<Node>,
+    format: Option<TableFormat>,
+    partition_format: Option<(String, Location)>,
+    /// Options of the format, as keys of an input.
+    keys: Vec<Entry>,
+    dropped: Vec<String>,
+    kept: Option<Vec<String>>,
+    types: BTreeMap<String, (&'static str, Location)>,
+    /// Where the columns are chosen.
+    chosen_at: Option<Location>,
+}
+
+type Read = Result<(), (Location, Fault)>;
+
+fn at<T>(node: &Node, result: Result<T, Fault>) -> Result<T, (Location, Fault)> {
+    result.map_err(|fault| (node.location, fault))
+}
+
+impl Table {
+    fn read_paths(&mut self, node: &Node, file: &Path) -> Read {
+        let allowed = "a list of file, folder or pattern: [{pattern: ./*.csv}]";
+        let folder = file.parent().unwrap_or(Path::new("/"));
+        for item in at(node, list(node, allowed))? {
+            let [entry] = item.entries() else { return Err((item.location, Fault::new(item, allowed))) };
+            let path = at(&entry.node, word(&entry.node))?;
+            if path.starts_with("azureml:") {
+                let fault = Fault::new(&entry.node, "a local path, https://, abfss://, s3://, …");
+                return Err((entry.location, fault.saying("an MLTable here names no data of a workspace")));
+            }
+            let path = match is_url(&path) {
+                true => path,
+                false => {
+                    Paths::new(folder.to_owned(), None).resolve(path.trim_start_matches("file:")).display().to_string()
+                }
+            };
+            if !["file", "folder", "pattern"].contains(&entry.key.as_str()) {
+                return Err((entry.location, Fault::of(format!("{:?}", entry.key), allowed)));
+            }
+            if entry.key == "pattern" && !is_url(&path) && matches_nothing(&path) {
+                let fault = Fault::new(&entry.node, "a pattern that matches files");
+                return Err((entry.location, fault.saying(format!("no file matches {path}"))));
+            }
+            self.paths.push(Node::text(entry.node.location, &path));
+        }
+        Ok(())
+    }
+
+    fn read_transformations(&mut self, node: &Node) -> Read {
+        for item in at(node, list(node, "a list of transformations"))? {
+            let (name, location, options) = match item.entries() {
+                [entry] => (entry.key.as_str(), entry.location, &entry.node),
+                _ => (item.written(), item.location, item),
+            };
+            self.transform(name, location, options)?;
+        }
+        Ok(())
+    }
+
+    fn transform(&mut self, name: &str, location: Location, options: &Node) -> Read {
+        if let Some((_, format)) = READERS.iter().find(|(reader, _)| *reader == name) {
+            self.format = Some(*format);
+            return options.entries().iter().try_for_each(|entry| self.read_option(entry));
+        }
+        match name {
+            "extract_columns_from_partition_format" => {
+                let format = find(options.entries(), "partition_format").unwrap_or(options);
+                let text = at(format, word(format))?;
+                // The format begins at the folder of the table, and here at any folder above the file.
+                self.partition_format =
+                    Some((text.trim_start_matches("./").trim_start_matches('/').to_owned(), location));
+                Ok(())
+            }
+            "drop_columns" => {
+                self.dropped.extend(names(options)?);
+                self.chosen_at = Some(location);
+                Ok(())
+            }
+            "keep_columns" => {
+                self.kept = Some(names(options)?);
+                self.chosen_at = Some(location);
+                Ok(())
+            }
+            "convert_column_types" => self.convert(options),
+            _ => {
+                let message = match nearest(name, KNOWN.split(", ")) {
+                    Some(near) => format!("Gristmill does not know the transformation {name}; did you mean {near}?"),
+                    None => format!("Gristmill does not make the transformation {name}"),
+                };
+                Err((location, Fault::of(format!("{name:?}"), KNOWN).saying(message)))
+            }
+        }
+    }
+
+    fn read_option(&mut self, entry: &Entry) -> Read {
+        let node = &entry.node;
+        let written = node.written().trim();
+        match entry.key.as_str() {
+            "delimiter" | "infer_column_types" | "support_multi_line" | "empty_as_string" => {
+                self.keys.push(Entry::new(&entry.key, node.clone()));
+            }
+            "encoding" => {
+                let label = match written.to_lowercase().as_str() {
+                    "utf8" | "utf_8" => "utf-8".to_owned(),
+                    label => label.to_owned(),
+                };
+                self.keys.push(Entry::new("encoding", Node::text(node.location, &label)));
+            }
+            "header" => {
+                let header = match written.to_lowercase().as_str() {
+                    "false" => "no_header".to_owned(),
+                    "true" => "all_files_same_headers".to_owned(),
+                    // Of one file, all headers are those of the first.
+                    "from_first_file" | "all_files_different_headers" if self.is_one_file() => {
+                        "all_files_same_headers".to_owned()
+                    }
+                    "from_first_file" | "all_files_different_headers" => {
+                        let allowed = "all_files_same_headers, no_header; with one file also from_first_file and \
+                                       all_files_different_headers";
+                        let message = format!("header: {written} is not read from several files");
+                        return Err((entry.location, Fault::new(node, allowed).saying(message)));
+                    }
+                    header => header.to_owned(),
+                };
+                self.keys.push(Entry::new("header", Node::text(node.location, &header)));
+            }
+            "include_path_column" if written.eq_ignore_ascii_case("false") => {}
+            "invalid_lines" if written.eq_ignore_ascii_case("error") => {
+                self.keys.push(Entry::new("on_type_mismatch", Node::text(node.location, "error")));
+            }
+            "invalid_lines" | "partition_size" => {}
+            "path_column" | "include_path_column" => {
+                let fault = Fault::new(node, "false, or columns of partition_format");
+                return Err((entry.location, fault.saying("frames here have no column of paths")));
+            }
+            key => {
+                let allowed = "delimiter, encoding, header, infer_column_types, support_multi_line, empty_as_string, \
+                               include_path_column";
+                let hint = nearest(key, allowed.split(", "));
+                let hint = hint.map_or(String::new(), |hint| format!("; did you mean {hint:?}?"));
+                let fault = Fault::of(format!("{key:?}"), allowed).saying(format!("unknown option{hint}"));
+                return Err((entry.location, fault));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_one_file(&self) -> bool {
+        matches!(self.paths.as_slice(), [path] if Path::new(path.written()).is_file())
+    }
+
+    fn convert(&mut self, options: &Node) -> Read {
+        let allowed = "a list of columns and column_type: [{columns: [a], column_type: int}]";
+        for item in at(options, list(options, allowed))? {
+            let (Some(columns), Some(kind)) = (find(item.entries(), "columns"), find(item.entries(), "column_type"))
+            else {
+                return Err((item.location, Fault::new(item, allowed)));
+            };
+            let name = kind.entries().first().map_or_else(|| kind.written().trim(), |entry| entry.key.as_str());
+            let own = match name {
+                "int" | "long" => "int64",
+                "float" | "double" => "float64",
+                "string" => "string",
+                "boolean" | "bool" => "bool",
+                "datetime" => "timestamp",
+                _ => {
+                    let fault = Fault::of(format!("{name:?}"), "int, float, string, boolean, datetime");
+                    return Err((kind.location, fault));
+                }
+            };
+            for column in names(columns)? {
+                self.types.insert(column, (own, columns.location));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the key `columns`, and leaves out columns of the path.
+    fn columns(&mut self, problems: &Problems) -> Result<Option<Entry>, (Location, Fault)> {
+        let location = self.chosen_at.or_else(|| self.types.values().next().map(|(_, location)| *location));
+        let Some(location) = location else { return Ok(None) };
+        if self.is_file {
+            problems.warn(location, FILE, "columns have no effect on an input of type file");
+            return Ok(None);
+        }
+        let kept = self.kept.clone();
+        let dropped = std::mem::take(&mut self.dropped);
+        let is_out = |name: &str| {
+            dropped.iter().any(|dropped| dropped == name)
+                || kept.as_ref().is_some_and(|kept| !kept.iter().any(|kept| kept == name))
+        };
+        let mut of_path = Vec::new();
+        if let Some((format, _)) = &mut self.partition_format {
+            let mut changed = String::new();
+            let mut rest = format.as_str();
+            while let Some((before, (inside, behind))) =
+                rest.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
+            {
+                let name = inside.split(':').next().unwrap_or_default();
+                of_path.push(name.to_owned());
+                changed += before;
+                changed += &if is_out(name) { "*".to_owned() } else { format!("{{{inside}}}") };
+                rest = behind;
+            }
+            *format = changed + rest;
+        }
+        let of_files = |names: &[String]| {
+            let is_own = |name: &&String| !of_path.contains(name) && *name != PATH_COLUMN;
+            names.iter().filter(is_own).cloned().collect::<Vec<_>>()
+        };
+        let selected = match (&kept, of_files(&dropped)) {
+            (Some(kept), _) => of_files(kept).into_iter().filter(|name| !dropped.contains(name)).collect(),
+            (None, dropped) if dropped.is_empty() => Vec::new(),
+            (None, dropped) => {
+                let there = self.there().map_err(|message| (location, Fault::only(message)))?;
+                if let Some(unknown) = dropped.iter().find(|name| !there.contains(name)) {
+                    let fault = Fault::of(format!("{unknown:?}"), there.join(", "));
+                    return Err((location, fault.saying("drop_columns names a column that the files do not have")));
+                }
+                there.into_iter().filter(|name| !dropped.contains(name)).collect()
+            }
+        };
+        let typed = |name: &String| {
+            let (kind, at) = self.types.get(name)?;
+            Some(Entry { key: name.clone(), location: *at, node: Node::text(*at, kind) })
+        };
+        let value = match selected.is_empty() {
+            true if self.types.is_empty() => return Ok(None),
+            true => Value::Mapping(self.types.keys().filter_map(typed).collect()),
+            false => {
+                let item = |name: &String| match typed(name) {
+                    Some(entry) => Node { location, value: Value::Mapping(vec![entry]) },
+                    None => Node::text(location, name),
+                };
+                Value::List(selected.iter().map(item).collect())
+            }
+        };
+        Ok(Some(Entry::new("columns", Node { location, value })))
+    }
+
+    /// Returns the columns of the first file.
+    fn there(&self) -> Result<Vec<String>, String> {
+        let mut table = TableOptions { format: self.format.unwrap_or(TableFormat::Csv), ..TableOptions::default() };
+        let option = |key: &str| self.keys.iter().find(|entry| entry.key == key).map(|entry| &entry.node);
+        if let Some([byte]) = option("delimiter").and_then(|node| text(node).ok()).as_deref().map(str::as_bytes) {
+            table.delimiter = *byte;
+        }
+        if let Some(encoding) = option("encoding") {
+            table.encoding = encoding.written().to_owned();
+        }
+        if option("header").is_some_and(|node| node.written() == "no_header") {
+            table.header = protocol::HeaderMode::NoHeader;
+        }
+        let paths = self.paths.iter().map(|path| ItemPath::from(path.written())).collect();
+        let input = Input { name: FILE.to_owned(), kind: InputKind::Tabular, paths, partition_format: None, table };
+        let spec = JobSpec { inputs: vec![input], ..JobSpec::default() };
+        Inputs::default().columns(&spec, 0).map_err(|error| format!("the columns cannot be read: {error:#}"))
+    }
+}
+
+fn names(node: &Node) -> Result<Vec<String>, (Location, Fault)> {
+    let node = find(node.entries(), "columns").unwrap_or(node);
+    match &node.value {
+        Value::Scalar(_) => Ok(vec![at(node, word(node))?]),
+        Value::List(items) => items.iter().map(|item| at(item, word(item))).collect(),
+        Value::Mapping(_) => Err((node.location, Fault::new(node, "a list of columns"))),
+    }
+}
+
+/// Whether a local pattern whose folder exists matches no file. Only the beginning of a walk is needed.
+fn matches_nothing(pattern: &str) -> bool {
+    let input = Input {
+        name: FILE.to_owned(),
+        kind: InputKind::File,
+        paths: vec![ItemPath::from(pattern)],
+        partition_format: None,
+        table: TableOptions::default(),
+    };
+    let spec = JobSpec { inputs: vec![input], ..JobSpec::default() };
+    Inputs::default().finds_nothing(&spec, 0)
+}

@@ -1,0 +1,119 @@
+//! Inputs that an `MLTable` describes.
+
+use protocol::{ColumnType, HeaderMode, InputKind, JobSpec, TableFormat};
+
+use super::{Workplace, lines};
+
+const JOB: &str = "inputs: {data: {type: tabular, format: mltable, path: sales}}\n";
+
+fn workplace(table: &str) -> Workplace {
+    let workplace = Workplace::new();
+    workplace.write("sales/1/a.csv", "id;price;note\n1;2;x\n");
+    workplace.write("sales/2/b.csv", "id;price;note\n3;4;y\n");
+    workplace.write("sales/MLTable", table);
+    workplace
+}
+
+fn job(table: &str, keys: &str) -> JobSpec {
+    let workplace = workplace(table);
+    let mut spec = workplace.spec(&format!("{JOB}{keys}"));
+    for path in &mut spec.inputs[0].paths {
+        *path = path.display().replace(&workplace.path("").display().to_string(), "/").as_str().into();
+    }
+    spec
+}
+
+#[test]
+fn transformations_become_keys_of_the_input() {
+    let table = "\
+$schema: https://azuremlschemas.azureedge.net/latest/MLTable.schema.json
+paths:
+  - pattern: ./*/*.csv
+transformations:
+  - read_delimited: {delimiter: ';', encoding: ascii, header: all_files_same_headers, include_path_column: false}
+  - extract_columns_from_partition_format: {partition_format: '{Store}/{file_name}.{extension}'}
+  - drop_columns: [Path, file_name, extension, note]
+  - convert_column_types: [{columns: id, column_type: string}]
+";
+    let spec = job(table, "partition_keys: [Store]\n");
+    let input = &spec.inputs[0];
+    assert_eq!((input.kind, input.name.as_str()), (InputKind::Tabular, "data"));
+    assert_eq!(input.paths[0].display(), "/sales/*/*.csv");
+    assert_eq!((input.table.format, input.table.delimiter), (TableFormat::Csv, b';'));
+    assert_eq!(input.partition_format.as_deref(), Some("{Store}/*.*"));
+    assert_eq!(input.table.columns, ["id", "price"]);
+    assert_eq!(input.table.column_types["id"], ColumnType::Text);
+}
+
+#[test]
+fn every_path_and_reader_is_read() {
+    for (table, format, path) in [
+        (
+            "paths: [{file: ./1/a.csv}]\ntransformations: [read_delimited: {delimiter: ';'}]\n",
+            TableFormat::Csv,
+            "/sales/1/a.csv",
+        ),
+        ("paths: [{folder: ./}]\ntransformations: [read_json_lines]\n", TableFormat::Jsonl, "/sales"),
+        ("paths: [{pattern: '1/*.csv'}]\ntransformations: [read_parquet]\n", TableFormat::Parquet, "/sales/1/*.csv"),
+        (
+            "paths: [{file: 'https://host/a.csv'}]\ntransformations: [read_delimited: {header: no_header}]\n",
+            TableFormat::Csv,
+            "https://host/a.csv",
+        ),
+    ] {
+        let input = &job(table, "").inputs[0];
+        assert_eq!((input.table.format, input.paths[0].display().as_str()), (format, path), "{table}");
+    }
+    let keep = "paths: [{folder: .}]\ntransformations: [read_delimited: {delimiter: ';', header: no_header}, keep_columns: [a]]\n";
+    let input = &job(keep, "").inputs[0];
+    assert_eq!((input.table.header, input.table.columns.as_slice()), (HeaderMode::NoHeader, &["a".to_owned()][..]));
+    let one = "paths: [{file: 1/a.csv}]\ntransformations: [read_delimited: {header: from_first_file}]\n";
+    assert_eq!(job(one, "").inputs[0].table.header, HeaderMode::AllFilesSameHeaders);
+}
+
+#[test]
+fn files_of_an_mltable_are_an_input_of_files() {
+    let workplace = workplace("paths: [{pattern: ./*/*.csv}]\n");
+    let spec = workplace.spec("inputs: {data: {type: file, format: mltable, path: sales}}\n");
+    assert_eq!((spec.inputs[0].kind, spec.inputs[0].paths.len()), (InputKind::File, 1));
+}
+
+#[test]
+fn mistake_names_the_line_of_the_mltable() {
+    for (table, expected) in [
+        ("paths: [{pattern: ./*.none}]\n", "/sales/MLTable:1: inputs.data.MLTable: no file matches /sales/*.none"),
+        (
+            "paths: [{folder: .}]\ntransformations:\n  - filter: x\n",
+            "/sales/MLTable:3: inputs.data.MLTable: Gristmill does not make the transformation filter",
+        ),
+        (
+            "paths: [{folder: .}]\ntransformations:\n  - take: 5\n",
+            "/sales/MLTable:3: inputs.data.MLTable: Gristmill does not make the transformation take",
+        ),
+        ("paths: [{folder: .}]\ntransformations:\n  - read_delimitd: x\n", "did you mean read_delimited?"),
+        (
+            "paths: [{folder: .}]\ntransformations:\n  - read_delimited: {header: from_first_file}\n",
+            "header: from_first_file is not read from several files",
+        ),
+        (
+            "paths: [{folder: .}]\ntransformations:\n  - read_delimited: {delimter: x}\n",
+            "unknown option; did you mean \"delimiter\"?",
+        ),
+        (
+            "paths: [{folder: .}]\ntransformations:\n  - read_delimited: {delimiter: ';'}\n  - drop_columns: nt\n",
+            "/sales/MLTable:4: inputs.data.MLTable: drop_columns names a column that the files do not have (found \"nt\"; allowed: id, price, note)",
+        ),
+        ("transformations: []\n", "/sales/MLTable names no data"),
+        ("a: [\n", "/sales/MLTable:2: not valid YAML"),
+        ("path: x\n", "unknown key \"path\" of an MLTable; did you mean \"paths\"?"),
+    ] {
+        let workplace = workplace(table);
+        let found = workplace.load(&super::base_with(JOB), &[]).expect_err(table);
+        let found = lines(&found).replace(&workplace.path("").display().to_string(), "/");
+        assert!(found.contains(expected), "{table}: {found}");
+    }
+    let workplace = Workplace::new();
+    workplace.write("sales/a.csv", "");
+    let found = workplace.load(&super::base_with(JOB), &[]).expect_err("no MLTable");
+    assert!(lines(&found).contains("inputs.data.path: there is no file "), "{}", lines(&found));
+}
