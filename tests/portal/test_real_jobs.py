@@ -1,14 +1,16 @@
-"""The page before the real server, on real jobs: running, canceled, continued and interrupted."""
+"""The page before the real server, on real jobs: running, failed, canceled, interrupted and continued."""
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from harness import CANCELED, Running, Workplace, go
+from harness import CANCELED, FAILED, Running, Workplace, go, wait_until
 
 pytestmark = pytest.mark.xdist_group("page")
 
@@ -48,6 +50,44 @@ def portal(workplace: Workplace) -> Portal:
 
 def show(page: Page, place: str) -> None:
     page.evaluate("place => { location.hash = place; }", f"#/{place}")
+
+
+def test_failed_job_is_explained_on_every_page(
+    workplace: Workplace, portal: Portal, open_page: Callable[..., Page]
+) -> None:
+    workplace.data(12)
+    workplace.write({f"data/{HOSTILE}": "x"})
+    job_id = workplace.job(SCRIPT, error_threshold=0, run_max_try=2).run(expect=FAILED).job_id
+    page = open_page(portal.address)
+    page.get_by_role("link", name="test").click()
+    expect(page.locator(".sentence")).to_contain_text("error threshold 0")
+    expect(page).to_have_url(re.compile(f"#/jobs/{job_id}$"))
+    assert "token" not in page.url
+    expect(page.get_by_text("Failures by cause")).to_be_visible()
+    page.get_by_role("link", name="Open the first").click()
+    expect(page.locator("h2.big + .badge.bad")).to_be_visible()
+    expect(page.locator(".frames .first").first).to_contain_text("entry.py")
+    expect(page.get_by_text("Try 2")).to_be_visible()
+    expect(page.get_by_role("group", name="What the attempt printed").first).to_contain_text("reading <b>")
+    page.locator(".links a").filter(has_text="stdout").first.click()
+    expect(page.locator(".log .a-f2").first).to_have_text("reading")
+    expect(page.locator(".log")).to_contain_text("<b>003.txt</b>")
+    page.get_by_role("link", name="First error").click()
+    expect(page.locator(".log-line.marked")).to_be_visible()
+    page.get_by_role("searchbox").fill("three is")
+    expect(page.locator(".matches li").first).to_contain_text("three is <img")
+    show(page, f"jobs/{job_id}/mini-batches")
+    expect(page.locator(".batches tbody tr").first).to_contain_text("failed")
+    expect(page.locator(".batches tbody tr").first).to_contain_text("ValueError: three is <img")
+    counts = json.loads(workplace.command("status", job_id, "--json").stdout)["result"]["mini_batches"]
+    expect(page.locator(".key.bad")).to_have_text(f"failed {counts['failed']}")
+    for tab, text in (("timeline", "Durations"), ("nodes", "Processes"), ("output", "There is no output")):
+        show(page, f"jobs/{job_id}/{tab}")
+        expect(page.get_by_text(text).first).to_be_visible()
+    show(page, "target")
+    expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+    assert page.title() != "broken in"
+    assert page.locator("#app img, #app script").count() == 0
 
 
 def test_running_job_is_live_is_canceled_and_continued(
@@ -91,3 +131,32 @@ def test_interrupted_job_and_killed_portal_are_told(
     expect(page.get_by_text("Connection lost")).to_be_visible()
     expect(page.get_by_text("The portal does not answer since")).to_be_visible()
     expect(page.locator(".title .badge")).to_have_text("Interrupted")
+
+
+def test_log_follows_what_a_script_prints(workplace: Workplace, portal: Portal, open_page: Callable[..., Page]) -> None:
+    workplace.data(3)
+    running = workplace.job(SCRIPT).start(HOLD="001.txt")
+    running.wait_for_record("held")
+    [job_id] = workplace.job_ids()
+    page = open_page(portal.address)
+    show(page, f"jobs/{job_id}/logs?path=user/stdout/0/process000.stdout.txt")
+    expect(page.locator(".log")).to_contain_text("reading <b>001.txt</b>")
+    assert "002.txt" not in page.locator(".log").inner_text()
+    go(workplace)
+    expect(page.locator(".log")).to_contain_text("reading <b>002.txt</b>")
+    running.wait()
+    wait_until(lambda: page.locator(".title .badge").inner_text() == "Completed", "the end of the job is shown")
+
+
+def test_report_is_one_file_that_needs_no_portal(workplace: Workplace, open_page: Callable[..., Page]) -> None:
+    workplace.data(8)
+    job_id = workplace.job(SCRIPT, error_threshold=0).run(expect=FAILED).job_id
+    written = workplace.command("report", job_id, "--html", "report.html")
+    assert written.exit_status == 0, str(written)
+    page = open_page((workplace.folder / "report.html").as_uri())
+    expect(page.locator(".sentence")).to_contain_text("error threshold 0")
+    page.locator(".tabs").get_by_role("link", name="Mini-batches").click()
+    page.locator(".batches a").first.click()
+    expect(page.locator(".frames .first").first).to_contain_text("entry.py")
+    page.locator(".tabs").get_by_role("link", name="Timeline").click()
+    expect(page.get_by_text("Durations")).to_be_visible()
