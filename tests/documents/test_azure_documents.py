@@ -1,11 +1,14 @@
 """Documents of Azure ML, run as they are: components, batch deployments and pipelines."""
 
+import ast
 import json
+import pickle
 import shutil
 import subprocess
 import sys
 
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from harness import COMPLETED, FAILED, INVALID, ROOT
 
@@ -243,6 +246,47 @@ def test_names_come_from_gristmill_toml(workplace):
         {"gristmill.toml": f'[azureml.data]\n"digits:2" = "data"\n[azureml.environments]\nenv = "{sys.executable}"\n'}
     )
     run(workplace, "component.yml", "--input", "azureml:digits@latest")
+
+
+ML_MODEL = """
+    flavors:
+      python_function:
+        loader_module: mlflow.sklearn
+        model_path: model.pkl
+      sklearn:
+        pickled_model: model.pkl
+        serialization_format: cloudpickle
+    signature:
+      inputs: '[{"type": "double", "name": "a"}, {"type": "long", "name": "b"}]'
+"""
+ML_DEPLOYMENT = """
+    $schema: https://azuremlschemas.azureedge.net/latest/modelBatchDeployment.schema.json
+    name: sizes
+    endpoint_name: sizes
+    type: model
+    model: {path: model}
+    settings: {mini_batch_size: 1, error_threshold: -1}
+"""
+
+
+def test_mlflow_model_needs_no_script(workplace):
+    """Each row of the output is a Python literal, which readers of the original evaluate."""
+    workplace.write(
+        {
+            "doc.yml": ML_DEPLOYMENT,
+            "model/MLmodel": ML_MODEL,
+            "tables/1.csv": "a,b\n0.1,0\n5.5,9\n",
+            "tables/2.csv": "a,b\n6,8\n",
+        }
+    )
+    model = LogisticRegression().fit([[0.0, 0], [0.1, 1], [5.0, 9], [6.0, 8]], ["small", "small", "large", "large"])
+    (workplace.folder / "model/model.pkl").write_bytes(pickle.dumps(model))
+    run(workplace, "doc.yml", "--input", "tables")
+    lines = (workplace.folder / "doc-output/predictions.csv").read_text().splitlines()
+    assert [ast.literal_eval(line) for line in lines] == [["1.csv", "small"], ["1.csv", "large"], ["2.csv", "large"]]
+    workplace.write({"other/3.docx": "no table"})
+    ended = run(workplace, "doc.yml", "--input", "other", expect=FAILED)
+    assert "3.docx" in ended.stdout and "reads .csv, .png" in ended.stdout, str(ended)
 
 
 def test_examples_run(workplace):

@@ -1,5 +1,7 @@
 //! Documents with several steps: `gristmill run`, `enqueue` and `validate` of a pipeline, and `gristmill convert`.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use engine::targets::TargetRef;
 use engine::{Events, StepResult};
@@ -14,6 +16,8 @@ pub struct Ran {
     results: Vec<StepResult>,
     count: usize,
     target: TargetRef,
+    /// The folder of outputs whose place the document leaves open.
+    outputs: PathBuf,
 }
 
 /// Runs the steps of a document. `None`: it has only one, or is a job file.
@@ -33,7 +37,7 @@ pub async fn run(
     let (stop, _signals) = stop_on_signals();
     let results = settings.engine.run_steps(&steps, &document, target.as_ref(), fresh, &stop, events).await?;
     let target = target.map_or(TargetRef::ThisMachine, |target| target.reference());
-    Ok(Some(Ran { results, count: steps.steps().len(), target }))
+    Ok(Some(Ran { results, count: steps.steps().len(), target, outputs: steps.outputs.clone() }))
 }
 
 impl Ran {
@@ -45,7 +49,7 @@ impl Ran {
         if json {
             let steps: Vec<_> =
                 self.results.iter().map(|ended| json!({ "step": ended.step, "result": ended.result })).collect();
-            let object = json!({ "state": last.result.state, "steps": steps });
+            let object = json!({ "state": last.result.state, "steps": steps, "outputs": self.outputs });
             say!(out, "{object}");
         } else {
             for StepResult { step, result, was_elsewhere } in &self.results {
@@ -57,6 +61,7 @@ impl Ran {
                     summary(result, if *was_elsewhere { &self.target } else { &here })
                 );
             }
+            say!(out, "outputs of the steps: {}", self.outputs.display());
             let left = self.count - self.results.len();
             if left > 0 {
                 say!(err, "step {} did not complete; {left} of {} steps have not run", last.step, self.count);

@@ -80,6 +80,9 @@ fn one_value(node: &Node, python: &Python<'_>) -> Result<Environment, Fault> {
     interpreter(node, python).map(|path| Environment::Interpreter { path: ItemPath::from(path) })
 }
 
+/// Old conda files can often not be installed any more.
+const ANOTHER: &str = "`--set environment=PATH`, an interpreter or a requirements file, replaces it";
+
 fn is_requirements(text: &str) -> bool {
     [".txt", ".toml", ".yml", ".yaml"].iter().any(|extension| text.ends_with(extension))
 }
@@ -110,17 +113,19 @@ fn conda_fault(path: &Path, python: &Python<'_>) -> Option<String> {
     };
     let file = match CondaFile::parse(&text) {
         Ok(file) => file,
-        Err(error) => return Some(format!("{}: {error}", path.display())),
+        Err(error) => return Some(format!("{}: {error}; {ANOTHER}", path.display())),
     };
     let folders = &python.context.search_path;
     let is_installed = |tool: &&str| folders.iter().any(|folder| is_executable(&folder.join(tool)));
-    if file.packages.is_empty() || python.elsewhere || CONDA_TOOLS.iter().any(is_installed) {
+    if python.elsewhere || CONDA_TOOLS.iter().any(is_installed) {
         return None;
     }
+    let of_conda = file.for_pip().err()?;
     Some(format!(
-        "{} names packages of conda ({}), and none of {} is on PATH: install micromamba, or list the packages below `pip`",
+        "{} names packages that only conda installs ({}), and none of {} is on PATH: install micromamba, or list packages \
+         below `pip`; {ANOTHER}",
         path.display(),
-        file.packages.join(", "),
+        of_conda.join(", "),
         CONDA_TOOLS.join(", ")
     ))
 }

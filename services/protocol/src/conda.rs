@@ -12,6 +12,28 @@ pub const CONDA_TOOLS: [&str; 3] = ["micromamba", "mamba", "conda"];
 /// Conda packages that every virtual environment has.
 const ALWAYS_THERE: [&str; 4] = ["python", "pip", "setuptools", "wheel"];
 const PYTHON_MIN: (u32, u32) = (3, 10);
+/// Packages that have the same name in conda and for pip. A name outside these lists may mean another project there.
+#[rustfmt::skip]
+const SAME_FOR_PIP: [&str; 67] = [
+    "beautifulsoup4", "boto3", "catboost", "click", "cloudpickle", "cython", "dask", "datasets", "fastapi", "flask",
+    "fsspec", "gensim", "h5py", "imageio", "ipykernel", "ipython", "jinja2", "joblib", "keras", "lightgbm", "lxml",
+    "matplotlib", "mlflow", "networkx", "nltk", "numba", "numpy", "onnx", "onnxruntime", "openpyxl", "pandas", "pillow",
+    "polars", "prophet", "protobuf", "psutil", "pyarrow", "pydantic", "pytest", "python-dateutil", "pytz", "pyyaml",
+    "regex", "requests", "s3fs", "scikit-image", "scikit-learn", "scipy", "seaborn", "sentencepiece", "shap", "six",
+    "spacy", "sqlalchemy", "statsmodels", "sympy", "tabulate", "tensorflow", "tokenizers", "torchaudio", "torchvision",
+    "tqdm", "transformers", "typing-extensions", "urllib3", "xgboost", "xlrd",
+];
+/// Packages that pip knows by another name.
+const OTHER_FOR_PIP: [(&str, &str); 8] = [
+    ("matplotlib-base", "matplotlib"),
+    ("msgpack-python", "msgpack"),
+    ("opencv", "opencv-python-headless"),
+    ("py-opencv", "opencv-python-headless"),
+    ("py-xgboost", "xgboost"),
+    ("pytorch", "torch"),
+    ("pytorch-cpu", "torch"),
+    ("typing_extensions", "typing-extensions"),
+];
 
 /// Why Gristmill cannot use a conda file.
 #[derive(Debug, thiserror::Error)]
@@ -71,10 +93,16 @@ impl CondaFile {
         Ok(file)
     }
 
+    /// Returns requirements for pip that stand for the packages of conda, or those that only conda installs.
+    pub fn for_pip(&self) -> Result<Vec<String>, Vec<&str>> {
+        let found = |package: &String| requirement(package);
+        let missing: Vec<&str> =
+            self.packages.iter().filter(|package| found(package).is_none()).map(String::as_str).collect();
+        if missing.is_empty() { Ok(self.packages.iter().filter_map(found).collect()) } else { Err(missing) }
+    }
+
     fn add(&mut self, package: &str) -> Result<(), CondaError> {
-        let plain = package.rsplit("::").next().unwrap_or(package).trim();
-        let end = plain.find(|character: char| " =<>!~[".contains(character)).unwrap_or(plain.len());
-        let (name, version) = (&plain[..end], plain[end..].trim());
+        let (name, version) = parts(package);
         if !ALWAYS_THERE.contains(&name) {
             self.packages.push(package.to_owned());
         }
@@ -91,6 +119,36 @@ impl CondaFile {
         }
         Ok(())
     }
+}
+
+/// Returns the name of a package and what follows it.
+fn parts(package: &str) -> (&str, &str) {
+    let plain = package.rsplit("::").next().unwrap_or(package).trim();
+    let end = plain.find(|character: char| " =<>!~[".contains(character)).unwrap_or(plain.len());
+    (&plain[..end], plain[end..].trim())
+}
+
+/// Returns what pip calls a package of conda, with its version. `None`: pip has no such package, or no such version.
+fn requirement(package: &str) -> Option<String> {
+    let (name, version) = parts(package);
+    let name = name.to_lowercase();
+    let other = || OTHER_FOR_PIP.iter().find(|(conda, _)| *conda == name).map(|(_, pip)| *pip);
+    let name = SAME_FOR_PIP.iter().find(|same| **same == name).copied().or_else(other)?;
+    if version.contains(['[', '|']) {
+        return None;
+    }
+    // `=1.26=build` and `==1.26=build`: pip knows no builds.
+    let fuzzy = version.strip_prefix('=').filter(|rest| !rest.starts_with('='));
+    Some(match (version.chars().next(), fuzzy) {
+        (None, _) => name.to_owned(),
+        (_, Some(version)) => match version.trim().split_once('=') {
+            Some((exact, _)) => format!("{name}=={exact}"),
+            None => format!("{name}=={}.*", version.trim().trim_end_matches(".*")),
+        },
+        (Some('='), None) => format!("{name}=={}", version[2..].split('=').next().unwrap_or_default().trim()),
+        (Some('0'..='9'), None) => format!("{name}=={}", version.split([' ', '=']).next().unwrap_or_default()),
+        _ => format!("{name}{version}"),
+    })
 }
 
 fn items<'a>(node: &'a Yaml<'a>) -> impl Iterator<Item = &'a Yaml<'a>> {
@@ -130,6 +188,28 @@ dependencies:
             let parsed = CondaFile::parse(&format!("dependencies: ['{python}', pip: [a]]")).expect(python);
             assert_eq!((parsed.python, parsed.packages.len()), (version, 0), "{python}");
         }
+    }
+
+    #[test]
+    fn packages_of_conda_become_requirements_of_pip() {
+        for (package, requirement) in [
+            ("numpy", "numpy"),
+            ("conda-forge::numpy=1.26", "numpy==1.26.*"),
+            ("numpy=1.26.*", "numpy==1.26.*"),
+            ("numpy=1.26.4=py311h64a7726_0", "numpy==1.26.4"),
+            ("numpy==1.26.4", "numpy==1.26.4"),
+            ("numpy 1.26.4", "numpy==1.26.4"),
+            ("numpy >=1.2,<2", "numpy>=1.2,<2"),
+            ("numpy!=1.2", "numpy!=1.2"),
+            ("pytorch=2.3", "torch==2.3.*"),
+            ("Pillow", "pillow"),
+        ] {
+            let file = CondaFile { packages: vec![package.to_owned()], ..CondaFile::default() };
+            assert_eq!(file.for_pip(), Ok(vec![requirement.to_owned()]), "{package}");
+        }
+        let packages = ["numpy", "libgdal=3.8", "numpy[build=mkl]", "numpy 1.2|1.3"].map(str::to_owned).to_vec();
+        let file = CondaFile { packages, ..CondaFile::default() };
+        assert_eq!(file.for_pip(), Err(vec!["libgdal=3.8", "numpy[build=mkl]", "numpy 1.2|1.3"]));
     }
 
     #[test]

@@ -94,10 +94,13 @@ fn recipe(file: &Path, content: &[u8], base: &Path) -> Result<Recipe> {
         };
         return Ok(Recipe::Virtual { base: base.to_owned(), packages });
     }
-    let wanted =
+    let mut wanted =
         CondaFile::parse(&String::from_utf8_lossy(content)).with_context(|| format!("read {}", file.display()))?;
     if !wanted.packages.is_empty() {
-        return Ok(Recipe::Conda);
+        match wanted.for_pip() {
+            Ok(requirements) if !has_conda_tool() => drop(wanted.pip.splice(0..0, requirements)),
+            _ => return Ok(Recipe::Conda),
+        }
     }
     let packages = conda::pip_arguments(&wanted);
     let Some((major, minor)) = wanted.python else { return Ok(Recipe::Virtual { base: base.to_owned(), packages }) };
@@ -106,7 +109,7 @@ fn recipe(file: &Path, content: &[u8], base: &Path) -> Result<Recipe> {
         |python: &Path| version(python).is_ok_and(|version| version.starts_with(&format!("{major}.{minor}.")));
     match [base.to_owned(), named].into_iter().find(|python| is_wanted(python)) {
         Some(base) => Ok(Recipe::Virtual { base, packages }),
-        None if CONDA_TOOLS.iter().any(|tool| is_installed(tool).is_some()) => Ok(Recipe::Conda),
+        None if has_conda_tool() => Ok(Recipe::Conda),
         None => bail!(
             "{} asks for Python {major}.{minor}, {} is another version, and there is neither a python{major}.{minor} nor \
              micromamba, mamba or conda on PATH: install one of them",
@@ -120,6 +123,10 @@ fn recipe(file: &Path, content: &[u8], base: &Path) -> Result<Recipe> {
 fn version(python: &Path) -> Result<String> {
     run(Command::new(python).args(["-c", "import sys; print(sys.version, sys.base_prefix)"]))
         .with_context(|| format!("ask {} for its version", python.display()))
+}
+
+fn has_conda_tool() -> bool {
+    CONDA_TOOLS.iter().any(|tool| is_installed(tool).is_some())
 }
 
 fn is_installed(program: &str) -> Option<PathBuf> {
@@ -147,6 +154,15 @@ mod tests {
         let file = folder.join("requirements.txt");
         std::fs::write(&file, requirements).expect("writable");
         Environment::Requirements { file: file.into(), base: "python3".into() }
+    }
+
+    #[test]
+    fn pip_installs_packages_of_conda_without_its_tools() {
+        let file = b"dependencies: [six=1.16, {pip: [tqdm]}]";
+        match recipe(Path::new("e.yml"), file, Path::new("python3")).expect("a conda file") {
+            Recipe::Virtual { packages, .. } => assert_eq!(packages, ["six==1.16.*", "tqdm"]),
+            Recipe::Conda => assert!(has_conda_tool()),
+        }
     }
 
     #[test]

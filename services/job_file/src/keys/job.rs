@@ -50,8 +50,9 @@ const SCRIPT: &[Key] = &[
         .meaning(
             "The Python that runs the script: an interpreter (path, or name on `PATH`), the folder of a virtual \
              environment, or a requirements file (`.txt`), `pyproject.toml` or conda file (`.yml`), from which \
-             Gristmill makes an environment once. A conda file with only a version of Python and packages for `pip` \
-             becomes a virtual environment; any other needs micromamba, mamba or conda on `PATH`.",
+             Gristmill makes an environment once. Packages of conda are installed by micromamba, \
+             mamba or conda if one is on `PATH`, and otherwise by pip if it has all of them (`numpy=1.26` becomes \
+             `numpy==1.26.*`).",
         )
         .with_parts(),
     key("environment_variables", "mapping of texts", "none")

@@ -162,7 +162,10 @@ const REFUSED: &[(&str, &str)] = &[
     ("environment: no-such-python", "environment: nor an executable of this name on PATH"),
     ("environment: labels.md", "environment: labels.md … a requirements file"),
     ("environment: nowhere.yml", "environment: nowhere.yml does not exist"),
-    ("environment: conda.yml", "environment: names packages of conda (numpy=1.26), and none of micromamba,"),
+    (
+        "environment: conda.yml",
+        "environment: names packages that only conda installs (libgdal=3.8), and none of micromamba,",
+    ),
     ("environment: old.yml", "environment: old.yml: it asks for Python 3.8, and scripts need 3.10 or newer"),
     ("environment: {requirements: no-conda.yaml}", "environment.requirements: no list `dependencies`"),
     ("environment: nowhere.txt", "environment: nowhere.txt does not exist"),
@@ -187,7 +190,7 @@ const REFUSED: &[(&str, &str)] = &[
 #[test]
 fn every_problem_names_field_found_and_allowed() {
     let workplace = Workplace::new();
-    workplace.write("conda.yml", "dependencies: [python=3.11, numpy=1.26]");
+    workplace.write("conda.yml", "dependencies: [python=3.11, numpy=1.26, libgdal=3.8]");
     workplace.write("old.yml", "dependencies: [python=3.8]");
     workplace.write("no-conda.yaml", "a: b");
     for (changes, expected) in REFUSED {
