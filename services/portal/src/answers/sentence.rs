@@ -32,7 +32,15 @@ pub fn sentence(status: &StatusDocument, moment: &Moment) -> String {
                 None => format!("{word}: {} succeeded.", counted(moment.mini_batches.succeeded, "mini-batch")),
             }
         }
-        State::Failed => ended(&format!("{after}: {}", cause.unwrap_or("the cause is unknown"))),
+        State::Failed => {
+            let text = ended(&format!("{after}: {}", cause.unwrap_or("the cause is unknown")));
+            // A limit that was exceeded is no reason yet.
+            let first = status.result.as_ref().and_then(|result| result.failed_mini_batches.first());
+            match first.map(|first| clause(&first.error)).filter(|error| !text.contains(error)) {
+                Some(error) => format!("{text} {}", ended(error)),
+                None => text,
+            }
+        }
         State::Canceled => ended(&format!("{after}: {}; {counts}", clause(cause.unwrap_or("by a request")))),
         State::Interrupted => ended(&format!("{after}, with {counts}: {}", hint.unwrap_or("its process has ended"))),
         State::Running => {
@@ -74,7 +82,7 @@ fn capitalised(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{JobResult, JobState};
+    use protocol::{FailedMiniBatch, JobResult, JobState};
     use reducer::Reducer;
 
     use super::*;
@@ -100,10 +108,19 @@ mod tests {
     fn failed_job_has_its_cause() {
         let cause = "The number of failed items is 11, which exceeds error threshold 10.".to_owned();
         let result = JobResult::new("a".into(), JobState::Failed, String::new());
-        let failed =
+        let mut failed =
             StatusDocument { result: Some(JobResult { cause: Some(cause), ..result }), ..status(State::Failed, None) };
         let expected = "Failed after 1 min 15 s: The number of failed items is 11, which exceeds error threshold 10.";
         assert_eq!(sentence(&failed, &moment()), expected);
+        let first = FailedMiniBatch {
+            mini_batch: 7,
+            detail: "/in/7".into(),
+            error: "ValueError: bad".into(),
+            log: String::new(),
+            printed: String::new(),
+        };
+        failed.result.as_mut().expect("a result").failed_mini_batches = vec![first];
+        assert_eq!(sentence(&failed, &moment()), format!("{expected} ValueError: bad."));
     }
 
     #[test]
