@@ -25,7 +25,7 @@ pub use read::{RecordedAttempt, SharedHistory};
 pub const ATTEMPTS_MAX: usize = 3_000_000;
 /// Mini-batches that share one mark of their last change.
 pub const MARKED_TOGETHER: usize = 4096;
-/// Processes that are told apart.
+/// Maximum number of processes with an index of their own.
 const PROCESSES_MAX: usize = u16::MAX as usize;
 
 /// Where a history comes from.

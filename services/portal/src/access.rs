@@ -89,7 +89,7 @@ impl Access {
     fn knows_host(&self, headers: &HeaderMap) -> bool {
         let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else { return false };
         let name = host_name(host);
-        // Nobody else can make a name of an address, or of localhost.
+        // DNS rebinding needs a name: an attacker controls neither addresses nor localhost.
         name.eq_ignore_ascii_case("localhost")
             || name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok()
             || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
@@ -172,7 +172,7 @@ async fn pass(gate: &Gate, request: Request, next: Next) -> Response {
         };
     }
     if request.method() == Method::POST {
-        // No action reads its body, so a body of unknown length harms nobody.
+        // No action reads its body, so a body without a declared length is harmless.
         let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
         if length.is_some_and(|length| length > BODY_BYTES_MAX) {
             return Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large").into_response();

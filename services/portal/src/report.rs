@@ -14,7 +14,7 @@ use crate::{Options, page};
 const ROWS_MAX: usize = 500;
 const FAILED_MAX: usize = 50;
 const SLOWEST_MAX: usize = 20;
-/// The report may load nothing and talk to nobody.
+/// The report may load no resource and send no request.
 const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src \
                       'unsafe-inline'; style-src 'unsafe-inline'; img-src data:\">";
 

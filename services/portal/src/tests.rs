@@ -1,4 +1,4 @@
-//! The portal as its clients see it: who gets an answer, and which.
+//! Sends requests to the portal's router and checks the answers and their access control.
 
 use axum::Router;
 use axum::body::{Body, to_bytes};

@@ -104,7 +104,7 @@ impl WatchedJobs {
     }
 }
 
-/// Looks at a job, unless it was looked at a moment ago. Runs to its end even if the request that started it is gone.
+/// Reads a job, unless it was read a moment ago. Continues even if the client disconnects.
 async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
     let mut looking = watched.looking.lock().await;
     let period = if matches!(jobs, Jobs::Here(_)) { LOOK_EVERY_HERE } else { LOOK_EVERY_THERE };

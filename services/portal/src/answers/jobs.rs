@@ -75,7 +75,7 @@ struct Row {
     #[serde(flatten)]
     summary: Summary,
     name: String,
-    /// Present even if there is none.
+    /// Always present in JSON; `null` without a cause.
     cause: Option<String>,
 }
 

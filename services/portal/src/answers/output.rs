@@ -104,7 +104,7 @@ async fn opened(view: &View) -> Result<File, Refusal> {
     }
     let path = PathBuf::from(path);
     let shown = path.display().to_string();
-    // Whoever writes to a remote store could otherwise name any file of this machine.
+    // Otherwise, a writer to a remote store could name any file of this machine.
     if view.snapshot.store.folder().is_none() {
         return Err(Refusal::not_found(format!("{shown} is a file of another machine")));
     }

@@ -25,7 +25,7 @@ IN_ARGUMENTS = ("error_threshold", "allowed_failed_count", "allowed_failed_perce
 
 
 class Fields:
-    """Values by name, as attributes and as items. A name that is none of them is an error with the nearest one."""
+    """Values by name, as attributes and as items. An unknown name is an error that suggests the nearest one."""
 
     def __init__(self, what: str, values: Mapping[str, Any]) -> None:
         self.__dict__["_what"] = what

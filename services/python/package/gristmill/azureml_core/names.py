@@ -70,7 +70,7 @@ def join(root, path):
 
 
 def table(kind):
-    """Returns one of the tables, empty if there is none."""
+    """Returns one of the tables; a missing one is empty."""
     text = os.environ.get(VARIABLE)
     if not text:
         file = _nearest_file()
