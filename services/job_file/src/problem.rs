@@ -92,6 +92,11 @@ impl Fault {
         Self { message: format!("{}{more}", self.message), ..self }
     }
 
+    /// Puts `context: ` before the message.
+    pub fn within(self, context: &str) -> Self {
+        Self { message: format!("{context}: {}", self.message), ..self }
+    }
+
     /// Describes what was found by other words.
     pub fn finding(self, found: impl Into<String>) -> Self {
         Self { found: found.into(), ..self }

@@ -250,7 +250,7 @@ fn outer(
     let output = rest.strip_prefix("outputs.").unwrap_or(rest);
     let Some(target) = outputs.get(output) else {
         let group = format!("parent.jobs.{step}.outputs");
-        return Err(unknown(name, &group, outputs.keys()).adding(": nobody writes this output"));
+        return Err(unknown(name, &group, outputs.keys()).within("no step writes this output"));
     };
     Ok(Bound::Data(Data {
         text: target.path(),

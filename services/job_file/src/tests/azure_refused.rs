@@ -122,7 +122,7 @@ fn mistakes_of_pipelines() {
         (
             "outputs.cut}}\n      model",
             "outputs.cutt}}\n      model",
-            "jobs.score.inputs.data: unknown name; did you mean \"parent.jobs.prepare.outputs.cut\"?: nobody writes this output",
+            "jobs.score.inputs.data: no step writes this output: unknown name; did you mean \"parent.jobs.prepare.outputs.cut\"?",
         ),
         ("parent.jobs.prepare", "parent.jobs.prepar", "jobs.score.inputs.data: there is no step \"prepar\""),
         (
