@@ -186,7 +186,7 @@ def test_documents_are_validated_as_a_whole(pipeline):
     pipeline.write({"doc.yml": PIPELINE.replace("outputs.texts}}'", "outputs.text}}'").replace("python make", "${{x")})
     ended = pipeline.command("validate", "doc.yml")
     assert ended.exit_status == INVALID
-    assert ": jobs.rows.inputs.data: unknown name; did you mean" in ended.stderr
+    assert ": jobs.rows.inputs.data: no step writes this output: unknown name; did you mean" in ended.stderr
     assert ": jobs.make.command: an expression has no end" in ended.stderr
 
 
