@@ -8,6 +8,7 @@ from typing import ParamSpec, TypeVar
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Kind = TypeVar("Kind")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -19,13 +20,16 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
 
 
-def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Makes a misspelt keyword an error with the nearest name, in every release of Python."""
+def checked(function: Callable[Parameters, Result], owner: str | None = None) -> Callable[Parameters, Result]:
+    """Makes a misspelt keyword an error with the nearest name, in every release of Python.
+
+    :param owner: what messages call the function; by default its name.
+    """
     import inspect
 
     signature = inspect.signature(function)
     names = [one.name for one in signature.parameters.values() if one.name != "self"]
-    owner = function.__qualname__.removesuffix(".__init__")
+    owner = owner or function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
     def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
@@ -35,3 +39,9 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
         return function(*arguments, **named)
 
     return call
+
+
+def checked_fields(kind: type[Kind]) -> type[Kind]:
+    """Does the same for the constructor of a dataclass."""
+    kind.__init__ = checked(kind.__init__, kind.__qualname__)  # type: ignore[method-assign]
+    return kind

@@ -7,9 +7,10 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gristmill.api.keywords import checked
+from gristmill.api.keywords import checked, checked_fields
 from gristmill.api.step_values import absolute, environment_of, input_of, path_of, target_of
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class PipelineParameter:
         return f"PipelineParameter(name={self.name!r}, default_value={self.default_value!r})"
 
 
+@checked_fields
+@dataclass(eq=False, repr=False)
 class ParallelRunConfig:
     """How a ``ParallelRunStep`` runs its entry script.
 
@@ -81,46 +84,30 @@ class ParallelRunConfig:
     (3, 60, 'INFO')
     """
 
-    @checked
-    def __init__(
-        self,
-        environment: Any,
-        entry_script: str,
-        error_threshold: int,
-        output_action: str,
-        compute_target: Any,
-        node_count: int | PipelineParameter,
-        process_count_per_node: int | PipelineParameter | None = None,
-        mini_batch_size: int | str | PipelineParameter | None = None,
-        source_directory: str | os.PathLike[str] | None = None,
-        description: str | None = None,
-        logging_level: str | PipelineParameter = "INFO",
-        run_invocation_timeout: int | PipelineParameter = 60,
-        run_max_try: int | PipelineParameter = 3,
-        append_row_file_name: str | None = None,
-        allowed_failed_count: int | None = None,
-        allowed_failed_percent: float | None = None,
-        partition_keys: list[str] | PipelineParameter | None = None,
-        environment_variables: Mapping[str, str] | None = None,
-    ) -> None:
-        self.environment = environment
-        self.entry_script = entry_script.strip()
-        self.error_threshold = error_threshold
-        self.output_action = output_action
-        self.compute_target = compute_target
-        self.node_count = node_count
-        self.process_count_per_node = process_count_per_node
-        self.mini_batch_size = mini_batch_size
-        self.source_directory = None if source_directory is None else os.fspath(source_directory).strip()
-        self.description = description
-        self.logging_level = logging_level
-        self.run_invocation_timeout = run_invocation_timeout
-        self.run_max_try = run_max_try
-        self.append_row_file_name = append_row_file_name
-        self.allowed_failed_count = allowed_failed_count
-        self.allowed_failed_percent = allowed_failed_percent
-        self.partition_keys = partition_keys
-        self.environment_variables = dict(environment_variables or {})
+    environment: Any
+    entry_script: str
+    error_threshold: int
+    output_action: str
+    compute_target: Any
+    node_count: int | PipelineParameter
+    process_count_per_node: int | PipelineParameter | None = None
+    mini_batch_size: int | str | PipelineParameter | None = None
+    source_directory: str | os.PathLike[str] | None = None
+    description: str | None = None
+    logging_level: str | PipelineParameter = "INFO"
+    run_invocation_timeout: int | PipelineParameter = 60
+    run_max_try: int | PipelineParameter = 3
+    append_row_file_name: str | None = None
+    allowed_failed_count: int | None = None
+    allowed_failed_percent: float | None = None
+    partition_keys: list[str] | PipelineParameter | None = None
+    environment_variables: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        self.entry_script = self.entry_script.strip()
+        if self.source_directory is not None:
+            self.source_directory = os.fspath(self.source_directory).strip()
+        self.environment_variables = dict(self.environment_variables or {})
         self._check()
 
     def _check(self) -> None:
@@ -174,6 +161,8 @@ class ParallelRunConfig:
         return {name: value for name, value in keys.items() if value not in (None, {})}
 
 
+@checked_fields
+@dataclass(eq=False, repr=False)
 class ParallelRunStep:
     """A job: an entry script over every mini-batch of its inputs. ``submit`` starts it.
 
@@ -199,44 +188,37 @@ class ParallelRunStep:
     9
     """
 
-    @checked
-    def __init__(
-        self,
-        name: str,
-        parallel_run_config: ParallelRunConfig,
-        inputs: Sequence[Any],
-        output: Any = None,
-        side_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
-        arguments: Sequence[Any] | None = None,
-        allow_reuse: bool = True,
-    ) -> None:
-        if not isinstance(parallel_run_config, ParallelRunConfig):
-            raise TypeError(
-                f"parallel_run_config must be a ParallelRunConfig, not a {type(parallel_run_config).__name__}"
-            )
-        if isinstance(inputs, (str, bytes, os.PathLike)) or not isinstance(inputs, Sequence):
+    name: str
+    parallel_run_config: ParallelRunConfig
+    inputs: Sequence[Any]
+    output: Any = None
+    side_inputs: Mapping[str, Any] | Sequence[Any] | None = None
+    arguments: Sequence[Any] | None = None
+    allow_reuse: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.parallel_run_config, ParallelRunConfig):
+            kind = type(self.parallel_run_config).__name__
+            raise TypeError(f"parallel_run_config must be a ParallelRunConfig, not a {kind}")
+        if isinstance(self.inputs, (str, bytes, os.PathLike)) or not isinstance(self.inputs, Sequence):
             raise TypeError("inputs must be a list, also of one input")
-        self.name = name
-        self.parallel_run_config = parallel_run_config
-        self.inputs = list(inputs)
-        self.output = output
-        self.side_inputs = side_inputs
-        self.arguments = list(arguments or [])
-        self.allow_reuse = allow_reuse
+        self.inputs = list(self.inputs)
+        self.arguments = list(self.arguments or [])
         self._check()
         # The producer of what a later step reads.
-        if hasattr(output, "folder_for"):
-            output.folder_for(self.name)
+        if hasattr(self.output, "folder_for"):
+            self.output.folder_for(self.name)
 
     def _check(self) -> None:
         config = self.parallel_run_config
-        if not self.inputs and not any(str(one).startswith("--rank_mini_batch_count") for one in self.arguments):
+        ranks = any(str(one).startswith("--rank_mini_batch_count") for one in self.arguments or ())
+        if not self.inputs and not ranks:
             raise ValueError("inputs is empty: pass an input, or --rank_mini_batch_count in the arguments")
         if self.output is None and config.output_action.lower() != "summary_only":
             raise ValueError("output is missing: pass the folder of the output file, or use summary_only")
         if self.arguments and not str(self.arguments[0]).startswith("-"):
             raise ValueError(f"arguments must begin with an option, not with {self.arguments[0]!r}")
-        for argument in self.arguments:
+        for argument in self.arguments or ():
             option = argument[2:].partition("=")[0] if isinstance(argument, str) and argument[:2] == "--" else None
             if option in RESERVED:
                 raise ValueError(f"the argument --{option} is reserved: ParallelRunConfig sets it")
@@ -276,7 +258,7 @@ class ParallelRunStep:
 
     def job_parameters(self) -> set[str]:
         """Returns the names of the pipeline parameters that the step refers to."""
-        candidates = [*vars(self.parallel_run_config).values(), *self.inputs, *self.arguments]
+        candidates = [*vars(self.parallel_run_config).values(), *self.inputs, *(self.arguments or ())]
         candidates += _named(self.side_inputs).values()
         candidates += [getattr(one, "dataset", None) for one in candidates]
         return {one.name for one in candidates if isinstance(one, PipelineParameter)}
