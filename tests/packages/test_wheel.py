@@ -2,11 +2,14 @@
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 import venv
 import zipfile
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from harness import Workplace
@@ -104,3 +107,37 @@ print(open(job.output).read().strip())
         text=True,
     )
     assert (ended.returncode, ended.stdout.strip()) == (0, "one"), ended.stderr
+
+
+@pytest.mark.parametrize("minor", range(10, 15))
+def test_function_runs_with_every_python_of_this_machine(minor, tmp_path):
+    python = shutil.which(f"python3.{minor}")
+    if python is None:
+        pytest.skip(f"Python 3.{minor} is not installed")
+    environment = tmp_path / "environment"
+    subprocess.run([python, "-m", "venv", "--without-pip", environment], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install", "--quiet"]
+    subprocess.run([*pip, "--no-index", "--no-deps", os.environ["GRISTMILL_WHEEL"]], check=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    shutil.copytree(Path(cloudpickle.__file__).parent, packages / "cloudpickle")
+    (tmp_path / "a.txt").write_text("one")
+    call = """
+import gristmill, sys
+
+def read(files: list[str]):
+    return [f"{sys.version_info.minor} {open(file).read()}" for file in files]
+
+job = gristmill.run(read, inputs="a.txt", output="results/rows.csv", progress=False)
+print(open(job.output).read())
+"""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("GRISTMILL", "PYTHON", "VIRTUAL"))
+    }
+    ended = subprocess.run(
+        [environment / "bin" / "python", "-c", call],
+        cwd=tmp_path,
+        env={**kept, "GRISTMILL_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stdout.split("\n")[:2]) == (0, ["value", f"{minor} one"]), ended.stderr
