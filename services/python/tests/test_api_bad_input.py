@@ -133,3 +133,22 @@ def test_connection_that_a_function_uses_is_named():
 
     with pytest.raises(TypeError, match=r"because of the variable connection \(Connection\)"):
         run(look_up, [1])
+
+
+def test_interrupt_before_the_job_has_an_id_ends_the_command(monkeypatch):
+    from gristmill.api.child import Child
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Child, "job_id", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(lambda items: time.sleep(600), [1])
+
+
+def test_kernel_without_process_descriptors_is_waited_for(monkeypatch):
+    def refused(pid):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    assert run(double, [1]).to_pandas()["value"].tolist() == [2]

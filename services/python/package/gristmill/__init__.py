@@ -21,7 +21,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gristmill.api.errors import GristmillError, InvalidJob, JobBusy, JobCanceled, JobFailed
+    from gristmill.api.errors import GristmillError, GristmillWarning, InvalidJob, JobBusy, JobCanceled, JobFailed
     from gristmill.api.inputs import Items
     from gristmill.api.job import Job
     from gristmill.api.parallel_job import Parallel, RunFunction, parallel_run_function
@@ -32,6 +32,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "GristmillError",
+    "GristmillWarning",
     "InvalidJob",
     "Items",
     "Job",
@@ -52,7 +53,7 @@ __all__ = [
 
 
 _MODULES = {
-    "errors": ("GristmillError", "InvalidJob", "JobBusy", "JobCanceled", "JobFailed"),
+    "errors": ("GristmillError", "GristmillWarning", "InvalidJob", "JobBusy", "JobCanceled", "JobFailed"),
     "inputs": ("Items",),
     "job": ("Job",),
     "parallel_job": ("Parallel", "RunFunction", "parallel_run_function"),

@@ -87,9 +87,11 @@ _ARGUMENTS = {
 
 
 def _as_result(result):
-    """Returns a table of another package as rows, and everything else unchanged."""
+    """Returns a table of another package as rows, a column as a list, and everything else unchanged."""
     kind = type(result)
     package = kind.__module__.partition(".")[0]
+    if (package, kind.__name__) in (("pandas", "Series"), ("numpy", "ndarray")) and result.ndim > 0:
+        return list(result)
     if package == "pyarrow" and kind.__name__ == "Table":
         return ArrowRows(result)
     if package == "polars" and kind.__name__ == "DataFrame":

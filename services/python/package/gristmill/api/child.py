@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import tempfile
@@ -15,7 +16,17 @@ from typing import IO, Any
 from gristmill.api import command
 from gristmill.api.errors import GristmillError, JobBusy
 
-JOB_LINE = re.compile(r"^job (\S+)$", re.MULTILINE)
+JOB_LINE = re.compile(r"^(?:continuing )?job ([^\s:]+):?$", re.MULTILINE)
+"""What the command says first about a job that it starts or continues."""
+WARNING = re.compile(r"^warning: (.*(?:\n  .*)*)", re.MULTILINE)
+NOTE = re.compile(
+    r"^(?:note: |continuing job |job \S+ (?:is unfinished|has completed|has failed mini-batches), and this is a new job"
+    r"|the inputs have changed since job |creating a Python environment ).*(?:\n  .*)*",
+    re.MULTILINE,
+)
+"""What the command says about its decisions, about an earlier job, or about work that takes long."""
+ID_EVERY = 0.01
+"""The longest pause, in seconds, between two looks for the id of a job."""
 
 
 class Child:
@@ -40,6 +51,10 @@ class Child:
             except BrokenPipeError:
                 pass  # It has ended, and says why.
 
+    def __del__(self) -> None:
+        self._printed.close()
+        self._said.close()
+
     def job_id(self) -> str:
         """Waits until the job has an id. Raises what ended the command before."""
         pause = 0.002
@@ -48,12 +63,20 @@ class Child:
                 found = JOB_LINE.search(self.said())
                 return found[1] if found else str(self.result()["job_id"])
             self.wait(pause)
-            pause = min(0.05, 2 * pause)
+            pause = min(ID_EVERY, 2 * pause)
         return found[1]
 
     def said(self) -> str:
         """Returns what it has written to standard error so far."""
         return _content(self._said)
+
+    def warnings(self) -> list[str]:
+        """Returns the warnings among it."""
+        return WARNING.findall(self.said())
+
+    def notes(self) -> list[str]:
+        """Returns what it said about decisions, about an earlier job, or about work that takes long."""
+        return [found[0] for found in NOTE.finditer(self.said())]
 
     def has_ended(self) -> bool:
         """Returns whether the command has ended."""
@@ -61,8 +84,21 @@ class Child:
 
     def wait(self, seconds: float) -> None:
         """Waits for its end, at most this long."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
+        if self.has_ended():
+            return
+        try:
+            # `Popen.wait` looks every 50 ms, a tenth of a small job.
+            process = os.pidfd_open(self._process.pid)
+        except (AttributeError, OSError):  # An old kernel, or a container that forbids the call.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
+            return
+        try:
+            poll = select.poll()
+            poll.register(process, select.POLLIN)
+            poll.poll(1000 * seconds)
+        finally:
+            os.close(process)
 
     def result(self) -> dict[str, Any]:
         """Waits for the end, and returns the object that it printed. Raises if it has none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from typing import Any, NoReturn
 from gristmill.api.errors import GristmillError, InvalidJob, JobBusy
 
 INVALID, FAILED, BUSY, CANCELED = 2, 42, 75, 130
+PLACE = re.compile(r"^(gristmill: |standard input:\d+: )", re.MULTILINE)
+"""What precedes a message on a terminal, and says nothing about a call."""
 
 
 def executable() -> str:
@@ -56,7 +59,8 @@ def fail(status: int, printed: str, said: str) -> NoReturn:
         answer: dict[str, Any] = json.loads(last)
     except ValueError:
         answer = {}
-    message = said.strip() or answer.get("error") or f"the command ended with exit status {status}"
+    said = PLACE.sub("", said.strip())
+    message = said or answer.get("error") or f"the command ended with exit status {status}"
     if status == INVALID:
         raise InvalidJob(message, answer.get("problems"))
     if status == BUSY:

@@ -1,7 +1,10 @@
-"""What calls raise. Every message is complete in its first line; details follow."""
+"""What calls raise, and how they warn. Every message is complete in its first line; details follow."""
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,3 +54,25 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, job: Job) -> None:
         super().__init__(f"job {job.id} was canceled; what it committed stays, and job.retry() continues it")
         self.job = job
+
+
+def at_call(error: Exception) -> Exception:
+    """Returns the error. If this package raised it on purpose, its message says all, and its traceback begins here."""
+    import traceback
+
+    (*_, last) = traceback.extract_tb(error.__traceback__)
+    if os.path.dirname(last.filename) == os.path.dirname(__file__) and (last.line or "").startswith("raise "):
+        return error.with_traceback(None)
+    return error
+
+
+class GristmillWarning(UserWarning):
+    """Something in a job is doubtful; the job runs."""
+
+
+def warn(text: str) -> None:
+    """Warns at the line of the caller of this package: once for each text, unless the user's filters say otherwise."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "gristmill":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, GristmillWarning, stacklevel=level)

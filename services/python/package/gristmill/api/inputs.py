@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,13 @@ PICKLED = "item"
 
 
 class Items(list):  # type: ignore[type-arg]
-    """A list of objects as ``inputs``: ``run`` gets lists of them. Needed only where the objects are texts, which would
-    otherwise be paths: ``gristmill.run(f, inputs=gristmill.Items(["a text", "another"]))``."""
+    """A list of objects as ``inputs``. Needed only for texts, which would otherwise be paths.
+
+    >>> import gristmill
+    >>> texts = gristmill.Items(["a text", "another"])
+    >>> gristmill.run(lambda items: [len(item) for item in items], texts, progress=False).to_pandas()["value"].tolist()
+    [6, 7]
+    """
 
 
 def path_inputs(inputs: Any) -> list[dict[str, Any]] | None:
@@ -106,12 +111,14 @@ def _pickled(values: Any) -> list[bytes]:
 
 def check_kind(inputs: Any) -> None:
     """Fails unless the value may be an input."""
-    if is_table(inputs) or isinstance(inputs, (list, tuple)):
+    if is_table(inputs) or (isinstance(inputs, Sequence) and not isinstance(inputs, (bytes, bytearray))):
         if len(inputs) == 0:
             raise ValueError("inputs is empty: there is nothing to run on")
         return
-    if isinstance(inputs, Iterable) and not isinstance(inputs, Mapping):
+    if isinstance(inputs, Iterator):
         raise TypeError(f"inputs is a {type(inputs).__name__}, which can be read only once: pass list(inputs)")
+    if isinstance(inputs, Iterable) and not isinstance(inputs, (bytes, bytearray, Mapping)):
+        raise TypeError(f"inputs is a {type(inputs).__name__}, neither a table nor a list: pass list(inputs)")
     raise TypeError(
         f"inputs is a {type(inputs).__name__}: pass a path or pattern, a list of paths, a mapping of names to paths, "
         "a DataFrame, an Arrow table, or a list of objects"
@@ -127,17 +134,14 @@ def rows_each(table: Any, mini_batch_size: int | str | None) -> int:
     rows = max(1, int(table.num_rows))
     if mini_batch_size is None:
         return max(1, -(-rows // (4 * (os.cpu_count() or 1))))
-    if isinstance(mini_batch_size, int):
-        size = mini_batch_size
-    else:
-        match = re.fullmatch(r"\s*(\d+)\s*(rows|b|kb|mb|gb)?\s*", mini_batch_size, re.IGNORECASE)
-        if match is None:
-            raise ValueError(f"mini_batch_size: {mini_batch_size!r} is no size; write 500, '500 rows' or '10MB'")
-        size, unit = int(match[1]), (match[2] or "rows").lower()
-        if unit != "rows":
-            size = size * UNITS[unit] * rows // max(1, int(table.nbytes))
-    if size < 1 and isinstance(mini_batch_size, int):
+    match = re.fullmatch(r"\s*(-?\d+)\s*(rows|b|kb|mb|gb)?\s*", str(mini_batch_size), re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"mini_batch_size: {mini_batch_size!r} is no size; write 500, '500 rows' or '10MB'")
+    size, unit = int(match[1]), (match[2] or "rows").lower()
+    if size < 1:
         raise ValueError(f"mini_batch_size: {mini_batch_size} is below 1")
+    if unit != "rows":
+        size = size * UNITS[unit] * rows // max(1, int(table.nbytes))
     return max(1, min(rows, size))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gristmill.api import command
-from gristmill.api.errors import GristmillError, Interrupted, JobCanceled, JobFailed
+from gristmill.api.errors import GristmillError, Interrupted, JobCanceled, JobFailed, at_call, warn
 
 if TYPE_CHECKING:
     import pandas
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from gristmill.api.child import Child
 
-CONTINUING = re.compile(r"^continuing job .*(\n  .*)*", re.MULTILINE)
-"""What the command says when it continues an earlier job."""
 COLOURS = {"Completed": "#5a9e5a", "Failed": "#d1495b", "Canceled": "#8a8a8a"}
 """Colours of cards by the state of the job."""
 LOOK_EVERY = 0.5
 """Seconds between two looks at a job that another process runs."""
+OWN_EVERY = 0.02
+"""Seconds between two looks of an asyncio loop at a job that this process runs."""
 LOGS_WITHIN = 10.0
 """Seconds within which the error of a failed job of a target should have reached the store."""
 
@@ -35,9 +35,14 @@ LOGS_WITHIN = 10.0
 class Job:
     """A job of this machine or of a compute target. ``run``, ``submit``, ``attach`` and ``jobs`` return jobs.
 
-    >>> job = gristmill.attach("digits")        # doctest: +SKIP
-    >>> job.state, job.output                   # doctest: +SKIP
-    ('Completed', '/data/output/digits.txt')
+    >>> import gristmill
+    >>> job = gristmill.run(lambda numbers: [1 / number for number in numbers], inputs=[1, 2, 4], progress=False)
+    >>> (job.state, job.result["items"]["succeeded"])
+    ('Completed', 3)
+    >>> job.to_pandas()["value"].tolist()
+    [1.0, 0.5, 0.25]
+    >>> job.failures
+    []
     """
 
     def __init__(self, id: str, target: str | None = None, child: Child | None = None, note: str | None = None) -> None:
@@ -48,7 +53,7 @@ class Job:
         self._child = child
         self._result: dict[str, Any] | None = None
         self._note = note
-        self._has_told = False
+        self._told: set[str] = set()
 
     # ---- how it stands ---------------------------------------------------------------------------------------------
 
@@ -56,7 +61,8 @@ class Job:
     def status(self) -> dict[str, Any]:
         """How the job stands now: the object of ``gristmill status --json``.
 
-        It has ``state``, ``progress``, ``hint`` (what the job waits for) and ``result``.
+        It has ``state``, ``progress`` (counts of mini-batches and items), ``hint`` (what the job waits for), ``logs``
+        (a path or URL) and, after the end, ``result``.
         """
         status: dict[str, Any] = json.loads(self._call("status", self.id, "--json"))
         self._result = status.get("result") or self._result
@@ -66,7 +72,8 @@ class Job:
     def result(self) -> dict[str, Any] | None:
         """How the job ended, as ``gristmill run --json`` prints it; ``None`` before its end.
 
-        It has counts, cause, output and failures.
+        It has ``state``, ``cause``, ``output``, ``elapsed_seconds``, and in ``mini_batches`` and ``items`` the numbers
+        ``total``, ``succeeded`` and ``failed``.
         """
         if self._result is None:
             self._result = self.status.get("result")
@@ -88,10 +95,15 @@ class Job:
         Ctrl-C cancels a job that this process runs on this machine, and ends only the wait for any other.
 
         :param timeout: seconds; ``None``: without limit.
-        :param progress: show a progress bar.
-        :raises JobFailed: with the cause and the traceback of the first error.
-        :raises JobCanceled: it was canceled.
-        :raises TimeoutError: it has not ended yet, and continues.
+        :param progress: show a progress bar in notebooks and terminals, and lines elsewhere.
+        :raises JobFailed: the job failed. The message has the cause, and the traceback of the first error.
+        :raises JobCanceled: the job was canceled.
+        :raises TimeoutError: the job has not ended yet, and continues.
+
+        >>> import gristmill
+        >>> job = gristmill.submit(lambda numbers: numbers, inputs=[1, 2])
+        >>> job.wait(timeout=60, progress=False).state
+        'Completed'
         """
         from gristmill.api.progress import Bar
 
@@ -110,14 +122,19 @@ class Job:
             self.cancel()
             raise Interrupted(self) from None
         self._tell(progress)
-        return self._ended()
+        try:
+            return self._ended()
+        except GristmillError as error:
+            raise at_call(error) from None
 
     def __await__(self) -> Generator[Any, None, Job]:
         import asyncio
 
         async def wait() -> Job:
-            while not self._has_ended(None):
-                await asyncio.sleep(LOOK_EVERY)
+            # A look at a job of another process runs a command, and the loop has other work meanwhile.
+            while not (self._has_ended(None) if self._child else await asyncio.to_thread(self._has_ended, None)):
+                await asyncio.sleep(LOOK_EVERY if self._child is None else OWN_EVERY)
+            self._tell(False)
             return self._ended()
 
         return wait().__await__()
@@ -125,11 +142,12 @@ class Job:
     def _has_ended(self, bar: Any) -> bool:
         if self._result is not None:
             return True
-        if self._child is not None and self._child.has_ended():
-            self._result = self._child.result()
-            return True
-        if self._child is not None and bar is not None and not bar.is_due():
-            return False
+        if self._child is not None:
+            if self._child.has_ended():
+                self._result = self._child.result()
+                return True
+            if bar is None or not bar.is_due():
+                return False
         status = self.status
         if bar is not None:
             bar.show(status)
@@ -138,20 +156,29 @@ class Job:
         return self._child is None and self._result is not None
 
     def _tell(self, shown: bool) -> None:
-        """Says once whether the call continues or follows an earlier job, or returns its result."""
-        if self._has_told or not shown:
-            return
-        text = self._note
+        """Says once, if ``shown``, what the engine decided and whether the job is new. Passes its warnings on."""
+        notes = [] if self._note is None else [self._note]
         if self._child is not None:
-            continued = CONTINUING.search(self._child.said())
-            text = continued[0] if continued else text
-            if (self._result or {}).get("reused"):
-                text = (
-                    f"job {self.id} has this result already: same code, inputs and settings (fresh=True runs it again)"
-                )
-        if text is not None:
-            self._has_told = True
-            print(text, file=sys.stderr, flush=True)
+            notes += self._child.notes()
+            self._warn(self._child.warnings())
+        if self._result is not None and self._result.get("reused"):
+            notes.append(
+                f"job {self.id} has this result already: same code, inputs and settings (fresh=True runs it again)"
+            )
+        elif self._result is not None:
+            self._warn(_warnings_of(self._result))
+            if headline := self._result.get("headline"):
+                notes.append(f"job {self.id} {headline}")
+        for text in notes if shown else []:
+            if text not in self._told:
+                self._told.add(text)
+                print(text, file=sys.stderr, flush=True)
+
+    def _warn(self, texts: list[str]) -> None:
+        for text in texts:
+            if text not in self._told:
+                self._told.add(text)
+                warn(text)
 
     def _pause(self, seconds: float) -> None:
         if self._child is not None:
@@ -171,7 +198,7 @@ class Job:
     # ---- what can be done ------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Stops the job. What is committed stays; ``retry`` continues it."""
+        """Stops the job. Committed results stay, and ``retry`` continues the job. An ended job stays as it is."""
         if self._child is not None and not self._child.has_ended():
             self._child.interrupt()
             self._result = self._child.result()
@@ -179,7 +206,9 @@ class Job:
             self._call("cancel", self.id)
 
     def retry(self, progress: bool = True) -> Job:
-        """Continues the job: nothing that succeeded runs again. Waits for the end, and raises like ``wait``."""
+        """Continues the job: failed mini-batches run again, and those that succeeded do not. Waits for the end, and
+        raises like ``wait``.
+        """
         from gristmill.api.child import Child
 
         self._result = None
@@ -190,10 +219,15 @@ class Job:
         return self.wait(progress=progress)
 
     def logs(self, path: str | None = None) -> str | list[str]:
-        """Returns a log file, or the text of all files whose names begin with ``path`` (``"user/stdout"``); without
-        ``path``, the names of all files.
+        """Returns the text of a log file, or of all files below a folder; without ``path``, the names of all files.
 
-        >>> print(job.logs("user/stdout"))       # doctest: +SKIP
+        :param path: such as ``"user/stdout"`` (what the function printed), ``"user/error"`` or ``"job_result.txt"``.
+        :raises FileNotFoundError: the job has no such log; the message names those that it has.
+
+        >>> import gristmill
+        >>> job = gristmill.run(lambda items: [print("got", item) for item in items], inputs=[7], progress=False)
+        >>> "got 7" in job.logs("user/stdout")
+        True
         """
         listed = self._call("logs", self.id).splitlines()
         names = [line.split(maxsplit=1)[1] for line in listed if re.match(r"\s*\d+\s", line)]
@@ -220,7 +254,12 @@ class Job:
         return str(path)
 
     def to_arrow(self) -> pyarrow.Table:
-        """Returns the output as an Arrow table: its rows in the order of the inputs, its columns with their types."""
+        """Returns the output as an Arrow table: its rows in the order of the inputs, its columns with their types.
+
+        A result without column names, such as a list of numbers, is the column ``value``.
+
+        :raises GristmillError: the job has no output, or its output is text without columns.
+        """
         import pyarrow
 
         batches = list(self._batches())
@@ -240,7 +279,13 @@ class Job:
         return frame
 
     def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
-        """Iterates over the output as record batches. Only JSON lines are read as a whole."""
+        """Iterates over the output as Arrow record batches, each read when it is asked for (JSON lines: all at once).
+
+        >>> import gristmill
+        >>> job = gristmill.run(lambda numbers: numbers, inputs=[1, 2], progress=False)
+        >>> sum(batch.num_rows for batch in job)
+        2
+        """
         return self._batches()
 
     def _batches(self) -> Iterator[pyarrow.RecordBatch]:
@@ -267,8 +312,15 @@ class Job:
     def failures(self) -> list[dict[str, Any]]:
         """The failed attempts, in the order in which they ended; ``pandas.DataFrame(job.failures)`` is a table.
 
-        Each has ``mini_batch``, ``items``, ``try``, ``status``, ``error``, ``message``, ``node``, ``process``,
-        ``input`` and ``traceback``.
+        Each has ``mini_batch`` (a number), ``items`` (their count), ``try`` (from 1), ``status``, ``error`` (a class),
+        ``message``, ``node``, ``process``, ``input`` (the paths or rows) and ``traceback``.
+
+        >>> import gristmill
+        >>> def invert(numbers: list):
+        ...     return [1 / number for number in numbers]
+        >>> job = gristmill.run(invert, inputs=[1, 0], mini_batch_size=1, error_threshold=-1, progress=False)
+        >>> [(failure["mini_batch"], failure["error"]) for failure in job.failures]
+        [(1, 'ZeroDivisionError')]
         """
         try:
             report = self._call("logs", self.id, "sys/job_report/processed_mini-batches.csv")
@@ -370,6 +422,16 @@ class Job:
             f"<div style='border-left:4px solid {colour};padding-left:10px'>"
             f"<b>{html.escape(self.id)}</b><table>{cells}</table></div>"
         )
+
+
+def _warnings_of(result: dict[str, Any]) -> list[str]:
+    """Returns the warnings of an ended job, each in one line."""
+    texts = []
+    for kind in result.get("warning_kinds", []):
+        column = f"column {json.dumps(kind['column'], ensure_ascii=False)}: " if "column" in kind else ""
+        times = "once:" if kind["count"] == 1 else f"{kind['count']} times; first:"
+        texts.append(f"{column}{kind['problem']} ({times} {kind['first']}); {kind['remedy']}")
+    return [*texts, *result.get("first_warnings", [])]
 
 
 def _linked(name: str, value: str) -> str:

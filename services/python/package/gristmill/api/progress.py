@@ -60,6 +60,8 @@ class Bar:
         self._line, self._hint = now, hint
         done = counts["succeeded"] + counts["failed"]
         text = f"{self._job_id}: {done} of {counts['total']} mini-batches, {counts['failed']} failed"
+        if not counts["total"]:
+            text = f"{self._job_id}: {done} mini-batches, still planning" if done else f"{self._job_id} is starting"
         print(f"{text}; {hint}" if hint else text, file=sys.stderr, flush=True)
 
 

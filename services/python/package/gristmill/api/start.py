@@ -14,7 +14,7 @@ from gristmill import contract
 from gristmill.api import command
 from gristmill.api import inputs as given
 from gristmill.api.child import Child
-from gristmill.api.errors import GristmillError, JobBusy
+from gristmill.api.errors import GristmillError, JobBusy, at_call
 from gristmill.api.job import Job
 from gristmill.api.keywords import nearest
 from gristmill.api.step_values import absolute, home, written
@@ -39,36 +39,60 @@ def run(
     fresh: bool = False,
     **settings: Any,
 ) -> Job:
-    """Runs a function over every mini-batch of the inputs, and waits for the end.
+    """Runs a function over every mini-batch of the inputs, in parallel, and waits for the end.
 
-    :param function: called with each mini-batch, or the path of an entry script (``.py``) or job file (``.yaml``), or a
-        ``ParallelRunStep`` or a parallel job.
-        The type of its first parameter chooses what it gets: ``list[str]`` (paths), ``pandas.DataFrame``,
-        ``pyarrow.Table`` or ``polars.DataFrame``; without a type, the inputs choose. It returns a list or a table, one
-        row for each item, and may be a coroutine function. A parameter ``state`` gets the result of ``init``, and
-        ``context`` that of the mini-batch.
+    The function travels to worker processes with its closure, its globals and your own modules. Each call gets one
+    mini-batch and returns a list or a table, usually with one row for each item.
+
+    :param function: a function, the path of an entry script (``.py``) or of a job file (``.yaml``), a
+        ``ParallelRunStep`` or a parallel job. The type hint of the first parameter of a function chooses what it gets:
+        ``list[str]`` (paths), ``pandas.DataFrame``, ``pyarrow.Table`` or ``polars.DataFrame``. Without a hint, the
+        inputs choose: a DataFrame for tables, a list of paths for other files, a list of the objects for a list. A
+        parameter named ``state`` gets the result of ``init``, and one named ``context`` the context of the mini-batch.
+        The function may be ``async``.
     :param inputs: a path, folder, pattern or URL, a list of them, or a mapping of names to paths; a DataFrame or Arrow
         table; or a list of any objects that pickle (texts as ``gristmill.Items``).
-    :param init: called once in each process, before the first mini-batch.
-    :param output: a file: ``.parquet``, ``.csv`` or ``.jsonl``. By default a Parquet file below ``~/.gristmill``, which
-        ``job.to_pandas()`` reads.
-    :param mini_batch_size: files, rows (``500``, ``"500 rows"``) or bytes (``"10MB"``).
-    :param name: the job's name; by default that of the function.
-    :param target: a compute target of ``gristmill.toml``; by default this machine.
+    :param init: a function without arguments, which each process calls once, before its first mini-batch.
+    :param output: a file that ends in ``.parquet``, ``.csv`` or ``.jsonl``. By default a Parquet file below
+        ``~/.gristmill``, which ``job.to_pandas()`` reads.
+    :param mini_batch_size: files (``500``), rows (``500``, ``"500 rows"``) or bytes of text tables (``"10MB"``). By
+        default 10 files, 1 MB of text tables, the row groups of Parquet files, and four mini-batches for each core of
+        inputs in memory.
+    :param name: the name of the job: 3 to 32 lower-case letters, digits and dashes. By default that of the function.
+    :param target: a compute target of ``gristmill.toml``. By default this machine.
     :param progress: show a progress bar.
     :param fresh: start over. Otherwise the same call continues an interrupted job, or returns the earlier result.
-    :param settings: any other key of the job file, such as ``run_max_try=1`` or ``process_count_per_node=4``.
-    :raises InvalidJob: nothing was started; the message names each problem.
-    :raises JobFailed: with the cause and the traceback of the first error.
+    :param settings: any other key of the job file, such as ``process_count_per_node=4``, ``run_max_try=3``,
+        ``run_invocation_timeout=600`` (seconds) or ``error_threshold=10`` (failed items that the job accepts; -1:
+        any number). By default a function gets one try for each mini-batch, and the first failed item fails the job;
+        rows that are missing from its result count as failed items.
+    :return: the job, completed.
+    :raises InvalidJob: the job is invalid, and nothing was started. The message names each problem.
+    :raises JobFailed: the job failed. The message has the cause, and the traceback of the first error.
+    :raises TypeError: the function or the inputs cannot be used. The message says why.
 
     >>> import gristmill
     >>> def double(numbers: list) -> list:
     ...     return [2 * number for number in numbers]
     >>> gristmill.run(double, inputs=[1, 2, 3], progress=False).to_pandas()["value"].tolist()
     [2, 4, 6]
+
+    A table, and a state that each process makes once:
+
+    >>> import pandas
+    >>> def load():
+    ...     return {"factor": 10}
+    >>> def scale(table: pandas.DataFrame, state):
+    ...     return table.assign(y=table["x"] * state["factor"])
+    >>> job = gristmill.run(scale, inputs=pandas.DataFrame({"x": [1, 2, 3]}), init=load, progress=False)
+    >>> job.to_pandas()["y"].tolist()
+    [10, 20, 30]
     """
-    started = _start(function, inputs, init, output, mini_batch_size, name, target, fresh, settings)
-    return started.wait(progress=progress)
+    try:
+        started = _start(function, inputs, init, output, mini_batch_size, name, target, fresh, settings)
+        return started.wait(progress=progress)
+    except Exception as error:
+        raise at_call(error) from error.__cause__
 
 
 def submit(
@@ -83,12 +107,22 @@ def submit(
     fresh: bool = False,
     **settings: Any,
 ) -> Job:
-    """Starts a job like ``run``, and returns as soon as it has an id. The job continues when this interpreter ends.
+    """Starts a job, and returns as soon as it has an id. The job continues when this interpreter ends.
 
-    >>> job = gristmill.submit("job.yaml", target="prod")      # doctest: +SKIP
-    >>> job.wait().output                                      # doctest: +SKIP
+    The parameters are those of ``run``. A job of a compute target is planned and published when the call returns.
+
+    :return: the job, which ``wait`` or ``await`` follows to its end.
+    :raises InvalidJob: the job is invalid, and nothing was started. The message names each problem.
+
+    >>> import gristmill
+    >>> job = gristmill.submit(lambda numbers: [2 * number for number in numbers], inputs=[1, 2, 3])
+    >>> job.wait(progress=False).to_pandas()["value"].tolist()
+    [2, 4, 6]
     """
-    return _start(function, inputs, init, output, mini_batch_size, name, target, fresh, settings)
+    try:
+        return _start(function, inputs, init, output, mini_batch_size, name, target, fresh, settings)
+    except Exception as error:
+        raise at_call(error) from error.__cause__
 
 
 def attach(job: str, target: str | None = None) -> Job:
@@ -96,11 +130,16 @@ def attach(job: str, target: str | None = None) -> Job:
 
     :raises GristmillError: there is no such job.
 
-    >>> gristmill.attach("digits").state     # doctest: +SKIP
+    >>> import gristmill
+    >>> job = gristmill.run(lambda numbers: numbers, inputs=[1, 2], name="found", progress=False)
+    >>> gristmill.attach("found").state
     'Completed'
     """
     flags = [] if target is None else ["--target", target]
-    found = json.loads(command.call("status", job, "--json", *flags))
+    try:
+        found = json.loads(command.call("status", job, "--json", *flags))
+    except GristmillError as error:
+        raise at_call(error) from None
     return Job(found["job_id"], target)
 
 
@@ -111,7 +150,10 @@ def jobs(target: str | None = None, *, name: str | None = None, state: str | Non
     :param state: only those in this state: ``running``, ``failed``, …
     :param limit: at most this many; 0: all.
 
-    >>> [job.id for job in gristmill.jobs(state="failed")]     # doctest: +SKIP
+    >>> import gristmill
+    >>> job = gristmill.run(lambda numbers: numbers, inputs=[1, 2], name="listed", progress=False)
+    >>> [one.id == job.id for one in gristmill.jobs(name="listed", state="completed")]
+    [True]
     """
     flags = ["--limit", str(limit)]
     for flag, value in (("--target", target), ("--name", name), ("--state", state)):
@@ -154,7 +196,7 @@ def _start(
         ) from None
     arguments = _arguments("-", target, fresh)
     try:
-        return _job(Child(arguments, json.dumps(document)), target)
+        return _job(Child(arguments, _json(document)), target)
     except JobBusy as busy:
         running = RUNNING.search(str(busy))
         # This folder belongs to one function, input and settings.
@@ -171,7 +213,7 @@ def _start_step(step: Any, settings: dict[str, Any], target: str | None, fresh: 
         raise ValueError(f"{step.name} has no pipeline parameter {min(unknown)}: {nearest(min(unknown), known)}")
     document = step.job_document(values) | {key: value for key, value in settings.items() if value is not None}
     target = step.job_target() if target is None else target
-    return _job(Child(_arguments("-", target, fresh), json.dumps(document)), target)
+    return _job(Child(_arguments("-", target, fresh), _json(document)), target)
 
 
 def _arguments(job_file: str, target: str | None, fresh: bool) -> list[str]:
@@ -180,10 +222,34 @@ def _arguments(job_file: str, target: str | None, fresh: bool) -> list[str]:
     return ["run", job_file, "--json", *(["--fresh"] if fresh else [])]
 
 
+def _json(document: dict[str, Any], sort_keys: bool = False) -> str:
+    """Returns the text of a job file."""
+    for key, value in document.items():
+        try:
+            json.dumps(value, default=_plain)
+        except (TypeError, ValueError):
+            raise TypeError(f"{key}: {value!r} cannot be part of a job file") from None
+    return json.dumps(document, default=_plain, sort_keys=sort_keys)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a path as text, and a number of NumPy as one of Python."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(type(value).__name__)
+
+
 def _job(child: Child, target: str | None) -> Job:
-    if target is not None:
-        return Job(child.result()["job_id"], target)
-    return Job(child.job_id(), None, child)
+    try:
+        job_id = child.job_id() if target is None else child.result()["job_id"]
+    except KeyboardInterrupt:
+        child.interrupt()
+        raise
+    job = Job(job_id, target, child if target is None else None)
+    job._warn(child.warnings())
+    return job
 
 
 def _start_file(
@@ -202,7 +268,8 @@ def _start_file(
     arguments = _arguments(path, target, fresh)
     for key, value in replaced.items():
         if value is not None:
-            arguments += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+            text = _plain(value) if isinstance(value, os.PathLike) else value
+            arguments += ["--set", f"{key}={text if isinstance(text, str) else json.dumps(text, default=_plain)}"]
     return _job(Child(arguments), target)
 
 
@@ -213,7 +280,8 @@ def _document(
     from gristmill.api import function
 
     if inputs is None:
-        raise TypeError("inputs is missing: pass a path, a table or a list")
+        meant = next((f" as inputs, not as {name}" for name in ("input", "input_data", "data") if name in settings), "")
+        raise TypeError(f"inputs is missing: pass a path, a table or a list{meant}")
     own = home() / "functions"
     is_script = isinstance(what, (str, os.PathLike))
     if not is_script:
@@ -228,13 +296,10 @@ def _document(
         argument = wanted or ("pandas" if tabular else "list")
         document["inputs"] = [{**one, "type": "tabular" if tabular else "file"} for one in paths]
         if mini_batch_size is not None:
-            of_rows = tabular and isinstance(mini_batch_size, int)
+            of_rows = tabular and hasattr(mini_batch_size, "__index__")
             document["mini_batch_size"] = f"{mini_batch_size} rows" if of_rows else mini_batch_size
     else:
-        if wanted == "list" and given.is_table(inputs):
-            raise TypeError(
-                f"{function.name_of(what)} takes a list of paths, and inputs is a table: give it a DataFrame"
-            )
+        _check_argument(what, wanted, inputs)
         argument = wanted or "pandas" if given.is_table(inputs) else "items"
         document["inputs"] = [{"name": "data", "type": "tabular", "path": written(inputs, mini_batch_size)}]
     if is_script:
@@ -247,7 +312,7 @@ def _document(
         document["name"] = name or function.job_name(function.name_of(what))
     document |= settings
     if "output" not in document and document.get("output_action") != "summary_only":
-        same = hashlib.blake2b(json.dumps(document, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+        same = hashlib.blake2b(_json(document, sort_keys=True).encode(), digest_size=8).hexdigest()
         output = str(own / "outputs" / f"{document['name']}-{same}")
         defaults = {"output": output, "output_format": "native", "append_row_file_name": "output.parquet"}
         document = defaults | document
@@ -257,6 +322,24 @@ def _document(
         document.setdefault("error_threshold", 0)
         document.setdefault("run_max_try", 1)
     return document
+
+
+def _check_argument(what: Any, wanted: str | None, inputs: Any) -> None:
+    """Fails if a function or script that takes one kind of mini-batches gets inputs in memory of another."""
+    from gristmill.api import function
+
+    given.check_kind(inputs)
+    if given.is_table(inputs):
+        if wanted == "list":
+            raise TypeError(
+                f"{function.name_of(what)} takes a list of paths, and inputs is a table: give it a DataFrame"
+            )
+    elif isinstance(what, (str, os.PathLike)):
+        raise TypeError(f"{os.fspath(what)} takes paths or rows, and inputs is a list of objects: pass a function")
+    elif wanted not in (None, "list"):
+        raise TypeError(
+            f"{function.name_of(what)} takes a table, and inputs is a list of objects: pass pandas.DataFrame(inputs)"
+        )
 
 
 def _output(path: Path) -> dict[str, Any]:

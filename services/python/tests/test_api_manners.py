@@ -1,0 +1,131 @@
+"""What calls say beside their results: notes, warnings, examples of the documentation. And what an import costs."""
+
+import doctest
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from agent import PACKAGE
+
+import gristmill
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRISTMILL_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def committed(job):
+    """Waits until one mini-batch is committed."""
+    end = time.monotonic() + 60
+    while not ((job.status.get("progress") or {}).get("mini_batches") or {}).get("succeeded"):
+        assert time.monotonic() < end, "no mini-batch within 60 s"
+        time.sleep(0.05)
+
+
+def test_submit_of_an_interrupted_job_returns_at_once(tmp_path, capsys):
+    gate = str(tmp_path / "gate")
+
+    def wait(items):
+        while items[0] and not os.path.exists(gate):
+            time.sleep(0.02)
+        return items
+
+    settings = {"mini_batch_size": 1, "process_count_per_node": 2, "run_invocation_timeout": 300}
+    first = gristmill.submit(wait, [0, 1], **settings)
+    committed(first)
+    first._child._process.kill()
+    again = gristmill.submit(wait, [0, 1], **settings)
+    assert (again.id, again.state) == (first.id, "Running")
+    Path(gate).touch()
+    assert again.wait().to_pandas()["value"].tolist() == [0, 1]
+    assert f"continuing job {first.id}:\n  1 mini-batch is committed and does not run again" in capsys.readouterr().err
+
+
+def test_call_says_why_it_does_not_reuse_a_result(tmp_path, capsys):
+    def read(files: list[str]):
+        return [open(file).read() for file in files]
+
+    for text in ("one", "two, and longer"):
+        (tmp_path / "a.txt").write_text(text)
+        job = gristmill.run(read, "a.txt", process_count_per_node=1)
+        assert job.to_pandas()["value"].tolist() == [text]
+    said = capsys.readouterr().err
+    assert said.count("has completed, and this is a new job, because the files of input data have changed") == 1, said
+
+
+def test_warning_of_the_engine_is_one_at_the_line_of_the_call(tmp_path):
+    script = "def run(files):\n    open(__file__, 'a').write('# changed\\n')\n    return files\n"
+    (tmp_path / "score.py").write_text(script)
+    (tmp_path / "a.txt").write_text("one")
+    with pytest.warns(gristmill.GristmillWarning, match="was changed while the job ran") as caught:
+        gristmill.run("score.py", "a.txt", process_count_per_node=1, progress=False)
+    assert [warning.filename for warning in caught] == [__file__], [str(warning.message) for warning in caught]
+
+
+def test_column_as_a_result_is_no_warning(tmp_path):
+    (tmp_path / "a.csv").write_text("x\n1\n2\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", gristmill.GristmillWarning)
+        job = gristmill.run(lambda df: df["x"] + 1, "a.csv", progress=False, process_count_per_node=1)
+    assert job.to_arrow()["value"].to_pylist() == [2, 3]
+
+
+def test_values_that_are_lost_are_a_warning(tmp_path):
+    rows = "".join(f"{row}\n" for row in range(400))
+    (tmp_path / "a.csv").write_text(f"x\n{rows}many\n")
+    with pytest.warns(gristmill.GristmillWarning, match='column "x": .*many') as caught:
+        gristmill.run(lambda df: df, "a.csv", progress=False, process_count_per_node=1)
+    assert [warning.filename for warning in caught] == [__file__], [str(warning.message) for warning in caught]
+
+
+def test_import_is_light():
+    code = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); import gristmill; gristmill.run; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"pandas", "numpy", "pyarrow", "polars", "tqdm", "cloudpickle", "asyncio", "inspect", "difflib"}
+    assert not heavy & set(loaded)
+
+
+def test_import_loads_few_modules():
+    code = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); before = set(sys.modules); import gristmill; "
+    code += "print(*set(sys.modules) - before); gristmill.run; print(*set(sys.modules) - before)"
+    ended = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    package, used = (set(line.split()) for line in ended.stdout.splitlines())
+    assert package <= {
+        "gristmill",
+        "__future__",
+        "os",
+        "os.path",
+        "posixpath",
+        "genericpath",
+        "stat",
+        "_stat",
+        "_collections_abc",
+    }
+    own = {name.removeprefix("gristmill.") for name in used if name.startswith("gristmill.")}
+    api = {"child", "command", "errors", "inputs", "job", "keywords", "start", "step_values"}
+    assert own == {"api", "contract", *(f"api.{name}" for name in api)}
+    assert len(used) < 120, sorted(used)
+
+
+def test_import_takes_less_than_100_ms():
+    code = f"import sys, time; sys.path.insert(0, {str(PACKAGE)!r}); began = time.process_time(); import gristmill; "
+    code += "gristmill.run; print(time.process_time() - began)"
+    took = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout) for _ in range(5)
+    ]
+    assert min(took) < 0.1, took
+
+
+def test_examples_of_the_documentation_run():
+    from gristmill.api import inputs, job, parallel_job, parallel_run_step, start
+
+    results = [doctest.testmod(module) for module in (start, job, inputs, parallel_run_step, parallel_job)]
+    assert [result.failed for result in results] == [0, 0, 0, 0, 0]
+    assert sum(result.attempted for result in results) > 50
+    assert not [module for module in (start, job) if "doctest: +SKIP" in Path(module.__file__).read_text()]
