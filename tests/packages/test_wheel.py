@@ -109,11 +109,19 @@ print(open(job.output).read().strip())
     assert (ended.returncode, ended.stdout.strip()) == (0, "one"), ended.stderr
 
 
+def python_of_this_machine(minor: int) -> Path:
+    """Returns an interpreter of this version, also one of pyenv, whose commands on PATH run only chosen versions."""
+    name = f"python3.{minor}"
+    versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
+    for python in (shutil.which(name), *sorted(versions.glob(f"3.{minor}.*/bin/{name}"))):
+        if python is not None and subprocess.run([python, "-c", "import venv"], capture_output=True).returncode == 0:
+            return Path(python)
+    pytest.skip(f"Python 3.{minor} is not installed")
+
+
 @pytest.mark.parametrize("minor", range(10, 15))
 def test_function_runs_with_every_python_of_this_machine(minor, tmp_path):
-    python = shutil.which(f"python3.{minor}")
-    if python is None:
-        pytest.skip(f"Python 3.{minor} is not installed")
+    python = python_of_this_machine(minor)
     environment = tmp_path / "environment"
     subprocess.run([python, "-m", "venv", "--without-pip", environment], check=True)
     pip = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install", "--quiet"]

@@ -33,6 +33,8 @@ CODE = (
     *("names", "varnames", "freevars", "cellvars"),
 )
 """What decides the behaviour of a code object, besides its constants."""
+TRAVELS_ANYWAY = ("gristmill", "azureml_user", "cloudpickle")
+"""Packages that every worker process has."""
 SPECIAL = ("state", "context")
 """Names of parameters that get something else than the mini-batch."""
 ARGUMENTS = {
@@ -185,7 +187,7 @@ def _is_own(module: Any) -> bool:
     if not isinstance(module, types.ModuleType) or module.__name__ == "__main__":
         return False
     file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or module.__name__.partition(".")[0] in ("gristmill", "azureml_user"):
+    if not isinstance(file, str) or module.__name__.partition(".")[0] in TRAVELS_ANYWAY:
         return False
     return _is_own_file(file)
 
