@@ -13,14 +13,13 @@ import hashlib
 import json
 import os
 import sys
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gristmill.api import command
 from gristmill.api import inputs as given
-from gristmill.api.errors import GristmillError
+from gristmill.api.errors import GristmillError, warn
 
 
 def home() -> Path:
@@ -93,10 +92,9 @@ def environment_of(value: Any) -> str | None:
     if isinstance(conda, Mapping):
         return _conda_file(conda)
     name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None) or value
-    warnings.warn(
+    warn(
         f"environment {name} is not made here, and {sys.executable} runs the script: pass an interpreter, a "
-        "requirements file or a conda file as `environment` to replace it",
-        stacklevel=2,
+        "requirements file or a conda file as `environment` to replace it"
     )
     return None
 
@@ -122,9 +120,8 @@ def target_of(value: Any) -> str | None:
         lines = []
     if name in [line.split()[0] for line in lines]:
         return str(name)
-    warnings.warn(
+    warn(
         f"gristmill.toml has no compute target {name}, so the job runs on this machine: add [targets.{name}], or pass "
-        "target= to submit",
-        stacklevel=2,
+        "target= to submit"
     )
     return None
