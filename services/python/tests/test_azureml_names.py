@@ -64,8 +64,7 @@ def test_registered_datasets_are_found_by_name_and_version(named):
 
 
 def test_files_of_datasets(named, tmp_path):
-    assert (
-        named("""
+    assert named("""
     images = Dataset.get_by_name(ws, "images")
     print(images.to_path(), [os.path.relpath(path, "copy") for path in images.download("copy")])
     with images.mount() as mounted:
@@ -73,15 +72,33 @@ def test_files_of_datasets(named, tmp_path):
     files = Dataset.File.from_files((Datastore.get(ws, "blobs"), "in/**"))
     copies = Dataset.File.from_files("sales/*.csv").download()
     print(files.to_path(), [os.path.basename(path) for path in copies])
-    """).splitlines()
-        == [
-            "['/2.png', '/one/1.png'] ['2.png', 'one/1.png']",
-            "images",
-            "['/a.csv'] ['a.csv', 'b.csv']",
-        ]
-        or True
-    )
+    """).splitlines() == [
+        "['/2.png', '/one/1.png'] ['2.png', 'one/1.png']",
+        "images",
+        "['/a.csv'] ['a.csv', 'b.csv']",
+    ]
     assert (tmp_path / "copy/one/1.png").exists()
+
+
+def test_models_of_the_table(named, tmp_path):
+    models = {"net": str(tmp_path / "images"), "far": "s3://bucket/net", "old:1": str(tmp_path / "old.csv")}
+    tables = {"GRISTMILL_AZUREML_NAMES": json.dumps({"models": models})}
+    text = """
+    from azureml.core import Model
+    print(Model.get_model_path("net"), Model.get_model_path("old", version=1), Model(ws, "net").version)
+    Model.register(ws, "old.csv", "net")
+    print(os.path.basename(Model.get_model_path("net")))
+    Model.get_model_path(NAME)
+    """
+    assert named(text.replace("NAME", "'old'"), **tables).splitlines() == [
+        f"{tmp_path}/images {tmp_path}/old.csv 1",
+        "old.csv",
+    ]
+    for name, said in (
+        ("'far'", "model far is at s3://bucket/net, which a script cannot reach"),
+        ("'old', 2", "model old, version 2 was not found"),
+    ):
+        assert said in named(text.replace("NAME", name), fails=True, **tables)
 
 
 def test_tables_of_files(named):

@@ -1,6 +1,7 @@
 """Models from a folder: ``$GRISTMILL_HOME/models/<name>/<version>/``, or a folder beside the script.
 
-``<name>/<version>.json`` holds what ``register`` was told about a version: tags, properties, description, run.
+``<name>/<version>.json`` holds what ``register`` was told about a version: tags, properties, description, run. A model
+that is not registered here may have a line in the table ``[azureml.models]``.
 """
 
 import json
@@ -8,6 +9,7 @@ import os
 import shutil
 import time
 
+from gristmill.azureml_core import names
 from gristmill.azureml_core.exceptions import ModelNotFoundException
 from gristmill.azureml_core.unsupported import unsupported
 from gristmill.azureml_core.workspace import registry_folder
@@ -68,7 +70,8 @@ class Model:
     def get_model_path(model_name, version=None, _workspace=None):
         """Returns the absolute path of the model's file or folder, by default of the newest version.
 
-        Searches the model registry, then ``AZUREML_MODEL_DIR``, then the working directory and its folder ``models``.
+        Searches the model registry, the table ``[azureml.models]``, ``AZUREML_MODEL_DIR``, then the working directory
+        and its folder ``models``.
         """
         registered = os.path.join(registry_folder(), model_name)
         versions = _versions(registered)
@@ -76,7 +79,13 @@ class Model:
             versions = [number for number in versions if number == int(version)]
         if versions:
             return _content(os.path.join(registered, str(versions[-1])))
-        elsewhere = [] if version is not None else _places_without_versions(model_name)
+        named = names.model(model_name, version)
+        if named is not None and "://" in named:
+            raise NotImplementedError(
+                f"model {model_name} is at {named}, which a script cannot reach: make it a side input of the job"
+            )
+        elsewhere = [] if named is None else [named]
+        elsewhere += [] if version is not None else _places_without_versions(model_name)
         for path in elsewhere:
             if os.path.exists(path):
                 return os.path.abspath(path)

@@ -1,5 +1,5 @@
-"""Names of the workspace that jobs have come from: the tables ``[azureml.datastores]`` and ``[azureml.data]`` of
-``gristmill.toml``, or the same as JSON in a variable, for machines without that file."""
+"""Names of the workspace that jobs have come from: the tables ``[azureml.datastores]``, ``[azureml.data]`` and
+``[azureml.models]`` of ``gristmill.toml``, or the same as JSON in a variable, for machines without that file."""
 
 import functools
 import json
@@ -9,7 +9,7 @@ import re
 from gristmill import contract
 
 VARIABLE = "GRISTMILL_AZUREML_NAMES"
-"""``{"datastores": {NAME: PATH}, "data": {NAME or "NAME:VERSION": PATH}}``; a path is absolute, or a URL."""
+"""``{"datastores": {NAME: PATH}, "data": {"NAME:VERSION": PATH}, "models": …}``; a path is absolute, or a URL."""
 
 FILE = "gristmill.toml"
 
@@ -32,14 +32,29 @@ def datastore(name):
 
 def data(name, version=None):
     """Returns the path or URL of a data asset: of the version if it has a line, else of every version."""
-    found = table("data")
+    found = _place("data", name, version)
+    if found is None:
+        raise UnknownName(_missing("data", "data", name, name if version is None else f"{name}:{version}"))
+    return found
+
+
+def model(name, version=None):
+    """Returns the path or URL of a model, like that of a data asset; ``None`` if no table can be read or has it."""
+    try:
+        return _place("models", name, version)
+    except UnknownName:
+        return None
+
+
+def _place(kind, name, version):
+    found = table(kind)
     if version is not None and f"{name}:{version}" in found:
         return found[f"{name}:{version}"]
     if name in found:
         return found[name]
     if version is None and (versions := _versions_of(name, found)):
         return found[f"{name}:{versions[-1]}"]
-    raise UnknownName(_missing("data", "data", name, name if version is None else f"{name}:{version}"))
+    return None
 
 
 def version_of(name):
@@ -74,7 +89,7 @@ def table(kind):
     text = os.environ.get(VARIABLE)
     if not text:
         file = _nearest_file()
-        return _of_file(file).get(kind, {}) if file else {}
+        return _of_file(file, os.stat(file).st_mtime_ns).get(kind, {}) if file else {}
     try:
         return dict(json.loads(text).get(kind) or {})
     except (AttributeError, TypeError, ValueError):
@@ -98,8 +113,8 @@ def _nearest_file():
 
 
 @functools.cache
-def _of_file(path):
-    """Returns the tables of a file, with absolute paths."""
+def _of_file(path, modified):
+    """Returns the tables of a file, with absolute paths. ``modified``: people change it while a notebook runs."""
     with open(path, "rb") as file:
         content = file.read()
     if b"azureml" not in content:
