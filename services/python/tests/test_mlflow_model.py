@@ -92,7 +92,7 @@ def test_every_row_of_a_table_has_a_prediction(start, tmp_path):
         ("x.csv", "a,b\n1,many\n", "many"),
         ("x.csv", "a,c\n1,2\n", "Columns of the signature are missing: b; the file has: a, c"),
         ("x.csv", "", "No columns to parse from file"),
-        ("x.png", "no image", "cannot identify image file"),
+        ("x.png", "no image", "An image is one column of type binary, and the signature has double, long"),
     ],
 )
 def test_file_that_is_no_input_is_named(start, tmp_path, name, text, reason):
@@ -114,7 +114,8 @@ def image(path, mode="RGB"):
 @pytest.mark.parametrize(
     ("inputs", "shape"),
     [
-        (None, (2, 4, 3, "uint8")),
+        (None, (1, 2, 4, 3, "uint8")),
+        ([{"type": "tensor", "tensor-spec": {"dtype": "object", "shape": [-1]}}], (1, "object")),
         ([{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 2, 4, 3]}}], (1, 2, 4, 3, "float32")),
         ([{"type": "tensor", "tensor-spec": {"dtype": "uint8", "shape": [-1, -1, -1, 3]}}], (1, 2, 4, 3, "uint8")),
         ([{"name": "x", "type": "tensor", "tensor-spec": {"dtype": "int64", "shape": [2, 12]}}], (2, 12, "int64")),
@@ -125,6 +126,25 @@ def test_image_is_an_array_in_the_shape_of_the_signature(start, tmp_path, inputs
     environment = saved(tmp_path, LOADED + signature, "[[*given.shape, str(given.dtype)]]")
     agent = start(SCRIPT, environment=environment)
     assert rows(agent.run([image(tmp_path / "a.png")])) == [["a.png", [*shape]]]
+
+
+def test_image_is_a_column_of_bytes_for_a_signature_of_columns(start, tmp_path):
+    def process(folder, columns):
+        signature = f"signature:\n  inputs: '{json.dumps(columns)}'\n"
+        environment = saved(tmp_path / folder, LOADED + signature, "[given['picture'][0][1:4].decode()]")
+        return start(SCRIPT, environment=environment)
+
+    path = image(tmp_path / "a.png")
+    picture = {"type": "binary", "name": "picture"}
+    assert rows(process("one", [picture]).run([path])) == [["a.png", "PNG"]]
+    event = process("two", [picture, {"type": "long", "name": "size"}]).run([path])
+    assert "An image is one column of type binary, and the signature has binary, long" in event["error"]["message"]
+
+
+def test_file_that_is_no_image_is_named(start, tmp_path):
+    agent = start(SCRIPT, environment=saved(tmp_path, LOADED, "[0]"))
+    event = agent.run([written(tmp_path / "a.png", "no image")])
+    assert "a.png'. cannot identify image file" in event["error"]["message"]
 
 
 @pytest.mark.parametrize(

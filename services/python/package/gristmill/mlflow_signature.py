@@ -52,7 +52,10 @@ class Signature:
         return pandas.read_csv(path, dtype=types, parse_dates=instants)
 
     def read_image(self, path):
-        """Returns the array of an image, or a dictionary with it if the tensor has a name."""
+        """Returns the array of an image, or a dictionary with it if the tensor has a name; without a signature a batch
+        of one. A signature of columns takes images as one column of bytes."""
+        if self.columns:
+            return self._read_bytes(path)
         try:
             import numpy
             from PIL import Image
@@ -64,10 +67,21 @@ class Signature:
         with Image.open(path) as image:
             array = numpy.asarray(image)
         if not self.tensors:
-            return array
+            return array[None]
         (tensor,) = self.tensors
         array = _as_tensor(array, tensor)
         return {tensor["name"]: array} if tensor.get("name") else array
+
+    def _read_bytes(self, path):
+        import pandas
+
+        kinds = [column.get("type") for column in self.columns]
+        if kinds != ["binary"]:
+            raise SignatureError(
+                f"An image is one column of type binary, and the signature has {', '.join(map(str, kinds))}"
+            )
+        with open(path, "rb") as file:
+            return pandas.DataFrame({self.columns[0].get("name", 0): [file.read()]})
 
     def enforce(self, argument):
         """Returns the argument of ``predict`` as ``mlflow`` would pass it on."""
@@ -93,10 +107,22 @@ class Signature:
         return argument[[name for name in names if name in argument.columns]]
 
 
+def _objects(size):
+    """Returns an empty array of objects."""
+    import numpy
+
+    return numpy.empty(size, dtype=object)
+
+
 def _as_tensor(array, tensor):
     specification = tensor["tensor-spec"]
-    array = array.astype(specification["dtype"])
     shape = specification["shape"]
+    if specification["dtype"] == "object" and list(shape) == [-1]:
+        # A batch of images of any size.
+        batch = _objects(1)
+        batch[0] = array
+        return batch
+    array = array.astype(specification["dtype"])
     try:
         return array.reshape(shape)
     except ValueError:
