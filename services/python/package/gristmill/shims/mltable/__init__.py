@@ -1,28 +1,7 @@
 """A stand-in for ``mltable``, whose native part exists for few interpreters. An installed one takes precedence."""
 
-from gristmill.mltable import (
-    DataType,
-    MLTable,
-    MLTableFileEncoding,
-    MLTableHeaders,
-    from_delimited_files,
-    from_json_lines_files,
-    from_parquet_files,
-    from_paths,
-    load,
-)
-
-__all__ = [
-    "DataType",
-    "MLTable",
-    "MLTableFileEncoding",
-    "MLTableHeaders",
-    "from_delimited_files",
-    "from_json_lines_files",
-    "from_parquet_files",
-    "from_paths",
-    "load",
-]
+from gristmill.mltable import *  # noqa: F403
+from gristmill.mltable import __all__  # noqa: F401
 
 
 def __getattr__(name):
