@@ -13,6 +13,8 @@ import pytest
 from agent import PACKAGE
 
 import gristmill
+from gristmill import yaml_files
+from gristmill.api import command
 
 REQUIRED = inspect.Parameter.empty
 # Of azureml-pipeline-steps 1.62.0.
@@ -350,6 +352,14 @@ def node(**settings):
     return gristmill.parallel_run_function(**{**given, **settings})
 
 
+def job_file_of(made):
+    """Returns the job file that the engine makes of a node."""
+    settings = [word for key, value in made.job_settings().items() for word in ("--set", f"{key}={json.dumps(value)}")]
+    text = command.call("convert", "-", *settings, text=json.dumps(made.job_document({})))
+    Path("converted.yaml").write_text(text)
+    return yaml_files.read("converted.yaml")
+
+
 def test_parallel_job_runs_with_inputs_outputs_and_literals():
     job = node().submit()
     assert lines(job) == ["wma", "wmb", "wmc"]
@@ -365,8 +375,9 @@ def test_parallel_job_can_be_changed_before_it_is_submitted():
     made.max_concurrency_per_instance = 2
     made.mini_batch_error_threshold = 10
     made.task.program_arguments += " --error_threshold 5 --allowed_failed_percent=30"
-    document = made.job_document({})
-    assert (document["node_count"], document["process_count_per_node"], document["run_max_try"]) == (3, 2, 3)
+    assert made.job_document({})["resources"] == {"instance_count": 3}
+    document = job_file_of(made)
+    assert (document["process_count_per_node"], document["run_max_try"]) == (2, 3)
     assert (document["allowed_failed_count"], document["error_threshold"], document["allowed_failed_percent"]) == (
         10,
         5,
@@ -389,11 +400,11 @@ def test_parallel_job_can_be_changed_before_it_is_submitted():
 def test_expressions_are_checked_and_optional_ones_are_dropped():
     optional = node(inputs={"data": "data", "word": {"type": "string"}})
     optional.task.program_arguments = "$[[--prefix ${{inputs.word}}]] --other 1"
-    assert optional.job_document({})["arguments"] == ["--other", "1"]
-    assert optional(word="v").job_document({})["arguments"] == ["--prefix", "v", "--other", "1"]
+    assert job_file_of(optional)["arguments"] == ["--other", "1"]
+    assert job_file_of(optional(word="v"))["arguments"] == ["--prefix", "v", "--other", "1"]
     for change, said in (
-        ({"input_data": "${{inputs.dat}}"}, "input_data: there is no input dat; did you mean data?"),
-        ({"input_data": "data"}, "input_data must be '${{inputs.NAME}}', not 'data'"),
+        ({"input_data": "${{inputs.dat}}"}, 'input_data: unknown name; did you mean "inputs.data"?'),
+        ({"input_data": "data"}, 'input_data: found "data"; allowed: one reference: ${{inputs.NAME}}'),
         ({"inputs": {"data": {"type": "uri_folder"}}}, "input data has no path: pass one"),
         ({"task": None}, "task is missing"),
     ):
@@ -416,12 +427,50 @@ def test_objects_of_the_sdk_are_inputs_and_environments():
     )
     made.task.environment = Anything(name="env", image="image", conda_file=None)
     with pytest.warns(UserWarning) as warned:
-        document = made.job_document({})
+        document = job_file_of(made)
     assert [str(one.message).partition(":")[0] for one in warned] == [
         f"environment env is not made here, and {sys.executable} runs the script",
         "output rows",
     ]
-    assert (document["output"], document["append_row_file_name"]) == (os.path.abspath("outputs/count-letters"), "r.txt")
+    assert (document["output"], document["append_row_file_name"]) == ("outputs/count-letters", "r.txt")
     made.task.environment = {"image": "image", "conda_file": {"dependencies": ["pip"]}}
     with pytest.warns(UserWarning, match="output rows"):
-        assert json.loads(Path(made.job_document({})["environment"]).read_text()) == {"dependencies": ["pip"]}
+        assert json.loads(Path(job_file_of(made)["environment"]).read_text()) == {"dependencies": ["pip"]}
+
+
+def test_names_of_a_workspace_are_those_of_gristmill_toml():
+    Path("gristmill.toml").write_text("""
+        [azureml.data]
+        "letters:2" = "data"
+        [azureml.datastores]
+        store = "kept"
+        [azureml.models]
+        marks = "model.txt"
+    """)
+    made = node(inputs={"data": "azureml:letters@latest", "model": "model.txt", "word": "w"})
+    made.outputs.rows.path = "azureml://datastores/store/paths/${name}/r.txt"
+    made.task.model = "azureml:marks:1"
+    assert Path(job_file_of(made)["model"]) == Path("model.txt")
+    assert lines(made.submit()) == ["wma", "wmb", "wmc"]
+    assert Path("kept/count-letters/r.txt").exists()
+    made.task.environment = "azureml:python:4"
+    with pytest.warns(UserWarning, match="environment azureml:python:4 is not made here"):
+        assert "environment" not in job_file_of(made)
+    with Path("gristmill.toml").open("a") as file:
+        file.write(f'[azureml.environments]\npython = "{sys.executable}"\n')
+    assert job_file_of(made)["environment"] == sys.executable
+    with pytest.raises(gristmill.InvalidJob, match=r'add `"other:1" = '):
+        node(inputs={"data": "azureml:other:1", "model": "model.txt", "word": "w"}).submit()
+
+
+def test_parallel_job_takes_tables_and_several_paths():
+    Path("count.py").write_text("def run(df): return [type(df).__name__ + str(len(df))] * len(df)")
+    Path("rows.csv").write_text("x,y\n1,2\n3,4\n")
+    task = gristmill.RunFunction(entry_script="count.py", append_row_to="${{outputs.rows}}")
+    for data in ("rows.csv", pd.DataFrame({"x": [1, 2, 3]}), ["rows.csv"]):
+        table = gristmill.parallel_run_function(
+            name="count", inputs={"data": data}, outputs={"rows": None}, input_data="${{inputs.data}}", task=task
+        )
+        assert lines(table.submit())[0].startswith("DataFrame")
+    files = node(inputs={"data": ["data/a.txt", "data/c.txt"], "model": "model.txt", "word": "w"})
+    assert lines(files.submit(mini_batch_size=1)) == ["wma", "wmc"]

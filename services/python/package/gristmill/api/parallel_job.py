@@ -1,27 +1,35 @@
-"""``parallel_run_function`` and ``RunFunction``, with the signatures of the second SDK. A node is one job file."""
+"""``parallel_run_function`` and ``RunFunction``, with the signatures of the second SDK.
+
+A node is written as a parallel component of Azure ML, and the engine reads it as it reads a file with one: expressions,
+names of a workspace, defaults and mistakes have one meaning.
+"""
 
 from __future__ import annotations
 
 import copy
 import os
 import re
-import shlex
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gristmill.api import function
+from gristmill.api import inputs as given
 from gristmill.api.keywords import checked, nearest
 from gristmill.api.step_values import absolute, environment_of, input_of, path_of, target_of
 
 if TYPE_CHECKING:
     from gristmill.api.job import Job
 
-EXPRESSION = re.compile(r"\$\{\{\s*(inputs|outputs)\.([A-Za-z0-9_]+)\s*\}\}")
-OPTIONAL = re.compile(r"\$\[\[(.*?)\]\]")
-DATASTORE = re.compile(r"azureml://(?:.*/)?datastores/[^/]+/paths/")
-IN_ARGUMENTS = ("error_threshold", "allowed_failed_count", "allowed_failed_percent", "process_count_per_node")
-"""Keys of a job file that the arguments of a script may hold here, and that are reserved otherwise."""
+REFERENCE = re.compile(r"\s*\$\{\{\s*(?:inputs|outputs)\.([A-Za-z0-9_]+)\s*\}\}\s*")
+DATASTORE = re.compile(r"azureml://(?:.*/)?datastores/([^/]+)/paths/")
+HALF_WRITTEN = re.compile(r"\$\{(\w+)\}")
+"""``${name}``: what an f-string makes of ``${{name}}``."""
+AS_THEY_ARE = (
+    *("description", "environment_variables", "error_threshold", "input_data", "is_deterministic", "logging_level"),
+    *("max_concurrency_per_instance", "mini_batch_error_threshold", "mini_batch_size", "partition_keys"),
+)
+"""Attributes of a node that a component has too."""
 
 
 class Fields:
@@ -161,106 +169,77 @@ class Parallel:
         return target_of(self.compute)
 
     def job_document(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the job file of the job."""
+        """Returns the job as a parallel component."""
         if self.task is None:
             raise ValueError("task is missing: pass a RunFunction")
         self._warn()
-        document = self._settings()
-        name = document["name"]
-        split = _name_in(self.input_data, "inputs", "input_data", self.inputs)
-        document["inputs"] = [{"name": split, **_input_of(self.inputs[split], f"input {split}")}]
-        texts = {("inputs", split): f"${{{{inputs.{split}}}}}"}
-        sides: dict[str, str] = {}
-        for other in self.inputs:
-            value = self.inputs[other]
-            if other == split or value is None or _is_declaration(value):
-                continue
-            if _is_literal(value):
-                texts["inputs", other] = str(_get(value, "path") or _get(value, "default") or value)
-                continue
-            sides[other] = path_of(_path(value), f"input {other}")
-            texts["inputs", other] = f"${{{{side_inputs.{other}}}}}"
-        if sides:
-            document["side_inputs"] = sides
-        self._add_outputs(document, texts, name)
-        self._add_arguments(document, texts)
-        return {key: value for key, value in document.items() if value not in (None, {}, [])}
-
-    def _settings(self) -> dict[str, Any]:
-        retries = _checked_keys(self.retry_settings, ("max_retries", "timeout"), "retry_settings")
-        tries = retries.get("max_retries")
-        count = self.resources.instance_count
-        document: dict[str, Any] = {
-            "name": function.job_name(self.name or os.path.splitext(_get(self.task, "entry_script") or "parallel")[0]),
-            "description": self.description,
-            "entry_script": _get(self.task, "entry_script"),
-            "source_directory": absolute(_get(self.task, "code") or "."),
-            "environment": environment_of(_get(self.task, "environment")),
-            "environment_variables": dict(self.environment_variables or {}),
-            "mini_batch_size": self.mini_batch_size if not self.partition_keys else None,
-            "partition_keys": self.partition_keys,
-            "error_threshold": self.error_threshold,
-            "allowed_failed_count": self.mini_batch_error_threshold,
-            "run_max_try": None if tries is None else int(tries) + 1,
-            "run_invocation_timeout": retries.get("timeout"),
-            "process_count_per_node": self.max_concurrency_per_instance,
-            "node_count": count if count is None or count > 0 else None,
-            "logging_level": self.logging_level,
-            "allow_reuse": self.is_deterministic,
+        name = function.job_name(self.name or os.path.splitext(_get(self.task, "entry_script") or "parallel")[0])
+        document = {
+            "type": "parallel",
+            "name": name,
+            **{key: getattr(self, key) for key in AS_THEY_ARE},
+            "retry_settings": _checked_keys(self.retry_settings, ("max_retries", "timeout"), "retry_settings"),
+            "resources": {"instance_count": self.resources.instance_count},
+            "task": {
+                "type": "run_function",
+                "code": os.fspath(_get(self.task, "code") or "."),
+                "entry_script": _get(self.task, "entry_script"),
+                "program_arguments": _get(self.task, "program_arguments"),
+                "append_row_to": _get(self.task, "append_row_to"),
+                "model": _model(_get(self.task, "model")),
+                "environment": _environment(_get(self.task, "environment")),
+            },
+            "inputs": {other: self._input(other) for other in self.inputs},
+            "outputs": {other: self._output(other, name) for other in self.outputs},
         }
-        size = document["mini_batch_size"]
-        if isinstance(size, str) and size.isdigit():
-            document["mini_batch_size"] = int(size)
-        return document
+        return _without_nothing(document)
 
-    def _add_outputs(self, document: dict[str, Any], texts: dict[tuple[str, str], str], name: str) -> None:
-        rows = _get(self.task, "append_row_to")
-        rows = None if rows is None else _name_in(rows, "outputs", "append_row_to", self.outputs)
-        document["output_action"] = "summary_only" if rows is None else "append_row"
-        for other in self.outputs:
-            folder, file = _output_path(self.outputs[other], other, name)
-            if other == rows:
-                document["output"], document["append_row_file_name"] = folder, file
-                texts["outputs", other] = "${{output}}" + (f"/{file}" if file else "")
-            else:
-                document.setdefault("outputs", {})[other] = folder
-                texts["outputs", other] = f"${{{{outputs.{other}}}}}" + (f"/{file}" if file else "")
+    def job_settings(self) -> dict[str, Any]:
+        """Returns keys of the job file for data that no component can name: several paths, tables, data in memory."""
+        split = _name_in(self.input_data)
+        value = self.inputs._values.get(split)
+        path, kind = _path(value), _get(value, "type")
+        if value is None or _is_declaration(value):
+            return {}
+        if not isinstance(path, (str, os.PathLike)):
+            return {"inputs": [{"name": split, **input_of(path, f"input {split}")}]}
+        one = {"paths": [absolute(path)]}
+        if kind is None and not _is_address(path) and not _holds_mltable(path) and given.looks_tabular([one]):
+            return {"inputs": [{"name": split, "type": "tabular", **one}]}
+        return {}
 
-    def _add_arguments(self, document: dict[str, Any], texts: Mapping[tuple[str, str], str]) -> None:
-        known = {"inputs": self.inputs, "outputs": self.outputs}
+    def _input(self, name: str) -> Any:
+        value = self.inputs[name]
+        is_split = name == _name_in(self.input_data)
+        if value is None or _is_declaration(value):
+            if is_split:
+                raise ValueError(f"input {name} has no path: pass one, node({name}=…)")
+            return {"type": _get(value, "type"), "optional": True}
+        if _is_literal(value) and not is_split:
+            kind = _get(value, "type")
+            text = str(value if kind is None else _get(value, "default") or _get(value, "path"))
+            return text if kind is None else {"type": kind, "value": text}
+        path = _path(value)
+        if not isinstance(path, (str, os.PathLike)):
+            # What the job file says of it instead is in `job_settings`.
+            return {"type": "uri_folder", "path": "." if is_split else path_of(path, f"input {name}")}
+        kind = _get(value, "type") or ("mltable" if _holds_mltable(path) else "uri_folder")
+        return {"type": kind, "path": os.fspath(path), "mode": _get(value, "mode")}
 
-        def text(found: re.Match[str]) -> str:
-            kind, name = found.groups()
-            if name not in known[kind]:
-                raise ValueError(f"{found[0]}: there is no {kind[:-1]} {name}; {nearest(name, known[kind])}")
-            if (kind, name) not in texts:
-                raise ValueError(f"{found[0]}: the {kind[:-1]} {name} has no value; pass one: node({name}=…)")
-            return texts[kind, name]
-
-        def optional(found: re.Match[str]) -> str:
-            return found[1] if all(names in texts for names in EXPRESSION.findall(found[1])) else ""
-
-        line = OPTIONAL.sub(optional, _get(self.task, "program_arguments") or "")
-        # An expression is one word, and so is the value that replaces it.
-        words = [EXPRESSION.sub(text, word) for word in shlex.split(EXPRESSION.sub(r"${{\1.\2}}", line))]
-        arguments: list[str] = []
-        while words:
-            word = words.pop(0)
-            option, given, value = word[2:].partition("=")
-            if word.startswith("--") and option in IN_ARGUMENTS and (given or words):
-                document[option] = _number(value if given else words.pop(0))
-            else:
-                arguments.append(word)
-        document["arguments"] = arguments
-        variables = document["environment_variables"]
-        document["environment_variables"] = {
-            key: EXPRESSION.sub(text, value) if isinstance(value, str) else value for key, value in variables.items()
-        }
+    def _output(self, name: str, job: str) -> dict[str, Any]:
+        value = self.outputs[name]
+        kind, path = _get(value, "type"), _get(value, "path")
+        if path is None:
+            is_file = kind == "uri_file" and name != _name_in(_get(self.task, "append_row_to"))
+            path = f"outputs/{job}/{name}"
+            return {"type": "uri_file", "path": f"{path}/{name}"} if is_file else {"type": "uri_folder", "path": path}
+        path = _place(HALF_WRITTEN.sub(r"${{\1}}", os.fspath(path)), name)
+        is_file = kind != "uri_folder" and (kind == "uri_file" or os.path.splitext(path)[1] != "")
+        return {"type": "uri_file" if is_file else kind, "path": path}
 
     def _warn(self) -> None:
         without = [name for name in ("instance_type", "docker_args", "shm_size") if self.resources[name] is not None]
         without += ["identity"] if self.identity is not None else []
-        without += ["task.model"] if _get(self.task, "model") is not None else []
         if without:
             warnings.warn(f"{', '.join(without)}: without effect here", stacklevel=4)
 
@@ -361,7 +340,16 @@ def parallel_run_function(
 
 
 def _get(value: Any, name: str) -> Any:
+    """Returns a key of a mapping, or an attribute of an object of an SDK. The columns of a table are none."""
+    if given.is_table(value):
+        return None
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _without_nothing(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a mapping without keys that say nothing, at every depth."""
+    inner = {key: _without_nothing(value) if isinstance(value, Mapping) else value for key, value in mapping.items()}
+    return {key: value for key, value in inner.items() if value not in (None, {}, [])}
 
 
 def _checked_keys(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
@@ -372,13 +360,10 @@ def _checked_keys(value: Any, names: tuple[str, ...], what: str) -> dict[str, An
     return {} if value is None else {name: _get(value, name) for name in names}
 
 
-def _name_in(expression: str | None, kind: str, what: str, names: Fields) -> str:
-    found = EXPRESSION.fullmatch((expression or "").strip())
-    if found is None or found[1] != kind:
-        raise ValueError(f"{what} must be '${{{{{kind}.NAME}}}}', not {expression!r}")
-    if found[2] not in names:
-        raise ValueError(f"{what}: there is no {kind[:-1]} {found[2]}; {nearest(found[2], names)}")
-    return found[2]
+def _name_in(expression: Any) -> str | None:
+    """Returns the name in a text that is one reference."""
+    found = REFERENCE.fullmatch(expression) if isinstance(expression, str) else None
+    return None if found is None else found[1]
 
 
 def _path(value: Any) -> Any:
@@ -398,18 +383,37 @@ def _is_literal(value: Any) -> bool:
         return kind in ("string", "integer", "number", "boolean")
     # A text is a path if there is one, or if it looks like one.
     if isinstance(value, str):
-        return not (os.path.exists(value) or "://" in value or value.startswith((".", "/", "~")))
+        return not (os.path.exists(value) or _is_address(value) or value.startswith((".", "/", "~")))
     return isinstance(value, (int, float, bool))
 
 
-def _input_of(value: Any, what: str) -> dict[str, Any]:
-    if _is_declaration(value):
-        raise ValueError(f"{what} has no path: pass one, node({what.split()[1]}=…)")
-    found = input_of(_path(value), what)
-    kind = _get(value, "type")
-    if kind == "mltable" or any(os.path.isfile(os.path.join(path, "MLTable")) for path in found["paths"]):
-        return {**found, "type": "tabular", "format": "mltable"}
-    return {**found, "type": "file"} if kind in ("uri_file", "uri_folder") else found
+def _is_address(path: Any) -> bool:
+    """Returns whether a path is a URL, or a name in a workspace."""
+    text = str(path)
+    return "://" in text or text.startswith("azureml:")
+
+
+def _holds_mltable(path: Any) -> bool:
+    return not _is_address(path) and os.path.isfile(os.path.join(absolute(path), "MLTable"))
+
+
+def _model(value: Any) -> Any:
+    path = _path(value)
+    if value is None or isinstance(path, (str, os.PathLike)):
+        return None if value is None else os.fspath(path)
+    return {"name": _get(value, "name"), "version": _get(value, "version")}
+
+
+def _environment(value: Any) -> str | None:
+    """Returns an environment as a component names it: a path, or a name that ``gristmill.toml`` knows."""
+    from gristmill.azureml_core import names
+
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if text is None or not text.startswith("azureml:"):
+        return environment_of(value)
+    wanted = re.split("[:@]", text)[1]
+    is_known = any(name.partition(":")[0] == wanted for name in names.table("environments"))
+    return text if is_known else environment_of(value)
 
 
 def _as_output(value: Any) -> Any:
@@ -420,26 +424,13 @@ def _as_output(value: Any) -> Any:
     return value
 
 
-def _output_path(value: Any, name: str, job: str) -> tuple[str, str | None]:
-    """Returns the folder of an output, and the name of its file if it is one."""
-    path = None if _get(value, "path") is None else os.fspath(_get(value, "path"))
-    if path is None:
-        return absolute(os.path.join("outputs", job, name)), None
-    path = path.replace("${{name}}", job).replace("${name}", job).replace("${{output_name}}", name)
-    if DATASTORE.match(path):
-        local = os.path.join("outputs", DATASTORE.sub("", path))
-        warnings.warn(f"output {name}: {path} is in no datastore here; it is written to {local}", stacklevel=6)
-        path = local
-    folder, file = os.path.split(absolute(path))
-    is_file = _get(value, "type") == "uri_file" or (os.path.splitext(file)[1] and _get(value, "type") != "uri_folder")
-    return (folder, file) if is_file else (absolute(path), None)
+def _place(path: str, name: str) -> str:
+    """Returns the path of an output; one in a store that is not known here becomes a local one."""
+    from gristmill.azureml_core import names
 
-
-def _number(text: str) -> Any:
-    try:
-        return int(text)
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            return text
+    found = DATASTORE.match(path)
+    if found is None or found[1] in names.table("datastores"):
+        return path
+    local = os.path.join("outputs", path[found.end() :])
+    warnings.warn(f"output {name}: {path} is in no datastore here; it is written to {local}", stacklevel=5)
+    return local

@@ -211,9 +211,17 @@ def _start_step(step: Any, settings: dict[str, Any], target: str | None, fresh: 
     known = step.job_parameters()
     if unknown := set(values) - known:
         raise ValueError(f"{step.name} has no pipeline parameter {min(unknown)}: {nearest(min(unknown), known)}")
-    document = step.job_document(values) | {key: value for key, value in settings.items() if value is not None}
+    document = step.job_document(values)
+    replaced = {key: value for key, value in settings.items() if value is not None}
     target = step.job_target() if target is None else target
-    return _job(Child(_arguments("-", target, fresh), _json(document)), target)
+    arguments = _arguments("-", target, fresh)
+    if hasattr(step, "job_settings"):
+        # Its document is no job file, and gets the keys of one as on a command line.
+        for key, value in (step.job_settings() | replaced).items():
+            arguments += ["--set", f"{key}={json.dumps(value, default=_plain, ensure_ascii=False)}"]
+    else:
+        document |= replaced
+    return _job(Child(arguments, _json(document)), target)
 
 
 def _arguments(job_file: str, target: str | None, fresh: bool) -> list[str]:
