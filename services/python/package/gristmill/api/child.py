@@ -28,6 +28,8 @@ NOTE = re.compile(
 ID_EVERY = 0.01
 """The longest pause, in seconds, between two looks for the id of a job."""
 
+STEP_LINE = re.compile(r"^step \S+ \(\d+ of \d+\)$", re.MULTILINE)
+
 
 class Child:
     """``gristmill run``, ``retry`` or ``enqueue``, with its output in files, which no reader has to empty."""
@@ -65,6 +67,22 @@ class Child:
             self.wait(pause)
             pause = min(ID_EVERY, 2 * pause)
         return found[1]
+
+    def has_steps(self) -> bool:
+        """Returns whether the command runs a document with several steps, as soon as it says so or starts a job."""
+        pause = 0.002
+        while not (STEP_LINE.search(self.said()) or JOB_LINE.search(self.said()) or self.has_ended()):
+            self.wait(pause)
+            pause = min(0.05, 2 * pause)
+        return STEP_LINE.search(self.said()) is not None
+
+    def steps(self) -> dict[str, str]:
+        """Returns the jobs of the steps that have begun, by the names of the steps."""
+        begun = {}
+        for part in self.said().split("\nstep ") if self.has_steps() else []:
+            if found := JOB_LINE.search(part):
+                begun[part.removeprefix("step ").partition(" (")[0]] = found[1]
+        return begun
 
     def said(self) -> str:
         """Returns what it has written to standard error so far."""
@@ -108,6 +126,9 @@ class Child:
             answer = json.loads(printed.strip().splitlines()[-1])
         except (ValueError, IndexError):
             answer = {}
+        if answer.get("steps"):
+            # A document with several steps ended as the last of them.
+            answer = {**answer["steps"][-1]["result"], "state": answer["state"], "steps": answer["steps"]}
         if "job_id" in answer and status != command.BUSY:
             return dict(answer)
         if status < 0:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from gristmill import contract
 from gristmill.api import command
 from gristmill.api import inputs as given
 from gristmill.api.child import Child
-from gristmill.api.errors import GristmillError, JobBusy, at_call
+from gristmill.api.errors import GristmillError, InvalidJob, JobBusy, at_call
 from gristmill.api.job import Job
 from gristmill.api.keywords import nearest
 from gristmill.api.step_values import absolute, home, written
@@ -270,15 +270,46 @@ def _start_file(
     fresh: bool,
     settings: dict[str, Any],
 ) -> Job:
-    if inputs is not None or init is not None:
-        raise TypeError(f"{path} says what its inputs and its script are: pass only settings that replace its own")
+    own = f"{path} says what its inputs and its script are: pass only settings that replace its own"
+    if init is not None:
+        raise TypeError(own)
     replaced = {**settings, "mini_batch_size": mini_batch_size, "name": name}
     arguments = _arguments(path, target, fresh)
     for key, value in replaced.items():
         if value is not None:
             text = _plain(value) if isinstance(value, os.PathLike) else value
             arguments += ["--set", f"{key}={text if isinstance(text, str) else json.dumps(text, default=_plain)}"]
-    return _job(Child(arguments), target)
+    for value in _inputs_of_document(inputs):
+        arguments += ["--input", value]
+    child = Child(arguments)
+    try:
+        return _steps(arguments, child, target) if child.has_steps() else _job(child, target)
+    except KeyboardInterrupt:
+        child.interrupt()
+        raise
+    except InvalidJob as error:
+        if inputs is not None and "this is a job file" in str(error):
+            raise TypeError(own) from None
+        raise
+
+
+def _steps(arguments: list[str], child: Child, target: str | None) -> Job:
+    from gristmill.api.steps import Steps
+
+    job = Steps(arguments, child, target)
+    job._warn(child.warnings())
+    return job
+
+
+def _inputs_of_document(inputs: Any) -> list[str]:
+    """Returns the values of ``--input`` for a document of Azure ML."""
+    if isinstance(inputs, Mapping):
+        return [
+            f"{name}={os.fspath(value) if hasattr(value, '__fspath__') else value}" for name, value in inputs.items()
+        ]
+    if inputs is None or isinstance(inputs, (str, os.PathLike)):
+        return [] if inputs is None else [os.fspath(inputs)]
+    raise TypeError("inputs of a document are one path, or a mapping of names to paths and values")
 
 
 def _document(
