@@ -368,6 +368,13 @@ def test_parallel_job_runs_with_inputs_outputs_and_literals():
     assert job.result["mini_batches"]["total"] == 2
 
 
+def test_keys_without_effect_are_one_warning():
+    Path("data/ä😀.txt").write_text("smile")
+    made = node(instance_type="large", shm_size="2g", identity={"type": "managed"})(data="data/ä😀.txt")
+    with pytest.warns(UserWarning, match=r"without effect here: identity .*resources.instance_type .*shm_size"):
+        assert lines(made.submit()) == ["wmsmile"]
+
+
 def test_parallel_job_can_be_changed_before_it_is_submitted():
     made = node(instance_count=1, retry_settings={"max_retries": 2, "timeout": 60})(data="data/b.txt", word="v v")
     made.resources.instance_count = 3

@@ -172,14 +172,14 @@ class Parallel:
         """Returns the job as a parallel component."""
         if self.task is None:
             raise ValueError("task is missing: pass a RunFunction")
-        self._warn()
         name = function.job_name(self.name or os.path.splitext(_get(self.task, "entry_script") or "parallel")[0])
         document = {
             "type": "parallel",
             "name": name,
             **{key: getattr(self, key) for key in AS_THEY_ARE},
             "retry_settings": _checked_keys(self.retry_settings, ("max_retries", "timeout"), "retry_settings"),
-            "resources": {"instance_count": self.resources.instance_count},
+            "resources": dict(self.resources._values),
+            "identity": None if self.identity is None else type(self.identity).__name__,
             "task": {
                 "type": "run_function",
                 "code": os.fspath(_get(self.task, "code") or "."),
@@ -236,12 +236,6 @@ class Parallel:
         path = _place(HALF_WRITTEN.sub(r"${{\1}}", os.fspath(path)), name)
         is_file = kind != "uri_folder" and (kind == "uri_file" or os.path.splitext(path)[1] != "")
         return {"type": "uri_file" if is_file else kind, "path": path}
-
-    def _warn(self) -> None:
-        without = [name for name in ("instance_type", "docker_args", "shm_size") if self.resources[name] is not None]
-        without += ["identity"] if self.identity is not None else []
-        if without:
-            warnings.warn(f"{', '.join(without)}: without effect here", stacklevel=4)
 
 
 @checked

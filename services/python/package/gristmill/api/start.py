@@ -237,7 +237,8 @@ def _json(document: dict[str, Any], sort_keys: bool = False) -> str:
             json.dumps(value, default=_plain)
         except (TypeError, ValueError):
             raise TypeError(f"{key}: {value!r} cannot be part of a job file") from None
-    return json.dumps(document, default=_plain, sort_keys=sort_keys)
+    # A pair of escapes for one character, as JSON has it, is no YAML.
+    return json.dumps(document, default=_plain, sort_keys=sort_keys, ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:
