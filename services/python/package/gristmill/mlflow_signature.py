@@ -69,7 +69,7 @@ class Signature:
         if not self.tensors:
             return array[None]
         (tensor,) = self.tensors
-        array = _as_tensor(array, tensor)
+        array = _batch_of_any_size(array) if _is_of_any_size(tensor) else _as_tensor(array, tensor)
         return {tensor["name"]: array} if tensor.get("name") else array
 
     def _read_bytes(self, path):
@@ -107,22 +107,23 @@ class Signature:
         return argument[[name for name in names if name in argument.columns]]
 
 
-def _objects(size):
-    """Returns an empty array of objects."""
+def _is_of_any_size(tensor):
+    """Returns whether a tensor is a batch of arrays, each with a shape of its own."""
+    return tensor["tensor-spec"]["dtype"] == "object" and list(tensor["tensor-spec"]["shape"]) == [-1]
+
+
+def _batch_of_any_size(array):
     import numpy
 
-    return numpy.empty(size, dtype=object)
+    batch = numpy.empty(1, dtype=object)
+    batch[0] = array
+    return batch
 
 
 def _as_tensor(array, tensor):
     specification = tensor["tensor-spec"]
-    shape = specification["shape"]
-    if specification["dtype"] == "object" and list(shape) == [-1]:
-        # A batch of images of any size.
-        batch = _objects(1)
-        batch[0] = array
-        return batch
     array = array.astype(specification["dtype"])
+    shape = specification["shape"]
     try:
         return array.reshape(shape)
     except ValueError:
