@@ -84,7 +84,7 @@ def join(root, path):
     return f"{root.rstrip('/')}/{path.lstrip('/')}" if path else root
 
 
-def table(kind):
+def table(kind: str) -> dict[str, str]:
     """Returns one of the tables; a missing one is empty."""
     text = os.environ.get(VARIABLE)
     if not text:
