@@ -9,12 +9,12 @@ from __future__ import annotations
 import copy
 import os
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gristmill.api import function
 from gristmill.api import inputs as given
+from gristmill.api.errors import warn
 from gristmill.api.keywords import checked, nearest
 from gristmill.api.step_values import absolute, environment_of, input_of, path_of, target_of
 
@@ -426,5 +426,5 @@ def _place(path: str, name: str) -> str:
     if found is None or found[1] in names.table("datastores"):
         return path
     local = os.path.join("outputs", path[found.end() :])
-    warnings.warn(f"output {name}: {path} is in no datastore here; it is written to {local}", stacklevel=5)
+    warn(f"output {name}: {path} is in no datastore here; it is written to {local}")
     return local
