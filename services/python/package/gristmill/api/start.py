@@ -44,14 +44,15 @@ def run(
     The function travels to worker processes with its closure, its globals and your own modules. Each call gets one
     mini-batch and returns a list or a table, usually with one row for each item.
 
-    :param function: a function, the path of an entry script (``.py``) or of a job file (``.yaml``), a
-        ``ParallelRunStep`` or a parallel job. The type hint of the first parameter of a function chooses what it gets:
+    :param function: a function, the path of an entry script (``.py``), of a job file or of a document of Azure ML
+        (``.yaml``), a ``ParallelRunStep`` or a parallel job. The type hint of the first parameter of a function chooses what it gets:
         ``list[str]`` (paths), ``pandas.DataFrame``, ``pyarrow.Table`` or ``polars.DataFrame``. Without a hint, the
         inputs choose: a DataFrame for tables, a list of paths for other files, a list of the objects for a list. A
         parameter named ``state`` gets the result of ``init``, and one named ``context`` the context of the mini-batch.
         The function may be ``async``.
     :param inputs: a path, folder, pattern or URL, a list of them, or a mapping of names to paths; a DataFrame or Arrow
-        table; or a list of any objects that pickle (texts as ``gristmill.Items``).
+        table; or a list of any objects that pickle (texts as ``gristmill.Items``). For a document of Azure ML, one
+        path, or a mapping of its inputs to paths and values.
     :param init: a function without arguments, which each process calls once, before its first mini-batch.
     :param output: a file that ends in ``.parquet``, ``.csv`` or ``.jsonl``. By default a Parquet file below
         ``~/.gristmill``, which ``job.to_pandas()`` reads.
