@@ -45,11 +45,11 @@ def run(
     mini-batch and returns a list or a table, usually with one row for each item.
 
     :param function: a function, the path of an entry script (``.py``), of a job file or of a document of Azure ML
-        (``.yaml``), a ``ParallelRunStep`` or a parallel job. The type hint of the first parameter of a function chooses what it gets:
-        ``list[str]`` (paths), ``pandas.DataFrame``, ``pyarrow.Table`` or ``polars.DataFrame``. Without a hint, the
-        inputs choose: a DataFrame for tables, a list of paths for other files, a list of the objects for a list. A
-        parameter named ``state`` gets the result of ``init``, and one named ``context`` the context of the mini-batch.
-        The function may be ``async``.
+        (``.yaml``), a ``ParallelRunStep`` or a parallel job. The type hint of the first parameter of a function
+        chooses what it gets: ``list[str]`` (paths), ``pandas.DataFrame``, ``pyarrow.Table`` or ``polars.DataFrame``.
+        Without a hint, the inputs choose: a DataFrame for tables, a list of paths for other files, a list of the
+        objects for a list. A parameter named ``state`` gets the result of ``init``, and one named ``context`` the
+        context of the mini-batch. The function may be ``async``.
     :param inputs: a path, folder, pattern or URL, a list of them, or a mapping of names to paths; a DataFrame or Arrow
         table; or a list of any objects that pickle (texts as ``gristmill.Items``). For a document of Azure ML, one
         path, or a mapping of its inputs to paths and values.
