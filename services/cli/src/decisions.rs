@@ -42,6 +42,10 @@ pub fn lines(decisions: &Decisions) -> Vec<String> {
             let meaning = match header {
                 HeaderMode::AllFilesSameHeaders => "the first line of each file names its columns",
                 HeaderMode::NoHeader => "none, columns are Column1, Column2, …",
+                HeaderMode::FromFirstFile => "the first line of the first file names its columns",
+                HeaderMode::AllFilesDifferentHeaders => {
+                    "the first line of each file names its own columns; the table has those of all files"
+                }
             };
             format!("  header: {meaning}")
         }));

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use protocol::{BlockRange, Input, ItemPath, MiniBatchSize, TableFormat, TableOptions};
-use tables::RangeSize;
+use protocol::{BlockRange, HeaderMode, Input, ItemPath, MiniBatchSize, TableFormat, TableOptions};
+use tables::{RangeSize, RowWindow};
 use tempfile::NamedTempFile;
 use url::Url;
 
@@ -19,6 +19,13 @@ pub(crate) struct Cutter {
     table: TableOptions,
     size: MiniBatchSize,
     remote: Arc<Remote>,
+    progress: Arc<Mutex<Progress>>,
+}
+
+/// What the cut of a file depends on beside the file.
+struct Progress {
+    window: RowWindow,
+    is_first_file: bool,
 }
 
 /// Ranges, each with its number of rows if known. Ranges of text that must be read are found while reading, which may
@@ -52,25 +59,32 @@ impl LocalFile {
 
 impl Cutter {
     pub(crate) fn new(input: &Input, size: MiniBatchSize, remote: Arc<Remote>) -> Self {
-        Self { input: input.name.clone(), table: input.table.clone(), size, remote }
+        let progress = Progress { window: RowWindow::of(&input.table), is_first_file: true };
+        let (input, table) = (input.name.clone(), input.table.clone());
+        Self { input, table, size, remote, progress: Arc::new(Mutex::new(progress)) }
+    }
+
+    /// Whether files must be cut in the order of the listing, because the rows before decide what is read of a file.
+    pub(crate) fn needs_order(&self) -> bool {
+        let is_window = !RowWindow::of(&self.table).has_all();
+        is_window || self.table.format.is_delimited() && self.table.header == HeaderMode::FromFirstFile
     }
 
     /// Returns the mini-batches of one file.
     pub(crate) fn mini_batches(&self, listed: &Listed) -> Result<Ranges> {
+        let (window, has_header_alone) = self.begin();
         if self.table.format == TableFormat::Parquet {
-            let groups = self.row_groups(&listed.path)?;
-            let counted = |range: BlockRange| Ok((range, range.rows()));
-            let MiniBatchSize::Rows(rows_max) = self.size else {
-                return Ok(Box::new(groups.map(whole_group).map(counted)));
-            };
-            return Ok(Box::new(
-                groups.flat_map(move |(group, rows)| tables::split_row_group(group, rows, rows_max)).map(counted),
-            ));
+            let rows_max = if let MiniBatchSize::Rows(rows_max) = self.size { Some(rows_max) } else { None };
+            return self.row_groups_within(window, listed, rows_max);
         }
         let bytes = self.bytes(&listed.path, listed.size)?;
         let size = match self.size {
-            _ if bytes == 0 => return Ok(Box::new(std::iter::empty())),
-            MiniBatchSize::Bytes(block_bytes) if !tables::must_be_read(listed.path.as_bytes(), &self.table) => {
+            _ if bytes == 0 || window.is_over() => return Ok(Box::new(std::iter::empty())),
+            MiniBatchSize::Bytes(block_bytes)
+                if window.has_all()
+                    && !has_header_alone
+                    && !tables::must_be_read(listed.path.as_bytes(), &self.table) =>
+            {
                 let blocks = tables::text_blocks(bytes, block_bytes);
                 let range = move |block| Ok((tables::text_block_range(block, block_bytes), None));
                 return Ok(Box::new((0..blocks).map(range)));
@@ -79,28 +93,78 @@ impl Cutter {
             MiniBatchSize::Rows(rows) => RangeSize::Rows(rows),
             MiniBatchSize::Files(_) => unreachable!("rejected before the listing"),
         };
+        self.text_ranges(listed, size, has_header_alone)
+    }
+
+    /// Returns all rows of one file that are read; empty if there are none.
+    pub(crate) fn whole(&self, listed: &Listed) -> Result<Vec<BlockRange>> {
+        let (window, has_header_alone) = self.begin();
+        if self.table.format == TableFormat::Parquet {
+            return self.row_groups_within(window, listed, None)?.map(|range| range.map(|(range, _)| range)).collect();
+        }
+        let bytes = self.bytes(&listed.path, listed.size)?;
+        if bytes == 0 || window.is_over() {
+            return Ok(Vec::new());
+        }
+        if !window.has_all() || has_header_alone {
+            let ranges = self.text_ranges(listed, RangeSize::Rows(u64::MAX), has_header_alone)?;
+            return ranges.map(|range| range.map(|(range, _)| range)).collect();
+        }
+        Ok(match tables::must_be_read(listed.path.as_bytes(), &self.table) {
+            true => vec![BlockRange::WholeText],
+            false => vec![tables::text_block_range(0, bytes)],
+        })
+    }
+
+    /// Begins a file. Returns the window of its rows, and whether it has a header that other files do not have.
+    fn begin(&self) -> (RowWindow, bool) {
+        let mut progress = lock(&self.progress);
+        let is_first_file = std::mem::take(&mut progress.is_first_file);
+        let header = self.table.header;
+        let has_header_alone =
+            self.table.format.is_delimited() && header.is_in(is_first_file) && !header.is_in_every_file();
+        (progress.window, has_header_alone)
+    }
+
+    /// Returns the row groups of a Parquet file, cut to the rows that are read.
+    fn row_groups_within(&self, window: RowWindow, listed: &Listed, rows_max: Option<u64>) -> Result<Ranges> {
+        if window.is_over() {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        let groups = self.row_groups(&listed.path)?;
+        let counted = |range: BlockRange| Ok((range, range.rows()));
+        if window.has_all() {
+            let Some(rows_max) = rows_max else { return Ok(Box::new(groups.map(whole_group).map(counted))) };
+            let pieces =
+                groups.flat_map(move |(group, rows)| tables::split_row_group(group, 0, rows, rows_max)).map(counted);
+            return Ok(Box::new(pieces));
+        }
+        let progress = Arc::clone(&self.progress);
+        let pieces = groups.flat_map(move |(group, rows)| {
+            let (from, rows) = lock(&progress).window.cut(rows);
+            tables::split_row_group(group, from, rows, rows_max.unwrap_or(u64::MAX))
+        });
+        Ok(Box::new(pieces.map(counted)))
+    }
+
+    /// Returns the ranges of a text that is read to find them.
+    fn text_ranges(&self, listed: &Listed, size: RangeSize, has_header_alone: bool) -> Result<Ranges> {
         let file = LocalFile::open(&self.remote, &self.input, &listed.path, Fetch::Whole)?;
         let (input, path) = (self.input.clone(), listed.path.clone());
         let bad_table = move |error| table_error(&input, &path, error);
         let name = listed.path.display();
-        let ranges = tables::text_ranges(file.path(), &name, &self.table, size).map_err(&bad_table)?;
-        Ok(Box::new(ranges.map(move |range| {
-            let (range, rows) = range.map_err(&bad_table)?;
-            Ok((range, Some(rows)))
-        })))
-    }
-
-    /// Returns all rows of one file; empty if it has none.
-    pub(crate) fn whole(&self, listed: &Listed) -> Result<Vec<BlockRange>> {
-        if self.table.format == TableFormat::Parquet {
-            return Ok(self.row_groups(&listed.path)?.map(whole_group).collect());
+        let mut ranges = tables::text_ranges(file.path(), &name, &self.table, size)
+            .map_err(&bad_table)?
+            .within(lock(&self.progress).window);
+        if has_header_alone {
+            ranges = ranges.without_header();
         }
-        let bytes = self.bytes(&listed.path, listed.size)?;
-        Ok(match tables::must_be_read(listed.path.as_bytes(), &self.table) {
-            _ if bytes == 0 => Vec::new(),
-            true => vec![BlockRange::WholeText],
-            false => vec![tables::text_block_range(0, bytes)],
-        })
+        let progress = Arc::clone(&self.progress);
+        Ok(Box::new(std::iter::from_fn(move || {
+            let range = ranges.next();
+            lock(&progress).window = ranges.window();
+            Some(range?.map(|(range, rows)| (range, Some(rows))).map_err(&bad_table))
+        })))
     }
 
     /// Returns each row group and its number of rows.
@@ -129,6 +193,10 @@ pub(crate) fn table_error(input: &str, path: &ItemPath, error: tables::Error) ->
         true => Error::bad_path(input, path, format_args!("({error:#})")),
         false => Error::bad_table(input, error),
     }
+}
+
+fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
+    progress.lock().expect("no holder panics")
 }
 
 fn whole_group((row_group, rows): (u32, u64)) -> BlockRange {

@@ -5,7 +5,8 @@ use std::iter::Peekable;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use protocol::{
-    Block, Descriptor, FileVersion, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, TableOptions, TableSchema, Work,
+    Block, BlockRange, Descriptor, FileVersion, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, TableOptions,
+    TableSchema, Work,
 };
 use storage::PlanComplete;
 
@@ -112,7 +113,13 @@ impl Plan {
 
     fn listing(&self, input: &Input) -> Counted {
         self.tally().begin_input(input);
-        Counted { files: self.inputs.planned_files(&self.spec, input), tally: Arc::clone(&self.tally), ended: false }
+        Counted {
+            files: self.inputs.planned_files(&self.spec, input),
+            tally: Arc::clone(&self.tally),
+            input: input.name.clone(),
+            endings: self.spec.file_endings(),
+            ended: false,
+        }
     }
 
     fn begin(&self, index: usize) -> Result<Works> {
@@ -126,7 +133,7 @@ impl Plan {
         let keys = self.spec.partition_keys.clone();
         Ok(match (input.kind, format) {
             (_, Some(format)) if !keys.is_empty() => {
-                let combinations = Combinations::collect(input, listing, &format, &keys)?;
+                let combinations = Combinations::collect(input, listing, &format, &keys, &cutter)?;
                 match input.kind {
                     InputKind::File => Box::new(combinations.files(index)),
                     InputKind::Tabular => Box::new(combinations.rows(index, names, cutter)),
@@ -158,7 +165,25 @@ impl Plan {
 struct Counted {
     files: Files,
     tally: Arc<Mutex<Tally>>,
+    input: String,
+    /// What the names of files must end with.
+    endings: Option<&'static [&'static str]>,
     ended: bool,
+}
+
+impl Counted {
+    fn checked(&self, listed: Listed) -> Result<Listed> {
+        let Some(endings) = self.endings else { return Ok(listed) };
+        let name = listed.path.as_bytes().to_ascii_lowercase();
+        match endings.iter().any(|ending| name.ends_with(ending.as_bytes())) {
+            true => Ok(listed),
+            false => {
+                let message =
+                    format!("is no input of an MLflow model without a script, which reads {}", endings.join(", "));
+                Err(Error::bad_path(&self.input, &listed.path, message))
+            }
+        }
+    }
 }
 
 impl Iterator for Counted {
@@ -168,7 +193,7 @@ impl Iterator for Counted {
         if self.ended {
             return None;
         }
-        let listed = self.files.next();
+        let listed = self.files.next().map(|listed| listed.and_then(|listed| self.checked(listed)));
         let mut tally = self.tally.lock().expect("no holder panics");
         match &listed {
             Some(Ok(listed)) => tally.add(listed),
@@ -387,27 +412,42 @@ fn table_blocks(
 /// The files of each combination of key values.
 struct Combinations {
     keys: Vec<String>,
-    files: BTreeMap<Vec<String>, Vec<Listed>>,
+    files: BTreeMap<Vec<String>, Vec<Part>>,
+}
+
+/// A file of a combination.
+struct Part {
+    listed: Listed,
+    /// Its rows, if the files before it decide them.
+    ranges: Option<Vec<BlockRange>>,
 }
 
 impl Combinations {
-    fn collect(input: &Input, listing: Counted, format: &PartitionFormat, keys: &[String]) -> Result<Self> {
+    fn collect(
+        input: &Input,
+        listing: Counted,
+        format: &PartitionFormat,
+        keys: &[String],
+        cutter: &Cutter,
+    ) -> Result<Self> {
+        let needs_order = input.kind == InputKind::Tabular && cutter.needs_order();
         let place = |key: &String| format.names().iter().position(|name| name == key);
         let places: Vec<usize> = keys.iter().filter_map(place).collect();
-        let mut files: BTreeMap<Vec<String>, Vec<_>> = BTreeMap::new();
+        let mut files: BTreeMap<Vec<String>, Vec<Part>> = BTreeMap::new();
         for listed in listing {
             let listed = listed?;
             let values = values(&input.name, format, &listed.path)?;
             let key = places.iter().map(|&place| values[place].clone()).collect();
-            files.entry(key).or_default().push(listed);
+            let ranges = if needs_order { Some(cutter.whole(&listed)?) } else { None };
+            files.entry(key).or_default().push(Part { listed, ranges });
         }
         Ok(Self { keys: keys.to_vec(), files })
     }
 
     fn files(self, input: u32) -> impl Iterator<Item = Result<Work>> + Send {
-        self.files.into_iter().map(move |(values, listed)| {
+        self.files.into_iter().map(move |(values, parts)| {
             let mut files = FileList::default();
-            listed.into_iter().for_each(|listed| files.push(listed.path, listed.version));
+            parts.into_iter().for_each(|part| files.push(part.listed.path, part.listed.version));
             Ok(files.work(input, self.keys.iter().cloned().zip(values).collect()))
         })
     }
@@ -419,8 +459,8 @@ impl Combinations {
             let in_format_order = columns.iter().filter_map(|name| key.iter().find(|(key, _)| key == name));
             let path_columns: Vec<_> = in_format_order.cloned().collect();
             let mut blocks = Vec::new();
-            for listed in files {
-                match cutter.whole(&listed) {
+            for Part { listed, ranges } in files {
+                match ranges.map_or_else(|| cutter.whole(&listed), Ok) {
                     Ok(ranges) => blocks.extend(ranges.into_iter().map(|range| {
                         let (path, path_columns) = (listed.path.clone(), path_columns.clone());
                         Block { path, version: listed.version.clone(), range, path_columns }

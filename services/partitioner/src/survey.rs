@@ -331,7 +331,7 @@ impl<'a> Surveyor<'a> {
         for (key, note) in peek.notes {
             self.notes.entry(key).or_insert_with(|| (0, path.clone(), note)).0 += 1;
         }
-        if peek.first_row.is_empty() || options.header == protocol::HeaderMode::NoHeader {
+        if peek.first_row.is_empty() || options.header != protocol::HeaderMode::AllFilesSameHeaders {
             return Ok(());
         }
         match &self.header {

@@ -112,7 +112,15 @@ pub const MODEL: &str = "AZUREML_MODEL_DIR";
 /// Entry scripts that are part of the Python package.
 pub const BUILT_IN_SCRIPTS: [&str; 2] = ["gristmill/command_step.py", "gristmill/mlflow_model.py"];
 
+/// Endings of the files that an MLflow model without a script reads.
+const MODEL_FILES: [&str; 7] = [".csv", ".png", ".jpg", ".jpeg", ".tiff", ".bmp", ".gif"];
+
 impl JobSpec {
+    /// Returns the endings, in lower case, that files of the inputs must have; `None`: any.
+    pub fn file_endings(&self) -> Option<&'static [&'static str]> {
+        (self.entry_script == "gristmill/mlflow_model.py").then_some(&MODEL_FILES)
+    }
+
     /// Whether the entry script is part of the Python package and not of the job.
     pub fn has_built_in_script(&self) -> bool {
         BUILT_IN_SCRIPTS.contains(&self.entry_script.as_str())

@@ -34,6 +34,17 @@ pub struct TableOptions {
     /// The job file names no format; the names of the files determine it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_name: bool,
+    /// Rows that are left out at the beginning of the input, counted over its files in order. The JSON omits 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub skip: u64,
+    /// Most rows that are read behind these; `None`: all. The JSON omits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub take: Option<u64>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl TableOptions {
@@ -69,6 +80,8 @@ impl Default for TableOptions {
             columns: Vec::new(),
             by_name: false,
             column_types: BTreeMap::new(),
+            skip: 0,
+            take: None,
         }
     }
 }
@@ -117,6 +130,23 @@ pub enum HeaderMode {
     AllFilesSameHeaders,
     /// No file has a header line; columns are named `Column1`, `Column2`, …
     NoHeader,
+    /// The first file of the input starts with a header line, and no other file does.
+    FromFirstFile,
+    /// Every file starts with a header line of its own. The table has the columns of all files, and a file without one of
+    /// them has missing values there.
+    AllFilesDifferentHeaders,
+}
+
+impl HeaderMode {
+    /// Whether the first line of every file names its columns.
+    pub fn is_in_every_file(self) -> bool {
+        matches!(self, Self::AllFilesSameHeaders | Self::AllFilesDifferentHeaders)
+    }
+
+    /// Whether the first line of a file names its columns.
+    pub fn is_in(self, is_first_file: bool) -> bool {
+        self.is_in_every_file() || self == Self::FromFirstFile && is_first_file
+    }
 }
 
 /// What happens to a value that does not fit the type of its column.

@@ -28,13 +28,48 @@ pub fn text_block_range(k: u64, block_bytes: u64) -> BlockRange {
     BlockRange::Lines { first, last: k.saturating_add(1).saturating_mul(block_bytes) }
 }
 
-/// Splits one row group into pieces of at most `rows_max` rows.
-pub fn split_row_group(row_group: u32, rows: u64, rows_max: u64) -> impl Iterator<Item = BlockRange> {
+/// Splits rows `from .. from + rows` of one row group into pieces of at most `rows_max` rows.
+pub fn split_row_group(row_group: u32, from: u64, rows: u64, rows_max: u64) -> impl Iterator<Item = BlockRange> {
     let rows_max = rows_max.max(1);
     (0..rows.div_ceil(rows_max)).map(move |piece| {
         let offset = piece * rows_max;
-        BlockRange::RowGroup { row_group, offset, rows: rows_max.min(rows - offset) }
+        BlockRange::RowGroup { row_group, offset: from + offset, rows: rows_max.min(rows - offset) }
     })
+}
+
+/// The rows of an input that are read (`skip` and `take`), as far as its files have not been cut yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowWindow {
+    /// Rows that are still left out.
+    skip: u64,
+    /// Rows that are still read; `None`: all.
+    take: Option<u64>,
+}
+
+impl RowWindow {
+    /// Returns the window of an input, at its beginning.
+    pub fn of(options: &TableOptions) -> Self {
+        Self { skip: options.skip, take: options.take }
+    }
+
+    /// Whether it has all rows from here on.
+    pub fn has_all(self) -> bool {
+        self == Self::default()
+    }
+
+    /// Whether it has no row from here on.
+    pub fn is_over(self) -> bool {
+        self.take == Some(0)
+    }
+
+    /// Moves behind the next rows. Returns how many of them are left out in front, and how many follow these and are read.
+    pub fn cut(&mut self, rows: u64) -> (u64, u64) {
+        let skipped = self.skip.min(rows);
+        let read = (rows - skipped).min(self.take.unwrap_or(u64::MAX));
+        self.skip -= skipped;
+        self.take = self.take.map(|take| take - read);
+        (skipped, read)
+    }
 }
 
 /// The size of one range.
@@ -61,6 +96,8 @@ pub fn text_ranges(path: &Path, name: &str, options: &TableOptions, size: RangeS
             RangeSize::Bytes(bytes) => RangeSize::Bytes(bytes.max(1)),
         },
         awaits_header: has_header(options),
+        leaves_header_out: false,
+        window: RowWindow::default(),
         stream: TextStream::open(&file, 0)?,
         ends,
         buffer: vec![0; PIECE_BYTES],
@@ -91,6 +128,10 @@ pub struct TextRanges {
     record_is_blank: bool,
     /// The first record that is not blank is the header.
     awaits_header: bool,
+    /// The header is in no range, so that it is not expected where rows are read.
+    leaves_header_out: bool,
+    /// Which of the following rows are read.
+    window: RowWindow,
     /// The current range, and the block in which its first row starts.
     first: u64,
     rows: u64,
@@ -99,11 +140,39 @@ pub struct TextRanges {
 }
 
 impl TextRanges {
+    /// Takes the first record as a header, which is in no range: other files of the input have none.
+    pub fn without_header(self) -> Self {
+        Self { awaits_header: true, leaves_header_out: true, ..self }
+    }
+
+    /// Returns only rows in this window.
+    pub fn within(self, window: RowWindow) -> Self {
+        Self { window, ..self }
+    }
+
+    /// Returns the window behind the ranges so far.
+    pub fn window(&self) -> RowWindow {
+        self.window
+    }
+
     /// Counts the record that ends here, and returns the range before it if that is complete.
     fn end_record(&mut self, next: u64) -> Option<(BlockRange, u64)> {
         let record = std::mem::replace(&mut self.record, next);
         let is_blank = std::mem::replace(&mut self.record_is_blank, true);
-        if is_blank || std::mem::take(&mut self.awaits_header) {
+        if is_blank {
+            return None;
+        }
+        if std::mem::take(&mut self.awaits_header) {
+            self.first = if self.leaves_header_out { next } else { self.first };
+            return None;
+        }
+        if self.window.is_over() {
+            self.has_ended = true;
+            let rows = std::mem::take(&mut self.rows);
+            return (rows > 0).then(|| (self.range(self.first, record), rows));
+        }
+        if self.window.cut(1) == (1, 0) {
+            self.first = next;
             return None;
         }
         let (is_full, block) = match self.size {
@@ -154,6 +223,9 @@ impl TextRanges {
                 && let Some(range) = self.end_record(position)
             {
                 return Ok(Some(range));
+            }
+            if self.has_ended {
+                return Ok(None);
             }
         }
         let end = self.stream.position();

@@ -13,10 +13,10 @@ use protocol::{Block, BlockRange, TableFormat, TableOptions, TableSchema, Warnin
 use crate::column::{Column, Finished, Texts};
 use crate::delimited::Table;
 use crate::error::{Error, Result};
-use crate::infer::{column_names, has_header};
+use crate::infer::{column_names, has_header, has_own_header, header_of};
 use crate::problems::{LineNumbers, Place, Problem, Problems};
 use crate::row_groups::{RowGroupReader, joined};
-use crate::source::{Text, TextFile};
+use crate::source::{Identity, Text, TextFile};
 use crate::split::{Rows, first_row, splitter};
 use crate::stream::{TextStream, Windows, record_ends};
 
@@ -76,6 +76,8 @@ pub struct Decoder {
     row_groups: RowGroupReader,
     /// The end of the last range of a text that is read from front to back: the next range probably begins there.
     stream: Option<TextStream>,
+    /// Columns of the last file that names its own.
+    own_header: Option<(Identity, Vec<String>)>,
 }
 
 impl fmt::Debug for Decoder {
@@ -101,6 +103,7 @@ impl Decoder {
             lines: LineNumbers::default(),
             row_groups: RowGroupReader::default(),
             stream: None,
+            own_header: None,
         }
     }
 
@@ -117,6 +120,8 @@ impl Decoder {
         let selected = selection(&names, &request.options.columns)?;
         let new_column = |&index: &usize| Column::new(&own[index].name, own[index].column_type, request.options);
         let mut table = Table {
+            width: names.len(),
+            places: selected.iter().map(|&index| Some(index)).collect(),
             columns: selected.iter().map(new_column).collect(),
             names,
             selected,
@@ -137,6 +142,9 @@ impl Decoder {
         let name = block.block.path.display();
         let mut file = TextFile::open(block.path, &name, options)?;
         file.has_holes = block.has_holes;
+        if has_own_header(options) {
+            table.read_as(self.header(&file, options)?);
+        }
         match block.block.range {
             BlockRange::Lines { .. } if file.is_stream() => {
                 let message = "its text has to be read from the beginning, and was cut as if it had not";
@@ -160,6 +168,21 @@ impl Decoder {
             BlockRange::RowGroup { .. } => return Err(wrong_range(&name, "a text file has no row groups")),
         }
         Ok(())
+    }
+
+    /// Returns the columns that a file names in its own header.
+    fn header(&mut self, file: &TextFile, options: &TableOptions) -> Result<&[String]> {
+        let is_known = self.own_header.as_ref().is_some_and(|(known, _)| known == file.identity());
+        // Copies of objects may have the identity of an earlier one that has been removed.
+        if !is_known || file.has_holes {
+            let names = header_of(file, options, &mut self.text)?;
+            if names.iter().any(|name| name.contains('\0')) {
+                let message = "its header is longer than the part of an object that is read for every mini-batch";
+                return Err(Error::Plan { path: file.name().to_owned(), message: message.to_owned() });
+            }
+            self.own_header = Some((file.identity().clone(), names));
+        }
+        Ok(self.own_header.as_ref().map_or(&[], |(_, names)| names))
     }
 
     /// Appends the records at bytes `start..end` of a text.
@@ -221,6 +244,7 @@ impl Decoder {
             }
             let header = column_names(first.cells);
             let differs = match table.is_selection {
+                _ if has_own_header(options) => false,
                 false => header != table.names,
                 true => table.selected.iter().any(|&index| header.get(index) != Some(&table.names[index])),
             };

@@ -10,6 +10,10 @@ pub(crate) struct Table {
     pub names: Vec<String>,
     /// Positions in `names` of the columns to read, in the order of the table.
     pub selected: Vec<usize>,
+    /// Number of cells in a row of the current file.
+    pub width: usize,
+    /// Positions in a row of the current file of the columns to read; `None`: it has no such column.
+    pub places: Vec<Option<usize>>,
     /// Whether the job lists its columns, so that all others are irrelevant.
     pub is_selection: bool,
     /// The columns to read, in the order of `selected`.
@@ -21,6 +25,13 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// Takes the cells of the following rows by the names in the header of their own file.
+    pub fn read_as(&mut self, header: &[String]) {
+        self.width = header.len();
+        let place = |&index: &usize| header.iter().position(|name| *name == self.names[index]);
+        self.places = self.selected.iter().map(place).collect();
+    }
+
     /// Appends the rows of the text of `place`, from `from` on. After the text, `behind` bytes of the block follow.
     pub fn append_delimited(
         &mut self,
@@ -35,7 +46,7 @@ impl Table {
         let mut is_sized = false;
         while at < text.len() {
             let start = at;
-            at = splitter.split(text, at, self.names.len(), usize::MAX, rows);
+            at = splitter.split(text, at, self.width, usize::MAX, rows);
             self.report_ragged(rows, place);
             if !is_sized && (at < text.len() || behind > 0) {
                 // Estimates the number of rows from the first ones, with a small reserve.
@@ -43,8 +54,13 @@ impl Table {
                 self.reserve(rows, share);
                 is_sized = true;
             }
-            for (&index, column) in self.selected.iter().zip(&mut self.columns) {
-                let mut cells = Cells { text, rows, index, first_row: self.rows, place, problems: &mut self.problems };
+            for ((&index, place_in_row), column) in self.selected.iter().zip(&self.places).zip(&mut self.columns) {
+                let Some(cell) = *place_in_row else {
+                    (0..rows.count).for_each(|_| column.builder().take_missing());
+                    continue;
+                };
+                let mut cells =
+                    Cells { text, rows, index: cell, first_row: self.rows, place, problems: &mut self.problems };
                 let name = &self.names[index];
                 match column {
                     Column::Integer(values) => cells.take(values, name),
@@ -54,7 +70,7 @@ impl Table {
                     Column::Text(values) | Column::Blank(values) => {
                         cells.take(values, name);
                         if place.text.replaced {
-                            report_replaced(text, rows, index, name, place, &mut self.problems);
+                            report_replaced(text, rows, cell, name, place, &mut self.problems);
                         }
                     }
                 }
@@ -69,9 +85,9 @@ impl Table {
 
     fn reserve(&mut self, rows: &Rows, share: f64) {
         let more = |seen: usize| (seen as f64 * share) as usize;
-        for (&index, column) in self.selected.iter().zip(&mut self.columns) {
-            let bytes = match column {
-                Column::Text(_) => rows.cells(index).map(|(start, end)| end.saturating_sub(start)).sum(),
+        for (place, column) in self.places.iter().zip(&mut self.columns) {
+            let bytes = match (&*column, place) {
+                (Column::Text(_), Some(cell)) => rows.cells(*cell).map(|(start, end)| end.saturating_sub(start)).sum(),
                 _ => 0,
             };
             column.builder().reserve(more(rows.count), more(bytes));
@@ -79,7 +95,7 @@ impl Table {
     }
 
     fn report_ragged(&mut self, rows: &Rows, place: &mut Place) {
-        let columns = self.names.len();
+        let columns = self.width;
         for ragged in &rows.ragged {
             let problem = match ragged.cells {
                 _ if ragged.is_broken => Problem::BrokenQuote,

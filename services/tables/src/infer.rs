@@ -20,10 +20,29 @@ use crate::stream::{TextStream, Windows, record_ends};
 
 /// Bytes read at a time.
 const PIECE_BYTES: u64 = 256 * 1024;
+/// Bytes read at a time in search of a header alone.
+const HEADER_BYTES: usize = 16 * 1024;
 
 /// Returns whether the first line of every file names the columns.
 pub(crate) fn has_header(options: &TableOptions) -> bool {
-    options.format != TableFormat::Jsonl && options.header == HeaderMode::AllFilesSameHeaders
+    options.format != TableFormat::Jsonl && options.header.is_in_every_file()
+}
+
+/// Returns whether each file names its own columns.
+pub(crate) fn has_own_header(options: &TableOptions) -> bool {
+    options.format.is_delimited() && options.header == HeaderMode::AllFilesDifferentHeaders
+}
+
+/// Returns the columns of a file with a header; none of a blank one.
+pub(crate) fn header_of(file: &TextFile, options: &TableOptions, text: &mut Text) -> Result<Vec<String>> {
+    let mut stream = TextStream::open(file, 0)?;
+    let mut windows = Windows::new(&mut stream, record_ends(options), HEADER_BYTES, u64::MAX);
+    while windows.next(text)? {
+        if !text.is_blank(options.delimiter) {
+            return Ok(column_names(first_row(splitter(options), text.as_slice()).cells));
+        }
+    }
+    Ok(Vec::new())
 }
 
 /// Returns the column names in a header line, none of them empty or repeated.
@@ -56,6 +75,12 @@ pub struct SchemaInference {
     rows: usize,
     columns: Vec<(String, Candidates)>,
     has_columns: bool,
+    /// Number of files begun.
+    files: usize,
+    /// The header of the current file has not been read yet.
+    awaits_header: bool,
+    /// Positions of the cells of the current file in `columns`.
+    places: Vec<usize>,
     text: Text,
 }
 
@@ -72,12 +97,20 @@ impl SchemaInference {
             rows: 0,
             columns: Vec::new(),
             has_columns: false,
+            files: 0,
+            awaits_header: false,
+            places: Vec::new(),
             text: Text::default(),
         })
     }
 
     /// Returns whether further files change nothing. Parquet files contain their types, so none is needed.
     pub fn is_complete(&self) -> bool {
+        self.has_rows() && !has_own_header(&self.options)
+    }
+
+    /// Returns whether further rows change nothing.
+    fn has_rows(&self) -> bool {
         self.window >= WINDOW_ROWS || !self.options.format.is_text()
     }
 
@@ -88,7 +121,7 @@ impl SchemaInference {
 
     /// Returns whether further files add no column.
     pub fn knows_names(&self) -> bool {
-        self.has_columns || self.is_complete()
+        self.has_columns && !has_own_header(&self.options) || self.is_complete()
     }
 
     /// Adds the next file of the input, which messages call `name`. Reads only as much as necessary.
@@ -96,6 +129,8 @@ impl SchemaInference {
         if self.is_complete() {
             return Ok(());
         }
+        self.awaits_header = self.options.format.is_delimited() && self.options.header.is_in(self.files == 0);
+        self.files += 1;
         let file = TextFile::open(path, name, &self.options)?;
         let mut text = std::mem::take(&mut self.text);
         let added = if file.is_stream() || is_multi_line(&self.options) {
@@ -115,7 +150,7 @@ impl SchemaInference {
             file.read_lines(first, last, text)?;
             let has_first_line = (first..=last).contains(&file.first_line());
             self.add_text(text.as_slice(), has_first_line && !text.as_slice().is_empty());
-            if self.is_complete() {
+            if self.has_rows() && !(self.awaits_header && has_own_header(&self.options)) {
                 break;
             }
         }
@@ -126,7 +161,8 @@ impl SchemaInference {
         let mut stream = TextStream::open(file, 0)?;
         let mut windows = Windows::new(&mut stream, record_ends(&self.options), PIECE_BYTES as usize, u64::MAX);
         let mut has_first_line = true;
-        while !self.is_complete() && windows.next(text)? {
+        let needs_header = has_own_header(&self.options);
+        while (!self.has_rows() || needs_header && self.awaits_header) && windows.next(text)? {
             if !text.is_blank(self.options.delimiter) {
                 self.add_text(text.as_slice(), has_first_line);
                 has_first_line = false;
@@ -144,27 +180,40 @@ impl SchemaInference {
         let mut from = 0;
         if has_first_line {
             let FirstRow { cells, next, .. } = first_row(splitter, text);
-            if has_header(&self.options) {
+            let is_header = std::mem::take(&mut self.awaits_header);
+            if is_header {
                 from = next;
             }
-            if !self.has_columns && !cells.is_empty() {
-                self.has_columns = true;
-                let names = if has_header(&self.options) { cells } else { vec![String::new(); cells.len()] };
+            if has_own_header(&self.options) {
+                self.places = column_names(cells).into_iter().map(|name| self.place_of(name)).collect();
+            } else if !self.has_columns && !cells.is_empty() {
+                let names = if is_header { cells } else { vec![String::new(); cells.len()] };
                 self.columns = column_names(names).into_iter().map(|name| (name, Candidates::default())).collect();
+                self.places = (0..self.columns.len()).collect();
             }
+            self.has_columns = !self.columns.is_empty();
         }
         let mut rows = Rows::default();
         let mut scratch = Vec::new();
-        while from < text.len() && !self.is_complete() {
-            from = splitter.split(text, from, self.columns.len(), WINDOW_ROWS - self.window, &mut rows);
-            for (index, (_, candidates)) in self.columns.iter_mut().enumerate() {
-                for (start, end) in rows.cells(index) {
+        while from < text.len() && !self.has_rows() {
+            from = splitter.split(text, from, self.places.len(), WINDOW_ROWS - self.window, &mut rows);
+            for (cell, place) in self.places.iter().enumerate() {
+                let (_, candidates) = &mut self.columns[*place];
+                for (start, end) in rows.cells(cell) {
                     candidates.see(unquote(text.get(start..end).unwrap_or_default(), &mut scratch));
                 }
             }
             self.window += rows.count;
             self.rows += rows.count;
         }
+    }
+
+    /// Returns the position of a column, which may be new.
+    fn place_of(&mut self, name: String) -> usize {
+        self.columns.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
+            self.columns.push((name, Candidates::default()));
+            self.columns.len() - 1
+        })
     }
 
     fn add_objects(&mut self, text: &[u8]) {

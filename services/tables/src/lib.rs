@@ -38,7 +38,7 @@ mod source;
 mod split;
 mod stream;
 
-pub use blocks::{RangeSize, TextRanges, split_row_group, text_block_range, text_blocks, text_ranges};
+pub use blocks::{RangeSize, RowWindow, TextRanges, split_row_group, text_block_range, text_blocks, text_ranges};
 pub use decode::{DecodeRequest, Decoded, Decoder, LocalBlock, decode};
 pub use error::{Error, Result};
 pub use infer::{SchemaInference, infer_schema};

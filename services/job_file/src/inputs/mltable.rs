@@ -6,18 +6,19 @@ use std::path::Path;
 use partitioner::Inputs;
 use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions};
 
+use crate::keys::{self, INPUT};
 use crate::paths::is_url;
-use crate::values::{list, text, word};
+use crate::values::{integer, list, text, word};
 use crate::{Entry, Fault, Location, Node, Paths, Problems, Value, find, nearest, other};
 
 const FILE: &str = "MLTable";
-const READERS: &[(&str, TableFormat)] = &[
+const READERS: [(&str, TableFormat); 3] = [
     ("read_delimited", TableFormat::Csv),
     ("read_json_lines", TableFormat::Jsonl),
     ("read_parquet", TableFormat::Parquet),
 ];
 const KNOWN: &str = "read_delimited, read_json_lines, read_parquet, extract_columns_from_partition_format, drop_columns, \
-                     keep_columns, convert_column_types";
+                     keep_columns, convert_column_types, take, skip";
 /// The column of `include_path_column`, which no frame has here.
 const PATH_COLUMN: &str = "Path";
 
@@ -99,7 +100,11 @@ fn read(
     let partition_format =
         table.partition_format.map(|(format, location)| Entry::new("partition_format", Node::text(location, &format)));
     let paths = Entry::new("paths", Node { location, value: Value::List(table.paths) });
-    let keys = [paths].into_iter().chain(format).chain(partition_format).chain(columns).chain(table.keys);
+    if let (Some(rows), true) = (&table.rows, is_file) {
+        problems.warn(rows.location, FILE, "take and skip have no effect on an input of type file");
+    }
+    let rows = table.rows.into_iter().filter(|_| !is_file).flat_map(Rows::keys);
+    let keys = [paths].into_iter().chain(format).chain(partition_format).chain(columns).chain(rows).chain(table.keys);
     for key in keys {
         if !all.iter().any(|entry| entry.key == key.key) {
             all.push(key);
@@ -122,6 +127,23 @@ struct Table {
     types: BTreeMap<String, (&'static str, Location)>,
     /// Where the columns are chosen.
     chosen_at: Option<Location>,
+    rows: Option<Rows>,
+}
+
+/// The rows that `take` and `skip` leave.
+struct Rows {
+    location: Location,
+    skip: u64,
+    take: Option<u64>,
+}
+
+impl Rows {
+    fn keys(self) -> impl Iterator<Item = Entry> {
+        let Self { location, skip, take } = self;
+        let key = move |name, rows: u64| Entry::new(name, Node::plain(location, &rows.to_string()));
+        let skip = (skip > 0).then(|| key("skip", skip));
+        skip.into_iter().chain(take.map(|take| key("take", take)))
+    }
 }
 
 type Read = Result<(), (Location, Fault)>;
@@ -195,6 +217,7 @@ impl Table {
                 Ok(())
             }
             "convert_column_types" => self.convert(options),
+            "take" | "skip" => self.limit(name == "take", location, options),
             _ => {
                 let message = match nearest(name, KNOWN.split(", ")) {
                     Some(near) => format!("Gristmill does not know the transformation {name}; did you mean {near}?"),
@@ -202,6 +225,29 @@ impl Table {
                 };
                 Err((location, Fault::of(format!("{name:?}"), KNOWN).saying(message)))
             }
+        }
+    }
+
+    /// Reads `take: 5`, `skip: 5` or `take: {count: 5}`; each counts the rows that the ones before it leave.
+    fn limit(&mut self, is_take: bool, location: Location, options: &Node) -> Read {
+        if self.format.is_none() && !self.is_file {
+            let readers = READERS.map(|(reader, _)| reader).join(", ");
+            let fault = Fault::of("no reader before it", readers);
+            return Err((location, fault.saying("take and skip count the rows of a reader")));
+        }
+        let count = find(options.entries(), "count").unwrap_or(options);
+        let count: u64 = at(count, integer(count, i64::from(is_take), i64::MAX))?;
+        let rows = self.rows.get_or_insert(Rows { location, skip: 0, take: None });
+        match is_take {
+            true => rows.take = Some(rows.take.map_or(count, |take| take.min(count))),
+            false => {
+                rows.skip = rows.skip.saturating_add(count);
+                rows.take = rows.take.map(|take| take.saturating_sub(count));
+            }
+        }
+        match rows.take {
+            Some(0) => Err((location, Fault::only("take and skip leave no row"))),
+            _ => Ok(()),
         }
     }
 
@@ -223,16 +269,6 @@ impl Table {
                 let header = match written.to_lowercase().as_str() {
                     "false" => "no_header".to_owned(),
                     "true" => "all_files_same_headers".to_owned(),
-                    // Of one file, all headers are those of the first.
-                    "from_first_file" | "all_files_different_headers" if self.is_one_file() => {
-                        "all_files_same_headers".to_owned()
-                    }
-                    "from_first_file" | "all_files_different_headers" => {
-                        let allowed = "all_files_same_headers, no_header; with one file also from_first_file and \
-                                       all_files_different_headers";
-                        let message = format!("header: {written} is not read from several files");
-                        return Err((entry.location, Fault::new(node, allowed).saying(message)));
-                    }
                     header => header.to_owned(),
                 };
                 self.keys.push(Entry::new("header", Node::text(node.location, &header)));
@@ -256,10 +292,6 @@ impl Table {
             }
         }
         Ok(())
-    }
-
-    fn is_one_file(&self) -> bool {
-        matches!(self.paths.as_slice(), [path] if Path::new(path.written()).is_file())
     }
 
     fn convert(&mut self, options: &Node) -> Read {
@@ -361,8 +393,10 @@ impl Table {
         if let Some(encoding) = option("encoding") {
             table.encoding = encoding.written().to_owned();
         }
-        if option("header").is_some_and(|node| node.written() == "no_header") {
-            table.header = protocol::HeaderMode::NoHeader;
+        if let (Some(header), Some(keys::Read::Table(set))) =
+            (option("header"), INPUT.find("header").map(|key| key.read))
+        {
+            set(&mut table, header).map_err(|_| format!("header: {} is unknown", header.written()))?;
         }
         let paths = self.paths.iter().map(|path| ItemPath::from(path.written())).collect();
         let input = Input { name: FILE.to_owned(), kind: InputKind::Tabular, paths, partition_format: None, table };

@@ -3,7 +3,7 @@
 use protocol::{HeaderMode, MismatchPolicy};
 
 use super::{Applies, Key, REQUIRED, Table, key, key_with_default};
-use crate::values::{boolean, choice, text, word};
+use crate::values::{boolean, choice, integer, text, word};
 use crate::{Fault, Node};
 
 const BOOLEAN: &str = "`true`, `false`";
@@ -39,11 +39,23 @@ const OF_INPUT: &[Key] = &[
         .meaning("Separator between the fields of a line.")
         .table(|table, node| delimiter(node).map(|delimiter| table.delimiter = delimiter))
         .only(Applies::Delimited),
-    key_with_default("header", "`all_files_same_headers`, `no_header`", "all_files_same_headers")
-        .meaning("Whether files begin with a header. Without a header, columns are `Column1`, `Column2`, …")
+    key_with_default(
+        "header",
+        "`all_files_same_headers`, `all_files_different_headers`, `from_first_file`, `no_header`",
+        "all_files_same_headers",
+    )
+        .meaning(
+            "Which files begin with a header. `from_first_file`: only the first. `all_files_different_headers`: each names \
+             its own columns, `run` gets those of all files, and a column that a file lacks is missing in its rows; the \
+             planner then reads the beginning of every file. Without a header, columns are `Column1`, `Column2`, …",
+        )
         .table(|table, node| {
-            let headers =
-                [("all_files_same_headers", HeaderMode::AllFilesSameHeaders), ("no_header", HeaderMode::NoHeader)];
+            let headers = [
+                ("all_files_same_headers", HeaderMode::AllFilesSameHeaders),
+                ("all_files_different_headers", HeaderMode::AllFilesDifferentHeaders),
+                ("from_first_file", HeaderMode::FromFirstFile),
+                ("no_header", HeaderMode::NoHeader),
+            ];
             choice(node, &headers).map(|header| table.header = header)
         })
         .only(Applies::Delimited),
@@ -79,6 +91,18 @@ const OF_INPUT: &[Key] = &[
             choice(node, &policies).map(|policy| table.on_type_mismatch = policy)
         })
         .only(Applies::Text),
+    key_with_default("skip", "integer from 0", "0")
+        .meaning(
+            "Rows to leave out at the beginning of the table, counted over its files in their order. The types of columns \
+             are still found in the first 200 rows of the files. With `skip` or `take`, the planner reads text files once, \
+             to count their rows; those behind a URL are downloaded for this.",
+        )
+        .table(|table, node| integer(node, 0, i64::MAX).map(|rows| table.skip = rows))
+        .only(Applies::Tables),
+    key("take", "integer from 1", "all rows")
+        .meaning("Most rows to read, behind those that `skip` leaves out. Later files are listed and not read.")
+        .table(|table, node| integer(node, 1, i64::MAX).map(|rows| table.take = Some(rows)))
+        .only(Applies::Tables),
 ];
 
 const OF_ENVIRONMENT: &[Key] = &[

@@ -67,8 +67,33 @@ fn every_path_and_reader_is_read() {
     let keep = "paths: [{folder: .}]\ntransformations: [read_delimited: {delimiter: ';', header: no_header}, keep_columns: [a]]\n";
     let input = &job(keep, "").inputs[0];
     assert_eq!((input.table.header, input.table.columns.as_slice()), (HeaderMode::NoHeader, &["a".to_owned()][..]));
-    let one = "paths: [{file: 1/a.csv}]\ntransformations: [read_delimited: {header: from_first_file}]\n";
-    assert_eq!(job(one, "").inputs[0].table.header, HeaderMode::AllFilesSameHeaders);
+    for (word, header) in [
+        ("from_first_file", HeaderMode::FromFirstFile),
+        ("all_files_different_headers", HeaderMode::AllFilesDifferentHeaders),
+        ("all_files_same_headers", HeaderMode::AllFilesSameHeaders),
+    ] {
+        let table = format!("paths: [{{folder: .}}]\ntransformations: [read_delimited: {{header: {word}}}]\n");
+        assert_eq!(job(&table, "").inputs[0].table.header, header);
+    }
+}
+
+#[test]
+fn take_and_skip_count_what_is_left() {
+    for (steps, expected) in [
+        ("take: 5", (0, Some(5))),
+        ("skip: 3", (3, None)),
+        ("skip: 3, take: 5", (3, Some(5))),
+        ("take: 5, skip: 3", (3, Some(2))),
+        ("take: {count: 5}, take: 9, skip: 1, skip: 1", (2, Some(3))),
+    ] {
+        let steps = steps.replace(", ", "}, {");
+        let table = format!("paths: [{{folder: .}}]\ntransformations: [read_delimited, {{{steps}}}]\n");
+        let table = &job(&table, "").inputs[0].table;
+        assert_eq!((table.skip, table.take), expected, "{steps}");
+    }
+    let workplace = workplace("paths: [{pattern: ./*/*.csv}]\ntransformations: [take: 3]\n");
+    let parsed = workplace.parsed("inputs: {data: {type: file, format: mltable, path: sales}}\n");
+    assert!(lines(&parsed.warnings).contains("take and skip have no effect"), "{}", lines(&parsed.warnings));
 }
 
 #[test]
@@ -88,12 +113,24 @@ fn mistake_names_the_line_of_the_mltable() {
         ),
         (
             "paths: [{folder: .}]\ntransformations:\n  - take: 5\n",
-            "/sales/MLTable:3: inputs.data.MLTable: Gristmill does not make the transformation take",
+            "/sales/MLTable:3: inputs.data.MLTable: take and skip count the rows of a reader",
+        ),
+        (
+            "paths: [{folder: .}]\ntransformations: [read_parquet, take: 2, skip: 2]\n",
+            "/sales/MLTable:2: inputs.data.MLTable: take and skip leave no row",
+        ),
+        (
+            "paths: [{folder: .}]\ntransformations: [read_parquet, take: few]\n",
+            "/sales/MLTable:2: inputs.data.MLTable: found \"few\"; allowed: an integer from 1",
+        ),
+        (
+            "paths: [{folder: .}]\ntransformations:\n  - take_random_sample: {probability: 0.1}\n",
+            "/sales/MLTable:3: inputs.data.MLTable: Gristmill does not make the transformation take_random_sample",
         ),
         ("paths: [{folder: .}]\ntransformations:\n  - read_delimitd: x\n", "did you mean read_delimited?"),
         (
-            "paths: [{folder: .}]\ntransformations:\n  - read_delimited: {header: from_first_file}\n",
-            "header: from_first_file is not read from several files",
+            "paths: [{folder: .}]\ntransformations:\n  - read_delimited: {header: from_last_file}\n",
+            "allowed: all_files_same_headers, all_files_different_headers, from_first_file, no_header",
         ),
         (
             "paths: [{folder: .}]\ntransformations:\n  - read_delimited: {delimter: x}\n",

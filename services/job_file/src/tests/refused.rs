@@ -52,7 +52,12 @@ const REFUSED: &[(&str, &str)] = &[
     ("inputs: [{TABLE, delimiter: '::'}]", "inputs[0].delimiter: one ASCII character"),
     ("inputs: [{TABLE, delimiter: '\"'}]", "inputs[0].delimiter: one ASCII character"),
     ("inputs: [{TABLE, delimiter: é}]", "inputs[0].delimiter: one ASCII character"),
-    ("inputs: [{TABLE, header: from_first_file}]", "inputs[0].header: all_files_same_headers, no_header"),
+    (
+        "inputs: [{TABLE, header: from_last_file}]",
+        "inputs[0].header: all_files_same_headers, all_files_different_headers, from_first_file, no_header",
+    ),
+    ("inputs: [{TABLE, skip: -1}]", "inputs[0].skip: an integer from 0"),
+    ("inputs: [{TABLE, take: 0}]", "inputs[0].take: an integer from 1"),
     ("inputs: [{TABLE, encoding: klingon}]", "inputs[0].encoding: utf-8, iso-8859-1"),
     ("inputs: [{TABLE, infer_column_types: yes}]", "inputs[0].infer_column_types: found \"yes\" … true or false"),
     ("inputs: [{TABLE, support_multi_line: 1}]", "inputs[0].support_multi_line: true or false"),

@@ -268,3 +268,79 @@ fn bad_table_is_reported_in_one_line() {
     let refused = refusal(&broken);
     assert!(refused.contains("b.csv cannot be read; repair the file, or leave it out: No such file"), "{refused}");
 }
+
+/// Returns the rows of all mini-batches, as positions of files and rows in them, and `rows_before` of each mini-batch.
+fn planned_rows(job: &protocol::JobSpec) -> (u64, Vec<Option<u64>>) {
+    let all = descriptors(job);
+    let blocks = all.iter().map(|descriptor| match &descriptor.work {
+        Work::Rows { blocks, .. } => blocks,
+        work => panic!("{work:?}"),
+    });
+    let rows = |range: BlockRange| range.rows().unwrap_or(0);
+    let sum = blocks.flatten().map(|block| rows(block.range)).sum();
+    (sum, all.iter().map(protocol::Descriptor::rows_before).collect())
+}
+
+#[test]
+fn rows_are_left_out_and_taken_over_all_files() {
+    let root = folder();
+    write_parquet(&root.path().join("a.parquet"), &[3, 4]);
+    write_parquet(&root.path().join("b.parquet"), &[5]);
+    let mut job = table_job(TableFormat::Parquet, MiniBatchSize::Rows(2), &[root.path()]);
+    (job.inputs[0].table.skip, job.inputs[0].table.take) = (2, Some(6));
+    let group = |row_group, offset, rows| BlockRange::RowGroup { row_group, offset, rows };
+    let names = ["a.parquet", "b.parquet"];
+    let expected = [(0, group(0, 2, 1)), (0, group(1, 0, 2)), (0, group(1, 2, 2)), (1, group(0, 0, 1))];
+    assert_eq!(ranges(&names, &job), expected);
+    assert_eq!(planned_rows(&job), (6, vec![Some(0), Some(1), Some(3), Some(5)]));
+    (job.inputs[0].table.skip, job.inputs[0].table.take) = (20, None);
+    assert_eq!(ranges(&names, &job), []);
+
+    let text = folder();
+    write(text.path(), "a.csv", "id\n1\n2\n3\n");
+    write(text.path(), "b.csv", "id\n4\n5\n");
+    let mut job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(1 << 20), &[text.path()]);
+    (job.inputs[0].table.skip, job.inputs[0].table.take) = (2, Some(2));
+    assert_eq!(ranges(&["a.csv", "b.csv"], &job), [(0, lines(7, 9)), (1, lines(0, 4))]);
+    let digest = |job: &protocol::JobSpec| {
+        let mut plan = partitioner::plan(job);
+        plan.by_ref().for_each(drop);
+        plan.totals().inputs_digest
+    };
+    let all = table_job(TableFormat::Csv, MiniBatchSize::Bytes(1 << 20), &[text.path()]);
+    assert_eq!(digest(&job), digest(&all), "files that are not read are listed");
+}
+
+#[test]
+fn rows_of_combinations_are_counted_in_the_order_of_the_files() {
+    let root = folder();
+    write(root.path(), "1/b.csv", "id\n1\n2\n");
+    write(root.path(), "2/a.csv", "id\n3\n4\n");
+    write(root.path(), "3/b.csv", "id\n5\n6\n");
+    let mut job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(1), &[root.path()]);
+    job.inputs[0].partition_format = Some("{*}/{key}.csv".replace("{*}", "*"));
+    job.partition_keys = vec!["key".to_owned()];
+    (job.inputs[0].table.skip, job.inputs[0].table.take) = (1, Some(4));
+    let blocks: Vec<(String, Vec<BlockRange>)> = descriptors(&job)
+        .into_iter()
+        .map(|descriptor| {
+            let key = descriptor.key()[0].1.clone();
+            let Work::Rows { blocks, .. } = descriptor.work else { panic!("rows") };
+            (key, blocks.into_iter().map(|block| block.range).collect())
+        })
+        .collect();
+    assert_eq!(blocks, [("a".to_owned(), vec![lines(0, 7)]), ("b".to_owned(), vec![lines(5, 7), lines(0, 4)])]);
+}
+
+#[test]
+fn header_of_the_first_file_is_no_row_and_other_files_have_none() {
+    let root = folder();
+    write(root.path(), "a.csv", "id,x\n1,2\n");
+    write(root.path(), "b.csv", "3,4\n");
+    let mut job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(1 << 20), &[root.path()]);
+    job.inputs[0].table.header = protocol::HeaderMode::FromFirstFile;
+    assert_eq!(ranges(&["a.csv", "b.csv"], &job), [(0, lines(5, 9)), (1, lines(0, 1 << 20))]);
+    let schemas = partitioner::plan(&job).schemas().expect("readable");
+    let names: Vec<&str> = schemas[0].iter().flat_map(|schema| &schema.columns).map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["id", "x"]);
+}

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use proptest::prelude::*;
-use protocol::{HeaderMode, TableOptions};
-use tables::RangeSize;
+use protocol::{BlockRange, HeaderMode, TableOptions};
+use tables::{RangeSize, RowWindow};
 
-use crate::support::{Folder, Input, column, csv, jsonl, values};
+use crate::support::{ALL_LINES, Folder, Input, column, csv, decode, jsonl, values};
 
 /// `id,name,val`, then `i,xxxxxxxxxxxxxxxxxxxx,i*1.5`.
 fn rows_of_x(rows: u32) -> String {
@@ -84,6 +84,51 @@ fn ranges_have_the_requested_number_of_rows() {
     let empty = Folder::new().file("empty", "");
     let gone = tables::text_ranges(&empty, "empty", &csv(), RangeSize::Rows(2));
     assert!(gone.is_err(), "the folder is gone, and the file with it");
+}
+
+#[test]
+fn window_has_exactly_its_rows() {
+    let text = "\n\na,b\r\n1,x\r\n\r\n2,y\n \n3,z\n4,w\n5,v";
+    for options in [csv(), TableOptions { support_multi_line: true, ..csv() }] {
+        let input = Input::new(text, options);
+        let sizes = [1, 2, 99].map(RangeSize::Rows).into_iter().chain([1, 8, 99].map(RangeSize::Bytes));
+        for (size, skip) in sizes.flat_map(|size| (0..7).map(move |skip| (size, skip))) {
+            for take in [None, Some(1), Some(2), Some(4), Some(9)] {
+                let window = RowWindow::of(&TableOptions { skip, take, ..csv() });
+                let ranges = tables::text_ranges(&input.path, "data.txt", &input.options, size).expect("readable");
+                let mut ranges = ranges.within(window);
+                let mut found = Vec::new();
+                for range in ranges.by_ref() {
+                    let (range, rows) = range.expect("readable");
+                    let part = input.decode(range).expect("readable");
+                    assert_eq!(part.rows, rows, "{range:?}");
+                    found.extend(column(&part, "a"));
+                }
+                let rows = (1..=5).skip(skip as usize).take(take.unwrap_or(9) as usize);
+                let expected: Vec<String> = rows.map(|row: u64| row.to_string()).collect();
+                assert_eq!(found, expected, "{size:?}, skip {skip}, take {take:?}");
+                assert_eq!(ranges.window().is_over(), take == Some(expected.len() as u64));
+            }
+        }
+    }
+}
+
+#[test]
+fn header_of_the_first_file_alone_is_in_no_range() {
+    let options = TableOptions { header: HeaderMode::FromFirstFile, ..csv() };
+    for options in [options.clone(), TableOptions { support_multi_line: true, ..options }] {
+        let input = Input::new("\na,b\n1,x\n2,y\n", options);
+        for size in [RangeSize::Rows(1), RangeSize::Rows(9), RangeSize::Bytes(3)] {
+            let ranges = tables::text_ranges(&input.path, "data.txt", &input.options, size).expect("readable");
+            let parts = ranges.without_header().map(|range| input.decode(range.expect("readable").0));
+            let found: Vec<String> = parts.flat_map(|part| column(&part.expect("readable"), "a")).collect();
+            assert_eq!(found, ["1", "2"], "{size:?}");
+        }
+        let other = input.folder.file("other", "3,z\n");
+        let all = if input.options.support_multi_line { BlockRange::WholeText } else { ALL_LINES };
+        let decoded = decode(&other, all, &input.options, input.schema.as_ref()).expect("readable");
+        assert_eq!((column(&decoded, "a"), decoded.warnings.len()), (vec!["3".to_owned()], 0));
+    }
 }
 
 proptest! {

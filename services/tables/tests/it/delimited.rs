@@ -1,6 +1,8 @@
 //! Delimited text with all peculiarities of real files.
 
-use protocol::{Block, HeaderMode, ItemPath, MismatchPolicy, TableOptions};
+use std::path::PathBuf;
+
+use protocol::{Block, BlockRange, HeaderMode, ItemPath, MismatchPolicy, TableOptions};
 use tables::{DecodeRequest, Error, IpcStream, LocalBlock, RangeSize};
 
 use crate::support::{ALL_LINES, Folder, Input, column, csv, decode, messages};
@@ -85,6 +87,39 @@ fn column_names_are_unique_and_not_empty() {
     let input = Input::new("1,x\n2,y\n", no_header);
     assert_eq!(names(&input), ["Column1", "Column2"]);
     assert_eq!(column(&input.decode_all(), "Column1"), ["1", "2"]);
+}
+
+#[test]
+fn each_file_may_have_its_own_columns() {
+    for multi_line in [false, true] {
+        let header = HeaderMode::AllFilesDifferentHeaders;
+        let options = TableOptions { header, support_multi_line: multi_line, ..csv() };
+        let folder = Folder::new();
+        // More rows than decide the types, so that the other files have only their headers read.
+        let many = format!("a,b\n1,x\n2,y\n{}", "3,z\n".repeat(300));
+        let files = [("1", many.as_str()), ("2", "\nc,a\n5.5,4\n6,\n"), ("3", "b\n\"q\"\n"), ("4", "")];
+        let paths = files.map(|(name, text)| folder.file(name, text));
+        let schema = tables::infer_schema(paths.iter().map(PathBuf::as_path), &options, &[]).expect("readable");
+        let names: Vec<String> = schema.iter().flat_map(|schema| &schema.columns).map(|c| c.name.clone()).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        let all = if multi_line { BlockRange::WholeText } else { ALL_LINES };
+        let read = |file: usize, range| decode(&paths[file], range, &options, schema.as_ref()).expect("readable");
+        let second = read(1, all);
+        assert_eq!((column(&second, "a"), column(&second, "b")), (texts(&["4.0", "NaN"]), texts(&["-", "-"])));
+        assert_eq!(column(&second, "c").len(), 2);
+        let third = read(2, all);
+        assert_eq!((column(&third, "b"), column(&third, "a")), (texts(&["q"]), texts(&["NaN"])));
+        assert!(second.warnings.is_empty() && third.warnings.is_empty());
+        let behind = match multi_line {
+            true => BlockRange::Records { start: 8, end: 12 },
+            false => BlockRange::Lines { first: 8, last: 9 },
+        };
+        assert_eq!(column(&read(0, behind), "b"), ["y"], "a part of the file that does not have its header");
+    }
+}
+
+fn texts(values: &[&str]) -> Vec<String> {
+    values.iter().map(|value| (*value).to_owned()).collect()
 }
 
 #[test]

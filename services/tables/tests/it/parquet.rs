@@ -87,7 +87,7 @@ fn row_groups_and_parts_of_them_are_read() {
     assert_eq!(decode(&path, 2, 0, 5).expect("readable").rows, 5);
     let groups = (0..).zip(tables::parquet_row_groups(&path).expect("readable"));
     let rows: Vec<u64> = groups
-        .flat_map(|(group, rows)| tables::split_row_group(group, rows, 4))
+        .flat_map(|(group, rows)| tables::split_row_group(group, 0, rows, 4))
         .map(|range| match range {
             BlockRange::RowGroup { row_group, offset, rows } => {
                 decode(&path, row_group, offset, rows).expect("readable").rows
