@@ -28,9 +28,6 @@ pub struct EnqueueArguments {
 pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result<Exit> {
     // Each step needs the output of the one before, so this follows them to their ends.
     let several = Show::during(async |events| {
-        if arguments.job.is_stdin() {
-            return Ok(None);
-        }
         let document = arguments.job.document(Some(&arguments.target), settings)?;
         if settings.engine.steps(&document, &engine::events().0)?.is_some() {
             arguments.target.require(None, settings)?;

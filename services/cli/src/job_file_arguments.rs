@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::Context;
 use engine::{Document, Error, Events};
@@ -29,16 +30,14 @@ pub struct JobFileArguments {
     /// Of a pipeline: this step alone.
     #[arg(long, value_name = "NAME")]
     step: Option<String>,
+    /// Its text, once it has been read: the standard input can be read only once.
+    #[arg(skip)]
+    text: OnceLock<String>,
 }
 
 impl JobFileArguments {
     pub fn new(job_file: PathBuf) -> Self {
-        Self { job_file, set: Vec::new(), input: Vec::new(), step: None }
-    }
-
-    /// Whether the document comes from the standard input, which can be read once.
-    pub fn is_stdin(&self) -> bool {
-        self.job_file == Path::new(STDIN)
+        Self { job_file, set: Vec::new(), input: Vec::new(), step: None, text: OnceLock::new() }
     }
 
     /// Reads the job file. A compute target of `target` takes precedence over that of the file.
@@ -53,14 +52,23 @@ impl JobFileArguments {
             Ok((key.trim().to_owned(), value.trim().to_owned()))
         });
         let overrides = overrides.collect::<anyhow::Result<_>>().map_err(|error| self.invalid(format!("{error:#}")))?;
-        let text = read(&self.job_file).map_err(|error| self.invalid(format!("cannot be read: {error}")))?;
+        let text = match self.text.get() {
+            Some(text) => text,
+            None => {
+                let text = read(&self.job_file).map_err(|error| self.invalid(format!("cannot be read: {error}")))?;
+                self.text.get_or_init(|| text)
+            }
+        };
         let compute_target = target.and_then(|target| target.name(settings));
         let wishes = Wishes { overrides, inputs: self.input.clone(), step: self.step.clone() };
-        let azure = match text.contains("azureml:") || self.input.iter().any(|input| input.contains("azureml:")) {
+        // Scripts on other machines look names up, too.
+        let may_be_elsewhere = compute_target.is_some() || text.contains("compute_target");
+        let names = |text: &String| text.contains("azureml:");
+        let azure = match may_be_elsewhere || names(text) || self.input.iter().any(names) {
             true => target.unwrap_or(&TargetFlags::default()).azure_names(settings)?,
             false => AzureNames::default(),
         };
-        Ok(Document { path: self.job_file.clone(), text, wishes, azure, compute_target })
+        Ok(Document { path: self.job_file.clone(), text: text.clone(), wishes, azure, compute_target })
     }
 
     /// Reads and checks the job file, and shows the events. Returns the job, and the survey of each input.

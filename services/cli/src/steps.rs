@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use engine::targets::TargetRef;
-use engine::{Events, StepResult};
+use engine::{CheckedSteps, Events, StepResult};
 use protocol::JobState;
 use serde_json::json;
 
@@ -28,9 +28,6 @@ pub async fn run(
     settings: &Settings,
     events: &Events,
 ) -> engine::Result<Option<Ran>> {
-    if job.is_stdin() {
-        return Ok(None);
-    }
     let document = job.document(Some(flags), settings)?;
     let Some(steps) = settings.engine.steps(&document, events)? else { return Ok(None) };
     let target = flags.find(None, settings).map_err(|error| job.invalid(format!("compute target: {error:#}")))?;
@@ -74,15 +71,14 @@ impl Ran {
     }
 }
 
-/// Checks a document with several steps. `None`: it has only one, or is a job file.
-pub async fn validate(job: &JobFileArguments, settings: &Settings) -> engine::Result<Option<()>> {
+/// Checks a document with several steps. Returns its warnings and notes. `None`: it has only one, or is a job file.
+pub async fn validate(job: &JobFileArguments, settings: &Settings) -> engine::Result<Option<CheckedSteps>> {
     Show::during(async |events| {
-        if job.is_stdin() {
-            return Ok(None);
-        }
         let document = job.document(None, settings)?;
         let Some(steps) = settings.engine.steps(&document, events)? else { return Ok(None) };
-        settings.engine.check_steps(&steps, &document, events).map(Some)
+        let mut checked = settings.engine.check_steps(&steps, &document, events)?;
+        checked.warnings.splice(0..0, steps.warnings);
+        Ok(Some(checked))
     })
     .await
 }

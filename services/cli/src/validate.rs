@@ -1,6 +1,7 @@
 //! `gristmill validate`: checks a job file and everything that it names, without running the job.
 
 use anyhow::Result;
+use job_file::Problem;
 use serde_json::json;
 
 use crate::{Exit, JobFileArguments, Settings, refuse, steps};
@@ -17,11 +18,8 @@ pub struct ValidateArguments {
 pub async fn validate(arguments: &ValidateArguments, settings: &Settings) -> Result<Exit> {
     match steps::validate(&arguments.job, settings).await {
         Ok(None) => {}
-        Ok(Some(())) => {
-            match arguments.json {
-                true => say!(out, "{}", json!({ "valid": true, "problems": [], "warnings": [], "notes": [] })),
-                false => say!(out, "{} is valid", job_file::shown(&arguments.job.job_file)),
-            }
+        Ok(Some(checked)) => {
+            say_valid(arguments, &checked.warnings, &checked.notes);
             return Ok(Exit::Done);
         }
         Err(error) => return refuse(error, arguments.json),
@@ -30,12 +28,15 @@ pub async fn validate(arguments: &ValidateArguments, settings: &Settings) -> Res
         Ok((parsed, _)) => parsed,
         Err(error) => return refuse(error, arguments.json),
     };
+    say_valid(arguments, &parsed.warnings, &parsed.spec.notes);
+    Ok(Exit::Done)
+}
+
+fn say_valid(arguments: &ValidateArguments, warnings: &[Problem], notes: &[String]) {
     if arguments.json {
-        let warnings: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
-        let notes = parsed.spec.notes;
+        let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         say!(out, "{}", json!({ "valid": true, "problems": [], "warnings": warnings, "notes": notes }));
     } else {
         say!(out, "{} is valid", job_file::shown(&arguments.job.job_file));
     }
-    Ok(Exit::Done)
 }

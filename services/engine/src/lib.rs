@@ -96,7 +96,7 @@ pub use settings::{PREFETCH_BYTES, Settings};
 pub use standing::{Hint, Lack, Pulse, Since, Standing};
 pub use state::{Selection, State};
 pub use status::{Look, Status, StatusDocument};
-pub use steps::StepResult;
+pub use steps::{CheckedSteps, StepResult};
 pub use submit::{Published, Retry, Submission};
 pub use unfinished::Continuation;
 

@@ -1,6 +1,6 @@
 //! Runs a document with several steps: one after another, each of them a job that continues, or is reused, like any other.
 
-use job_file::Steps;
+use job_file::{Problem, Steps};
 use protocol::{JobResult, JobState};
 use storage::StoreOptions;
 
@@ -16,6 +16,15 @@ pub struct StepResult {
     pub result: JobResult,
     /// It ran on the compute target.
     pub was_elsewhere: bool,
+}
+
+/// What a check of all steps has found, in steps without mistakes.
+#[derive(Clone, Debug, Default)]
+pub struct CheckedSteps {
+    /// What works, but hardly as intended.
+    pub warnings: Vec<Problem>,
+    /// Decisions about the inputs that may surprise users.
+    pub notes: Vec<String>,
 }
 
 impl Engine {
@@ -35,16 +44,18 @@ impl Engine {
     }
 
     /// Checks every step of a document, as far as this is possible before the first of them has run.
-    pub fn check_steps(&self, steps: &Steps, document: &Document, events: &Events) -> Result<()> {
+    pub fn check_steps(&self, steps: &Steps, document: &Document, events: &Events) -> Result<CheckedSteps> {
         let context = self.context(document);
-        let mut problems = Vec::new();
+        let (mut problems, mut all) = (Vec::new(), CheckedSteps::default());
         for (index, step) in steps.steps().iter().enumerate() {
             let checked = steps.load(index, true, &context).map_err(Error::Invalid).and_then(|mut parsed| {
                 parsed.warnings.iter().for_each(|warning| events.notice(Notice::Doubt(warning.clone())));
-                match step.needs.is_empty() {
-                    true => self.check(&mut parsed, &StoreOptions::default(), true, events)?.finish().map(drop),
-                    false => Ok(()),
+                if step.needs.is_empty() {
+                    self.check(&mut parsed, &StoreOptions::default(), true, events)?.finish()?;
                 }
+                all.warnings.extend(parsed.warnings);
+                all.notes.extend(parsed.spec.notes);
+                Ok(())
             });
             match checked {
                 Ok(()) => {}
@@ -52,7 +63,7 @@ impl Engine {
                 Err(error) => return Err(error),
             }
         }
-        if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
+        if problems.is_empty() { Ok(all) } else { Err(Error::Invalid(problems)) }
     }
 
     /// Runs the steps of a document in their order, until one does not complete or the command is stopped. Parallel steps
