@@ -55,6 +55,7 @@ impl Engine {
             compute_target: document.compute_target.clone(),
             models: settings.models(),
             azure: document.azure.clone(),
+            files: self.home().cache("document-files"),
         }
     }
 

@@ -21,6 +21,8 @@ pub struct Context {
     pub models: ModelFolders,
     /// What names of Azure ML stand for.
     pub azure: AzureNames,
+    /// Folder for files whose content a document has inline: conda files.
+    pub files: PathBuf,
 }
 
 /// Folders of this machine in which scripts find models.

@@ -13,8 +13,8 @@ use crate::paths::clean;
 use crate::problem::shown;
 use crate::values::{key_name, word};
 use crate::{
-    Context, Entry, Fault, Location, Paths, Problem, Problems, Section, Steps, Wishes, argv, destination, environment,
-    mini_batches, options, output, overrides, script, snapshot, yaml,
+    AzureNames, Context, Entry, Fault, Location, Paths, Problem, Problems, Section, Steps, Wishes, argv, destination,
+    environment, mini_batches, options, output, overrides, script, snapshot, yaml,
 };
 
 /// A job file without mistakes.
@@ -191,6 +191,10 @@ fn read_entries(
         top.warn("source_directory", message);
     }
     (job.fingerprint, job.snapshot_digest) = (identity.fingerprint(), identity.code_digest());
+    // Scripts on this machine read `gristmill.toml`. What names stand for does not make another job.
+    if let Some(names) = context.azure.for_scripts().filter(|_| elsewhere) {
+        job.environment_variables.entry(AzureNames::VARIABLE.to_owned()).or_insert(names);
+    }
     job.job_file = job_file.display().to_string();
     let (file, warnings, listings) = Default::default();
     Some(Parsed { spec: job, identity, warnings, compute_target, elsewhere, file, inputs, listings })

@@ -3,6 +3,7 @@
 mod accepted;
 mod argument_rules;
 mod azure;
+mod azure_nested;
 mod azure_refused;
 mod destinations;
 mod fingerprints;
@@ -64,6 +65,7 @@ impl Workplace {
             compute_target: None,
             models: ModelFolders { registry: self.path("home/models"), directory: None },
             azure: AzureNames::default(),
+            files: self.path("home/document-files"),
         }
     }
 

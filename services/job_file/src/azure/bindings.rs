@@ -118,7 +118,7 @@ impl Reader<'_> {
             ["default", "path", "value"].iter().find_map(|key| find(declared, key)).map(|node| (node, folder))
         };
         let Some((node, folder)) = wished.or(from_step).or_else(from_component) else {
-            if word("optional") == "true" {
+            if word("optional").eq_ignore_ascii_case("true") {
                 return Ok(Bound::Absent);
             }
             let name = given.name;

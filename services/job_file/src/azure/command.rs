@@ -18,7 +18,7 @@ impl Reader<'_> {
     pub fn command<'s>(&self, layers: &Layers, around: &Around<'s>) -> (JobFile, Scope<'s>) {
         let prefix = around.prefix;
         for layer in &layers.0 {
-            self.check_keys(&layer.entries, prefix, &[known::COMMAND]);
+            self.check_keys(&layer.entries, prefix, &[known::COMMON, known::JOB, known::STEP, known::COMMAND]);
         }
         self.check_nested(layers, "limits", prefix, LIMITS);
         let scope = Scope::read(self, layers, around);
@@ -37,7 +37,8 @@ impl Reader<'_> {
             Some(Found { node, .. }) if matches!(node.value, Value::Scalar(_)) => {
                 match expression::replace(node.written(), &mut |name| scope.text(name)) {
                     Ok(command) => {
-                        let words = ["--command", command.trim(), "--rank_mini_batch_count", "1"].map(str::to_owned);
+                        let command = in_quotes(command.trim());
+                        let words = ["--command", &command, "--rank_mini_batch_count", "1"].map(str::to_owned);
                         job.put_texts("arguments", node.location, &words);
                     }
                     Err(fault) => self.refuse(node.location, &field, fault),
@@ -60,5 +61,45 @@ impl Reader<'_> {
             job.put_plain(key, here, value);
         }
         (job, scope)
+    }
+}
+
+/// Puts paths, which may have blanks, between quotes of the shell, unless they are in quotes already.
+fn in_quotes(command: &str) -> String {
+    let (mut quoted, mut rest, mut inside) = (String::new(), command, None);
+    while let Some(character) = rest.chars().next() {
+        let mut length = character.len_utf8();
+        match (inside, character) {
+            (None, '$') if rest.starts_with("${{") => {
+                length = rest.find("}}").map_or(rest.len(), |end| end + 2);
+                quoted.push_str(&format!("\"{}\"", &rest[..length]));
+                rest = &rest[length..];
+                continue;
+            }
+            (None | Some('"'), '\\') => length += rest.chars().nth(1).map_or(0, char::len_utf8),
+            (None, '"' | '\'') => inside = Some(character),
+            (Some(quote), character) if quote == character => inside = None,
+            _ => {}
+        }
+        quoted.push_str(&rest[..length]);
+        rest = &rest[length..];
+    }
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_quotes;
+
+    #[test]
+    fn paths_outside_quotes_get_quotes() {
+        for (command, expected) in [
+            ("a ${{inputs.x}}/b c", "a \"${{inputs.x}}\"/b c"),
+            ("a \"${{inputs.x}} b\" '${{inputs.y}}' ${{z}}", "a \"${{inputs.x}} b\" '${{inputs.y}}' \"${{z}}\""),
+            ("a \\\" ${{x}} é", "a \\\" \"${{x}}\" é"),
+            ("echo \"it's\" ${{x}}", "echo \"it's\" \"${{x}}\""),
+        ] {
+            assert_eq!(in_quotes(command), expected);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::bindings::Data;
 use super::known;
 use super::layers::{Found, Layer, Layers};
 use super::names::Table;
@@ -28,11 +29,11 @@ impl Reader<'_> {
         let is_new = settings.is_some();
         match is_new {
             true => {
-                self.check_keys(&entries, "", &[known::DEPLOYMENT]);
+                self.check_keys(&entries, "", &[known::COMMON, known::DEPLOYMENT]);
                 let node = settings.as_ref().expect("it has settings");
                 self.check_keys(node.entries(), "settings.", &[known::DEPLOYMENT_SETTINGS]);
             }
-            false => self.check_keys(&entries, "", &[known::DEPLOYMENT, known::DEPLOYMENT_SETTINGS]),
+            false => self.check_keys(&entries, "", &[known::COMMON, known::DEPLOYMENT, known::DEPLOYMENT_SETTINGS]),
         }
         let top = Layers(vec![Layer { entries, folder: self.folder.clone() }]);
         let settings = settings.map_or_else(|| top.0[0].entries.clone(), |node| node.entries().to_vec());
@@ -128,11 +129,36 @@ impl Reader<'_> {
             Some(_) => {
                 let node = self.wished(INPUT, true, &[INPUT]).expect("there is one");
                 match self.locate(&node, &self.context.working_directory, Table::Data) {
-                    Ok(path) => self.put_input(INPUT, &path, "uri_folder", "", Location::Override, job),
+                    Ok(text) => {
+                        let has_script =
+                            job.0.iter().any(|entry| entry.key == "entry_script" && entry.node.written() != MLFLOW);
+                        let text = if has_script { text } else { self.files_in(text) };
+                        let (kind, mode, made_by) = ("uri_folder".to_owned(), String::new(), None);
+                        let data = Data { text, location: Location::Override, kind, mode, made_by };
+                        self.put_input(INPUT, &data, None, job);
+                    }
                     Err(fault) => self.refuse(Location::Override, "--input", fault),
                 }
             }
         }
+    }
+
+    /// Returns a pattern for the files of a folder without those in folders of it, which a model without a script does
+    /// not read.
+    fn files_in(&self, path: String) -> String {
+        let Some(listed) = std::fs::read_dir(&path).ok().filter(|_| !is_url(&path)) else { return path };
+        let is_folder = |entry: std::io::Result<std::fs::DirEntry>| entry.is_ok_and(|entry| entry.path().is_dir());
+        if listed.into_iter().any(is_folder) {
+            let message =
+                format!("folders in {path} are not read: a model without a script takes the files of one folder");
+            self.problems.warn(Location::File, "--input", message);
+        }
+        let is_special = |character: char| "*?[]{}\\".contains(character);
+        let escaped = path
+            .trim_end_matches('/')
+            .chars()
+            .flat_map(|character| is_special(character).then_some('\\').into_iter().chain(std::iter::once(character)));
+        format!("{}/*", escaped.collect::<String>())
     }
 
     fn put_results(&self, settings: &Layers, prefix: &str, here: Location, job: &mut JobFile) {

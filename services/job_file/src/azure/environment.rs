@@ -4,7 +4,7 @@ use super::known::{Effect, Known};
 use super::layers::{Found, Layer};
 use super::names::Table;
 use super::reader::Reader;
-use crate::{Entry, Fault, Node, Value, find};
+use crate::{Entry, Fault, Node, Value, find, written};
 
 const PEOPLE: Effect = Effect::None("names and notes for people");
 const KEYS: Known = &[
@@ -62,17 +62,42 @@ impl Reader<'_> {
         }
     }
 
+    /// Writes a conda file that a document contains. Returns its path, which its content decides.
+    fn conda_file(&self, entries: &[Entry]) -> std::io::Result<String> {
+        let text = written::yaml(entries);
+        let digest = blake3::hash(text.as_bytes()).to_hex();
+        let path = self.context.files.join(format!("{}.yml", &digest[..16]));
+        if !std::fs::read_to_string(&path).is_ok_and(|there| there == text) {
+            std::fs::create_dir_all(&self.context.files)?;
+            // Another process may read it.
+            let new = self.context.files.join(format!("{}.{}", &digest[..16], std::process::id()));
+            std::fs::write(&new, text)?;
+            std::fs::rename(&new, &path)?;
+        }
+        Ok(path.display().to_string())
+    }
+
     fn inline(&self, layer: &Layer, at: &Node, field: &str) -> Option<Node> {
         self.check_keys(&layer.entries, &format!("{field}."), &[KEYS]);
         let entry = |key: &str| layer.entries.iter().find(|entry| entry.key == key && !entry.node.is_null());
         if let Some(Entry { node, .. }) = entry("conda_file") {
             let field = format!("{field}.conda_file");
-            if node.scalar().is_none() {
-                let fault = Fault::new(node, "the path of a conda file");
-                self.refuse(node.location, &field, fault.saying("write the packages into a file of their own"));
-                return None;
-            }
-            return self.local(Found { node, folder: &layer.folder }, &field);
+            return match &node.value {
+                Value::Scalar(_) => self.local(Found { node, folder: &layer.folder }, &field),
+                Value::Mapping(entries) => match self.conda_file(entries) {
+                    Ok(path) => Some(Node::text(node.location, &path)),
+                    Err(error) => {
+                        let message = format!("its packages cannot be written to {}", self.context.files.display());
+                        let fault = Fault::of(error.to_string(), "a folder that can be written");
+                        self.refuse(node.location, &field, fault.saying(message));
+                        None
+                    }
+                },
+                Value::List(_) => {
+                    self.refuse(node.location, &field, Fault::new(node, "a conda file: its path, or a mapping"));
+                    None
+                }
+            };
         }
         let (what, name) = match (entry("image"), entry("build")) {
             (Some(image), _) => ("image", image.node.written().to_owned()),

@@ -10,8 +10,8 @@ pub enum Kind {
     Deployment,
 }
 
-const ALLOWED: &str = "a job file (JOB_FILE.md has every key), or of Azure ML a pipeline job, a parallel component or a \
-                       batch deployment";
+const ALLOWED: &str = "a job file (its keys are in JOB_FILE.md), or one of these documents of Azure ML: a pipeline job, a \
+                       parallel component, a batch deployment";
 /// Documents of Azure ML that Gristmill does not run, by their `type`.
 const OTHERS: &[&str] =
     &["command", "sweep", "spark", "automl", "import", "data_transfer", "finetuning", "distillation"];

@@ -21,25 +21,33 @@ const CONTAINER: Effect = Effect::None("no container is made");
 const SERVICE: Effect = Effect::None("there is no service");
 const ONE: Effect = Effect::None("a command runs once, on one machine");
 
-pub const PIPELINE: Known = &[
+/// Keys of every document.
+pub const COMMON: Known = &[
     ("$schema", Read),
     ("type", Read),
     ("name", Read),
     ("description", Read),
-    ("settings", Read),
-    ("inputs", Read),
-    ("outputs", Read),
-    ("jobs", Read),
     ("compute", MACHINES),
     ("identity", ACCESS),
     ("display_name", PEOPLE),
     ("tags", PEOPLE),
     ("properties", PEOPLE),
+];
+
+/// Keys of pipelines and of all steps.
+pub const JOB: Known = &[
+    ("inputs", Read),
+    ("outputs", Read),
     ("experiment_name", PEOPLE),
     ("version", PEOPLE),
+    ("creation_context", PEOPLE),
     ("services", SERVICE),
-    ("is_deterministic", SERVICE),
 ];
+
+/// Keys of all steps.
+pub const STEP: Known = &[("component", Read), ("is_deterministic", Read), ("queue_settings", MACHINES)];
+
+pub const PIPELINE: Known = &[("settings", Read), ("jobs", Read), ("is_deterministic", SERVICE)];
 
 pub const SETTINGS: Known = &[
     ("default_compute", MACHINES),
@@ -52,13 +60,6 @@ pub const SETTINGS: Known = &[
 ];
 
 pub const PARALLEL: Known = &[
-    ("$schema", Read),
-    ("type", Read),
-    ("component", Read),
-    ("name", Read),
-    ("description", Read),
-    ("inputs", Read),
-    ("outputs", Read),
     ("input_data", Read),
     ("mini_batch_size", Read),
     ("partition_keys", Read),
@@ -72,17 +73,6 @@ pub const PARALLEL: Known = &[
     ("task", Read),
     ("append_row_to", Read),
     ("output_data", Read),
-    ("is_deterministic", Read),
-    ("compute", MACHINES),
-    ("identity", ACCESS),
-    ("display_name", PEOPLE),
-    ("tags", PEOPLE),
-    ("properties", PEOPLE),
-    ("experiment_name", PEOPLE),
-    ("version", PEOPLE),
-    ("services", SERVICE),
-    ("queue_settings", MACHINES),
-    ("creation_context", PEOPLE),
 ];
 
 pub const TASK: Known = &[
@@ -91,6 +81,8 @@ pub const TASK: Known = &[
     ("entry_script", Read),
     ("environment", Read),
     ("program_arguments", Read),
+    // Its name in the first releases of the second SDK.
+    ("args", Read),
     ("append_row_to", Read),
     ("model", Read),
 ];
@@ -109,31 +101,13 @@ pub const RESOURCES: Known = &[
 pub const RETRIES: Known = &[("max_retries", Read), ("timeout", Read)];
 
 pub const COMMAND: Known = &[
-    ("$schema", Read),
-    ("type", Read),
-    ("component", Read),
-    ("name", Read),
-    ("description", Read),
     ("command", Read),
     ("code", Read),
     ("environment", Read),
     ("environment_variables", Read),
-    ("inputs", Read),
-    ("outputs", Read),
     ("limits", Read),
-    ("is_deterministic", Read),
-    ("compute", MACHINES),
     ("resources", MACHINES),
-    ("queue_settings", MACHINES),
     ("distribution", ONE),
-    ("identity", ACCESS),
-    ("display_name", PEOPLE),
-    ("tags", PEOPLE),
-    ("properties", PEOPLE),
-    ("experiment_name", PEOPLE),
-    ("version", PEOPLE),
-    ("services", SERVICE),
-    ("creation_context", PEOPLE),
 ];
 
 /// Keys of one input or output.
@@ -156,21 +130,12 @@ pub const BINDING: Known = &[
 ];
 
 pub const DEPLOYMENT: Known = &[
-    ("$schema", Read),
-    ("type", Read),
-    ("name", Read),
-    ("description", Read),
     ("model", Read),
     ("code_configuration", Read),
     ("environment", Read),
     ("resources", Read),
     ("settings", Read),
     ("endpoint_name", PEOPLE),
-    ("display_name", PEOPLE),
-    ("tags", PEOPLE),
-    ("properties", PEOPLE),
-    ("compute", MACHINES),
-    ("identity", ACCESS),
 ];
 
 /// Keys below `settings`; of an older deployment, at the top.

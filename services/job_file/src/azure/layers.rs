@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::{expression, known};
 use crate::{Entry, Location, Node, Value};
 
 /// One mapping, and the folder that its relative paths start from.
@@ -9,6 +10,59 @@ use crate::{Entry, Location, Node, Value};
 pub struct Layer {
     pub entries: Vec<Entry>,
     pub folder: PathBuf,
+}
+
+impl Layer {
+    /// Replaces groups of inputs by their members: `GROUP.NAME`.
+    pub fn flatten_groups(&mut self) {
+        if let Some(Node { value: Value::Mapping(inputs), .. }) = self.inputs() {
+            let mut flat = Vec::new();
+            std::mem::take(inputs).into_iter().for_each(|entry| flatten(entry, &mut flat));
+            *inputs = flat;
+        }
+    }
+
+    /// Replaces a reference to a group by references to its members, which the component declares.
+    pub fn divide_groups(&mut self, component: &Self) {
+        let declared = crate::find(&component.entries, "inputs").map_or(&[][..], Node::entries);
+        let Some(Node { value: Value::Mapping(inputs), .. }) = self.inputs() else { return };
+        let mut divided = Vec::new();
+        for entry in std::mem::take(inputs) {
+            let member = |declared: &Entry| Some(declared.key.strip_prefix(&entry.key)?.strip_prefix('.')?.to_owned());
+            let members: Vec<String> = declared.iter().filter_map(member).collect();
+            match expression::only_name(entry.node.written()).filter(|_| !members.is_empty()) {
+                Some(group) => divided.extend(members.into_iter().map(|name| Entry {
+                    key: format!("{}.{name}", entry.key),
+                    location: entry.location,
+                    node: Node::text(entry.node.location, &format!("${{{{{group}.{name}}}}}")),
+                })),
+                None => divided.push(entry),
+            }
+        }
+        *inputs = divided;
+    }
+
+    fn inputs(&mut self) -> Option<&mut Node> {
+        self.entries.iter_mut().find(|entry| entry.key == "inputs").map(|entry| &mut entry.node)
+    }
+}
+
+/// Adds an input, or the members of a group: a mapping with `type: group`, or without any key of an input.
+fn flatten(entry: Entry, flat: &mut Vec<Entry>) {
+    let entries = entry.node.entries();
+    let is_declared = crate::find(entries, "type").is_some_and(|kind| kind.written().trim() == "group");
+    let is_key = |inner: &Entry| known::BINDING.iter().any(|(key, _)| *key == inner.key);
+    if !is_declared && (entries.is_empty() || entries.iter().any(is_key)) {
+        flat.push(entry);
+        return;
+    }
+    let members = match is_declared {
+        true => crate::find(entries, "values").map_or(&[][..], Node::entries),
+        false => entries,
+    };
+    for member in members {
+        flatten(Entry { key: format!("{}.{}", entry.key, member.key), ..member.clone() }, flat);
+    }
 }
 
 /// Mappings that stand for one, in order of precedence.

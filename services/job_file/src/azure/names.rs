@@ -39,6 +39,22 @@ impl Table {
 }
 
 impl AzureNames {
+    /// The variable in which scripts look names up on machines without `gristmill.toml`.
+    pub const VARIABLE: &str = "GRISTMILL_AZUREML_NAMES";
+
+    /// Returns the value of this variable. Places with a query are left out, since it may be a secret. `None`: no name is
+    /// known.
+    pub fn for_scripts(&self) -> Option<String> {
+        let of = |table: &BTreeMap<String, String>| -> serde_json::Map<String, serde_json::Value> {
+            let is_public = |(_, place): &(&String, &String)| !(is_url(place) && place.contains('?'));
+            table.iter().filter(is_public).map(|(name, place)| (name.clone(), place.clone().into())).collect()
+        };
+        let (datastores, data, models) = (of(&self.datastores), of(&self.data), of(&self.models));
+        let is_empty = datastores.is_empty() && data.is_empty() && models.is_empty();
+        let tables = || serde_json::json!({ "datastores": datastores, "data": data, "models": models });
+        (!is_empty).then(|| tables().to_string())
+    }
+
     fn table(&self, table: Table) -> &BTreeMap<String, String> {
         match table {
             Table::Data => &self.data,

@@ -1,6 +1,8 @@
 //! A parallel step or component as a job file.
 
-use super::bindings::{Bound, Target};
+use protocol::TableFormat;
+
+use super::bindings::{Bound, Data, Target};
 use super::expression;
 use super::known;
 use super::layers::{Found, Layers};
@@ -42,12 +44,25 @@ impl Reader<'_> {
             target.file = keys::default_file_name().map(str::to_owned);
         }
         self.put_script(layers, around.step, prefix, &mut job);
-        self.put_main_input(&scope, &mut job);
+        let arguments = layers.find(&["task", "program_arguments"]).or_else(|| layers.find(&["task", "args"]));
+        let words = arguments
+            .map_or_else(Vec::new, |found| self.words(&scope, found.node, &format!("{prefix}task.program_arguments")));
+        let format = row_format(&words).filter(|_| scope.main_kind().is_some_and(|kind| kind != "mltable"));
+        self.put_main_input(&scope, format.as_deref(), &mut job);
         self.put_size(layers, &scope, &mut job);
+        if format.is_some() {
+            let location = arguments.map_or(here, |found| found.node.location);
+            self.put_rows_of_size(
+                value_of(&words, "amlbi_mini_batch_rows"),
+                location,
+                &format!("{prefix}mini_batch_size"),
+                &mut job,
+            );
+        }
         self.put_rows(&scope, here, &mut job);
         self.put_limits(layers, &scope, &mut job);
-        if let Some(found) = layers.find(&["task", "program_arguments"]) {
-            self.put_arguments(&scope, found.node, &format!("{prefix}task.program_arguments"), &mut job);
+        if let Some(found) = arguments {
+            put_arguments(words, found.node.location, &mut job);
         }
         scope.put_variables(self, layers, &mut job);
         scope.put_side_inputs(self, layers.location_of(&["inputs"]), &mut job);
@@ -57,7 +72,7 @@ impl Reader<'_> {
 
     fn check_parallel(&self, layers: &Layers, prefix: &str) {
         for layer in &layers.0 {
-            self.check_keys(&layer.entries, prefix, &[known::PARALLEL]);
+            self.check_keys(&layer.entries, prefix, &[known::COMMON, known::JOB, known::STEP, known::PARALLEL]);
         }
         self.check_nested(layers, "resources", prefix, known::RESOURCES);
         self.check_nested(layers, "retry_settings", prefix, known::RETRIES);
@@ -93,8 +108,10 @@ impl Reader<'_> {
 
     pub fn put_description(&self, layers: &Layers, job: &mut JobFile) {
         job.put("description", layers.find(&["description"]).map(|found| found.node.clone()));
-        // Only `false` forbids reuse.
-        let is_deterministic = layers.find(&["is_deterministic"]).filter(|found| found.node.written() == "false");
+        // Only `false` forbids reuse; documents write it as Python does, too.
+        let is_deterministic = layers.find(&["is_deterministic"]);
+        let is_deterministic =
+            is_deterministic.filter(|found| found.node.written().trim().eq_ignore_ascii_case("false"));
         if let Some(Found { node, .. }) = is_deterministic {
             job.put_plain("allow_reuse", node.location, "false");
         }
@@ -194,22 +211,25 @@ impl Reader<'_> {
         }
     }
 
-    fn put_main_input(&self, scope: &Scope<'_>, job: &mut JobFile) {
+    fn put_main_input(&self, scope: &Scope<'_>, format: Option<&str>, job: &mut JobFile) {
         let Some(name) = &scope.main else { return };
         let Some(Bound::Data(data)) = scope.inputs.get(name) else { return };
-        self.put_input(name, &data.text, &data.kind, &data.mode, data.location, job);
+        self.put_input(name, data, format, job);
     }
 
-    /// Adds the input that is divided into mini-batches.
-    pub fn put_input(&self, name: &str, path: &str, kind: &str, mode: &str, location: Location, job: &mut JobFile) {
+    /// Adds the input that is divided into mini-batches. `format`: files are read as tables of this format.
+    pub fn put_input(&self, name: &str, data: &Data, format: Option<&str>, job: &mut JobFile) {
+        let Data { text: path, location, kind, mode, .. } = data;
+        let location = *location;
         let is_mltable = kind == "mltable";
-        let kind = if is_mltable && !mode.starts_with("eval_") { "tabular" } else { "file" };
+        let is_table = is_mltable && !mode.starts_with("eval_") || format.is_some();
+        let kind = if is_table { "tabular" } else { "file" };
         let mut keys = vec![
             Entry::new("type", Node::text(location, kind)),
             Entry::new("path", Node::text(location, &self.written(path))),
         ];
-        if is_mltable {
-            keys.push(Entry::new("format", Node::text(location, "mltable")));
+        if let Some(format) = is_mltable.then_some("mltable").or(format) {
+            keys.push(Entry::new("format", Node::text(location, format)));
         }
         let input = Entry::new(name, Node { location, value: Value::Mapping(keys) });
         job.put_mapping("inputs", location, vec![input]);
@@ -294,8 +314,25 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds `arguments`. Those that set a limit or a size of the job become its keys.
-    pub fn put_arguments(&self, scope: &Scope<'_>, node: &Node, field: &str, job: &mut JobFile) {
+    /// Sets the size of mini-batches that are rows of files: `--amlbi_mini_batch_rows`, or a number of bytes.
+    fn put_rows_of_size(&self, rows: Option<String>, location: Location, field: &str, job: &mut JobFile) {
+        const SIZE: &str = "mini_batch_size";
+        if let Some(rows) = rows {
+            job.0.retain(|entry| entry.key != SIZE);
+            job.put_text(SIZE, location, &format!("{rows} rows"));
+            return;
+        }
+        let counts_files = |entry: &&Entry| entry.key == SIZE && entry.node.written().trim().parse::<u64>().is_ok();
+        if let Some(Entry { node, .. }) = job.0.iter().find(counts_files).cloned() {
+            let message = "counts files, and `--amlbi_file_format` makes mini-batches of rows; without effect, unless \
+                           `--amlbi_mini_batch_rows` gives a number of rows";
+            self.problems.warn(node.location, field, message);
+            job.0.retain(|entry| entry.key != SIZE);
+        }
+    }
+
+    /// Returns arguments as words, with their names replaced.
+    fn words(&self, scope: &Scope<'_>, node: &Node, field: &str) -> Vec<String> {
         let texts: Vec<&Node> = match &node.value {
             Value::List(items) => items.iter().collect(),
             _ => vec![node],
@@ -311,24 +348,48 @@ impl Reader<'_> {
                 Err(fault) => self.refuse(node.location, field, fault),
             }
         }
-        let mut kept = Vec::new();
-        let mut words = words.into_iter().peekable();
-        while let Some(word) = words.next() {
-            let option = word.strip_prefix("--").unwrap_or_default().to_owned();
-            let (name, inline) =
-                option.split_once('=').map_or((option.as_str(), None), |(name, value)| (name, Some(value)));
-            let Some(key) = keys::reserved(name).filter(|key| SETTINGS.contains(&key.name)) else {
-                kept.push(word);
-                continue;
-            };
-            let next = || words.next_if(|next| !next.starts_with("--"));
-            let Some(value) = inline.map(str::to_owned).or_else(next) else {
-                kept.push(word);
-                continue;
-            };
-            job.0.retain(|entry| entry.key != key.name);
-            job.put_plain(key.name, node.location, &value);
-        }
-        job.put_texts("arguments", node.location, &kept);
+        words
     }
+}
+
+/// Adds `arguments`. Those that set a limit or a size of the job become its keys.
+fn put_arguments(words: Vec<String>, location: Location, job: &mut JobFile) {
+    let mut kept = Vec::new();
+    let mut words = words.into_iter().peekable();
+    while let Some(word) = words.next() {
+        let option = word.strip_prefix("--").unwrap_or_default().to_owned();
+        let (name, inline) =
+            option.split_once('=').map_or((option.as_str(), None), |(name, value)| (name, Some(value)));
+        let Some(key) = keys::reserved(name).filter(|key| SETTINGS.contains(&key.name)) else {
+            kept.push(word);
+            continue;
+        };
+        let next = || words.next_if(|next| !next.starts_with("--"));
+        let Some(value) = inline.map(str::to_owned).or_else(next) else {
+            kept.push(word);
+            continue;
+        };
+        job.0.retain(|entry| entry.key != key.name);
+        job.put_plain(key.name, location, &value);
+    }
+    job.put_texts("arguments", location, &kept);
+}
+
+/// Returns the format of files whose rows are the items of the job: `--amlbi_file_format`.
+fn row_format(words: &[String]) -> Option<String> {
+    let format = value_of(words, "amlbi_file_format")?.to_lowercase();
+    let known = [TableFormat::Csv, TableFormat::Tsv, TableFormat::Jsonl, TableFormat::Parquet];
+    known.iter().any(|known| known.word() == format).then_some(format)
+}
+
+/// Returns the last value of an option: `--x v` or `--x=v`.
+fn value_of(words: &[String], name: &str) -> Option<String> {
+    let of = |(index, word): (usize, &String)| {
+        let rest = word.strip_prefix("--")?.strip_prefix(name)?;
+        match rest.strip_prefix('=') {
+            Some(value) => Some(value.to_owned()),
+            None => rest.is_empty().then(|| words.get(index + 1).filter(|value| !value.starts_with("--")).cloned())?,
+        }
+    };
+    words.iter().enumerate().rev().find_map(of)
 }

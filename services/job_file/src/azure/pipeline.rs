@@ -2,84 +2,189 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::bindings::{Bound, DEFAULT_STORE, Data, Given, Inputs, Target};
+use super::expression;
 use super::known;
-use super::layers::Layers;
+use super::layers::{Found, Layer, Layers};
 use super::reader::Reader;
-use super::scope::{Around, has_value, unknown};
+use super::scope::{Around, Scope, has_value, unknown};
 use super::steps::Step;
-use crate::{Entry, Fault, Location, Node, find, nearest};
+use crate::{Entry, Fault, Location, Node, Value, find, nearest};
 
 /// Types of steps that Gristmill does not run.
-const OTHERS: &[&str] = &["sweep", "automl", "spark", "pipeline", "import", "data_transfer", "finetuning"];
+const OTHERS: &[&str] = &["sweep", "automl", "spark", "import", "data_transfer", "finetuning"];
+/// Pipelines in pipelines; prevents a component that refers to itself.
+const DEPTH_MAX: usize = 8;
 
+/// One entry of `jobs`.
 struct Raw {
     name: String,
     location: Location,
     layers: Layers,
-    is_command: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Parallel,
+    Command,
+    Pipeline,
+}
+
+/// A pipeline, or a step that is one.
+struct Frame<'f> {
+    /// What the names of its steps begin with: nothing, or `STEP.`
+    names: String,
+    /// `jobs.STEP.`, or nothing.
+    prefix: String,
+    layers: &'f Layers,
+    inputs: Inputs,
+    targets: BTreeMap<String, Target>,
+    /// The folder of outputs without a path.
+    root: PathBuf,
+    store: String,
+    depth: usize,
 }
 
 impl Reader<'_> {
     /// Returns the steps of a pipeline in the order in which they run, or that of `--step`.
-    pub fn pipeline(&self, entries: &[Entry], stem: &str) -> Vec<Step> {
-        self.check_keys(entries, "", &[known::PIPELINE]);
-        let settings = find(entries, "settings").map_or(&[][..], Node::entries);
-        self.check_keys(settings, "settings.", &[known::SETTINGS]);
-        let store = find(settings, "default_datastore").map_or(DEFAULT_STORE, Node::written);
-        let store = store.strip_prefix("azureml:").unwrap_or(store).rsplit('/').next().unwrap_or(store).to_owned();
+    pub fn pipeline(&self, entries: Vec<Entry>, stem: &str) -> Vec<Step> {
+        let mut top = Layer { entries, folder: self.folder.clone() };
+        top.flatten_groups();
+        let layers = Layers(vec![top]);
+        let entries = &layers.0[0].entries;
+        let store = self.default_store(&layers, "", DEFAULT_STORE);
         let only = self.wishes.step.as_deref();
-        let inputs = self.pipeline_inputs(entries, only.is_some());
-        let targets = self.pipeline_outputs(entries, stem, &store);
-        let raws = self.raw_steps(entries);
-        if let Some(only) = only
-            && raws.iter().all(|raw| raw.name != only)
-        {
-            let names: Vec<&str> = raws.iter().map(|raw| raw.name.as_str()).collect();
+        let frame = Frame {
+            names: String::new(),
+            prefix: String::new(),
+            layers: &layers,
+            inputs: self.pipeline_inputs(entries, only.is_some()),
+            targets: self.pipeline_outputs(entries, stem, &store),
+            root: self.root.clone(),
+            store,
+            depth: 0,
+        };
+        let mut steps = Vec::new();
+        self.frame(&frame, &mut steps);
+        let Some(only) = only else { return steps };
+        let is_wanted = |name: &str| name == only || is_part_of(name, only);
+        let names: Vec<String> = steps.iter().map(|step| step.name.clone()).collect();
+        steps.retain(|step| is_wanted(&step.name));
+        if steps.is_empty() && self.problems.is_empty() {
             let fault = Fault::of(format!("{only:?}"), names.join(", "));
             self.refuse(Location::File, "--step", fault.saying("the pipeline has no such step"));
-            return Vec::new();
         }
-        let Some(order) = self.order(&raws) else { return Vec::new() };
-        // The outputs of the steps that have been read.
-        let made: RefCell<BTreeMap<String, BTreeMap<String, Target>>> = RefCell::default();
-        let jobs = find(entries, "jobs").map_or(&[][..], Node::entries);
-        let outer = |name: &str| outer(name, &inputs, jobs, &made.borrow());
-        let target = |name: &str| targets.get(name).cloned();
-        let mut steps: Vec<Step> = Vec::new();
-        for raw in order.into_iter().map(|index| &raws[index]) {
-            let prefix = format!("jobs.{}.", raw.name);
-            let around = Around {
-                step: &raw.name,
-                prefix: &prefix,
-                outer: &outer,
-                outputs: self.root.join(&raw.name),
-                default_store: &store,
-                target: &target,
-                takes_wishes: only == Some(raw.name.as_str()),
-            };
-            let (job, scope) = match raw.is_command {
-                true => self.command(&raw.layers, &around),
-                false => self.parallel(&raw.layers, &around),
-            };
-            let made_by_others = scope.made_by_others();
-            let needs = steps.iter().filter(|step| made_by_others.iter().any(|(name, _)| *name == step.name));
-            let needs = needs.map(|step| step.name.clone()).collect();
-            let made_earlier = made_by_others.into_iter().map(|(_, path)| path).collect();
-            made.borrow_mut().insert(raw.name.clone(), scope.outputs.clone());
-            let name = raw.name.clone();
-            steps.push(Step { name, entries: job.0, needs, made_earlier, is_command: raw.is_command });
-        }
-        if let Some(only) = only {
-            steps.retain(|step| step.name == only);
-            steps.iter_mut().for_each(|step| {
+        let is_alone = steps.len() == 1;
+        for step in &mut steps {
+            step.needs.retain(|name| is_wanted(name));
+            if is_alone {
                 step.made_earlier.clear();
-                step.needs.clear();
-            });
+            }
         }
         steps
+    }
+
+    fn default_store(&self, layers: &Layers, prefix: &str, default: &str) -> String {
+        for layer in &layers.0 {
+            let tables = [known::COMMON, known::JOB, known::PIPELINE];
+            match prefix {
+                "" => self.check_keys(&layer.entries, prefix, &tables),
+                prefix => self.check_keys(&layer.entries, prefix, &[&tables[..], &[known::STEP]].concat()),
+            }
+        }
+        self.check_nested(layers, "settings", prefix, known::SETTINGS);
+        let store = layers.find(&["settings", "default_datastore"]).map_or(default, |found| found.node.written());
+        store.strip_prefix("azureml:").unwrap_or(store).rsplit('/').next().unwrap_or(store).to_owned()
+    }
+
+    /// Adds the steps of a pipeline. Returns what its outputs have become.
+    fn frame(&self, frame: &Frame<'_>, steps: &mut Vec<Step>) -> BTreeMap<String, Target> {
+        let mut written = BTreeMap::new();
+        let only = self.wishes.step.as_deref();
+        let raws = self.raw_steps(frame);
+        if let (Some(first), 0) = (only.and_then(|only| only.split('.').next()), frame.depth)
+            && raws.iter().all(|raw| raw.name != first)
+        {
+            let names: Vec<&str> = raws.iter().map(|raw| raw.name.as_str()).collect();
+            let fault = Fault::of(format!("{:?}", only.unwrap_or_default()), names.join(", "));
+            self.refuse(Location::File, "--step", fault.saying("the pipeline has no such step"));
+            return written;
+        }
+        // The outputs of the steps that have been read.
+        let made: RefCell<BTreeMap<String, BTreeMap<String, Target>>> = RefCell::default();
+        let jobs = frame.layers.find(&["jobs"]).map_or(&[][..], |found| found.node.entries());
+        let outer = |name: &str| outer(name, frame, jobs, &made.borrow());
+        let target = |name: &str| frame.targets.get(name).cloned();
+        for raw in self.order(&raws, &frame.prefix).into_iter().map(|index| &raws[index]) {
+            let name = format!("{}{}", frame.names, raw.name);
+            let prefix = format!("{}jobs.{}.", frame.prefix, raw.name);
+            let around = Around {
+                step: &name,
+                prefix: &prefix,
+                outer: &outer,
+                outputs: frame.root.join(&raw.name),
+                default_store: &frame.store,
+                target: &target,
+                takes_wishes: only == Some(name.as_str()),
+            };
+            let (job, scope) = match raw.kind {
+                Kind::Command => self.command(&raw.layers, &around),
+                Kind::Parallel => self.parallel(&raw.layers, &around),
+                Kind::Pipeline => {
+                    let inner = self.inner(raw, &around, frame, steps);
+                    written.extend(outputs_of_pipeline(&raw.layers, &inner));
+                    made.borrow_mut().insert(raw.name.clone(), inner);
+                    continue;
+                }
+            };
+            let made_by_others = scope.made_by_others();
+            let is_needed = |step: &&Step| {
+                made_by_others.iter().any(|(name, _)| *name == step.name || is_part_of(&step.name, name))
+            };
+            let needs = steps.iter().filter(is_needed).map(|step| step.name.clone()).collect();
+            let made_earlier = made_by_others.into_iter().map(|(_, path)| path).collect();
+            written.extend(outputs_of_pipeline(&raw.layers, &scope.outputs));
+            made.borrow_mut().insert(raw.name.clone(), scope.outputs.clone());
+            let is_command = raw.kind == Kind::Command;
+            steps.push(Step { name, entries: job.0, needs, made_earlier, is_command });
+        }
+        for (name, target) in frame.targets.iter().filter(|(name, _)| !written.contains_key(*name)) {
+            let field = format!("{}outputs.{name}", frame.prefix);
+            self.problems.warn(target.location, &field, "no step writes this output of the pipeline");
+        }
+        written
+    }
+
+    /// Adds the steps of a step that is a pipeline.
+    fn inner(
+        &self,
+        raw: &Raw,
+        around: &Around<'_>,
+        frame: &Frame<'_>,
+        steps: &mut Vec<Step>,
+    ) -> BTreeMap<String, Target> {
+        let field = format!("{}component", around.prefix);
+        if frame.depth == DEPTH_MAX {
+            let message = "its pipelines are nested too deeply; does a component refer to itself?";
+            self.refuse(raw.location, &field, Fault::only(message));
+            return BTreeMap::new();
+        }
+        let store = self.default_store(&raw.layers, around.prefix, &frame.store);
+        let scope = Scope::read(self, &raw.layers, around);
+        let inner = Frame {
+            names: format!("{}.", around.step),
+            prefix: around.prefix.to_owned(),
+            layers: &raw.layers,
+            inputs: scope.inputs,
+            targets: scope.outputs,
+            root: around.outputs.clone(),
+            store,
+            depth: frame.depth + 1,
+        };
+        self.frame(&inner, steps)
     }
 
     /// `has_other_wishes`: `--input` belongs to a step.
@@ -127,44 +232,54 @@ impl Reader<'_> {
         outputs.collect()
     }
 
-    fn raw_steps(&self, entries: &[Entry]) -> Vec<Raw> {
-        let Some(jobs) = find(entries, "jobs").filter(|jobs| !jobs.entries().is_empty()) else {
-            self.refuse(Location::File, "jobs", Fault::of("no step", "at least one step of type parallel or command"));
+    fn raw_steps(&self, frame: &Frame<'_>) -> Vec<Raw> {
+        let found = frame.layers.find(&["jobs"]);
+        let Some(Found { node: jobs, folder }) = found.filter(|found| !found.node.entries().is_empty()) else {
+            let field = format!("{}jobs", frame.prefix);
+            let location = if frame.depth == 0 { Location::File } else { frame.layers.location_of(&["type"]) };
+            self.refuse(location, &field, Fault::of("no step", "at least one step of type parallel or command"));
             return Vec::new();
         };
         let mut raws = Vec::new();
         for entry in jobs.entries() {
-            let field = format!("jobs.{}", entry.key);
+            let field = format!("{}jobs.{}", frame.prefix, entry.key);
             if entry.node.entries().is_empty() {
                 self.refuse(entry.location, &field, Fault::new(&entry.node, "a mapping with type and its keys"));
                 continue;
             }
-            let layers = self.layers(entry.node.entries().to_vec(), &self.folder, &format!("{field}."));
+            let layers = self.layers(entry.node.entries().to_vec(), folder, &format!("{field}."));
             let word = |key: &str| layers.find(&[key]).map(|found| found.node.written().trim().to_lowercase());
-            let kind = word("type").unwrap_or_else(|| match layers.find(&["command"]).is_some() {
-                true => "command".to_owned(),
-                false => "parallel".to_owned(),
+            let has = |key: &str| layers.find(&[key]).is_some();
+            let kind = word("type").unwrap_or_else(|| match (has("command"), has("jobs")) {
+                (true, _) => "command".to_owned(),
+                (_, true) => "pipeline".to_owned(),
+                _ => "parallel".to_owned(),
             });
             let component = layers.0.get(1).and_then(|layer| find(&layer.entries, "type")).map(Node::written);
             let kind =
                 component.map_or(kind.as_str(), |component| if component.is_empty() { &kind } else { component });
             let location = layers.location_of(&["type"]);
-            match kind {
+            let known = match kind {
+                "command" => Some(Kind::Command),
+                "parallel" => Some(Kind::Parallel),
+                "pipeline" => Some(Kind::Pipeline),
+                _ => None,
+            };
+            match (known, kind) {
                 // A component that could not be read is a mistake already.
-                "command" | "parallel" if layers.0.len() == 1 && find(&layers.0[0].entries, "component").is_some() => {}
-                "command" | "parallel" => {
-                    let is_command = kind == "command";
-                    raws.push(Raw { name: entry.key.clone(), location: entry.location, layers, is_command });
+                (Some(_), _) if layers.0.len() == 1 && find(&layers.0[0].entries, "component").is_some() => {}
+                (Some(kind), _) => {
+                    raws.push(Raw { name: entry.key.clone(), location: entry.location, layers, kind });
                 }
-                kind => {
+                (None, kind) => {
                     let message = match OTHERS.contains(&kind) {
                         true => format!("Gristmill does not run steps of type {kind}"),
-                        false => match nearest(kind, ["parallel", "command"]) {
+                        false => match nearest(kind, ["parallel", "command", "pipeline"]) {
                             Some(near) => format!("unknown type of a step; did you mean {near:?}?"),
                             None => "unknown type of a step".to_owned(),
                         },
                     };
-                    let fault = Fault::of(format!("{kind:?}"), "parallel, command").saying(message);
+                    let fault = Fault::of(format!("{kind:?}"), "parallel, command, pipeline").saying(message);
                     self.refuse(location, &format!("{field}.type"), fault);
                 }
             }
@@ -172,16 +287,17 @@ impl Reader<'_> {
         raws
     }
 
-    /// Returns the indices of the steps, each behind those whose outputs it names. `None`: there is no such order.
-    fn order(&self, raws: &[Raw]) -> Option<Vec<usize>> {
+    /// Returns the indices of the steps, each behind those whose outputs it names. Without such an order, which is a
+    /// mistake, those of a cycle are last.
+    fn order(&self, raws: &[Raw], prefix: &str) -> Vec<usize> {
         let needs: Vec<Vec<usize>> = raws
             .iter()
             .map(|raw| {
                 let mut named = Vec::new();
-                raw.layers
-                    .0
-                    .iter()
-                    .for_each(|layer| layer.entries.iter().for_each(|entry| mentioned(&entry.node, &mut named)));
+                // What the steps of an inner pipeline name are steps of that pipeline.
+                let own = raw.layers.0.iter().flat_map(|layer| &layer.entries);
+                let own = own.filter(|entry| raw.kind != Kind::Pipeline || entry.key != "jobs");
+                own.for_each(|entry| mentioned(&entry.node, &mut named));
                 (0..raws.len()).filter(|index| named.contains(&raws[*index].name)).collect()
             })
             .collect();
@@ -196,13 +312,30 @@ impl Reader<'_> {
                     let names: Vec<&str> = left.iter().map(|index| raws[*index].name.as_str()).collect();
                     let message = "these steps wait for each other's outputs".to_owned();
                     let fault = Fault::of(names.join(", "), "steps without a cycle").saying(message);
-                    self.refuse(raws[left[0]].location, &format!("jobs.{}", names[0]), fault);
-                    return None;
+                    self.refuse(raws[left[0]].location, &format!("{prefix}jobs.{}", names[0]), fault);
+                    order.extend(left);
                 }
             }
         }
-        Some(order)
+        order
     }
+}
+
+/// Whether a step belongs to the step `pipeline`.
+fn is_part_of(step: &str, pipeline: &str) -> bool {
+    step.strip_prefix(pipeline).is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// Returns the outputs of a step that are outputs of its pipeline, by their names there.
+fn outputs_of_pipeline<'a>(
+    layers: &'a Layers,
+    outputs: &'a BTreeMap<String, Target>,
+) -> impl Iterator<Item = (String, Target)> + 'a {
+    layers.merged("outputs").into_iter().filter_map(|(entry, _)| {
+        let path = find(entry.node.entries(), "path").unwrap_or(&entry.node);
+        let name = expression::only_name(path.written())?.strip_prefix("parent.outputs.")?.to_owned();
+        Some((name, outputs.get(&entry.key)?.clone()))
+    })
 }
 
 /// Collects the steps that a value names in `${{parent.jobs.STEP.…}}`.
@@ -214,20 +347,21 @@ fn mentioned(node: &Node, found: &mut Vec<String>) {
         found.push(rest[..end].to_owned());
     }
     match &node.value {
-        crate::Value::Scalar(_) => {}
-        crate::Value::List(items) => items.iter().for_each(|item| mentioned(item, found)),
-        crate::Value::Mapping(entries) => entries.iter().for_each(|entry| mentioned(&entry.node, found)),
+        Value::Scalar(_) => {}
+        Value::List(items) => items.iter().for_each(|item| mentioned(item, found)),
+        Value::Mapping(entries) => entries.iter().for_each(|entry| mentioned(&entry.node, found)),
     }
 }
 
 /// Resolves `parent.inputs.NAME` and `parent.jobs.STEP.outputs.NAME`.
 fn outer(
     name: &str,
-    inputs: &Inputs,
+    frame: &Frame<'_>,
     jobs: &[Entry],
     made: &BTreeMap<String, BTreeMap<String, Target>>,
 ) -> Result<Bound, Fault> {
     if let Some(input) = name.strip_prefix("parent.inputs.") {
+        let inputs = &frame.inputs;
         return inputs.get(input).cloned().ok_or_else(|| unknown(name, "parent.inputs", inputs.keys()));
     }
     let allowed = "inputs.NAME, outputs.NAME, parent.inputs.NAME, parent.outputs.NAME, parent.jobs.STEP.outputs.NAME";
@@ -237,7 +371,7 @@ fn outer(
     let Some(outputs) = made.get(step) else {
         // A mistake in this step is recorded already.
         if let Some(entry) = jobs.iter().find(|entry| entry.key == step) {
-            let (text, made_by) = (String::from("/"), Some(step.to_owned()));
+            let (text, made_by) = (String::from("/"), Some(format!("{}{step}", frame.names)));
             let (kind, mode) = Default::default();
             return Ok(Bound::Data(Data { text, location: entry.location, kind, mode, made_by }));
         }
@@ -257,6 +391,6 @@ fn outer(
         location: target.location,
         kind: target.kind.clone(),
         mode: String::new(),
-        made_by: Some(step.to_owned()),
+        made_by: Some(format!("{}{step}", frame.names)),
     }))
 }

@@ -87,6 +87,10 @@ impl Reader<'_> {
             }
             Some(node) => layers.extend(self.other_document(&node, folder, &format!("{field}component"))),
         }
+        layers.iter_mut().for_each(Layer::flatten_groups);
+        if let [step, component] = &mut layers[..] {
+            step.divide_groups(component);
+        }
         Layers(layers)
     }
 

@@ -164,6 +164,14 @@ impl<'a> Scope<'a> {
         outputs
     }
 
+    /// Returns the type of the input that is divided into mini-batches.
+    pub fn main_kind(&self) -> Option<&str> {
+        match self.inputs.get(self.main.as_ref()?)? {
+            Bound::Data(data) => Some(&data.kind),
+            Bound::Literal(_) | Bound::Absent => None,
+        }
+    }
+
     /// Returns what the job file writes for a name; `None`: an optional input that is absent.
     pub fn text(&self, name: &str) -> Result<Option<String>, Fault> {
         if let Some(input) = name.strip_prefix("inputs.") {
@@ -273,7 +281,7 @@ pub fn has_value(node: &Node) -> bool {
         Value::Scalar(scalar) => !scalar.is_null(),
         Value::Mapping(entries) => {
             ["path", "value", "default"].iter().any(|key| find(entries, key).is_some())
-                || find(entries, "optional").is_some_and(|node| node.written() == "true")
+                || find(entries, "optional").is_some_and(|node| node.written().trim().eq_ignore_ascii_case("true"))
         }
         Value::List(_) => true,
     }

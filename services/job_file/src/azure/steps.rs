@@ -158,7 +158,7 @@ fn translate(
         problems.add(Location::File, "--step", fault);
     }
     let steps = match kind {
-        Kind::Pipeline => reader.pipeline(&entries, stem),
+        Kind::Pipeline => reader.pipeline(entries, stem),
         Kind::Deployment => {
             let (name, job) = reader.deployment(entries, stem);
             vec![Step { name, entries: job.0, needs: Vec::new(), made_earlier: Vec::new(), is_command: false }]

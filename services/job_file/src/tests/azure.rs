@@ -300,7 +300,7 @@ fn pipeline_is_one_job_for_each_step_in_the_order_of_their_inputs() {
     let prepare = steps.load(0, true, &context).unwrap_or_else(|problems| panic!("{}", lines(&problems))).spec;
     assert_eq!(prepare.entry_script, "gristmill/command_step.py");
     let (data, cut) = (workplace.path("data"), workplace.path("doc-output/prepare/cut"));
-    let command = format!("python entry.py --from {} --to {}", data.display(), cut.display());
+    let command = format!("python entry.py --from \"{}\" --to \"{}\"", data.display(), cut.display());
     assert_eq!(user_arguments(&prepare)[..2], ["--command".to_owned(), command]);
     assert_eq!((prepare.rank_mini_batch_count, prepare.run_max_try), (1, 1));
     assert_eq!((prepare.thresholds.allowed_failed_count, prepare.output.action), (0, OutputAction::SummaryOnly));
