@@ -8,6 +8,7 @@
 mod attempts;
 mod read;
 mod report;
+mod segment;
 #[cfg(test)]
 mod tests;
 
@@ -15,11 +16,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, EventRef, JobResult, ProcessName, Record, RecordError, ResultEvent, read_records};
+use protocol::{AttemptCore, AttemptStatus, JobResult, ProcessName, RecordError, ResultEvent};
 use reducer::{Effect, MiniBatchState, Tally};
 
 use attempts::Attempts;
 pub use read::{RecordedAttempt, SharedHistory};
+use segment::{Entry, Segment};
 
 /// Attempts that are kept for one job; the tally counts the others.
 pub const ATTEMPTS_MAX: usize = 3_000_000;
@@ -171,22 +173,24 @@ impl History {
     /// Adds the next segment of the ledger, up to the first bytes that are not a record. An error changes nothing: the
     /// segment may be repaired later.
     pub fn add_segment(&mut self, bytes: &Bytes) -> Result<(), RecordError> {
-        if bytes.is_empty() {
-            return Err(RecordError::Truncated { offset: 0 });
-        }
-        read_records(bytes).try_for_each(|record| record.map(drop))?;
-        let segment = self.segments;
+        self.add_decoded(&Segment::decode(bytes)?);
+        Ok(())
+    }
+
+    fn add_decoded(&mut self, segment: &Segment) {
+        let number = self.segments;
         self.begin(Origin::Ledger);
-        let mut start = 0;
-        for record in read_records(bytes) {
-            let Record { event, rows } = record?;
-            let length = rows.end - start;
-            let place = Place { segment, start: start as u64, length: u32::try_from(length).unwrap_or(u32::MAX) };
-            start = rows.end;
-            self.add(&event, place);
+        for Entry { start, length, event } in &segment.entries {
+            let place = Place { segment: number, start: *start, length: *length };
+            match event {
+                segment::Event::Success(success) => {
+                    let ProcessName { node, process } = &segment.processes[success.process as usize];
+                    self.add_success(ProcessName { node, process }, success, place);
+                }
+                segment::Event::Other(event) => self.add(event, place),
+            }
         }
         self.segments += 1;
-        Ok(())
     }
 
     fn begin(&mut self, origin: Origin) {
@@ -194,24 +198,26 @@ impl History {
         self.version += 1;
     }
 
-    fn add(&mut self, event: &EventRef<'_>, place: Place) {
-        let effect = self.tally.apply_ref(event);
+    fn add_success<P, T, C>(&mut self, process: ProcessName<&str>, success: &AttemptCore<P, T, C>, place: Place) {
+        let effect = self.tally.apply_success_of(process, success);
+        let numbers = Numbers {
+            mini_batch: success.mini_batch,
+            try_number: success.try_number,
+            status: AttemptStatus::Succeeded,
+            is_final: true,
+            process,
+            items: success.total,
+            succeeded: success.succeeded,
+            started_at: success.started_at,
+            seconds: [success.elapsed_seconds, success.run_seconds, success.process_seconds],
+        };
+        self.add_attempt(&numbers, place, effect);
+    }
+
+    fn add(&mut self, event: &ResultEvent, place: Place) {
+        let effect = self.tally.apply(event);
         match event {
-            EventRef::Success(success) => {
-                let numbers = Numbers {
-                    mini_batch: success.mini_batch,
-                    try_number: success.try_number,
-                    status: AttemptStatus::Succeeded,
-                    is_final: true,
-                    process: success.process,
-                    items: success.total,
-                    succeeded: success.succeeded,
-                    started_at: success.started_at,
-                    seconds: [success.elapsed_seconds, success.run_seconds, success.process_seconds],
-                };
-                self.add_attempt(&numbers, place, effect);
-            }
-            EventRef::Other(ResultEvent::Attempt(attempt)) => {
+            ResultEvent::Attempt(attempt) => {
                 let numbers = Numbers {
                     mini_batch: attempt.mini_batch,
                     try_number: attempt.try_number,
@@ -225,21 +231,21 @@ impl History {
                 };
                 self.add_attempt(&numbers, place, effect);
             }
-            EventRef::Other(ResultEvent::RowsLost { mini_batches }) => {
+            ResultEvent::RowsLost { mini_batches } => {
                 for &mini_batch in mini_batches {
                     self.lose(mini_batch);
                 }
             }
-            EventRef::Other(ResultEvent::Reopened { at }) => {
+            ResultEvent::Reopened { at } => {
                 self.reopened.push(*at);
                 self.changed.fill(self.version);
             }
-            EventRef::Other(ResultEvent::ProcessStarted { node, process, pid }) => {
+            ResultEvent::ProcessStarted { node, process, pid } => {
                 if let Some(position) = self.process(ProcessName { node, process }) {
                     self.processes[usize::from(position)].pid = Some(*pid);
                 }
             }
-            EventRef::Other(_) => {}
+            _ => {}
         }
     }
 
@@ -249,7 +255,8 @@ impl History {
             return;
         }
         let Some(process) = self.process(numbers.process) else { return };
-        let [elapsed, run, cpu] = numbers.seconds.map(|seconds| if seconds.is_finite() { seconds } else { 0.0 });
+        let [elapsed, run, cpu] =
+            numbers.seconds.map(|seconds| if (seconds as f32).is_finite() { seconds } else { 0.0 });
         let ended_at = numbers.started_at.saturating_add((elapsed.max(0.0) * 1000.0) as u64);
         let of_process = &mut self.processes[usize::from(process)];
         of_process.attempts += 1;

@@ -7,7 +7,7 @@
 
 mod warnings;
 
-use protocol::{Attempt, AttemptCore, AttemptStatus, Counts, EventRef, JobState, Planned, Progress, ResultEvent};
+use protocol::{Attempt, AttemptCore, AttemptStatus, Counts, JobState, Planned, ProcessName, Progress, ResultEvent};
 
 use crate::batch::{Event, RecordView};
 use crate::failures::Failures;
@@ -141,15 +141,10 @@ impl Tally {
         }
     }
 
-    /// Applies one event in the bytes of its record, without a copy of its texts if it is an ordinary success.
-    pub fn apply_ref(&mut self, event: &EventRef<'_>) -> Effect {
-        match event {
-            EventRef::Success(success) => {
-                self.nodes.attempt_ended(success.process.node, success.process.process);
-                self.apply_success(success)
-            }
-            EventRef::Other(event) => self.apply(event),
-        }
+    /// Applies an ordinary success of this process, whatever holds its texts.
+    pub fn apply_success_of<P, T, C>(&mut self, process: ProcessName<&str>, success: &AttemptCore<P, T, C>) -> Effect {
+        self.nodes.attempt_ended(process.node, process.process);
+        self.apply_success(success)
     }
 
     fn apply_success<P, T, C>(&mut self, success: &AttemptCore<P, T, C>) -> Effect {

@@ -6,15 +6,19 @@ use std::sync::{Arc, PoisonError, RwLock};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use protocol::{Attempt, ResultEvent, decode_records};
-
+use protocol::{Attempt, RecordError, ResultEvent, decode_records};
 use storage::JobStore;
+use tokio_util::task::AbortOnDropHandle;
 
+use super::segment::Segment;
 use super::{History, Origin, Place, report};
 use crate::{FoundJob, READS_AT_ONCE};
 
-/// Segments that are read concurrently.
-const SEGMENTS_AHEAD: usize = 4;
+/// Segments that are read and decoded at the same time at most; each takes about 12 MB until it is applied.
+const SEGMENTS_AHEAD_MAX: usize = 4;
+
+/// A segment of fewer bytes is decoded at once: passing it to another thread takes longer.
+const SMALL_SEGMENT_BYTES: usize = 64 << 10;
 
 /// A history that one task brings up to date while others read it.
 pub type SharedHistory = Arc<RwLock<History>>;
@@ -47,21 +51,18 @@ impl FoundJob {
             let store = self.store.clone();
             let reads = stream::iter(next..).map(move |segment| {
                 let store = store.clone();
-                async move { store.segment(u64::from(segment)).await }
+                AbortOnDropHandle::new(tokio::spawn(async move { decoded(&store, segment).await }))
             });
-            // A local job has nothing to wait for.
-            let ahead = if self.store.folder().is_some() { 1 } else { SEGMENTS_AHEAD };
-            let mut reads = reads.buffered(ahead);
-            while let Some(bytes) = reads.next().await {
-                let Some(bytes) = bytes.context("read the ledger")? else { break };
+            let mut reads = reads.buffered(segments_ahead());
+            while let Some(read) = reads.next().await {
+                let Some(decoded) = read.context("read a segment of the ledger")?? else { break };
+                // A machine that stopped may have left the last segment incomplete; `retry` repairs it.
+                let Ok(segment) = decoded else { break };
                 let shared = Arc::clone(history);
                 let added = tokio::task::spawn_blocking(move || {
-                    shared.write().unwrap_or_else(PoisonError::into_inner).add_segment(&bytes)
+                    shared.write().unwrap_or_else(PoisonError::into_inner).add_decoded(&segment);
                 });
-                // A machine that stopped may have left the last segment incomplete; `retry` repairs it.
-                if added.await.context("read a segment of the ledger")?.is_err() {
-                    break;
-                }
+                added.await.context("read a segment of the ledger")?;
                 next += 1;
                 has_changed = true;
             }
@@ -117,6 +118,22 @@ impl FoundJob {
         });
         reads.buffered(READS_AT_ONCE).collect().await
     }
+}
+
+/// Returns the number of segments that are read and decoded at the same time.
+fn segments_ahead() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(SEGMENTS_AHEAD_MAX)
+}
+
+/// Reads and decodes a segment. `None`: it was never committed.
+async fn decoded(store: &JobStore, segment: u32) -> Result<Option<Result<Segment, RecordError>>> {
+    let bytes = store.segment(u64::from(segment)).await.context("read the ledger")?;
+    let Some(bytes) = bytes else { return Ok(None) };
+    if bytes.len() < SMALL_SEGMENT_BYTES {
+        return Ok(Some(Segment::decode(&bytes)));
+    }
+    let decoding = tokio::task::spawn_blocking(move || Segment::decode(&bytes));
+    Ok(Some(decoding.await.context("decode a segment of the ledger")?))
 }
 
 async fn recorded_attempt(store: &JobStore, origin: Origin, place: Place) -> Option<RecordedAttempt> {

@@ -1,10 +1,11 @@
 //! Reads `processed_mini-batches.csv`, the report that outlives the ledger of a large completed job: one row for each
 //! attempt.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use chrono::NaiveDateTime;
-use protocol::{Attempt, AttemptStatus, ErrorReport, EventRef, JobResult, Planned, ResultEvent, Rows};
+use protocol::{Attempt, AttemptCore, AttemptStatus, ErrorReport, JobResult, Planned, ProcessName, ResultEvent, Rows};
 
 use super::{History, Origin, Place};
 
@@ -52,10 +53,19 @@ impl Reader {
     }
 
     fn row(&mut self, text: &[u8], row: Range<usize>) {
-        let Some(attempt) = attempt_of(&text[row.clone()]) else { return };
-        let length = u32::try_from(row.len()).unwrap_or(u32::MAX);
-        let place = Place { segment: 0, start: self.start + row.start as u64, length };
-        self.history.add(&EventRef::Other(ResultEvent::Attempt(Box::new(attempt))), place);
+        let place = Place {
+            segment: 0,
+            start: self.start + row.start as u64,
+            length: u32::try_from(row.len()).unwrap_or(u32::MAX),
+        };
+        let text = String::from_utf8_lossy(&text[row]);
+        let Some(row) = Row::read(&text) else { return };
+        // Almost every row, so nothing of it is copied.
+        if row.status == AttemptStatus::Succeeded {
+            self.history.add_success(row.process(), &row.core, place);
+        } else {
+            self.history.add(&ResultEvent::Attempt(Box::new(row.attempt())), place);
+        }
     }
 
     pub fn finish(self) -> History {
@@ -74,57 +84,81 @@ fn row_length(text: &[u8]) -> Option<usize> {
         .map(|end| end + 1)
 }
 
+/// One row of the report.
+struct Row<'a> {
+    core: AttemptCore<(), (), ()>,
+    status: AttemptStatus,
+    cells: [Cow<'a, str>; COLUMNS],
+}
+
+impl<'a> Row<'a> {
+    fn read(text: &'a str) -> Option<Self> {
+        let cells = cells(text.trim_end_matches(['\n', '\r']))?;
+        let [mini_batch, picked, _pid, started, total, succeeded, _failed, elapsed, cpu, run, status, ..] = &cells;
+        let started: NaiveDateTime = started.parse().ok()?;
+        Some(Self {
+            core: AttemptCore {
+                mini_batch: mini_batch.parse().ok()?,
+                try_number: picked.parse().ok()?,
+                deliveries_lost: 0,
+                process: (),
+                total: total.parse().ok()?,
+                succeeded: succeeded.parse().ok()?,
+                rows: Rows::None,
+                columns: None,
+                started_at: u64::try_from(started.and_utc().timestamp_millis()).ok()?,
+                elapsed_seconds: elapsed.parse().ok()?,
+                process_seconds: cpu.parse().ok()?,
+                run_seconds: run.parse().ok()?,
+                detail: (),
+            },
+            status: status_of(status)?,
+            cells,
+        })
+    }
+
+    fn process(&self) -> ProcessName<&str> {
+        let [.., node, process] = &self.cells;
+        ProcessName { node: unguarded(node), process: unguarded(process) }
+    }
+
+    fn attempt(&self) -> Attempt {
+        let [.., category, message, detail, _node, _process] = &self.cells;
+        let Self { core, status, .. } = self;
+        let error = (*status != AttemptStatus::Succeeded).then(|| {
+            let (category, message) = (unguarded(category).to_owned(), unguarded(message).to_owned());
+            Box::new(ErrorReport { category, message, ..ErrorReport::default() })
+        });
+        let ProcessName { node, process } = self.process();
+        Attempt {
+            mini_batch: core.mini_batch,
+            try_number: core.try_number,
+            deliveries_lost: 0,
+            node: node.into(),
+            process: process.into(),
+            status: *status,
+            is_final: *status == AttemptStatus::Succeeded,
+            total: core.total,
+            succeeded: core.succeeded,
+            rows: Rows::None,
+            columns: None,
+            started_at: core.started_at,
+            elapsed_seconds: core.elapsed_seconds,
+            process_seconds: core.process_seconds,
+            run_seconds: core.run_seconds,
+            error,
+            warnings: vec![],
+            warnings_total: 0,
+            warning_kinds: vec![],
+            detail: unguarded(detail).to_owned(),
+            traceparent: None,
+        }
+    }
+}
+
 /// Returns the attempt of one row.
 pub fn attempt_of(row: &[u8]) -> Option<Attempt> {
-    let text = String::from_utf8_lossy(row);
-    let cells = cells(text.trim_end_matches(['\n', '\r']));
-    let [
-        mini_batch,
-        picked,
-        _pid,
-        started,
-        total,
-        succeeded,
-        _failed,
-        elapsed,
-        cpu,
-        run,
-        status,
-        category,
-        message,
-        detail,
-        node,
-        process,
-    ]: &[String; COLUMNS] = cells.first_chunk()?;
-    let status = status_of(status)?;
-    let error = (status != AttemptStatus::Succeeded).then(|| {
-        let (category, message) = (unguarded(category).to_owned(), unguarded(message).to_owned());
-        Box::new(ErrorReport { category, message, ..ErrorReport::default() })
-    });
-    let started = NaiveDateTime::parse_from_str(started, "%Y-%m-%dT%H:%M:%S%.f").ok()?;
-    Some(Attempt {
-        mini_batch: mini_batch.parse().ok()?,
-        try_number: picked.parse().ok()?,
-        deliveries_lost: 0,
-        node: unguarded(node).into(),
-        process: unguarded(process).into(),
-        status,
-        is_final: status == AttemptStatus::Succeeded,
-        total: total.parse().ok()?,
-        succeeded: succeeded.parse().ok()?,
-        rows: Rows::None,
-        columns: None,
-        started_at: u64::try_from(started.and_utc().timestamp_millis()).ok()?,
-        elapsed_seconds: elapsed.parse().ok()?,
-        process_seconds: cpu.parse().ok()?,
-        run_seconds: run.parse().ok()?,
-        error,
-        warnings: vec![],
-        warnings_total: 0,
-        warning_kinds: vec![],
-        detail: unguarded(detail).to_owned(),
-        traceparent: None,
-    })
+    Row::read(&String::from_utf8_lossy(row)).map(|row| row.attempt())
 }
 
 /// Returns a text without the mark that keeps spreadsheets from reading it as a formula.
@@ -138,22 +172,31 @@ fn status_of(word: &str) -> Option<AttemptStatus> {
     all.into_iter().find(|status| status.report_word() == word)
 }
 
-fn cells(row: &str) -> Vec<String> {
-    let mut cells = Vec::with_capacity(COLUMNS);
-    let mut cell = String::new();
-    let mut characters = row.chars().peekable();
-    let mut is_quoted = false;
-    while let Some(character) = characters.next() {
-        match character {
-            '"' if is_quoted && characters.peek() == Some(&'"') => {
-                characters.next();
-                cell.push('"');
+/// Returns the cells of a row. Those without doubled quotes are not copied.
+fn cells(row: &str) -> Option<[Cow<'_, str>; COLUMNS]> {
+    let mut cells: [Cow<'_, str>; COLUMNS] = Default::default();
+    let mut rest = row;
+    for (position, cell) in cells.iter_mut().enumerate() {
+        let end = match rest.strip_prefix('"') {
+            Some(quoted) => {
+                let mut end = quoted.find('"')?;
+                while quoted[end + 1..].starts_with('"') {
+                    end += 2 + quoted[end + 2..].find('"')?;
+                }
+                let text = &quoted[..end];
+                *cell = if text.contains('"') { text.replace("\"\"", "\"").into() } else { text.into() };
+                end + 2
             }
-            '"' => is_quoted = !is_quoted,
-            ',' if !is_quoted => cells.push(std::mem::take(&mut cell)),
-            other => cell.push(other),
+            None => {
+                let end = rest.find(',').unwrap_or(rest.len());
+                *cell = rest[..end].into();
+                end
+            }
+        };
+        rest = &rest[end..];
+        if position + 1 < COLUMNS {
+            rest = rest.strip_prefix(',')?;
         }
     }
-    cells.push(cell);
-    cells
+    Some(cells)
 }
