@@ -25,6 +25,7 @@ use anyhow::{Context, Result, bail};
 use protocol::Durability;
 use storage::{JobStore, disk, snapshot};
 
+use crate::list::KnownCounts;
 use crate::{Fixable, Index, Remedy, newest_first};
 
 /// How long a process that only looks at a job may hold its lock.
@@ -34,6 +35,7 @@ const LOOK_TIME: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug)]
 pub struct Home {
     folder: PathBuf,
+    known_counts: KnownCounts,
 }
 
 /// Locks a job, the jobs or the folder of the fleet until it is dropped.
@@ -66,7 +68,12 @@ impl OutputLock {
 
 impl Home {
     pub(crate) fn new(folder: PathBuf) -> Self {
-        Self { folder }
+        Self { folder, known_counts: KnownCounts::default() }
+    }
+
+    /// Returns the counts of interrupted jobs that have been read.
+    pub(crate) fn known_counts(&self) -> &KnownCounts {
+        &self.known_counts
     }
 
     /// Returns a folder of the home: a cache, or the one of the nodes of compute targets.

@@ -1,11 +1,15 @@
 //! Lists jobs.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
 use chrono::{DateTime, Utc};
 use futures::{Stream, StreamExt, stream};
-use protocol::Counts;
+use protocol::{Counts, Progress};
 use serde::Serialize;
 
-use crate::{Jobs, OpenJobs, State, started_at};
+use crate::{FoundJob, Jobs, OpenJobs, State, started_at};
 
 /// Jobs or files that are read at the same time.
 pub const READS_AT_ONCE: usize = 16;
@@ -17,6 +21,38 @@ where
 {
     let running = stream::iter(tasks).map(tokio::spawn).buffered(READS_AT_ONCE);
     running.map(|ended| ended.expect("no task panics"))
+}
+
+/// The counts of interrupted jobs of this machine, for lists that are shown again and again: they are in the ledger, which
+/// may be long.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KnownCounts(Arc<Mutex<HashMap<String, Known>>>);
+
+/// Changes with the ledger and the progress of a job.
+type Stamp = (SystemTime, Option<u64>);
+/// The counts of mini-batches and items as of a stamp.
+type Known = (Stamp, Counts, Counts);
+
+impl KnownCounts {
+    /// Returns the counts of mini-batches and items of an interrupted job.
+    async fn of(&self, job: &FoundJob, progress: Option<&Progress>) -> (Counts, Counts) {
+        let ledger = job.store.segment_file(0).and_then(|segment| Some(segment.parent()?.to_owned()));
+        let changed = ledger.and_then(|ledger| std::fs::metadata(ledger).and_then(|folder| folder.modified()).ok());
+        let stamp = changed.map(|changed| (changed, progress.map(|progress| progress.at)));
+        let job_id = &job.spec.job_id;
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(job_id).copied();
+        if let Some((known_at, mini_batches, items)) = known
+            && Some(known_at) == stamp
+        {
+            return (mini_batches, items);
+        }
+        let (mini_batches, items) = job.counts(progress, State::Interrupted).await;
+        if let Some(stamp) = stamp {
+            let known = (stamp, mini_batches, items);
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(job_id.clone(), known);
+        }
+        (mini_batches, items)
+    }
 }
 
 /// A job, as a list shows it.
@@ -70,7 +106,10 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
     let described = async {
         let progress = job.store.progress().await?;
         let state = jobs.standing_among(&job, progress.as_ref(), None, &open).await?.state;
-        let (mini_batches, items) = job.counts(progress.as_ref(), state).await;
+        let (mini_batches, items) = match &jobs {
+            Jobs::Here(home) if state == State::Interrupted => home.known_counts().of(&job, progress.as_ref()).await,
+            _ => job.counts(progress.as_ref(), state).await,
+        };
         let worked = |at: u64, since: u64| at.saturating_sub(since) as f64 / 1000.0;
         let elapsed_seconds = match (&job.result, &progress) {
             (Some(result), _) => Some(result.elapsed_seconds),
