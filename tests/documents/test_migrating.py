@@ -396,7 +396,9 @@ def test_rows_are_true_of_the_first_version(estate, executable):
                     name="rate", parallel_run_config=config, inputs=[data.as_named_input("data")], output="out",
                     side_inputs=["side"], arguments=["--a", "b"], allow_reuse=False,
                 )
-                print(step.submit().wait(progress=False).job_id)
+                job = step.submit()
+                job.wait(progress=False)
+                print(job.id)
             """
         }
     )
