@@ -238,7 +238,7 @@ CONVERTED = {**DOCUMENTS, **ENVIRONMENTS}
 TABLES = {
     "`paths` with `file`, `folder`, `pattern`": [
         table([], {"rows": ["1 2 x", "3 4 y"]}),
-        table([], {"rows": ["1 2 x"]}, paths=[{"file": "a/1.csv"}]),
+        table([], {"rows": ["True 2 x"]}, paths=[{"file": "a/1.csv"}]),
         table([], {"rows": ["3 4 y"]}, paths=[{"folder": "./b"}]),
     ],
     "`read_delimited` with `delimiter`, `encoding`, `header`, `infer_column_types`, `support_multi_line`, "
