@@ -90,7 +90,7 @@ class Child:
 
     def warnings(self) -> list[str]:
         """Returns the warnings among it."""
-        return WARNING.findall(self.said())
+        return [command.PLACE.sub("", text) for text in WARNING.findall(self.said())]
 
     def notes(self) -> list[str]:
         """Returns what it said about decisions, about an earlier job, or about work that takes long."""

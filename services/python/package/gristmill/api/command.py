@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from gristmill.api.errors import GristmillError, InvalidJob, JobBusy
 
 INVALID, FAILED, BUSY, CANCELED = 2, 42, 75, 130
-PLACE = re.compile(r"^(gristmill: |standard input:\d+: )", re.MULTILINE)
+PLACE = re.compile(r"^(gristmill: |standard input:(\d+:)? )", re.MULTILINE)
 """What precedes a message on a terminal, and says nothing about a call."""
 
 
