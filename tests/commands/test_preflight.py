@@ -148,21 +148,27 @@ def test_output_on_a_read_only_disk_is_rejected(workplace):
         assert said in text and text.endswith("\n2\n"), text
 
 
-def test_checked_script_is_not_checked_again(workplace, tmp_path):
-    """There is one check for each state of script and interpreter: the second run starts no interpreter for it."""
+def test_checked_script_is_not_checked_again(workplace, sqlite, tmp_path):
+    """There is one check for each state of script and interpreter: the second run starts no interpreter for it, and to
+    enqueue the job none at all."""
     workplace.data(1)
     counted = tmp_path / "python"
     counted.write_text(f'#!/bin/sh\necho x >> {tmp_path}/starts\nexec {sys.executable} "$@"\n')
     counted.chmod(0o755)
 
-    def starts(job):
+    def starts(run):
         before = os.path.getsize(tmp_path / "starts") if (tmp_path / "starts").exists() else 0
-        job.run("--fresh")
+        run()
         return (os.path.getsize(tmp_path / "starts") - before) // 2
 
-    first = workplace.job("def run(files): return files", environment=str(counted))
-    assert [starts(first), starts(first)] == [2, 1]
-    assert starts(workplace.job("def run(files): return [1]", environment=str(counted))) == 2
+    def in_job(script):
+        job = workplace.job(script, environment=str(counted))
+        return lambda: job.run("--fresh")
+
+    assert [starts(in_job("def run(files): return files")) for _ in range(2)] == [2, 1]
+    assert starts(in_job("def run(files): return [1]")) == 2
+    unseen = workplace.job("def run(files): return [2]", environment=str(counted))
+    assert [starts(lambda: sqlite.enqueue(unseen)) for _ in range(2)] == [1, 0]
 
 
 def test_output_in_a_missing_bucket_is_rejected(workplace, sqs, components):

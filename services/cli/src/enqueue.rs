@@ -63,7 +63,7 @@ async fn submit(
 ) -> engine::Result<(Submission, Target, AbortOnDropHandle<()>)> {
     let mut parsed = arguments.job.read(Some(&arguments.target), settings, events)?;
     let target = arguments.target.require(parsed.compute_target.as_deref(), settings)?;
-    settings.engine.check(&mut parsed, &target.store_options(), false, events)?.finish()?;
+    settings.engine.check(&mut parsed, &target.store_options(), true, events)?.finish()?;
     let signals = watch_for_stop(stopped.clone());
     Ok((settings.engine.submit(parsed, &target, false, events).await?, target, signals))
 }

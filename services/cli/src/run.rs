@@ -103,7 +103,7 @@ async fn run_job(
         let result = settings.engine.run(parsed, check, arguments.fresh, &stop, events).await?;
         return Ok((Some(Box::new(result)), TargetRef::ThisMachine));
     };
-    settings.engine.check(&mut parsed, &target.store_options(), false, events)?.finish()?;
+    settings.engine.check(&mut parsed, &target.store_options(), true, events)?.finish()?;
     if arguments.portal {
         serve_one(Some(target.clone()), settings, job)?;
     }

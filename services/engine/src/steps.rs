@@ -95,7 +95,7 @@ impl Engine {
                     self.run(parsed, check, fresh, stop, events).await?
                 }
                 Some(target) => {
-                    self.check(&mut parsed, &target.store_options(), false, events)?.finish()?;
+                    self.check(&mut parsed, &target.store_options(), true, events)?.finish()?;
                     match self.run_on(parsed, target, stop, events).await? {
                         Followed::Ended(result) => *result,
                         Followed::Stopped | Followed::Interrupted => return Ok(results),
