@@ -44,6 +44,8 @@ def main() -> None:
     # The page compares all peers.
     options.keep_results |= peers is not None or options.beside is not None
 
+    # With it, every start of an interpreter compiles each module again, unlike on the machines of users.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     options.data.mkdir(parents=True, exist_ok=True)
     work = options.data / "work"
     for name in options.workloads or WORKLOADS:
