@@ -16,64 +16,8 @@ from typing import Any
 
 import pytest
 
-from harness import COMPLETED, ERROR, FAILED, INVALID, Running, Workplace, go, wait_until
-
-HOLDS = """
-    import os
-    from recorder import record, recorded, wait_for
-    def run(files):
-        name = os.path.basename(files[0])
-        if name >= os.environ.get("HOLD", "999.txt"):
-            record("held", pid=os.getpid())
-            wait_for(lambda: recorded("go"))
-        return [f"row of {name}"]
-"""
-FAILS_ON_ONE = """
-    def run(files):
-        print("reading <b>", files[0])
-        if files[0].endswith("003.txt"):
-            raise ValueError("three is <b>bad</b>")
-        return files
-"""
-
-
-class Portal:
-    """A running portal, and a client that holds its token."""
-
-    def __init__(self, workplace: Workplace, *arguments: object, port: int = 0, **environment: str) -> None:
-        self.running: Running = workplace.start(
-            "portal", "--no-open", "--listen", f"127.0.0.1:{port}", *arguments, **environment
-        )
-        self.address = self.running.process.stdout.readline().decode().strip()
-        parts = urllib.parse.urlsplit(self.address)
-        self.url = f"{parts.scheme}://{parts.netloc}"
-        self.token = urllib.parse.parse_qs(parts.query).get("token", [""])[0]
-
-    def open(self, path: str, body: dict[str, Any] | None = None, **headers: str) -> Any:
-        request = urllib.request.Request(self.url + path, json.dumps(body).encode() if body is not None else None)
-        if body is not None:
-            request.add_header("content-type", "application/json")
-        request.add_header("authorization", f"Bearer {self.token}")
-        for name, value in headers.items():
-            request.add_header(name.replace("_", "-"), value)
-        return urllib.request.urlopen(request, timeout=60)
-
-    def get(self, path: str) -> Any:
-        with self.open("/api/v1" + path) as answer:
-            return json.load(answer)
-
-    def post(self, path: str) -> tuple[int, Any]:
-        try:
-            with self.open("/api/v1" + path, {}) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-
-    def refusal(self, path: str, **headers: str) -> int:
-        """Returns the status of a refused request."""
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            self.open(path, **headers)
-        return refused.value.code
+from harness import COMPLETED, ERROR, FAILED, INVALID, Workplace, go, wait_until
+from portal_client import FAILS_ON_ONE, HOLDS, Portal
 
 
 @pytest.fixture
@@ -278,11 +222,7 @@ def test_run_prints_the_address_of_its_page(workplace):
     workplace.data(2)
     running = workplace.start("run", workplace.job(HOLDS).file, "--portal", HOLD="001.txt")
     running.wait_for_record("held")
-    text = ""
-    while "/?token=" not in text:
-        text = running.process.stderr.readline().decode()
-    portal = Portal.__new__(Portal)
-    portal.url, _, portal.token = text.split()[-1].partition("/?token=")
+    portal = Portal.of(running)
     [job_id] = workplace.job_ids()
     assert portal.get("/info")["job"] == job_id
     assert portal.get(f"/jobs/{job_id}")["state"] == "Running"
@@ -307,16 +247,18 @@ def test_report_is_one_file(workplace):
     assert printed["answers"].keys() == report["answers"].keys()
 
 
-def test_target_shows_jobs_and_queues(workplace, sqlite):
+@pytest.mark.parametrize("kind", ["sqlite", "sqs"])
+def test_target_shows_jobs_and_queues(workplace, kind, request):
+    served = request.getfixturevalue(kind)
     workplace.data(2)
-    job_id = sqlite.enqueue(workplace.job(HOLDS))
-    portal = Portal(workplace, "--target", sqlite.name)
+    job_id = served.enqueue(workplace.job(HOLDS))
+    portal = Portal(workplace, "--target", served.name)
     job = portal.get(f"/jobs/{job_id}")
     assert job["state"] == "Queued" and "gristmill reducer" in job["hint"], job["hint"]
     target = portal.get("/target")
     assert {queue["name"]: queue["visible"] for queue in target["queues"]}["tasks"] == 2, target
-    sqlite.reducer()
-    sqlite.worker()
-    sqlite.wait_for_end(job_id)
+    served.reducer()
+    served.worker()
+    served.wait_for_end(job_id)
     wait_until(lambda: portal.get(f"/jobs/{job_id}")["state"] == "Completed", "the end in the portal")
     assert portal.get(f"/jobs/{job_id}/mini-batches")["matching"] == 2

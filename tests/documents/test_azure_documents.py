@@ -11,7 +11,8 @@ import textwrap
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from harness import COMPLETED, FAILED, INVALID, ROOT
+from harness import COMPLETED, FAILED, INVALID, ROOT, wait_until
+from portal_client import Portal
 
 COMPONENT = """
     $schema: https://azuremlschemas.azureedge.net/latest/parallelComponent.schema.json
@@ -163,6 +164,32 @@ def test_pipeline_runs_its_steps_in_order_and_reuses_them(pipeline):
     changed = json.loads(run(pipeline, "doc.yml", "--json", "--input", "count=4").stdout)
     assert [step["result"]["reused"] for step in changed["steps"]] == [False] * 3
     assert (output / "last/copy/copy").read_text().splitlines()[-1] == "more3"
+
+
+def test_portal_of_a_pipeline_shows_the_jobs_of_its_steps(pipeline):
+    run(pipeline, "doc.yml")
+    held = """
+        import pathlib, time
+        def run(files):
+            while not pathlib.Path(HELD).exists():
+                time.sleep(0.05)
+            return files
+    """
+    go = pipeline.folder / "go"
+    pipeline.write({"code/upper.py": held.replace("HELD", repr(str(go)))})
+    running = pipeline.start("run", "doc.yml", "--portal")
+    portal = Portal.of(running)
+
+    def jobs():
+        shown = portal.get("/jobs")["jobs"]
+        return {job["state"]: job["job_id"] for job in shown} if len(shown) == 2 else None
+
+    shown = wait_until(jobs, "the step that is reused, and the one that runs")
+    assert shown.keys() == {"Completed", "Running"}, "jobs of earlier runs are not those of this one"
+    assert portal.get("/info")["job"] is None
+    assert portal.get(f"/jobs/{shown['Running']}")["state"] == "Running"
+    go.touch()
+    assert running.wait().exit_status == COMPLETED
 
 
 def test_failed_command_ends_the_pipeline(pipeline):

@@ -31,7 +31,7 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
         let document = arguments.job.document(Some(&arguments.target), settings)?;
         if settings.engine.steps(&document, &engine::events().0)?.is_some() {
             arguments.target.require(None, settings)?;
-            return steps::run(&arguments.job, &arguments.target, false, settings, events).await;
+            return steps::run(&arguments.job, &arguments.target, false, settings, events, None).await;
         }
         Ok(None)
     });

@@ -4,11 +4,10 @@ use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
 use engine::targets::{LOCAL, Target};
-use portal::{Access, DEFAULT_ADDRESS, Options, Portal, Token, Words};
+use portal::{Access, DEFAULT_ADDRESS, Options, OwnJobs, Portal, Token, Words};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Exit, Settings, TargetFlags, remedies, usage, watch_for_stop};
@@ -65,7 +64,8 @@ pub async fn portal(arguments: PortalArguments, settings: &Settings) -> Result<E
         jobs,
         target,
         targets,
-        first_job: Arc::default(),
+        own_jobs: OwnJobs::default(),
+        are_steps: false,
         is_read_only: arguments.read_only,
         access,
         words: WORDS,
@@ -82,9 +82,9 @@ pub async fn portal(arguments: PortalArguments, settings: &Settings) -> Result<E
     Ok(Exit::Done)
 }
 
-/// Serves the page for one job while this process runs it, and prints the address. A thread of its own opens the store and
-/// answers, so that no request delays the job.
-pub fn serve_one(target: Option<Target>, settings: &Settings, first_job: Arc<OnceLock<String>>) -> Result<()> {
+/// Serves the page while this process runs one job, or the steps of a document, and prints the address. A thread of its own
+/// opens the store and answers, so that no request delays a job.
+pub fn serve(target: Option<Target>, settings: &Settings, own_jobs: OwnJobs, are_steps: bool) -> Result<()> {
     let token = Token::random()?;
     let access = Access { token: Some(token.clone()), ..Access::default() };
     let engine = settings.engine.clone();
@@ -101,7 +101,8 @@ pub fn serve_one(target: Option<Target>, settings: &Settings, first_job: Arc<Onc
                 let listener = portal::listen(address, false).await.context("find a free port for the portal")?;
                 let _ = sender.send(listener.local_addr().context("read the address of the listener")?);
                 let (targets, is_read_only, words) = (Vec::new(), false, WORDS);
-                let options = Options { engine, jobs, target, targets, first_job, is_read_only, access, words };
+                let options =
+                    Options { engine, jobs, target, targets, own_jobs, are_steps, is_read_only, access, words };
                 Portal::new(options).serve(listener, CancellationToken::new()).await
             })
         });

@@ -1,11 +1,10 @@
 //! `gristmill report`: what the portal shows of a job, as one file.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use engine::For;
-use portal::{Access, Options};
+use portal::{Access, Options, OwnJobs};
 
 use crate::portal::WORDS;
 use crate::{Exit, Settings, TargetFlags, complete};
@@ -29,12 +28,15 @@ pub async fn report(arguments: &ReportArguments, settings: &Settings) -> Result<
         None => settings.engine.jobs(),
     };
     let job_id = jobs.find(&arguments.job, For::Look).await?.spec.job_id;
+    let own_jobs = OwnJobs::default();
+    own_jobs.add(&job_id);
     let options = Options {
         engine: settings.engine.clone(),
         jobs,
         target,
         targets: Vec::new(),
-        first_job: Arc::new(job_id.clone().into()),
+        own_jobs,
+        are_steps: false,
         is_read_only: true,
         access: Access::default(),
         words: WORDS,

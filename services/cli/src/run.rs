@@ -1,14 +1,13 @@
 //! `gristmill run` and `gristmill retry`.
 
-use std::sync::{Arc, OnceLock};
-
 use anyhow::{Context, Result};
 use engine::targets::TargetRef;
 use engine::{Events, Followed};
+use portal::OwnJobs;
 use protocol::JobResult;
 use storage::StoreOptions;
 
-use crate::portal::serve_one;
+use crate::portal::serve;
 use crate::summary::summary;
 use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, complete, enqueue, refuse, steps, stop_on_signals};
 
@@ -45,23 +44,18 @@ pub struct RetryArguments {
 }
 
 pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
-    let several = Show::during(async |events| {
-        steps::run(&arguments.job, &arguments.target, arguments.fresh, settings, events).await
-    })
-    .await;
+    let own_jobs = OwnJobs::default();
+    let shown = arguments.portal.then_some(&own_jobs);
+    let (events, show) = Show::start_with(own_jobs.clone());
+    let several = steps::run(&arguments.job, &arguments.target, arguments.fresh, settings, &events, shown).await;
+    show.finish(events).await;
     match several {
         Ok(None) => {}
-        Ok(Some(ran)) => {
-            if arguments.portal {
-                say!(note, "these are several jobs; `gristmill portal` shows all of them");
-            }
-            return Ok(ran.report(arguments.json));
-        }
+        Ok(Some(ran)) => return Ok(ran.report(arguments.json)),
         Err(error) => return refuse(error, arguments.json),
     }
-    let job = Arc::default();
-    let (events, show) = Show::start_with(Arc::clone(&job));
-    let ran = run_job(&arguments, settings, job, &events).await;
+    let (events, show) = Show::start_with(own_jobs.clone());
+    let ran = run_job(&arguments, settings, own_jobs, &events).await;
     show.finish(events).await;
     match ran {
         Ok((Some(result), target)) => {
@@ -85,7 +79,7 @@ pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
 async fn run_job(
     arguments: &RunArguments,
     settings: &Settings,
-    job: Arc<OnceLock<String>>,
+    own_jobs: OwnJobs,
     events: &Events,
 ) -> engine::Result<(Option<Box<JobResult>>, TargetRef)> {
     let mut parsed = arguments.job.read(Some(&arguments.target), settings, events)?;
@@ -97,7 +91,7 @@ async fn run_job(
     let Some(target) = target.map_err(|error| arguments.job.invalid(format!("{error:#}")))? else {
         let check = settings.engine.check(&mut parsed, &StoreOptions::default(), true, events)?;
         if arguments.portal {
-            serve_one(None, settings, job)?;
+            serve(None, settings, own_jobs, false)?;
         }
         let (stop, _signals) = stop_on_signals();
         let result = settings.engine.run(parsed, check, arguments.fresh, &stop, events).await?;
@@ -105,7 +99,7 @@ async fn run_job(
     };
     settings.engine.check(&mut parsed, &target.store_options(), true, events)?.finish()?;
     if arguments.portal {
-        serve_one(Some(target.clone()), settings, job)?;
+        serve(Some(target.clone()), settings, own_jobs, false)?;
     }
     let (stop, _signals) = stop_on_signals();
     let result = match settings.engine.run_on(parsed, &target, &stop, events).await? {

@@ -1,8 +1,7 @@
 //! Shows the events of the engine while a command runs: notices as lines, progress as a bar or as lines.
 
-use std::sync::{Arc, OnceLock};
-
-use engine::{Event, Events};
+use engine::{Event, Events, Notice};
+use portal::OwnJobs;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -26,11 +25,11 @@ impl Show {
     }
 
     pub fn start() -> (Events, Self) {
-        Self::start_with(Arc::default())
+        Self::start_with(OwnJobs::default())
     }
 
-    /// Starts, and stores the id of the job as soon as it is known.
-    pub fn start_with(job: Arc<OnceLock<String>>) -> (Events, Self) {
+    /// Starts, and stores the id of each job as soon as it is known.
+    pub fn start_with(jobs: OwnJobs) -> (Events, Self) {
         let (events, mut stream) = engine::events();
         let finish = CancellationToken::new();
         let finished = finish.clone();
@@ -48,8 +47,9 @@ impl Show {
                     Event::Step { name, number, count } => say!(note, "step {name} ({number} of {count})"),
                     Event::Job(job_id) => {
                         say!(note, "job {job_id}");
-                        let _ = job.set(job_id);
+                        jobs.add(&job_id);
                     }
+                    Event::Reused(job_id) => jobs.add(&job_id),
                     Event::Progress { latest, hint } => {
                         progress = Some(AbortOnDropHandle::new(progress::show(latest, hint)));
                     }
@@ -59,8 +59,15 @@ impl Show {
                             let _ = progress.await;
                         }
                     }
-                    Event::Notice(notice) if notice.is_warning() => say!(err, "{}", notices::text(&notice)),
-                    Event::Notice(notice) => say!(note, "{}", notices::text(&notice)),
+                    Event::Notice(notice) => {
+                        if let Notice::Continuing(continuation) = &notice {
+                            jobs.add(&continuation.job_id);
+                        }
+                        match notice.is_warning() {
+                            true => say!(err, "{}", notices::text(&notice)),
+                            false => say!(note, "{}", notices::text(&notice)),
+                        }
+                    }
                 }
             }
         });

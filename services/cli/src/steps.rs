@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use anyhow::Result;
 use engine::targets::TargetRef;
 use engine::{CheckedSteps, Events, StepResult};
+use portal::OwnJobs;
 use protocol::JobState;
 use serde_json::json;
 
+use crate::portal::serve;
 use crate::summary::summary;
 use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, stop_on_signals};
 
@@ -20,17 +22,27 @@ pub struct Ran {
     outputs: PathBuf,
 }
 
-/// Runs the steps of a document. `None`: it has only one, or is a job file.
+/// Runs the steps of a document. `None`: it has only one, or is a job file. `shown`: a portal shows their jobs meanwhile.
 pub async fn run(
     job: &JobFileArguments,
     flags: &TargetFlags,
     fresh: bool,
     settings: &Settings,
     events: &Events,
+    shown: Option<&OwnJobs>,
 ) -> engine::Result<Option<Ran>> {
     let document = job.document(Some(flags), settings)?;
     let Some(steps) = settings.engine.steps(&document, events)? else { return Ok(None) };
     let target = flags.find(None, settings).map_err(|error| job.invalid(format!("compute target: {error:#}")))?;
+    if let Some(own_jobs) = shown {
+        if target.is_some() && steps.steps().iter().any(|step| step.is_command) {
+            say!(
+                note,
+                "the page shows the steps on the compute target; `gristmill portal` shows commands of this machine"
+            );
+        }
+        serve(target.clone(), settings, own_jobs.clone(), true)?;
+    }
     let (stop, _signals) = stop_on_signals();
     let results = settings.engine.run_steps(&steps, &document, target.as_ref(), fresh, &stop, events).await?;
     let target = target.map_or(TargetRef::ThisMachine, |target| target.reference());

@@ -17,6 +17,8 @@ pub enum Event {
     Step { name: String, number: usize, count: usize },
     /// The job has this id from now on.
     Job(String),
+    /// The job with this id has this result already: nothing runs.
+    Reused(String),
     /// The job reports progress. The receivers always hold the latest, and what the job waits for.
     Progress { latest: watch::Receiver<Progress>, hint: watch::Receiver<Option<Hint>> },
     /// No more progress follows.

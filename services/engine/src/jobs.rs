@@ -108,6 +108,14 @@ impl Jobs {
         Ok(newest_first(ids))
     }
 
+    /// Whether the folder of the jobs is there: a disk may be gone for a while. Of an object store, its requests tell.
+    pub fn is_there(&self) -> bool {
+        match self {
+            Self::Here(home) => home.job_folder("").exists(),
+            Self::There { store, .. } => store.folder().is_none_or(std::path::Path::exists),
+        }
+    }
+
     /// Whether a job without a description was interrupted before it began. On a compute target it is being removed.
     pub fn may_be_cut_off(&self, job_id: &str) -> bool {
         matches!(self, Self::Here(home) if home.job_folder(job_id).exists())

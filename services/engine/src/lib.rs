@@ -43,6 +43,7 @@
 //! # Ok(()) }) }
 //! ```
 
+mod again;
 mod cancel;
 mod check;
 mod clean;
@@ -75,6 +76,7 @@ mod submit;
 pub mod targets;
 mod unfinished;
 
+pub use again::can_run_alone;
 pub use cancel::Canceled;
 pub use check::{Check, Document};
 pub use clean::{Candidate, CleanReport, CleanUp, KeptReason, OldJobs};

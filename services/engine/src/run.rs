@@ -11,8 +11,8 @@ use reducer::clause;
 
 use crate::execute::{Execution, watch_for_cancel};
 use crate::{
-    Busy, Check, Engine, Error, Events, Fixable, For, FoundJob, Home, Jobs, Lock, NewJobReason, Notice, OutputLock,
-    Removed, Result, StopRequest, new_job_id, same_job,
+    Busy, Check, Engine, Error, Event, Events, Fixable, For, FoundJob, Home, Jobs, Lock, NewJobReason, Notice,
+    OutputLock, Removed, Result, StopRequest, new_job_id, same_job,
 };
 
 /// Earlier jobs with the same fingerprint that a run considers, newest first.
@@ -57,6 +57,7 @@ impl Engine {
         match choice {
             Choice::Reuse(result) => {
                 tokio::task::block_in_place(|| check.finish())?;
+                events.send(Event::Reused(result.job_id.clone()));
                 Ok(*result)
             }
             Choice::Run(execution, locks) => {

@@ -58,6 +58,7 @@ pub async fn events(State(shared): Portal, Query(wanted): Query<Wanted>) -> Answ
         is_over: false,
         known_job: None,
         known_jobs: HashMap::new(),
+        trouble: None,
         _permit: permit,
     };
     let events = stream::unfold(source, |mut source| async {
@@ -80,6 +81,8 @@ struct Source {
     is_over: bool,
     known_job: Option<Mark>,
     known_jobs: HashMap<String, JobMark>,
+    /// Why the store does not answer now.
+    trouble: Option<String>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -119,7 +122,8 @@ impl Source {
         match described.await {
             Ok(job) => {
                 let mark = job.mark();
-                if self.known_job.as_ref() == Some(&mark) {
+                // After trouble the page learns that it is over, even if nothing has changed.
+                if self.trouble.take().is_none() && self.known_job.as_ref() == Some(&mark) {
                     return None;
                 }
                 self.known_job = Some(mark);
@@ -129,29 +133,42 @@ impl Source {
                 self.is_over = true;
                 Some(self.event("removed", &json!({ "job_id": job_id })))
             }
-            // The store does not answer; the page finds out when it asks.
-            Err(_) => None,
+            Err(refusal) => self.tell(refusal),
         }
+    }
+
+    /// Returns an event if the page does not know yet why the store does not answer.
+    fn tell(&mut self, refusal: Refusal) -> Option<String> {
+        let message = refusal.to_string();
+        if self.trouble.as_ref() == Some(&message) {
+            return None;
+        }
+        let event = self.event("trouble", &json!({ "error": message }));
+        self.trouble = Some(message);
+        Some(event)
     }
 
     async fn look_at_all(&mut self) -> Option<String> {
         let jobs = &self.shared.options.jobs;
         let looked = async {
+            self.shared.watched.check_place(jobs)?;
             let mut ids = jobs.ids().await?;
             let open = jobs.open_ids().await?;
             ids.truncate(JOBS_COMPARED);
             ids.extend(open.into_iter().take(JOBS_COMPARED));
             ids.sort_unstable();
             ids.dedup();
-            anyhow::Ok(jobs.summaries(&ids, &jobs.open_jobs().await?).await)
+            Answer::Ok(jobs.summaries(&ids, &jobs.open_jobs().await?).await)
         };
-        let now: HashMap<String, JobMark> = looked
-            .await
-            .ok()?
+        let jobs = match looked.await {
+            Ok(jobs) => jobs,
+            Err(refusal) => return self.tell(refusal),
+        };
+        let now: HashMap<String, JobMark> = jobs
             .into_iter()
             .map(|job| (job.job_id, (job.state, job.mini_batches.succeeded, job.mini_batches.failed)))
             .collect();
-        if now == self.known_jobs {
+        if self.trouble.take().is_none() && now == self.known_jobs {
             return None;
         }
         let mut changed: Vec<&String> =

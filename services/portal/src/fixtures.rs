@@ -48,7 +48,8 @@ pub fn tried(mini_batch: u64, try_number: u32, status: AttemptStatus) -> Attempt
     }
 }
 
-fn segment(attempts: &[Attempt]) -> Bytes {
+/// A segment of the ledger with these attempts.
+pub fn segment(attempts: &[Attempt]) -> Bytes {
     segment_of(&[], attempts)
 }
 

@@ -10,6 +10,7 @@
 //! | connections, and their limits | `http.rs` |
 //! | the paths | `routes.rs` |
 //! | what is kept in memory for each job that is shown | `watched.rs` |
+//! | percentiles and the slowest, kept as the history grows | `measured.rs` |
 //! | the answers, one file each | `answers/` |
 //! | the stream of events | `events.rs` |
 //! | the files of the page | `page.rs` |
@@ -22,6 +23,7 @@ mod events;
 #[cfg(test)]
 mod fixtures;
 pub mod http;
+mod measured;
 mod page;
 mod report;
 mod routes;
@@ -30,7 +32,7 @@ mod tests;
 mod watched;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use engine::targets::{Target, TargetRef};
@@ -73,14 +75,35 @@ pub struct Options {
     pub target: Option<Target>,
     /// The names of all compute targets.
     pub targets: Vec<String>,
-    /// The job that the page shows first, as soon as it is known.
-    pub first_job: Arc<OnceLock<String>>,
+    /// The jobs of the command that serves the portal; the page shows the only one first, as soon as it is known.
+    pub own_jobs: OwnJobs,
+    /// The command runs the steps of a document: the list shows its jobs alone.
+    pub are_steps: bool,
     /// Refuses everything that changes a job.
     pub is_read_only: bool,
     /// Who may ask.
     pub access: Access,
     /// The words of the caller.
     pub words: Words,
+}
+
+/// The jobs that a command has begun, in their order.
+#[derive(Clone, Debug, Default)]
+pub struct OwnJobs(Arc<Mutex<Vec<String>>>);
+
+impl OwnJobs {
+    /// Adds a job, unless it is known.
+    pub fn add(&self, job_id: &str) {
+        let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !ids.iter().any(|id| id == job_id) {
+            ids.push(job_id.to_owned());
+        }
+    }
+
+    /// Returns their ids.
+    pub fn ids(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// A portal.

@@ -8,12 +8,11 @@ use serde_json::{Map, Value, json};
 
 use crate::answers::{job, jobs, logs, map, mini_batch, nodes, output, series, table, timeline};
 use crate::error::Answer;
-use crate::watched::WatchedJobs;
+use crate::watched::{View, WatchedJobs};
 use crate::{Options, page};
 
 const ROWS_MAX: usize = 500;
 const FAILED_MAX: usize = 50;
-const SLOWEST_MAX: usize = 20;
 /// The report may load no resource and send no request.
 const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src \
                       'unsafe-inline'; style-src 'unsafe-inline'; img-src data:\">";
@@ -38,7 +37,7 @@ async fn collect(options: &Options, job_id: &str) -> Answer<Value> {
         let wanted = table::Wanted { sort, limit: Some(ROWS_MAX), ..Default::default() };
         answers.add(&format!("/mini-batches?sort={query}"), &table::of(&view, wanted).await?);
     }
-    for number in view.compute(|_, history| shown_alone(history)).await? {
+    for number in view.compute(shown_alone).await? {
         answers.add(&format!("/mini-batches/{number}"), &mini_batch::of(&view, number).await?);
     }
     answers.add("/timeline", &timeline::of(&view, Default::default()).await?);
@@ -65,10 +64,12 @@ fn value<T: Serialize>(answer: &T) -> Value {
 }
 
 /// Returns the mini-batches that have a page of their own: the first that failed, and the slowest.
-fn shown_alone(history: &History) -> Vec<u64> {
+fn shown_alone(view: &View, history: &History) -> Vec<u64> {
     let failed = (0..history.mini_batches()).filter(|number| history.state(*number) == MiniBatchState::Failed);
     let mut numbers: Vec<u64> = failed.take(FAILED_MAX).collect();
-    numbers.extend(table::slowest(history, SLOWEST_MAX));
+    let mut measured = view.measured();
+    measured.update(history);
+    numbers.extend(measured.slowest());
     numbers.sort_unstable();
     numbers.dedup();
     numbers

@@ -20,6 +20,7 @@ const JOB: &str = "hostile-20260101-000000-abcd";
 /// A portal of one machine with one job.
 struct Place {
     _folder: tempfile::TempDir,
+    engine: Engine,
     router: Router,
     jobs: Jobs,
     store: JobStore,
@@ -64,19 +65,23 @@ async fn place_with(access: Access, is_read_only: bool, result: Option<JobResult
     if let Some(result) = result {
         store.create_result(&result).await.expect("writable");
     }
-    let jobs = engine.jobs();
-    let options = Options {
-        engine,
-        jobs: jobs.clone(),
+    let options = Options { is_read_only, access, ..options(&engine) };
+    let (jobs, router) = (engine.jobs(), routes::router(Portal::new(options).0, 7780));
+    Place { _folder: folder, engine, router, jobs, store }
+}
+
+fn options(engine: &Engine) -> Options {
+    Options {
+        engine: engine.clone(),
+        jobs: engine.jobs(),
         target: None,
         targets: vec!["prod".to_owned()],
-        first_job: Arc::default(),
-        is_read_only,
-        access,
+        own_jobs: OwnJobs::default(),
+        are_steps: false,
+        is_read_only: false,
+        access: access(),
         words: words(),
-    };
-    let router = routes::router(Portal::new(options).0, 7780);
-    Place { _folder: folder, router, jobs, store }
+    }
 }
 
 async fn place() -> Place {
@@ -198,7 +203,8 @@ async fn action_needs_json_and_permission() {
         StatusCode::UNSUPPORTED_MEDIA_TYPE
     );
     let json = ("content-type", "application/json");
-    for path in [path, format!("/api/v1/jobs/{JOB}/retry"), "/api/v1/doctor".to_owned()] {
+    let again = format!("/api/v1/jobs/{JOB}/mini-batches/3/run");
+    for path in [path, again, format!("/api/v1/jobs/{JOB}/retry"), "/api/v1/doctor".to_owned()] {
         assert_eq!(place.send(Method::POST, &path, &[bearer, json], "{}").await.status(), StatusCode::FORBIDDEN);
         assert_eq!(place.get(&path, &[bearer]).await.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
     }
@@ -334,6 +340,81 @@ async fn removed_job_is_reported_as_such() {
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     let (status, answer) = place.api(&format!("/jobs/{JOB}")).await;
     assert_eq!((status, &answer["removed"]), (StatusCode::NOT_FOUND, &Value::Bool(true)));
+}
+
+/// A disk that is gone for a while is no removal: the page keeps what it shows, and goes on when the disk is back.
+#[tokio::test]
+async fn vanished_store_is_told_and_comes_back() {
+    use futures::StreamExt;
+    let place = place().await;
+    let bearer = ("authorization", "Bearer 0123456789abcdef");
+    let path = format!("/jobs/{JOB}");
+    assert_eq!(place.api(&path).await.0, StatusCode::OK);
+    let stream = place.get(&format!("/api/v1/events?job={JOB}"), &[bearer]).await;
+    let mut events = stream.into_body().into_data_stream();
+    let mut next = async || events.next().await.expect("one").expect("bytes");
+    assert!(next().await.starts_with(b"event: job\n"));
+
+    let jobs = place.store.folder().and_then(std::path::Path::parent).expect("local").to_owned();
+    let away = jobs.with_extension("away");
+    std::fs::rename(&jobs, &away).expect("writable");
+    let told = next().await;
+    assert!(told.starts_with(b"event: trouble\n") && String::from_utf8_lossy(&told).contains("is not there now"));
+    for path in [&*path, "/jobs", &format!("{path}/timeline")] {
+        let (status, answer) = place.api(path).await;
+        assert_eq!((status, &answer["removed"]), (StatusCode::SERVICE_UNAVAILABLE, &Value::Null), "{path}: {answer}");
+    }
+    std::fs::rename(&away, &jobs).expect("writable");
+    assert!(next().await.starts_with(b"event: job\n"), "the page learns that it is back");
+    assert_eq!(place.api(&path).await.0, StatusCode::OK);
+}
+
+/// Clocks of other machines may be wrong by years, in either direction.
+#[tokio::test]
+async fn wrong_clocks_of_nodes_break_no_answer() {
+    let place = place().await;
+    let mut attempts = Vec::new();
+    // More than one answer shows one by one.
+    for number in 0..150 {
+        let started_at = [0, 1, u64::MAX, i64::MAX as u64, 4_102_444_800_000][number % 5];
+        let elapsed_seconds = [-1.0, 1e30, f64::MAX][number % 3];
+        attempts.push(protocol::Attempt { started_at, elapsed_seconds, ..tried(11, 1, RunRaised) });
+    }
+    place.store.commit_segment(1, vec![segment_of(&[], &attempts)]).await.expect("writable");
+    for path in
+        ["", "/series", "/map?by=duration", "/mini-batches?sort=started", "/mini-batches/11", "/timeline", "/nodes"]
+    {
+        for query in ["", "from=1&to=9999999999999", "from=18446744073709551615", "to=0&limit=100"] {
+            let separator = if path.contains('?') { '&' } else { '?' };
+            let (status, answer) = place.api(&format!("/jobs/{JOB}{path}{separator}{query}")).await;
+            assert_eq!(status, StatusCode::OK, "{path} {query}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn probes_need_no_token_and_learn_nothing() {
+    let place = place().await;
+    for path in ["/healthz", "/readyz"] {
+        let response = place.get(path, &[]).await;
+        assert_eq!((response.status(), bytes(response).await), (StatusCode::OK, b"ok\n".to_vec()));
+        let foreign = place.get(path, &[("host", "evil.example")]).await;
+        assert_eq!(foreign.status(), StatusCode::FORBIDDEN);
+    }
+}
+
+#[tokio::test]
+async fn list_of_a_command_with_steps_has_its_jobs_alone() {
+    let mut place = place().await;
+    for (are_steps, ids, expected) in [(false, vec!["x"], 1), (true, vec![], 0), (true, vec![JOB, JOB], 1)] {
+        let own_jobs = OwnJobs::default();
+        ids.iter().for_each(|id| own_jobs.add(id));
+        let options = Options { own_jobs, are_steps, ..options(&place.engine) };
+        place.router = routes::router(Portal::new(options).0, 7780);
+        assert_eq!(place.api("/jobs").await.1["jobs"].as_array().map(Vec::len), Some(expected));
+        let first = if are_steps { Value::Null } else { "x".into() };
+        assert_eq!(place.api("/info").await.1["job"], first);
+    }
 }
 
 #[tokio::test]

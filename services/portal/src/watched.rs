@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 #[cfg(test)]
 use std::sync::RwLock;
-use std::sync::{Arc, Mutex, PoisonError, RwLockReadGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use engine::history::{History, SharedHistory};
@@ -13,6 +14,7 @@ use protocol::JobSpec;
 use storage::JobStore;
 
 use crate::error::{Answer, Refusal};
+use crate::measured::Measured;
 
 /// Between two looks at a job.
 const LOOK_EVERY_HERE: Duration = Duration::from_millis(400);
@@ -26,7 +28,11 @@ const BYTES_MAX: usize = 150 << 20;
 
 /// The jobs that are shown now.
 #[derive(Debug, Default)]
-pub struct WatchedJobs(Mutex<HashMap<String, (Arc<Watched>, Instant)>>);
+pub struct WatchedJobs {
+    shown: Mutex<HashMap<String, (Arc<Watched>, Instant)>>,
+    /// The folder of the jobs was there once.
+    was_there: AtomicBool,
+}
 
 /// One job that is shown.
 #[derive(Debug)]
@@ -36,6 +42,7 @@ pub struct Watched {
     generation: String,
     looking: Arc<tokio::sync::Mutex<Option<Looked>>>,
     history: SharedHistory,
+    measured: Mutex<Measured>,
 }
 
 #[derive(Debug)]
@@ -65,21 +72,33 @@ impl WatchedJobs {
         if !protocol::is_job_id(job_id) || engine::started_at(job_id).is_none() {
             return Err(Refusal::removed(job_id));
         }
+        self.check_place(jobs)?;
         let watched = self.entry(job_id);
         let looked = tokio::spawn(look(Arc::clone(&watched), jobs.clone())).await?;
         match looked {
             Ok(snapshot) => Ok(View { snapshot, watched }),
             Err(refusal) => {
                 if refusal.is_removal() {
-                    self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(job_id);
+                    self.shown.lock().unwrap_or_else(PoisonError::into_inner).remove(job_id);
                 }
                 Err(refusal)
             }
         }
     }
 
+    /// Fails if the folder of the jobs has vanished, with its disk for example: its jobs are not removed, and may come
+    /// back.
+    pub fn check_place(&self, jobs: &Jobs) -> Answer<()> {
+        if jobs.is_there() {
+            self.was_there.store(true, Ordering::Relaxed);
+        } else if self.was_there.load(Ordering::Relaxed) {
+            return Err(anyhow::anyhow!("the folder of the jobs, {}, is not there now", jobs.place()).into());
+        }
+        Ok(())
+    }
+
     fn entry(&self, job_id: &str) -> Arc<Watched> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if let Some((watched, used)) = all.get_mut(job_id) {
             *used = now;
@@ -90,17 +109,25 @@ impl WatchedJobs {
             generation: storage::random_name(),
             looking: Arc::default(),
             history: SharedHistory::default(),
+            measured: Mutex::default(),
         });
         all.insert(job_id.to_owned(), (Arc::clone(&watched), now));
-        let bytes_of = |watched: &Watched| watched.history.try_read().map_or(0, |history| history.memory_bytes());
-        let mut bytes: usize = all.values().map(|(watched, _)| bytes_of(watched)).sum();
+        let mut bytes: usize = all.values().map(|(watched, _)| watched.memory_bytes()).sum();
         while all.len() > JOBS_MAX || bytes > BYTES_MAX && all.len() > 1 {
             let Some(oldest) = all.iter().min_by_key(|(_, (_, used))| *used).map(|(id, _)| id.clone()) else { break };
             if let Some((removed, _)) = all.remove(&oldest) {
-                bytes = bytes.saturating_sub(bytes_of(&removed));
+                bytes = bytes.saturating_sub(removed.memory_bytes());
             }
         }
         watched
+    }
+}
+
+impl Watched {
+    /// Returns the memory of what is kept, as far as it is not in use right now.
+    fn memory_bytes(&self) -> usize {
+        let history = self.history.try_read().map_or(0, |history| history.memory_bytes());
+        history + self.measured.try_lock().map_or(0, |measured| measured.memory_bytes())
     }
 }
 
@@ -175,6 +202,11 @@ impl View {
         self.watched.history.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns what is computed from all attempts, as of its last use. Only for a holder of the history.
+    pub fn measured(&self) -> MutexGuard<'_, Measured> {
+        self.watched.measured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns the revision of a history.
     pub fn revision(&self, history: &History) -> String {
         format!("{}-{}", self.watched.generation, history.version())
@@ -210,8 +242,26 @@ pub fn view_of(store: JobStore, spec: JobSpec, status: Status, history: History)
         generation: "test".to_owned(),
         looking: Arc::default(),
         history: Arc::new(RwLock::new(history)),
+        measured: Mutex::default(),
     };
     let (ended_at, same) = (None, Arc::default());
     let snapshot = Snapshot { store, spec, status, ended_at, same };
     View { snapshot: Arc::new(snapshot), watched: Arc::new(watched) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_that_was_shown_least_recently_is_dropped() {
+        let jobs = WatchedJobs::default();
+        for number in 0..JOBS_MAX + 8 {
+            jobs.entry(&format!("job-{number}"));
+            jobs.entry("job-0");
+        }
+        let shown = jobs.shown.lock().expect("no panic");
+        assert_eq!(shown.len(), JOBS_MAX);
+        assert!(shown.contains_key("job-0") && !shown.contains_key("job-1"));
+    }
 }

@@ -54,7 +54,7 @@ pub use allocator::keep_freed_memory;
 pub use environment::interpreter;
 pub use gpu::{count_by_driver, default_process_count};
 pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection, roster};
-pub use side_inputs::fetch_side_inputs;
+pub use side_inputs::{fetch_side_inputs, replace_paths};
 pub use stop::{Stop, StopSender};
 
 /// The parts of agents and nodes beside scheduler and roster, from which the simulation builds its nodes.

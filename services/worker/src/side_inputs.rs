@@ -112,7 +112,8 @@ fn lossless(path: &ItemPath) -> Result<String> {
     String::from_utf8(path.as_bytes().to_vec()).map_err(|_| anyhow!("{} is not valid UTF-8", path.display()))
 }
 
-fn replace_paths(text: &str, moved: &[(String, String)]) -> String {
+/// Replaces every path in a text that is, or lies below, the first of a pair by the second. The first pair that fits counts.
+pub fn replace_paths(text: &str, moved: &[(String, String)]) -> String {
     let mut replaced = String::new();
     let mut rest = text;
     'text: while !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! What changes a job: cancel and retry, through the engine.
+//! What changes a job or starts one: cancel, retry, and one mini-batch again, through the engine.
 
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
@@ -64,6 +64,25 @@ pub async fn retry(State(shared): Portal, Path(id): Path<String>) -> Answer<Resp
         false => start_again(&shared, &job_id).await?,
     };
     Ok((StatusCode::ACCEPTED, document(&json!({ "message": message }))).into_response())
+}
+
+/// Starts a job of just one mini-batch of a job, which does not change itself.
+pub async fn run_again(State(shared): Portal, Path((id, number)): Path<(String, u64)>) -> Answer<Response> {
+    let options = &shared.options;
+    let view = shared.watched.get(&options.jobs, &id).await?;
+    let described = options.jobs.describe_again(view.job_id(), number).await;
+    let job_id = described.map_err(|error| conflict((options.words.error)(&error)))?;
+    if options.target.is_some() {
+        publish_again(&shared, &job_id).await?;
+    } else if let Err(refusal) = start_again(&shared, &job_id).await {
+        // A job that has failed already did run.
+        let job = options.jobs.job(&job_id).await?;
+        if job.is_none_or(|job| job.result.is_none()) {
+            return Err(refusal);
+        }
+    }
+    let message = format!("job {job_id} runs mini-batch {number} again");
+    Ok((StatusCode::ACCEPTED, document(&json!({ "message": message, "job_id": job_id }))).into_response())
 }
 
 fn conflict(message: impl Into<String>) -> Refusal {

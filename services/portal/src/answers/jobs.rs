@@ -18,12 +18,12 @@ const JOBS_MAX: usize = 200;
 const READS_MAX: usize = 2000;
 
 #[derive(Debug, Serialize)]
-struct Info<'a> {
+struct Info {
     version: &'static str,
     place: String,
     target: Option<String>,
     read_only: bool,
-    job: Option<&'a str>,
+    job: Option<String>,
     now: u64,
 }
 
@@ -32,13 +32,13 @@ pub async fn info(State(shared): Portal) -> Response {
 }
 
 /// Returns what the page must know of the portal itself.
-pub fn describe(options: &Options) -> impl Serialize + '_ {
+pub fn describe(options: &Options) -> impl Serialize + use<> {
     Info {
         version: env!("CARGO_PKG_VERSION"),
         place: options.jobs.place(),
         target: target_name(options.jobs.target()),
         read_only: options.is_read_only,
-        job: options.first_job.get().map(String::as_str),
+        job: options.own_jobs.ids().into_iter().next().filter(|_| !options.are_steps),
         now: milliseconds_since_epoch(),
     }
 }
@@ -88,9 +88,14 @@ impl From<Summary> for Row {
 
 pub async fn list(State(shared): Portal, Query(wanted): Query<Wanted>) -> Answer<Response> {
     let jobs = &shared.options.jobs;
+    shared.watched.check_place(jobs)?;
     let selection = Selection { states: states(&wanted.state)?, name: None };
     let limit = wanted.limit.unwrap_or(JOBS_DEFAULT).clamp(1, JOBS_MAX);
-    let mut ids = if selection.is_open() { jobs.open_ids().await? } else { jobs.ids().await? };
+    let mut ids = match selection.is_open() {
+        _ if shared.options.are_steps => engine::newest_first(shared.options.own_jobs.ids()),
+        true => jobs.open_ids().await?,
+        false => jobs.ids().await?,
+    };
     ids.retain(|id| contains(id, &wanted.name));
     let total = ids.len();
     // The job at the end of the last page may have been removed since; ids are sorted, newest first.

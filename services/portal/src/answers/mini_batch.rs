@@ -3,7 +3,7 @@
 use axum::extract::{Path, State};
 use axum::response::Response;
 use engine::history::{Attempted, Origin, Place, RecordedAttempt};
-use protocol::{AttemptStatus, Descriptor, JobSpec, OutputFormat, PlanPosition, Rows as RowsAt, Work};
+use protocol::{AttemptStatus, Descriptor, JobSpec, OutputFormat, Rows as RowsAt, Work};
 use reducer::MiniBatchState;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -40,6 +40,7 @@ pub struct MiniBatch {
     rows: Rows,
     previous_failed: Option<u64>,
     next_failed: Option<u64>,
+    can_run_again: bool,
     test_case: Option<TestCase>,
 }
 
@@ -161,7 +162,7 @@ pub async fn of(view: &View, number: u64) -> Answer<MiniBatch> {
     let store = &view.snapshot.store;
     let places: Vec<Place> = known.attempts.iter().map(Attempted::place).collect();
     let records = view.found().recorded_attempts(known.origin, &places).await;
-    let descriptor = descriptor(store, number).await;
+    let descriptor = view.found().descriptor(number).await;
     let logs = store.logs().await.unwrap_or_default();
     let counting = known.attempts.iter().position(Attempted::counts);
     let counting_record = counting.and_then(|position| records[position].as_ref());
@@ -188,16 +189,9 @@ pub async fn of(view: &View, number: u64) -> Answer<MiniBatch> {
         rows,
         previous_failed: known.previous_failed,
         next_failed: known.next_failed,
+        can_run_again: descriptor.as_ref().is_some_and(engine::can_run_alone),
         test_case: descriptor.and_then(|descriptor| test_case(&view.snapshot.spec, &descriptor)),
     })
-}
-
-/// Returns the descriptor of a mini-batch in the plan; `None`: it has been removed, or is not written yet.
-async fn descriptor(store: &JobStore, number: u64) -> Option<Descriptor> {
-    let PlanPosition { chunk, line } = PlanPosition::of(number);
-    let chunk = store.plan_chunk(chunk).await.ok()?;
-    let line = chunk.split(|byte| *byte == b'\n').nth(usize::try_from(line).ok()?)?;
-    serde_json::from_slice(line).ok()
 }
 
 fn items(descriptor: Option<&Descriptor>, latest: Option<&Attempted>, detail: Option<&str>) -> Items {

@@ -1,6 +1,5 @@
 //! The table of mini-batches: sorted, filtered and paged here, so that the page never holds a million rows.
 
-use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use axum::extract::{Path, Query, State};
@@ -315,23 +314,6 @@ pub fn one_line(category: &str, message: &str) -> String {
     }
 }
 
-/// Returns the slowest mini-batches, slowest first.
-pub fn slowest(history: &History, count: usize) -> Vec<u64> {
-    let seen = history.mini_batches().min(u64::from(u32::MAX));
-    let durations = (0..seen).filter_map(|number| Some((Reverse(bits(history.shown(number)?)), number)));
-    let mut durations: Vec<_> = durations.collect();
-    if durations.len() > count {
-        durations.select_nth_unstable(count);
-        durations.truncate(count);
-    }
-    durations.sort_unstable();
-    durations.into_iter().map(|(_, number)| number).collect()
-}
-
-fn bits(attempt: &Attempted) -> u32 {
-    attempt.elapsed_seconds.max(0.0).to_bits()
-}
-
 #[cfg(test)]
 mod tests {
     use protocol::AttemptStatus::{RunRaised, Succeeded};
@@ -374,7 +356,6 @@ mod tests {
         assert_eq!(numbers(&history, &slowest_reversed, 102, 103), [101], "it has no duration");
         let failed_first = Wanted { sort: Sort::State, ..Wanted::default() };
         assert_eq!(numbers(&history, &failed_first, 0, 2), [102, 100]);
-        assert_eq!(super::slowest(&history, 2), [7, 50]);
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! Processes as rows, attempts as bars: gaps, stragglers, and how long things take.
 
-use std::cmp::Ordering;
-
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use engine::history::{Attempted, History};
@@ -9,14 +7,14 @@ use protocol::{AttemptStatus, milliseconds_since_epoch};
 use serde::{Deserialize, Serialize};
 
 use super::document;
-use super::table::{Row, rows, slowest};
+use super::table::{Row, rows};
 use crate::error::Answer;
+use crate::measured::Percentiles;
 use crate::routes::Portal;
 use crate::watched::View;
 
 const BARS_DEFAULT: usize = 4000;
 const BINS: u64 = 400;
-const SLOWEST: usize = 20;
 /// Processes that are drawn; a job of more shows the first.
 const PROCESSES_MAX: usize = 2000;
 
@@ -68,17 +66,6 @@ struct Bins {
     failed: Vec<Vec<u32>>,
 }
 
-#[derive(Debug, PartialEq, Serialize)]
-struct Percentiles {
-    of: &'static str,
-    p50: f32,
-    p90: f32,
-    p95: f32,
-    p99: f32,
-    max: f32,
-    mean: f64,
-}
-
 pub async fn timeline(State(shared): Portal, Path(id): Path<String>, Query(wanted): Query<Wanted>) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     Ok(document(&of(&view, wanted).await?))
@@ -87,8 +74,12 @@ pub async fn timeline(State(shared): Portal, Path(id): Path<String>, Query(wante
 pub async fn of(view: &View, wanted: Wanted) -> Answer<Timeline> {
     let (mut timeline, numbers) = view
         .compute(move |view, history| {
-            let numbers = slowest(history, SLOWEST);
-            (Timeline { revision: view.revision(history), ..drawn(history, &wanted) }, numbers)
+            let (percentiles, slowest) = {
+                let mut measured = view.measured();
+                measured.update(history);
+                (measured.percentiles(), measured.slowest())
+            };
+            (Timeline { revision: view.revision(history), percentiles, ..drawn(history, &wanted) }, slowest)
         })
         .await?;
     timeline.slowest = rows(view, numbers).await?;
@@ -96,14 +87,16 @@ pub async fn of(view: &View, wanted: Wanted) -> Answer<Timeline> {
 }
 
 fn drawn(history: &History, wanted: &Wanted) -> Timeline {
-    let started = history.attempts().map(|attempt| attempt.started_at).min();
+    let worked = || history.processes().iter().filter(|process| process.attempts > 0);
+    let started = worked().map(|process| process.first_at).min();
     // A quick attempt may begin and end in the last millisecond.
-    let ended = history.attempts().map(|attempt| attempt.ended_at() + 1).max();
+    let ended = worked().map(|process| process.last_at.saturating_add(1)).max();
     let from = wanted.from.or(started).unwrap_or_default();
-    let to = wanted.to.or(ended).unwrap_or_default().max(from + 1);
+    let to = wanted.to.or(ended).unwrap_or_default().max(from.saturating_add(1));
     let (order, places) = ordered(history);
     let is_inside = |attempt: &&Attempted| attempt.started_at < to && attempt.ended_at() >= from;
-    let attempts = history.attempts().filter(is_inside).count();
+    let is_whole = wanted.from.is_none() && wanted.to.is_none();
+    let attempts = if is_whole { history.attempts_kept() } else { history.attempts().filter(is_inside).count() };
     let limit = wanted.limit.unwrap_or(BARS_DEFAULT).clamp(100, 20_000);
     let inside = || {
         let placed = history.attempts().filter(is_inside);
@@ -132,8 +125,8 @@ fn drawn(history: &History, wanted: &Wanted) -> Timeline {
             let bin_of = |at: u64| usize::try_from(at / step_ms).unwrap_or(0).min(count - 1);
             let first = bin_of(start);
             for (bin, share) in busy[process][first..=bin_of(end).max(first)].iter_mut().enumerate() {
-                let bin_start = (first + bin) as u64 * step_ms;
-                let overlap = end.min(bin_start + step_ms).saturating_sub(start.max(bin_start));
+                let bin_start = ((first + bin) as u64).saturating_mul(step_ms);
+                let overlap = end.min(bin_start.saturating_add(step_ms)).saturating_sub(start.max(bin_start));
                 *share += overlap as f32 / step_ms as f32;
             }
             failed[process][bin_of(end)] += u32::from(attempt.status != AttemptStatus::Succeeded);
@@ -161,7 +154,7 @@ fn drawn(history: &History, wanted: &Wanted) -> Timeline {
         bars,
         bins,
         attempts,
-        percentiles: percentiles(history),
+        percentiles: Vec::new(),
         slowest: Vec::new(),
     }
 }
@@ -190,32 +183,6 @@ fn status(attempt: &Attempted) -> u8 {
     }
 }
 
-/// Returns the percentiles over all attempts of the job.
-fn percentiles(history: &History) -> Vec<Percentiles> {
-    type Duration = fn(&Attempted) -> f32;
-    let all: [(&'static str, Duration); 4] = [
-        ("elapsed", |attempt| attempt.elapsed_seconds),
-        ("run", |attempt| attempt.run_seconds),
-        ("overhead", |attempt| (attempt.elapsed_seconds - attempt.run_seconds).max(0.0)),
-        ("cpu", |attempt| attempt.process_seconds),
-    ];
-    let of = |(of, duration): (&'static str, Duration)| {
-        let mut durations: Vec<f32> = history.attempts().map(duration).collect();
-        let count = durations.len();
-        if count == 0 {
-            return None;
-        }
-        let mean = durations.iter().copied().map(f64::from).sum::<f64>() / count as f64;
-        let compare = |one: &f32, other: &f32| one.partial_cmp(other).unwrap_or(Ordering::Equal);
-        let mut at = |share: f64| {
-            let rank = ((count as f64 * share).ceil() as usize).clamp(1, count) - 1;
-            *durations.select_nth_unstable_by(rank, compare).1
-        };
-        Some(Percentiles { of, p50: at(0.5), p90: at(0.9), p95: at(0.95), p99: at(0.99), max: at(1.0), mean })
-    };
-    all.into_iter().filter_map(of).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use protocol::AttemptStatus::{RunRaised, Succeeded};
@@ -238,21 +205,5 @@ mod tests {
         assert!(bins.busy[0][10..100].iter().all(|share| *share > 0.9), "{:?}", bins.busy[0]);
         let window = drawn(&history, &Wanted { from: Some(many.from), to: Some(many.from + 1000), limit: None });
         assert_eq!(window.attempts, 4);
-    }
-
-    #[test]
-    fn percentiles_are_exact() {
-        let attempts: Vec<_> = (1..=100)
-            .map(|n| {
-                let mut attempt = tried(n, 1, Succeeded);
-                (attempt.elapsed_seconds, attempt.run_seconds) = (n as f64, n as f64 / 2.0);
-                attempt
-            })
-            .collect();
-        let all = percentiles(&history(&attempts));
-        let expected =
-            Percentiles { of: "elapsed", p50: 50.0, p90: 90.0, p95: 95.0, p99: 99.0, max: 100.0, mean: 50.5 };
-        assert_eq!((all.len(), &all[0]), (4, &expected));
-        assert!(percentiles(&History::default()).is_empty());
     }
 }

@@ -1,0 +1,146 @@
+//! Runs one mini-batch of a job again, as a job of its own: the same items, script and settings, another output. The first
+//! job does not change.
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use protocol::{Descriptor, ErrorThresholds, ItemPath, JobSpec, PlanPosition, Work};
+use storage::{JobStore, PlanComplete};
+use worker::replace_paths;
+
+use crate::{For, FoundJob, Jobs, new_job_id};
+
+/// The longest name of a job.
+const NAME_BYTES_MAX: usize = 32;
+/// The number of ids that are tried where machines share a store.
+const IDS_MAX: usize = 5;
+
+impl FoundJob {
+    /// Returns a mini-batch as it was planned. `None`: its plan has been removed, or does not reach as far yet.
+    pub async fn descriptor(&self, mini_batch: u64) -> Option<Descriptor> {
+        let PlanPosition { chunk, line } = PlanPosition::of(mini_batch);
+        let chunk = self.store.plan_chunk(chunk).await.ok()?;
+        let line = chunk.split(|byte| *byte == b'\n').nth(usize::try_from(line).ok()?)?;
+        serde_json::from_slice(line).ok()
+    }
+}
+
+impl Jobs {
+    /// Describes a job of just one mini-batch of another job, beside that job, and returns its id. `retry` starts it.
+    ///
+    /// It has the settings of the other job, one try, and an output in its own folder. Files are read as they are now; a
+    /// table must be as it was planned, because the mini-batch is a range of its rows.
+    pub async fn describe_again(&self, wanted: &str, mini_batch: u64) -> Result<String> {
+        let job = self.find(wanted, For::Look).await?;
+        let from = &job.spec.job_id;
+        let Some(mut descriptor) = job.descriptor(mini_batch).await else {
+            bail!("the plan of job {from} has no mini-batch {mini_batch} any more, or not yet; run the whole job again")
+        };
+        if !can_run_alone(&descriptor) {
+            bail!("mini-batch {mini_batch} of job {from} has no items: what it does depends on its number");
+        }
+        if let Work::Files { versions, stamps, .. } = &mut descriptor.work {
+            versions.clear();
+            stamps.clear();
+        }
+        let items = match &descriptor.work {
+            Work::Files { paths, .. } => Some(paths.len() as u64),
+            _ => None,
+        };
+        let suffix = format!("-{mini_batch}");
+        let mut name = job.spec.name.clone();
+        name.truncate(name.floor_char_boundary(NAME_BYTES_MAX.saturating_sub(suffix.len())));
+        name.push_str(&suffix);
+        let (id, store, _turn) = match self {
+            Self::Here(home) => {
+                let turn = home.lock()?;
+                let id = new_job_id(&name);
+                home.index()?.add("", &name, &id, job.spec.durability)?;
+                (id.clone(), home.create_job(&id, job.spec.durability)?, Some(turn))
+            }
+            Self::There { .. } => {
+                let id = self.unused_id(&name).await?;
+                (id.clone(), self.store(&id)?, None)
+            }
+        };
+        let spec = alone(&job.spec, id.clone(), name, mini_batch, &store)?;
+        (descriptor.job_id, descriptor.mini_batch) = (id.clone(), 0);
+        let line = serde_json::to_vec(&descriptor).context("a descriptor always serialises")?;
+        let schemas = job.store.schemas().await.context("read the plan")?;
+        let complete = PlanComplete {
+            mini_batches: 1,
+            items,
+            files: items.unwrap_or(1),
+            inputs_digest: String::new(),
+            left_out: Default::default(),
+        };
+        let described = async {
+            store.put_schemas(&schemas).await?;
+            store.create_plan_chunk(0, Bytes::from([line.as_slice(), b"\n"].concat())).await?;
+            store.put_plan_complete(&complete).await?;
+            // Last, because a job without it does not exist.
+            store.put_spec(&spec).await
+        };
+        described.await.with_context(|| format!("write job {id}"))?;
+        if let Self::There { store, .. } = self {
+            if !store.has_snapshots(&spec).await? {
+                bail!("the target has removed the script of job {from}; enqueue its job file again");
+            }
+            store.mark_open(&id).await?;
+        }
+        Ok(id)
+    }
+
+    /// Returns an id that no job of the store has. Machines that share a store do not agree on ids.
+    async fn unused_id(&self, name: &str) -> Result<String> {
+        for _ in 0..IDS_MAX {
+            let id = new_job_id(name);
+            if matches!(self.store(&id)?.spec().await, Err(storage::Error::NotFound { .. })) {
+                return Ok(id);
+            }
+        }
+        bail!("the store of {} does not answer; try again later", self.place())
+    }
+}
+
+/// Whether the items of a mini-batch say all that it does.
+pub fn can_run_alone(descriptor: &Descriptor) -> bool {
+    match &descriptor.work {
+        Work::Files { paths, .. } => !paths.is_empty(),
+        Work::Rows { blocks, .. } => !blocks.is_empty(),
+        Work::Rank | Work::Planned { .. } => false,
+    }
+}
+
+/// Returns the specification of a job of one mini-batch of another one. Every folder that the other job writes to becomes
+/// one of the new job, in the arguments and variables of the script, too.
+fn alone(spec: &JobSpec, job_id: String, name: String, mini_batch: u64, store: &JobStore) -> Result<JobSpec> {
+    let mut alone = spec.clone();
+    let mut moved: Vec<(String, String)> = Vec::new();
+    let mut move_to = |folder: &mut ItemPath, to: String| -> Result<()> {
+        let Ok(from) = String::from_utf8(folder.as_bytes().to_vec()) else {
+            bail!("{} is not valid UTF-8, so the arguments of the script cannot name another folder", folder.display())
+        };
+        *folder = ItemPath::from(to.as_str());
+        moved.push((from.trim_end_matches('/').to_owned(), to));
+        Ok(())
+    };
+    move_to(&mut alone.output.folder, store.shown("output"))?;
+    for (key, folder) in &mut alone.outputs {
+        move_to(folder, store.shown(&format!("outputs/{key}")))?;
+    }
+    moved.retain(|(from, _)| !from.is_empty());
+    // Longest first, because one may contain another.
+    moved.sort_by_key(|(from, _)| std::cmp::Reverse(from.len()));
+    let texts = alone.argv.iter_mut().chain(alone.environment_variables.values_mut());
+    texts.for_each(|text| *text = replace_paths(text, &moved));
+    alone.description = format!("Mini-batch {mini_batch} of job {}, run again alone.", spec.job_id);
+    alone.notes = vec![format!("runs mini-batch {mini_batch} of job {} again, which does not change", spec.job_id)];
+    (alone.job_id, alone.name) = (job_id, name);
+    // No later run continues or reuses it.
+    alone.fingerprint.clear();
+    alone.allow_reuse = false;
+    alone.run_max_try = 1;
+    alone.thresholds = ErrorThresholds { error_threshold: 0, ..ErrorThresholds::default() };
+    (alone.node_count, alone.process_count_per_node) = (Some(1), Some(1));
+    Ok(alone)
+}

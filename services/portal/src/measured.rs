@@ -1,0 +1,200 @@
+//! What the timeline says of all attempts of a job: percentiles of their durations, and the slowest mini-batches. It is
+//! kept beside the history and grows with it, so that an answer costs as much as what is new, and stays exact.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use engine::history::{Attempted, History, MARKED_TOGETHER, Origin};
+use serde::Serialize;
+
+/// The slowest mini-batches that are known.
+pub const SLOWEST_MAX: usize = 20;
+
+type Duration = fn(&Attempted) -> f32;
+
+/// Every duration that an attempt has.
+const DURATIONS: [(&str, Duration); 4] = [
+    ("elapsed", |attempt| attempt.elapsed_seconds),
+    ("run", |attempt| attempt.run_seconds),
+    ("overhead", |attempt| (attempt.elapsed_seconds - attempt.run_seconds).max(0.0)),
+    ("cpu", |attempt| attempt.process_seconds),
+];
+
+/// The distribution of one duration over all attempts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Percentiles {
+    pub of: &'static str,
+    pub p50: f32,
+    pub p90: f32,
+    pub p95: f32,
+    pub p99: f32,
+    pub max: f32,
+    pub mean: f64,
+}
+
+/// A mini-batch by its duration, slowest first.
+type Slow = (Reverse<u32>, u64);
+
+/// What is known of the attempts of one history.
+#[derive(Debug, Default)]
+pub struct Measured {
+    origin: Origin,
+    version: u32,
+    durations: [Sorted; DURATIONS.len()],
+    /// The slowest of each [`MARKED_TOGETHER`] mini-batches.
+    slowest: Vec<Vec<Slow>>,
+}
+
+impl Measured {
+    /// Adds what the history has recorded since the last call.
+    pub fn update(&mut self, history: &History) {
+        let known = self.durations[0].values.len();
+        // The report of attempts replaces the ledger.
+        if self.origin != history.origin() || known > history.attempts_kept() {
+            *self = Self { origin: history.origin(), ..Self::default() };
+        }
+        let new = history.attempts_kept() - self.durations[0].values.len();
+        if new > 0 {
+            for (sorted, (_, duration)) in self.durations.iter_mut().zip(DURATIONS) {
+                sorted.add(history.attempts().rev().take(new).map(duration).collect());
+            }
+        }
+        for range in history.changed_since(self.version) {
+            let chunk = range.start as usize / MARKED_TOGETHER;
+            if self.slowest.len() <= chunk {
+                self.slowest.resize(chunk + 1, Vec::new());
+            }
+            self.slowest[chunk] = slowest_in(history, range);
+        }
+        self.version = history.version();
+    }
+
+    /// Returns the percentiles over all attempts.
+    pub fn percentiles(&self) -> Vec<Percentiles> {
+        self.durations.iter().zip(DURATIONS).filter_map(|(sorted, (of, _))| sorted.percentiles(of)).collect()
+    }
+
+    /// Returns the slowest mini-batches, slowest first.
+    pub fn slowest(&self) -> Vec<u64> {
+        let mut all: Vec<Slow> = self.slowest.iter().flatten().copied().collect();
+        all.sort_unstable();
+        all.truncate(SLOWEST_MAX);
+        all.into_iter().map(|(_, mini_batch)| mini_batch).collect()
+    }
+
+    /// Returns the memory that it takes, roughly.
+    pub fn memory_bytes(&self) -> usize {
+        let durations: usize = self.durations.iter().map(|sorted| sorted.values.capacity() * size_of::<f32>()).sum();
+        durations + self.slowest.len() * SLOWEST_MAX * size_of::<Slow>()
+    }
+}
+
+/// Durations in ascending order, and their sum.
+#[derive(Debug, Default)]
+struct Sorted {
+    values: Vec<f32>,
+    sum: f64,
+}
+
+impl Sorted {
+    fn add(&mut self, mut new: Vec<f32>) {
+        new.sort_unstable_by(f32::total_cmp);
+        self.sum += new.iter().copied().map(f64::from).sum::<f64>();
+        let mut old = self.values.len();
+        self.values.extend_from_slice(&new);
+        // From the end: the longest of both goes to the last free place, until no new one is left.
+        let mut place = self.values.len();
+        while let Some(longest) = new.last().copied() {
+            place -= 1;
+            if old > 0 && self.values[old - 1] > longest {
+                old -= 1;
+                self.values[place] = self.values[old];
+            } else {
+                self.values[place] = longest;
+                new.pop();
+            }
+        }
+    }
+
+    fn percentiles(&self, of: &'static str) -> Option<Percentiles> {
+        let count = self.values.len();
+        let max = *self.values.last()?;
+        let at = |share: f64| self.values[((count as f64 * share).ceil() as usize).clamp(1, count) - 1];
+        let mean = self.sum / count as f64;
+        Some(Percentiles { of, p50: at(0.5), p90: at(0.9), p95: at(0.95), p99: at(0.99), max, mean })
+    }
+}
+
+/// Returns the slowest mini-batches of a range, slowest first.
+fn slowest_in(history: &History, range: Range<u64>) -> Vec<Slow> {
+    let range = range.start..range.end.min(history.mini_batches());
+    // Numbers that are not negative sort like their bits.
+    let bits = |attempt: &Attempted| attempt.elapsed_seconds.max(0.0).to_bits();
+    let mut all: Vec<Slow> = range.filter_map(|number| Some((Reverse(bits(history.shown(number)?)), number))).collect();
+    if all.len() > SLOWEST_MAX {
+        all.select_nth_unstable(SLOWEST_MAX);
+        all.truncate(SLOWEST_MAX);
+    }
+    all.sort_unstable();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::Attempt;
+    use protocol::AttemptStatus::{RunRaised, Succeeded};
+
+    use super::*;
+    use crate::fixtures::{history, segment, tried};
+
+    fn of(history: &History) -> Measured {
+        let mut measured = Measured::default();
+        measured.update(history);
+        measured
+    }
+
+    fn took(mini_batch: u64, try_number: u32, seconds: f64) -> Attempt {
+        let mut attempt = tried(mini_batch, try_number, Succeeded);
+        (attempt.elapsed_seconds, attempt.run_seconds) = (seconds, seconds / 2.0);
+        attempt
+    }
+
+    #[test]
+    fn percentiles_are_exact() {
+        let attempts: Vec<_> = (1..=100).map(|n| took(n, 1, n as f64)).collect();
+        let all = of(&history(&attempts)).percentiles();
+        let expected =
+            Percentiles { of: "elapsed", p50: 50.0, p90: 90.0, p95: 95.0, p99: 99.0, max: 100.0, mean: 50.5 };
+        assert_eq!((all.len(), &all[0]), (4, &expected));
+        assert!(of(&History::default()).percentiles().is_empty());
+    }
+
+    #[test]
+    fn growing_history_gives_the_same_as_a_whole_one() {
+        let mut growing = History::default();
+        let mut kept = Measured::default();
+        for round in 0_u64..20 {
+            let numbers = (0..700).map(|n| (round * 700 + n) * 7919 % 14_000);
+            let attempts: Vec<_> = numbers.map(|n| took(n, 1 + round as u32, (n * 31 % 997) as f64 / 8.0)).collect();
+            growing.add_segment(&segment(&attempts)).expect("valid");
+            kept.update(&growing);
+            let whole = of(&growing);
+            assert_eq!(kept.percentiles(), whole.percentiles(), "{round}");
+            assert_eq!(kept.slowest(), whole.slowest(), "{round}");
+        }
+        assert_eq!(kept.slowest().len(), SLOWEST_MAX);
+        assert!(kept.memory_bytes() >= 4 * 4 * growing.attempts_kept());
+    }
+
+    #[test]
+    fn slowest_follow_the_attempt_that_stands_for_a_mini_batch() {
+        let mut slow_failure = tried(8, 1, RunRaised);
+        slow_failure.elapsed_seconds = 9.0;
+        let mut growing = history(&[took(7, 1, 5.0), slow_failure]);
+        let mut measured = of(&growing);
+        assert_eq!(measured.slowest(), [8, 7]);
+        growing.add_segment(&segment(&[took(8, 2, 1.0)])).expect("valid");
+        measured.update(&growing);
+        assert_eq!(measured.slowest(), [7, 8], "its second try was quick");
+    }
+}
