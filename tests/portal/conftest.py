@@ -32,7 +32,14 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     contexts = []
     problems: list[str] = []
 
-    def opened(address: str, *, width: int = 1440, scheme: str = "light", **more: Any) -> Page:
+    def opened(
+        address: str,
+        *,
+        width: int = 1440,
+        scheme: str = "light",
+        prepare: Callable[[Page], object] | None = None,
+        **more: Any,
+    ) -> Page:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
         context.set_default_timeout(10_000)
         contexts.append(context)
@@ -43,6 +50,8 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
             "console",
             lambda said: said.type == "error" and "Failed to load" not in said.text and problems.append(said.text),
         )
+        if prepare:
+            prepare(page)
         page.goto(address)
         return page
 

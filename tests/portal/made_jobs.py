@@ -416,6 +416,7 @@ class Job(Past):
             },
             "previous_failed": max((other for other in near if other < number), default=None),
             "next_failed": min((other for other in near if other > number), default=None),
+            "can_run_again": True,
             "test_case": {
                 "file_name": f"mini-batch-{number}.yaml",
                 "job_file": f"name: {self.name}\nentry_script: score.py\ninputs:\n  - path: {self.item(number)}\n",

@@ -3,6 +3,8 @@
 `python tests/portal/stand_in.py [PORT]` serves the page with it, to work on the page.
 """
 
+import copy
+import functools
 import json
 import re
 import sys
@@ -12,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from made_jobs import jobs
+from made_jobs import Job, jobs
 from made_past import MARKUP, clock
 
 DIST = Path(__file__).resolve().parents[2] / "services" / "portal" / "web" / "dist"
@@ -57,17 +59,24 @@ DOCTOR = {
 }
 
 
+@functools.cache
+def made_once() -> list[Job]:
+    return jobs()
+
+
 class StandIn(ThreadingHTTPServer):
-    """Serves the page and its answers. `is_down` refuses every request."""
+    """Serves the page and its answers. `is_down` refuses every request, `is_silent` sends nothing on open streams."""
 
     daemon_threads = True
 
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Handler)
-        self.jobs = {job.id: job for job in jobs()}
+        # What tests change are attributes of a job, not the data of its mini-batches.
+        self.jobs = {job.id: copy.copy(job) for job in made_once()}
         self.is_down = False
         self.posted: list[str] = []
         self.events = True
+        self.is_silent = False
 
     @property
     def address(self) -> str:
@@ -173,8 +182,9 @@ class Handler(BaseHTTPRequestHandler):
             if job:
                 self.wfile.write(f"id: 1\nevent: job\ndata: {json.dumps(job.document())}\n\n".encode())
             while not self.server.is_down:
-                self.wfile.write(b": here\n\n")
-                self.wfile.flush()
+                if not self.server.is_silent:
+                    self.wfile.write(b": here\n\n")
+                    self.wfile.flush()
                 time.sleep(0.2)
                 if job and job_id not in self.server.jobs:
                     self.wfile.write(f'id: 2\nevent: removed\ndata: {{"job_id": "{job_id}"}}\n\n'.encode())
@@ -186,9 +196,11 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("content-length", 0)))
         path = urlsplit(self.path).path.removeprefix("/api/v1")
         self.server.posted.append(path)
-        self.send_json(
-            DOCTOR if path == "/doctor" else {"state": "requested", "message": "The job has been asked to stop."}
-        )
+        if path == "/doctor":
+            return self.send_json(DOCTOR)
+        if path.endswith("/run"):
+            return self.send_json({"message": "The job has been started.", "job_id": next(iter(self.server.jobs))}, 202)
+        self.send_json({"state": "requested", "message": "The job has been asked to stop."})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The page in a real browser, before a stand-in: every page, width and theme; keyboard; hostile texts; outages."""
 
+import datetime
 import json
 import subprocess
 import time
@@ -175,11 +176,22 @@ def test_million_mini_batches_are_on_one_screen(stand_in: StandIn, open_page: Ca
 
 def test_hostile_texts_stay_texts(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     page = open_page(stand_in.address)
-    tabs = ("", "/mini-batches", "/mini-batches/7", "/timeline", "/nodes", "/logs", "/output")
+    # Each page with something that only it has.
+    pages = {
+        "": "table.jobs a.name",
+        f"jobs/{HOSTILE}": ".sentence",
+        f"jobs/{HOSTILE}/mini-batches": ".batches tbody tr",
+        f"jobs/{HOSTILE}/mini-batches/7": "h2.big + .badge",
+        f"jobs/{HOSTILE}/timeline": "text=Durations",
+        f"jobs/{HOSTILE}/nodes": "text=What happened",
+        f"jobs/{HOSTILE}/logs": ".log-line",
+        f"jobs/{HOSTILE}/output": "text=There is no output",
+        f"jobs/{MARKUP}": "text=There is no job",
+    }
     seen = 0
-    for place in ["", *(f"jobs/{HOSTILE}{tab}" for tab in tabs), f"jobs/{MARKUP}"]:
+    for place, complete in pages.items():
         show(page, place)
-        page.wait_for_timeout(250)
+        expect(page.locator(complete).first).to_be_visible()
         assert page.title() != "broken in"
         assert page.locator("#app img, #app script, #app style, #app iframe").count() == 0
         shown = page.locator("body").inner_text()
@@ -219,6 +231,68 @@ def test_outage_is_told_and_caught_up(own_stand_in: StandIn, open_page: Callable
     own_stand_in.is_down = False
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
     expect(page.get_by_text("520 of 840 mini-batches ended")).to_be_visible()
+
+
+def asleep(page: Page) -> None:
+    """Makes the clock of the page one that the test moves; until then it goes on by itself."""
+    page.clock.install()
+
+
+def test_machine_that_slept_for_an_hour_catches_up(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}", prepare=asleep)
+    expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
+    # The stream stays open and brings nothing, as one that broke while the machine slept.
+    own_stand_in.is_silent = True
+    own_stand_in.jobs[RUNNING].ended += 100
+    page.clock.fast_forward("01:00:00")
+    expect(page.get_by_text("612 of 840 mini-batches ended")).to_be_visible()
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+
+
+def test_stream_that_a_proxy_holds_back_is_noticed(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}", prepare=asleep)
+    expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
+    own_stand_in.is_silent = True
+    own_stand_in.jobs[RUNNING].ended += 3
+    for _ in range(20):
+        page.clock.run_for(1000)
+    expect(page.get_by_text("515 of 840 mini-batches ended")).to_be_visible()
+
+
+@pytest.mark.parametrize("year", [1999, 2051])
+def test_ages_follow_the_clock_of_the_portal(year: int, stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    def ages(page: Page) -> list[str]:
+        expect(page.locator("table.jobs time").first).to_be_visible()
+        return page.locator("table.jobs time").all_inner_texts()
+
+    right = open_page(stand_in.address)
+    wrong = open_page(stand_in.address, prepare=lambda page: page.clock.install(time=datetime.datetime(year, 3, 1)))
+    expect(wrong.get_by_text("The clock of this computer differs from the portal's")).to_be_visible()
+    assert right.get_by_text("The clock of this computer differs").count() == 0
+    deadline = time.monotonic() + 10
+    while ages(wrong) != ages(right):
+        assert time.monotonic() < deadline, (ages(wrong), ages(right))
+        time.sleep(0.1)
+    show(wrong, f"jobs/{RUNNING}")
+    expect(wrong.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
+    for place, text in PAGES.items():
+        show(wrong, place)
+        expect(wrong.get_by_text(text).first).to_be_visible()
+
+
+def test_mini_batch_is_run_again(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{own_stand_in.address}#/jobs/{FAILED}/mini-batches/30")
+    page.get_by_role("button", name="Run it again").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("The files are read as they are now.")
+    dialog.get_by_role("button", name="Leave it").click()
+    expect(dialog).to_be_hidden()
+    assert own_stand_in.posted == []
+    page.get_by_role("button", name="Run it again").click()
+    dialog.get_by_role("button", name="Start the job").click()
+    expect(page.get_by_text("The job has been started.")).to_be_visible()
+    assert own_stand_in.posted == [f"/jobs/{FAILED}/mini-batches/30/run"]
+    expect(page).to_have_url(f"{own_stand_in.address}#/jobs/{next(iter(own_stand_in.jobs))}")
 
 
 def test_removed_job_is_told(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:

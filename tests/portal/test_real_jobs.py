@@ -10,7 +10,8 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from harness import CANCELED, FAILED, Running, Workplace, go, wait_until
+from harness import CANCELED, FAILED, Workplace, go, wait_until
+from portal_client import Portal
 
 pytestmark = pytest.mark.xdist_group("page")
 
@@ -30,17 +31,6 @@ SCRIPT = """
         return [f"{name},<b>{len(name)}</b>"]
 """
 HOSTILE = "<img src=x onerror=alert(1)> 003 \x1b[31mred\x1b[0m.txt"
-
-
-class Portal:
-    """A running portal."""
-
-    def __init__(self, workplace: Workplace, *arguments: object) -> None:
-        self.running: Running = workplace.start("portal", "--no-open", "--listen", "127.0.0.1:0", *arguments)
-        stdout = self.running.process.stdout
-        assert stdout is not None
-        # http://127.0.0.1:PORT/?token=…
-        self.address = stdout.readline().decode().strip()
 
 
 @pytest.fixture
@@ -69,6 +59,11 @@ def test_failed_job_is_explained_on_every_page(
     expect(page.locator(".frames .first").first).to_contain_text("entry.py")
     expect(page.get_by_text("Try 2")).to_be_visible()
     expect(page.get_by_role("group", name="What the attempt printed").first).to_contain_text("reading <b>")
+    page.get_by_role("button", name="Run it again").click()
+    page.get_by_role("button", name="Start the job").click()
+    expect(page.get_by_role("heading", name=re.compile("^test-"), level=1)).to_be_visible()
+    expect(page.locator(".title .badge")).to_have_text("Failed")
+    page.go_back()
     page.locator(".links a").filter(has_text="stdout").first.click()
     expect(page.locator(".log .a-f2").first).to_have_text("reading")
     expect(page.locator(".log")).to_contain_text("<b>003.txt</b>")
@@ -101,14 +96,20 @@ def test_running_job_is_live_is_canceled_and_continued(
     expect(page.locator(".title .badge")).to_have_text("Running")
     progress = page.locator(".fact").filter(has_text="Succeeded").first
     expect(progress).to_contain_text("2 of 3")
+    # Another tab of the same browser follows.
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(other.locator(".title .badge")).to_have_text("Running")
     page.get_by_role("button", name="Cancel").click()
     page.get_by_role("button", name="Cancel the job").click()
     assert running.wait().exit_status == CANCELED
     expect(page.locator(".title .badge")).to_have_text("Canceled")
+    expect(other.locator(".title .badge")).to_have_text("Canceled")
     go(workplace)
-    page.get_by_role("button", name="Retry").click()
-    page.get_by_role("button", name="Retry the job").click()
+    other.get_by_role("button", name="Retry").click()
+    other.get_by_role("button", name="Retry the job").click()
     expect(page.locator(".title .badge")).to_have_text("Completed", timeout=60_000)
+    expect(other.locator(".title .badge")).to_have_text("Completed")
     expect(progress).to_contain_text("3 of 3")
     page.locator(".tabs").get_by_role("link", name="Output").click()
     expect(page.locator(".sheet")).to_contain_text("000.txt,<b>7</b>")
@@ -117,12 +118,15 @@ def test_running_job_is_live_is_canceled_and_continued(
     expect(page.get_by_text("its rows count")).to_be_visible()
 
 
-def test_interrupted_job_and_killed_portal_are_told(
-    workplace: Workplace, portal: Portal, open_page: Callable[..., Page]
+def test_killed_portal_is_told_and_its_successor_catches_up(
+    workplace: Workplace, open_page: Callable[..., Page]
 ) -> None:
     workplace.data(6)
-    job_id = workplace.job(SCRIPT).interrupt("003.txt", 3)
-    page = open_page(portal.address)
+    job = workplace.job(SCRIPT)
+    job_id = job.interrupt("003.txt", 3)
+    token = "token-of-this-test"
+    portal = Portal(workplace, GRISTMILL_PORTAL_TOKEN=token)
+    page = open_page(f"{portal.url}/?token={token}")
     expect(page.get_by_text("Interrupted").last).to_be_visible()
     show(page, f"jobs/{job_id}")
     expect(page.locator(".title .badge")).to_have_text("Interrupted")
@@ -131,6 +135,30 @@ def test_interrupted_job_and_killed_portal_are_told(
     expect(page.get_by_text("Connection lost")).to_be_visible()
     expect(page.get_by_text("The portal does not answer since")).to_be_visible()
     expect(page.locator(".title .badge")).to_have_text("Interrupted")
+    go(workplace)
+    job.retry(job_id)
+    Portal(workplace, port=int(portal.url.rpartition(":")[2]), GRISTMILL_PORTAL_TOKEN=token)
+    expect(page.locator(".title .badge")).to_have_text("Completed")
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    expect(page.get_by_text("Connection lost")).to_have_count(0)
+
+
+def test_vanished_store_is_told_and_what_was_shown_stays(
+    workplace: Workplace, portal: Portal, open_page: Callable[..., Page]
+) -> None:
+    workplace.data(3)
+    job_id = workplace.job(SCRIPT).run().job_id
+    page = open_page(portal.address)
+    show(page, f"jobs/{job_id}")
+    expect(page.locator(".title .badge")).to_have_text("Completed")
+    jobs = workplace.home / "jobs"
+    jobs.rename(workplace.home / "away")
+    expect(page.get_by_text("is not there now").first).to_be_visible()
+    expect(page.locator(".title .badge")).to_have_text("Completed")
+    (workplace.home / "away").rename(jobs)
+    expect(page.get_by_text("is not there now")).to_have_count(0)
+    page.locator(".tabs").get_by_role("link", name="Timeline").click()
+    expect(page.get_by_text("Durations")).to_be_visible()
 
 
 def test_log_follows_what_a_script_prints(workplace: Workplace, portal: Portal, open_page: Callable[..., Page]) -> None:

@@ -89,7 +89,7 @@ export interface MiniBatch {
   items: { total: number | null; shown: { path: string; range: string | null }[]; kind: string };
   key: [string, string][]; attempts: Attempt[]; wait: Wait | null; rows: ResultRows;
   previous_failed: number | null; next_failed: number | null;
-  test_case: { file_name: string; job_file: string; command: string } | null;
+  can_run_again: boolean; test_case: { file_name: string; job_file: string; command: string } | null;
 }
 
 export interface TimelineProcess {

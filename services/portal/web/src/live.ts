@@ -69,6 +69,11 @@ function open(): void {
     heard(event);
     receive(JSON.parse(event.data) as Job);
   });
+  source.addEventListener("trouble", (event) => {
+    heard(event);
+    jobError.value = new Refused(503, (JSON.parse(event.data) as { error: string }).error);
+    if (watched === null) jobsVersion.value += 1;
+  });
   source.addEventListener("removed", (event) => {
     heard(event);
     jobError.value = new Refused(404, "This job has been removed. The page shows what was known of it.", true);
@@ -92,6 +97,8 @@ function close(): void {
 function receive(next: Job): void {
   learnClock(next.now);
   if (next.job_id !== watched) return;
+  // The store answers again: what it did not answer is fetched again.
+  if (jobError.peek()?.status === 503) wakes.value += 1;
   job.value = next;
   jobError.value = null;
 }

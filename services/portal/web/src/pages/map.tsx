@@ -1,9 +1,10 @@
 // The map: one cell for each mini-batch, in reading order.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 import { compact, counted } from "../format";
 import { bounds, SLOWNESS, type Cells, type Colouring, seconds } from "../map_data";
 import { address, go } from "../route";
-import { colour, heat, pixel, theme } from "../ui/theme";
+import { useCanvas } from "../ui/canvas";
+import { colour, heat, pixel } from "../ui/theme";
 import { hideTip, showTip } from "../ui/tip";
 
 export interface Range { first: number; last: number }
@@ -81,31 +82,19 @@ function draw(canvas: HTMLCanvasElement, cells: Cells, range: Range, { columns, 
 }
 
 export function MapCanvas({ job, cells, range, select }: MapProps) {
-  const place = useRef<HTMLDivElement>(null);
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const [width, setWidth] = useState(0);
+  const { place, canvas, width, scale, useDrawing, at } = useCanvas();
   const [cursor, setCursor] = useState<number | null>(null);
   const [dragged, setDragged] = useState<Range | null>(null);
   const anchor = useRef<number | null>(null);
-  const scale = devicePixelRatio || 1;
   const shown = range.last - range.first + 1;
   const sizes = useMemo(() => layout(shown, Math.floor(width * scale), Math.floor(Math.max(240, innerHeight * 0.62) * scale)), [shown, width]);
-  useEffect(() => {
-    const element = place.current;
-    if (!element) return;
-    const resized = new ResizeObserver(() => setWidth(element.clientWidth));
-    resized.observe(element);
-    return () => resized.disconnect();
-  }, []);
-  useEffect(() => {
-    if (canvas.current && width > 0) draw(canvas.current, cells, range, sizes);
-  }, [cells.version, cells.by, range.first, range.last, sizes, theme.value]);
+  useDrawing((canvas) => draw(canvas, cells, range, sizes), [cells.version, cells.by, range.first, range.last, sizes]);
 
   const numberAt = (event: PointerEvent): number | null => {
-    const box = canvas.current?.getBoundingClientRect();
-    if (!box) return null;
-    const column = Math.floor(((event.clientX - box.left) * scale) / sizes.cell);
-    const row = Math.floor(((event.clientY - box.top) * scale) / sizes.cell);
+    const point = at(event);
+    if (!point) return null;
+    const column = Math.floor((point.x * scale) / sizes.cell);
+    const row = Math.floor((point.y * scale) / sizes.cell);
     const number = range.first + row * sizes.columns + column;
     const isInside = column >= 0 && column < sizes.columns && row >= 0 && number <= range.last;
     return isInside ? number : null;

@@ -1,12 +1,13 @@
 // One mini-batch: its items, every attempt, the exception, what it printed, and the rows it returned.
-import { useEffect } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import type { Attempt, AttemptError, Frame, Job, MiniBatch } from "../api";
-import { useData } from "../client";
+import { post, useData } from "../client";
 import { bytes, counted, duration, fine } from "../format";
+import { info, mayAct } from "../info";
 import { report } from "../report";
 import { address, go } from "../route";
 import { Icon } from "../ui/icons";
-import { Await, copy, Copyable, Empty, MiniBatchBadge, Num, Panel, Terminal, When } from "../ui/parts";
+import { Await, copy, Copyable, Dialog, Empty, MiniBatchBadge, Num, Panel, Terminal, toast, When } from "../ui/parts";
 import { WaitLine } from "./overview";
 import { Sheet } from "./sheet";
 
@@ -165,14 +166,16 @@ function Items({ data }: { data: MiniBatch }) {
 function Again({ job, data }: { job: Job; data: MiniBatch }) {
   const test = data.test_case;
   const retry = data.state === "failed" && job.can_retry ? job.commands.find(({ what }) => what === "retry") : undefined;
-  if (!test && !retry) return null;
+  const alone = mayAct.value && data.can_run_again;
+  if (!test && !retry && !alone) return null;
   return (
     <Panel title="Run it again">
       <div class="stack">
+        {alone && <Alone job={job} data={data} />}
         {retry && <div><h3>With the other failed mini-batches of this job</h3><Copyable text={retry.command} label="the command" /></div>}
         {test && (
           <div class="stack">
-            <div><h3>Alone, as a test case</h3><p class="muted">Save the job file of just these items as <code>{test.file_name}</code>, then run it.</p></div>
+            <div><h3>As a test case</h3><p class="muted">Save the job file of just these items as <code>{test.file_name}</code>, then run it.</p></div>
             <div class="actions"><button type="button" class="button small" onClick={() => void copy(test.job_file)}><Icon name="copy" />Copy the job file</button></div>
             <details><summary class="muted">{test.file_name}</summary><pre class="box" tabIndex={0}>{test.job_file}</pre></details>
             <Copyable text={test.command} label="the command" />
@@ -180,6 +183,40 @@ function Again({ job, data }: { job: Job; data: MiniBatch }) {
         )}
       </div>
     </Panel>
+  );
+}
+
+/** Starts a job of just this mini-batch, and shows it. */
+function Alone({ job, data }: { job: Job; data: MiniBatch }) {
+  const [asked, ask] = useState(false);
+  const [busy, setBusy] = useState(false);
+  const run = async () => {
+    setBusy(true);
+    try {
+      const { message, job_id } = await post<{ message: string; job_id: string }>(`/jobs/${encodeURIComponent(job.job_id)}/mini-batches/${data.mini_batch}/run`);
+      toast(message);
+      go(address(["jobs", job_id]));
+    } catch (error) {
+      toast((error as Error).message, true);
+    }
+    setBusy(false);
+    ask(false);
+  };
+  const script = info.value?.target ? "the script as it was sent with this job" : "the script as it is now";
+  const items = data.items.kind === "rows" ? "The table must be as it was planned." : "The files are read as they are now.";
+  return (
+    <div class="stack">
+      <p class="muted">A new job runs just these items with the settings of this job, one try and an output of its own. This job does not change.</p>
+      <div class="actions"><button type="button" class="button small" onClick={() => ask(true)}><Icon name="retry" />Run it again</button></div>
+      <Dialog title={`Run mini-batch ${data.mini_batch} again?`} open={asked} close={() => ask(false)}>
+        <p>A new job runs {script}. {items}</p>
+        <p>Its output and the folders named in <code>outputs</code> are new ones. What the script writes elsewhere, it writes again.</p>
+        <div class="actions">
+          <button type="button" class="button" onClick={() => ask(false)}>Leave it</button>
+          <button type="button" class="button main" disabled={busy} onClick={() => void run()}>Start the job</button>
+        </div>
+      </Dialog>
+    </div>
   );
 }
 

@@ -1,8 +1,9 @@
 // Attempts as bars, one row for each process; or, where they are too many, how busy each process was.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import type { Timeline } from "../api";
 import { compact, counted, moment } from "../format";
-import { colour, mixed, theme } from "./theme";
+import { sized, useCanvas } from "./canvas";
+import { colour, mixed } from "./theme";
 import { hideTip, showTip } from "./tip";
 
 interface GanttProps {
@@ -26,29 +27,15 @@ const STATUS_COLOURS = ["good-fill", "warn-fill", "bad-fill", "bad-fill", "odd"]
 
 export function Gantt(props: GanttProps) {
   const { timeline, rows, from, to, left, right = 8, rowHeight, zoom } = props;
-  const place = useRef<HTMLDivElement>(null);
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const [width, setWidth] = useState(0);
+  const { place, canvas, width, useDrawing, at: pointer } = useCanvas();
   const [drag, setDrag] = useState<{ start: number; end: number } | null>(null);
   const height = rows.length * rowHeight + AXIS;
   const span = Math.max(1, to - from);
   const room = Math.max(1, width - left - right);
   const timeAt = (x: number) => from + (Math.min(Math.max(x - left, 0), room) / room) * span;
-  useEffect(() => {
-    const element = place.current;
-    if (!element) return;
-    const resized = new ResizeObserver(() => setWidth(element.clientWidth));
-    resized.observe(element);
-    return () => resized.disconnect();
-  }, []);
-  useEffect(() => {
-    if (canvas.current && width > 0) draw(canvas.current, props, width, height);
-  }, [timeline, width, height, from, to, theme.value, rows.join()]);
+  useDrawing((canvas) => draw(canvas, props, width, height), [timeline, height, from, to, rows.join()]);
 
-  const place_ = (event: PointerEvent) => {
-    const box = canvas.current?.getBoundingClientRect();
-    return { x: event.clientX - (box?.left ?? 0), y: event.clientY - (box?.top ?? 0) };
-  };
+  const pointed = (event: PointerEvent) => pointer(event) ?? { x: 0, y: 0 };
   const hit = (x: number, y: number): { process: number; bar: number | null; bin: number | null } | null => {
     const process = rows[Math.floor(y / rowHeight)];
     if (process === undefined || x < left) return null;
@@ -63,7 +50,7 @@ export function Gantt(props: GanttProps) {
     return { process, bar: nearest, bin: null };
   };
   const onMove = (event: PointerEvent) => {
-    const { x, y } = place_(event);
+    const { x, y } = pointed(event);
     if (drag) setDrag({ ...drag, end: x });
     const found = hit(x, y);
     if (!found) return hideTip();
@@ -71,14 +58,14 @@ export function Gantt(props: GanttProps) {
   };
   const onDown = (event: PointerEvent) => {
     if (event.button !== 0 || event.pointerType === "touch") return;
-    const { x } = place_(event);
+    const { x } = pointed(event);
     if (zoom && x >= left) {
       setDrag({ start: x, end: x });
       canvas.current?.setPointerCapture(event.pointerId);
     }
   };
   const onUp = (event: PointerEvent) => {
-    const { x, y } = place_(event);
+    const { x, y } = pointed(event);
     const dragged = drag;
     setDrag(null);
     if (dragged && zoom && Math.abs(dragged.end - dragged.start) > 6) {
@@ -127,12 +114,8 @@ function Told({ timeline, process, bar, bin, at }: { timeline: Timeline; process
 
 function draw(canvas: HTMLCanvasElement, props: GanttProps, width: number, height: number): void {
   const { timeline, rows, from, to, left, right = 8, rowHeight } = props;
-  const scale = devicePixelRatio || 1;
-  canvas.width = Math.round(width * scale);
-  canvas.height = Math.round(height * scale);
-  const context = canvas.getContext("2d");
+  const context = sized(canvas, width, height);
   if (!context) return;
-  context.scale(scale, scale);
   const room = Math.max(1, width - left - right);
   const x = (at: number) => left + ((at - from) / Math.max(1, to - from)) * room;
   const bottom = rows.length * rowHeight;

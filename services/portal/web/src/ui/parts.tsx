@@ -1,6 +1,6 @@
 // The pieces that every page is made of.
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import type { Counts, MiniBatchState, State } from "../api";
 import { Refused } from "../client";
@@ -176,15 +176,20 @@ export function Choices<T extends string>(props: { label: string; value: T; of: 
   );
 }
 
-/** Asks before something is done. */
+/** Asks before something is done. It opens and closes together with what else is shown: while it is open, nothing else takes the focus. */
 export function Dialog(props: { title: string; open: boolean; close: () => void; children: ComponentChildren }) {
   const ref = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (props.open) ref.current?.showModal();
     else ref.current?.close();
   }, [props.open]);
+  // Escape: the state decides, so that the dialog is never closed while its state is still open.
+  const onCancel = (event: Event) => {
+    event.preventDefault();
+    props.close();
+  };
   return (
-    <dialog ref={ref} onClose={props.close} aria-label={props.title}>
+    <dialog ref={ref} onCancel={onCancel} onClose={() => !ref.current?.open && props.close()} aria-label={props.title}>
       {props.open && <div class="inside"><h1>{props.title}</h1>{props.children}</div>}
     </dialog>
   );
