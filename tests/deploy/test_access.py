@@ -17,6 +17,7 @@ import access
 from components import Components
 from harness import Workplace, wait_until
 from iam_gate import ACCOUNT, REGION, Gate, is_allowed, queue_arn
+from portal_client import Portal
 from terraform_files import call, evaluate, policies
 
 # Another test may be creating moto's environment at the same time.
@@ -188,6 +189,13 @@ def run_job(workplace: Workplace, names: Names, gate: Gate) -> bytes:
     for command in (["jobs"], ["logs", job_id], ["cancel", job_id], ["retry", job_id]):
         done = workplace.command(*command, **mine)
         assert done.exit_status == 0 or command[0] == "cancel", str(done)
+    portal = Portal(workplace, "--read-only", **as_role("portal", names, gate))
+    for page in ["", "/series", "/map", "/mini-batches", "/mini-batches/7", "/timeline", "/nodes", "/logs", "/output"]:
+        assert portal.get(f"/jobs/{job_id}{page}")
+    assert portal.get(f"/jobs/{job_id}/output")["available"]
+    assert portal.get("/jobs")["jobs"][0]["job_id"] == job_id
+    shown = portal.get("/target")
+    assert [queue["problem"] for queue in shown["queues"]] == [None] * 3 and not shown["dead_letters_problem"], shown
     for running in started:
         running.process.terminate()
         assert running.wait().exit_status == 0
@@ -238,6 +246,14 @@ DANGEROUS = {
         ("s3:DeleteObject", "jobs/one/ledger/0"),
         *(("s3:PutObject", f"jobs/one/{name}") for name in ("parts/0-1", "result.json", "progress.json")),
         *(("sqs:ReceiveMessage", queue) for queue in access.QUEUES),
+    ],
+    "portal": [
+        *(("s3:PutObject", f"jobs/one/{name}") for name in ("spec.json", "ledger/0", "result.json", "control/cancel")),
+        ("s3:PutObject", "open/one"),
+        ("s3:DeleteObject", "jobs/one/result.json"),
+        *(("sqs:SendMessage", queue) for queue in access.QUEUES),
+        *(("sqs:ReceiveMessage", queue) for queue in ("tasks", "results")),
+        ("sqs:DeleteMessage", "dead-letters"),
     ],
     "operator": [("s3:PutObject", f"jobs/one/{name}") for name in ("spec.json", "ledger/0", "result.json")],
 }

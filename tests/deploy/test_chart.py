@@ -68,6 +68,20 @@ everything set:
     podLabels: *labels
     volumes: *volumes
     volumeMounts: *mounts
+  portal:
+    enabled: true
+    secret: another-token
+    readOnly: false
+    cacheSize: 45Mi
+    tmpSize: 46Mi
+    serviceAccount: {name: someone, annotations: {example.com/role: portal}}
+    nodeSelector: *selector
+    tolerations: *tolerations
+    priorityClassName: "on"
+    podAnnotations: *annotations
+    podLabels: *labels
+    volumes: *volumes
+    volumeMounts: *mounts
   scaling:
     workersMin: 2
     workersMax: 1000000
@@ -87,6 +101,7 @@ service accounts from elsewhere:
 - sqs
 - worker: {serviceAccount: {create: false, name: own-worker}}
   reducer: {serviceAccount: {create: false, name: own-reducer}}
+  portal: {enabled: true, serviceAccount: {create: false, name: own-portal}}
 broker in the cluster, GPUs, own images:
 - rabbitmq
 - queue: {rabbitmq: {prefix: other, secret: "0x1", managementSecret: "1.5"}}
@@ -97,6 +112,7 @@ broker in the cluster, GPUs, own images:
     gpus: 1
     image: registry.example/mine@sha256:0000000000000000000000000000000000000000000000000000000000000000
   reducer: {image: "registry.example:5000/reducer:1"}
+  portal: {enabled: true, image: "registry.example:5000/portal:1"}
   networkPolicy: {broker: [{namespaceSelector: {matchLabels: {team: brokers}}}], brokerPort: 5672}
 no KEDA, no network policy:
 - sqs

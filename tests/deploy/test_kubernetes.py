@@ -232,6 +232,53 @@ def test_only_gpu_target_workers_have_gpus():
             assert tolerated == (["nvidia.com/gpu"] if wants else [])
 
 
+# ---- the portal --------------------------------------------------------------------------------------------------
+
+
+def test_portal_is_absent_unless_it_is_wished():
+    for target in TARGETS:
+        roles = {manifest["metadata"]["name"] for manifest in of_kind(chart(target), "Deployment")}
+        assert roles == {"gristmill-worker", "gristmill-reducer"}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_portal_shows_the_target_to_holders_of_the_token_and_changes_nothing(target, workplace):
+    manifests = chart(target, {"portal": {"enabled": True}})
+    portal = named(manifests, "Deployment", "gristmill-portal")
+    others = [named(manifests, "Deployment", f"gristmill-{role}") for role in ("worker", "reducer")]
+    assert selects(portal["spec"]["selector"], portal)
+    assert not any(selects(portal["spec"]["selector"], other) for other in others)
+    [container] = containers(portal)
+    assert "--read-only" in container["args"] and "--no-open" in container["args"]
+    assert workplace.command(*container["args"], "--help").exit_status == 0
+    [token] = container["env"]
+    assert token == {
+        "name": "GRISTMILL_PORTAL_TOKEN",
+        "valueFrom": {"secretKeyRef": {"name": "gristmill-portal", "key": "GRISTMILL_PORTAL_TOKEN"}},
+    }
+    # Another address than its own needs a token, so a pod without the Secret does not serve.
+    refused = workplace.command(*container["args"])
+    assert refused.exit_status == 2 and "GRISTMILL_PORTAL_TOKEN" in refused.stderr, refused
+    port = container["args"][container["args"].index("--listen") + 1].rpartition(":")[2]
+    [open_port] = container["ports"]
+    assert int(port) == open_port["containerPort"]
+    for probe in ("startup", "liveness", "readiness"):
+        assert container[f"{probe}Probe"]["httpGet"]["path"] in ("/healthz", "/readyz")
+    account = named(manifests, "ServiceAccount", "gristmill-portal")
+    assert account["automountServiceAccountToken"] is False
+    # All that holds for pods of the other roles.
+    assert pod(portal)["securityContext"] == pod(others[1])["securityContext"]
+    assert container["securityContext"] == containers(others[1])[0]["securityContext"]
+    assert container["envFrom"] == containers(others[1])[0]["envFrom"]
+    assert not [kind for kind in ("Service", "Ingress") if of_kind(manifests, kind)], (
+        "nothing in the cluster reaches it"
+    )
+    [changing] = containers(
+        named(chart(target, {"portal": {"enabled": True, "readOnly": False}}), "Deployment", "gristmill-portal")
+    )
+    assert "--read-only" not in changing["args"]
+
+
 # ---- placement ---------------------------------------------------------------------------------------------------
 
 

@@ -143,7 +143,7 @@ def test_services_are_installed_and_not_started(installed, tmp_path):
     assert "\ngristmill:" in "\n" + (installed / "etc/passwd").read_text()
     assert (installed / "etc/gristmill/environment").stat().st_mode & 0o777 == 0o600
     assert not list(installed.rglob("*.wants"))
-    for role in ("worker", "reducer"):
+    for role in ("worker", "reducer", "portal"):
         unit = (installed / f"usr/lib/systemd/system/gristmill-{role}.service").read_text()
         assert f"ExecStart=/usr/bin/gristmill {role} " in unit and "User=gristmill" in unit
         assert "GRISTMILL_HOME=/var/cache/gristmill" in unit and "CacheDirectory=gristmill" in unit
@@ -151,7 +151,7 @@ def test_services_are_installed_and_not_started(installed, tmp_path):
         (tmp_path / f"gristmill-{role}.service").write_text(unit.replace("/usr/bin", f"{installed}/usr/bin"))
     said = run("systemd-analyze", "verify", "--man=no", *tmp_path.glob("*.service"))
     assert said == ""
-    for role, exposure in (("worker", 25), ("reducer", 20)):
+    for role, exposure in (("worker", 25), ("reducer", 20), ("portal", 20)):
         service = f"gristmill-{role}.service"
         run("systemd-analyze", "security", "--offline=true", f"--root={installed}", f"--threshold={exposure}", service)
 

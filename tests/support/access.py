@@ -13,7 +13,7 @@ from harness import ROOT
 
 SERVICES = ROOT / "services"
 QUEUES = ("tasks", "results", "dead-letters")
-ROW = re.compile(r"^\| (worker|reducer|enqueuer|operator) \| (`.*?) \| (.*?) \| .+ \|$", re.MULTILINE)
+ROW = re.compile(r"^\| (worker|reducer|enqueuer|portal|operator) \| (`.*?) \| (.*?) \| .+ \|$", re.MULTILINE)
 
 Need = tuple[str, str]  # Action, resource.
 
@@ -59,6 +59,9 @@ RARE: dict[str, set[Need]] = {
         ("s3:GetObject", "outputs/*"),  # by people, for results
         ("s3:PutObject", "jobs/*/control/cancel"),  # by `cancel` of an open job
         ("s3:PutObject", "jobs/*/ledger/*"),  # by `retry`
+    },
+    "portal": {
+        ("sqs:ChangeMessageVisibility", "dead-letters"),  # if there are any
     },
     "operator": {
         ("s3:AbortMultipartUpload", "doctor/*"),  # after a failed upload

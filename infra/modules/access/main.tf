@@ -152,6 +152,20 @@ locals {
       { sid = "DecryptOutputs", actions = ["kms:Decrypt"], resources = var.output_kms_key_arns },
     ]
 
+    # Shows jobs, queues and dead letters, which it receives and leaves where they are. It changes nothing.
+    portal = [
+      local.find_queues,
+      {
+        sid       = "ReadDeadLetters"
+        actions   = ["sqs:ChangeMessageVisibility", "sqs:ReceiveMessage"]
+        resources = local.dead_letters
+      },
+      { sid = "Look", actions = ["s3:ListBucket"], resources = [local.bucket_arn] },
+      { sid = "ReadJobs", actions = ["s3:GetObject"], resources = concat(["${local.job_arn}/*"], local.output_object_arns) },
+      { sid = "Decrypt", actions = ["kms:Decrypt"], resources = var.kms_key_arns },
+      { sid = "DecryptOutputs", actions = ["kms:Decrypt"], resources = var.output_kms_key_arns },
+    ]
+
     # `doctor`, which sends a message through each queue; `dead-letters`; `clean`, which removes ended jobs.
     operator = [
       {
@@ -195,6 +209,7 @@ locals {
     worker   = "works on mini-batches"
     reducer  = "commits results and writes outputs"
     enqueuer = "enqueues, follows, cancels and retries jobs"
+    portal   = "shows jobs and queues in a browser, and changes nothing"
     operator = "checks the target, reads dead letters and removes old jobs"
   }
 }

@@ -1,5 +1,5 @@
 output "policy_arns" {
-  description = "The policy of each role: worker, reducer, enqueuer, operator."
+  description = "The policy of each role: worker, reducer, enqueuer, portal, operator."
   value       = { for role, policy in aws_iam_policy.role : role => policy.arn }
 }
 

@@ -9,7 +9,7 @@
 {{- if not .Values.store -}}
 {{- fail "No store: set store to s3://BUCKET/PREFIX (`terraform output target` has it)." -}}
 {{- end -}}
-{{- range $role := list "worker" "reducer" -}}
+{{- range $role := include "gristmill.roles" . | fromYamlArray -}}
 {{- if not (or $.Values.images.prefix (index $.Values $role).image) -}}
 {{- fail (printf "No image of the %s: set images.prefix to the registry's address with a slash, or %s.image." $role $role) -}}
 {{- end -}}
@@ -26,11 +26,16 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The roles that run. */}}
+{{- define "gristmill.roles" -}}
+{{- toYaml (concat (list "worker" "reducer") (ternary (list "portal") list .Values.portal.enabled)) -}}
+{{- end -}}
+
 {{- define "gristmill.name" -}}
 {{- if .role }}{{ .Release.Name }}-{{ .role }}{{ else }}{{ .Release.Name }}{{ end -}}
 {{- end -}}
 
-{{/* Labels that select; `role` is worker, reducer or absent. */}}
+{{/* Labels that select; `role` is worker, reducer, portal or absent. */}}
 {{- define "gristmill.labels" -}}
 app.kubernetes.io/name: gristmill
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
@@ -51,7 +56,7 @@ app.kubernetes.io/component: {{ . }}
 {{- $own.image | default (printf "%s%s:%s%s" .Values.images.prefix $name (.Values.images.tag | default .Chart.AppVersion) $suffix) -}}
 {{- end -}}
 
-{{/* What the pods of both roles have in common: metadata. */}}
+{{/* What the pods of all roles have in common: metadata. */}}
 {{- define "gristmill.podMetadata" -}}
 {{- $own := index .Values .role -}}
 labels:
@@ -60,9 +65,11 @@ labels:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 annotations:
+  {{- if ne .role "portal" }}
   prometheus.io/scrape: "true"
   prometheus.io/port: "9464"
   prometheus.io/path: /metrics
+  {{- end }}
   # Pods restart when their settings change.
   checksum/settings: {{ include "gristmill.settings" . | sha256sum }}
   {{- with $own.podAnnotations }}
@@ -70,7 +77,7 @@ annotations:
   {{- end }}
 {{- end -}}
 
-{{/* What the pods of both roles have in common: the first fields of their specification. */}}
+{{/* What the pods of all roles have in common: the first fields of their specification. */}}
 {{- define "gristmill.podSpec" -}}
 {{- $own := index .Values .role -}}
 serviceAccountName: {{ include "gristmill.serviceAccount" . | quote }}
@@ -110,7 +117,7 @@ requiredDuringSchedulingIgnoredDuringExecution:
           values: {{ toJson .Values.images.architectures }}
 {{- end -}}
 
-{{/* What the containers of both roles have in common. */}}
+{{/* What the containers of all roles have in common. */}}
 {{- define "gristmill.container" -}}
 image: {{ include "gristmill.image" . }}
 imagePullPolicy: {{ .Values.images.pullPolicy }}
@@ -146,7 +153,7 @@ securityContext:
     drop: [ALL]
 {{- end -}}
 
-{{/* Environment of both roles; services/cli/src/settings.rs lists every variable. */}}
+{{/* Environment of all roles; services/cli/src/settings.rs lists every variable. */}}
 {{- define "gristmill.settings" -}}
 {{- $settings := dict "GRISTMILL_LISTEN" "0.0.0.0:9464" "GRISTMILL_LOG_FORMAT" "json" "GRISTMILL_STORE" .Values.store -}}
 {{- with .Values.region }}{{ $_ := set $settings "AWS_REGION" . }}{{ end -}}
