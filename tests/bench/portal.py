@@ -1,4 +1,6 @@
-"""Measures the portal on a synthetic job of a million mini-batches: the time of every answer, and the memory."""
+"""Measures the portal on a synthetic job of a million mini-batches: the time of every answer and every page, and the
+memory of the portal and of a browser; and how fast jobs run while the portal shows them.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,15 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
+
+from portal_pages import browse
+from portal_watched import compare
 
 ROUNDS = 5
 LOOKS_EVERY_SECONDS = 0.45
@@ -20,13 +26,14 @@ LOOKS_EVERY_SECONDS = 0.45
 
 def measure(
     executable: str, synthetic: str, mini_batches: int, failures: int
-) -> tuple[dict[str, list[float]], dict[str, int], float]:
-    """Returns the times of every answer, their sizes, and the memory of the portal in MB."""
+) -> tuple[dict[str, list[float]], dict[str, int], dict[str, float], dict[str, float]]:
+    """Returns the times of every answer, their sizes, the times of every page, and the memory of each process in MB."""
     with tempfile.TemporaryDirectory() as home:
         made = subprocess.run(
             [synthetic, home, str(mini_batches), str(failures)], check=True, capture_output=True, text=True
         )
-        job = f"/jobs/{made.stdout.strip()}"
+        job_id = made.stdout.strip()
+        job = f"/jobs/{job_id}"
         portal = subprocess.Popen(
             [executable, "portal", "--no-open", "--listen", "127.0.0.1:0"],
             env={**os.environ, "GRISTMILL_HOME": home},
@@ -34,7 +41,8 @@ def measure(
             text=True,
         )
         try:
-            address = urllib.parse.urlsplit(portal.stdout.readline().strip())
+            printed = portal.stdout.readline().strip()
+            address = urllib.parse.urlsplit(printed)
             token = urllib.parse.parse_qs(address.query)["token"][0]
             times: dict[str, list[float]] = {}
             sizes: dict[str, int] = {}
@@ -72,9 +80,10 @@ def measure(
                     ("output", f"{job}/output"),
                 ]:
                     get(name, path)
+            pages, memory = browse(printed, job_id, mini_batches)
             status = Path(f"/proc/{portal.pid}/status").read_text()
             peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-            return times, sizes, int(peak.split()[1]) / 1024
+            return times, sizes, pages, {"portal": int(peak.split()[1]) / 1024, **memory}
         finally:
             portal.terminate()
             portal.wait()
@@ -85,15 +94,27 @@ def main() -> None:
     parser.add_argument("--mini-batches", type=int, default=1_000_000)
     parser.add_argument("--failures", type=int, default=1_000)
     parser.add_argument("--synthetic", required=True, help="the program that writes the job")
+    parser.add_argument("--watched-only", action="store_true", help="only compare jobs with and without a portal")
     arguments = parser.parse_args()
-    times, sizes, peak = measure(
+    if not arguments.watched_only:
+        show(arguments)
+    print("\n" + compare(os.environ["GRISTMILL"], sys.executable))
+
+
+def show(arguments: argparse.Namespace) -> None:
+    times, sizes, pages, memory = measure(
         os.environ["GRISTMILL"], arguments.synthetic, arguments.mini_batches, arguments.failures
     )
     print(f"A job of {arguments.mini_batches:,} mini-batches, {arguments.failures:,} of them failed.\n")
     print("| answer | median | longest | bytes |\n|---|---|---|---|")
     for name, seconds in times.items():
         print(f"| {name} | {statistics.median(seconds):.3f} s | {max(seconds):.3f} s | {sizes[name]:,} |")
-    print(f"\nMost memory of the portal: {peak:.0f} MB")
+    print("\n| page | complete after |\n|---|---|")
+    for name, seconds in pages.items():
+        print(f"| {name} | {seconds:.3f} s |")
+    print("\n| memory | MB |\n|---|---|")
+    for name, megabytes in memory.items():
+        print(f"| {name} | {megabytes:.0f} |")
 
 
 if __name__ == "__main__":
