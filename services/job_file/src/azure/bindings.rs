@@ -7,7 +7,7 @@ use super::expression;
 use super::known;
 use super::names::Table;
 use super::reader::Reader;
-use crate::{Entry, Fault, Location, Node, Value, find};
+use crate::{Entry, Fault, Location, Node, ScalarKind, Value, find};
 
 /// What an input stands for.
 #[derive(Clone, Debug)]
@@ -160,6 +160,8 @@ impl Reader<'_> {
         if !is_data {
             let text = expression::replace(node.written(), &mut value).map_err(at)?;
             check_literal(&kind, node, &text).map_err(at)?;
+            let is_boolean = matches!(node.scalar().map(|scalar| scalar.kind), Some(ScalarKind::Boolean(_)));
+            let text = if kind == "boolean" || kind.is_empty() && is_boolean { as_python(text) } else { text };
             return Ok(Bound::Literal(match text == node.written() {
                 true => node.clone(),
                 false => Node::text(node.location, &text),
@@ -232,6 +234,15 @@ impl Reader<'_> {
 
 /// The name of the store that every workspace has.
 pub const DEFAULT_STORE: &str = "workspaceblobstore";
+
+/// A truth value as the original passes it to scripts, which compare the text.
+fn as_python(text: String) -> String {
+    match text.trim().to_lowercase().as_str() {
+        "true" => "True".to_owned(),
+        "false" => "False".to_owned(),
+        _ => text,
+    }
+}
 
 fn check_literal(kind: &str, node: &Node, text: &str) -> Result<(), Fault> {
     let is_valid = match kind {
