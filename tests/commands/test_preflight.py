@@ -110,6 +110,10 @@ def test_tables_need_pandas_in_the_interpreter_of_the_job(workplace, tmp_path):
     job = workplace.job("def run(frame): return frame", inputs=inputs, environment=str(bare))
     said = refusals(workplace, job)
     assert f"inputs of type tabular need numpy and pandas: {bare} -m pip install numpy pandas" in said
+    # As the module of a function that gets Arrow tables.
+    arrow = workplace.job("__gristmill_arrow__ = True\ndef run(table): ...", inputs=inputs, environment=str(bare))
+    assert f"inputs of type tabular need pyarrow: {bare} -m pip install pyarrow" in refusals(workplace, arrow)
+    job = workplace.job("def run(frame): return frame", inputs=inputs, environment=str(bare))
     # The check finds it like the processes of the job.
     workplace.write({"elsewhere/numpy.py": "", "elsewhere/pandas.py": ""})
     path = {"PYTHONPATH": str(workplace.folder / "elsewhere")}

@@ -147,7 +147,16 @@ def imported(tree, script, source_directory):
                     yield path + "/__init__.py"
 
 
+def takes_arrow(tree):
+    """Returns whether a module gets tables as pyarrow.Table, as modules of functions may."""
+    name = ["__gristmill_arrow__"]
+    assigned = [node for node in tree.body if kind(node) == "Assign" and names(node.targets[0]) == name]
+    return any(getattr(node.value, "value", None) is True for node in assigned)
+
+
 def check_script(script, source_directory):
+    """Returns the packages that tables need in this script."""
+    packages = ("numpy", "pandas")
     seen, waiting, left = set([script]), [script], MODULES_MAX
     while waiting and left:
         path = waiting.pop()
@@ -163,10 +172,13 @@ def check_script(script, source_directory):
             continue
         if path == script:
             check_functions(path, source, tree)
+            if takes_arrow(tree):
+                packages = ("pyarrow",)
         for other in imported(tree, path, source_directory):
             if other not in seen:
                 seen.add(other)
                 waiting.append(other)
+    return packages
 
 
 def is_installed(module):
@@ -185,16 +197,15 @@ def main(script, source_directory, tables):
         text = "Python %d.%d or newer is needed, and this is %s: choose another one with `environment`"
         say(sys.executable, None, text % (PYTHON_MIN[0], PYTHON_MIN[1], version))
         return
-    if script:
-        check_script(script, source_directory)
+    packages = check_script(script, source_directory) if script else ("numpy", "pandas")
     if tables == "tables":
         if "" in sys.path:
             sys.path.remove("")
-        for module in ("numpy", "pandas"):
+        for module in packages:
             for path in ("%s/%s.py" % (source_directory, module), "%s/%s/__init__.py" % (source_directory, module)):
                 if exists(path):
                     say(path, None, "it hides the package %s, which inputs of type tabular need: rename it" % module)
-        missing = [module for module in ("numpy", "pandas") if not is_installed(module)]
+        missing = [module for module in packages if not is_installed(module)]
         if missing:
             text = "inputs of type tabular need %s: %s -m pip install %s"
             say(sys.executable, None, text % (" and ".join(missing), sys.executable, " ".join(missing)))

@@ -34,11 +34,6 @@ class FunctionJob:
         named = {name: given[name] for name in self._about["takes"]}
         return _as_result(self._awaited(self._function(self._argument(mini_batch), **named)))
 
-    @property
-    def takes_arrow(self):
-        """Whether ``run`` gets tables as ``pyarrow.Table``, without a copy."""
-        return self._about["argument"] in ("pyarrow", "polars", "items")
-
     def shutdown(self):
         if self._loop is not None:
             self._loop.close()

@@ -26,8 +26,10 @@ from gristmill.function_job import load
 
 job = load(__file__)
 init, run, shutdown = job.init, job.run, job.shutdown
-__gristmill_arrow__ = job.takes_arrow
+__gristmill_arrow__ = {takes_arrow}
 '''
+"""``takes_arrow``: whether ``run`` gets tables as ``pyarrow.Table``, without a copy. A job's check reads it here."""
+TAKES_ARROW = ("pyarrow", "polars", "items")
 CODE = (
     *("name", "code", "exceptiontable", "flags", "argcount", "posonlyargcount", "kwonlyargcount"),
     *("names", "varnames", "freevars", "cellvars"),
@@ -147,7 +149,7 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, argument:
     beside = folder.with_name(f".{digest}.{os.getpid()}.{threading.get_ident()}")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
-    (beside / "entry.py").write_text(ENTRY)
+    (beside / "entry.py").write_text(ENTRY.format(takes_arrow=argument in TAKES_ARROW))
     (beside / "function.pkl").write_bytes(pickled)
     (beside / "function.json").write_text(json.dumps(about, indent=2))
     # The interpreter of a worker need not have it. It takes half the time to import with its compiled form.
