@@ -13,8 +13,8 @@ COMPONENT = """
     name: ask
     is_deterministic: False
     inputs:
-      resume_from: {type: string, optional: true}
-      async_mode: {type: boolean, optional: true, default: False}
+      resume_from: {type: string, optional: True}
+      async_mode: {type: boolean, optional: True, default: False}
       settings: {type: uri_file, optional: False}
       questions: {type: mltable}
     outputs:
