@@ -46,12 +46,14 @@ def double(items):
 
 
 def test_processes_of_a_job_are_found(home):
-    seen = []
-    job = gristmill.submit(lambda items: time.sleep(1) or items, [1])
+    job = gristmill.submit(lambda items: time.sleep(3) or items, [1])
+
+    def found(what):
+        return any(what in one for one in processes_of(home))
+
     end = time.monotonic() + 30
-    while len(seen) < 2 and time.monotonic() < end:
-        seen = processes_of(home)
-    assert any("bootstrap.py" in one for one in seen) and any("gristmill run" in one for one in seen)
+    while not (found("bootstrap.py") and found("gristmill run")):
+        assert time.monotonic() < end, processes_of(home)
     job.wait(progress=False)
 
 
