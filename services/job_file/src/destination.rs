@@ -75,7 +75,8 @@ fn file_in(folder: &ItemPath, file: &str) -> ItemPath {
     }
 }
 
-/// Says which input, side input or source of the job a folder is, lies in or contains.
+/// Says which input, side input or source of the job a folder is, lies in or contains. `file`: all that is written there;
+/// beside it, folders with other things are no harm.
 fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<String> {
     if folder.is_url() {
         let (what, _) = named_paths(spec).find(|(_, path)| is_within(folder, path))?;
@@ -93,15 +94,22 @@ fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<Stri
         let effect = if what.starts_with("input") { ", so the next run would read what this one writes" } else { "" };
         match path.is_dir() {
             true if folder.starts_with(&path) => return Some(format!("the output lies in {what}{effect}")),
-            true if path.starts_with(&folder) => return Some(format!("the output folder contains {what}")),
+            true if file.is_none() && path.starts_with(&folder) => {
+                return Some(format!("the output folder contains {what}"));
+            }
             _ => {}
         }
     }
     let sources = real(spec.source_directory.as_path());
-    sources.starts_with(&folder).then(|| match sources == folder {
-        true => format!("the output folder is the folder of the script, {}", sources.display()),
-        false => format!("the output folder contains the folder of the script, {}", sources.display()),
-    })
+    match sources.strip_prefix(&folder) {
+        Ok(below) if below.as_os_str().is_empty() => {
+            Some(format!("the output folder is the folder of the script, {}", sources.display()))
+        }
+        Ok(_) if file.is_none() => {
+            Some(format!("the output folder contains the folder of the script, {}", sources.display()))
+        }
+        _ => None,
+    }
 }
 
 /// Iterates over the paths of all inputs and side inputs, each with words for messages.

@@ -88,9 +88,13 @@ def test_target_that_is_unknown_or_cannot_be_reached_is_named():
         gristmill.attach("nothing-like-it", target="closed")
 
 
-def test_folder_that_holds_the_functions_is_no_output(tmp_path):
-    with pytest.raises(ValueError, match=f"contains {tmp_path}/home, where .* write to {tmp_path}/results/out"):
-        run(double, [1], output="out.parquet")
+def test_output_may_lie_beside_inputs_and_functions(tmp_path):
+    """As in a notebook in the home folder, whose data are in a folder beside it."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("a")
+    job = run(lambda files: [Path(file).read_text() for file in files], "texts", output="out.csv")
+    assert job.output == str(tmp_path / "out.csv")
+    assert job.to_pandas().values.tolist() == [["a"]]
 
 
 def test_folder_that_cannot_be_written_is_named(monkeypatch):

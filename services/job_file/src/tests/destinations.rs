@@ -13,7 +13,9 @@ const DESTINATIONS: &[(&str, &str)] = &[
     ("output: data/new/results\noutput_action: summary_only", "output: the output lies in input data"),
     ("output: link-to-data/results", "output: the output lies in input data"),
     ("output: ./code/../data/", "output: the output lies in input data"),
-    ("READ in/deep\noutput: in", "output: the output folder contains input input_0"),
+    ("READ in/deep\noutput: in", ""),
+    ("READ in/deep\noutput: in\noutput_action: summary_only", "output: the output folder contains input input_0"),
+    ("READ in/deep\noutput: in\nappend_row_file_name: deep", "deep is a folder, where the output file goes"),
     (
         "inputs: {a: {type: file, path: tables}, b: {type: file, path: in}}\noutput: in/x",
         "output: the output lies in input b",
@@ -61,15 +63,20 @@ const DESTINATIONS: &[(&str, &str)] = &[
     ("READ s3://b/in/a.csv\noutput: s3://b/in", ""),
     // Side inputs.
     ("side_inputs: {l: in}\noutput: in/x", "output: the output lies in side input l"),
-    ("side_inputs: {l: in/deep}\noutput: in", "output: the output folder contains side input l"),
+    ("side_inputs: {l: in/deep}\noutput: in", ""),
+    ("side_inputs: {l: in/deep}\noutputs: {more: in}", "outputs.more: the output folder contains side input l"),
     (
         "side_inputs: {l: labels.txt}\nappend_row_file_name: labels.txt\noutput: ./",
         "append_row_file_name: the output would replace side input l",
     ),
     // The script and what belongs to it.
     ("output: code", "output: the output folder is the folder of the script"),
-    ("output: ./", "output: the output folder contains "),
-    ("output: .\ninputs: []\narguments: [--rank_mini_batch_count, 1]", "contains the folder of the script"),
+    ("output: ./", ""),
+    ("output: .\noutput_action: summary_only", "output: the output folder contains "),
+    (
+        "output: .\ninputs: []\narguments: [--rank_mini_batch_count, 1]\noutput_action: summary_only",
+        "contains the folder of the script",
+    ),
     ("output: ..\noutput_action: summary_only", "output: the output folder contains"),
     ("output: code/results", ""),
     ("output: code/models\nappend_row_file_name: score.py", "would replace a module of the script"),

@@ -388,7 +388,4 @@ def _output(path: Path) -> dict[str, Any]:
     if path.suffix not in (".parquet", ".csv", ".jsonl"):
         raise ValueError(f"output: {path} must end in .parquet, .csv or .jsonl")
     folder = os.path.abspath(os.path.expanduser(path.parent))
-    if (home() / "functions").is_relative_to(folder):
-        beside = os.path.join(folder, "results", path.name)
-        raise ValueError(f"output: {folder} contains {home()}, where functions and inputs are kept: write to {beside}")
     return {"output": folder, "append_row_file_name": path.name, "output_format": "native"}
