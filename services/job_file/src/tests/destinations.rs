@@ -15,7 +15,7 @@ const DESTINATIONS: &[(&str, &str)] = &[
     ("output: ./code/../data/", "output: the output lies in input data"),
     ("READ in/deep\noutput: in", ""),
     ("READ in/deep\noutput: in\noutput_action: summary_only", "output: the output folder contains input input_0"),
-    ("READ in/deep\noutput: in\nappend_row_file_name: deep", "deep is a folder, where the output file goes"),
+    ("READ in/deep\noutput: in\nappend_row_file_name: deep", "the output would replace input input_0"),
     (
         "inputs: {a: {type: file, path: tables}, b: {type: file, path: in}}\noutput: in/x",
         "output: the output lies in input b",
