@@ -131,6 +131,8 @@ fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
         warnings: vec![],
         warnings_total: 0,
         warning_kinds: vec![],
+        rejected: vec![],
+        extra_runs: 0,
         detail: path(number),
         traceparent: None,
     };

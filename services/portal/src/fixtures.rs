@@ -43,6 +43,8 @@ pub fn tried(mini_batch: u64, try_number: u32, status: AttemptStatus) -> Attempt
         warnings: vec![],
         warnings_total: 0,
         warning_kinds: vec![],
+        rejected: vec![],
+        extra_runs: 0,
         detail: format!("/in/{mini_batch}.<b>png"),
         traceparent: None,
     }

@@ -65,6 +65,14 @@ pub struct Attempt {
     /// The same warnings, counted by kind. At most [`WARNING_KINDS_MAX`](crate::WARNING_KINDS_MAX).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warning_kinds: Vec<WarningKind>,
+    /// Items of a success that failed when ranges of the mini-batch were tried on their own, in order. At most
+    /// [`REJECTED_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rejected: Vec<Rejected>,
+    /// Runs of ranges of the mini-batch, after its last try had failed. If there were any, the rows of a success are
+    /// those of several runs, one after the other.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub extra_runs: u32,
     /// First item, for people.
     pub detail: String,
     /// Its trace; `None` without tracing.
@@ -72,9 +80,26 @@ pub struct Attempt {
     pub traceparent: Option<TraceParent>,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
+fn is_zero<Number: Default + PartialEq>(number: &Number) -> bool {
+    *number == Number::default()
+}
+
+/// Most entries of [`Attempt::rejected`]: an attempt must fit into one message.
+pub const REJECTED_MAX: usize = 256;
+
+/// An item, or a range of items, that has no result in the success of its mini-batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rejected {
+    /// Position of its first item in the argument of `run()`, from 0.
+    pub item: u64,
+    /// Number of items: 1, or more if the range was not divided further.
+    pub items: u64,
+    /// The first item, for people: its path, or its file and row.
+    pub detail: String,
+    /// How its last run ended.
+    pub status: AttemptStatus,
+    /// Error of that run. Its texts may be shortened.
+    pub error: ErrorReport,
 }
 
 /// The fields that every attempt has, however it ended; [`Attempt`] documents them. Process, texts and columns are
@@ -224,9 +249,9 @@ impl Attempt {
             mini_batch: _, try_number: _, deliveries_lost: _, node: _, process: _, total: _, succeeded: _, rows: _,
             columns: _, started_at: _, elapsed_seconds: _, process_seconds: _, run_seconds: _, detail: _,
             status: AttemptStatus::Succeeded, is_final: true, error: None, warnings, warnings_total: 0, warning_kinds,
-            traceparent: None,
+            rejected, extra_runs: 0, traceparent: None,
         } = self else { return false };
-        warnings.is_empty() && warning_kinds.is_empty()
+        warnings.is_empty() && warning_kinds.is_empty() && rejected.is_empty()
     }
 }
 
@@ -294,6 +319,8 @@ impl From<SuccessRef<'_>> for Attempt {
             warnings: Vec::new(),
             warnings_total: 0,
             warning_kinds: Vec::new(),
+            rejected: Vec::new(),
+            extra_runs: 0,
             detail: success.detail.to_owned(),
             traceparent: None,
         }

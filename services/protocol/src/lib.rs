@@ -20,7 +20,9 @@ mod spec;
 mod table;
 mod trace;
 
-pub use attempt::{Attempt, AttemptCore, AttemptRef, AttemptStatus, ProcessName, Rows, SuccessRef};
+pub use attempt::{
+    Attempt, AttemptCore, AttemptRef, AttemptStatus, ProcessName, REJECTED_MAX, Rejected, Rows, SuccessRef,
+};
 pub use conda::{CONDA_TOOLS, CondaError, CondaFile};
 pub use dead_letter::{DeadBody, DeadLetter};
 pub use descriptor::{Block, BlockRange, Descriptor, FileVersion, Work};

@@ -168,7 +168,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Attempt, AttemptStatus, ErrorReport, Rows, TraceParent, Warning, WarningKind};
+    use crate::{Attempt, AttemptStatus, ErrorReport, Rejected, Rows, TraceParent, Warning, WarningKind};
 
     fn stopped(node: &str) -> ResultEvent {
         ResultEvent::NodeStopped { node: node.to_owned(), cause: None }
@@ -237,8 +237,17 @@ mod tests {
             column_type: None,
         });
         let kinds = prop_oneof![3 => Just(vec![]), 1 => vec(kind, 1..3)];
+        let rejected = (any::<u64>(), any::<u64>(), ".{0,9}").prop_map(|(item, items, detail)| Rejected {
+            item,
+            items,
+            detail,
+            status: AttemptStatus::RunTimedOut,
+            error: ErrorReport::default(),
+        });
+        let rejected = prop_oneof![3 => Just(vec![]), 1 => vec(rejected, 1..3)];
+        let isolation = (rejected, prop_oneof![3 => Just(0), 1 => any::<u32>()]);
         let total = prop_oneof![3 => Just(0), 1 => any::<u64>()];
-        let texts = (error, warnings, total, ".{0,30}", traceparent, kinds);
+        let texts = (error, warnings, total, ".{0,30}", traceparent, kinds, isolation);
         let times = (seconds(), seconds(), seconds());
         (ids, (status, rows, columns), counts, times, texts).prop_map(
             |(ids, (status, rows, columns), counts, times, texts)| Attempt {
@@ -261,6 +270,8 @@ mod tests {
                 warnings: texts.1.into_iter().map(|message| Warning { message }).collect(),
                 warnings_total: texts.2,
                 warning_kinds: texts.5,
+                rejected: texts.6.0,
+                extra_runs: texts.6.1,
                 detail: texts.3,
                 traceparent: texts.4,
             },
@@ -283,7 +294,7 @@ mod tests {
             let bytes = record_of(&attempt);
             let is_ordinary = attempt.status == AttemptStatus::Succeeded && attempt.is_final && attempt.error.is_none()
                 && attempt.warnings.is_empty() && attempt.warning_kinds.is_empty() && attempt.warnings_total == 0
-                && attempt.traceparent.is_none();
+                && attempt.traceparent.is_none() && attempt.rejected.is_empty() && attempt.extra_runs == 0;
             prop_assert_eq!(is_compact(&bytes), is_ordinary);
             let record = decode_records(&bytes).next().expect("one").expect("valid");
             prop_assert_eq!(&bytes[record.rows.clone()], b"rows");

@@ -36,6 +36,8 @@ fn attempt() -> Attempt {
         warnings: vec![],
         warnings_total: 0,
         warning_kinds: vec![],
+        rejected: vec![],
+        extra_runs: 0,
         detail: "/data/7.png".into(),
         traceparent: None,
     }

@@ -47,6 +47,8 @@ pub(crate) fn attempt(
         warnings: vec![],
         warnings_total: 0,
         warning_kinds: vec![],
+        rejected: vec![],
+        extra_runs: 0,
         detail: format!("/data/{mini_batch}.png"),
         traceparent: None,
     }

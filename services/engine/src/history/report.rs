@@ -150,6 +150,8 @@ impl<'a> Row<'a> {
             warnings: vec![],
             warnings_total: 0,
             warning_kinds: vec![],
+            rejected: vec![],
+            extra_runs: 0,
             detail: unguarded(detail).to_owned(),
             traceparent: None,
         }

@@ -73,6 +73,8 @@ pub(crate) fn conclude(
         warnings,
         warnings_total,
         warning_kinds: prepared.warning_kinds,
+        rejected: Vec::new(),
+        extra_runs: 0,
         detail: descriptor.detail(),
         traceparent: descriptor.traceparent,
     };
