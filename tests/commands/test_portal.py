@@ -139,6 +139,26 @@ def test_interrupted_job_shows_what_was_committed(workplace, portal):
     assert same(workplace, portal, job_id)["state"] == "Completed"
 
 
+def test_pages_of_the_list_have_every_job_once(workplace, portal):
+    workplace.data(1)
+    job = workplace.job(HOLDS)
+    # Ids begin with a time in seconds, by which the list is sorted.
+    order = sorted((job.run().job_id for _ in range(5)), key=lambda id: (id.split("-")[1:3], id), reverse=True)
+
+    def page(after: str = "") -> tuple[list[str], str | None]:
+        found = portal.get(f"/jobs?limit=2{after and f'&after={after}'}")
+        return [row["job_id"] for row in found["jobs"]], found["next"]
+
+    assert portal.get("/jobs?limit=2")["total"] == 5
+    assert page() == (order[:2], order[1])
+    wait_until(lambda: time.strftime("%H%M%S", time.gmtime()) != order[0].split("-")[2], "the next second")
+    added = job.run().job_id
+    assert page(after=order[1]) == (order[2:4], order[3]), "a new job moves nothing to another page"
+    shutil.rmtree(workplace.home / "jobs" / order[3])
+    assert page(after=order[3]) == (order[4:], None), "the page after a job that was removed"
+    assert page() == ([added, order[0]], order[0])
+
+
 def test_removed_job_and_restarted_portal(workplace):
     workplace.data(1)
     job_id = workplace.job(HOLDS).run().job_id
