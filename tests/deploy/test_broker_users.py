@@ -15,6 +15,7 @@ import pytest
 
 from components import Components
 from harness import ROOT, Workplace, wait_until
+from portal_client import Portal
 
 FIRST = "the-f1rst-p@ssword"
 # A folder as Secrets Manager, which fails at write number BREAKS_AT.
@@ -59,7 +60,7 @@ class Broker:
             "prefix": self.prefix,
             "address": f"amqp://${{BROKER_USER}}:${{BROKER_PASSWORD}}@{host}/%2f?prefix={self.prefix}&lease_seconds=86400",
             "administrator": f"{arn}administrator",
-            "secrets": {role: f"{arn}{role}" for role in ("worker", "reducer", "enqueuer", "operator")},
+            "secrets": {role: f"{arn}{role}" for role in ("worker", "reducer", "enqueuer", "operator", "portal")},
         }
         components.client("s3").create_bucket(Bucket=self.prefix)
 
@@ -140,7 +141,7 @@ def refused(address: str, act: Any) -> bool:
 
 def test_role_users_can_run_a_job_and_nothing_else(broker: Broker) -> None:
     broker.run("create")
-    assert len(broker.users()) == 4
+    assert len(broker.users()) == 5
     assert broker.secret("administrator")["password"] != FIRST
     made = broker.workplace.command("doctor", "--create", **broker.role("operator"))
     assert made.exit_status == 0, str(made)
@@ -149,6 +150,10 @@ def test_role_users_can_run_a_job_and_nothing_else(broker: Broker) -> None:
     run_job(broker)
     letters = broker.workplace.command("dead-letters", **broker.role("operator"))
     assert letters.exit_status == 0, str(letters)
+    shown = Portal(broker.workplace, "--read-only", **broker.role("portal")).get("/target")
+    problems = {queue["name"]: queue["problem"] for queue in shown["queues"]}
+    assert problems == dict.fromkeys(("tasks", "results", "dead letters")), shown
+    assert shown["dead_letters_problem"] is None, shown
     for running in roles:
         running.process.terminate()
         assert running.wait().exit_status == 0
@@ -161,11 +166,14 @@ def test_role_users_can_run_a_job_and_nothing_else(broker: Broker) -> None:
         ("enqueuer", tasks, False),
         ("enqueuer", results, False),
         ("operator", tasks, True),
+        ("portal", tasks, False),
+        ("portal", results, False),
+        ("portal", f"{broker.prefix}-dead-letters", True),
     ]:
         address = broker.secret(role)["address"]
         assert refused(address, lambda channel, q=queue: channel.basic_get(q)) != is_allowed, (role, queue)
         assert refused(address, lambda channel, q=queue: channel.queue_purge(q)) != is_allowed, (role, queue)
-    for role in ("worker", "reducer", "enqueuer", "operator"):
+    for role in broker.value["secrets"]:
         address = broker.secret(role)["address"]
         assert refused(address, lambda channel: channel.queue_declare("another")), role
         tags = broker.components.manage_rabbitmq(f"users/{broker.secret(role)['username']}")["tags"]
@@ -209,7 +217,7 @@ def connected(broker: Broker) -> set[str]:
     return {connection.get("user") for connection in broker.components.manage_rabbitmq("connections")}
 
 
-@pytest.mark.parametrize("write", range(1, 7))
+@pytest.mark.parametrize("write", range(1, 8))
 def test_interrupted_creation_can_run_again(write: int, broker: Broker) -> None:
     told = broker.run("create", expect=1, BREAKS_AT=str(write))
     assert "cannot write the secret" in told

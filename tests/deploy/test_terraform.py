@@ -18,7 +18,21 @@ import terraform_files
 from harness import ROOT
 from terraform_files import INFRA, MODULES, ROOTS, call, evaluate, text_of
 from terraform_plan import REGION, SUBNETS, Plan, Terraform
-from terraform_variants import ACCESS, BOUNDARY, GPUS, KEY, PLACE, PLATFORM, RABBITMQ, REGISTRY, TARGET, root_of
+from terraform_variants import (
+    ACCESS,
+    BALANCED,
+    BOUNDARY,
+    GPUS,
+    KEY,
+    PLACE,
+    PLATFORM,
+    PORTAL,
+    RABBITMQ,
+    REGISTRY,
+    TARGET,
+    TOKEN,
+    root_of,
+)
 
 # Terraform waits for resources, and test machines are busy.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("terraform")]
@@ -141,7 +155,18 @@ def test_no_role_gets_the_administrator_password(made: Plan) -> None:
     shown = json.dumps(made.shown["planned_values"]["outputs"])
     assert RABBITMQ["broker_password"] not in shown and "${BROKER_USER}:${BROKER_PASSWORD}@" in shown
     text = "".join(file.read_text() for file in (INFRA / "modules").rglob("*.tf"))
-    assert text.count("secretsmanager:GetSecretValue") == 1 and "resources = [var.queue_secret_arn]" in text
+    assert text.count("secretsmanager:GetSecretValue") == 1 and "resources = local.secret_arns" in text
+
+
+def test_every_role_reads_its_own_secrets_alone(made: Plan) -> None:
+    def read(target: str, role: str) -> set[str]:
+        policy = made.resource(f'module.{target}.module.task["{role}"].aws_iam_role_policy.read_secret[0]')
+        return {resource for _, action, resource in allowed(json.loads(policy["policy"])) if "GetSecretValue" in action}
+
+    for target, roles in (("rabbitmq", ["worker", "reducer"]), ("single", ["worker", "reducer", "portal"])):
+        secrets = made.output(target)["broker"]["secrets"]
+        assert [read(target, role) for role in roles] == [{secrets[role]} for role in roles]
+    assert read("large", "portal") == {TOKEN}
 
 
 def test_changed_initial_password_changes_no_resource(made: Plan, changed: Plan) -> None:
@@ -172,6 +197,53 @@ def test_gpu_worker_has_libraries_and_shared_memory(made: Plan, changed: Plan) -
     assert container["linuxParameters"]["sharedMemorySize"] >= 1024
     assert made.containers()["gpus-reducer"]["image"] == f"{REGISTRY}/gristmill:1"
     assert changed.containers()["gpus-gpu-worker"]["image"] == "registry/own:2"
+
+
+def test_portal_admits_its_clients_alone(made: Plan) -> None:
+    """Without `portal` there is none; with it, nothing but the named clients connects."""
+    names = {address: service["name"] for address, service in made.resources("aws_ecs_service").items()}
+    assert {name for name in names.values() if "portal" in name} == {"large-portal", "single-portal"}
+    assert made.output("sqs")["security_group_ids"]["portal"] is None
+    for target, client in (("large", "sg-bastion"), ("single", "sg-balancer")):
+        group = made.output(target)["security_group_ids"]["portal"]
+        service = made.resource(f"module.{target}.aws_ecs_service.portal[0]")
+        (network,) = service["network_configuration"]
+        assert (network["security_groups"], network["assign_public_ip"]) == ([group], False)
+        rules = made.resources("aws_vpc_security_group_ingress_rule", f"module.{target}.").values()
+        opened = [rule for rule in rules if rule["security_group_id"] == group]
+        assert [(rule["referenced_security_group_id"], rule["from_port"]) for rule in opened] == [(client, 9464)]
+    service = made.resource("module.single.aws_ecs_service.portal[0]")
+    (balancer,) = service["load_balancer"]
+    assert balancer["target_group_arn"] == BALANCED["target_group_arn"]
+    assert (balancer["container_name"], balancer["container_port"]) == ("gristmill", 9464)
+    # The broker knows it, too.
+    rules = made.resources("aws_vpc_security_group_ingress_rule", "module.single.module.rabbitmq").values()
+    portal = made.output("single")["security_group_ids"]["portal"]
+    assert 5671 in {rule["from_port"] for rule in rules if rule["referenced_security_group_id"] == portal}
+
+
+def test_portal_is_read_only_behind_a_token_or_a_header(made: Plan, changed: Plan) -> None:
+    listens = ["portal", "--no-open", "--listen", "0.0.0.0:9464"]
+    container = made.containers()["large-portal"]
+    assert container["command"] == [*listens, "--read-only"]
+    assert container["secrets"] == [{"name": "GRISTMILL_PORTAL_TOKEN", "valueFrom": TOKEN}]
+    assert container["image"] == f"{REGISTRY}/gristmill:1"
+    assert TOKEN not in json.dumps(container["environment"])
+    balanced = made.containers()["single-portal"]
+    header = ["--trust-header", "X-Amzn-Oidc-Identity", "--host", "jobs.example"]
+    assert balanced["command"] == [*listens, "--read-only", *header]
+    assert [secret["name"] for secret in balanced["secrets"]] == ["GRISTMILL_QUEUE"]
+
+    def policies(plan: Plan, target: str) -> set[str]:
+        attached = plan.resources("aws_iam_role_policy_attachment", f"module.{target}.").items()
+        role = plan.resource(f'module.{target}.module.task["portal"].aws_iam_role.task')["name"]
+        return {values["policy_arn"] for _, values in attached if values["role"] == role}
+
+    assert policies(made, "large") == {made.output("large")["policy_arns"]["portal"]}
+    arns = made.output("large")["policy_arns"]
+    assert policies(changed, "large") == {arns["portal"], arns["enqueuer"]}
+    assert changed.containers()["large-portal"]["command"] == listens
+    assert changed.containers()["large-portal"]["image"] == "registry/portal:2"
 
 
 REPLACED = (["delete", "create"], ["create", "delete"])
@@ -239,6 +311,12 @@ CARELESS: list[tuple[dict[str, Any], str]] = [
     ({"worker": {"gpus": 1, "memory": 16384}}, "No instance has room for such a worker"),
     ({"worker": {"gpus": 1, "disk_gib": 50}}, "set `gpu.disk_gib` of the platform"),
     ({"worker": {"gpus": 1}, "platform": {**PLATFORM, "gpu": None}}, "The platform has no instances with GPUs"),
+    ({"portal": {"client_cidr_blocks": ["10.0.0.0/16"]}}, "either `token_secret_arn` or `trust_header`"),
+    ({"portal": {**PORTAL, "trust_header": "X-User"}}, "either `token_secret_arn` or `trust_header`"),
+    ({"portal": {**BALANCED, "client_cidr_blocks": ["10.0.0.0/16"]}}, "only the load balancer may connect"),
+    ({"portal": {**BALANCED, "hosts": []}}, "Behind a load balancer the portal requires `hosts`"),
+    ({"portal": {"token_secret_arn": TOKEN}}, "Nothing can connect to the portal"),
+    ({"portal": {**PORTAL, "client_cidr_blocks": ["0.0.0.0/0"]}}, "`client_cidr_blocks` are blocks such as"),
     ({**RABBITMQ, "rabbitmq": {"lease_seconds": 3_000_000}}, "from 300 to 2147483"),
     ({**RABBITMQ, "rabbitmq": {"client_cidr_blocks": ["0.0.0.0/0"]}}, "not the whole internet"),
     ({**RABBITMQ, "rabbitmq": {"instance_type": "mq.t3.micro"}}, "mq.t3 has no clusters"),
@@ -273,6 +351,7 @@ def test_unknown_fields_of_variables_are_rejected(terraform: Terraform) -> None:
         "rabbitmq": {"lease": 1},
         "alarm_thresholds": {"oldest_task": 5},
         "images": {"workers": "x:1"},
+        "portal": {"token": "x"},
     }
     given = {"name": "team", "platform": terraform.platform(PLATFORM), "bucket": "team-store", "image_tag": "1"}
     told = terraform.refusal("environments/prod", {**given, **slips})

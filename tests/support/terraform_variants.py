@@ -40,6 +40,14 @@ RABBITMQ = {
     "broker_password": "the-first-p@ssword",
     "rabbitmq": {"client_security_group_ids": {"pipeline": "sg-pipeline"}, "client_cidr_blocks": ["10.1.0.0/16"]},
 }
+TOKEN = f"arn:aws:secretsmanager:{REGION}:123456789012:secret:portal-token-AbCdEf"
+PORTAL = {"token_secret_arn": TOKEN, "client_security_group_ids": {"bastion": "sg-bastion"}}
+BALANCED = {
+    "trust_header": "X-Amzn-Oidc-Identity",
+    "client_security_group_ids": {"balancer": "sg-balancer"},
+    "target_group_arn": f"arn:aws:elasticloadbalancing:{REGION}:123456789012:targetgroup/portal/0123456789abcdef",
+    "hosts": ["jobs.example"],
+}
 ACCESS = {
     "inputs": ["data/in"],
     "outputs": ["other/out/"],
@@ -53,10 +61,13 @@ EVERYTHING: dict[str, tuple[str, dict[str, Any]]] = {
     "offline_gpus": ("platform", {"name": "offline-gpus", **PLACE, **OFFLINE, "gpu": GPUS}),
     "sqs": ("target", {"name": "sqs", **TARGET, **ACCESS}),
     "moved": ("target", {"name": "moved", **TARGET}),
-    "large": ("target", {"name": "large", **TARGET, "worker": {"max": 1000, "backlog_each": 3}}),
+    "large": ("target", {"name": "large", **TARGET, "worker": {"max": 1000, "backlog_each": 3}, "portal": PORTAL}),
     "gpus": ("target", {"name": "gpus", **TARGET, "worker": {"gpus": 1}}),
     "rabbitmq": ("target", {"name": "rabbitmq", **TARGET, **RABBITMQ}),
-    "single": ("target", {"name": "single", **TARGET, **RABBITMQ, "rabbitmq": {"is_cluster": False}}),
+    "single": (
+        "target",
+        {"name": "single", **TARGET, **RABBITMQ, "rabbitmq": {"is_cluster": False}, "portal": BALANCED},
+    ),
     "batch": (
         "batch",
         {
@@ -83,6 +94,7 @@ CHANGES = {
     },
     "moved": {"worker": {"gpus": 1}},
     "gpus": {"images": {"worker": "registry/own:2"}},
+    "large": {"portal": {**PORTAL, "read_only": False}, "images": {"portal": "registry/portal:2"}},
     "rabbitmq": {"broker_password": "another-p@ssword"},
 }
 

@@ -48,6 +48,7 @@ module "target" {
   job_days                 = 30
   log_days                 = 14
   force_destroy            = true
+  portal                   = var.portal
   alarm_emails             = var.alarm_emails
   permissions_boundary_arn = var.permissions_boundary_arn
 

@@ -60,6 +60,20 @@ variable "backlog_per_worker" {
   default     = 20
 }
 
+variable "portal" {
+  description = "The portal, which shows the jobs in a browser: see `portal` of the module `target`; null: none."
+  type        = any
+  default     = null
+
+  validation {
+    condition = var.portal == null || length(setsubtract(try(keys(var.portal), []), [
+      "token_secret_arn", "trust_header", "client_security_group_ids", "client_cidr_blocks", "target_group_arn", "hosts",
+      "read_only", "cpu", "memory", "architecture",
+    ])) == 0
+    error_message = "`portal` has token_secret_arn, trust_header, client_security_group_ids, client_cidr_blocks, target_group_arn, hosts, read_only, cpu, memory and architecture."
+  }
+}
+
 variable "alarm_emails" {
   description = "Mail addresses for alarms."
   type        = list(string)

@@ -36,6 +36,7 @@ module "target" {
   job_days                 = var.job_days
   worker                   = var.worker
   reducer                  = var.reducer
+  portal                   = var.portal
   scraper_cidr_blocks      = var.scraper_cidr_blocks
   alarm_emails             = var.alarm_emails
   alarm_thresholds         = var.alarm_thresholds

@@ -65,13 +65,13 @@ variable "tags" {
 }
 
 variable "images" {
-  description = "Your own images, `worker` and `reducer`, with registry and tag, instead of those of the platform."
+  description = "Your own images, `worker`, `reducer` and `portal`, with registry and tag, instead of those of the platform."
   type        = map(string)
   default     = {}
 
   validation {
-    condition     = length(setsubtract(keys(var.images), ["worker", "reducer"])) == 0
-    error_message = "`images` has worker and reducer."
+    condition     = length(setsubtract(keys(var.images), ["worker", "reducer", "portal"])) == 0
+    error_message = "`images` has worker, reducer and portal."
   }
 }
 
@@ -140,6 +140,20 @@ variable "scraper_cidr_blocks" {
   description = "Address ranges that may scrape the tasks' metrics, port 9464."
   type        = list(string)
   default     = []
+}
+
+variable "portal" {
+  description = "The portal, which shows the jobs in a browser: see `portal` of the module `target`; null: none."
+  type        = any
+  default     = null
+
+  validation {
+    condition = var.portal == null || length(setsubtract(try(keys(var.portal), []), [
+      "token_secret_arn", "trust_header", "client_security_group_ids", "client_cidr_blocks", "target_group_arn", "hosts",
+      "read_only", "cpu", "memory", "architecture",
+    ])) == 0
+    error_message = "`portal` has token_secret_arn, trust_header, client_security_group_ids, client_cidr_blocks, target_group_arn, hosts, read_only, cpu, memory and architecture."
+  }
 }
 
 variable "alarm_emails" {

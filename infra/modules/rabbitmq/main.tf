@@ -13,7 +13,7 @@ locals {
   # Without user and password: outputs contain neither.
   address = "amqps://$${BROKER_USER}:$${BROKER_PASSWORD}@${local.host}:5671/%2f?prefix=${var.prefix}&lease_seconds=${var.lease_seconds}"
 
-  roles = toset(["worker", "reducer", "enqueuer", "operator"])
+  roles = toset(concat(["worker", "reducer", "enqueuer", "operator"], var.has_portal ? ["portal"] : []))
   # AMQP, and the management API, which Amazon MQ serves on two ports.
   ports = [5671, 443, 15671]
   doors = { for pair in setproduct(keys(var.client_security_group_ids), local.ports) : "${pair[0]}-${pair[1]}" => {

@@ -9,7 +9,7 @@ output "management" {
 }
 
 output "secret_arns" {
-  description = "The secret of each role: worker, reducer, enqueuer, operator. JSON with `address`, `username` and `password`."
+  description = "The secret of each role: worker, reducer, enqueuer, operator, and portal if there is one. JSON with `address`, `username` and `password`."
   value       = { for role, secret in aws_secretsmanager_secret.role : role => secret.arn }
 }
 

@@ -89,6 +89,12 @@ variable "client_cidr_blocks" {
   }
 }
 
+variable "has_portal" {
+  description = "Whether the target has a portal, which is a user of the broker."
+  type        = bool
+  default     = false
+}
+
 variable "first_password" {
   description = "Initial password of the administrator: pass it as TF_VAR_broker_password, never in a file."
   type        = string

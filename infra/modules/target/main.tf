@@ -7,6 +7,10 @@ locals {
   prefix       = coalesce(var.prefix, var.name)
   queue        = local.is_sqs ? module.queue[0].address : module.rabbitmq[0].address
   metrics      = local.is_sqs ? module.queue[0].metrics : module.rabbitmq[0].metrics
+  own_group_ids = merge(
+    { tasks = aws_security_group.tasks.id },
+    local.has_portal ? { portal = aws_security_group.portal[0].id } : {},
+  )
 }
 
 module "queue" {
@@ -29,10 +33,11 @@ module "rabbitmq" {
   instance_type             = var.rabbitmq.instance_type
   is_cluster                = var.rabbitmq.is_cluster
   lease_seconds             = var.rabbitmq.lease_seconds
-  client_security_group_ids = merge({ tasks = aws_security_group.tasks.id }, var.rabbitmq.client_security_group_ids)
+  client_security_group_ids = merge(local.own_group_ids, var.rabbitmq.client_security_group_ids)
   client_cidr_blocks        = var.rabbitmq.client_cidr_blocks
   first_password            = var.broker_password
   kms_key_arn               = var.platform.kms_key_arn
+  has_portal                = local.has_portal
 }
 
 module "store" {

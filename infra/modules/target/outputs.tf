@@ -32,17 +32,26 @@ output "cluster" {
 
 output "services" {
   description = "The ECS services."
-  value       = { worker = local.worker_name, reducer = aws_ecs_service.reducer.name }
+  value = merge(
+    { worker = local.worker_name, reducer = aws_ecs_service.reducer.name },
+    local.has_portal ? { portal = aws_ecs_service.portal[0].name } : {},
+  )
 }
 
 output "role_arns" {
-  description = "IAM roles of workers and reducers, and those that ECS uses to start them."
-  value = {
-    worker            = module.task[local.worker_key].role_arn
-    reducer           = module.task["reducer"].role_arn
-    worker_execution  = module.task[local.worker_key].execution_role_arn
-    reducer_execution = module.task["reducer"].execution_role_arn
-  }
+  description = "IAM roles of the tasks, and those that ECS uses to start them."
+  value = merge(
+    {
+      worker            = module.task[local.worker_key].role_arn
+      reducer           = module.task["reducer"].role_arn
+      worker_execution  = module.task[local.worker_key].execution_role_arn
+      reducer_execution = module.task["reducer"].execution_role_arn
+    },
+    local.has_portal ? {
+      portal           = module.task["portal"].role_arn
+      portal_execution = module.task["portal"].execution_role_arn
+    } : {},
+  )
 }
 
 output "log_groups" {
@@ -51,8 +60,12 @@ output "log_groups" {
 }
 
 output "security_group_ids" {
-  description = "Security groups of the tasks, and of the broker (null: the queues are in SQS)."
-  value       = { tasks = aws_security_group.tasks.id, broker = one(module.rabbitmq[*].security_group_id) }
+  description = "Security groups of the tasks, of the portal (null: there is none), and of the broker (null: the queues are in SQS)."
+  value = {
+    tasks  = aws_security_group.tasks.id
+    portal = one(aws_security_group.portal[*].id)
+    broker = one(module.rabbitmq[*].security_group_id)
+  }
 }
 
 output "bucket" {

@@ -1,4 +1,4 @@
-# The two ECS services. Workers on Fargate and workers with GPUs are different services: ECS cannot move a service from one
+# The ECS services of workers and reducers; portal.tf has that of the portal. Workers on Fargate and workers with GPUs are different services: ECS cannot move a service from one
 # kind of capacity to the other, so a change creates the new service beside the old one.
 
 locals {
@@ -20,9 +20,10 @@ locals {
   images = {
     worker  = coalesce(var.images.worker, "${var.platform.repositories["gristmill-worker"]}:${var.image_tag}${local.has_gpus ? "-cuda" : ""}")
     reducer = coalesce(var.images.reducer, "${var.platform.repositories["gristmill"]}:${var.image_tag}")
+    portal  = coalesce(var.images.portal, var.images.reducer, "${var.platform.repositories["gristmill"]}:${var.image_tag}")
   }
 
-  tasks = {
+  tasks = merge(local.portal_task, {
     (local.worker_key) = {
       role         = "worker"
       command      = ["worker", "--grace", tostring(var.worker.stop_seconds - 20)]
@@ -45,7 +46,7 @@ locals {
       architecture = var.reducer.architecture
       stop_seconds = 120
     }
-  }
+  })
 }
 
 module "task" {
@@ -58,6 +59,8 @@ module "task" {
   queue                    = local.is_sqs ? module.queue[0].address : null
   queue_secret_arn         = local.is_sqs ? null : module.rabbitmq[0].secret_arns[each.value.role]
   has_queue_secret         = !local.is_sqs
+  token_secret_arn         = each.value.role == "portal" ? var.portal.token_secret_arn : null
+  has_token_secret         = each.value.role == "portal" && local.has_token
   store                    = module.store.url
   variables                = each.value.variables
   policy_arn               = module.access.policy_arns[each.value.role]

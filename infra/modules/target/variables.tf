@@ -48,10 +48,11 @@ variable "image_tag" {
 }
 
 variable "images" {
-  description = "Your own images instead, with registry and tag; null: those of the platform."
+  description = "Your own images instead, with registry and tag; null: those of the platform. The portal runs the image of the reducer, unless it has its own."
   type = object({
     worker  = optional(string)
     reducer = optional(string)
+    portal  = optional(string)
   })
   default  = {}
   nullable = false
@@ -231,6 +232,60 @@ variable "reducer" {
 
   validation {
     condition     = contains(["X86_64", "ARM64"], var.reducer.architecture)
+    error_message = "`architecture` is X86_64 or ARM64, as the images are."
+  }
+}
+
+variable "portal" {
+  description = <<-TEXT
+    The portal, which shows the jobs in a browser; null: none. Only `client_security_group_ids` (with a name for each) and
+    `client_cidr_blocks` can connect to it, on port 9464, by HTTP. It answers those who hold the token, which is the value of
+    the secret `token_secret_arn`, or instead requests with the header `trust_header`, which a load balancer sets for users
+    that it knows. `target_group_arn`: where the portal registers, a target group (type `ip`, HTTP) of your internal load
+    balancer. `hosts`: names by which browsers reach the portal. Without `read_only` its users cancel, continue and start jobs.
+  TEXT
+  type = object({
+    token_secret_arn          = optional(string)
+    trust_header              = optional(string)
+    client_security_group_ids = optional(map(string), {})
+    client_cidr_blocks        = optional(list(string), [])
+    target_group_arn          = optional(string)
+    hosts                     = optional(list(string), [])
+    read_only                 = optional(bool, true)
+    cpu                       = optional(number, 512)
+    memory                    = optional(number, 1024)
+    architecture              = optional(string, "X86_64")
+  })
+  default = null
+
+  validation {
+    condition     = var.portal == null || try((var.portal.token_secret_arn == null) != (var.portal.trust_header == null), false)
+    error_message = "The portal requires either `token_secret_arn` or `trust_header`."
+  }
+
+  # A client that connects to the portal itself could set the header.
+  validation {
+    condition     = try(var.portal.trust_header, null) == null || try(length(var.portal.client_cidr_blocks) == 0 && length(var.portal.client_security_group_ids) == 1, false)
+    error_message = "With `trust_header` only the load balancer may connect to the portal: name its group alone in `client_security_group_ids`, and no `client_cidr_blocks`."
+  }
+
+  validation {
+    condition     = var.portal == null || try(length(var.portal.client_security_group_ids) + length(var.portal.client_cidr_blocks) > 0, false)
+    error_message = "Nothing can connect to the portal: set `client_security_group_ids` or `client_cidr_blocks`."
+  }
+
+  validation {
+    condition     = try(var.portal.target_group_arn, null) == null || length(try(var.portal.hosts, [])) > 0
+    error_message = "Behind a load balancer the portal requires `hosts`: it answers to no other names."
+  }
+
+  validation {
+    condition     = alltrue([for block in try(var.portal.client_cidr_blocks, []) : can(cidrhost(block, 0)) && !endswith(block, "/0")])
+    error_message = "`client_cidr_blocks` are blocks such as 10.0.0.0/16, not the whole internet."
+  }
+
+  validation {
+    condition     = contains(["X86_64", "ARM64"], try(var.portal.architecture, "X86_64"))
     error_message = "`architecture` is X86_64 or ARM64, as the images are."
   }
 }

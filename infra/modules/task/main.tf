@@ -18,7 +18,14 @@ locals {
     var.variables,
   )
   # The broker's address contains a password, so it is a field of the secret.
-  secrets      = var.has_queue_secret ? { GRISTMILL_QUEUE = "${var.queue_secret_arn}:address::" } : {}
+  secrets = merge(
+    var.has_queue_secret ? { GRISTMILL_QUEUE = "${var.queue_secret_arn}:address::" } : {},
+    var.has_token_secret ? { GRISTMILL_PORTAL_TOKEN = var.token_secret_arn } : {},
+  )
+  secret_arns = concat(
+    var.has_queue_secret ? [var.queue_secret_arn] : [],
+    var.has_token_secret ? [var.token_secret_arn] : [],
+  )
   writable     = { cache = "/var/cache/gristmill", tmp = "/tmp" }
   has_gpus     = var.gpus > 0
   is_on_ec2    = local.has_gpus
@@ -171,12 +178,12 @@ resource "aws_iam_role_policy_attachment" "execution" {
 }
 
 data "aws_iam_policy_document" "read_secret" {
-  count = var.has_queue_secret ? 1 : 0
+  count = length(local.secret_arns) > 0 ? 1 : 0
 
   statement {
-    sid       = "ReadAddressOfTheBroker"
+    sid       = "ReadOwnSecrets"
     actions   = ["secretsmanager:GetSecretValue"]
-    resources = [var.queue_secret_arn]
+    resources = local.secret_arns
   }
 
   dynamic "statement" {
@@ -191,7 +198,7 @@ data "aws_iam_policy_document" "read_secret" {
 }
 
 resource "aws_iam_role_policy" "read_secret" {
-  count = var.has_queue_secret ? 1 : 0
+  count = length(local.secret_arns) > 0 ? 1 : 0
 
   name   = "read-secret"
   role   = aws_iam_role.execution.name

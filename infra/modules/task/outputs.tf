@@ -8,6 +8,11 @@ output "role_arn" {
   value       = aws_iam_role.task.arn
 }
 
+output "role_name" {
+  description = "Name of that role."
+  value       = aws_iam_role.task.name
+}
+
 output "execution_role_arn" {
   description = "IAM role that ECS uses to start the container."
   value       = aws_iam_role.execution.arn

@@ -35,6 +35,18 @@ variable "has_queue_secret" {
   default     = false
 }
 
+variable "token_secret_arn" {
+  description = "Secret whose value is the token of the portal."
+  type        = string
+  default     = null
+}
+
+variable "has_token_secret" {
+  description = "Whether there is such a secret: known earlier than its ARN."
+  type        = bool
+  default     = false
+}
+
 variable "store" {
   description = "URL of the store."
   type        = string
@@ -52,7 +64,7 @@ variable "policy_arn" {
 }
 
 variable "kms_key_arns" {
-  description = "Keys of the secret."
+  description = "Keys of the secrets."
   type        = list(string)
   default     = []
 }
