@@ -145,6 +145,7 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
         lines.push(format!("  processes: {} on {nodes}; {retries}", progress.processes));
         lines.extend(progress.waiting.iter().map(|waiting| format!("  {}", wait_line(waiting))));
     }
+    lines.extend(progress.notes.iter().map(|note| format!("  note: {note}")));
     lines.extend(progress.step.iter().map(|step| format!("  {step}")));
     lines
 }

@@ -240,7 +240,7 @@ impl History {
                 self.reopened.push(*at);
                 self.changed.fill(self.version);
             }
-            ResultEvent::ProcessStarted { node, process, pid } => {
+            ResultEvent::ProcessStarted { node, process, pid, .. } => {
                 if let Some(position) = self.process(ProcessName { node, process }) {
                     self.processes[usize::from(position)].pid = Some(*pid);
                 }

@@ -32,6 +32,24 @@ pub fn integer<T: TryFrom<i64>>(node: &Node, least: i64, most: i64) -> Result<T,
     }
 }
 
+/// An amount of memory with its unit, a multiple of 1024: `500MB`, `1.5 GB`.
+pub fn memory(node: &Node) -> Result<u64, Fault> {
+    let fault = || Fault::new(node, "a size with its unit: \"500MB\", \"1.5GB\"");
+    let text = node.scalar().map(|scalar| scalar.text.trim().to_ascii_lowercase()).unwrap_or_default();
+    let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+    let factor = match &text[digits.len()..] {
+        "kb" => 1u64 << 10,
+        "mb" => 1 << 20,
+        "gb" => 1 << 30,
+        "tb" => 1 << 40,
+        _ => return Err(fault()),
+    };
+    let count: f64 = digits.trim_end().parse().map_err(|_| fault())?;
+    let bytes = count * factor as f64;
+    // Signed 64 bits, like every number of JSON that other software reads.
+    if (1.0..i64::MAX as f64).contains(&bytes) { Ok(bytes as u64) } else { Err(fault()) }
+}
+
 /// One of a few names, in any case of letters; `names` are lower case.
 pub fn choice<T: Copy>(node: &Node, names: &[(&str, T)]) -> Result<T, Fault> {
     let text = node.scalar().map(|scalar| scalar.text.trim().to_lowercase());

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attempt, ColumnType, JobState};
+use crate::{Attempt, ColumnType, JobState, Wear};
 
 /// One event on the result queue. Rows that travel inline follow the event in its [`crate::Record`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +34,12 @@ pub enum ResultEvent {
         process: String,
         /// Process id on that node.
         pid: u32,
+        /// The GPU that it has for itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        gpu: Option<u32>,
+        /// Wall clock of the node, milliseconds since the epoch; 0: unknown.
+        #[serde(default)]
+        at: u64,
     },
     /// `init()` returned, or the script has no `init()`.
     ProcessReady {
@@ -43,6 +49,12 @@ pub enum ResultEvent {
         process: String,
         /// Duration of import and `init()`.
         init_seconds: f64,
+        /// The rest of its start, and the share of the import.
+        #[serde(default)]
+        start: Start,
+        /// What the node noticed about it and users should know, in one sentence; may be empty.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        notice: String,
     },
     /// The script could not be imported, or `init()` raised or did not return in time.
     InitFailed {
@@ -61,6 +73,15 @@ pub enum ResultEvent {
         process: String,
         /// Exit status, or the negated number of the signal.
         return_code: i32,
+        /// Wall clock of the node, milliseconds since the epoch; 0: unknown.
+        #[serde(default)]
+        at: u64,
+        /// Why the node replaces it although it worked.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        wear: Option<Wear>,
+        /// What the node noticed about it and users should know, in one sentence; may be empty.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        notice: String,
     },
     /// A node stopped.
     NodeStopped {
@@ -97,6 +118,16 @@ pub enum ResultEvent {
         /// Number since the last such event.
         count: u64,
     },
+}
+
+/// How long the parts of a start took that [`ResultEvent::ProcessReady`] does not name. 0: unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Start {
+    /// From the start of the process until it imports the script.
+    pub interpreter_seconds: f64,
+    /// Import of the script, a part of `init_seconds`.
+    pub import_seconds: f64,
 }
 
 /// The totals of a complete plan: from now on the reducer knows when the job is complete.

@@ -169,6 +169,9 @@ pub enum ProcessEvent {
     Ready {
         /// Duration of import and `init()`.
         init_seconds: f64,
+        /// Duration of the import alone.
+        #[serde(default)]
+        import_seconds: f64,
         /// `major.minor.micro` of the interpreter.
         python_version: String,
     },

@@ -19,6 +19,7 @@ mod report;
 mod spec;
 mod table;
 mod trace;
+mod wear;
 
 pub use attempt::{
     Attempt, AttemptCore, AttemptRef, AttemptStatus, ProcessName, REJECTED_MAX, Rejected, Rows, SuccessRef,
@@ -27,7 +28,7 @@ pub use conda::{CONDA_TOOLS, CondaError, CondaFile};
 pub use dead_letter::{DeadBody, DeadLetter};
 pub use descriptor::{Block, BlockRange, Descriptor, FileVersion, Work};
 pub use event::{
-    ErrorReport, Planned, ResultEvent, SLOT_PHASES, SlotPhase, WARNING_KINDS_MAX, Waiting, Warning, WarningKind,
+    ErrorReport, Planned, ResultEvent, SLOT_PHASES, SlotPhase, Start, WARNING_KINDS_MAX, Waiting, Warning, WarningKind,
 };
 pub use frame::{
     Chance, Configure, Ending, FRAME_LENGTH_MAX, FrameError, FrameReader, MiniBatchFrame, Payload, ProcessEvent,
@@ -47,3 +48,4 @@ pub use spec::{
 };
 pub use table::{ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableFormat, TableOptions, TableSchema};
 pub use trace::TraceParent;
+pub use wear::{WEARS, Wear, memory};

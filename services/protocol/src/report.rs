@@ -65,6 +65,9 @@ pub struct Progress {
     pub trouble: Option<String>,
     /// Processes and nodes that take unusually long, latest first. At most 16.
     pub waiting: Vec<Waiting>,
+    /// Replaced processes, and what nodes noticed about processes and GPUs, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// `result.json`, written once when the job ends. `run --json` prints it too.
@@ -109,7 +112,8 @@ pub struct JobResult {
     /// The first failed mini-batches, at most 10.
     #[serde(default)]
     pub failed_mini_batches: Vec<FailedMiniBatch>,
-    /// Decisions of the engine about the inputs that may surprise users, in sentences.
+    /// Decisions of the engine about the inputs that may surprise users, replaced processes, and what nodes noticed about
+    /// processes and GPUs, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// From start, or last resumption, to end.

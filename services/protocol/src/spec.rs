@@ -67,6 +67,12 @@ pub struct JobSpec {
     pub run_max_try: u32,
     /// Deliveries of one mini-batch that may be lost with their node before the mini-batch fails.
     pub lost_delivery_max: u32,
+    /// Runs after which a process is replaced; 0: any number.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub process_max_runs: u64,
+    /// Resident memory in bytes above which a process is replaced; 0: any amount.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub process_max_memory: u64,
     /// `DEBUG`, `INFO`, `WARNING`, `ERROR` or `CRITICAL`.
     pub logging_level: String,
     /// `sys.argv[1:]` of the entry script: engine options, then the user's.

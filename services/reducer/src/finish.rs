@@ -92,7 +92,7 @@ impl Reducer {
                 .collect(),
             warning_kinds: self.tally.warnings().kinds().to_vec(),
             duplicates_dropped: self.tally.duplicates() + self.duplicates,
-            notes: self.notes().await,
+            notes: self.notes().await.into_iter().chain(self.tally.nodes().notes()).collect(),
             failed_mini_batches: self.tally.failures().given_up_first().take(FAILED_NAMED_MAX).map(named).collect(),
             reused: false,
         };

@@ -54,6 +54,10 @@ pub(crate) fn attempt(
     }
 }
 
+pub(crate) fn started(node: &str, process: &str) -> ResultEvent {
+    ResultEvent::ProcessStarted { node: node.into(), process: process.into(), pid: 1, gpu: None, at: 0 }
+}
+
 pub(crate) fn succeeded(mini_batch: u64, try_number: u32, total: u64, succeeded: u64) -> Attempt {
     attempt(mini_batch, try_number, AttemptStatus::Succeeded, true, total, succeeded)
 }

@@ -61,6 +61,8 @@ pub(crate) struct Judge {
     progressed: Option<Duration>,
     /// Since when processes are in `init()`, in time attended by workers.
     in_init_since: Option<Duration>,
+    /// How often a process has left `init()`.
+    times_ready: u64,
 }
 
 impl Judge {
@@ -73,6 +75,7 @@ impl Judge {
             presence: Presence::new(options.silence, began),
             progressed: None,
             in_init_since: None,
+            times_ready: 0,
         }
     }
 
@@ -85,6 +88,11 @@ impl Judge {
         if news.has_progressed || news.has_arrived && self.progressed.is_some() {
             // Before this, no process could make progress.
             self.progressed = Some(attended);
+        }
+        let times_ready = tally.nodes().times_ready();
+        if std::mem::replace(&mut self.times_ready, times_ready) != times_ready {
+            // Between two looks, a process may have been ready and replaced.
+            self.in_init_since = None;
         }
         self.in_init_since = tally.nodes().is_in_init().then(|| self.in_init_since.unwrap_or(attended));
     }
@@ -145,10 +153,10 @@ impl Judge {
 
 #[cfg(test)]
 mod tests {
-    use protocol::Planned;
+    use protocol::{Planned, Start};
 
     use super::*;
-    use crate::fixtures::{failed, spec, succeeded};
+    use crate::fixtures::{failed, spec, started, succeeded};
 
     const SILENCE: Duration = Duration::from_secs(5);
     const PROGRESSED: News = News { has_arrived: false, has_progressed: true, is_from_worker: true };
@@ -199,10 +207,31 @@ mod tests {
     }
 
     #[test]
+    fn each_replacement_has_its_own_time_for_init() {
+        let (mut judge, mut now) = judge(Options::default());
+        let mut tally = tally([planned(9), started("0", "process000")]);
+        for number in 0..5 {
+            judge.committed(PROGRESSED, &tally, true, now);
+            for _ in 0..25 {
+                now = now.after(Duration::from_secs(4));
+                judge.presence.heard(now);
+            }
+            assert_eq!(judge.end(&tally, false, now), None, "after {number} replacements");
+            let ready = |process: &str| {
+                let (node, process, notice) = ("0".into(), process.into(), String::new());
+                ResultEvent::ProcessReady { node, process, init_seconds: 1.0, start: Start::default(), notice }
+            };
+            tally.apply(&ready("process000"));
+            let (node, process, notice) = ("0".into(), "process000".into(), String::new());
+            tally.apply(&ResultEvent::ProcessEnded { node, process, return_code: 0, at: 0, wear: None, notice });
+            tally.apply(&started("0", "process000"));
+        }
+    }
+
+    #[test]
     fn only_time_with_workers_counts_towards_the_timeout() {
         let (mut judge, began) = judge(Options::shared());
-        let started = ResultEvent::ProcessStarted { node: "a".into(), process: "process000".into(), pid: 1 };
-        let tally = tally([started, attempt(succeeded(0, 1, 1, 1))]);
+        let tally = tally([started("a", "process000"), attempt(succeeded(0, 1, 1, 1))]);
         judge.committed(PROGRESSED, &tally, true, began);
         let hour = began.after(Duration::from_secs(3600));
         judge.presence.heard(hour);

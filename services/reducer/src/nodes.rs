@@ -4,8 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use protocol::{ErrorReport, ResultEvent, Waiting};
 
+use crate::words::counted;
+
 /// Waits that are kept; further ones would add no information.
 const WAITING_MAX: usize = 16;
+/// Notices of nodes that are kept; a fleet of many nodes repeats the same ones.
+const NOTICES_MAX: usize = 8;
 
 /// The nodes and processes that work on a job.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +17,8 @@ pub struct Nodes {
     /// Running processes, and whether `init()` has returned.
     up: HashMap<(String, String), bool>,
     ready: usize,
+    /// How often `init()` of a process has returned.
+    times_ready: u64,
     /// Every node that has worked on the job.
     nodes: HashMap<String, Node>,
     /// Maximum number of concurrent processes on one node.
@@ -23,6 +29,9 @@ pub struct Nodes {
     stopped: BTreeMap<String, String>,
     /// Oldest first.
     waiting: Vec<Waiting>,
+    /// Processes that were replaced although they worked, by the word of their wear.
+    replaced: BTreeMap<&'static str, u64>,
+    notices: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,12 +49,14 @@ impl Nodes {
                 self.started(node, process);
                 self.no_longer_waiting(node, "");
             }
-            ResultEvent::ProcessReady { node, process, .. } => {
+            ResultEvent::ProcessReady { node, process, notice, .. } => {
                 self.started(node, process);
+                self.notice(notice);
                 self.init_failures = 0;
                 self.init_error = None;
                 if let Some(ready) = self.up.get_mut(&(node.clone(), process.clone())) {
                     self.ready += usize::from(!*ready);
+                    self.times_ready += u64::from(!*ready);
                     *ready = true;
                 }
                 self.no_longer_waiting(node, process);
@@ -55,13 +66,19 @@ impl Nodes {
                 self.init_error = Some((**error).clone());
                 self.no_longer_waiting(node, process);
             }
-            ResultEvent::ProcessEnded { node, process, .. } => {
-                self.ended(&(node.clone(), process.clone()));
+            ResultEvent::ProcessEnded { node, process, wear, notice, .. } => {
+                let is_new = self.ended(&(node.clone(), process.clone()));
+                if let Some(wear) = wear.as_ref().filter(|_| is_new) {
+                    *self.replaced.entry(wear.word()).or_default() += 1;
+                }
+                self.notice(notice);
                 self.no_longer_waiting(node, process);
             }
             ResultEvent::NodeStopped { node, cause } => {
                 let processes: Vec<_> = self.up.keys().filter(|(on, _)| on == node).cloned().collect();
-                processes.iter().for_each(|process| self.ended(process));
+                for process in &processes {
+                    self.ended(process);
+                }
                 self.waiting.retain(|waiting| waiting.node != *node);
                 self.nodes.entry(node.clone()).or_default().left = cause.is_none();
                 match cause {
@@ -106,12 +123,20 @@ impl Nodes {
         self.processes_per_node_seen = self.processes_per_node_seen.max(node.up);
     }
 
-    fn ended(&mut self, process: &(String, String)) {
-        if let Some(ready) = self.up.remove(process) {
-            self.ready -= usize::from(ready);
-            if let Some(node) = self.nodes.get_mut(&process.0) {
-                node.up -= 1;
-            }
+    /// Returns whether the process was running.
+    fn ended(&mut self, process: &(String, String)) -> bool {
+        let Some(ready) = self.up.remove(process) else { return false };
+        self.ready -= usize::from(ready);
+        if let Some(node) = self.nodes.get_mut(&process.0) {
+            node.up -= 1;
+        }
+        true
+    }
+
+    fn notice(&mut self, notice: &str) {
+        let is_new = !notice.is_empty() && self.notices.iter().all(|known| known != notice);
+        if is_new && self.notices.len() < NOTICES_MAX {
+            self.notices.push(notice.to_owned());
         }
     }
 
@@ -127,6 +152,11 @@ impl Nodes {
     /// Returns the number of running processes whose `init()` has returned.
     pub fn processes_ready(&self) -> usize {
         self.ready
+    }
+
+    /// Returns how often `init()` of a process has returned.
+    pub(crate) fn times_ready(&self) -> u64 {
+        self.times_ready
     }
 
     /// Returns the number of nodes that have worked on the job.
@@ -159,6 +189,15 @@ impl Nodes {
         &self.stopped
     }
 
+    /// Returns in sentences how many processes were replaced and why, and what nodes noticed.
+    pub fn notes(&self) -> impl Iterator<Item = String> {
+        let total: u64 = self.replaced.values().sum();
+        let why: Vec<_> = self.replaced.iter().map(|(word, count)| format!("{count} {}", cause(word))).collect();
+        let were = if total == 1 { "was" } else { "were" };
+        let replaced = format!("{} {were} replaced: {}", counted(total, "process"), why.join(", "));
+        (total > 0).then_some(replaced).into_iter().chain(self.notices.iter().cloned())
+    }
+
     /// Returns the processes and nodes that take unusually long, latest first.
     pub fn waiting(&self) -> impl Iterator<Item = &Waiting> {
         self.waiting.iter().rev()
@@ -170,22 +209,42 @@ impl Nodes {
     }
 }
 
+/// Returns why processes were replaced, as the end of a sentence.
+fn cause(wear: &str) -> &'static str {
+    match wear {
+        "runs" => "after process_max_runs",
+        "memory" => "above process_max_memory",
+        "failures" => "after many failures",
+        _ => "for another reason",
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use protocol::SlotPhase;
+    use protocol::{SlotPhase, Start, Wear};
 
     use super::*;
 
     fn started(process: &str) -> ResultEvent {
-        ResultEvent::ProcessStarted { node: "0".into(), process: process.into(), pid: 1 }
+        crate::fixtures::started("0", process)
+    }
+
+    fn ready_with(process: &str, notice: &str) -> ResultEvent {
+        let (node, process, notice) = ("0".into(), process.into(), notice.into());
+        ResultEvent::ProcessReady { node, process, init_seconds: 0.1, start: Start::default(), notice }
     }
 
     fn ready(process: &str) -> ResultEvent {
-        ResultEvent::ProcessReady { node: "0".into(), process: process.into(), init_seconds: 0.1 }
+        ready_with(process, "")
+    }
+
+    fn worn_out(process: &str, wear: Option<Wear>) -> ResultEvent {
+        let (node, process, notice) = ("0".into(), process.into(), String::new());
+        ResultEvent::ProcessEnded { node, process, return_code: -9, at: 0, wear, notice }
     }
 
     fn ended(process: &str) -> ResultEvent {
-        ResultEvent::ProcessEnded { node: "0".into(), process: process.into(), return_code: -9 }
+        worn_out(process, None)
     }
 
     fn init_failed(process: &str) -> ResultEvent {
@@ -217,6 +276,20 @@ mod tests {
         let nodes = nodes_after(&events);
         assert_eq!((nodes.processes_up(), nodes.processes_ready(), nodes.processes_per_node_seen()), (2, 1, 2));
         assert!(!nodes.is_in_init());
+    }
+
+    #[test]
+    fn replaced_processes_are_counted_once_and_notices_kept_once() {
+        let runs = || Some(Wear::Runs { runs: 9 });
+        let events = [started("a"), started("b"), ready_with("a", "too large"), ready_with("b", "too large")];
+        let mut nodes = nodes_after(&events);
+        for (process, wear) in [("a", runs()), ("a", runs()), ("b", Some(Wear::Failures { failures: 11 }))] {
+            nodes.apply(&worn_out(process, wear));
+        }
+        let notes: Vec<_> = nodes.notes().collect();
+        let replaced = "2 processes were replaced: 1 after many failures, 1 after process_max_runs";
+        assert_eq!(notes, [replaced, "too large"]);
+        assert_eq!(nodes_after(&[started("a"), ended("a")]).notes().count(), 0);
     }
 
     #[test]

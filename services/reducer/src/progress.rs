@@ -52,6 +52,7 @@ impl Reducer {
             step: None,
             trouble: None,
             waiting: vec![],
+            notes: vec![],
         }
     }
 
@@ -68,6 +69,7 @@ impl Reducer {
             progress.silent_since = self.workers_silent_since();
             progress.processes = nodes.processes_up() as u64;
             progress.nodes = self.nodes_heard();
+            progress.notes = nodes.notes().collect();
             progress.waiting = nodes.waiting().map(|waiting| self.waits.until_now(waiting)).collect();
         });
     }

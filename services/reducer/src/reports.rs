@@ -186,7 +186,10 @@ impl Reports {
     pub async fn ended(&mut self, result: &JobResult, tally: &Tally, warnings: &[String]) {
         let Some(files) = self.files().await else { return };
         files.ended(result, tally);
-        replace(&files.logs.join("job_result.txt"), &text::job_result(result, tally, warnings));
+        replace(
+            &files.logs.join("job_result.txt"),
+            &text::job_result(result, tally, &files.summaries.starts(), warnings),
+        );
         if let Some(upload) = &mut self.upload {
             upload.finish().await;
         }
@@ -277,14 +280,18 @@ impl Files {
                     counted(mini_batches, "task")
                 ));
             }
-            ResultEvent::ProcessStarted { node, process, pid } => {
-                self.master.line(&format!("{process} on node {node} started with process id {pid}."));
+            ResultEvent::ProcessStarted { node, process, pid, gpu, .. } => {
+                let gpu = gpu.map_or_else(String::new, |index| format!(" and GPU {index}"));
+                self.master.line(&format!("{process} on node {node} started with process id {pid}{gpu}."));
             }
-            ResultEvent::ProcessReady { node, process, init_seconds } => {
+            ResultEvent::ProcessReady { node, process, init_seconds, notice, .. } => {
                 self.master.line(&format!("{process} on node {node} is ready after {init_seconds:.3} seconds."));
+                self.notice(notice);
             }
-            ResultEvent::ProcessEnded { node, process, return_code } => {
-                self.master.line(&format!("{process} on node {node} exits with returncode {return_code}."));
+            ResultEvent::ProcessEnded { node, process, return_code, wear, notice, .. } => {
+                let why = wear.as_ref().map_or_else(String::new, |wear| format!(" It is replaced: it {wear}."));
+                self.master.line(&format!("{process} on node {node} exits with returncode {return_code}.{why}"));
+                self.notice(notice);
             }
             ResultEvent::InitFailed { node, process, error } => {
                 let error = error_sentence(error);
@@ -346,6 +353,12 @@ impl Files {
         };
         self.unreadable.line(&format!("A result message of {} bytes cannot be read: {reason} ({kept})", bytes.len()));
         self.unreadable.flush();
+    }
+
+    fn notice(&mut self, notice: &str) {
+        if !notice.is_empty() {
+            self.overview_line(&sentence(notice));
+        }
     }
 
     fn overview_line(&mut self, message: &str) {

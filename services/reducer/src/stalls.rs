@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
     use crate::Options;
-    use crate::fixtures::spec;
+    use crate::fixtures::{spec, started};
 
     fn limits(node_count: Option<u32>, options: &Options) -> Limits {
         let mut spec = spec(std::path::Path::new("/out"));
@@ -133,7 +133,7 @@ mod tests {
 
     fn on_node(node: &str, stopped: Option<Option<&str>>) -> ResultEvent {
         match stopped {
-            None => ResultEvent::ProcessStarted { node: node.into(), process: "process000".into(), pid: 1 },
+            None => started(node, "process000"),
             Some(cause) => ResultEvent::NodeStopped { node: node.into(), cause: cause.map(str::to_owned) },
         }
     }
@@ -191,7 +191,9 @@ mod tests {
         let cause = init_failure(&nodes, &alone(1), &old).expect("2 * 1 node * 2 processes");
         assert!(cause.contains("ImportError: no module named x"), "{cause}");
         assert_eq!(init_failure(&nodes, &alone(2), &old), None, "two nodes may fail eight times");
-        nodes.apply(&ResultEvent::ProcessReady { node: "1".into(), process: "process000".into(), init_seconds: 1.0 });
+        let (node, process, notice) = ("1".into(), "process000".into(), String::new());
+        let start = protocol::Start::default();
+        nodes.apply(&ResultEvent::ProcessReady { node, process, init_seconds: 1.0, start, notice });
         nodes.apply(&init_failed());
         assert_eq!(init_failure(&nodes, &alone(1), &old), None);
     }
@@ -202,7 +204,7 @@ mod tests {
         limits.process_count_per_node = None;
         let mut nodes = Nodes::default();
         for process in ["a", "b", "c"] {
-            nodes.apply(&ResultEvent::ProcessStarted { node: "0".into(), process: process.into(), pid: 1 });
+            nodes.apply(&started("0", process));
         }
         let old = Elapsed { since_start: Duration::from_secs(121), ..Elapsed::default() };
         for failures in 1..=6 {
@@ -239,7 +241,7 @@ mod tests {
         let never = Elapsed { since_start: Duration::from_secs(3601), ..late };
         let cause = "No Python process started within 3600 seconds.";
         assert_eq!(stalled(&tally, &alone(1), &never).as_deref(), Some(cause));
-        tally.apply(&ResultEvent::ProcessStarted { node: "0".into(), process: "process001".into(), pid: 1 });
+        tally.apply(&started("0", "process001"));
         assert!(stalled(&tally, &alone(1), &late).expect("late").starts_with("No progress update in 270 seconds."));
         tally.apply(&ResultEvent::Waiting(Box::new(Waiting {
             node: "0".into(),

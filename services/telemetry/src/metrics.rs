@@ -18,6 +18,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
+use protocol::WEARS;
 
 /// Names and values of the labels of a series.
 pub type Labels<const COUNT: usize> = [(&'static str, &'static str); COUNT];
@@ -32,6 +33,8 @@ pub const OPERATION: &str = "messaging_operation_name";
 pub const ERROR: &str = "error_type";
 /// How something ended.
 pub const OUTCOME: &str = "outcome";
+/// Why something happened.
+pub const CAUSE: &str = "cause";
 /// State.
 pub const STATE: &str = "state";
 
@@ -71,6 +74,8 @@ pub struct Metrics {
     pub row_bytes: Counter,
     /// Python processes, by [`STATE`].
     pub processes: Family<Labels<1>, Gauge>,
+    /// Processes that were replaced although they worked, by [`CAUSE`].
+    pub processes_replaced: Family<Labels<1>, Counter>,
     /// Deliveries that are held under a lease.
     pub leases_held: Gauge,
     /// Leases that ended before the work was announced.
@@ -126,6 +131,7 @@ impl Metrics {
             items: Family::default(),
             row_bytes: Counter::default(),
             processes: Family::default(),
+            processes_replaced: Family::default(),
             leases_held: Gauge::default(),
             leases_lost: Counter::default(),
             mini_batches: Family::default(),
@@ -183,10 +189,15 @@ impl Metrics {
         for outcome in ["succeeded", "failed"] {
             let _ = self.items.get_or_create(&[(OUTCOME, outcome)]);
         }
+        for cause in WEARS {
+            let _ = self.processes_replaced.get_or_create(&[(CAUSE, cause)]);
+        }
         show.as_is("gristmill_attempts", "Attempts that were announced", &self.attempts);
         show.as_is("gristmill_items", "Items of attempts that were announced", &self.items);
         show.with_unit("gristmill_row", "Rows that were announced", Unit::Bytes, &self.row_bytes);
         show.as_is("gristmill_processes", "Python processes", &self.processes);
+        let replaced = "Python processes that were replaced although they worked";
+        show.as_is("gristmill_processes_replaced", replaced, &self.processes_replaced);
         show.as_is("gristmill_leases_held", "Deliveries that are held under a lease", &self.leases_held);
         show.as_is("gristmill_leases_lost", "Leases that ended before the work was announced", &self.leases_lost);
     }

@@ -14,6 +14,7 @@
 //! | `announce` | write, announce, acknowledge, in that order |
 //! | `lease` | extends leases, and reports lost ones |
 //! | `retry` | how calls of queues and stores are retried |
+//! | `resident` | the memory of a process |
 //! | `orphans` | kills child processes that user code leaves behind |
 //! | `printed` | the last lines that a process printed, for reports |
 //! | `counts` | metrics of announcements |
@@ -42,6 +43,7 @@ mod orphans;
 mod prepare;
 mod printed;
 mod python_process;
+mod resident;
 mod retry;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 pub mod scheduler;

@@ -18,6 +18,7 @@
 //! | `attempt` | the record of an attempt, and whether another try follows |
 //! | `starts` | whether another process starts |
 //! | `deadlines` | timeouts: stacks, kills, recalls, notices |
+//! | `wear` | when a process is replaced although it works |
 //! | `stop` | draining, finishing, killing, giving up |
 
 mod answers;
@@ -31,6 +32,7 @@ mod starts;
 mod stop;
 #[cfg(test)]
 pub(crate) mod tests;
+mod wear;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -56,6 +58,7 @@ pub use mini_batch::{deliveries_lost, lost_too_often};
 pub use process::ProcessId;
 use process::{Process, Slot};
 use starts::Starts;
+use wear::Limits;
 
 /// A moment on both clocks; `milliseconds`: wall clock, since the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +135,8 @@ pub enum Event {
     LeasesLost { leases: Vec<LeaseId>, sightings: Vec<Sighting> },
     /// [`Action::Start`] failed; with the chance that another start succeeds.
     NotStarted { process: ProcessId, message: String, chance: Chance },
+    /// The resident memory of a process that has sent frames, reported before them, if the job limits it.
+    Measured { process: ProcessId, bytes: u64 },
     /// A process has sent a frame, with the rows of a success.
     Frame { process: ProcessId, frame: ProcessEvent, rows: Bytes },
     /// The answer to [`Action::Recall`], reported before any other event. In time: the process has started none of the
@@ -218,6 +223,9 @@ pub struct Scheduler {
     slots: Vec<Slot>,
     next_process: u32,
     starts: Starts,
+    limits: Limits,
+    /// Users know that the limit of memory is too low.
+    has_told_memory: bool,
 }
 
 impl Scheduler {
@@ -226,6 +234,8 @@ impl Scheduler {
         let mut scheduler = Self {
             slots: (0..config.processes).map(|_| Slot::default()).collect(),
             next_process: config.first_process,
+            limits: Limits::of(&config.spec),
+            has_told_memory: false,
             config,
             actions: VecDeque::new(),
             stop: Stop::No,
@@ -258,6 +268,7 @@ impl Scheduler {
                 self.slots[process.slot] = Slot::default();
                 self.not_started(process, message, chance, String::new(), now);
             }
+            Event::Measured { process, bytes } => self.measured(process, bytes),
             Event::Frame { process, frame, rows } => self.frame(process, frame, rows, now),
             Event::RecallAnswered { process, in_time } => self.recall_answered(process, in_time, now),
             Event::ConnectionDamaged { process, phase, how } => self.connection_damaged(process, phase, &how),

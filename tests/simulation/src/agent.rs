@@ -69,6 +69,9 @@ struct Executor {
     /// Preparations, and killed processes that are about to end.
     errands: JoinSet<()>,
     processes: BTreeMap<ProcessId, Process>,
+    /// Processes that were below the limit of memory after `init()`, and those of them that have exceeded it.
+    small: BTreeSet<ProcessId>,
+    outgrown: BTreeSet<ProcessId>,
     stacks: BTreeSet<ProcessId>,
     receipts: HashMap<LeaseId, Receipt>,
     accidents: u32,
@@ -95,8 +98,12 @@ impl Agent {
         }
         .start();
         let mut announcer = AbortOnDropHandle::new(announcer);
+        let mut spec = self.spec.clone();
+        if self.has(Bug::IgnoresRunLimits) {
+            Arc::make_mut(&mut spec).process_max_runs = 0;
+        }
         let config = Config {
-            spec: self.spec.clone(),
+            spec,
             node: self.actor.name().to_owned(),
             processes: self.spec.process_count_per_node.expect("the job says how many"),
             first_process: 0,
@@ -114,6 +121,8 @@ impl Agent {
             receiving: None,
             errands: JoinSet::new(),
             processes: BTreeMap::new(),
+            small: BTreeSet::new(),
+            outgrown: BTreeSet::new(),
             stacks: BTreeSet::new(),
             receipts: HashMap::new(),
             accidents: 0,
@@ -182,7 +191,10 @@ impl Executor {
                 tracing::info!(job.id = self.agent.spec.job_id, node.id = self.agent.actor.name(), "a lease is lost");
                 Event::LeasesLost { leases: vec![lease], sightings: self.sightings() }
             }
-            Message::Frame(process, frame, rows) => Event::Frame { process, frame: *frame, rows },
+            Message::Frame(process, frame, rows) => {
+                self.measure(process, &frame).await;
+                Event::Frame { process, frame: *frame, rows }
+            }
             Message::Exited(process, code) => {
                 let Some(ended) = self.processes.get(&process) else { return };
                 let Sighting { phase, sequence, .. } = ended.sighting(process);
@@ -203,6 +215,22 @@ impl Executor {
         let lease = self.leases.hold(delivery.receipt.clone(), requested);
         self.receipts.insert(lease, delivery.receipt);
         Delivered { lease, descriptor, receive_count: delivery.receive_count, bytes: 0 }
+    }
+
+    /// Reports the memory of a process that is ready or has answered.
+    async fn measure(&mut self, process: ProcessId, frame: &ProcessEvent) {
+        let limit = self.agent.witness.job.process_max_memory;
+        let Some(bytes) = self.processes.get(&process).map(Process::memory).filter(|_| limit > 0) else { return };
+        match frame {
+            ProcessEvent::Ready { .. } if bytes <= limit => drop(self.small.insert(process)),
+            ProcessEvent::Answered(_) if bytes > limit && self.small.contains(&process) => {
+                self.outgrown.insert(process);
+            }
+            _ => {}
+        }
+        if !self.agent.has(Bug::IgnoresMemory) {
+            self.handle(Event::Measured { process, bytes }).await;
+        }
     }
 
     async fn tick(&mut self) {
@@ -232,6 +260,10 @@ impl Executor {
                 if self.agent.actor.is_told_to_stop() {
                     let name = self.agent.actor.name().to_owned();
                     self.agent.witness.report("a stopping node starts no mini-batch", name);
+                }
+                if self.outgrown.contains(&process) {
+                    let name = self.agent.actor.name().to_owned();
+                    self.agent.witness.report("a process above its memory gets no mini-batch", name);
                 }
                 for frame in frames {
                     let handed = self.scheduler.hand_over_of(process, frame.sequence);

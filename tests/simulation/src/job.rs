@@ -39,6 +39,13 @@ pub(crate) struct Job {
     /// Mini-batches that have to be looked up in the plan.
     planned: BTreeSet<u64>,
     pub lost_delivery_max: u32,
+    /// Runs after which a process is replaced; 0: any number.
+    pub process_max_runs: u64,
+    /// Memory above which a process is replaced; 0: any amount.
+    pub process_max_memory: u64,
+    /// Memory of a process after `init()`, and what each run adds at most.
+    pub memory: u64,
+    pub leak: u64,
     /// No node can provision it.
     pub is_broken: bool,
 }
@@ -86,7 +93,14 @@ impl Job {
         if let Some(poison) = poison {
             failures.remove(&poison);
         }
+        let wear = Dice::new(number, "wear");
+        let limit = |probability, least, end| if wear.happens(probability) { least + wear.below(end) } else { 0 };
         Self {
+            process_max_runs: limit(0.3, 1, 4),
+            // Of some jobs, a fresh process exceeds it.
+            process_max_memory: limit(0.3, 80, 200),
+            memory: 100,
+            leak: 60,
             number,
             mini_batches,
             failures,
@@ -121,6 +135,8 @@ impl Job {
             run_invocation_timeout_seconds: 90,
             task_overhead_timeout_seconds: 10,
             lost_delivery_max: self.lost_delivery_max,
+            process_max_runs: self.process_max_runs,
+            process_max_memory: self.process_max_memory,
             ..example
         }
     }

@@ -37,6 +37,7 @@ struct Page {
     sequence: u64,
     since: Instant,
     recalled: Range<u64>,
+    memory: u64,
 }
 
 /// What a process needs to live.
@@ -52,7 +53,7 @@ pub(crate) struct Life {
 
 impl Process {
     pub fn start(life: Life) -> Self {
-        let page = Page { phase: SlotPhase::Starting, sequence: 0, since: Instant::now(), recalled: 0..0 };
+        let page = Page { phase: SlotPhase::Starting, sequence: 0, since: Instant::now(), recalled: 0..0, memory: 0 };
         let page = Arc::new(Mutex::new(page));
         let (orders, received) = mpsc::unbounded_channel();
         let living = AbortOnDropHandle::new(tokio::spawn(life.live(page.clone(), received)));
@@ -84,6 +85,11 @@ impl Process {
         Sighting { process, phase, sequence, elapsed, frame_incomplete_for: None, stacks: None }
     }
 
+    /// Returns the memory that the process occupies.
+    pub fn memory(&self) -> u64 {
+        self.page.lock().expect("no holder panics").memory
+    }
+
     /// Returns for how long the process has run a mini-batch while another one waits behind it.
     pub fn holds_up_for(&self) -> Option<Duration> {
         let page = self.page.lock().expect("no holder panics");
@@ -108,8 +114,11 @@ impl Life {
             (page.phase, page.since) = (phase, Instant::now());
             page.sequence = sequence.unwrap_or(page.sequence);
         };
-        let dice = self.actor.dice();
+        let (dice, job) = (self.actor.dice(), &self.witness.job);
+        let grow = |by: u64| page.lock().expect("no holder panics").memory += by;
+        let mut runs = 0;
         enter(SlotPhase::Init, None);
+        grow(job.memory);
         self.pass(dice.time(Duration::from_secs(10))).await;
         if self.has_accident() {
             let error = ErrorReport { category: "Simulated".into(), ..ErrorReport::default() };
@@ -117,7 +126,10 @@ impl Life {
             return self.exit(72);
         }
         enter(SlotPhase::Idle, None);
-        self.send(ProcessEvent::Ready { init_seconds: 0.0, python_version: "3".into() }, Bytes::new());
+        self.send(
+            ProcessEvent::Ready { init_seconds: 0.0, import_seconds: 0.0, python_version: "3".into() },
+            Bytes::new(),
+        );
         while let Some(order) = orders.recv().await {
             if self.has_accident() {
                 return self.exit(-11);
@@ -138,7 +150,13 @@ impl Life {
             if let Some(receipt) = &receipt {
                 self.witness.began(receipt, &self.actor);
             }
+            runs += 1;
+            if job.process_max_runs > 0 && runs > job.process_max_runs {
+                let detail = format!("run {runs} of {:?} on {}", self.id, self.actor.name());
+                self.witness.report("a process makes no more runs than it may", detail);
+            }
             let Some(ending) = self.run(&frame).await else { return self.exit(-11) };
+            grow(runs % 2 * job.leak);
             enter(SlotPhase::Idle, None);
             let rows = match ending.status {
                 AttemptStatus::Succeeded => self.witness.job.rows(frame.mini_batch),

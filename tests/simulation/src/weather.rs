@@ -22,6 +22,10 @@ pub enum Bug {
     NeverRecalls,
     /// Takes a process that died in a run for an idle one.
     BlamesNobodyForDeaths,
+    /// Takes no notice of `process_max_runs`.
+    IgnoresRunLimits,
+    /// Does not measure the memory of processes.
+    IgnoresMemory,
     /// Does not announce a mini-batch whose preparation took too long.
     ForgetsSlowPreparations,
     /// Takes a store that does not answer for the absence of a job, and drops the job's messages.

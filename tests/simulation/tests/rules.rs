@@ -129,6 +129,8 @@ bugs! {
     RunsWhatIsRecalled: "a delivery is run once";
     IgnoresSpotNotices: "a stopping node starts no mini-batch";
     NeverRecalls: "nothing waits behind a slow run";
+    IgnoresRunLimits: "a process makes no more runs than it may";
+    IgnoresMemory: "a process above its memory gets no mini-batch";
     BlamesNobodyForDeaths: "a delivery is run once";
     ForgetsSlowPreparations:
         "while queue and store keep their promises, a job is completed", "every mini-batch counts once",

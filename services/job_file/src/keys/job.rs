@@ -4,7 +4,7 @@ use protocol::{Durability, MiniBatchSize, OutputAction};
 
 use super::option::TIMEOUT_SECONDS_MAX;
 use super::{Key, REQUIRED, Table, key, key_with_default};
-use crate::values::{boolean, choice, integer, text};
+use crate::values::{boolean, choice, integer, memory, text};
 use crate::{Fault, Node, ScalarKind};
 
 /// Larger numbers of nodes and processes are typing mistakes.
@@ -220,6 +220,20 @@ const NODES: &[Key] = &[
         .job(|job, node| process_count(node).map(|processes| job.process_count_per_node = Some(processes)))
         .argument(13, |job, _| job.process_count_per_node.map(|processes| processes.to_string()))
         .leave_out(|job| job.process_count_per_node = None),
+    key("process_max_runs", "integer from 1", "any number")
+        .meaning(
+            "Runs after which a process is replaced by a new one, between two mini-batches. See \
+             [Processes that wear out](#processes-that-wear-out).",
+        )
+        .job(|job, node| integer(node, 1, i64::MAX).map(|runs| job.process_max_runs = runs))
+        .leave_out(|job| job.process_max_runs = 0),
+    key("process_max_memory", "size: `500MB`, `2GB`", "any amount")
+        .meaning(
+            "Memory above which a process is replaced by a new one, between two mini-batches: its resident memory (RSS) \
+             in multiples of 1024, without children. See [Processes that wear out](#processes-that-wear-out).",
+        )
+        .job(|job, node| memory(node).map(|bytes| job.process_max_memory = bytes))
+        .leave_out(|job| job.process_max_memory = 0),
     key_with_default("logging_level", "`debug`, `info`, `warning`, `error`, `critical`", "info")
         .meaning("Least severe level that is logged, in any case of letters.")
         .job(|job, node| choice(node, LOGGING_LEVELS).map(|level| job.logging_level = level.to_owned()))

@@ -71,6 +71,8 @@ fn settings_of_operation_keep_the_fingerprint() {
         "compute_target: prod",
         "allow_reuse: false",
         "durability: full",
+        "process_max_runs: 9",
+        "process_max_memory: 1.5GB",
         "mini_batch_size: 10",
     ] {
         assert_eq!(workplace.spec(changes).fingerprint, first, "{changes}");

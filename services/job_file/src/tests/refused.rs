@@ -190,6 +190,11 @@ const REFUSED: &[(&str, &str)] = &[
     ("strict_results: 1", "strict_results: true or false"),
     ("hide_unassigned_gpus: maybe", "hide_unassigned_gpus: true or false"),
     ("durability: disk", "durability: process, full"),
+    ("process_max_runs: 0", "process_max_runs: an integer from 1"),
+    ("process_max_memory: 512", "process_max_memory: found \"512\" … a size with its unit"),
+    ("process_max_memory: 0MB", "process_max_memory: found \"0MB\""),
+    ("process_max_memory: -1GB", "process_max_memory: found \"-1GB\""),
+    ("process_max_memory: 1e30GB", "process_max_memory: found \"1e30GB\""),
 ];
 
 #[test]

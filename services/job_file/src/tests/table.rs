@@ -106,7 +106,9 @@ fn documented_default_is_the_default() {
 #[test]
 fn every_setting_of_a_job_has_a_key() {
     let workplace = Workplace::new();
-    let spec = workplace.spec("outputs: {images: images}\nfail_fast: 3\nmodel: labels.txt");
+    let spec = workplace.spec(
+        "outputs: {images: images}\nfail_fast: 3\nmodel: labels.txt\nprocess_max_runs: 9\nprocess_max_memory: 1GB",
+    );
     let json = serde_json::to_value(&spec).expect("plain data");
     let known: Vec<&str> = keys::of_job().map(|key| key.setting).collect();
     for (field, value) in json.as_object().expect("an object") {
@@ -131,7 +133,8 @@ fn every_setting_of_a_job_has_a_key() {
 fn settings_in_the_fingerprint_are_those_of_earlier_versions() {
     let workplace = Workplace::new();
     let changes = "description: x\nnode_count: 2\nprocess_count_per_node: 2\nlogging_level: debug\nallow_reuse: false\n\
-                   durability: full\narguments: [--nice, 1, --profiling_module, profile, --progress_update_timeout, 9]";
+                   durability: full\nprocess_max_runs: 9\nprocess_max_memory: 1GB\n\
+                   arguments: [--nice, 1, --profiling_module, profile, --progress_update_timeout, 9]";
     let spec = workplace.parsed(changes);
     let settings = serde_json::to_value(&spec.identity).expect("plain data")["settings"].to_string();
     let settings = settings.replace(&*workplace.path("data").parent().expect("a folder").to_string_lossy(), "/w");

@@ -178,7 +178,8 @@ impl Job {
             [] => result.first_warnings.clone(),
             kinds => kinds.iter().map(ToString::to_string).collect(),
         });
-        let notes = result.map_or_else(|| spec.notes.clone(), |result| result.notes.clone());
+        let so_far = progress.map_or(&[][..], |progress| &progress.notes);
+        let notes = result.map_or_else(|| [&spec.notes, so_far].concat(), |result| result.notes.clone());
         let same = snapshot.same.iter().map(|job| Same { job_id: job.job_id.clone(), state: job.state }).collect();
         Self {
             revision: view.revision(history),

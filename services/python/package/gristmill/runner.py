@@ -140,6 +140,7 @@ class Process:
         try:
             module = import_script(self._module_name, self._script)
             functions = EntryFunctions(module, self._script, self._argv, self._tabular)
+            imported = time.perf_counter()
             occasion = "init()"
             self._status.set(0, _native.PHASE_INIT)
             if functions.init is not None:
@@ -162,6 +163,7 @@ class Process:
             {
                 "frame": "ready",
                 "init_seconds": time.perf_counter() - started,
+                "import_seconds": imported - started,
                 "python_version": ".".join(map(str, sys.version_info[:3])),
             }
         )

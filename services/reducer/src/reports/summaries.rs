@@ -1,9 +1,12 @@
-//! `process_summary.csv` and `node_summary.csv`: the work of each process and node.
+//! `process_summary.csv` and `node_summary.csv`: the start and work of each process and node; and what `job_result.txt`
+//! says about starts and GPUs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use protocol::{AttemptRef, ProcessName, ResultEvent};
+use protocol::{AttemptRef, ProcessName, ResultEvent, Start};
+
+use crate::words::counted;
 
 #[derive(Debug, Default)]
 pub(super) struct Summaries {
@@ -19,6 +22,13 @@ struct Process {
     pid: Option<u32>,
     return_code: Option<i32>,
     init_seconds: Option<f64>,
+    start: Start,
+    gpu: Option<u32>,
+    /// Wall clock of its node at its start, and at the last sign of it; 0: unknown.
+    started_at: u64,
+    seen_at: u64,
+    /// Start and duration of its earliest attempt.
+    first_run: Option<(u64, f64)>,
     work: Work,
 }
 
@@ -35,21 +45,28 @@ struct Work {
 
 const WORK_HEADER: &str = "Succeeded Attempts,Failed Attempts,Items,Succeeded Items,Failed Items,Elapsed Seconds,\
     Process Seconds,Run Method Seconds";
+/// After the columns of the original.
+const START_HEADER: &str = "Interpreter Seconds,Import Seconds,Init Method Seconds,First Run Seconds,GPU,\
+    GPU Busy Seconds,GPU Idle Seconds";
 
 impl Summaries {
     /// Applies any event except attempts.
     pub fn event(&mut self, event: &ResultEvent) {
         match event {
-            ResultEvent::ProcessStarted { node, process, pid } => {
+            ResultEvent::ProcessStarted { node, process, pid, gpu, at } => {
                 let process = self.process(node, process);
+                (process.gpu, process.started_at) = (*gpu, *at);
                 process.pid = Some(*pid);
                 process.return_code = None;
             }
-            ResultEvent::ProcessReady { node, process, init_seconds } => {
-                self.process(node, process).init_seconds = Some(*init_seconds);
+            ResultEvent::ProcessReady { node, process, init_seconds, start, .. } => {
+                let process = self.process(node, process);
+                (process.init_seconds, process.start) = (Some(*init_seconds), *start);
             }
-            ResultEvent::ProcessEnded { node, process, return_code } => {
-                self.process(node, process).return_code = Some(*return_code);
+            ResultEvent::ProcessEnded { node, process, return_code, at, .. } => {
+                let process = self.process(node, process);
+                process.return_code = Some(*return_code);
+                process.seen_at = process.seen_at.max(*at);
             }
             _ => {}
         }
@@ -66,6 +83,11 @@ impl Summaries {
         work.elapsed_seconds += attempt.elapsed_seconds;
         work.process_seconds += attempt.process_seconds;
         work.run_seconds += attempt.run_seconds;
+        let ended_at = attempt.started_at.saturating_add((attempt.elapsed_seconds.max(0.0) * 1000.0) as u64);
+        process.seen_at = process.seen_at.max(ended_at);
+        if process.first_run.is_none_or(|(began, _)| attempt.started_at < began) {
+            process.first_run = Some((attempt.started_at, attempt.run_seconds));
+        }
         process.pid
     }
 
@@ -86,15 +108,46 @@ impl Summaries {
     }
 
     pub fn process_csv(&self) -> String {
-        let mut text = format!("Node,Process Name,Process,Init Seconds,Return Code,{WORK_HEADER}\n");
+        let mut text = format!("Node,Process Name,Process,Init Seconds,Return Code,{WORK_HEADER},{START_HEADER}\n");
         for (node, processes) in &self.nodes {
             for (name, &position) in processes {
                 let process = &self.processes[position];
                 let pid = process.pid.map_or_else(String::new, |pid| pid.to_string());
                 let init = process.init_seconds.map_or_else(String::new, |seconds| format!("{seconds:.6}"));
                 let code = process.return_code.map_or_else(String::new, |code| code.to_string());
-                let _ = writeln!(text, "{node},{name},{pid},{init},{code},{}", process.work.csv());
+                let (work, start) = (process.work.csv(), process.start_csv());
+                let _ = writeln!(text, "{node},{name},{pid},{init},{code},{work},{start}");
             }
+        }
+        text
+    }
+
+    /// Returns lines for `job_result.txt`: how long the parts of a start took, and how long GPUs were busy and idle.
+    pub fn starts(&self) -> String {
+        let mut text = String::new();
+        let ready: Vec<&Process> = self.processes.iter().filter(|process| process.init_seconds.is_some()).collect();
+        let mean = |seconds: fn(&Process) -> f64| {
+            ready.iter().map(|process| seconds(process)).sum::<f64>() / ready.len() as f64
+        };
+        if !ready.is_empty() {
+            let runs: Vec<f64> = ready.iter().filter_map(|process| Some(process.first_run?.1)).collect();
+            let first_run = match runs.as_slice() {
+                [] => String::new(),
+                runs => format!(", first run() {:.3} s", runs.iter().sum::<f64>() / runs.len() as f64),
+            };
+            let _ = writeln!(
+                text,
+                "Start of a process, mean of {}: interpreter {:.3} s, import {:.3} s, init() {:.3} s{first_run}.",
+                counted(ready.len() as u64, "process"),
+                mean(|process| process.start.interpreter_seconds),
+                mean(|process| process.start.import_seconds),
+                mean(Process::init_method_seconds),
+            );
+        }
+        let gpus: Vec<[f64; 2]> = self.processes.iter().filter_map(Process::gpu_seconds).collect();
+        if !gpus.is_empty() {
+            let [busy, idle] = [0, 1].map(|part| gpus.iter().map(|seconds| seconds[part]).sum::<f64>());
+            let _ = writeln!(text, "GPUs: {busy:.1} s busy in run(), {idle:.1} s idle.");
         }
         text
     }
@@ -108,6 +161,32 @@ impl Summaries {
             let _ = writeln!(text, "{node},{started},{}", total.csv());
         }
         text
+    }
+}
+
+impl Process {
+    fn init_method_seconds(&self) -> f64 {
+        (self.init_seconds.unwrap_or_default() - self.start.import_seconds).max(0.0)
+    }
+
+    /// Returns how long its GPU was in `run()`, and how long it was not, from the start of the process to its last sign.
+    fn gpu_seconds(&self) -> Option<[f64; 2]> {
+        self.gpu?;
+        let lived = self.seen_at.saturating_sub(self.started_at) as f64 / 1000.0;
+        let busy = self.work.run_seconds;
+        Some([busy, if self.started_at == 0 { 0.0 } else { (lived - busy).max(0.0) }])
+    }
+
+    fn start_csv(&self) -> String {
+        let seconds = |seconds: Option<f64>| seconds.map_or_else(String::new, |seconds| format!("{seconds:.6}"));
+        let of_start = |part: f64| seconds(self.init_seconds.map(|_| part));
+        let [busy, idle] = [0, 1].map(|part| seconds(self.gpu_seconds().map(|gpu| gpu[part])));
+        let gpu = self.gpu.map_or_else(String::new, |gpu| gpu.to_string());
+        let Start { interpreter_seconds, import_seconds } = self.start;
+        let [interpreter, import, init] =
+            [interpreter_seconds, import_seconds, self.init_method_seconds()].map(of_start);
+        let first_run = seconds(self.first_run.map(|(_, run)| run));
+        format!("{interpreter},{import},{init},{first_run},{gpu},{busy},{idle}")
     }
 }
 
@@ -145,14 +224,45 @@ mod tests {
     #[test]
     fn work_is_added_up_by_process_and_by_node() {
         let mut summaries = Summaries::default();
-        summaries.event(&ResultEvent::ProcessStarted { node: "0".into(), process: "process000".into(), pid: 17 });
+        summaries.event(&ResultEvent::ProcessStarted {
+            node: "0".into(),
+            process: "process000".into(),
+            pid: 17,
+            gpu: None,
+            at: 0,
+        });
         assert_eq!(summaries.attempt(&succeeded(0, 1, 10, 9).core(), true), Some(17));
         let mut other = failed(1, 1, true, 5);
         other.process = "process001".into();
         assert_eq!(summaries.attempt(&other.core(), false), None);
-        summaries.event(&ResultEvent::ProcessEnded { node: "0".into(), process: "process000".into(), return_code: -9 });
+        summaries.event(&ResultEvent::ProcessEnded {
+            node: "0".into(),
+            process: "process000".into(),
+            return_code: -9,
+            at: 0,
+            wear: None,
+            notice: String::new(),
+        });
         let processes = summaries.process_csv();
-        assert!(processes.contains("\n0,process000,17,,-9,1,0,10,9,1,0.250000,0.125000,0.200000\n"), "{processes}");
+        let work = "\n0,process000,17,,-9,1,0,10,9,1,0.250000,0.125000,0.200000,,,,0.200000,,,\n";
+        assert!(processes.contains(work), "{processes}");
         assert!(summaries.node_csv().ends_with("\n0,2,1,1,15,9,6,0.500000,0.250000,0.400000\n"));
+    }
+
+    #[test]
+    fn start_is_itemised_and_idle_time_of_a_gpu_counts_from_its_start() {
+        let mut summaries = Summaries::default();
+        let (node, process) = (|| "0".to_owned(), || "process000".to_owned());
+        let at = 1_700_000_000_123 - 5_000;
+        summaries.event(&ResultEvent::ProcessStarted { node: node(), process: process(), pid: 17, gpu: Some(1), at });
+        let start = Start { interpreter_seconds: 0.05, import_seconds: 1.5 };
+        let (init_seconds, notice) = (4.0, String::new());
+        summaries.event(&ResultEvent::ProcessReady { node: node(), process: process(), init_seconds, start, notice });
+        summaries.attempt(&succeeded(0, 1, 10, 10).core(), true);
+        let processes = summaries.process_csv();
+        assert!(processes.ends_with(",0.050000,1.500000,2.500000,0.200000,1,0.200000,5.050000\n"), "{processes}");
+        let expected = "Start of a process, mean of 1 process: interpreter 0.050 s, import 1.500 s, init() 2.500 s, first \
+                        run() 0.200 s.\nGPUs: 0.2 s busy in run(), 5.0 s idle.\n";
+        assert_eq!(summaries.starts().replace("5.1 s", "5.0 s"), expected);
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn progress(ended_before: u64, tally: &Tally, elapsed: Duration) -> S
 }
 
 /// `job_result.txt`.
-pub(super) fn job_result(result: &JobResult, tally: &Tally, warnings: &[String]) -> String {
+pub(super) fn job_result(result: &JobResult, tally: &Tally, starts: &str, warnings: &[String]) -> String {
     let mut text = format!("Job {} ended: {:?}.\n", result.job_id, result.state);
     if let Some(cause) = &result.cause {
         let _ = writeln!(text, "Cause: {cause}");
@@ -75,6 +75,10 @@ pub(super) fn job_result(result: &JobResult, tally: &Tally, warnings: &[String])
     );
     let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
     let _ = writeln!(text, "Elapsed: {}.", duration(elapsed));
+    text += starts;
+    for note in tally.nodes().notes() {
+        let _ = writeln!(text, "Note: {}", sentence(&note));
+    }
     if let Some(output) = &result.output {
         let _ = writeln!(text, "Output: {output}");
     }
@@ -212,7 +216,7 @@ mod tests {
             elapsed_seconds: 61.0,
             ..JobResult::new("digits".into(), JobState::Failed, "/jobs/digits/logs".into())
         };
-        let text = job_result(&result, &tally, &["a warning".into()]);
+        let text = job_result(&result, &tally, "", &["a warning".into()]);
         assert!(text.starts_with("Job digits ended: Failed.\nCause: The number of failed items is 2"), "{text}");
         let failed = "  mini-batch 1 (/data/1.png), tries: 3, ValueError: bad value. Open \
                       logs/user/error/0/process000.txt.\n";

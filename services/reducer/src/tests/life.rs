@@ -29,7 +29,14 @@ async fn complete_job_has_its_rows_in_order() {
 #[tokio::test]
 async fn reports_describe_the_whole_job() {
     let job = Job::new();
-    job.send_event(ResultEvent::ProcessStarted { node: "0".into(), process: "process000".into(), pid: 77 }).await;
+    job.send_event(ResultEvent::ProcessStarted {
+        node: "0".into(),
+        process: "process000".into(),
+        pid: 77,
+        gpu: None,
+        at: 0,
+    })
+    .await;
     let mut warned = succeeded(0, 1, 1, 1);
     warned.rows = Rows::Inline;
     warned.warnings = vec![protocol::Warning { message: "line 3 of a.csv: 'x' is not a number".into() }];
@@ -242,7 +249,7 @@ async fn stalled_job_fails_and_names_the_process_it_waits_for() {
     };
     let mut other = succeeded(5, 1, 1, 1);
     other.process = "process001".into();
-    let started = ResultEvent::ProcessStarted { node: "0".into(), process: "process000".into(), pid: 1 };
+    let started = crate::fixtures::started("0", "process000");
     job.send(&[(started, b""), (ResultEvent::Waiting(waiting.into()), b""), (event(other), b"")]).await;
     let cause = job.run().await.cause.expect("failed");
     let expected = "No progress update in 0 seconds. Waiting for mini-batch 0 on node 0, process000, in run() for 30 \

@@ -234,7 +234,7 @@ async fn job_without_workers_waits_and_fails_only_with_a_worker() {
     let reducer = job.open().await;
     let mut progress = reducer.progress();
     let run = tokio::spawn(reducer.run(CancellationToken::new()));
-    let started = ResultEvent::ProcessStarted { node: "a".into(), process: "process000".into(), pid: 1 };
+    let started = crate::fixtures::started("a", "process000");
     job.send_event(started).await;
     progress
         .wait_for(|progress| progress.processes == 1 && progress.silent_since.is_none())

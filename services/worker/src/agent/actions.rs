@@ -4,7 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use protocol::{ResultEvent, ToProcess, Waiting, encode_frame};
-use telemetry::trace;
+use telemetry::metrics::CAUSE;
+use telemetry::{metrics, trace};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::stacks::{StackDump, state_of};
@@ -75,8 +76,12 @@ impl Executor {
     }
 
     pub(super) async fn announce(&mut self, mut announcement: Announcement) {
-        if let Announcement::Outcome(outcome) = &mut announcement {
-            self.record(outcome);
+        match &mut announcement {
+            Announcement::Outcome(outcome) => self.record(outcome),
+            Announcement::Event(ResultEvent::ProcessEnded { wear: Some(wear), .. }) => {
+                metrics().processes_replaced.get_or_create(&[(CAUSE, wear.word())]).inc();
+            }
+            Announcement::Event(_) | Announcement::Return { .. } => {}
         }
         self.announcements.send(announcement).await;
     }

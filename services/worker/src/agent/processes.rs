@@ -4,7 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use protocol::{Chance, Configure, InputKind, JobSpec, MODEL, MiniBatchSize, OutputAction, ResultEvent, ToProcess};
+use protocol::{
+    Chance, Configure, InputKind, JobSpec, MODEL, MiniBatchSize, OutputAction, ResultEvent, ToProcess,
+    milliseconds_since_epoch,
+};
 
 use super::stacks::StackDump;
 use super::{Executor, Message};
@@ -26,6 +29,8 @@ pub(super) struct Running {
     pub(super) gpu: Option<u32>,
     pub(super) scratch: PathBuf,
     pub(super) started: Instant,
+    /// When its memory was last measured.
+    pub(super) measured: Option<Instant>,
     /// Processes that the kernel had killed before its start because memory ran out.
     pub(super) oom_kills: Option<u64>,
 }
@@ -74,12 +79,14 @@ impl Executor {
             gpu,
             scratch,
             started: Instant::now(),
+            measured: None,
             oom_kills: oom::kills(),
         });
         self.send(process, &configure, Vec::new());
         let seen = gpu.map_or(String::new(), |index| format!(", sees GPU {index}"));
         self.log.main("INFO", &format!("{name} started, pid {pid}{seen}"));
-        let event = ResultEvent::ProcessStarted { node: self.agent.node.clone(), process: name, pid };
+        let (node, at) = (self.agent.node.clone(), milliseconds_since_epoch());
+        let event = ResultEvent::ProcessStarted { node, process: name, pid, gpu, at };
         self.announce(Announcement::Event(event)).await;
         None
     }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bytes::Bytes;
 use protocol::{Descriptor, Ending, ProcessEvent, SLOT_PHASES};
 
 use queue::Delivery;
@@ -13,11 +14,14 @@ use super::{Executor, Message};
 use crate::dead_letters::bury;
 use crate::lease::Received;
 use crate::python_process::Report;
+use crate::resident::resident;
 use crate::scheduler::{Delivered, Event, ProcessId, Sighting};
 use crate::{Agent, CrashPoint, orphans, prepare};
 
 /// Time between two searches for ended children of the script that the agent has adopted.
 const REAP_EVERY: Duration = Duration::from_secs(5);
+/// Least time between two measurements of the memory of a process: quick mini-batches share one.
+const MEASURE_EVERY: Duration = Duration::from_millis(20);
 
 impl Executor {
     pub(super) async fn receive(&mut self, message: Message) -> Result<()> {
@@ -103,6 +107,9 @@ impl Executor {
         let (phase, sequence, _) = running.process.page.read();
         match report {
             Report::Events(frames) => {
+                if let Some(bytes) = self.measure(process, &frames) {
+                    self.handle(Event::Measured { process, bytes }).await;
+                }
                 for (frame, rows) in frames {
                     let frame = self.complete(process, frame).await;
                     self.handle(Event::Frame { process, frame, rows }).await;
@@ -111,6 +118,20 @@ impl Executor {
             Report::Broken(how) => self.handle(Event::ConnectionDamaged { process, phase, how }).await,
             Report::Exited(code) => self.handle(Event::Exited { process, code, phase, sequence }).await,
         }
+    }
+
+    /// Measures the memory of a process that has answered, unless it was measured just before.
+    fn measure(&mut self, process: ProcessId, frames: &[(ProcessEvent, Bytes)]) -> Option<u64> {
+        if self.agent.spec.process_max_memory == 0 {
+            return None;
+        }
+        let running = self.running(process)?;
+        let is_fresh = frames.iter().any(|(frame, _)| matches!(frame, ProcessEvent::Ready { .. }));
+        if !is_fresh && running.measured.is_some_and(|measured| measured.elapsed() < MEASURE_EVERY) {
+            return None;
+        }
+        running.measured = Some(Instant::now());
+        resident(running.process.id())
     }
 
     /// Adds the output of native code and child processes to a failure.

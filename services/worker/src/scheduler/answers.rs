@@ -1,10 +1,11 @@
 //! Reactions to the frames of a process, and to its end.
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Chance, Ending, ErrorReport, ProcessEvent, ResultEvent, SlotPhase};
+use protocol::{AttemptStatus, Chance, Ending, ErrorReport, ProcessEvent, ResultEvent, SlotPhase, Start};
 
-use super::process::{FAILURES_MAX, Life, Process, Slot, Verdict};
+use super::process::{Life, Process, Slot, Verdict};
 use super::starts::Next;
+use super::wear::level;
 use super::{Action, Findings, Moment, ProcessId, Scheduler, Stop};
 use crate::node_log::user_error_name;
 
@@ -14,13 +15,22 @@ impl Scheduler {
     pub(super) fn frame(&mut self, id: ProcessId, frame: ProcessEvent, rows: Bytes, now: Moment) {
         let Some(process) = self.process_mut(id) else { return };
         match frame {
-            ProcessEvent::Ready { init_seconds, python_version } => {
+            ProcessEvent::Ready { init_seconds, import_seconds, python_version } => {
                 process.noticed = None;
                 process.init_ended(Life::Working);
+                let elapsed = now.instant.duration_since(process.started).as_secs_f64();
+                let start = Start { interpreter_seconds: (elapsed - init_seconds).max(0.0), import_seconds };
                 self.starts.succeeded();
                 let (node, process) = (self.config.node.clone(), id.name());
-                self.log("INFO", format!("{process} is ready: Python {python_version}, init {init_seconds:.3} s"));
-                self.tell(ResultEvent::ProcessReady { node, process, init_seconds });
+                let Start { interpreter_seconds: interpreter, .. } = start;
+                let line = format!(
+                    "{process} is ready: Python {python_version}, interpreter {interpreter:.3} s, import \
+                     {import_seconds:.3} s, init {:.3} s",
+                    init_seconds - import_seconds
+                );
+                self.log("INFO", line);
+                let notice = self.fresh(id);
+                self.tell(ResultEvent::ProcessReady { node, process, init_seconds, start, notice });
             }
             ProcessEvent::InitFailed { error, chance } => {
                 process.init_ended(Life::InitFailed);
@@ -37,14 +47,12 @@ impl Scheduler {
             ProcessEvent::ShutdownFailed { error } => {
                 self.log("ERROR", format!("shutdown() of {} raised: {}", id.name(), error.message));
             }
-            ProcessEvent::Answered(ending) => {
-                process.failures += u32::from(ending.status != AttemptStatus::Succeeded);
-                self.answered(id, ending, rows, now);
-            }
+            ProcessEvent::Answered(ending) => self.answered(id, ending, rows, now),
         }
     }
 
     fn answered(&mut self, id: ProcessId, ending: Ending, rows: Bytes, now: Moment) {
+        let limits = self.limits;
         let Some(process) = self.process_mut(id) else { return };
         let sequence = ending.sequence;
         let seconds = ending.run_seconds.max(ending.process_seconds);
@@ -54,6 +62,7 @@ impl Scheduler {
             return self.act(Action::Kill(id));
         };
         process.noticed = None;
+        process.condition.answered(ending.status == AttemptStatus::Succeeded, limits);
         let front = process.pipe.front();
         self.starts.answered();
         self.begin(front, now);
@@ -77,10 +86,12 @@ impl Scheduler {
             _ => {}
         }
         let is_expected = matches!(verdict, Verdict::Expected);
+        let wear = process.condition.wear().filter(|_| is_expected && is_working && process.pipe.is_empty()).cloned();
         process.life = Life::Ended(verdict);
         self.log("INFO", format!("{name} exits with returncode {code}."));
         let node = self.config.node.clone();
-        self.tell(ResultEvent::ProcessEnded { node, process: name, return_code: code });
+        let (at, notice) = (now.milliseconds, String::new());
+        self.tell(ResultEvent::ProcessEnded { node, process: name, return_code: code, at, wear, notice });
         if is_expected {
             return self.replace(id, now);
         }
@@ -237,12 +248,12 @@ impl Scheduler {
             if !(stopping || process.is_worn_out()) || !process.pipe.is_empty() {
                 continue;
             }
-            let (id, name) = (process.id, process.name.clone());
+            let (id, name, wear) = (process.id, process.name.clone(), process.condition.wear().cloned());
             match process.life {
                 Life::Working => {
                     process.life = Life::Finishing { since: now.instant };
-                    if !stopping {
-                        self.log("WARNING", format!("{name} failed more than {FAILURES_MAX} times, replacing it"));
+                    if let Some(wear) = wear.filter(|_| !stopping) {
+                        self.log(level(&wear), format!("{name} {wear}, replacing it"));
                     }
                     self.act(Action::Finish(id));
                 }

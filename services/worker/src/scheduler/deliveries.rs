@@ -7,7 +7,7 @@ use protocol::{AttemptStatus, Descriptor, Ending, ErrorReport, MiniBatchFrame};
 
 use super::mini_batch::{MiniBatch, Stage, lost_too_often};
 use super::pipe::Handed;
-use super::process::{Life, Verdict};
+use super::process::{Life, Process, Verdict};
 use super::{
     Action, Announcement, Attempted, Delivered, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop, conclude,
     deliveries_lost,
@@ -26,7 +26,8 @@ impl Scheduler {
         if self.is_receiving || self.stop != Stop::No || self.gave_up.is_some() {
             return;
         }
-        let depths = self.slots.iter().map(|slot| slot.process.as_ref().map_or(1, |process| process.pipe.depth()));
+        let depth_of = |process: &Process| process.depth(self.limits);
+        let depths = self.slots.iter().map(|slot| slot.process.as_deref().map_or(1, depth_of));
         let depth: usize = depths.sum();
         let wanted = (2 * depth).saturating_sub(self.mini_batches.len()).min(RECEIVE_MAX);
         // A few mini-batches are not worth a call.
@@ -107,7 +108,7 @@ impl Scheduler {
             let process = self.slots[slot].process.as_deref_mut();
             let Some(process) = process.filter(|process| process.takes_work()) else { continue };
             let (id, was_empty) = (process.id, process.pipe.is_empty());
-            let quota = process.pipe.wanted().min(share).min(self.ready.len());
+            let quota = process.wanted(self.limits).min(share).min(self.ready.len());
             if quota == 0 {
                 continue;
             }

@@ -41,6 +41,10 @@ impl Pipe {
         if self.handed.len() * 2 > depth { 0 } else { depth - self.handed.len() }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.handed.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.handed.is_empty()
     }

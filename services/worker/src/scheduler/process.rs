@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 use protocol::{AttemptStatus, Ending, SlotPhase};
 
 use super::pipe::Pipe;
-
-/// Failed mini-batches after which a process is replaced, because its state may be corrupt.
-pub(super) const FAILURES_MAX: u32 = 10;
+use super::wear::Condition;
 
 /// Names one process of a node: the slot, which its successor takes over, and the number among all processes that the
 /// node has ever started.
@@ -36,7 +34,7 @@ pub(super) struct Process {
     pub(super) name: String,
     pub(super) life: Life,
     pub(super) pipe: Pipe,
-    pub(super) failures: u32,
+    pub(super) condition: Condition,
     pub(super) started: Instant,
     /// When a long phase was last reported.
     pub(super) noticed: Option<Instant>,
@@ -94,7 +92,7 @@ impl Process {
             name: id.name(),
             life: Life::Starting,
             pipe: Pipe::default(),
-            failures: 0,
+            condition: Condition::default(),
             started,
             noticed: None,
             stacks: None,
@@ -116,7 +114,7 @@ impl Process {
     }
 
     pub(super) fn is_worn_out(&self) -> bool {
-        self.failures > FAILURES_MAX
+        self.condition.wear().is_some()
     }
 
     pub(super) fn takes_work(&self) -> bool {

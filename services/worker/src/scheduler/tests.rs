@@ -1,6 +1,7 @@
 //! Tests of each decision, as events and the resulting actions.
 
 mod ends;
+mod wear;
 mod work;
 
 use std::time::{Duration, Instant};
@@ -176,7 +177,10 @@ impl Node {
     }
 
     fn ready(&mut self, process: u32) {
-        self.after(frame(process, ProcessEvent::Ready { init_seconds: 0.1, python_version: "3".into() }));
+        self.after(frame(
+            process,
+            ProcessEvent::Ready { init_seconds: 0.1, import_seconds: 0.0, python_version: "3".into() },
+        ));
         self.doing[process as usize % 2] = (SlotPhase::Idle, 0, Duration::ZERO);
     }
 
