@@ -136,7 +136,7 @@ bugs! {
         "while queue and store keep their promises, a job is completed", "every mini-batch counts once",
         "a node that leaves returns what it holds";
     ServiceDropsOpenJobs: "commit, then acknowledge";
-    NodeDropsOpenJobs: "publish again, then acknowledge";
+    NodeDropsOpenJobs: "publish again, then acknowledge", "every job ends";
     KeepsWhatItTurnsAway:
         "while queue and store keep their promises, a job is completed", "every mini-batch counts once", "every job ends";
     StaysOnEndedJobs: "nothing is left of an ended job";
