@@ -152,7 +152,7 @@ locals {
       { sid = "DecryptOutputs", actions = ["kms:Decrypt"], resources = var.output_kms_key_arns },
     ]
 
-    # Shows jobs, queues and dead letters, which it receives and leaves where they are. It changes nothing.
+    # Shows jobs, queues and dead letters, which it receives without deleting them. It changes nothing.
     portal = [
       local.find_queues,
       {

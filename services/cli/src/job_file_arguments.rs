@@ -61,7 +61,7 @@ impl JobFileArguments {
         };
         let compute_target = target.and_then(|target| target.name(settings));
         let wishes = Wishes { overrides, inputs: self.input.clone(), step: self.step.clone() };
-        // Scripts on other machines look names up, too.
+        // Scripts on other machines also look names up.
         let may_be_elsewhere = compute_target.is_some() || text.contains("compute_target");
         let names = |text: &String| text.contains("azureml:");
         let azure = match may_be_elsewhere || names(text) || self.input.iter().any(names) {

@@ -22,7 +22,7 @@ pub struct Ran {
     outputs: PathBuf,
 }
 
-/// Runs the steps of a document. `None`: it has only one, or is a job file. `shown`: a portal shows their jobs meanwhile.
+/// Runs the steps of a document. `None`: it has only one, or is a job file. `shown`: a portal shows these jobs meanwhile.
 pub async fn run(
     job: &JobFileArguments,
     flags: &TargetFlags,
@@ -38,7 +38,7 @@ pub async fn run(
         if target.is_some() && steps.steps().iter().any(|step| step.is_command) {
             say!(
                 note,
-                "the page shows the steps on the compute target; `gristmill portal` shows commands of this machine"
+                "the page shows the steps on the compute target; `gristmill portal` shows commands, which run on this machine"
             );
         }
         serve(target.clone(), settings, own_jobs.clone(), true)?;

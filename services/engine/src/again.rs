@@ -9,13 +9,13 @@ use worker::replace_paths;
 
 use crate::{For, FoundJob, Jobs, new_job_id};
 
-/// The longest name of a job.
+/// Maximum length of the name of a job.
 const NAME_BYTES_MAX: usize = 32;
-/// The number of ids that are tried where machines share a store.
+/// Maximum number of ids to try where machines share a store.
 const IDS_MAX: usize = 5;
 
 impl FoundJob {
-    /// Returns a mini-batch as it was planned. `None`: its plan has been removed, or does not reach as far yet.
+    /// Returns a mini-batch as it was planned. `None`: the plan has been removed, or does not contain it yet.
     pub async fn descriptor(&self, mini_batch: u64) -> Option<Descriptor> {
         let PlanPosition { chunk, line } = PlanPosition::of(mini_batch);
         let chunk = self.store.plan_chunk(chunk).await.ok()?;
@@ -25,7 +25,7 @@ impl FoundJob {
 }
 
 impl Jobs {
-    /// Describes a job of just one mini-batch of another job, beside that job, and returns its id. `retry` starts it.
+    /// Creates a job of one mini-batch of another job, beside that job, and returns its id. `retry` starts it.
     ///
     /// It has the settings of the other job, one try, and an output in its own folder. Files are read as they are now; a
     /// table must be as it was planned, because the mini-batch is a range of its rows.
@@ -33,10 +33,10 @@ impl Jobs {
         let job = self.find(wanted, For::Look).await?;
         let from = &job.spec.job_id;
         let Some(mut descriptor) = job.descriptor(mini_batch).await else {
-            bail!("the plan of job {from} has no mini-batch {mini_batch} any more, or not yet; run the whole job again")
+            bail!("the plan of job {from} has no mini-batch {mini_batch}, or has been removed; run the whole job again")
         };
         if !can_run_alone(&descriptor) {
-            bail!("mini-batch {mini_batch} of job {from} has no items: what it does depends on its number");
+            bail!("mini-batch {mini_batch} of job {from} has no items, only a number, and cannot run alone");
         }
         if let Work::Files { versions, stamps, .. } = &mut descriptor.work {
             versions.clear();
@@ -102,7 +102,7 @@ impl Jobs {
     }
 }
 
-/// Whether the items of a mini-batch say all that it does.
+/// Returns whether the items of a mini-batch alone decide what it does.
 pub fn can_run_alone(descriptor: &Descriptor) -> bool {
     match &descriptor.work {
         Work::Files { paths, .. } => !paths.is_empty(),
@@ -111,8 +111,8 @@ pub fn can_run_alone(descriptor: &Descriptor) -> bool {
     }
 }
 
-/// Returns the specification of a job of one mini-batch of another one. Every folder that the other job writes to becomes
-/// one of the new job, in the arguments and variables of the script, too.
+/// Returns the specification of the job that runs one mini-batch of another job. Folders of the new job replace those that
+/// the other job writes to, also in the arguments and variables of the script.
 fn alone(spec: &JobSpec, job_id: String, name: String, mini_batch: u64, store: &JobStore) -> Result<JobSpec> {
     let mut alone = spec.clone();
     let mut moved: Vec<(String, String)> = Vec::new();
@@ -134,7 +134,7 @@ fn alone(spec: &JobSpec, job_id: String, name: String, mini_batch: u64, store: &
     let texts = alone.argv.iter_mut().chain(alone.environment_variables.values_mut());
     texts.for_each(|text| *text = replace_paths(text, &moved));
     alone.description = format!("Mini-batch {mini_batch} of job {}, run again alone.", spec.job_id);
-    alone.notes = vec![format!("runs mini-batch {mini_batch} of job {} again, which does not change", spec.job_id)];
+    alone.notes = vec![format!("runs mini-batch {mini_batch} of job {} again; that job does not change", spec.job_id)];
     (alone.job_id, alone.name) = (job_id, name);
     // No later run continues or reuses it.
     alone.fingerprint.clear();

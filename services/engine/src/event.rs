@@ -17,7 +17,7 @@ pub enum Event {
     Step { name: String, number: usize, count: usize },
     /// The job has this id from now on.
     Job(String),
-    /// The job with this id has this result already: nothing runs.
+    /// Nothing runs, because the job with this id has the result already.
     Reused(String),
     /// The job reports progress. The receivers always hold the latest, and what the job waits for.
     Progress { latest: watch::Receiver<Progress>, hint: watch::Receiver<Option<Hint>> },

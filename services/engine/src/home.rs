@@ -8,7 +8,7 @@
 //! outputs/<digest>              names the job that writes this output file, and is locked by it
 //! removed/                      folders that are being removed
 //! environments/, side-inputs/   caches
-//! document-files/               conda files that documents have inline, by their content
+//! document-files/               conda files that documents contain inline, named by a digest of their content
 //! fleet/, fleet.lock            caches of the nodes of compute targets; locked by the processes that use them
 //! ```
 //!

@@ -108,7 +108,8 @@ impl Jobs {
         Ok(newest_first(ids))
     }
 
-    /// Whether the folder of the jobs is there: a disk may be gone for a while. Of an object store, its requests tell.
+    /// Returns whether the folder of the jobs exists: its disk may be unmounted for a while. Always true for an object
+    /// store, whose requests fail instead.
     pub fn is_there(&self) -> bool {
         match self {
             Self::Here(home) => home.job_folder("").exists(),

@@ -23,8 +23,8 @@ where
     running.map(|ended| ended.expect("no task panics"))
 }
 
-/// The counts of interrupted jobs of this machine, for lists that are shown again and again: they are in the ledger, which
-/// may be long.
+/// Known counts of interrupted jobs of this machine. The portal lists jobs again and again, and the counts come from the
+/// ledger, which may be long.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KnownCounts(Arc<Mutex<HashMap<String, Known>>>);
 

@@ -18,10 +18,10 @@ pub struct StepResult {
     pub was_elsewhere: bool,
 }
 
-/// What a check of all steps has found, in steps without mistakes.
+/// Warnings and notes of a document whose steps have no mistakes.
 #[derive(Clone, Debug, Default)]
 pub struct CheckedSteps {
-    /// What works, but hardly as intended.
+    /// Settings that work, but probably not as intended.
     pub warnings: Vec<Problem>,
     /// Decisions about the inputs that may surprise users.
     pub notes: Vec<String>,

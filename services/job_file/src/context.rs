@@ -21,7 +21,7 @@ pub struct Context {
     pub models: ModelFolders,
     /// What names of Azure ML stand for.
     pub azure: AzureNames,
-    /// Folder for files whose content a document has inline: conda files.
+    /// Folder for files that documents contain inline: conda files.
     pub files: PathBuf,
 }
 

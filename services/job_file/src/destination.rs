@@ -75,8 +75,8 @@ fn file_in(folder: &ItemPath, file: &str) -> ItemPath {
     }
 }
 
-/// Says which input, side input or source of the job a folder is, lies in or contains. `file`: all that is written there;
-/// beside it, folders with other things are no harm.
+/// Says which input, side input or source of the job a folder is, lies in or contains. `file`: the job writes only this
+/// file there, so the folder may contain other folders.
 fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<String> {
     if folder.is_url() {
         let (what, _) = named_paths(spec).find(|(_, path)| is_within(folder, path))?;

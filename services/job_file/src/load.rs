@@ -191,7 +191,7 @@ fn read_entries(
         top.warn("source_directory", message);
     }
     (job.fingerprint, job.snapshot_digest) = (identity.fingerprint(), identity.code_digest());
-    // Scripts on this machine read `gristmill.toml`. What names stand for does not make another job.
+    // Scripts on this machine read `gristmill.toml`. A change of the names does not make another job.
     if let Some(names) = context.azure.for_scripts().filter(|_| elsewhere) {
         job.environment_variables.entry(AzureNames::VARIABLE.to_owned()).or_insert(names);
     }

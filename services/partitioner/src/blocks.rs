@@ -22,7 +22,7 @@ pub(crate) struct Cutter {
     progress: Arc<Mutex<Progress>>,
 }
 
-/// What the cut of a file depends on beside the file.
+/// What the ranges of a file depend on besides the file.
 struct Progress {
     window: RowWindow,
     is_first_file: bool,
@@ -64,7 +64,8 @@ impl Cutter {
         Self { input, table, size, remote, progress: Arc::new(Mutex::new(progress)) }
     }
 
-    /// Whether files must be cut in the order of the listing, because the rows before decide what is read of a file.
+    /// Returns whether files must be split in the order of the listing, because earlier rows decide which rows of a file
+    /// the job reads.
     pub(crate) fn needs_order(&self) -> bool {
         let is_window = !RowWindow::of(&self.table).has_all();
         is_window || self.table.format.is_delimited() && self.table.header == HeaderMode::FromFirstFile
@@ -96,7 +97,7 @@ impl Cutter {
         self.text_ranges(listed, size, has_header_alone)
     }
 
-    /// Returns all rows of one file that are read; empty if there are none.
+    /// Returns the ranges of all rows of one file that the job reads; empty if it reads none.
     pub(crate) fn whole(&self, listed: &Listed) -> Result<Vec<BlockRange>> {
         let (window, has_header_alone) = self.begin();
         if self.table.format == TableFormat::Parquet {
@@ -116,7 +117,7 @@ impl Cutter {
         })
     }
 
-    /// Begins a file. Returns the window of its rows, and whether it has a header that other files do not have.
+    /// Begins a file. Returns the window of its rows, and whether it alone has a header.
     fn begin(&self) -> (RowWindow, bool) {
         let mut progress = lock(&self.progress);
         let is_first_file = std::mem::take(&mut progress.is_first_file);
@@ -147,7 +148,7 @@ impl Cutter {
         Ok(Box::new(pieces.map(counted)))
     }
 
-    /// Returns the ranges of a text that is read to find them.
+    /// Reads a text to find its ranges, and returns them.
     fn text_ranges(&self, listed: &Listed, size: RangeSize, has_header_alone: bool) -> Result<Ranges> {
         let file = LocalFile::open(&self.remote, &self.input, &listed.path, Fetch::Whole)?;
         let (input, path) = (self.input.clone(), listed.path.clone());

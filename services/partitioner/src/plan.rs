@@ -166,7 +166,7 @@ struct Counted {
     files: Files,
     tally: Arc<Mutex<Tally>>,
     input: String,
-    /// What the names of files must end with.
+    /// Endings of which the names of files must have one; `None`: any.
     endings: Option<&'static [&'static str]>,
     ended: bool,
 }
@@ -179,7 +179,7 @@ impl Counted {
             true => Ok(listed),
             false => {
                 let message =
-                    format!("is no input of an MLflow model without a script, which reads {}", endings.join(", "));
+                    format!("is not an input of an MLflow model without a script, which reads {}", endings.join(", "));
                 Err(Error::bad_path(&self.input, &listed.path, message))
             }
         }
@@ -418,7 +418,7 @@ struct Combinations {
 /// A file of a combination.
 struct Part {
     listed: Listed,
-    /// Its rows, if the files before it decide them.
+    /// Its ranges, if earlier files decide them.
     ranges: Option<Vec<BlockRange>>,
 }
 

@@ -25,7 +25,7 @@ const BODY_BYTES_MAX: u64 = 16 * 1024;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What probes of containers ask for, without a token.
+/// Paths that probes of containers request without a token.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
 /// A secret that lets its holder ask. Its `Debug` text does not show it.
@@ -163,7 +163,7 @@ async fn pass(gate: &Gate, request: Request, next: Next) -> Response {
     if !is_from_here(request.headers()) {
         return Refusal::new(StatusCode::FORBIDDEN, "another site sent this request").into_response();
     }
-    // For probes, which hold no token: that the portal serves, and nothing else.
+    // Probes hold no token, and learn only that the portal serves.
     if PROBES.contains(&request.uri().path()) && request.method() == Method::GET {
         return plain(StatusCode::OK, "ok");
     }

@@ -81,7 +81,7 @@ struct Source {
     is_over: bool,
     known_job: Option<Mark>,
     known_jobs: HashMap<String, JobMark>,
-    /// Why the store does not answer now.
+    /// Why the store does not answer, as the page knows it.
     trouble: Option<String>,
     _permit: OwnedSemaphorePermit,
 }
@@ -122,7 +122,7 @@ impl Source {
         match described.await {
             Ok(job) => {
                 let mark = job.mark();
-                // After trouble the page learns that it is over, even if nothing has changed.
+                // The page learns that the trouble is over, even if nothing has changed.
                 if self.trouble.take().is_none() && self.known_job.as_ref() == Some(&mark) {
                     return None;
                 }

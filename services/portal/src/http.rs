@@ -35,7 +35,7 @@ pub struct Limits {
     pub keep_alive: bool,
     /// Time for a whole connection; `None`: as long as its client reads.
     pub connection_time: Option<Duration>,
-    /// Time after which a client is disconnected that acknowledges nothing, or reads too little for more to be written.
+    /// Time after which the server disconnects a client that acknowledges nothing, or does not read what was sent.
     pub write_time: Duration,
 }
 
@@ -182,7 +182,7 @@ mod tests {
     /// More than the buffers of both sides hold.
     const LARGE: usize = 32 << 20;
 
-    /// Asks a server for a large answer, in which there is room for one client, and returns its address.
+    /// Starts a server that serves one client at a time, with a large answer. Returns its address.
     async fn server() -> SocketAddr {
         let router = Router::new().route("/", get(|| async { vec![b'x'; LARGE] }));
         let limits = Limits { connections: 1, write_time: Duration::from_millis(500), ..Limits::default() };

@@ -75,9 +75,9 @@ pub struct Options {
     pub target: Option<Target>,
     /// The names of all compute targets.
     pub targets: Vec<String>,
-    /// The jobs of the command that serves the portal; the page shows the only one first, as soon as it is known.
+    /// The jobs of the command that serves the portal. The page opens with its only job, as soon as that is known.
     pub own_jobs: OwnJobs,
-    /// The command runs the steps of a document: the list shows its jobs alone.
+    /// Whether the command runs the steps of a document. The list then shows only the command's jobs.
     pub are_steps: bool,
     /// Refuses everything that changes a job.
     pub is_read_only: bool,
@@ -87,12 +87,12 @@ pub struct Options {
     pub words: Words,
 }
 
-/// The jobs that a command has begun, in their order.
+/// The jobs that a command has started, in this order.
 #[derive(Clone, Debug, Default)]
 pub struct OwnJobs(Arc<Mutex<Vec<String>>>);
 
 impl OwnJobs {
-    /// Adds a job, unless it is known.
+    /// Adds a job, unless it has been added before.
     pub fn add(&self, job_id: &str) {
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !ids.iter().any(|id| id == job_id) {

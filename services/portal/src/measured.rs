@@ -1,5 +1,5 @@
-//! What the timeline says of all attempts of a job: percentiles of their durations, and the slowest mini-batches. It is
-//! kept beside the history and grows with it, so that an answer costs as much as what is new, and stays exact.
+//! Percentiles of the durations of all attempts of a job, and its slowest mini-batches, for the timeline. They are exact and
+//! grow with the history, so that an answer costs only as much as the attempts since the last one.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -7,12 +7,12 @@ use std::ops::Range;
 use engine::history::{Attempted, History, MARKED_TOGETHER, Origin};
 use serde::Serialize;
 
-/// The slowest mini-batches that are known.
+/// Number of slowest mini-batches to keep.
 pub const SLOWEST_MAX: usize = 20;
 
 type Duration = fn(&Attempted) -> f32;
 
-/// Every duration that an attempt has.
+/// The durations of an attempt.
 const DURATIONS: [(&str, Duration); 4] = [
     ("elapsed", |attempt| attempt.elapsed_seconds),
     ("run", |attempt| attempt.run_seconds),
@@ -35,7 +35,7 @@ pub struct Percentiles {
 /// A mini-batch by its duration, slowest first.
 type Slow = (Reverse<u32>, u64);
 
-/// What is known of the attempts of one history.
+/// Statistics of the attempts of one history.
 #[derive(Debug, Default)]
 pub struct Measured {
     origin: Origin,
@@ -82,7 +82,7 @@ impl Measured {
         all.into_iter().map(|(_, mini_batch)| mini_batch).collect()
     }
 
-    /// Returns the memory that it takes, roughly.
+    /// Returns approximately the memory that it takes.
     pub fn memory_bytes(&self) -> usize {
         let durations: usize = self.durations.iter().map(|sorted| sorted.values.capacity() * size_of::<f32>()).sum();
         durations + self.slowest.len() * SLOWEST_MAX * size_of::<Slow>()
@@ -102,7 +102,7 @@ impl Sorted {
         self.sum += new.iter().copied().map(f64::from).sum::<f64>();
         let mut old = self.values.len();
         self.values.extend_from_slice(&new);
-        // From the end: the longest of both goes to the last free place, until no new one is left.
+        // Merges from the end: the longer of both last values goes to the last free place, until no new one is left.
         let mut place = self.values.len();
         while let Some(longest) = new.last().copied() {
             place -= 1;
@@ -128,7 +128,7 @@ impl Sorted {
 /// Returns the slowest mini-batches of a range, slowest first.
 fn slowest_in(history: &History, range: Range<u64>) -> Vec<Slow> {
     let range = range.start..range.end.min(history.mini_batches());
-    // Numbers that are not negative sort like their bits.
+    // Non-negative numbers sort like their bits.
     let bits = |attempt: &Attempted| attempt.elapsed_seconds.max(0.0).to_bits();
     let mut all: Vec<Slow> = range.filter_map(|number| Some((Reverse(bits(history.shown(number)?)), number))).collect();
     if all.len() > SLOWEST_MAX {

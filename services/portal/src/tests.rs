@@ -342,7 +342,7 @@ async fn removed_job_is_reported_as_such() {
     assert_eq!((status, &answer["removed"]), (StatusCode::NOT_FOUND, &Value::Bool(true)));
 }
 
-/// A disk that is gone for a while is no removal: the page keeps what it shows, and goes on when the disk is back.
+/// A disk that is unmounted for a while removes no job: the page keeps what it shows, and continues when the disk is back.
 #[tokio::test]
 async fn vanished_store_is_told_and_comes_back() {
     use futures::StreamExt;

@@ -30,7 +30,7 @@ const BYTES_MAX: usize = 150 << 20;
 #[derive(Debug, Default)]
 pub struct WatchedJobs {
     shown: Mutex<HashMap<String, (Arc<Watched>, Instant)>>,
-    /// The folder of the jobs was there once.
+    /// Whether the folder of the jobs has ever been there.
     was_there: AtomicBool,
 }
 
@@ -86,7 +86,7 @@ impl WatchedJobs {
         }
     }
 
-    /// Fails if the folder of the jobs has vanished, with its disk for example: its jobs are not removed, and may come
+    /// Fails if the folder of the jobs has vanished, for example with its disk: its jobs are not removed, and may come
     /// back.
     pub fn check_place(&self, jobs: &Jobs) -> Answer<()> {
         if jobs.is_there() {
@@ -124,7 +124,7 @@ impl WatchedJobs {
 }
 
 impl Watched {
-    /// Returns the memory of what is kept, as far as it is not in use right now.
+    /// Returns the memory that it takes, without parts that another thread is using now.
     fn memory_bytes(&self) -> usize {
         let history = self.history.try_read().map_or(0, |history| history.memory_bytes());
         history + self.measured.try_lock().map_or(0, |measured| measured.memory_bytes())
@@ -202,7 +202,7 @@ impl View {
         self.watched.history.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what is computed from all attempts, as of its last use. Only for a holder of the history.
+    /// Returns the statistics of all attempts, as of their last update. The caller must hold the history.
     pub fn measured(&self) -> MutexGuard<'_, Measured> {
         self.watched.measured.lock().unwrap_or_else(PoisonError::into_inner)
     }

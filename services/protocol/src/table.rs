@@ -34,10 +34,10 @@ pub struct TableOptions {
     /// The job file names no format; the names of the files determine it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_name: bool,
-    /// Rows that are left out at the beginning of the input, counted over its files in order. The JSON omits 0.
+    /// Number of rows to skip at the beginning of the input, counted over its files in order. The JSON omits 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub skip: u64,
-    /// Most rows that are read behind these; `None`: all. The JSON omits it.
+    /// Maximum number of rows to read after these; `None`: all. The JSON omits it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub take: Option<u64>,
 }
@@ -132,18 +132,18 @@ pub enum HeaderMode {
     NoHeader,
     /// The first file of the input starts with a header line, and no other file does.
     FromFirstFile,
-    /// Every file starts with a header line of its own. The table has the columns of all files, and a file without one of
-    /// them has missing values there.
+    /// Every file starts with a header line of its own. The table has the columns of all files, and rows of a file that
+    /// lacks a column have missing values there.
     AllFilesDifferentHeaders,
 }
 
 impl HeaderMode {
-    /// Whether the first line of every file names its columns.
+    /// Returns whether the first line of every file names its columns.
     pub fn is_in_every_file(self) -> bool {
         matches!(self, Self::AllFilesSameHeaders | Self::AllFilesDifferentHeaders)
     }
 
-    /// Whether the first line of a file names its columns.
+    /// Returns whether the first line of a file names its columns.
     pub fn is_in(self, is_first_file: bool) -> bool {
         self.is_in_every_file() || self == Self::FromFirstFile && is_first_file
     }

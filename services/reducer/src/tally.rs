@@ -141,7 +141,7 @@ impl Tally {
         }
     }
 
-    /// Applies an ordinary success of this process, whatever holds its texts.
+    /// Applies an ordinary success of this process, in any form of its texts.
     pub fn apply_success_of<P, T, C>(&mut self, process: ProcessName<&str>, success: &AttemptCore<P, T, C>) -> Effect {
         self.nodes.attempt_ended(process.node, process.process);
         self.apply_success(success)

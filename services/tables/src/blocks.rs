@@ -37,12 +37,12 @@ pub fn split_row_group(row_group: u32, from: u64, rows: u64, rows_max: u64) -> i
     })
 }
 
-/// The rows of an input that are read (`skip` and `take`), as far as its files have not been cut yet.
+/// How many of the following rows of an input to skip and to read (`skip` and `take`), as its files are split in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowWindow {
-    /// Rows that are still left out.
+    /// Rows still to skip.
     skip: u64,
-    /// Rows that are still read; `None`: all.
+    /// Rows still to read; `None`: all.
     take: Option<u64>,
 }
 
@@ -52,17 +52,17 @@ impl RowWindow {
         Self { skip: options.skip, take: options.take }
     }
 
-    /// Whether it has all rows from here on.
+    /// Returns whether all further rows are read.
     pub fn has_all(self) -> bool {
         self == Self::default()
     }
 
-    /// Whether it has no row from here on.
+    /// Returns whether no further row is read.
     pub fn is_over(self) -> bool {
         self.take == Some(0)
     }
 
-    /// Moves behind the next rows. Returns how many of them are left out in front, and how many follow these and are read.
+    /// Advances past the next rows. Returns how many of them are skipped first, and how many after these are read.
     pub fn cut(&mut self, rows: u64) -> (u64, u64) {
         let skipped = self.skip.min(rows);
         let read = (rows - skipped).min(self.take.unwrap_or(u64::MAX));
@@ -128,7 +128,7 @@ pub struct TextRanges {
     record_is_blank: bool,
     /// The first record that is not blank is the header.
     awaits_header: bool,
-    /// The header is in no range, so that it is not expected where rows are read.
+    /// The ranges exclude the header, because readers of them expect none.
     leaves_header_out: bool,
     /// Which of the following rows are read.
     window: RowWindow,
@@ -140,17 +140,17 @@ pub struct TextRanges {
 }
 
 impl TextRanges {
-    /// Takes the first record as a header, which is in no range: other files of the input have none.
+    /// Treats the first record as a header, and excludes it from the ranges: other files of the input have none.
     pub fn without_header(self) -> Self {
         Self { awaits_header: true, leaves_header_out: true, ..self }
     }
 
-    /// Returns only rows in this window.
+    /// Restricts the ranges to the rows of a window.
     pub fn within(self, window: RowWindow) -> Self {
         Self { window, ..self }
     }
 
-    /// Returns the window behind the ranges so far.
+    /// Returns the window that remains after the ranges so far.
     pub fn window(&self) -> RowWindow {
         self.window
     }

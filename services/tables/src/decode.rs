@@ -76,7 +76,7 @@ pub struct Decoder {
     row_groups: RowGroupReader,
     /// The end of the last range of a text that is read from front to back: the next range probably begins there.
     stream: Option<TextStream>,
-    /// Columns of the last file that names its own.
+    /// Columns of the last file with a header of its own.
     own_header: Option<(Identity, Vec<String>)>,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Takes the cells of the following rows by the names in the header of their own file.
+    /// Assigns the cells of the following rows to columns by the header of their own file.
     pub fn read_as(&mut self, header: &[String]) {
         self.width = header.len();
         let place = |&index: &usize| header.iter().position(|name| *name == self.names[index]);

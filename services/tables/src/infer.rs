@@ -20,7 +20,7 @@ use crate::stream::{TextStream, Windows, record_ends};
 
 /// Bytes read at a time.
 const PIECE_BYTES: u64 = 256 * 1024;
-/// Bytes read at a time in search of a header alone.
+/// Bytes read at a time to find only a header.
 const HEADER_BYTES: usize = 16 * 1024;
 
 /// Returns whether the first line of every file names the columns.
@@ -33,7 +33,7 @@ pub(crate) fn has_own_header(options: &TableOptions) -> bool {
     options.format.is_delimited() && options.header == HeaderMode::AllFilesDifferentHeaders
 }
 
-/// Returns the columns of a file with a header; none of a blank one.
+/// Returns the columns that the header of a file names; a blank file has none.
 pub(crate) fn header_of(file: &TextFile, options: &TableOptions, text: &mut Text) -> Result<Vec<String>> {
     let mut stream = TextStream::open(file, 0)?;
     let mut windows = Windows::new(&mut stream, record_ends(options), HEADER_BYTES, u64::MAX);
@@ -208,7 +208,7 @@ impl SchemaInference {
         }
     }
 
-    /// Returns the position of a column, which may be new.
+    /// Returns the position of a column, and adds a new one.
     fn place_of(&mut self, name: String) -> usize {
         self.columns.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
             self.columns.push((name, Candidates::default()));

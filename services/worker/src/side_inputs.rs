@@ -112,7 +112,7 @@ fn lossless(path: &ItemPath) -> Result<String> {
     String::from_utf8(path.as_bytes().to_vec()).map_err(|_| anyhow!("{} is not valid UTF-8", path.display()))
 }
 
-/// Replaces every path in a text that is, or lies below, the first of a pair by the second. The first pair that fits counts.
+/// Replaces each path in a text that equals, or lies below, the first path of a pair. The first matching pair applies.
 pub fn replace_paths(text: &str, moved: &[(String, String)]) -> String {
     let mut replaced = String::new();
     let mut rest = text;

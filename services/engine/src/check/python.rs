@@ -124,7 +124,7 @@ fn remember(path: &Path) {
         let _ = std::fs::remove_dir_all(folder);
     }
     let _ = std::fs::create_dir_all(folder);
-    // The home may lie among the scripts of the job, and no job has made it yet.
+    // The home may lie among the scripts of the job, and no job may have marked it yet.
     let _ = folder.parent().map(storage::snapshot::mark);
     let _ = std::fs::File::create(path);
 }

@@ -14,10 +14,10 @@ use super::segment::Segment;
 use super::{History, Origin, Place, report};
 use crate::{FoundJob, READS_AT_ONCE};
 
-/// Segments that are read and decoded at the same time at most; each takes about 12 MB until it is applied.
+/// Maximum number of segments that are read and decoded at the same time. Each stays in memory until it is applied.
 const SEGMENTS_AHEAD_MAX: usize = 4;
 
-/// A segment of fewer bytes is decoded at once: passing it to another thread takes longer.
+/// The task that has read a smaller segment also decodes it, because passing it to another thread takes longer.
 const SMALL_SEGMENT_BYTES: usize = 64 << 10;
 
 /// A history that one task brings up to date while others read it.

@@ -60,7 +60,7 @@ impl Reader {
         };
         let text = String::from_utf8_lossy(&text[row]);
         let Some(row) = Row::read(&text) else { return };
-        // Almost every row, so nothing of it is copied.
+        // Almost every row is a success, so none of its texts are copied.
         if row.status == AttemptStatus::Succeeded {
             self.history.add_success(row.process(), &row.core, place);
         } else {
@@ -174,7 +174,7 @@ fn status_of(word: &str) -> Option<AttemptStatus> {
     all.into_iter().find(|status| status.report_word() == word)
 }
 
-/// Returns the cells of a row. Those without doubled quotes are not copied.
+/// Returns the cells of a row, and copies only those with doubled quotes.
 fn cells(row: &str) -> Option<[Cow<'_, str>; COLUMNS]> {
     let mut cells: [Cow<'_, str>; COLUMNS] = Default::default();
     let mut rest = row;

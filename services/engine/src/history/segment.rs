@@ -1,4 +1,4 @@
-//! One segment of the ledger, decoded. Decoding needs nothing of the segments before, so several are decoded at the same
+//! One segment of the ledger, decoded. Decoding does not depend on earlier segments, so several are decoded at the same
 //! time, while one thread applies them in order.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use protocol::{AttemptCore, EventRef, ProcessName, Record, RecordError, ResultEv
 /// The events of one segment.
 #[derive(Debug)]
 pub struct Segment {
-    /// Processes of its successes.
+    /// The processes of its successes, each once.
     pub processes: Vec<ProcessName<String>>,
     pub entries: Vec<Entry>,
 }

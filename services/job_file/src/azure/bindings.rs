@@ -235,7 +235,7 @@ impl Reader<'_> {
 /// The name of the store that every workspace has.
 pub const DEFAULT_STORE: &str = "workspaceblobstore";
 
-/// A truth value as the original passes it to scripts, which compare the text.
+/// Returns a truth value as `True` or `False`, as the original passes it to scripts, which compare the text.
 fn as_python(text: String) -> String {
     match text.trim().to_lowercase().as_str() {
         "true" => "True".to_owned(),

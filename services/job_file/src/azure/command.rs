@@ -64,7 +64,7 @@ impl Reader<'_> {
     }
 }
 
-/// Puts paths, which may have blanks, between quotes of the shell, unless they are in quotes already.
+/// Puts paths, which may contain blanks, between shell quotes, unless they are quoted already.
 fn in_quotes(command: &str) -> String {
     let (mut quoted, mut rest, mut inside) = (String::new(), command, None);
     while let Some(character) = rest.chars().next() {

@@ -143,8 +143,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns a pattern for the files of a folder without those in folders of it, which a model without a script does
-    /// not read.
+    /// Returns a pattern for the files directly in a folder: a model without a script does not read folders in it.
     fn files_in(&self, path: String) -> String {
         let Some(listed) = std::fs::read_dir(&path).ok().filter(|_| !is_url(&path)) else { return path };
         let is_folder = |entry: std::io::Result<std::fs::DirEntry>| entry.is_ok_and(|entry| entry.path().is_dir());

@@ -62,14 +62,14 @@ impl Reader<'_> {
         }
     }
 
-    /// Writes a conda file that a document contains. Returns its path, which its content decides.
+    /// Writes a conda file that a document contains, and returns its path, which depends only on its content.
     fn conda_file(&self, entries: &[Entry]) -> std::io::Result<String> {
         let text = written::yaml(entries);
         let digest = blake3::hash(text.as_bytes()).to_hex();
         let path = self.context.files.join(format!("{}.yml", &digest[..16]));
         if !std::fs::read_to_string(&path).is_ok_and(|there| there == text) {
             std::fs::create_dir_all(&self.context.files)?;
-            // Another process may read it.
+            // Another process may be reading it.
             let new = self.context.files.join(format!("{}.{}", &digest[..16], std::process::id()));
             std::fs::write(&new, text)?;
             std::fs::rename(&new, &path)?;
@@ -88,7 +88,7 @@ impl Reader<'_> {
                     Ok(path) => Some(Node::text(node.location, &path)),
                     Err(error) => {
                         let message = format!("its packages cannot be written to {}", self.context.files.display());
-                        let fault = Fault::of(error.to_string(), "a folder that can be written");
+                        let fault = Fault::of(error.to_string(), "a writable folder");
                         self.refuse(node.location, &field, fault.saying(message));
                         None
                     }

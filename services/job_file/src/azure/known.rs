@@ -81,7 +81,7 @@ pub const TASK: Known = &[
     ("entry_script", Read),
     ("environment", Read),
     ("program_arguments", Read),
-    // Its name in the first releases of the second SDK.
+    // The name of `program_arguments` in the first releases of the second SDK.
     ("args", Read),
     ("append_row_to", Read),
     ("model", Read),

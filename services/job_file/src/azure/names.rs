@@ -42,8 +42,7 @@ impl AzureNames {
     /// The variable in which scripts look names up on machines without `gristmill.toml`.
     pub const VARIABLE: &str = "GRISTMILL_AZUREML_NAMES";
 
-    /// Returns the value of this variable. Places with a query are left out, since it may be a secret. `None`: no name is
-    /// known.
+    /// Returns the value of this variable, without URLs that have a query, which may be a secret. `None`: no name is known.
     pub fn for_scripts(&self) -> Option<String> {
         let of = |table: &BTreeMap<String, String>| -> serde_json::Map<String, serde_json::Value> {
             let is_public = |(_, place): &(&String, &String)| !(is_url(place) && place.contains('?'));

@@ -108,11 +108,10 @@ impl Reader<'_> {
 
     pub fn put_description(&self, layers: &Layers, job: &mut JobFile) {
         job.put("description", layers.find(&["description"]).map(|found| found.node.clone()));
-        // Only `false` forbids reuse; documents write it as Python does, too.
-        let is_deterministic = layers.find(&["is_deterministic"]);
-        let is_deterministic =
-            is_deterministic.filter(|found| found.node.written().trim().eq_ignore_ascii_case("false"));
-        if let Some(Found { node, .. }) = is_deterministic {
+        // Only `false` forbids reuse; some documents write it as Python does, `False`.
+        if let Some(Found { node, .. }) = layers.find(&["is_deterministic"])
+            && node.written().trim().eq_ignore_ascii_case("false")
+        {
             job.put_plain("allow_reuse", node.location, "false");
         }
     }
@@ -331,7 +330,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns arguments as words, with their names replaced.
+    /// Splits arguments into words, and replaces the names in them.
     fn words(&self, scope: &Scope<'_>, node: &Node, field: &str) -> Vec<String> {
         let texts: Vec<&Node> = match &node.value {
             Value::List(items) => items.iter().collect(),

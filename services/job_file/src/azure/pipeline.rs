@@ -15,7 +15,7 @@ use crate::{Entry, Fault, Location, Node, Value, find, nearest};
 
 /// Types of steps that Gristmill does not run.
 const OTHERS: &[&str] = &["sweep", "automl", "spark", "import", "data_transfer", "finetuning"];
-/// Pipelines in pipelines; prevents a component that refers to itself.
+/// Maximum nesting of pipelines; finds a component that refers to itself.
 const DEPTH_MAX: usize = 8;
 
 /// One entry of `jobs`.
@@ -35,9 +35,9 @@ enum Kind {
 
 /// A pipeline, or a step that is one.
 struct Frame<'f> {
-    /// What the names of its steps begin with: nothing, or `STEP.`
+    /// Prefix of the names of its steps: empty, or `STEP.`
     names: String,
-    /// `jobs.STEP.`, or nothing.
+    /// Prefix of its fields in messages: empty, or `jobs.STEP.`
     prefix: String,
     layers: &'f Layers,
     inputs: Inputs,
@@ -100,7 +100,7 @@ impl Reader<'_> {
         store.strip_prefix("azureml:").unwrap_or(store).rsplit('/').next().unwrap_or(store).to_owned()
     }
 
-    /// Adds the steps of a pipeline. Returns what its outputs have become.
+    /// Adds the steps of a pipeline. Returns the place of each of its outputs that a step writes.
     fn frame(&self, frame: &Frame<'_>, steps: &mut Vec<Step>) -> BTreeMap<String, Target> {
         let mut written = BTreeMap::new();
         let only = self.wishes.step.as_deref();
@@ -287,14 +287,14 @@ impl Reader<'_> {
         raws
     }
 
-    /// Returns the indices of the steps, each behind those whose outputs it names. Without such an order, which is a
-    /// mistake, those of a cycle are last.
+    /// Returns the indices of the steps, each after the steps whose outputs it names. A cycle is a mistake; its steps are
+    /// last.
     fn order(&self, raws: &[Raw], prefix: &str) -> Vec<usize> {
         let needs: Vec<Vec<usize>> = raws
             .iter()
             .map(|raw| {
                 let mut named = Vec::new();
-                // What the steps of an inner pipeline name are steps of that pipeline.
+                // Names in the steps of an inner pipeline refer to steps of that pipeline.
                 let own = raw.layers.0.iter().flat_map(|layer| &layer.entries);
                 let own = own.filter(|entry| raw.kind != Kind::Pipeline || entry.key != "jobs");
                 own.for_each(|entry| mentioned(&entry.node, &mut named));

@@ -130,7 +130,7 @@ struct Table {
     rows: Option<Rows>,
 }
 
-/// The rows that `take` and `skip` leave.
+/// The rows that remain after `take` and `skip`.
 struct Rows {
     location: Location,
     skip: u64,

@@ -45,9 +45,10 @@ const OF_INPUT: &[Key] = &[
         "all_files_same_headers",
     )
         .meaning(
-            "Which files begin with a header. `from_first_file`: only the first. `all_files_different_headers`: each names \
-             its own columns, `run` gets those of all files, and a column that a file lacks is missing in its rows; the \
-             planner then reads the beginning of every file. Without a header, columns are `Column1`, `Column2`, …",
+            "Which files begin with a header. `from_first_file`: only the first. `all_files_different_headers`: each file \
+             names its own columns, `run` gets the columns of all files, and rows of a file that lacks a column have \
+             missing values there; the planner then reads the beginning of every file. Without a header, columns are \
+             `Column1`, `Column2`, …",
         )
         .table(|table, node| {
             let headers = [
@@ -93,14 +94,14 @@ const OF_INPUT: &[Key] = &[
         .only(Applies::Text),
     key_with_default("skip", "integer from 0", "0")
         .meaning(
-            "Rows to leave out at the beginning of the table, counted over its files in their order. The types of columns \
-             are still found in the first 200 rows of the files. With `skip` or `take`, the planner reads text files once, \
-             to count their rows; those behind a URL are downloaded for this.",
+            "Number of rows to skip at the beginning of the table, counted over all files in order. The types of columns \
+             are still found in the first 200 rows of the files. With `skip` or `take`, the planner reads text files once \
+             to count their rows, and downloads those behind a URL for this.",
         )
         .table(|table, node| integer(node, 0, i64::MAX).map(|rows| table.skip = rows))
         .only(Applies::Tables),
     key("take", "integer from 1", "all rows")
-        .meaning("Most rows to read, behind those that `skip` leaves out. Later files are listed and not read.")
+        .meaning("Maximum number of rows to read, after those that `skip` leaves out. Later files are listed and not read.")
         .table(|table, node| integer(node, 1, i64::MAX).map(|rows| table.take = Some(rows)))
         .only(Applies::Tables),
 ];

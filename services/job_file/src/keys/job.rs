@@ -119,10 +119,10 @@ const RESULTS: &[Key] = &[
         }),
     key("output", "folder or URL", "required for `append_row`")
         .meaning(
-            "Folder of the output file; `EntryScript().output_dir`. It may lie beside the inputs, around them, or inside \
-             `source_directory`, but not in an input or a side input, where the next run would read it, and with \
-             `summary_only` not around them or `source_directory` either, because a script may write anything there. \
-             Gristmill checks before the first mini-batch that it can write there.",
+            "Folder of the output file; `EntryScript().output_dir`. It may lie beside the inputs, contain them, or lie \
+             inside `source_directory`. It must not lie in an input or a side input, where the next run would read it. \
+             With `summary_only`, it must not contain them or `source_directory` either, because a script may write \
+             anything there. Gristmill checks before the first mini-batch that it can write there.",
         )
         .setting("output.folder")
         .argument(12, |job, _| {

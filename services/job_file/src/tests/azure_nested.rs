@@ -125,7 +125,7 @@ fn mistakes_in_an_inner_pipeline_name_its_file() {
     }
     let unwritten = INNER.replace("rows: '${{parent.outputs.rows}}', ", "");
     workplace.write("parts/inner.yml", &unwritten);
-    let found = workplace.steps_with(OUTER, &Wishes::default(), &context).expect_err("nobody writes it");
+    let found = workplace.steps_with(OUTER, &Wishes::default(), &context).expect_err("no step writes it");
     assert!(
         lines(&found).contains("doc.yml:14: jobs.last.inputs.rows: no step writes this output"),
         "{}",

@@ -269,7 +269,7 @@ fn bad_table_is_reported_in_one_line() {
     assert!(refused.contains("b.csv cannot be read; repair the file, or leave it out: No such file"), "{refused}");
 }
 
-/// Returns the rows of all mini-batches, as positions of files and rows in them, and `rows_before` of each mini-batch.
+/// Returns the number of rows of all mini-batches, and `rows_before` of each mini-batch.
 fn planned_rows(job: &protocol::JobSpec) -> (u64, Vec<Option<u64>>) {
     let all = descriptors(job);
     let blocks = all.iter().map(|descriptor| match &descriptor.work {

@@ -1,4 +1,4 @@
-//! What changes a job or starts one: cancel, retry, and one mini-batch again, through the engine.
+//! Actions that change or start a job, through the engine: cancel, retry, and one mini-batch again.
 
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
@@ -66,7 +66,7 @@ pub async fn retry(State(shared): Portal, Path(id): Path<String>) -> Answer<Resp
     Ok((StatusCode::ACCEPTED, document(&json!({ "message": message }))).into_response())
 }
 
-/// Starts a job of just one mini-batch of a job, which does not change itself.
+/// Starts a job of one mini-batch of another job, which does not change.
 pub async fn run_again(State(shared): Portal, Path((id, number)): Path<(String, u64)>) -> Answer<Response> {
     let options = &shared.options;
     let view = shared.watched.get(&options.jobs, &id).await?;
@@ -75,7 +75,7 @@ pub async fn run_again(State(shared): Portal, Path((id, number)): Path<(String, 
     if options.target.is_some() {
         publish_again(&shared, &job_id).await?;
     } else if let Err(refusal) = start_again(&shared, &job_id).await {
-        // A job that has failed already did run.
+        // A job that has already failed did start.
         let job = options.jobs.job(&job_id).await?;
         if job.is_none_or(|job| job.result.is_none()) {
             return Err(refusal);

@@ -54,12 +54,12 @@ fn any_options() -> impl Strategy<Value = TableOptions> {
     })
 }
 
-/// Bytes that begin like a file of another kind are rejected, and so is what may be UTF-16.
-fn is_no_text(bytes: &[u8]) -> bool {
+/// Returns whether bytes are rejected: they begin like a file of another kind, or may be UTF-16.
+fn is_rejected(bytes: &[u8]) -> bool {
     may_be_utf16(bytes) || !matches!(content(&bytes[..bytes.len().min(MAGIC_BYTES)]), Content::Text | Content::Empty)
 }
 
-/// Text with a mark of UTF-16, or with zeros in every other byte.
+/// Returns whether text has a mark of UTF-16, or zeros in every other byte.
 fn may_be_utf16(bytes: &[u8]) -> bool {
     let head = &bytes[..bytes.len().min(MAGIC_BYTES)];
     let zeros = |odd: usize| head.iter().skip(odd).step_by(2).filter(|&&byte| byte == 0).count();
@@ -90,7 +90,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
     #[test]
     fn random_bytes_never_panic_and_no_record_is_lost(bytes in bytes(), options in any_options(), block_bytes in 1u64..200) {
-        prop_assume!(!is_no_text(&bytes));
+        prop_assume!(!is_rejected(&bytes));
         let input = Input::new(&bytes, options);
         let whole = input.decode_all();
         prop_assert_eq!(whole.rows as usize, whole.batch.num_rows());
@@ -114,7 +114,7 @@ proptest! {
     ) {
         let mut decoder = Decoder::with_window(window_bytes);
         for (bytes, options) in files {
-            prop_assume!(!is_no_text(&bytes));
+            prop_assume!(!is_rejected(&bytes));
             let input = Input::new(&bytes, options);
             let (whole, decoded) = (input.decode_all(), input.decode_all_with(&mut decoder));
             prop_assert_eq!(&decoded.batch, &whole.batch);
