@@ -63,7 +63,7 @@ def browse(address: str, job_id: str, mini_batches: int) -> tuple[dict[str, floa
         session.send("Performance.enable")
         for name, place, complete in PAGES:
             hash_ = "#/" + place.format(job=job_id, middle=mini_batches // 2)
-            # What another page has shown is no sign of this one.
+            # Elements of the previous page must not count as those of this one.
             page.evaluate("location.hash = '#/target'")
             page.locator("main h1").filter(has_text="Target").wait_for(timeout=WAIT_MS)
             began = time.perf_counter()

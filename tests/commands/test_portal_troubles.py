@@ -1,4 +1,4 @@
-"""The portal beside what goes wrong: a store that vanishes, clients that do not read, clocks that differ."""
+"""The portal when something goes wrong: a store vanishes, clients do not read, clocks differ."""
 
 from __future__ import annotations
 

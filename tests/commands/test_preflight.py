@@ -110,7 +110,7 @@ def test_tables_need_pandas_in_the_interpreter_of_the_job(workplace, tmp_path):
     job = workplace.job("def run(frame): return frame", inputs=inputs, environment=str(bare))
     said = refusals(workplace, job)
     assert f"inputs of type tabular need numpy and pandas: {bare} -m pip install numpy pandas" in said
-    # As the module of a function that gets Arrow tables.
+    # Like the module of a function that gets Arrow tables.
     arrow = workplace.job("__gristmill_arrow__ = True\ndef run(table): ...", inputs=inputs, environment=str(bare))
     assert f"inputs of type tabular need pyarrow: {bare} -m pip install pyarrow" in refusals(workplace, arrow)
     job = workplace.job("def run(frame): return frame", inputs=inputs, environment=str(bare))
@@ -153,8 +153,8 @@ def test_output_on_a_read_only_disk_is_rejected(workplace):
 
 
 def test_checked_script_is_not_checked_again(workplace, sqlite, tmp_path):
-    """There is one check for each state of script and interpreter: the second run starts no interpreter for it, and to
-    enqueue the job none at all."""
+    """Each state of script and interpreter is checked once: the second run starts no interpreter for the check, and the
+    second `enqueue` starts none at all."""
     workplace.data(1)
     counted = tmp_path / "python"
     counted.write_text(f'#!/bin/sh\necho x >> {tmp_path}/starts\nexec {sys.executable} "$@"\n')

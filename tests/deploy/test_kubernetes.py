@@ -235,7 +235,7 @@ def test_only_gpu_target_workers_have_gpus():
 # ---- the portal --------------------------------------------------------------------------------------------------
 
 
-def test_portal_is_absent_unless_it_is_wished():
+def test_portal_is_absent_unless_enabled():
     for target in TARGETS:
         roles = {manifest["metadata"]["name"] for manifest in of_kind(chart(target), "Deployment")}
         assert roles == {"gristmill-worker", "gristmill-reducer"}

@@ -41,16 +41,16 @@ def deployment(model="path: net", code=SCRIPT, form="newer"):
     return text
 
 
-def run(workplace, expect=COMPLETED, data="data", **flags):
-    ended = workplace.command("run", "deployment.yml", "--json", "--input", data)
+def run(workplace, expect=COMPLETED):
+    ended = workplace.command("run", "deployment.yml", "--json", "--input", "data")
     assert ended.exit_status == expect, str(ended)
     return ended
 
 
 @pytest.mark.parametrize("form", ["newer", "older"])
 def test_script_gets_its_model_and_its_output_folder(workplace, form):
-    """The model is a folder below its own name, a mini-batch has at most so many files, and rows of DataFrames are
-    separated by blanks, whatever the name of the file says."""
+    """The model lies below a folder with its name, `mini_batch_size` counts files, and blanks separate the columns of
+    DataFrames, no matter what the name of the output file says."""
     workplace.data(5)
     workplace.write(
         {

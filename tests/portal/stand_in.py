@@ -71,7 +71,7 @@ class StandIn(ThreadingHTTPServer):
 
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Handler)
-        # What tests change are attributes of a job, not the data of its mini-batches.
+        # Tests change only attributes of a job, never the data of its mini-batches.
         self.jobs = {job.id: copy.copy(job) for job in made_once()}
         self.is_down = False
         self.posted: list[str] = []

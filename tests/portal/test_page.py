@@ -234,14 +234,14 @@ def test_outage_is_told_and_caught_up(own_stand_in: StandIn, open_page: Callable
 
 
 def asleep(page: Page) -> None:
-    """Makes the clock of the page one that the test moves; until then it goes on by itself."""
+    """Replaces the clock of the page with one that the test can move. Until then it runs by itself."""
     page.clock.install()
 
 
 def test_machine_that_slept_for_an_hour_catches_up(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}", prepare=asleep)
     expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
-    # The stream stays open and brings nothing, as one that broke while the machine slept.
+    # The stream stays open and sends nothing, like one that broke while the machine slept.
     own_stand_in.is_silent = True
     own_stand_in.jobs[RUNNING].ended += 100
     page.clock.fast_forward("01:00:00")

@@ -45,7 +45,7 @@ class Portal:
 
     @classmethod
     def of(cls, running: Running) -> Portal:
-        """The portal of a running `gristmill run --portal`, whose address is in what it prints."""
+        """Returns the portal of a running `gristmill run --portal`, which prints its address."""
         text = ""
         while "/?token=" not in text:
             text = running.process.stderr.readline().decode()

@@ -228,7 +228,7 @@ def test_size_of_mini_batches_of_a_table(size, count):
 
 
 @pytest.mark.parametrize("size", ["many", 0, "-1", 2.5])
-def test_size_that_is_none_is_rejected(size):
+def test_invalid_size_is_rejected(size):
     with pytest.raises(ValueError, match="mini_batch_size"):
         run(scaled, frame(), mini_batch_size=size)
 

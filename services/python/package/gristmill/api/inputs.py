@@ -136,7 +136,7 @@ def rows_each(table: Any, mini_batch_size: int | str | None) -> int:
         return max(1, -(-rows // (4 * (os.cpu_count() or 1))))
     match = re.fullmatch(r"\s*(-?\d+)\s*(rows|b|kb|mb|gb)?\s*", str(mini_batch_size), re.IGNORECASE)
     if match is None:
-        raise ValueError(f"mini_batch_size: {mini_batch_size!r} is no size; write 500, '500 rows' or '10MB'")
+        raise ValueError(f"mini_batch_size: {mini_batch_size!r} is not a size; write 500, '500 rows' or '10MB'")
     size, unit = int(match[1]), (match[2] or "rows").lower()
     if size < 1:
         raise ValueError(f"mini_batch_size: {mini_batch_size} is below 1")

@@ -192,7 +192,7 @@ class Parallel:
             "inputs": {other: self._input(other) for other in self.inputs},
             "outputs": {other: self._output(other, name) for other in self.outputs},
         }
-        return _without_nothing(document)
+        return _without_empty(document)
 
     def job_settings(self) -> dict[str, Any]:
         """Returns keys of the job file for data that no component can name: several paths, tables, data in memory."""
@@ -334,15 +334,15 @@ def parallel_run_function(
 
 
 def _get(value: Any, name: str) -> Any:
-    """Returns a key of a mapping, or an attribute of an object of an SDK. The columns of a table are none."""
+    """Returns a key of a mapping, or an attribute of an object of an SDK. The columns of a table do not count."""
     if given.is_table(value):
         return None
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
-def _without_nothing(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a mapping without keys that say nothing, at every depth."""
-    inner = {key: _without_nothing(value) if isinstance(value, Mapping) else value for key, value in mapping.items()}
+def _without_empty(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a mapping without empty values, at every depth."""
+    inner = {key: _without_empty(value) if isinstance(value, Mapping) else value for key, value in mapping.items()}
     return {key: value for key, value in inner.items() if value not in (None, {}, [])}
 
 

@@ -217,7 +217,7 @@ def _start_step(step: Any, settings: dict[str, Any], target: str | None, fresh: 
     target = step.job_target() if target is None else target
     arguments = _arguments("-", target, fresh)
     if hasattr(step, "job_settings"):
-        # Its document is no job file, and gets the keys of one as on a command line.
+        # Its document is not a job file, so it gets keys of a job file as on a command line.
         for key, value in (step.job_settings() | replaced).items():
             arguments += ["--set", f"{key}={json.dumps(value, default=_plain, ensure_ascii=False)}"]
     else:
@@ -238,7 +238,7 @@ def _json(document: dict[str, Any], sort_keys: bool = False) -> str:
             json.dumps(value, default=_plain)
         except (TypeError, ValueError):
             raise TypeError(f"{key}: {value!r} cannot be part of a job file") from None
-    # A pair of escapes for one character, as JSON has it, is no YAML.
+    # JSON escapes some characters as a pair, which YAML rejects.
     return json.dumps(document, default=_plain, sort_keys=sort_keys, ensure_ascii=False)
 
 

@@ -114,7 +114,7 @@ def _nearest_file():
 
 @functools.cache
 def _of_file(path, modified):
-    """Returns the tables of a file, with absolute paths. ``modified``: people change it while a notebook runs."""
+    """Returns the tables of a file, with absolute paths. ``modified`` belongs to the key of the cache."""
     with open(path, "rb") as file:
         content = file.read()
     if b"azureml" not in content:
