@@ -1,10 +1,10 @@
 """Each key that Azure ML documents for steps, components and batch deployments is read, or a warning says why not."""
 
-import copy
 import json
 
 import pytest
 
+from azure_documents import COMPONENT, DEPLOYMENT, changed
 from harness import COMPLETED, INVALID
 
 MACHINES = "a job runs on this machine, or on a target of gristmill.toml"
@@ -14,20 +14,6 @@ ACCESS = "access to data comes from the tools of its store"
 NODES = "this machine is one node"
 READ = None
 
-COMPONENT = {
-    "type": "parallel",
-    "inputs": {"data": {"type": "uri_folder", "path": "data"}},
-    "outputs": {"rows": {"type": "uri_file"}},
-    "input_data": "${{inputs.data}}",
-    "task": {"type": "run_function", "code": "code", "entry_script": "entry.py", "append_row_to": "${{outputs.rows}}"},
-}
-DEPLOYMENT = {
-    "type": "model",
-    "name": "rate",
-    "model": {"path": "net"},
-    "code_configuration": {"code": "code", "scoring_script": "entry.py"},
-    "settings": {},
-}
 OF_COMPONENTS = [
     ("$schema", "https://azuremlschemas.azureedge.net/latest/parallelComponent.schema.json", READ),
     ("name", "rate", READ),
@@ -83,20 +69,10 @@ OF_DEPLOYMENTS = [
 ]
 
 
-def with_value(document, path, value):
-    document = copy.deepcopy(document)
-    *above, key = path.split(".")
-    place = document
-    for name in above:
-        place = place.setdefault(name, {})
-    place[key] = value
-    return document
-
-
 @pytest.fixture
 def folder(workplace):
     workplace.data(1)
-    workplace.write({"code/entry.py": "def run(files): return files\n", "net/weights": "w"})
+    workplace.write({"code/rate.py": "def run(files): return files\n", "net/weights": "w"})
     return workplace
 
 
@@ -112,7 +88,7 @@ def check(folder, document, table, *arguments):
     before = validated(folder, document, *arguments)
     wrong = []
     for path, value, reason in table:
-        warnings = validated(folder, with_value(document, path, value), *arguments)
+        warnings = validated(folder, changed(document, {path: value}), *arguments)
         said = warnings.replace(before, "").strip()
         if (said != "") if reason is READ else (reason not in said or path not in said):
             wrong.append(f"{path}: {value!r}: expected {reason!r}, said {said!r}")
@@ -129,8 +105,13 @@ def test_keys_of_deployments_are_read_or_named(folder):
 
 def test_boolean_reaches_the_arguments_as_azure_writes_it(folder):
     """Scripts compare the text."""
-    document = with_value(COMPONENT, "inputs.deep", {"type": "boolean", "default": True})
-    document["task"]["program_arguments"] = "--deep ${{inputs.deep}}"
+    document = changed(
+        COMPONENT,
+        {
+            "inputs.deep": {"type": "boolean", "default": True},
+            "task.program_arguments": "--deep ${{inputs.deep}}",
+        },
+    )
     folder.write({"doc.yml": json.dumps(document)})
     for arguments, expected in [([], "True"), (["--input", "deep=false"], "False")]:
         converted = folder.command("convert", "doc.yml", *arguments).stdout

@@ -1,6 +1,5 @@
 """The page `MIGRATING.md`: each row of its tables has a case here, and what the row says is true."""
 
-import copy
 import json
 import os
 import re
@@ -9,25 +8,15 @@ import sys
 
 import pytest
 
+import azure_documents
+from azure_documents import DEPLOYMENT, changed
 from harness import COMPLETED, INVALID, ROOT
 
 PAGE = ROOT / "services/cli/MIGRATING.md"
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/{}.schema.json"
-COMPONENT = {
-    "type": "parallel",
-    "name": "rate",
-    "inputs": {"data": {"type": "uri_folder", "path": "data"}, "side": {"type": "uri_folder", "path": "side"}},
-    "outputs": {"rows": {"type": "uri_file"}},
-    "input_data": "${{inputs.data}}",
-    "task": {"type": "run_function", "code": "code", "entry_script": "rate.py", "append_row_to": "${{outputs.rows}}"},
-}
-DEPLOYMENT = {
-    "type": "model",
-    "name": "rate",
-    "model": {"path": "net"},
-    "code_configuration": {"code": "code", "scoring_script": "rate.py"},
-    "settings": {},
-}
+COMPONENT = azure_documents.changed(
+    azure_documents.COMPONENT, {"name": "rate", "inputs.side": {"type": "uri_folder", "path": "side"}}
+)
 PIPELINE = {
     "type": "pipeline",
     "inputs": {"raw": {"type": "uri_folder", "path": "data"}, "level": 3},
@@ -61,36 +50,21 @@ TABLE = {
 }
 
 
-def changed(document, changes):
-    """Returns a document with values at paths of keys; `None` removes a key."""
-    document = copy.deepcopy(document)
-    for path, value in changes.items():
-        *above, key = path.split(".")
-        place = document
-        for name in above:
-            place = place.setdefault(name, {})
-        if value is None:
-            del place[key]
-        else:
-            place[key] = value
-    return document
-
-
 def step(changes, *lines, says=()):
     """A component, and lines of the job file that it becomes."""
-    return ("doc.yml", changed(COMPONENT, changes), [], lines, says)
+    return (changed(COMPONENT, changes), [], lines, says)
 
 
 def deployment(changes, *lines, says=()):
-    return ("doc.yml", changed(DEPLOYMENT, changes), ["--input", "data"], lines, says)
+    return (changed(DEPLOYMENT, changes), ["--input", "data"], lines, says)
 
 
 def pipeline(*lines):
-    return ("doc.yml", PIPELINE, [], lines, ())
+    return (PIPELINE, [], lines, ())
 
 
 def table(steps, found, /, **changes):
-    """The steps of an MLTable behind its reader, and what is in the specification of a job."""
+    """An MLTable with these steps after its reader, and what the specification of its job contains."""
     steps = [*TABLE["transformations"], *steps]
     return (changed({**TABLE, "transformations": steps}, changes), found)
 
@@ -99,9 +73,9 @@ LIMITS = {"task.program_arguments": "--a ${{inputs.side}} 'b c'"}
 ROWS_OF_FILES = {"inputs.data.path": "requests.jsonl", "task.program_arguments": "--amlbi_file_format jsonl"}
 DOCUMENTS = {
     "pipeline job": [
-        ("doc.yml", PIPELINE, [], ["# Step rate, after cut"], ()),
-        ("doc.yml", changed(PIPELINE, {"type": None}), [], ["# Step rate, after cut"], ()),
-        ("doc.yml", changed(PIPELINE, {"type": None, "$schema": SCHEMA.format("pipelineJob")}), [], ["name: cut"], ()),
+        (PIPELINE, [], ["# Step rate, after cut"], ()),
+        (changed(PIPELINE, {"type": None}), [], ["# Step rate, after cut"], ()),
+        (changed(PIPELINE, {"type": None, "$schema": SCHEMA.format("pipelineJob")}), [], ["name: cut"], ()),
     ],
     "parallel component": [
         step({}, "name: rate"),
@@ -128,8 +102,7 @@ DOCUMENTS = {
     "`--amlbi_file_format jsonl` in `task.program_arguments`": [step(ROWS_OF_FILES, "type: tabular", "format: jsonl")],
     "`--amlbi_mini_batch_rows 100` beside it": [
         step(
-            changed(ROWS_OF_FILES, {})
-            | {"task.program_arguments": "--amlbi_file_format jsonl --amlbi_mini_batch_rows 100"},
+            {**ROWS_OF_FILES, "task.program_arguments": "--amlbi_file_format jsonl --amlbi_mini_batch_rows 100"},
             "mini_batch_size: 100 rows",
         )
     ],
@@ -347,13 +320,11 @@ def estate(workplace):
     return workplace
 
 
-@pytest.mark.parametrize(
-    ("name", "document", "arguments", "lines", "says"), flat([*CONVERTED.items(), *DEPLOYMENTS.items()])
-)
-def test_row_is_true_of_documents(estate, name, document, arguments, lines, says):
+@pytest.mark.parametrize(("document", "arguments", "lines", "says"), flat([*CONVERTED.items(), *DEPLOYMENTS.items()]))
+def test_row_is_true_of_documents(estate, document, arguments, lines, says):
     # Any JSON document is a YAML document.
-    estate.write({name: json.dumps(document, indent=1)})
-    ended = estate.command("convert", name, *arguments)
+    estate.write({"doc.yml": json.dumps(document, indent=1)})
+    ended = estate.command("convert", "doc.yml", *arguments)
     assert ended.exit_status == COMPLETED, str(ended)
     found = [line.strip().replace('"', "").replace("\\", "") for line in ended.stdout.splitlines()]
     for line in lines:

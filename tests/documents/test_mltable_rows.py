@@ -24,9 +24,7 @@ ROWS = """
         return [json.dumps({name: plain(value) for name, value in zip(frame.columns, row)})
                 for row in frame.astype(object).itertuples(index=False)]
 """
-SCRIPT = """
-    from rows import rows as run
-"""
+SCRIPT = "from rows import rows as run"
 LOADED = """
     import sys
     from gristmill import mltable
@@ -45,7 +43,8 @@ LOADED = """
     "header", ["no_header", "from_first_file", "all_files_different_headers", "all_files_same_headers"]
 )
 def test_rows_are_those_of_mltable(workplace, executable, header, steps, size):
-    transformations = [{"read_delimited": {"header": header}}, *({name: int(count)} for name, count in split(steps))]
+    limits = ({name: int(count)} for name, count in (step.split(":") for step in steps))
+    transformations = [{"read_delimited": {"header": header}}, *limits]
     table = {"paths": [{"pattern": "./*.csv"}], "transformations": transformations}
     workplace.write({f"sales/{name}": text for name, text in FILES.items()})
     workplace.write({"sales/MLTable": json.dumps(table), "code/rows.py": ROWS, "load.py": LOADED})
@@ -61,7 +60,3 @@ def test_rows_are_those_of_mltable(workplace, executable, header, steps, size):
     )
     assert loaded.returncode == 0, loaded.stderr
     assert [json.loads(row) for row in ended.lines] == [json.loads(row) for row in loaded.stdout.splitlines()]
-
-
-def split(steps):
-    return [step.split(":") for step in steps]
