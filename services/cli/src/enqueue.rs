@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::run::{RetryArguments, report};
-use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, remedies, steps, watch_for_stop};
+use crate::steps::Several;
+use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, remedies, watch_for_stop};
 
 #[derive(Debug, clap::Args)]
 pub struct EnqueueArguments {
@@ -28,12 +29,11 @@ pub struct EnqueueArguments {
 pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result<Exit> {
     // Each step needs the output of the one before, so this follows them to their ends.
     let several = Show::during(async |events| {
-        let document = arguments.job.document(Some(&arguments.target), settings)?;
-        if settings.engine.steps(&document, &engine::events().0)?.is_some() {
-            arguments.target.require(None, settings)?;
-            return steps::run(&arguments.job, &arguments.target, false, settings, events, None).await;
-        }
-        Ok(None)
+        let Some(several) = Several::read(&arguments.job, Some(&arguments.target), settings, events)? else {
+            return Ok(None);
+        };
+        let target = arguments.target.require(None, settings)?;
+        several.run(Some(target), false, settings, events, None).await.map(Some)
     });
     match several.await {
         Ok(None) => {}

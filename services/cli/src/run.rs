@@ -8,8 +8,9 @@ use protocol::JobResult;
 use storage::StoreOptions;
 
 use crate::portal::serve;
+use crate::steps::{Ran, Several};
 use crate::summary::summary;
-use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, complete, enqueue, refuse, steps, stop_on_signals};
+use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, complete, enqueue, refuse, stop_on_signals};
 
 #[derive(Debug, clap::Args)]
 pub struct RunArguments {
@@ -47,7 +48,7 @@ pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
     let own_jobs = OwnJobs::default();
     let shown = arguments.portal.then_some(&own_jobs);
     let (events, show) = Show::start_with(own_jobs.clone());
-    let several = steps::run(&arguments.job, &arguments.target, arguments.fresh, settings, &events, shown).await;
+    let several = run_steps(&arguments, settings, &events, shown).await;
     show.finish(events).await;
     match several {
         Ok(None) => {}
@@ -73,6 +74,19 @@ pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
         }
         Err(error) => refuse(error, arguments.json),
     }
+}
+
+/// Runs the steps of a document. `None`: it has only one, or is a job file. `shown`: a portal shows their jobs meanwhile.
+async fn run_steps(
+    arguments: &RunArguments,
+    settings: &Settings,
+    events: &Events,
+    shown: Option<&OwnJobs>,
+) -> engine::Result<Option<Ran>> {
+    let RunArguments { job, target, .. } = arguments;
+    let Some(several) = Several::read(job, Some(target), settings, events)? else { return Ok(None) };
+    let target = target.find(None, settings).map_err(|error| job.invalid(format!("compute target: {error:#}")))?;
+    several.run(target, arguments.fresh, settings, events, shown).await.map(Some)
 }
 
 /// Returns the result, unless the command was stopped before the job ended, and where later commands find the job.

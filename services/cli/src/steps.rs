@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use engine::targets::TargetRef;
-use engine::{CheckedSteps, Events, StepResult};
+use engine::targets::{Target, TargetRef};
+use engine::{CheckedSteps, Document, Events, StepResult};
+use job_file::Steps;
 use portal::OwnJobs;
 use protocol::JobState;
 use serde_json::json;
@@ -22,31 +23,48 @@ pub struct Ran {
     outputs: PathBuf,
 }
 
-/// Runs the steps of a document. `None`: it has only one, or is a job file. `shown`: a portal shows these jobs meanwhile.
-pub async fn run(
-    job: &JobFileArguments,
-    flags: &TargetFlags,
-    fresh: bool,
-    settings: &Settings,
-    events: &Events,
-    shown: Option<&OwnJobs>,
-) -> engine::Result<Option<Ran>> {
-    let document = job.document(Some(flags), settings)?;
-    let Some(steps) = settings.engine.steps(&document, events)? else { return Ok(None) };
-    let target = flags.find(None, settings).map_err(|error| job.invalid(format!("compute target: {error:#}")))?;
-    if let Some(own_jobs) = shown {
-        if target.is_some() && steps.steps().iter().any(|step| step.is_command) {
-            say!(
-                note,
-                "the page shows the steps on the compute target; `gristmill portal` shows commands, which run on this machine"
-            );
-        }
-        serve(target.clone(), settings, own_jobs.clone(), true)?;
+/// A document with several steps.
+pub struct Several {
+    document: Document,
+    steps: Steps,
+}
+
+impl Several {
+    /// Reads a document. `None`: it has only one step, or is a job file.
+    pub fn read(
+        job: &JobFileArguments,
+        flags: Option<&TargetFlags>,
+        settings: &Settings,
+        events: &Events,
+    ) -> engine::Result<Option<Self>> {
+        let document = job.document(flags, settings)?;
+        Ok(settings.engine.steps(&document, events)?.map(|steps| Self { document, steps }))
     }
-    let (stop, _signals) = stop_on_signals();
-    let results = settings.engine.run_steps(&steps, &document, target.as_ref(), fresh, &stop, events).await?;
-    let target = target.map_or(TargetRef::ThisMachine, |target| target.reference());
-    Ok(Some(Ran { results, count: steps.steps().len(), target, outputs: steps.outputs.clone() }))
+
+    /// Runs the steps. `shown`: a portal shows these jobs meanwhile.
+    pub async fn run(
+        self,
+        target: Option<Target>,
+        fresh: bool,
+        settings: &Settings,
+        events: &Events,
+        shown: Option<&OwnJobs>,
+    ) -> engine::Result<Ran> {
+        let Self { document, steps } = self;
+        if let Some(own_jobs) = shown {
+            if target.is_some() && steps.steps().iter().any(|step| step.is_command) {
+                say!(
+                    note,
+                    "the page shows the steps on the compute target; `gristmill portal` shows commands, which run on this machine"
+                );
+            }
+            serve(target.clone(), settings, own_jobs.clone(), true)?;
+        }
+        let (stop, _signals) = stop_on_signals();
+        let results = settings.engine.run_steps(&steps, &document, target.as_ref(), fresh, &stop, events).await?;
+        let target = target.map_or(TargetRef::ThisMachine, |target| target.reference());
+        Ok(Ran { results, count: steps.steps().len(), target, outputs: steps.outputs })
+    }
 }
 
 impl Ran {
@@ -86,8 +104,7 @@ impl Ran {
 /// Checks a document with several steps. Returns its warnings and notes. `None`: it has only one, or is a job file.
 pub async fn validate(job: &JobFileArguments, settings: &Settings) -> engine::Result<Option<CheckedSteps>> {
     Show::during(async |events| {
-        let document = job.document(None, settings)?;
-        let Some(steps) = settings.engine.steps(&document, events)? else { return Ok(None) };
+        let Some(Several { document, steps }) = Several::read(job, None, settings, events)? else { return Ok(None) };
         let mut checked = settings.engine.check_steps(&steps, &document, events)?;
         checked.warnings.splice(0..0, steps.warnings);
         Ok(Some(checked))
