@@ -71,12 +71,10 @@ impl Reader<'_> {
         self.frame(&frame, &mut steps);
         let Some(only) = only else { return steps };
         let is_wanted = |name: &str| name == only || is_part_of(name, only);
-        let names: Vec<String> = steps.iter().map(|step| step.name.clone()).collect();
-        steps.retain(|step| is_wanted(&step.name));
-        if steps.is_empty() && self.problems.is_empty() {
-            let fault = Fault::of(format!("{only:?}"), names.join(", "));
-            self.refuse(Location::File, "--step", fault.saying("the pipeline has no such step"));
+        if !steps.iter().any(|step| is_wanted(&step.name)) && self.problems.is_empty() {
+            self.refuse_step(only, steps.iter().map(|step| step.name.as_str()));
         }
+        steps.retain(|step| is_wanted(&step.name));
         let is_alone = steps.len() == 1;
         for step in &mut steps {
             step.needs.retain(|name| is_wanted(name));
@@ -85,6 +83,11 @@ impl Reader<'_> {
             }
         }
         steps
+    }
+
+    fn refuse_step<'n>(&self, only: &str, names: impl Iterator<Item = &'n str>) {
+        let fault = Fault::of(format!("{only:?}"), names.collect::<Vec<_>>().join(", "));
+        self.refuse(Location::File, "--step", fault.saying("the pipeline has no such step"));
     }
 
     fn default_store(&self, layers: &Layers, prefix: &str, default: &str) -> String {
@@ -105,12 +108,10 @@ impl Reader<'_> {
         let mut written = BTreeMap::new();
         let only = self.wishes.step.as_deref();
         let raws = self.raw_steps(frame);
-        if let (Some(first), 0) = (only.and_then(|only| only.split('.').next()), frame.depth)
-            && raws.iter().all(|raw| raw.name != first)
+        if let (Some(only), 0) = (only, frame.depth)
+            && raws.iter().all(|raw| raw.name != only && !is_part_of(only, &raw.name))
         {
-            let names: Vec<&str> = raws.iter().map(|raw| raw.name.as_str()).collect();
-            let fault = Fault::of(format!("{:?}", only.unwrap_or_default()), names.join(", "));
-            self.refuse(Location::File, "--step", fault.saying("the pipeline has no such step"));
+            self.refuse_step(only, raws.iter().map(|raw| raw.name.as_str()));
             return written;
         }
         // The outputs of the steps that have been read.
