@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use protocol::{BlockRange, HeaderMode, Input, ItemPath, MiniBatchSize, TableFormat, TableOptions};
+use protocol::{BlockRange, Input, ItemPath, MiniBatchSize, TableFormat, TableOptions};
 use tables::{RangeSize, RowWindow};
 use tempfile::NamedTempFile;
 use url::Url;
@@ -67,8 +67,7 @@ impl Cutter {
     /// Returns whether files must be split in the order of the listing, because earlier rows decide which rows of a file
     /// the job reads.
     pub(crate) fn needs_order(&self) -> bool {
-        let is_window = !RowWindow::of(&self.table).has_all();
-        is_window || self.table.format.is_delimited() && self.table.header == HeaderMode::FromFirstFile
+        !RowWindow::of(&self.table).has_all() || self.table.has_one_header()
     }
 
     /// Returns the mini-batches of one file.
@@ -121,10 +120,7 @@ impl Cutter {
     fn begin(&self) -> (RowWindow, bool) {
         let mut progress = lock(&self.progress);
         let is_first_file = std::mem::take(&mut progress.is_first_file);
-        let header = self.table.header;
-        let has_header_alone =
-            self.table.format.is_delimited() && header.is_in(is_first_file) && !header.is_in_every_file();
-        (progress.window, has_header_alone)
+        (progress.window, is_first_file && self.table.has_one_header())
     }
 
     /// Returns the row groups of a Parquet file, cut to the rows that are read.

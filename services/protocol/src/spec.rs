@@ -115,8 +115,10 @@ pub struct JobSpec {
 
 /// The side input that is the model of a job.
 pub const MODEL: &str = "AZUREML_MODEL_DIR";
+/// The entry script of an MLflow model without a script.
+const MODEL_SCRIPT: &str = "gristmill/mlflow_model.py";
 /// Entry scripts that are part of the Python package.
-pub const BUILT_IN_SCRIPTS: [&str; 2] = ["gristmill/command_step.py", "gristmill/mlflow_model.py"];
+pub const BUILT_IN_SCRIPTS: [&str; 2] = ["gristmill/command_step.py", MODEL_SCRIPT];
 
 /// Endings of the files that an MLflow model without a script reads.
 const MODEL_FILES: [&str; 7] = [".csv", ".png", ".jpg", ".jpeg", ".tiff", ".bmp", ".gif"];
@@ -124,7 +126,7 @@ const MODEL_FILES: [&str; 7] = [".csv", ".png", ".jpg", ".jpeg", ".tiff", ".bmp"
 impl JobSpec {
     /// Returns the endings, in lower case, that files of the inputs must have; `None`: any.
     pub fn file_endings(&self) -> Option<&'static [&'static str]> {
-        (self.entry_script == "gristmill/mlflow_model.py").then_some(&MODEL_FILES)
+        (self.entry_script == MODEL_SCRIPT).then_some(&MODEL_FILES)
     }
 
     /// Whether the entry script is part of the Python package and not of the job.

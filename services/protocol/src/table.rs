@@ -60,6 +60,11 @@ impl TableOptions {
         }
     }
 
+    /// Returns whether the first file of the input has a header, and no other file does.
+    pub fn has_one_header(&self) -> bool {
+        self.format.is_delimited() && self.header == HeaderMode::FromFirstFile
+    }
+
     /// Sets the format, once known, and its delimiter.
     pub fn settle(&mut self, format: TableFormat) {
         (self.format, self.delimiter) = (format, self.delimiter_for(format));

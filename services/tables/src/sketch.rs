@@ -7,7 +7,7 @@ use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::DataType;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use protocol::{Block, BlockRange, ColumnType, HeaderMode, ItemPath, TableColumn, TableOptions, TableSchema};
+use protocol::{Block, BlockRange, ColumnType, ItemPath, TableColumn, TableOptions, TableSchema};
 use serde::Serialize;
 
 use crate::WINDOW_ROWS;
@@ -51,11 +51,10 @@ pub fn text_sketches(
 ) -> Result<Vec<Sketch>> {
     let own = schema.columns.len() - path_columns;
     let name = display(path);
-    let has_header_alone = options.format.is_delimited() && options.header == HeaderMode::FromFirstFile;
-    let range = match has_header_alone || must_be_read(name.as_bytes(), options) {
+    let range = match options.has_one_header() || must_be_read(name.as_bytes(), options) {
         true => {
             let ranges = text_ranges(path, &name, options, RangeSize::Rows(WINDOW_ROWS as u64))?;
-            let first = if has_header_alone { ranges.without_header() } else { ranges }.next();
+            let first = if options.has_one_header() { ranges.without_header() } else { ranges }.next();
             first.transpose()?.map_or(BlockRange::WholeText, |(range, _)| range)
         }
         false => BlockRange::Lines { first: 0, last: TEXT_BYTES },
