@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
-import uuid
 
 import pytest
 
 from components import Components
 from harness import Workplace
-from terraform_plan import Terraform
+from terraform_plan import Applying
 
-# The provider waits about 80 seconds for a lifecycle rule and a queue, so this runs beside the plans, not after them.
-pytestmark = pytest.mark.timeout(600)
+# In the process of the plans, which are made while Terraform applies this root.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("terraform")]
 
 
 def test_terraform_target_in_localstack_runs_jobs(
-    terraform: Terraform, workplace: Workplace, components: Components
+    applying: Applying, workplace: Workplace, components: Components
 ) -> None:
-    root, name = terraform.infra / "examples/localstack", f"applied-{uuid.uuid4().hex[:8]}"
-    arguments = ["-no-color", "-input=false", f"-var=name={name}", f"-var=endpoint={components.aws_endpoint}"]
-    # The root names the addresses of LocalStack itself.
-    terraform.run(root, "apply", "-auto-approve", *arguments, AWS_ENDPOINT_URL="")
-    target = json.loads(terraform.run(root, "output", "-json", "target"))
-    assert target["name"] == name
+    target = applying.output("target")
+    assert target["name"] == applying.variables["name"]
     workplace.environment.update(
         GRISTMILL_QUEUE=target["queue"],
         GRISTMILL_STORE=target["store"],
@@ -41,4 +35,3 @@ def test_terraform_target_in_localstack_runs_jobs(
     for role in roles:
         role.process.terminate()
         assert role.wait().exit_status == 0
-    components.remove(name)

@@ -221,6 +221,8 @@ def own_fleet(workplace, own_rabbitmq):
 
 
 both = pytest.mark.parametrize("fleet", ["sqs", "rabbitmq"], indirect=True)
+# So that one RabbitMQ of their own is enough.
+in_one_process = pytest.mark.xdist_group("rabbitmq")
 
 
 @both
@@ -267,6 +269,7 @@ def test_several_reducers_serve_one_job(fleet, reference, record_property):
     fleet.end(reference, record_property)
 
 
+@in_one_process
 def test_rabbitmq_restart(own_fleet, own_rabbitmq, reference, record_property):
     own_fleet.start()
     own_rabbitmq.down("rabbitmq")
@@ -348,6 +351,7 @@ class Copier:
         self.components.manage_rabbitmq("vhosts/%2f", "PUT", {"tracing": False})
 
 
+@in_one_process
 def test_rabbitmq_delivers_every_message_twice(own_fleet, own_rabbitmq, reference, record_property):
     copier = Copier(own_rabbitmq, own_fleet.faults)
     try:

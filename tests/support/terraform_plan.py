@@ -160,6 +160,17 @@ class Terraform:
             pytest.skip("the plugin of the AWS provider is neither on this machine nor can it be downloaded")
         assert done.returncode == 0, done.stderr
 
+    def start(self, where: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Starts a command in the background. Its output goes to the file `output.txt` in the root."""
+        with (where / "output.txt").open("wb") as output:
+            return subprocess.Popen(
+                [self.program, *arguments],
+                cwd=where,
+                env={**self.environment, **environment},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
     def run(self, where: Path, *arguments: str, expect: int = 0, **environment: str) -> str:
         done = subprocess.run(
             [self.program, *arguments],
@@ -192,6 +203,10 @@ class Terraform:
         (where / f"{name}.tfvars.json").write_text(json.dumps(variables))
         return self.run(where, "plan", "-input=false", "-no-color", f"-var-file={name}.tfvars.json", expect=1)
 
+    def apply(self, root: str, variables: dict[str, str]) -> Applying:
+        """Starts to apply a root in the background."""
+        return Applying(self, self.infra / root, variables)
+
     def platform(self, platform: dict[str, Any]) -> str:
         """Stores the data of a platform for targets and returns its name."""
         name = f"test-{uuid.uuid4().hex[:12]}"
@@ -206,3 +221,30 @@ class Terraform:
     def client(self, service: str) -> Any:
         credentials = {**self.components.credentials, "region_name": REGION}
         return boto3.client(service, endpoint_url=self.components.moto_endpoint, **credentials)
+
+
+class Applying:
+    """`terraform apply` in the background."""
+
+    def __init__(self, terraform: Terraform, root: Path, variables: dict[str, str]) -> None:
+        self.terraform, self.root, self.variables = terraform, root, variables
+        self.process: subprocess.Popen[bytes] | None = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        arguments = [f"-var={name}={value}" for name, value in self.variables.items()]
+        # The root names the addresses of the components itself.
+        return self.terraform.start(
+            self.root, "apply", "-auto-approve", "-no-color", "-input=false", *arguments, AWS_ENDPOINT_URL=""
+        )
+
+    def output(self, name: str) -> Any:
+        """Waits for the end and returns an output. Later calls apply the root again, for a second try of a test."""
+        process, self.process = self.process or self._start(), None
+        assert process.wait() == 0, (self.root / "output.txt").read_text()
+        return json.loads(self.terraform.run(self.root, "output", "-json", name))
+
+    def close(self) -> None:
+        """Kills the command if it still runs."""
+        if self.process:
+            self.process.kill()
+            self.process.wait()
