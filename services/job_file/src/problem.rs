@@ -201,7 +201,11 @@ impl Problems {
 
 fn problem(file: String, location: Location, field: &str, fault: Fault) -> Problem {
     let line = if let Location::Line(line) | Location::Other(_, line) = location { Some(line) } else { None };
-    let field = if location == Location::Override { format!("--set {field}") } else { field.to_owned() };
+    let field = match location {
+        Location::Override => format!("--set {field}"),
+        Location::Input if field != "--input" => format!("--input: {field}"),
+        _ => field.to_owned(),
+    };
     let Fault { message, found, allowed } = fault;
     Problem { file, line, field, message, found, allowed }
 }
@@ -211,7 +215,7 @@ fn order(location: Location) -> (usize, usize) {
         Location::File => (0, 0),
         Location::Line(line) => (0, line),
         Location::Other(file, line) => (1 + usize::from(file), line),
-        Location::Override => (usize::MAX, 0),
+        Location::Override | Location::Input => (usize::MAX, 0),
     }
 }
 

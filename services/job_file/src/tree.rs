@@ -14,6 +14,8 @@ pub enum Location {
     Other(u16, usize),
     /// A `--set key=value` of the command line.
     Override,
+    /// An `--input` of the command line.
+    Input,
 }
 
 #[derive(Clone, Debug)]

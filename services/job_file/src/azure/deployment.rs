@@ -134,10 +134,10 @@ impl Reader<'_> {
                             job.0.iter().any(|entry| entry.key == "entry_script" && entry.node.written() != MLFLOW);
                         let text = if has_script { text } else { self.files_in(text) };
                         let (kind, mode, made_by) = ("uri_folder".to_owned(), String::new(), None);
-                        let data = Data { text, location: Location::Override, kind, mode, made_by };
+                        let data = Data { text, location: Location::Input, kind, mode, made_by };
                         self.put_input(INPUT, &data, None, job);
                     }
-                    Err(fault) => self.refuse(Location::Override, "--input", fault),
+                    Err(fault) => self.refuse(Location::Input, "--input", fault),
                 }
             }
         }

@@ -126,7 +126,7 @@ impl Reader<'_> {
             Some((key, value)) => (key == name).then_some(value),
             None => alone.then(|| wish.trim().to_owned()),
         });
-        value.map(|value| Node::text(Location::Override, &value))
+        value.map(|value| Node::text(Location::Input, &value))
     }
 
     /// Refuses values of `--input` that no input takes. `takes_any`: one input takes values without a name.

@@ -114,6 +114,11 @@ fn each_mistake_has_its_line() {
         "{found}"
     );
     assert!(found.contains("inputs.data: the input data has no value"), "{found}");
+    for given in [["data=nowhere", "model=model"], ["data=data", "model=nowhere"]] {
+        let found = problems(COMPONENT, &inputs(&given));
+        let says = |part: &str| found.contains(part);
+        assert!(says("doc.yml: --input: ") && says("nowhere does not exist") && !says("--set"), "{found}");
+    }
 }
 
 #[test]
