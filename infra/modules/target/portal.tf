@@ -1,4 +1,4 @@
-# The portal, if wished: one task that shows the jobs in a browser.
+# The optional portal: one task that shows the jobs in a browser.
 #
 # It is no entry point from the internet. Its security group admits only the clients that the caller names: the group of an
 # internal load balancer, or that of a machine through which users forward a port. It is not in the group of the other tasks,
