@@ -49,25 +49,20 @@ everything set:
     preferSpot: false
     serviceAccount: {name: "1e3"}
     runtimeClassName: "null"
-    nodeSelector: &selector {pool: batch}
-    tolerations: &tolerations [{key: batch, operator: Exists}]
-    priorityClassName: "on"
-    podAnnotations: &annotations {example.com/team: a}
-    podLabels: &labels {azure.workload.identity/use: "true"}
-    volumes: &volumes [{name: extra, configMap: {name: certificates}}]
-    volumeMounts: &mounts [{name: extra, mountPath: /etc/certificates}]
+    <<: &pods
+      nodeSelector: {pool: batch}
+      tolerations: [{key: batch, operator: Exists}]
+      priorityClassName: "on"
+      podAnnotations: {example.com/team: a}
+      podLabels: {azure.workload.identity/use: "true"}
+      volumes: [{name: extra, configMap: {name: certificates}}]
+      volumeMounts: [{name: extra, mountPath: /etc/certificates}]
   reducer:
     replicas: 3
     cacheSize: 43Gi
     tmpSize: 44Gi
     serviceAccount: {name: someone-else}
-    nodeSelector: *selector
-    tolerations: *tolerations
-    priorityClassName: "on"
-    podAnnotations: *annotations
-    podLabels: *labels
-    volumes: *volumes
-    volumeMounts: *mounts
+    <<: *pods
   portal:
     enabled: true
     secret: another-token
@@ -75,13 +70,7 @@ everything set:
     cacheSize: 45Mi
     tmpSize: 46Mi
     serviceAccount: {name: someone, annotations: {example.com/role: portal}}
-    nodeSelector: *selector
-    tolerations: *tolerations
-    priorityClassName: "on"
-    podAnnotations: *annotations
-    podLabels: *labels
-    volumes: *volumes
-    volumeMounts: *mounts
+    <<: *pods
   scaling:
     workersMin: 2
     workersMax: 1000000
