@@ -13,8 +13,10 @@ from terraform_variants import BOUNDARY, PLATFORM, Plans
 
 
 @pytest.fixture(scope="session")
-def terraform(tmp_path_factory: pytest.TempPathFactory) -> Terraform:
-    return Terraform(tmp_path_factory.mktemp("terraform"), Components.from_environment())
+def terraform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terraform]:
+    terraform = Terraform(tmp_path_factory.mktemp("terraform"), Components.from_environment())
+    yield terraform
+    terraform.close()
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ REGION = "eu-central-1"
 SUBNETS = ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"]
 # The provider does not plan a change of a rule whose groups have changed outside of Terraform.
 LEFT_OUT = ("aws_vpc_security_group_ingress_rule", "aws_vpc_security_group_egress_rule")
+REATTACH = "TF_REATTACH_PROVIDERS"
 # Attributes whose values are texts that other resources need.
 TEXT = re.compile(r"^(arn|id|url|name|bucket|policy|assume_role_policy)$|_(arn|id|url|name)$")
 
@@ -149,6 +150,30 @@ class Terraform:
                 # Tests always keep the state in a file.
                 (self.root(path) / "backend_override.tf").write_text('terraform {\n  backend "local" {}\n}\n')
             self.init(self.root(path))
+        self.provider = self._start_provider()
+
+    def _start_provider(self) -> subprocess.Popen[str]:
+        """Starts the provider for all commands: one of their own takes each of them seconds to start."""
+        installed = self.infra / "examples/localstack/.terraform/providers"
+        program = next(installed.glob("*/hashicorp/aws/*/*/terraform-provider-aws_v*"))
+        provider = subprocess.Popen(
+            # It ends with these tests, also if they are killed.
+            ["setpriv", "--pdeathsig", "KILL", program, "-debug"],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert provider.stdout is not None
+        told = next((line for line in provider.stdout if f"{REATTACH}='" in line), "")
+        assert told, "the provider does not start"
+        self.environment[REATTACH] = told.split("'")[1]
+        return provider
+
+    def close(self) -> None:
+        """Ends the provider."""
+        self.provider.kill()
+        self.provider.wait()
 
     def root(self, path: Path) -> Path:
         return self.infra / path.relative_to(INFRA)
@@ -166,7 +191,8 @@ class Terraform:
             return subprocess.Popen(
                 [self.program, *arguments],
                 cwd=where,
-                env={**self.environment, **environment},
+                # With a provider of its own, which other commands do not configure meanwhile.
+                env={name: value for name, value in {**self.environment, **environment}.items() if name != REATTACH},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
