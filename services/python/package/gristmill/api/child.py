@@ -25,8 +25,8 @@ NOTE = re.compile(
     re.MULTILINE,
 )
 """What the command says about its decisions, about an earlier job, or about work that takes long."""
-ID_EVERY = 0.01
-"""The longest pause, in seconds, between two looks for the id of a job."""
+SAID_EVERY = 0.01
+"""The longest pause, in seconds, between two looks at what the command has written."""
 
 STEP_LINE = re.compile(r"^step \S+ \(\d+ of \d+\)$", re.MULTILINE)
 
@@ -59,22 +59,25 @@ class Child:
 
     def job_id(self) -> str:
         """Waits until the job has an id. Raises what ended the command before."""
-        pause = 0.002
-        while (found := JOB_LINE.search(self.said())) is None:
-            if self.has_ended():
-                found = JOB_LINE.search(self.said())
-                return found[1] if found else str(self.result()["job_id"])
-            self.wait(pause)
-            pause = min(ID_EVERY, 2 * pause)
-        return found[1]
+        found = self._wait_to_say(JOB_LINE)
+        return found[1] if found else str(self.result()["job_id"])
 
     def has_steps(self) -> bool:
         """Returns whether the command runs a document with several steps, as soon as it says so or starts a job."""
-        pause = 0.002
-        while not (STEP_LINE.search(self.said()) or JOB_LINE.search(self.said()) or self.has_ended()):
-            self.wait(pause)
-            pause = min(0.05, 2 * pause)
+        self._wait_to_say(STEP_LINE, JOB_LINE)
         return STEP_LINE.search(self.said()) is not None
+
+    def _wait_to_say(self, *lines: re.Pattern[str]) -> re.Match[str] | None:
+        """Waits until the command has written one of these lines, and returns it; ``None``: it ended without them."""
+        pause = 0.002
+        while True:
+            has_ended = self.has_ended()
+            said = self.said()
+            found = next(filter(None, (line.search(said) for line in lines)), None)
+            if found or has_ended:
+                return found
+            self.wait(pause)
+            pause = min(SAID_EVERY, 2 * pause)
 
     def steps(self) -> dict[str, str]:
         """Returns the jobs of the steps that have begun, by the names of the steps."""
