@@ -27,7 +27,6 @@ def interpreter() -> Path:
 def environment(executable: Path, folder: Path) -> dict[str, str]:
     """Returns the environment of a kernel, in which `import gristmill` finds the package of this executable."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GRISTMILL", "JUPYTER"))}
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     added = {name: value for name, value in os.environ.items() if name.startswith("GRISTMILL_TEST_")}
     return {
         **kept,
@@ -37,8 +36,6 @@ def environment(executable: Path, folder: Path) -> dict[str, str]:
         "PYTHONPATH": str(executable.parent / "python"),
         "PYTHONDONTWRITEBYTECODE": "1",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-        # In a new home, matplotlib searches all fonts.
-        "MPLCONFIGDIR": str(cache / "gristmill/matplotlib"),
     }
 
 
