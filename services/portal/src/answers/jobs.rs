@@ -91,10 +91,12 @@ pub async fn list(State(shared): Portal, Query(wanted): Query<Wanted>) -> Answer
     shared.watched.check_place(jobs)?;
     let selection = Selection { states: states(&wanted.state)?, name: None };
     let limit = wanted.limit.unwrap_or(JOBS_DEFAULT).clamp(1, JOBS_MAX);
-    let mut ids = match selection.is_open() {
-        _ if shared.options.are_steps => engine::newest_first(shared.options.own_jobs.ids()),
-        true => jobs.open_ids().await?,
-        false => jobs.ids().await?,
+    let mut ids = if shared.options.are_steps {
+        engine::newest_first(shared.options.own_jobs.ids())
+    } else if selection.is_open() {
+        jobs.open_ids().await?
+    } else {
+        jobs.ids().await?
     };
     ids.retain(|id| contains(id, &wanted.name));
     let total = ids.len();
