@@ -363,8 +363,9 @@ class Job(Past):
                 "started_at": row["started_at"] + at * 900,
                 "ended_at": row["started_at"] + at * 900 + int(took * 1000),
                 "phases": [
-                    {"name": "prepared and loaded", "seconds": took * 0.14},
-                    {"name": "run", "seconds": took * 0.86},
+                    *([{"name": "waited", "seconds": max(0.1, 0.9 - took)}] if at > 0 else []),
+                    {"name": "loaded and reported", "seconds": took * 0.14},
+                    {"name": "ran", "seconds": took * 0.86},
                 ],
                 "elapsed_seconds": took,
                 "run_seconds": took * 0.86,

@@ -10,6 +10,7 @@ pub mod map;
 pub mod mini_batch;
 pub mod nodes;
 pub mod output;
+mod phases;
 mod sentence;
 pub mod series;
 mod settings;

@@ -12,6 +12,7 @@ use tables::first_rows::{FirstRows, first_rows};
 
 use super::frames::{Frame, frames};
 use super::job::{Wait, quoted};
+use super::phases::{Phase, phases};
 use super::{document, table};
 use crate::error::{Answer, Refusal};
 use crate::routes::Portal;
@@ -77,12 +78,6 @@ struct Attempt {
     error: Option<Error>,
     logs: Vec<Log>,
     warnings: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct Phase {
-    name: &'static str,
-    seconds: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -173,7 +168,10 @@ pub async fn of(view: &View, number: u64) -> Answer<MiniBatch> {
     let attempts = known.attempts.iter().zip(&records).enumerate();
     let attempts = attempts.filter_map(|(position, (attempted, record))| {
         let decides = known.state == MiniBatchState::Failed && position == last;
-        Some(attempt(attempted, record.as_ref()?, decides, &logs))
+        let record = record.as_ref()?;
+        let before = position.checked_sub(1).and_then(|before| records[before].as_ref());
+        let phases = phases(&record.attempt, before.map(|before| &before.attempt), descriptor.as_ref());
+        Some(attempt(attempted, record, phases, decides, &logs))
     });
     let detail = records.iter().flatten().next_back().map(|record| record.attempt.detail.as_str());
     Ok(MiniBatch {
@@ -219,7 +217,13 @@ fn items(descriptor: Option<&Descriptor>, latest: Option<&Attempted>, detail: Op
     }
 }
 
-fn attempt(attempted: &Attempted, record: &RecordedAttempt, decides: bool, logs: &[storage::LogFile]) -> Attempt {
+fn attempt(
+    attempted: &Attempted,
+    record: &RecordedAttempt,
+    phases: Vec<Phase>,
+    decides: bool,
+    logs: &[storage::LogFile],
+) -> Attempt {
     let recorded = &record.attempt;
     let (node, process) = (recorded.node.to_string(), recorded.process.to_string());
     let seconds = |seconds: f64| if seconds.is_finite() { seconds.max(0.0) } else { 0.0 };
@@ -247,10 +251,7 @@ fn attempt(attempted: &Attempted, record: &RecordedAttempt, decides: bool, logs:
         process,
         started_at: recorded.started_at,
         ended_at: attempted.ended_at(),
-        phases: vec![
-            Phase { name: "prepared and loaded", seconds: (elapsed - run).max(0.0) },
-            Phase { name: "run", seconds: run.min(elapsed) },
-        ],
+        phases,
         elapsed_seconds: elapsed,
         run_seconds: run,
         process_seconds: seconds(recorded.process_seconds),

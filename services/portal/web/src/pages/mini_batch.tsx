@@ -100,19 +100,17 @@ function AttemptPanel({ job, attempt, open }: { job: Job; attempt: Attempt; open
   );
 }
 
-const PHASE_TONES = ["idle", "busy", "odd", "warn", "good"];
-
 function Phases({ attempt }: { attempt: Attempt }) {
   const phases = attempt.phases.filter(({ seconds }) => seconds > 0);
   const total = phases.reduce((sum, { seconds }) => sum + seconds, 0);
   if (total <= 0) return null;
-  const tone = (name: string, at: number) => (name === "run" ? "busy" : name.startsWith("wait") ? "idle" : PHASE_TONES[(at + 2) % PHASE_TONES.length]);
+  const tone = (name: string) => (name.endsWith("ran") ? "busy" : name.startsWith("waited") ? "idle" : "odd");
   return (
     <div>
       <div class="bar phases" role="img" aria-label={phases.map(({ name, seconds }) => `${name} ${duration(seconds)}`).join(", ")}>
-        {phases.map(({ name, seconds }, at) => <span class={tone(name, at)} style={{ width: `${(seconds / total) * 100}%` }} title={`${name}: ${duration(seconds)}`} />)}
+        {phases.map(({ name, seconds }) => <span class={tone(name)} style={{ width: `${(seconds / total) * 100}%` }} title={`${name}: ${duration(seconds)}`} />)}
       </div>
-      <div class="keys">{phases.map(({ name, seconds }, at) => <span class={`key ${tone(name, at)}`}>{name} <span class="num">{fine(seconds)}</span></span>)}</div>
+      <div class="keys">{phases.map(({ name, seconds }) => <span class={`key ${tone(name)}`}>{name} <span class="num">{fine(seconds)}</span></span>)}</div>
     </div>
   );
 }
