@@ -94,11 +94,12 @@ def main() -> None:
     parser.add_argument("--mini-batches", type=int, default=1_000_000)
     parser.add_argument("--failures", type=int, default=1_000)
     parser.add_argument("--synthetic", required=True, help="the program that writes the job")
+    parser.add_argument("--watched-mini-batches", type=int, default=200_000, help="size of the jobs that run")
     parser.add_argument("--watched-only", action="store_true", help="only compare jobs with and without a portal")
     arguments = parser.parse_args()
     if not arguments.watched_only:
         show(arguments)
-    print("\n" + compare(os.environ["GRISTMILL"], sys.executable))
+    print("\n" + compare(os.environ["GRISTMILL"], sys.executable, arguments.watched_mini_batches))
 
 
 def show(arguments: argparse.Namespace) -> None:

@@ -12,7 +12,6 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-MINI_BATCHES = 200_000
 ROUNDS = 5
 PAUSE_SECONDS = 1.5
 """The page asks no more often, even if something changes all the time."""
@@ -20,7 +19,7 @@ SCRIPT = "def run(rank):\n    return [rank]\n"
 PATHS = ("", "/series", "/map?by=state", "/mini-batches?sort=state", "/timeline")
 
 
-def compare(executable: str, python: str) -> str:
+def compare(executable: str, python: str, mini_batches: int) -> str:
     """Returns the comparison as a table."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -30,7 +29,7 @@ def compare(executable: str, python: str) -> str:
             "name": "watched",
             "entry_script": "entry.py",
             "source_directory": "code",
-            "arguments": ["--rank_mini_batch_count", str(MINI_BATCHES)],
+            "arguments": ["--rank_mini_batch_count", str(mini_batches)],
             "output_action": "summary_only",
             "error_threshold": -1,
             "allow_reuse": False,
@@ -51,7 +50,7 @@ def compare(executable: str, python: str) -> str:
                     seconds[side].append(json.loads(ended.stdout)["elapsed_seconds"])
     alone, watched = (statistics.median(seconds[side]) for side in ("alone", "watched"))
     lines = [
-        f"{MINI_BATCHES:,} mini-batches that do nothing, {ROUNDS} times in turns; {requests} requests to the portal.\n",
+        f"{mini_batches:,} mini-batches that do nothing, {ROUNDS} times in turns; {requests} requests to the portal.\n",
         "| | median | all |\n|---|---|---|",
         *(
             f"| {side} | {statistics.median(all_):.2f} s | {', '.join(f'{each:.2f}' for each in all_)} |"
