@@ -1,8 +1,8 @@
 # The optional portal: one task that shows the jobs in a browser.
 #
-# It is no entry point from the internet. Its security group admits only the clients that the caller names: the group of an
+# The internet cannot reach it. Its security group admits only the clients that the caller names: the group of an
 # internal load balancer, or that of a machine through which users forward a port. It is not in the group of the other tasks,
-# to which scrapers of metrics connect: whoever reaches a portal that trusts a header could set the header.
+# to which scrapers of metrics connect, because a client that reaches a portal with a trusted header can set that header.
 
 locals {
   has_portal = var.portal != null

@@ -22,7 +22,7 @@ pub enum Wear {
         /// Runs that it has made.
         runs: u64,
     },
-    /// So many of its runs have failed that its state may be corrupt.
+    /// Too many of its runs have failed: its state may be corrupt.
     Failures {
         /// Failed runs.
         failures: u32,

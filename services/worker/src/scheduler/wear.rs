@@ -1,4 +1,4 @@
-//! Processes that wear out: after so many runs, above so much memory, or after so many failures. Pure.
+//! Processes that wear out: after a number of runs or failures, or above a limit of memory. Pure.
 //!
 //! A worn-out process gets no more mini-batches. The scheduler takes back those that it has not started, for other
 //! processes, and asks it to exit once it has answered the rest. So a replacement interrupts no run, spends no try, and
