@@ -168,9 +168,14 @@ def run_job(workplace: Workplace, names: Names, gate: Gate) -> bytes:
         assert "ready" in line, f"{line}{running.wait()}"
         started.append(running)
     # Seats too, and all user commands.
+    # As Python keeps a table that was in memory.
+    workplace.write({"home/functions/inputs/one.parquet": "table"})
     job = workplace.job(
         JOB,
-        inputs=[{"name": "data", "type": "file", "path": f"s3://{names.data}/in/"}],
+        inputs=[
+            {"name": "data", "type": "file", "path": f"s3://{names.data}/in/"},
+            {"name": "memory", "type": "file", "path": str(workplace.home / "functions/inputs/one.parquet")},
+        ],
         output=f"s3://{names.bucket}/outputs/one",
         node_count=1,
     )
@@ -208,7 +213,7 @@ def test_job_runs_with_exactly_these_policies(
     output = run_job(workplace, names, gate).decode()
     key = output.removeprefix(f"s3://{names.bucket}/")
     rows = components.client("s3").get_object(Bucket=names.bucket, Key=key)["Body"].read().decode().splitlines()
-    assert len(rows) == FILES - 1 + 1000 and rows[0] == "000"
+    assert len(rows) == FILES - 1 + 1000 + 1 and rows[0] == "000" and rows[-1] == "table"
     doctor = workplace.command("doctor", **as_role("operator", names, gate))
     assert doctor.exit_status == 0, str(doctor)
     letters = workplace.command("dead-letters", **as_role("operator", names, gate))

@@ -1,11 +1,15 @@
 """Jobs that Python submits to compute targets."""
 
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+
+from harness import Workplace
 
 
 @pytest.fixture(params=["sqlite", "sqs"])
@@ -53,6 +57,76 @@ def test_function_runs_on_a_target(target, workplace):
     assert errors == ["ZeroDivisionError"] and same and state == "Completed" and has_log
     assert "exceeds error threshold 0" in cause[0] and "in invert" in cause[1]
     assert f"target='{target.name}': Completed, 4 of 5 mini-batches succeeded, 1 failed" in text
+
+
+@pytest.fixture
+def elsewhere(workplace):
+    """A machine with another home, for workers and reducers."""
+    elsewhere = Workplace(workplace.folder / "elsewhere", workplace.executable, Path(sys.executable))
+    elsewhere.folder.mkdir()
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
+    elsewhere.environment["GRISTMILL_CONFIG"] = str(workplace.folder / "gristmill.toml")
+    yield lambda name, *arguments: elsewhere.start(
+        name, *arguments, **{name: workplace.environment[name] for name in names}
+    )
+    elsewhere.kill_what_still_runs()
+
+
+def test_inputs_in_memory_reach_workers_of_other_machines(target, workplace, elsewhere):
+    text = """
+        import gristmill, json, os, pandas
+        def double(table: pandas.DataFrame):
+            if not os.path.exists(GO):
+                raise RuntimeError("not yet")
+            return table.assign(y=2 * table["x"])
+        job = gristmill.submit(double, inputs=pandas.DataFrame({"x": range(10)}), mini_batch_size=2, target=NAME,
+                               output="out/out.parquet")
+        print(json.dumps(job.id))
+    """
+    go = workplace.folder / "go"
+    job = python(workplace, text.replace("NAME", repr(target.name)).replace("GO", repr(str(go))))
+    (name,) = target.objects(f"jobs/{job}/inputs/")
+    (path,) = json.loads(target.objects(f"jobs/{job}/spec.json")[f"jobs/{job}/spec.json"])["inputs"][0]["paths"]
+    assert path.endswith(name) and not path.startswith(str(workplace.home))
+    shutil.rmtree(workplace.home / "functions")
+    for role in ("worker", "reducer"):
+        elsewhere(role, "--target", target.name)
+    target.wait_for_end(job, "Failed")
+    go.touch()
+    text = f"""
+        import gristmill, json
+        job = gristmill.attach({job!r}, {target.name!r}).retry(progress=False)
+        print(json.dumps(job.to_pandas()["y"].tolist()))
+    """
+    assert python(workplace, text) == [2 * number for number in range(10)]
+    target.command("clean", job, expect=0)
+    assert target.objects(f"jobs/{job}") == {}
+
+
+def test_default_output_is_in_the_store_of_other_machines(rabbitmq, workplace, elsewhere):
+    """The address leads to this machine without naming it."""
+    rabbitmq.write(queue=rabbitmq.settings["queue"].replace("127.0.0.1", "0.0.0.0"))
+    for role in ("worker", "reducer"):
+        elsewhere(role, "--target", rabbitmq.name)
+    text = """
+        import gristmill, json, warnings
+        warnings.simplefilter("error")
+        job = gristmill.submit(lambda items: [2 * item for item in items], inputs=[1, 2, 3], target="rabbitmq")
+        job.wait(timeout=120, progress=False)
+        print(json.dumps([job.id, job.output, job.to_pandas()["value"].tolist()]))
+    """
+    workplace.environment["AWS_ENDPOINT_URL"] = rabbitmq.settings["endpoint"]
+    job, output, values = python(workplace, text)
+    assert output.startswith(f"{rabbitmq.settings['store']}/jobs/{job}/output/") and values == [2, 4, 6]
+
+
+def test_clean_removes_inputs_of_a_job_that_was_never_described(sqlite):
+    """`enqueue` was killed between the inputs and the description."""
+    inputs = sqlite.folder / "store/jobs/double-20200101-000000-0123456789abcdef/inputs/one.parquet"
+    inputs.parent.mkdir(parents=True)
+    inputs.touch()
+    sqlite.command("clean", "--all", expect=0)
+    assert not inputs.exists()
 
 
 def test_step_runs_on_the_target_that_its_configuration_names(target, workplace):

@@ -357,6 +357,10 @@ def test_local_paths_cause_a_warning(workplace, rabbitmq):
     warned = rabbitmq.command("enqueue", job.file, "--queue", far, expect=0)
     assert f"warning: {workplace.folder}/data, {workplace.folder}/output are paths of this machine" in warned.stderr
     assert "guest:guest" not in warned.stderr
+    workplace.write({"home/functions/inputs/one.txt": "1"})
+    kept = {"name": "data", "type": "file", "path": str(workplace.home / "functions/inputs/one.txt")}
+    warned = rabbitmq.command("enqueue", workplace.job(ROWS, inputs=[kept]).file, "--queue", far, expect=0)
+    assert f"warning: {workplace.folder}/output are paths of this machine" in warned.stderr, "the input travels"
 
 
 def test_side_inputs_in_a_store_are_local_paths_for_the_script(workplace, sqs, components):

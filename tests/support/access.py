@@ -51,7 +51,8 @@ RARE: dict[str, set[Need]] = {
         ("sqs:SendMessage", "dead-letters"),  # for unreadable messages
     },
     "enqueuer": {
-        ("s3:AbortMultipartUpload", "snapshots/*"),  # after a failed upload
+        ("s3:AbortMultipartUpload", "jobs/*/inputs/*"),  # after a failed upload
+        ("s3:AbortMultipartUpload", "snapshots/*"),
         ("s3:DeleteObject", "jobs/*/control/cancel"),  # by `retry`
         ("s3:DeleteObject", "jobs/*/control/removing"),  # by `retry`, after an interrupted `clean`
         ("s3:DeleteObject", "jobs/*/result.json"),  # by `retry`

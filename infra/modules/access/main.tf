@@ -46,6 +46,7 @@ locals {
         actions = ["s3:GetObject"]
         resources = concat([
           "${local.job_arn}/spec.json",
+          "${local.job_arn}/inputs/*",
           "${local.job_arn}/plan/*",
           "${local.job_arn}/result.json",
           "${local.job_arn}/control/cancel",
@@ -129,6 +130,7 @@ locals {
         actions = ["s3:PutObject"]
         resources = [
           "${local.job_arn}/spec.json",
+          "${local.job_arn}/inputs/*",
           "${local.job_arn}/plan/*",
           "${local.job_arn}/ledger/*",
           "${local.job_arn}/control/cancel",
@@ -136,7 +138,11 @@ locals {
           "${local.target_arn}/snapshots/*",
         ]
       },
-      { sid = "AbortUploads", actions = ["s3:AbortMultipartUpload"], resources = ["${local.target_arn}/snapshots/*"] },
+      {
+        sid       = "AbortUploads"
+        actions   = ["s3:AbortMultipartUpload"]
+        resources = ["${local.job_arn}/inputs/*", "${local.target_arn}/snapshots/*"]
+      },
       # `retry` reopens an ended or canceled job, and removes the announcement of an interrupted `clean`.
       {
         sid     = "Reopen"

@@ -9,6 +9,7 @@
 //! removed/                      folders that are being removed
 //! environments/, side-inputs/   caches
 //! document-files/               conda files that documents contain inline, named by a digest of their content
+//! functions/                    functions and tables of calls from Python: `functions.rs`
 //! fleet/, fleet.lock            caches of the nodes of compute targets; locked by the processes that use them
 //! ```
 //!

@@ -56,6 +56,7 @@ mod error;
 mod event;
 mod execute;
 mod follow;
+mod functions;
 pub mod history;
 mod home;
 mod index;

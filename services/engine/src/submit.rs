@@ -1,7 +1,7 @@
 //! Submits a job to a compute target, or continues it there.
 //!
-//! The order matters: upload snapshots, describe the job, mark it as open, tell the caller its id, and only then publish. A
-//! retry continues after an interruption at any of these steps.
+//! The order matters: upload snapshots and inputs, describe the job, mark it as open, tell the caller its id, and only then
+//! publish. A retry continues after an interruption at any of these steps once the job is described.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,9 +17,11 @@ use reducer::Reducer;
 use storage::{JobStore, PlanComplete, Source, TargetStore};
 
 use crate::execute::make_output_folder;
+use crate::functions;
 use crate::run::nothing_to_do;
 use crate::{
-    Engine, Events, Fixable, For, FoundJob, Jobs, Notice, QueueAddress, Queues, Remedy, Target, Unfinished, new_job_id,
+    Engine, Events, Fixable, For, FoundJob, Home, Jobs, Notice, QueueAddress, Queues, Remedy, Target, Unfinished,
+    new_job_id,
 };
 
 /// A node's own deadline comes this long before that of its lease.
@@ -74,9 +76,6 @@ impl Engine {
         check_durability(&spec, target)?;
         check_lease(&spec, &*queues.tasks)?;
         let address = target.queue()?;
-        if !target.is_on_this_machine(self.settings())? {
-            warn_of_local_paths(&spec, address, events);
-        }
         let store = target.open_store().await?;
         spec.job_id = loop {
             let id = new_job_id(&spec.name);
@@ -86,13 +85,18 @@ impl Engine {
             }
         };
         let job = store.job(&spec.job_id);
+        let is_here = target.is_on_this_machine(self.settings())?;
+        functions::send(&mut spec, &job, self.home(), is_here).await?;
+        if !is_here {
+            warn_of_local_paths(&spec, &job, address, events);
+        }
         if spec.output.folder.as_bytes().is_empty() {
             // summary_only without an output folder: the script's own files need one.
             spec.output.folder = ItemPath::from(job.shown("output").as_str());
         }
         make_output_folder(&spec)?;
         for _ in 0..SENDS_MAX {
-            send_snapshots(&mut spec, &store, address, events).await?;
+            send_snapshots(&mut spec, &store, self.home(), address, events).await?;
             job.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
             // A clean-up keeps the snapshots of this job from now on, and may have removed them a moment ago.
             if store.has_snapshots(&spec).await? {
@@ -184,11 +188,13 @@ impl Submission {
     }
 }
 
-fn warn_of_local_paths(spec: &JobSpec, address: &QueueAddress, events: &Events) {
+fn warn_of_local_paths(spec: &JobSpec, job: &JobStore, address: &QueueAddress, events: &Events) {
     let inputs = spec.inputs.iter().flat_map(|input| &input.paths);
+    // Nodes find the folder of the job, or they could not work on it.
+    let is_sent = |path: &ItemPath| job.folder().is_some_and(|folder| path.as_path().starts_with(folder));
     let mut paths: Vec<String> = inputs
         .chain([&spec.output.folder])
-        .filter(|path| !path.is_url() && !path.as_bytes().is_empty())
+        .filter(|path| !path.is_url() && !path.as_bytes().is_empty() && !is_sent(path))
         .map(ItemPath::display)
         .collect();
     if !paths.is_empty() {
@@ -234,12 +240,13 @@ fn check_durability(spec: &JobSpec, target: &Target) -> Result<()> {
 async fn send_snapshots(
     spec: &mut JobSpec,
     store: &TargetStore,
+    home: &Home,
     address: &QueueAddress,
     events: &Events,
 ) -> Result<()> {
     let folder = std::env::temp_dir().join(format!("gristmill-{}", spec.job_id));
     std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-    let sent = send_from(folder.join("archive"), spec, store, address, events).await;
+    let sent = send_from(folder.join("archive"), spec, store, home, address, events).await;
     let _ = std::fs::remove_dir_all(&folder);
     sent
 }
@@ -248,6 +255,7 @@ async fn send_from(
     archive: PathBuf,
     spec: &mut JobSpec,
     store: &TargetStore,
+    home: &Home,
     address: &QueueAddress,
     events: &Events,
 ) -> Result<()> {
@@ -271,11 +279,11 @@ async fn send_from(
         });
         spec.snapshots.environment = Some(environment.await.context("pack the environment's files")?);
     }
-    // All nodes are on this machine, so reference data stays in place.
-    if matches!(address, QueueAddress::Sqlite { .. }) {
-        return Ok(());
-    }
     for (name, path) in spec.side_inputs.iter().filter(|(_, path)| !path.is_url()) {
+        // All nodes are on this machine, so reference data stays in place, except for what a clean-up of the home removes.
+        if matches!(address, QueueAddress::Sqlite { .. }) && !functions::was_in_memory(path.as_path(), home) {
+            continue;
+        }
         let (path, to) = (path.as_path().to_owned(), archive.clone());
         let snapshot = send(store, &archive, move || storage::pack(Source::Data(&path), &to)).await;
         let snapshot = snapshot.with_context(|| format!("pack side input {name}"))?;

@@ -15,11 +15,12 @@ use futures::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
-use protocol::{Durability, JobResult, JobSpec, Progress, TableSchema};
+use protocol::{Durability, ItemPath, JobResult, JobSpec, Progress, TableSchema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::create::{Commit, create};
+use crate::upload::Upload;
 use crate::{Error, PlanComplete, Result, Stores};
 pub use parts::PartStream;
 pub(crate) use parts::part;
@@ -108,6 +109,16 @@ impl JobStore {
             Some(message) => Err(Error::damaged(self.name("spec.json"), message)),
             None => Ok(spec),
         }
+    }
+
+    /// Copies a local file to `inputs/<name>`, for nodes that cannot read it in place. Returns where it is now.
+    pub async fn put_input(&self, name: &str, file: &Path) -> Result<ItemPath> {
+        let name = format!("inputs/{name}");
+        Upload::file(Arc::clone(&self.store), self.path(&name), self.name(&name), file).await?;
+        Ok(match &self.folder {
+            Some(folder) => folder.join(&name).into(),
+            None => self.name(&name).as_str().into(),
+        })
     }
 
     /// Creates a chunk of the plan: descriptors, one JSON line each. Returns `Lost` if another chunk exists there.

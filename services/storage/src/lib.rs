@@ -3,6 +3,7 @@
 //! A job is a folder of objects, and these objects are the truth: Gristmill can rebuild the queues from them.
 //!
 //! ```text
+//! inputs/<name>        tables that were in the memory of a submitter        before spec.json, in stores of targets
 //! spec.json            the resolved job                                     written once
 //! plan/<chunk>         descriptors, one JSON line each                      created if absent, by the partitioner
 //! plan/schemas.json    column names and types, one entry per input          written before the first chunk

@@ -120,6 +120,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn inputs_of_a_job_that_was_never_described_are_removed() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let file = folder.path().join("table.parquet");
+        std::fs::write(&file, "rows").expect("writable");
+        for target in targets(&folder.path().join("store")).await {
+            let job = target.job("a-job");
+            let place = job.put_input("table.parquet", &file).await.expect("writable").display();
+            assert!(place.ends_with("/jobs/a-job/inputs/table.parquet"), "{place}");
+            assert_eq!(&job.get("inputs/table.parquet").await.expect("readable")[..], b"rows");
+            assert_eq!(target.job_ids().await.expect("readable"), ["a-job"]);
+            target.finish_removal("a-job").await.expect("removable");
+            assert!(target.job_ids().await.expect("readable").is_empty());
+        }
+    }
+
+    #[tokio::test]
     async fn open_job_is_not_removed() {
         let folder = tempfile::tempdir().expect("temporary folder");
         for target in targets(folder.path()).await {

@@ -55,7 +55,7 @@ def run(
         path, or a mapping of its inputs to paths and values.
     :param init: a function without arguments, which each process calls once, before its first mini-batch.
     :param output: a file that ends in ``.parquet``, ``.csv`` or ``.jsonl``. By default a Parquet file below
-        ``~/.gristmill``, which ``job.to_pandas()`` reads.
+        ``~/.gristmill``, or in the store of a target on other machines, which ``job.to_pandas()`` reads.
     :param mini_batch_size: files (``500``), rows (``500``, ``"500 rows"``) or bytes of text tables (``"10MB"``). By
         default 10 files, 1 MB of text tables, the row groups of Parquet files, and four mini-batches for each core of
         inputs in memory.
