@@ -235,6 +235,35 @@ def test_unknown_target_is_wrong_usage_of_every_command(workplace, command):
     assert ended.exit_status == INVALID and "nope" in ended.stderr, str(ended)
 
 
+def test_events_are_objects_before_the_result(workplace):
+    workplace.data(2)
+    job = workplace.job("def run(files): return files", allow_reuse=True, logging_level="info")
+
+    def lines(*arguments: str, **environment: str) -> tuple[list[dict], dict]:
+        running = workplace.start(*arguments, "--json", "--events", **environment)
+        stdout, stderr = running.process.communicate(timeout=120)
+        *events, result = map(json.loads, stdout.splitlines())
+        assert "event" not in result and all(event["event"] for event in events)
+        return events, {**result, "stderr": stderr.decode()}
+
+    events, result = lines("run", str(job.file))
+    assert events[0] == {"event": "job", "job_id": result["job_id"]} and result["stderr"] == ""
+    assert {event["event"] for event in events} <= {"job", "note"}
+    again, reused = lines("run", str(job.file))
+    assert again[-1] == events[0] and reused["reused"]
+    (note,), same = lines("retry", result["job_id"])
+    assert note["event"] == "note" and note["text"].endswith("nothing to do") and same["job_id"] == result["job_id"]
+    Path(result["output"]).unlink()
+    (workplace.folder / "code/entry.py").write_text(
+        "def run(files):\n    open(__file__, 'a').write('#')\n    return files"
+    )
+    events, _ = lines("run", str(job.file))
+    assert [event["event"] for event in events if "changed while" in event.get("text", "")] == ["warning"]
+    assert not [event for event in events if event.get("text", "").startswith(("warning", "note"))]
+    refused = workplace.command("run", job.file, "--events")
+    assert refused.exit_status == INVALID and "--json" in refused.stderr
+
+
 def test_json_is_one_object_on_one_line_however_a_command_ends(workplace):
     def printed(*arguments, expect, **environment):
         ended = workplace.command(*arguments, "--json", **environment)

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use engine::targets::Target;
-use engine::{Events, Followed, LOOK_EVERY, Published, Retry, Submission, follow};
+use engine::{Event, Events, Followed, LOOK_EVERY, Published, Retry, Submission, follow};
 use reducer::counted;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -22,6 +22,9 @@ pub struct EnqueueArguments {
     /// end.
     #[arg(long)]
     pub json: bool,
+    /// With --json: first print what happens, one JSON object for each event: `job`, `step`, `warning` and `note`.
+    #[arg(long, requires = "json")]
+    pub events: bool,
     #[command(flatten)]
     target: TargetFlags,
 }
@@ -96,7 +99,7 @@ impl Wish {
     async fn fulfil(&self, submission: &Submission, target: &Target, events: Events, show: Show) -> Result<Exit> {
         let job_id = submission.job_id();
         match (self.wait, self.json) {
-            (true, _) => say!(note, "job {job_id}"),
+            (true, _) => events.send(Event::Job(job_id.to_owned())),
             (false, true) => say!(out, "{}", serde_json::json!({ "job_id": job_id, "target": target.name })),
             (false, false) => say!(out, "{job_id}"),
         }

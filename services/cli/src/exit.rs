@@ -76,15 +76,24 @@ impl Exit {
 
     /// Ends a command without the result of a job: prints the reason and, with `json`, the same as one object.
     pub fn because(self, message: &str, json: bool) -> Self {
+        self.because_of(message, None, json)
+    }
+
+    /// The same, where another job is the reason.
+    pub fn because_of(self, message: &str, job_id: Option<&str>, json: bool) -> Self {
         say!(err, "{message}");
-        self.print_object(message, json);
+        self.print_object(message, job_id, json);
         self
     }
 
     /// Prints the reason as one JSON object, unless the command has printed an output.
-    pub fn print_object(self, message: &str, json: bool) {
+    pub fn print_object(self, message: &str, job_id: Option<&str>, json: bool) {
         if json && !printed::has_output() {
-            say!(out, "{}", json!({ "error": message, "exit_status": self.number() }));
+            let mut object = json!({ "error": message, "exit_status": self.number() });
+            if let Some(job_id) = job_id {
+                object["job_id"] = job_id.into();
+            }
+            say!(out, "{object}");
         }
     }
 }

@@ -123,7 +123,7 @@ pub fn refuse(error: Error, json: bool) -> anyhow::Result<Exit> {
             }
             Ok(Exit::Invalid)
         }
-        Error::Busy(busy) => Ok(Exit::Busy.because(&remedies::busy(&busy), json)),
+        Error::Busy(busy) => Ok(Exit::Busy.because_of(&remedies::busy(&busy), busy.job_id(), json)),
         Error::Other(error) => Err(error),
     }
 }

@@ -17,6 +17,7 @@ mod dead_letters;
 mod decisions;
 mod doctor;
 mod enqueue;
+mod event_lines;
 mod exit;
 mod filter;
 mod job_file_arguments;
@@ -190,6 +191,16 @@ impl Command {
             _ => false,
         }
     }
+
+    /// Whether the command prints events as JSON.
+    fn streams_events(&self) -> bool {
+        match self {
+            Self::Run(arguments) => arguments.events,
+            Self::Retry(arguments) => arguments.events,
+            Self::Enqueue(arguments) => arguments.events,
+            _ => false,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -215,6 +226,9 @@ fn main() -> ExitCode {
         return Exit::Error.into();
     }
     let json = arguments.command.prints_one_object();
+    if arguments.command.streams_events() {
+        printed::stream_events();
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let status = runtime.map_err(Into::into).and_then(|runtime| {
         #[cfg(feature = "otlp")]
@@ -234,7 +248,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let exit = Exit::of_error(&error);
             observe::report_failure(&error);
-            exit.print_object(&remedies::message(&error), json);
+            exit.print_object(&remedies::message(&error), None, json);
             exit.into()
         }
     }

@@ -9,17 +9,40 @@ use crate::remedies;
 const DIFFERENCES_NAMED: usize = 3;
 
 pub fn text(notice: &Notice) -> String {
+    let sentence = sentence(notice);
     match notice {
-        Notice::Doubt(problem) => format!("warning: {problem}"),
-        Notice::Decision(text) => format!("note: {text}"),
+        notice if is_doubt(notice) => format!("warning: {sentence}"),
+        Notice::Decision(_) => format!("note: {sentence}"),
+        _ => sentence,
+    }
+}
+
+/// Whether a notice says that something may not be as people intend it.
+pub fn is_doubt(notice: &Notice) -> bool {
+    let is_news = matches!(
+        notice,
+        Notice::InputsChanged(_)
+            | Notice::NewJob { .. }
+            | Notice::NothingToDo(_)
+            | Notice::Waiting(_)
+            | Notice::CancelRequested { .. }
+    );
+    notice.is_warning() && !is_news
+}
+
+/// Returns the text of a notice without its kind.
+pub fn sentence(notice: &Notice) -> String {
+    match notice {
+        Notice::Doubt(problem) => problem.to_string(),
+        Notice::Decision(text) => text.clone(),
         Notice::StoreSilent { url, seconds } => {
-            format!("warning: {url} has not answered for {seconds}s; whether it is writable is unknown")
+            format!("{url} has not answered for {seconds}s; whether it is writable is unknown")
         }
         Notice::InterpreterSilent { python, seconds } => {
-            format!("warning: {} has not answered for {seconds}s; the script is not checked", python.display())
+            format!("{} has not answered for {seconds}s; the script is not checked", python.display())
         }
         Notice::CheckedWithDefault(python) => {
-            format!("warning: checked with {}; GRISTMILL_PYTHON names another interpreter", python.display())
+            format!("checked with {}; GRISTMILL_PYTHON names another interpreter", python.display())
         }
         Notice::InputsChanged(job_id) => format!(
             "the inputs have changed since job {job_id} was planned, so this is a new job; `gristmill retry {job_id}` \
@@ -29,15 +52,13 @@ pub fn text(notice: &Notice) -> String {
         Notice::NothingToDo(job_id) => {
             format!("job {job_id} is completed, and no mini-batch failed: nothing to do")
         }
-        Notice::DamagedResult => {
-            "warning: result.json cannot be read and is removed; the result is determined again".to_owned()
-        }
+        Notice::DamagedResult => "result.json cannot be read and is removed; the result is determined again".to_owned(),
         Notice::ChangedSinceStart { script, differences } => {
             let subject =
                 if *script { "the script has changed" } else { "the data or models of the script have changed" };
             let details = if differences.is_empty() { String::new() } else { format!(" ({})", named(differences)) };
             format!(
-                "warning: {subject} since the job began{details}: committed rows come from before the change, and \
+                "{subject} since the job began{details}: committed rows come from before the change, and \
                  further rows from after it"
             )
         }
@@ -46,22 +67,22 @@ pub fn text(notice: &Notice) -> String {
                 true => "the script, or a module beside it, was changed".to_owned(),
                 false => named(differences),
             };
-            format!("warning: {what} while the job ran: rows may come from either version")
+            format!("{what} while the job ran: rows may come from either version")
         }
         Notice::LedgerMended(segments) => {
             let (plural, are) = if *segments == 1 { ("", "is") } else { ("s", "are") };
             format!(
-                "warning: {segments} segment{plural} of the ledger {are} empty or truncated, as after a power cut; \
+                "{segments} segment{plural} of the ledger {are} empty or truncated, as after a power cut; \
                  mini-batches recorded only there run again"
             )
         }
         Notice::RowsLost { mini_batches, first } => format!(
-            "warning: the rows of {} that had succeeded (the first is mini-batch {first}) are missing or incomplete: a \
+            "the rows of {} that had succeeded (the first is mini-batch {first}) are missing or incomplete: a \
              power cut loses unwritten data, and a completed job keeps only its output; they run again",
             counted(*mini_batches, "mini-batch")
         ),
         Notice::Continuing(continuation) => continuing(continuation),
-        Notice::LargeScriptFolder(incomplete) => format!("warning: {incomplete}"),
+        Notice::LargeScriptFolder(incomplete) => incomplete.to_string(),
         Notice::CreatingEnvironment { file, folder } => {
             format!("creating a Python environment from {} (once; kept in {})", file.display(), folder.display())
         }
@@ -77,7 +98,7 @@ pub fn text(notice: &Notice) -> String {
         Notice::LocalPaths { paths, more, queue } => {
             let more = if *more > 0 { format!(" and {more} more") } else { String::new() };
             format!(
-                "warning: {}{more} are paths of this machine, and the nodes at {queue} may be other machines: they need \
+                "{}{more} are paths of this machine, and the nodes at {queue} may be other machines: they need \
                  the same files at the same place (a shared disk); URLs (s3://…) work everywhere",
                 paths.join(", ")
             )

@@ -14,13 +14,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static FAILURE: OnceLock<String> = OnceLock::new();
 static QUIET: AtomicBool = AtomicBool::new(false);
 static HAS_OUTPUT: AtomicBool = AtomicBool::new(false);
+static STREAMS_EVENTS: AtomicBool = AtomicBool::new(false);
 
 /// Prints a line; returns whether anything still reads it.
 pub fn out(text: &str) -> bool {
     HAS_OUTPUT.store(true, Ordering::Relaxed);
+    line(text)
+}
+
+fn line(text: &str) -> bool {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(printable(text).as_bytes()).and_then(|()| stdout.write_all(b"\n"));
     noted(written.and_then(|()| stdout.flush())).is_ok()
+}
+
+/// Prints events as JSON from now on.
+pub fn stream_events() {
+    STREAMS_EVENTS.store(true, Ordering::Relaxed);
+}
+
+pub fn streams_events() -> bool {
+    STREAMS_EVENTS.load(Ordering::Relaxed)
+}
+
+/// Prints an event, which is not yet the output of a command.
+pub fn event(event: &serde_json::Value) {
+    line(&event.to_string());
 }
 
 pub fn has_output() -> bool {

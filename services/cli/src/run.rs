@@ -19,6 +19,9 @@ pub struct RunArguments {
     /// Print one JSON object at the end, and nothing else, on standard output.
     #[arg(long)]
     pub json: bool,
+    /// With --json: first print what happens, one JSON object for each event: `job`, `step`, `warning` and `note`.
+    #[arg(long, requires = "json")]
+    pub events: bool,
     /// Start a new job instead of continuing an unfinished one or reusing a result.
     #[arg(long)]
     fresh: bool,
@@ -37,6 +40,9 @@ pub struct RetryArguments {
     /// Print one JSON object, and nothing else, on standard output.
     #[arg(long)]
     pub json: bool,
+    /// With --json: first print what happens, one JSON object for each event: `job`, `step`, `warning` and `note`.
+    #[arg(long, requires = "json")]
+    pub events: bool,
     /// With a compute target: follow the job to its end. On this machine `retry` always does.
     #[arg(long)]
     pub wait: bool,

@@ -1,4 +1,5 @@
-//! Shows the events of the engine while a command runs: notices as lines, progress as a bar or as lines.
+//! Shows the events of the engine while a command runs: notices as lines, progress as a bar or as lines; or all but progress
+//! as JSON.
 
 use engine::{Event, Events, Notice};
 use portal::OwnJobs;
@@ -6,7 +7,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{notices, progress};
+use crate::{event_lines, notices, printed, progress};
 
 /// Shows events until the command has its result.
 #[derive(Debug)]
@@ -43,6 +44,10 @@ impl Show {
                     () = finished.cancelled() => None,
                 };
                 let Some(event) = event else { return };
+                if printed::streams_events() {
+                    event_lines::objects(&event).iter().for_each(printed::event);
+                    continue;
+                }
                 match event {
                     Event::Step { name, number, count } => say!(note, "step {name} ({number} of {count})"),
                     Event::Job(job_id) => {

@@ -37,6 +37,16 @@ pub enum Busy {
     },
 }
 
+impl Busy {
+    /// Returns the job that is in the way, if it is known.
+    pub fn job_id(&self) -> Option<&str> {
+        match self {
+            Self::Running(job_id) => Some(job_id),
+            Self::SameOutput { job_id, .. } => job_id.as_deref(),
+        }
+    }
+}
+
 fn name(job_id: &Option<String>) -> String {
     job_id.as_ref().map_or_else(|| "another job".to_owned(), |id| format!("job {id}"))
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import select
 import signal
 import subprocess
@@ -14,31 +13,23 @@ import time
 from typing import IO, Any
 
 from gristmill.api import command
-from gristmill.api.errors import GristmillError, JobBusy
+from gristmill.api.errors import GristmillError
 
-JOB_LINE = re.compile(r"^(?:continuing )?job ([^\s:]+):?$", re.MULTILINE)
-"""What the command says first about a job that it starts or continues."""
-WARNING = re.compile(r"^warning: (.*(?:\n  .*)*)", re.MULTILINE)
-NOTE = re.compile(
-    r"^(?:note: |continuing job |job \S+ (?:is unfinished|has completed|has failed mini-batches), and this is a new job"
-    r"|the inputs have changed since job |creating a Python environment ).*(?:\n  .*)*",
-    re.MULTILINE,
-)
-"""What the command says about its decisions, about an earlier job, or about work that takes long."""
-SAID_EVERY = 0.01
-"""The longest pause, in seconds, between two looks at what the command has written."""
-
-STEP_LINE = re.compile(r"^step \S+ \(\d+ of \d+\)$", re.MULTILINE)
+ID_EVERY = 0.01
+"""The longest pause, in seconds, between two looks for the id of a job."""
 
 
 class Child:
-    """``gristmill run``, ``retry`` or ``enqueue``, with its output in files, which no reader has to empty."""
+    """``gristmill run``, ``retry`` or ``enqueue``, with its output in files, which no reader has to empty.
+
+    The command prints one JSON object for each event, then its result.
+    """
 
     def __init__(self, arguments: list[str], text: str | None = None) -> None:
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [command.executable(), *arguments],
+            [command.executable(), *arguments, "--json", "--events"],
             env=command.environment(),
             stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
             stdout=self._printed,
@@ -59,45 +50,45 @@ class Child:
 
     def job_id(self) -> str:
         """Waits until the job has an id. Raises what ended the command before."""
-        found = self._wait_to_say(JOB_LINE)
-        return found[1] if found else str(self.result()["job_id"])
+        begun = self._wait_for("job")
+        return str(begun[0]["job_id"] if begun else self.result()["job_id"])
 
     def has_steps(self) -> bool:
         """Returns whether the command runs a document with several steps, as soon as it says so or starts a job."""
-        self._wait_to_say(STEP_LINE, JOB_LINE)
-        return STEP_LINE.search(self.said()) is not None
-
-    def _wait_to_say(self, *lines: re.Pattern[str]) -> re.Match[str] | None:
-        """Waits until the command has written one of these lines, and returns it; ``None``: it ended without them."""
-        pause = 0.002
-        while True:
-            has_ended = self.has_ended()
-            said = self.said()
-            found = next(filter(None, (line.search(said) for line in lines)), None)
-            if found or has_ended:
-                return found
-            self.wait(pause)
-            pause = min(SAID_EVERY, 2 * pause)
+        return any(event["event"] == "step" for event in self._wait_for("step", "job"))
 
     def steps(self) -> dict[str, str]:
         """Returns the jobs of the steps that have begun, by the names of the steps."""
-        begun = {}
-        for part in self.said().split("\nstep ") if self.has_steps() else []:
-            if found := JOB_LINE.search(part):
-                begun[part.removeprefix("step ").partition(" (")[0]] = found[1]
+        begun, step = {}, ""
+        for event in self._events("step", "job") if self.has_steps() else []:
+            if event["event"] == "step":
+                step = event["step"]
+            else:
+                begun[step] = event["job_id"]
         return begun
 
-    def said(self) -> str:
-        """Returns what it has written to standard error so far."""
-        return _content(self._said)
-
     def warnings(self) -> list[str]:
-        """Returns the warnings among it."""
-        return [command.PLACE.sub("", text) for text in WARNING.findall(self.said())]
+        """Returns its warnings so far."""
+        return [command.PLACE.sub("", event["text"]) for event in self._events("warning")]
 
     def notes(self) -> list[str]:
-        """Returns what it said about decisions, about an earlier job, or about work that takes long."""
-        return [found[0] for found in NOTE.finditer(self.said())]
+        """Returns what it said so far about decisions, about an earlier job, or about work that takes long."""
+        return [event["text"] for event in self._events("note")]
+
+    def _events(self, *kinds: str) -> list[dict[str, Any]]:
+        return [printed for printed in self._objects() if printed.get("event") in kinds]
+
+    def _wait_for(self, *kinds: str) -> list[dict[str, Any]]:
+        """Waits for the first event of one of these kinds. Returns none if the command ends without one."""
+        pause = 0.002
+        while not (found := self._events(*kinds)) and not self.has_ended():
+            self.wait(pause)
+            pause = min(ID_EVERY, 2 * pause)
+        return found or self._events(*kinds)
+
+    def _objects(self) -> list[dict[str, Any]]:
+        whole = _content(self._printed).rpartition("\n")[0]
+        return [json.loads(line) for line in whole.split("\n") if line]
 
     def has_ended(self) -> bool:
         """Returns whether the command has ended."""
@@ -124,11 +115,7 @@ class Child:
     def result(self) -> dict[str, Any]:
         """Waits for the end, and returns the object that it printed. Raises if it has none."""
         status = self._process.wait()
-        printed = _content(self._printed)
-        try:
-            answer = json.loads(printed.strip().splitlines()[-1])
-        except (ValueError, IndexError):
-            answer = {}
+        answer: dict[str, Any] = next((printed for printed in reversed(self._objects()) if "event" not in printed), {})
         if answer.get("steps"):
             # A document with several steps ended as the last of them.
             answer = {**answer["steps"][-1]["result"], "state": answer["state"], "steps": answer["steps"]}
@@ -138,9 +125,7 @@ class Child:
             raise GristmillError(
                 f"the command that ran the job was killed by signal {-status}; job.retry() continues it"
             )
-        if status == command.BUSY:
-            raise JobBusy(answer.get("error") or self.said().strip())
-        command.fail(status, printed, self.said())
+        command.fail(status, answer, _content(self._said))
 
     def interrupt(self) -> None:
         """Asks it to stop, as Ctrl-C does: running mini-batches may finish. A second interrupt stops at once."""

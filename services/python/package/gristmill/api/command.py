@@ -48,21 +48,20 @@ def call(*arguments: str, text: str | None = None) -> str:
         errors="replace",
     )
     if ended.returncode != 0:
-        fail(ended.returncode, ended.stdout, ended.stderr)
+        try:
+            answer = json.loads(ended.stdout)
+        except ValueError:
+            answer = None
+        fail(ended.returncode, answer if isinstance(answer, dict) else {}, ended.stderr)
     return ended.stdout
 
 
-def fail(status: int, printed: str, said: str) -> NoReturn:
-    """Raises the error of a command that ended with this exit status."""
-    last = (printed.strip().splitlines() or [""])[-1]
-    try:
-        answer: dict[str, Any] = json.loads(last)
-    except ValueError:
-        answer = {}
+def fail(status: int, answer: dict[str, Any], said: str) -> NoReturn:
+    """Raises the error of a command that ended with this exit status, after it printed this object."""
     said = PLACE.sub("", said.strip())
     message = said or answer.get("error") or f"the command ended with exit status {status}"
     if status == INVALID:
         raise InvalidJob(message, answer.get("problems"))
     if status == BUSY:
-        raise JobBusy(answer.get("error") or message)
+        raise JobBusy(answer.get("error") or message, answer.get("job_id"))
     raise GristmillError(answer.get("error") or message)

@@ -27,7 +27,14 @@ class InvalidJob(GristmillError, ValueError):
 
 
 class JobBusy(GristmillError):
-    """Another process works on this job, or another job writes the same output."""
+    """Another process works on this job, or another job writes the same output.
+
+    ``job_id`` is the job that is in the way, if it is known.
+    """
+
+    def __init__(self, message: str, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
 
 
 class JobFailed(GristmillError):

@@ -213,7 +213,7 @@ class Job:
 
         self._result = None
         if self.target is None:
-            self._child = Child(["retry", self.id, "--json"])
+            self._child = Child(["retry", self.id])
         else:
             self._call("retry", self.id)
         return self.wait(progress=progress)

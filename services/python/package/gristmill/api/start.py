@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +21,6 @@ from gristmill.api.step_values import absolute, home, written
 if TYPE_CHECKING:
     from gristmill.api.parallel_job import Parallel
     from gristmill.api.parallel_run_step import ParallelRunStep
-
-RUNNING = re.compile(r"\bjob (\S+) is running\b")
 
 
 def run(
@@ -199,11 +196,10 @@ def _start(
     try:
         return _job(Child(arguments, _json(document)), target)
     except JobBusy as busy:
-        running = RUNNING.search(str(busy))
         # This folder belongs to one function, input and settings.
-        if running is None or fresh or Path(document.get("output", "")).parent != home() / "functions" / "outputs":
+        if busy.job_id is None or fresh or Path(document.get("output", "")).parent != home() / "functions" / "outputs":
             raise
-        return Job(running[1], note=f"job {running[1]} is running already: this call follows it")
+        return Job(busy.job_id, note=f"job {busy.job_id} is running already: this call follows it")
 
 
 def _start_step(step: Any, settings: dict[str, Any], target: str | None, fresh: bool) -> Job:
@@ -227,8 +223,8 @@ def _start_step(step: Any, settings: dict[str, Any], target: str | None, fresh: 
 
 def _arguments(job_file: str, target: str | None, fresh: bool) -> list[str]:
     if target is not None:
-        return ["enqueue", job_file, "--json", "--target", target]
-    return ["run", job_file, "--json", *(["--fresh"] if fresh else [])]
+        return ["enqueue", job_file, "--target", target]
+    return ["run", job_file, *(["--fresh"] if fresh else [])]
 
 
 def _json(document: dict[str, Any], sort_keys: bool = False) -> str:

@@ -1,0 +1,26 @@
+//! What happens while a command runs, as lines of JSON on standard output (`--events`), for programs that run commands.
+
+use engine::{Event, Notice};
+use serde_json::{Value, json};
+
+use crate::notices;
+
+/// Returns the objects of an event. Progress has none: `gristmill status --json` shows it when it is asked for.
+pub fn objects(event: &Event) -> Vec<Value> {
+    let job = |job_id: &str| json!({ "event": "job", "job_id": job_id });
+    match event {
+        Event::Step { name, number, count } => {
+            vec![json!({ "event": "step", "step": name, "number": number, "count": count })]
+        }
+        Event::Job(job_id) | Event::Reused(job_id) => vec![job(job_id)],
+        Event::Notice(notice) => {
+            let kind = if notices::is_doubt(notice) { "warning" } else { "note" };
+            let said = json!({ "event": kind, "text": notices::sentence(notice) });
+            match notice {
+                Notice::Continuing(continuation) => vec![job(&continuation.job_id), said],
+                _ => vec![said],
+            }
+        }
+        Event::Progress { .. } | Event::ProgressEnded => Vec::new(),
+    }
+}
