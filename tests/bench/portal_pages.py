@@ -65,7 +65,7 @@ def browse(address: str, job_id: str, mini_batches: int) -> tuple[dict[str, floa
             hash_ = "#/" + place.format(job=job_id, middle=mini_batches // 2)
             # Elements of the previous page must not count as those of this one.
             page.evaluate("location.hash = '#/target'")
-            page.locator("main h1").filter(has_text="Target").wait_for(timeout=WAIT_MS)
+            page.locator("main h1").filter(has_text="this machine").wait_for(timeout=WAIT_MS)
             began = time.perf_counter()
             page.evaluate("hash => { location.hash = hash; }", hash_)
             page.locator(complete).first.wait_for(timeout=WAIT_MS)
