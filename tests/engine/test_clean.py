@@ -185,6 +185,49 @@ def test_caches_are_removed_when_no_job_runs(workplace):
     assert job.run().lines
 
 
+def test_files_of_calls_are_removed_once_no_job_names_them(workplace):
+    """As Python writes them."""
+    functions = workplace.home / "functions"
+    named = ["functions/inputs/named.parquet", "functions/score/named", "document-files/named.txt"]
+    unnamed = ["functions/inputs/old.parquet", "functions/score/old", "functions/other/old", "document-files/old.txt"]
+    kept = ["functions/inputs/new.parquet", "functions/score/new", "functions/outputs/old"]
+    for name in [*named, *unnamed, *kept]:
+        workplace.write({f"home/{name}" if "." in name else f"home/{name}/entry.py": "# nothing"})
+    job = workplace.job(
+        RETURN,
+        source_directory=str(functions / "score/named"),
+        inputs=[{"name": "data", "type": "file", "path": str(functions / "inputs/named.parquet")}],
+        environment=str(workplace.home / "document-files/named.txt"),
+        allow_reuse=True,
+    )
+    (functions / "score/named/entry.py").write_text(RETURN)
+
+    def run() -> str:
+        """Runs the job, long ago."""
+        ended = job.run()
+        for name in there():
+            if not name.endswith(("new", "new.parquet")):
+                os.utime(workplace.home / name, (0, 0))
+        return ended.job_id
+
+    def there() -> list[str]:
+        return [name for name in [*named, *unnamed, *kept] if (workplace.home / name).exists()]
+
+    def cleaned(*flags: str) -> set[str]:
+        report = json.loads(workplace.command("clean", *flags, "--json").stdout)
+        return {removed["name"] for removed in report["caches"]}
+
+    run()
+    ran = run()
+    assert cleaned("--all", "--dry-run") == {str(workplace.home / name) for name in [*named, *unnamed]}
+    assert there() == [*named, *unnamed, *kept]
+    assert cleaned("--keep", "5") == {str(workplace.home / name) for name in unnamed}
+    assert there() == [*named, *kept] and not (functions / "other").exists()
+    assert run() == ran, "its script and its inputs are the same"
+    assert cleaned("--all") == {str(workplace.home / name) for name in named}
+    assert there() == kept
+
+
 def test_caches_of_workers_are_removed_when_no_worker_runs(sqlite):
     workplace = sqlite.workplace
     workplace.data(1)

@@ -79,7 +79,7 @@ pub enum KeptReason {
 pub struct CleanReport {
     /// Removed jobs, newest first.
     pub removed: Vec<Candidate>,
-    /// Removed caches; on a target, removed snapshots.
+    /// Removed caches, and files of calls from Python that no job names any more; on a target, removed snapshots.
     pub caches: Vec<Candidate>,
     /// Jobs and caches that stay although the caller selected them.
     pub kept: Vec<(Candidate, KeptReason)>,
@@ -138,6 +138,7 @@ impl Jobs {
                     home.index()?.remove(&removed)?;
                     home.remove_free_outputs();
                 }
+                caches::clean_unnamed(home, request.dry_run, &mut report)?;
                 if request.caches {
                     caches::clean(home, request.dry_run, &mut report)?;
                 }

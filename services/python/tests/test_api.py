@@ -19,6 +19,7 @@ import pytest
 from agent import PACKAGE
 
 import gristmill
+from gristmill.api import command
 
 FACTOR = 10
 
@@ -278,6 +279,28 @@ def test_same_call_is_reused_and_another_is_not():
     assert run(lambda df: df, frame()).id != first.id
     assert run(scaled, frame(), fresh=True).id != first.id
     assert sorted(job.id for job in gristmill.jobs(name="scaled", state="completed"))[0] == first.id
+
+
+def test_clean_removes_what_no_job_names_and_no_call_has_just_used(home):
+    run(scaled, frame())
+    files = [*home.glob("functions/inputs/*"), *home.glob("functions/scaled/*")]
+    assert len(files) == 2
+
+    def grow_old():
+        for path in files:
+            os.utime(path, ns=(0, modified[path]))
+
+    modified = {path: 0 if path.is_dir() else path.stat().st_mtime_ns - 2 * 3600 * 10**9 for path in files}
+    grow_old()
+    assert run(scaled, frame()).state == "Completed"
+    grow_old()
+    assert run(scaled, frame()).result["reused"]
+    command.call("clean", "--all")
+    assert all(path.exists() for path in files), "a call has just used them"
+    grow_old()
+    command.call("clean", "--all")
+    assert not any(path.exists() for path in files)
+    assert run(scaled, frame()).to_pandas()["y"].tolist() == [10 * x for x in range(7)]
 
 
 def test_cell_that_is_typed_again_is_the_same_function():

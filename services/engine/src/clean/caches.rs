@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::{Candidate, CleanReport, KeptReason, remove_folder};
-use crate::Home;
+use crate::{Home, functions};
 
 /// Removes the caches, unless a job runs. Those of the fleet stay if a worker of this machine uses them.
 pub fn clean(home: &Home, dry_run: bool, report: &mut CleanReport) -> Result<()> {
@@ -29,17 +29,33 @@ pub fn clean(home: &Home, dry_run: bool, report: &mut CleanReport) -> Result<()>
     }
     for cache in caches {
         for entry in std::fs::read_dir(&cache).into_iter().flatten().flatten() {
-            let path = entry.path();
-            let bytes = bytes_below(&path);
-            if !dry_run {
-                // It disappears at one instant, because a job must not find half an environment.
-                let removed = home.removed_folder()?.join(entry.file_name());
-                std::fs::rename(&path, &removed).with_context(|| format!("move {}", path.display()))?;
-                remove_folder(&removed)?;
-            }
-            report.caches.push(Candidate { name: path.display().to_string(), state: None, bytes: Some(bytes) });
+            remove(&entry.path(), home, dry_run, report)?;
         }
     }
+    Ok(())
+}
+
+/// Removes the files of calls from Python, and of documents, that no remaining job names.
+pub fn clean_unnamed(home: &Home, dry_run: bool, report: &mut CleanReport) -> Result<()> {
+    let _turn = home.lock()?;
+    let gone = report.removed.iter().map(|job| job.name.clone()).collect();
+    for path in functions::unnamed(home, &gone)? {
+        remove(&path, home, dry_run, report)?;
+        // That of a function, if this was its last one.
+        let _ = path.parent().filter(|_| !dry_run).map(std::fs::remove_dir);
+    }
+    Ok(())
+}
+
+fn remove(path: &Path, home: &Home, dry_run: bool, report: &mut CleanReport) -> Result<()> {
+    let bytes = bytes_below(path);
+    if !dry_run {
+        // It disappears at one instant, because a job must not find half an environment.
+        let removed = home.removed_folder()?.join(path.file_name().unwrap_or_default());
+        std::fs::rename(path, &removed).with_context(|| format!("move {}", path.display()))?;
+        remove_folder(&removed)?;
+    }
+    report.caches.push(Candidate { name: path.display().to_string(), state: None, bytes: Some(bytes) });
     Ok(())
 }
 

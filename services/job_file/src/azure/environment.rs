@@ -1,5 +1,9 @@
 //! The Python of a step: a conda file, a name that `gristmill.toml` knows, or the interpreter at hand.
 
+use std::fs::{File, FileTimes};
+use std::path::Path;
+use std::time::SystemTime;
+
 use super::known::{Effect, Known};
 use super::layers::{Found, Layer};
 use super::names::Table;
@@ -67,7 +71,10 @@ impl Reader<'_> {
         let text = written::yaml(entries);
         let digest = blake3::hash(text.as_bytes()).to_hex();
         let path = self.context.files.join(format!("{}.yml", &digest[..16]));
-        if !std::fs::read_to_string(&path).is_ok_and(|there| there == text) {
+        // A clean-up removes files that no job names and nothing has used for a while.
+        let now = FileTimes::new().set_accessed(SystemTime::now());
+        let touched = |path: &Path| File::options().append(true).open(path)?.set_times(now);
+        if !std::fs::read_to_string(&path).is_ok_and(|there| there == text) || touched(&path).is_err() {
             std::fs::create_dir_all(&self.context.files)?;
             // Another process may be reading it.
             let new = self.context.files.join(format!("{}.{}", &digest[..16], std::process::id()));

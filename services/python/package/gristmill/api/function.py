@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gristmill.api.inputs import in_use
+
 ENTRY = '''"""Runs a function that was pickled from Python."""
 
 from gristmill.function_job import load
@@ -142,7 +144,7 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, argument:
         raise TypeError(_cannot_travel(function, init, error)) from None
     digest = hashlib.blake2b(same + settings.encode() + ENTRY.encode(), digest_size=8).hexdigest()
     folder = root / job_name(name_of(function)) / digest
-    if folder.exists():
+    if in_use(folder):
         return folder
     with _by_value():
         pickled = cloudpickle.dumps(wanted)

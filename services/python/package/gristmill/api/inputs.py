@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def write(table: Any, path: Path, rows: int) -> None:
     """Writes a table as the Parquet file of an input, one row group for each mini-batch, if it does not exist."""
     import pyarrow.parquet
 
-    if path.exists():
+    if in_use(path):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
@@ -159,6 +160,19 @@ def write(table: Any, path: Path, rows: int) -> None:
         beside.unlink(missing_ok=True)
         raise TypeError(f"inputs cannot be written to a table: {error}") from None
     beside.replace(path)
+
+
+def in_use(path: Path) -> bool:
+    """Returns whether a file or folder exists. If so, notes its use: ``gristmill clean`` removes old ones."""
+    try:
+        now, found = time.time_ns(), path.stat()
+        # A job whose input was modified is another job. The time of a folder means nothing.
+        os.utime(path, ns=(now, now if path.is_dir() else found.st_mtime_ns))
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass  # It belongs to another user.
+    return True
 
 
 def fingerprint(table: Any) -> str:
