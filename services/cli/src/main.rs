@@ -31,6 +31,7 @@ mod portal;
 mod printed;
 mod progress;
 mod reducer;
+mod rejects;
 mod remedies;
 mod report;
 mod run;
@@ -134,6 +135,8 @@ enum Command {
     /// List the logs of a job, print or follow them, or show its first error.
     #[command(after_help = LOGS_EXAMPLES)]
     Logs(logs::LogsArguments),
+    /// Show the items of a job that did not make it, grouped by cause.
+    Rejects(rejects::RejectsArguments),
     /// Serve a page that shows jobs in a browser, while they run and after they ended.
     #[command(after_help = PORTAL_EXAMPLES)]
     Portal(portal::PortalArguments),
@@ -268,6 +271,7 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Jobs(arguments) => list::jobs(&arguments, &arguments.target.jobs(settings).await?).await?,
         Command::Status(arguments) => status::status(&arguments.target.jobs(settings).await?, &arguments).await?,
         Command::Logs(arguments) => logs::logs(&arguments, &arguments.target.jobs(settings).await?).await?,
+        Command::Rejects(arguments) => rejects::rejects(&arguments, &arguments.target.jobs(settings).await?).await?,
         Command::Cancel { job, target } => cancel::cancel(&target.jobs(settings).await?, &job).await?,
         Command::Portal(arguments) => portal::portal(arguments, settings).await?,
         Command::Report(arguments) => report::report(&arguments, settings).await?,

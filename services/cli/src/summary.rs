@@ -34,6 +34,9 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     let _ = writeln!(text, "  mini-batches: {}{retrying}", tallied(&result.mini_batches));
     let _ = writeln!(text, "  items: {}", tallied(&result.items));
     failures(result, &mut text);
+    if let Some(rejects) = &result.rejects {
+        let _ = writeln!(text, "  rejects: {}, in {}", counted(rejects.items, "item"), rejects.csv);
+    }
     warnings(result, &mut text);
     for note in &result.notes {
         let _ = writeln!(text, "  note: {note}");

@@ -41,7 +41,9 @@ pub use record::{
     EventRef, MessageError, Record, RecordError, begin_message, decode_records, encode_record, job_of_message,
     read_records,
 };
-pub use report::{Counts, FailedMiniBatch, FailureCause, JobResult, JobState, Progress, milliseconds_since_epoch};
+pub use report::{
+    Counts, FailedMiniBatch, FailureCause, JobResult, JobState, Progress, RejectTables, milliseconds_since_epoch,
+};
 pub use spec::{
     BUILT_IN_SCRIPTS, Durability, Environment, ErrorThresholds, Input, InputKind, JobSpec, MODEL, MiniBatchSize,
     Output, OutputAction, OutputFormat, Snapshot, Snapshots,

@@ -96,6 +96,9 @@ pub struct JobResult {
     /// Failed attempts grouped by cause, the most frequent first, at most 5.
     #[serde(default)]
     pub failures: Vec<FailureCause>,
+    /// The tables of rejected items, below `logs/`; `None` if no item was rejected, or if they cannot be written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejects: Option<RejectTables>,
     /// Number of warnings: values that did not fit, rows that differ from the plan, results longer than their input.
     /// `logs/sys/warning/` lists them.
     #[serde(default)]
@@ -136,6 +139,7 @@ impl JobResult {
             retrying: 0,
             headline: None,
             failures: vec![],
+            rejects: None,
             warnings: 0,
             first_warnings: vec![],
             warning_kinds: vec![],
@@ -162,6 +166,17 @@ pub struct FailureCause {
     /// The last lines printed before the first of them; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub printed: String,
+}
+
+/// The tables of rejected items: the same rows in two formats.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RejectTables {
+    /// Number of rejected items.
+    pub items: u64,
+    /// Path or URL of `rejects.csv`.
+    pub csv: String,
+    /// Path or URL of `rejects.parquet`.
+    pub parquet: String,
 }
 
 /// A mini-batch that has spent all its tries.

@@ -70,6 +70,26 @@ pub(crate) struct RecordView<'a> {
     column_lists: &'a [Vec<String>],
 }
 
+/// The place of a record in its segment, which ends with the rows of the record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlaceInSegment {
+    start: usize,
+    rows: usize,
+    end: usize,
+}
+
+impl PlaceInSegment {
+    /// Returns the range of the whole record.
+    pub fn record(self) -> Range<usize> {
+        self.start..self.end
+    }
+
+    /// Returns the range of the rows.
+    pub fn rows(self) -> Range<usize> {
+        self.rows..self.end
+    }
+}
+
 /// Bytes of a message that cannot be committed: a record that is not believed, or everything from the first byte that
 /// is not part of a record.
 #[derive(Debug)]
@@ -320,14 +340,14 @@ impl Batch {
         attempts
     }
 
-    /// Passes each record, with the range of its rows in the segment, to `changes`, and removes those that change
-    /// nothing.
-    pub fn retain_in_segment(&mut self, mut changes: impl FnMut(RecordView<'_>, Range<usize>) -> bool) {
+    /// Passes each record, with its place in the segment, to `changes`, and removes those that change nothing.
+    pub fn retain_in_segment(&mut self, mut changes: impl FnMut(RecordView<'_>, PlaceInSegment) -> bool) {
         let mut end = 0;
         for message in &mut self.messages {
             self.bytes -= message.retain(|record, held| {
+                let start = end;
                 end += held.span.len();
-                changes(record, end - held.rows.len()..end)
+                changes(record, PlaceInSegment { start, rows: end - held.rows.len(), end })
             });
         }
     }
@@ -433,7 +453,8 @@ mod tests {
         whole.retain(|event| event.attempted() != Some(9));
         let segment = whole.segment().concat();
         let mut seen = Vec::new();
-        whole.retain_in_segment(|record, rows| {
+        whole.retain_in_segment(|record, place| {
+            let rows = place.rows();
             let Event::Success(success) = record.event else { panic!("{:?}", record.event) };
             assert_eq!(record.attempt(success), made_by(success.mini_batch).core());
             assert_eq!(segment[rows], *format!("row {}\n", success.mini_batch).as_bytes());

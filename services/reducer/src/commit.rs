@@ -1,7 +1,6 @@
 //! Commits received messages: appends them to the ledger, applies them to tally and reports, and only then acknowledges
 //! them.
 
-use std::ops::Range;
 use std::panic::resume_unwind;
 use std::time::SystemTime;
 
@@ -17,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use crate::batch::{Batch, Event, RecordView, Unreadable};
+use crate::batch::{Batch, Event, PlaceInSegment, RecordView, Unreadable};
 use crate::failures::error_sentence;
 use crate::judge::News;
 use crate::ledger::{Committed, SEGMENT_BYTES_MAX};
@@ -221,8 +220,8 @@ impl Reducer {
     /// Applies the latest segment to tally, index and reports.
     async fn apply_segment(&mut self, mut segment: Batch, is_new: bool) {
         let mut news = News::default();
-        segment.retain_in_segment(|record, rows| {
-            let changes = self.apply_record(record, rows, &mut news);
+        segment.retain_in_segment(|record, place| {
+            let changes = self.apply_record(record, place, &mut news);
             if changes
                 && is_new
                 && let Some(event) = record.event.other()
@@ -235,9 +234,8 @@ impl Reducer {
         self.reports.events(segment, is_new, self.started.elapsed()).await;
     }
 
-    /// Applies one record of the latest segment to tally and index. `rows`: range of its rows in the segment. Returns
-    /// whether it changes anything.
-    fn apply_record(&mut self, record: RecordView<'_>, rows: Range<usize>, news: &mut News) -> bool {
+    /// Applies one record of the latest segment to tally and index. Returns whether it changes anything.
+    fn apply_record(&mut self, record: RecordView<'_>, place: PlaceInSegment, news: &mut News) -> bool {
         let was_deserted = self.judge.is_deserted(&self.tally);
         let effect = self.tally.apply_record(record);
         if effect == Effect::Nothing {
@@ -248,23 +246,27 @@ impl Reducer {
         news.is_from_worker |= record.event.is_from_worker();
         let segment = self.ledger.segments() - 1;
         let index = &mut self.ledger.index;
+        let rows = place.rows();
         match record.event {
             Event::Success(success) => {
                 let columns = success.columns.map(|position| record.columns(position));
                 index.insert(success.mini_batch, record.rows(success), columns, segment, rows);
             }
-            Event::Other(event) => match &**event {
-                ResultEvent::Attempt(attempt) if effect == Effect::Won => {
-                    let attempt = attempt.core();
-                    index.insert(attempt.mini_batch, attempt.rows, attempt.columns, segment, rows);
+            Event::Other(event) => {
+                self.rejects.apply(event, effect, &self.tally, segment, place.record());
+                match &**event {
+                    ResultEvent::Attempt(attempt) if effect == Effect::Won => {
+                        let attempt = attempt.core();
+                        index.insert(attempt.mini_batch, attempt.rows, attempt.columns, segment, rows);
+                    }
+                    ResultEvent::Planned(planned) => index.expect(planned.mini_batches),
+                    ResultEvent::RowsLost { mini_batches } => {
+                        mini_batches.iter().for_each(|&mini_batch| index.remove(mini_batch));
+                    }
+                    ResultEvent::Waiting(waiting) => self.waits.note(waiting, self.tally.nodes()),
+                    _ => {}
                 }
-                ResultEvent::Planned(planned) => index.expect(planned.mini_batches),
-                ResultEvent::RowsLost { mini_batches } => {
-                    mini_batches.iter().for_each(|&mini_batch| index.remove(mini_batch));
-                }
-                ResultEvent::Waiting(waiting) => self.waits.note(waiting, self.tally.nodes()),
-                _ => {}
-            },
+            }
         }
         true
     }

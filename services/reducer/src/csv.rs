@@ -35,6 +35,14 @@ impl Dialect {
         into.push(self.quote);
     }
 
+    /// Appends a text so that no spreadsheet reads it as a formula.
+    pub fn push_inert(&self, text: &str, into: &mut String) {
+        match text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+            true => self.push_field(&format!("'{text}"), into),
+            false => self.push_field(text, into),
+        }
+    }
+
     /// Whether a field contains a separator, a quote or a line break.
     fn is_special(&self, field: &str) -> bool {
         let bytes = field.as_bytes();

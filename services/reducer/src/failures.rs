@@ -6,7 +6,7 @@ use protocol::{Attempt, AttemptStatus, ErrorReport, FailureCause};
 
 /// Distinct errors with a group of their own; others are counted by category only. Messages often name a file, so there
 /// may be as many errors as mini-batches.
-const GROUPS_MAX: usize = 200;
+pub(crate) const GROUPS_MAX: usize = 200;
 /// Mini-batches named for each error.
 pub(crate) const EXAMPLES_MAX: usize = 5;
 /// Failed mini-batches described individually.
@@ -265,7 +265,7 @@ fn in_lines(error: &ErrorReport) -> ErrorReport {
 }
 
 /// Returns the reason of a failure, which is equal for errors that differ only in numbers, paths and quoted texts.
-fn reason(error: &ErrorReport) -> String {
+pub(crate) fn reason(error: &ErrorReport) -> String {
     const PUNCTUATION: [char; 11] = ['(', ')', '[', ']', '{', '}', ',', ';', ':', '.', '='];
     let mut reason = format!("{}:", error.category);
     let mut quote = None;

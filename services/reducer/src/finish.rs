@@ -70,6 +70,10 @@ impl Reducer {
             End::Failed(cause) => (JobState::Failed, Some(cause), None),
             End::Canceled(reason) => (JobState::Canceled, Some(reason.unwrap_or_else(|| "canceled".into())), None),
         };
+        let rejects = self.write_rejects().await.unwrap_or_else(|warning| {
+            warnings.push(warning);
+            None
+        });
         let result = JobResult {
             job_id: self.spec.job_id.clone(),
             state,
@@ -81,6 +85,7 @@ impl Reducer {
             retrying: self.tally.retrying(),
             headline: if state == JobState::Completed { headline(&self.tally, &self.spec.thresholds) } else { None },
             failures: self.tally.failures().causes(),
+            rejects,
             // Milliseconds survive JSON exactly.
             elapsed_seconds: self.started.elapsed().as_millis() as f64 / 1000.0,
             warnings: self.tally.warnings().count() + warnings.len() as u64,
@@ -121,7 +126,7 @@ impl Reducer {
         Ok(Some(result))
     }
 
-    /// Removes data that a completed job does not need: parts, and, if no mini-batch failed, the plan and a large
+    /// Removes data that a completed job does not need: parts, and, if no item was rejected, the plan and a large
     /// ledger. A small ledger stays, because forcing the result to disk first would cost more than it saves.
     pub(crate) async fn tidy(&self, state: JobState) {
         if state != JobState::Completed {
@@ -130,7 +135,7 @@ impl Reducer {
         if let Err(error) = self.store.delete_parts().await {
             tracing::warn!(error = %format!("{error:#}"), "cannot delete parts, which are no longer needed");
         }
-        let is_done = self.tally.mini_batches().failed == 0;
+        let is_done = self.tally.mini_batches().failed == 0 && self.rejects.records(&self.tally).is_empty();
         if is_done
             && self.peers.may_delete_history()
             && self.ledger.index.bytes() >= HISTORY_BYTES_KEPT

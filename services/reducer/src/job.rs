@@ -20,6 +20,7 @@ use crate::ledger::{Ledger, RowsAt};
 use crate::presence::Moment;
 use crate::progress::Waits;
 use crate::receive::{Received, receive_all, received};
+use crate::rejects::RejectIndex;
 use crate::reports::Reports;
 use crate::{Options, Peers, Tally};
 
@@ -38,6 +39,7 @@ pub struct Reducer {
     pub(crate) options: Options,
     pub(crate) peers: Peers,
     pub(crate) ledger: Ledger,
+    pub(crate) rejects: RejectIndex,
     pub(crate) published: Published,
     pub(crate) tally: Tally,
     pub(crate) judge: Judge,
@@ -91,6 +93,7 @@ impl Reducer {
         let began = Moment::now();
         let mut reducer = Self {
             ledger: peers.ledger(&store, &spec.job_id, &options),
+            rejects: RejectIndex::default(),
             judge: Judge::new(&spec, &options, began),
             reports: Reports::new(&store, &options).await,
             store,

@@ -17,6 +17,7 @@
 //! | whether a worker is present | `presence.rs` |
 //! | which messages are rejected | `believed.rs` |
 //! | how the final file is written | `finish.rs`, `output.rs` |
+//! | the items that did not make it, and their tables | `rejects.rs` |
 //! | progress and reports for people | `progress.rs`, `reports.rs` |
 //! | the progress of a killed reducer | `committed.rs` |
 //! | how one process serves all jobs of a target | `service.rs` |
@@ -43,6 +44,7 @@ mod peers;
 mod presence;
 mod progress;
 mod receive;
+mod rejects;
 mod reports;
 mod service;
 mod stalls;
@@ -58,6 +60,7 @@ pub use job::{FailJob, Reducer};
 pub use nodes::Nodes;
 pub use options::{CrashPoint, Options};
 pub use peers::Peers;
+pub use rejects::{FirstReject, Reject, RejectGroup, RejectGroups, RejectedMiniBatch, Rejects};
 pub use service::{Service, ServiceOptions};
 pub use stalls::{Elapsed, describe};
 pub use tally::{Effect, MiniBatchState, Tally, Warnings};

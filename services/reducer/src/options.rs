@@ -106,6 +106,8 @@ protocol::crash_points! {
     BeforeRename,
     /// The final file has its name.
     AfterRename,
+    /// Of the tables of rejects, one has its name and the other not. Without rejects, there is none of them.
+    DuringRejects,
     /// `result.json` exists, and so do the parts.
     AfterResult,
 }

@@ -25,6 +25,7 @@ use crate::ledger::{Index, RowsAt};
 use crate::words::counted;
 use local::LocalFile;
 use object::Object;
+pub(crate) use parquet::properties as parquet_properties;
 use source::Source;
 
 /// Rows from the ledger that are written at once, while the next are read.

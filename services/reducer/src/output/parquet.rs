@@ -29,13 +29,8 @@ pub(super) fn write(
     between: &dyn Fn(usize) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let schema = unified_schema(index, source)?;
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::SNAPPY)
-        .set_created_by("gristmill".to_owned())
-        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
-        .set_max_row_group_bytes(Some(ROW_GROUP_BYTES))
-        .build();
-    let mut writer = ArrowWriter::try_new(into, schema.clone(), Some(properties)).context("start the Parquet file")?;
+    let mut writer =
+        ArrowWriter::try_new(into, schema.clone(), Some(properties())).context("start the Parquet file")?;
     for (position, (mini_batch, place)) in index.rows().enumerate() {
         let rows = || format!("rows of mini-batch {mini_batch}");
         let stream = StreamReader::try_new(source.reader(place)?, None).with_context(rows)?;
@@ -46,6 +41,16 @@ pub(super) fn write(
         between(position)?;
     }
     writer.close().map(drop).context("finish the Parquet file")
+}
+
+/// Returns the settings of every Parquet file of a job.
+pub(crate) fn properties() -> WriterProperties {
+    WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_created_by("gristmill".to_owned())
+        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
+        .set_max_row_group_bytes(Some(ROW_GROUP_BYTES))
+        .build()
 }
 
 /// Returns one schema for all mini-batches: columns by name, in the order of their first appearance.

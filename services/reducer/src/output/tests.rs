@@ -86,7 +86,7 @@ impl Job {
             let Event::Success(success) = record.event else { unreachable!("only successes") };
             if self.tally.apply_record(record) == Effect::Won {
                 let success = record.attempt(success);
-                self.ledger.index.insert(success.mini_batch, success.rows, success.columns, segment, at);
+                self.ledger.index.insert(success.mini_batch, success.rows, success.columns, segment, at.rows());
             }
             true
         });

@@ -101,12 +101,8 @@ impl Texts {
         }
     }
 
-    /// Writes a text so that no spreadsheet reads it as a formula.
     fn text(&self, field: &str, row: &mut String) {
-        match field.starts_with(['=', '+', '-', '@', '\t', '\r']) {
-            true => self.dialect.push_field(&format!("'{field}"), row),
-            false => self.dialect.push_field(field, row),
-        }
+        self.dialect.push_inert(field, row);
     }
 
     fn push_time(&mut self, milliseconds: u64, row: &mut String) {

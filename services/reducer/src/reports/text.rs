@@ -82,6 +82,9 @@ pub(super) fn job_result(result: &JobResult, tally: &Tally, starts: &str, warnin
     if let Some(output) = &result.output {
         let _ = writeln!(text, "Output: {output}");
     }
+    if let Some(rejects) = &result.rejects {
+        let _ = writeln!(text, "Rejected: {}, see {}.", counted(rejects.items, "item"), rejects.csv);
+    }
     write_given_up(tally, &mut text);
     write_waiting(tally, &mut text);
     if tally.warnings().count() > 0 || !warnings.is_empty() {

@@ -42,6 +42,12 @@ async fn crash_at(point: CrashPoint) -> (Job, JobResult, bool) {
     (job, result, killed)
 }
 
+/// Returns the bytes of the tables of rejects.
+fn rejects(job: &Job) -> [Vec<u8>; 2] {
+    ["rejects.csv", "rejects.parquet"]
+        .map(|name| fs::read(job.folder.path().join("job/logs").join(name)).expect("the table exists"))
+}
+
 #[tokio::test]
 async fn next_reducer_finishes_after_a_kill_at_any_step() {
     let undisturbed = Job::new();
@@ -60,6 +66,11 @@ async fn next_reducer_finishes_after_a_kill_at_any_step() {
         assert_eq!(processed.lines().count(), 1 + 8, "{point:?}: each attempt has one row");
         let parts = job.folder.path().join("job/parts");
         assert!(!parts.exists(), "{point:?}: parts are no longer needed");
+        let logs = fs::read_dir(job.folder.path().join("job/logs")).expect("there");
+        let is_temporary = |name: &str| name.ends_with(".tmp");
+        let mut names = logs.map(|entry| entry.expect("readable").file_name().into_string().expect("text"));
+        assert!(!names.any(|name| is_temporary(&name)), "{point:?} left a temporary table");
+        assert_eq!(rejects(&job), rejects(&undisturbed), "{point:?}");
     }
 }
 

@@ -118,6 +118,46 @@ async fn reopened_job_runs_failed_mini_batches() {
 }
 
 #[tokio::test]
+async fn table_of_rejects_follows_the_end_of_the_job() {
+    let mut job = Job::new();
+    job.spec.thresholds.allowed_failed_count = 0;
+    job.send_rows(0, "zero\n").await;
+    job.send_event(event(failed(1, 3, true, 2))).await;
+    job.planned(2).await;
+    let result = job.run().await;
+    let tables = result.rejects.expect("one item was rejected");
+    assert_eq!((tables.items, fs::read_to_string(&tables.csv).expect("there")), (2, job.log("rejects.csv")));
+    assert!(fs::exists(&tables.parquet).expect("readable"));
+    assert_eq!(job.log("rejects.csv").lines().count(), 2, "a header and one range of items");
+    assert!(job.log("job_result.txt").contains("Rejected: 2 items, see "));
+
+    let mut reducer = job.open().await;
+    reducer.reopen().await.expect("writable");
+    job.send_rows(1, "one\n").await;
+    let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
+    assert_eq!((result.state, result.rejects), (JobState::Completed, None));
+    assert_eq!(job.log("rejects.csv").lines().count(), 1, "the header");
+    assert!(!job.log("job_result.txt").contains("Rejected"));
+}
+
+#[tokio::test]
+async fn unwritable_table_of_rejects_changes_only_the_warnings() {
+    let job = Job::new();
+    let obstacle = job.folder.path().join("job/logs/rejects.parquet");
+    fs::create_dir_all(obstacle.join("a folder where the table should be")).expect("writable");
+    job.send_rows(0, "zero\n").await;
+    job.send_event(event(failed(1, 3, true, 1))).await;
+    job.planned(2).await;
+    let result = job.run().await;
+    assert_eq!((result.state, result.cause, result.rejects), (JobState::Completed, None, None));
+    let [warning] = &result.first_warnings[..] else { panic!("{:?}", result.first_warnings) };
+    assert!(warning.starts_with("cannot write ") && warning.contains("gristmill rejects digits-"), "{warning}");
+    assert_eq!((result.warnings, warning.lines().count()), (1, 1));
+    assert_eq!(job.output(), "zero\n");
+    assert!(!fs::exists(job.folder.path().join("job/logs/rejects.csv")).expect("readable"), "both or none");
+}
+
+#[tokio::test]
 async fn unwritable_output_fails_the_job_and_loses_nothing() {
     let job = Job::new();
     let obstacle = job.folder.path().join("out");

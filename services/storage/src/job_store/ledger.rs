@@ -32,6 +32,13 @@ impl JobStore {
         self.range(&ledger_segment(sequence), range).await
     }
 
+    /// Reads several ranges of bytes of a ledger segment. Ranges that are near each other share a read.
+    pub async fn segment_ranges(&self, sequence: u64, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let name = ledger_segment(sequence);
+        let read = self.store.get_ranges(&self.path(&name), ranges).await;
+        read.map_err(|error| Error::from_store(&self.name(&name), error))
+    }
+
     /// Returns the file of a ledger segment of a local job.
     pub fn segment_file(&self, sequence: u64) -> Option<PathBuf> {
         self.folder.as_ref().map(|folder| folder.join(ledger_segment(sequence)))

@@ -1,0 +1,52 @@
+//! `gristmill rejects`: the items that did not make it, grouped by cause. From the store alone.
+
+use anyhow::Result;
+use engine::{For, Jobs, RejectSummary};
+use reducer::{RejectGroup, clause, counted};
+
+use crate::{Exit, TargetFlags, complete};
+
+#[derive(Debug, clap::Args)]
+pub struct RejectsArguments {
+    /// Job id, its beginning, or a job name for the running or newest job of that name.
+    #[arg(add = complete::jobs())]
+    job: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    pub target: TargetFlags,
+}
+
+pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> {
+    let job = jobs.find(&arguments.job, For::Look).await?;
+    let summary = job.rejects().await?;
+    if arguments.json {
+        say!(out, "{}", serde_json::to_string(&summary).expect("plain data always serialises"));
+    } else if summary.items == 0 {
+        say!(err, "job {} has no rejects", summary.job_id);
+    } else {
+        say!(out, "{}", shown(&summary));
+    }
+    Ok(Exit::Done)
+}
+
+fn shown(summary: &RejectSummary) -> String {
+    let (items, mini_batches) = (counted(summary.items, "rejected item"), counted(summary.mini_batches, "mini-batch"));
+    let mut lines = vec![format!("job {}: {items} in {mini_batches}", summary.job_id)];
+    lines.extend(summary.groups.iter().map(line));
+    lines.push(match &summary.tables {
+        Some(tables) => format!("  each item: {} and {}", tables.csv, tables.parquet),
+        None => "  the table of all items is written when the job ends".to_owned(),
+    });
+    lines.join("\n")
+}
+
+/// Returns one line for the rejects of one cause.
+fn line(group: &RejectGroup) -> String {
+    let RejectGroup { items, first, .. } = group;
+    let error = group.error();
+    let error = clause(&error);
+    let log = if first.log.is_empty() { String::new() } else { format!("; open logs/{}", first.log) };
+    format!("  {items} × {error}, first: {} (mini-batch {}){log}", first.detail, first.mini_batch)
+}

@@ -1,0 +1,216 @@
+//! The items that did not make it ("rejects"), from the ledger and the plan.
+//!
+//! The ledger is the truth: the last attempt of a failed mini-batch names the error, a success names the items that were
+//! isolated from it, and the plan names their places.
+//! `index.rs` remembers where these records are, `read.rs` reads them in the order of the input with bounded memory, this
+//! file makes one [`Reject`] of each item, and `tables.rs` writes them as CSV and Parquet. `write.rs` puts the tables into
+//! the log tree when a job ends: not beside the output, because the next step of a pipeline reads that whole folder.
+//!
+//! An item for which `run()` returned no result without an error is counted as failed, but nothing tells which item that
+//! is: it is no reject.
+
+mod groups;
+mod index;
+mod read;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use protocol::{Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, Input, Rejected, Work};
+
+pub use groups::{FirstReject, RejectGroup, RejectGroups};
+pub(crate) use index::RejectIndex;
+pub use read::Rejects;
+
+/// A mini-batch with rejected items.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RejectedMiniBatch {
+    /// The attempt that decided about it.
+    pub attempt: Attempt,
+    /// The mini-batch as it was planned; `None` if its plan cannot be read.
+    pub descriptor: Option<Descriptor>,
+}
+
+/// An item that did not make it, or rows of a table that failed together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reject<'a> {
+    /// Mini-batch.
+    pub mini_batch: u64,
+    /// Position of the first of its items in the mini-batch, from 0.
+    pub item: u64,
+    /// Number of items: 1, or more where rows failed together.
+    pub items: u64,
+    /// Name of the input in the job file; empty without inputs.
+    pub input: &'a str,
+    /// File of the item, or of the first row; empty if unknown.
+    pub path: String,
+    /// Number of the first row among all rows of the input, from 0, where the plan counted them.
+    pub row: Option<u64>,
+    /// Range of bytes of the text that holds the rows, as the plan divided it.
+    pub bytes: Option<(u64, u64)>,
+    /// Partition key values as a JSON object; empty without keys.
+    pub key: String,
+    /// The item for people.
+    pub detail: String,
+    /// How the last try ended.
+    pub status: AttemptStatus,
+    /// The error of the last try.
+    pub error: &'a ErrorReport,
+    /// Number of tries.
+    pub tries: u32,
+    /// Node of the last try.
+    pub node: &'a str,
+    /// Process of the last try; empty if none received it.
+    pub process: &'a str,
+    /// Start of the last try, milliseconds since 1970.
+    pub started_at: u64,
+}
+
+/// Items of a mini-batch that share an error.
+struct Range<'a> {
+    item: u64,
+    items: u64,
+    detail: &'a str,
+    status: AttemptStatus,
+    error: Option<&'a ErrorReport>,
+}
+
+/// The error of an attempt that recorded none.
+static NO_ERROR: ErrorReport = ErrorReport {
+    category: String::new(),
+    message: String::new(),
+    traceback: String::new(),
+    log: String::new(),
+    printed: String::new(),
+};
+
+impl RejectedMiniBatch {
+    /// Returns its rejected items in the order of the input: one for each file, and one for rows that failed together.
+    pub fn rejects<'a>(&'a self, inputs: &'a [Input]) -> impl Iterator<Item = Reject<'a>> {
+        let key = key(self.descriptor.as_ref());
+        self.ranges().flat_map(move |range| {
+            let key = key.clone();
+            let files = self.files_of(&range);
+            let parts = files.unwrap_or(1);
+            (0..parts).map(move |part| self.reject(&range, files.map(|_| part), &key, inputs))
+        })
+    }
+
+    /// Returns the ranges of items that failed, each with its error.
+    fn ranges(&self) -> impl Iterator<Item = Range<'_>> {
+        let attempt = &self.attempt;
+        let whole = (attempt.status != AttemptStatus::Succeeded).then(|| Range {
+            item: 0,
+            items: self.items(),
+            detail: &attempt.detail,
+            status: attempt.status,
+            error: attempt.error.as_deref(),
+        });
+        let has_succeeded = whole.is_none();
+        let isolated = attempt.rejected.iter().filter(move |rejected| has_succeeded && rejected.items > 0);
+        let isolated = isolated.map(|Rejected { item, items, detail, status, error }| Range {
+            item: *item,
+            items: *items,
+            detail,
+            status: *status,
+            error: Some(error),
+        });
+        whole.into_iter().chain(isolated)
+    }
+
+    /// Returns the number of items of the mini-batch. A mini-batch that fails has at least one.
+    fn items(&self) -> u64 {
+        let planned = match self.descriptor.as_ref().map(|descriptor| &descriptor.work) {
+            Some(Work::Files { paths, .. }) => Some(paths.len() as u64),
+            Some(Work::Rows { blocks, .. }) => blocks.iter().map(|block| block.range.rows()).sum(),
+            _ => None,
+        };
+        self.attempt.total.max(planned.unwrap_or_default()).max(1)
+    }
+
+    /// Returns the number of files of a range, if all its items are files.
+    fn files_of(&self, range: &Range<'_>) -> Option<u64> {
+        let Work::Files { paths, .. } = &self.descriptor.as_ref()?.work else { return None };
+        let end = range.item.checked_add(range.items)?;
+        (end <= paths.len() as u64).then_some(range.items)
+    }
+
+    /// Returns one item of a range of files, or a whole range of rows (`file`: `None`).
+    fn reject<'a>(&'a self, range: &Range<'a>, file: Option<u64>, key: &str, inputs: &'a [Input]) -> Reject<'a> {
+        let attempt = &self.attempt;
+        let item = range.item + file.unwrap_or_default();
+        let work = self.descriptor.as_ref().map(|descriptor| &descriptor.work);
+        let input = match work {
+            Some(Work::Files { input, .. } | Work::Rows { input, .. }) => inputs.get(*input as usize),
+            _ => None,
+        };
+        let mut reject = Reject {
+            mini_batch: attempt.mini_batch,
+            item,
+            items: if file.is_some() { 1 } else { range.items },
+            input: input.map_or("", |input| input.name.as_str()),
+            path: String::new(),
+            row: None,
+            bytes: None,
+            key: key.to_owned(),
+            detail: range.detail.to_owned(),
+            status: range.status,
+            error: range.error.unwrap_or(&NO_ERROR),
+            tries: attempt.try_number,
+            node: &attempt.node,
+            process: &attempt.process,
+            started_at: attempt.started_at,
+        };
+        match work {
+            Some(Work::Files { paths, .. }) if file.is_some() => {
+                reject.path = paths[item as usize].display();
+                reject.detail.clone_from(&reject.path);
+            }
+            Some(Work::Rows { blocks, rows_before, .. }) => {
+                reject.row = rows_before.and_then(|before| before.checked_add(item));
+                let block = block_of(blocks, item);
+                reject.path = block.map_or_else(String::new, |block| block.path.display());
+                // Several blocks have several ranges.
+                reject.bytes = block.filter(|_| blocks.len() == 1 || reject.items == 1).and_then(bytes_of);
+            }
+            _ => {}
+        }
+        reject
+    }
+}
+
+/// Returns the block that holds a row of the mini-batch; `None` if the plan did not count the rows before it.
+fn block_of(blocks: &[Block], row: u64) -> Option<&Block> {
+    let mut before = 0_u64;
+    for (position, block) in blocks.iter().enumerate() {
+        let Some(rows) = block.range.rows() else {
+            let is_certain = blocks.len() == 1 || row == 0 && position == 0;
+            return is_certain.then_some(block);
+        };
+        before = before.saturating_add(rows);
+        if row < before {
+            return Some(block);
+        }
+    }
+    None
+}
+
+fn bytes_of(block: &Block) -> Option<(u64, u64)> {
+    match block.range {
+        BlockRange::Lines { first, last } => Some((first, last)),
+        BlockRange::Records { start, end } => Some((start, end)),
+        BlockRange::WholeText | BlockRange::RowGroup { .. } => None,
+    }
+}
+
+/// Returns the partition key values as a JSON object in their order; empty without keys.
+fn key(descriptor: Option<&Descriptor>) -> String {
+    let values = descriptor.map(Descriptor::key).unwrap_or_default();
+    if values.is_empty() {
+        return String::new();
+    }
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let fields: Vec<_> = values.iter().map(|(name, value)| format!("{}: {}", quoted(name), quoted(value))).collect();
+    format!("{{{}}}", fields.join(", "))
+}

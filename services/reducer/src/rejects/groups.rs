@@ -1,0 +1,117 @@
+//! Rejects grouped by cause, so that a million rejects of one kind are one line.
+
+use std::collections::HashMap;
+
+use protocol::AttemptStatus;
+use serde::Serialize;
+
+use super::Reject;
+use crate::failures::{GROUPS_MAX, one_line, reason};
+
+/// Rejects whose errors differ only in numbers, paths and quoted texts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RejectGroup {
+    /// Rejected items.
+    pub items: u64,
+    /// Mini-batches with such items.
+    pub mini_batches: u64,
+    /// How the last try ended.
+    pub cause: &'static str,
+    /// `ValueError`, `RunTimeout`, …
+    pub exception: String,
+    /// Message of the first reject, one line; empty if the group collects different messages.
+    pub message: String,
+    /// The first reject.
+    pub first: FirstReject,
+}
+
+/// The first reject of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FirstReject {
+    /// Its mini-batch.
+    pub mini_batch: u64,
+    /// The item for people.
+    pub detail: String,
+    /// File below `logs/` to open next; may be empty.
+    pub log: String,
+}
+
+/// Counts rejects by cause.
+#[derive(Debug, Default)]
+pub struct RejectGroups {
+    groups: HashMap<(AttemptStatus, String), Group>,
+    items: u64,
+    mini_batches: u64,
+    last_mini_batch: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Group {
+    order: usize,
+    last_mini_batch: Option<u64>,
+    group: RejectGroup,
+}
+
+impl RejectGroups {
+    /// Adds a reject. Those of a mini-batch follow each other.
+    pub fn add(&mut self, reject: &Reject<'_>) {
+        let error = reject.error;
+        let mut key = (reject.status, reason(error));
+        let mut message = one_line(&error.message);
+        if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&key) {
+            key.1 = one_line(&error.category);
+            message.clear();
+        }
+        let order = self.groups.len();
+        let Group { group, last_mini_batch, .. } = self.groups.entry(key).or_insert_with(|| Group {
+            order,
+            last_mini_batch: None,
+            group: RejectGroup {
+                items: 0,
+                mini_batches: 0,
+                cause: reject.status.word(),
+                exception: one_line(&error.category),
+                message,
+                first: FirstReject {
+                    mini_batch: reject.mini_batch,
+                    detail: one_line(&reject.detail),
+                    log: one_line(&error.log),
+                },
+            },
+        });
+        let this = Some(reject.mini_batch);
+        group.items += reject.items;
+        group.mini_batches += u64::from(last_mini_batch.replace(reject.mini_batch) != this);
+        self.items += reject.items;
+        self.mini_batches += u64::from(self.last_mini_batch.replace(reject.mini_batch) != this);
+    }
+
+    /// Returns the number of rejected items.
+    pub fn items(&self) -> u64 {
+        self.items
+    }
+
+    /// Returns the number of mini-batches with rejected items.
+    pub fn mini_batches(&self) -> u64 {
+        self.mini_batches
+    }
+
+    /// Returns the groups, the largest first.
+    pub fn into_groups(self) -> Vec<RejectGroup> {
+        let mut groups: Vec<_> = self.groups.into_values().collect();
+        groups.sort_by_key(|Group { order, group, .. }| (std::cmp::Reverse(group.items), *order));
+        groups.into_iter().map(|Group { group, .. }| group).collect()
+    }
+}
+
+impl RejectGroup {
+    /// Returns exception and message in one line.
+    pub fn error(&self) -> String {
+        match (self.exception.is_empty(), self.message.is_empty()) {
+            (true, true) => self.cause.to_owned(),
+            (false, true) => self.exception.clone(),
+            (true, false) => self.message.clone(),
+            (false, false) => format!("{}: {}", self.exception, self.message),
+        }
+    }
+}

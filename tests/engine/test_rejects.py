@@ -1,0 +1,197 @@
+"""The items that did not make it: one table of them, and `gristmill rejects`."""
+
+import csv
+import json
+import os
+import signal
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness import FAILED, wait_until
+
+REFUSES_SOME = """
+    import os
+    def run(files):
+        for file in files:
+            if os.path.basename(file) in os.environ.get("BAD", "").split():
+                raise ValueError(f"missing total in {file!r}\\n=1+1")
+        return [os.path.basename(file) for file in files]
+"""
+
+
+def table(ended):
+    """Returns the rows of both tables of rejects, which agree except for repeated tracebacks."""
+    tables = ended.result["rejects"]
+    with open(tables["csv"], newline="") as file:
+        rows = list(csv.DictReader(file))
+    frame = pd.read_parquet(tables["parquet"])
+    assert list(frame.columns) == list(rows[0]) and len(frame) == len(rows)
+    assert frame["items"].sum() == tables["items"] == ended.items[2], "the table explains every failed item"
+    assert [str(number) for number in frame["mini_batch"]] == [row["mini_batch"] for row in rows]
+    assert list(frame["path"].fillna("")) == [row["path"] for row in rows]
+    assert str(frame["started_at"].dtype).endswith("UTC]")
+    return rows, frame
+
+
+def counted(workplace, job_id, *arguments):
+    shown = workplace.command("rejects", job_id, "--json", *arguments)
+    assert shown.exit_status == 0, str(shown)
+    return json.loads(shown.stdout)
+
+
+def test_every_file_of_a_failed_mini_batch_is_in_the_table(workplace):
+    workplace.data(10)
+    ended = workplace.job(REFUSES_SOME, mini_batch_size=2, run_max_try=2).run(BAD="003.txt 008.txt")
+    assert ended.items == (10, 6, 4)
+    rows, frame = table(ended)
+    assert [os.path.basename(row["path"]) for row in rows] == ["002.txt", "003.txt", "008.txt", "009.txt"]
+    first = rows[0]
+    assert (first["mini_batch"], first["item"], first["items"], first["input"]) == ("1", "0", "1", "data")
+    assert (first["cause"], first["exception"], first["tries"]) == ("run_raised", "ValueError", "2")
+    assert (first["node"], first["process"]) == ("0", "process000")
+    assert first["message"].startswith("missing total in '") and "Traceback" in first["traceback"]
+    assert [bool(row["traceback"]) for row in rows] == [True, False, True, False], "once for each mini-batch"
+    assert frame["traceback"].str.contains("missing total").all()
+    assert (ended.logs / first["log"]).is_file()
+    assert f"Rejected: 4 items, see {ended.logs}/rejects.csv." in ended.log("job_result.txt")
+    assert os.listdir(workplace.folder / "output") == ["rows.txt"], "the next step of a pipeline reads the whole folder"
+
+    shown = workplace.command("rejects", ended.job_id)
+    heading, group, tables = shown.stdout.splitlines()
+    assert heading == f"job {ended.job_id}: 4 rejected items in 2 mini-batches"
+    path = f"{workplace.folder}/data/002.txt"
+    assert group.startswith("  4 × ValueError: missing total in ") and f", first: {path} (mini-batch 1)" in group
+    assert f"{ended.logs}/rejects.parquet" in tables
+    summary = counted(workplace, ended.job_id)
+    assert (summary["items"], summary["mini_batches"], summary["tables"]) == (4, 2, ended.result["rejects"])
+    assert f"rejects: 4 items, in {ended.logs}/rejects.csv" in workplace.command("status", ended.job_id).stdout
+
+
+def test_rows_of_a_table_are_named_by_file_bytes_and_key(workplace):
+    for store in ("1", "2"):
+        workplace.write({f"data/{store}/a.csv": "id\n" + "7\n" * 5})
+    script = """
+        def run(frame, context):
+            if context.partition_key_value["Store"] == "2":
+                raise KeyError("no price")
+            return frame
+    """
+    inputs = [{"name": "sales", "type": "tabular", "path": "data", "partition_format": "{Store}/a.csv"}]
+    job = workplace.job(script, inputs=inputs, mini_batch_size=None, partition_keys=["Store"])
+    (row,), _ = table(job.run())
+    assert (row["input"], row["items"], json.loads(row["key"])) == ("sales", "5", {"Store": "2"})
+    assert row["path"].endswith("data/2/a.csv") and row["exception"] == "KeyError"
+
+    script = """
+        def run(frame):
+            if 57 in list(frame["id"]):
+                raise KeyError("no price")
+            return list(frame["id"])
+    """
+    workplace.write({"rows.csv": "id\n" + "".join(f"{number:03}\n" for number in range(100))})
+    inputs = [{"name": "sales", "type": "tabular", "path": "rows.csv"}]
+    (row,), _ = table(workplace.job(script, inputs=inputs, mini_batch_size=80).run())
+    start, end = int(row["byte_start"]), int(row["byte_end"])
+    assert start <= 3 + 57 * 4 <= end, "the line of number 57 starts there"
+
+    pq.write_table(pa.table({"id": range(100)}), workplace.folder / "rows.parquet", row_group_size=10)
+    inputs = [{"name": "sales", "type": "tabular", "path": "rows.parquet"}]
+    (row,), _ = table(workplace.job(script, inputs=inputs, mini_batch_size="10 rows").run())
+    assert (row["row"], row["items"]) == ("50", "10"), row
+    assert row["path"].endswith("rows.parquet") and "row group 5" in row["detail"]
+
+
+def test_other_causes_have_their_words(workplace):
+    workplace.data(4)
+    script = """
+        import os, time
+        def run(files):
+            if files[0].endswith("001.txt"):
+                os.kill(os.getpid(), 9)
+            if files[0].endswith("002.txt"):
+                time.sleep(60)
+            return {} if files[0].endswith("003.txt") else files
+    """
+    ended = workplace.job(script, run_invocation_timeout=1, arguments=["--task_overhead_timeout", 3]).run()
+    rows, _ = table(ended)
+    assert [row["cause"] for row in rows] == ["process_died", "run_timed_out", "illegal_result"]
+    assert {group["cause"] for group in counted(workplace, ended.job_id)["groups"]} == {row["cause"] for row in rows}
+
+
+def test_continued_job_that_mends_everything_has_no_rejects(workplace):
+    workplace.data(6)
+    job = workplace.job(REFUSES_SOME)
+    first = job.run(BAD="001.txt 004.txt")
+    table(first)
+    some = job.retry(first.job_id, BAD="004.txt")
+    rows, _ = table(some)
+    assert [os.path.basename(row["path"]) for row in rows] == ["004.txt"]
+    mended = job.retry(first.job_id)
+    assert "rejects" not in mended.result and mended.items == (6, 6, 0)
+    assert len(mended.log("rejects.csv").splitlines()) == 1, "an earlier table is emptied"
+    assert pd.read_parquet(mended.logs / "rejects.parquet").empty
+    shown = workplace.command("rejects", first.job_id)
+    assert (shown.exit_status, shown.stdout) == (0, "") and "has no rejects" in shown.stderr
+
+
+def test_failed_and_killed_jobs_show_their_rejects(workplace):
+    workplace.data(20)
+    failed = workplace.job(REFUSES_SOME, error_threshold=1).run(expect=FAILED, BAD="001.txt 003.txt")
+    rows, _ = table(failed)
+    assert [os.path.basename(row["path"]) for row in rows] == ["001.txt", "003.txt"]
+
+    holds = """
+        import os
+        from recorder import record, wait_for
+        def run(files):
+            name = os.path.basename(files[0])
+            if name == "005.txt" and "HOLD" in os.environ:
+                record("held")
+                wait_for(lambda: False)
+            if name in ("001.txt", "009.txt"):
+                raise ValueError("bad")
+            return [name]
+    """
+    job = workplace.job(holds)
+    running = job.start(HOLD="005.txt")
+    running.wait_for_record("held")
+    job_id = workplace.job_ids()[-1]
+    wait_until(lambda: counted(workplace, job_id)["items"], "the first reject")
+    running.send(signal.SIGKILL)
+    assert running.wait().exit_status == -signal.SIGKILL
+    shown = workplace.command("rejects", job_id)
+    assert "1 × ValueError: bad, first:" in shown.stdout and "when the job ends" in shown.stdout
+    rows, _ = table(job.retry(job_id))
+    names = [os.path.basename(row["path"]) for row in rows]
+    assert names in (["001.txt", "009.txt"], ["009.txt"]), names
+
+
+def test_crash_between_the_tables_leaves_both_whole(workplace):
+    workplace.data(6)
+    job = workplace.job(REFUSES_SOME)
+    crashed = job.start(BAD="001.txt", GRISTMILL_CRASH_AT="DuringRejects").wait()
+    assert crashed.exit_status == -signal.SIGKILL, str(crashed)
+    (job_id,) = workplace.job_ids()
+    logs = workplace.home / "jobs" / job_id / "logs"
+    assert (logs / "rejects.csv").exists() and not (logs / "rejects.parquet").exists()
+    rows, _ = table(job.run(BAD="001.txt"))
+    assert len(rows) == 1
+    assert not [name for name in os.listdir(logs) if name.startswith(".")]
+
+
+def test_table_that_cannot_be_written_is_a_warning(workplace):
+    workplace.data(4)
+    job = workplace.job(REFUSES_SOME)
+    first = job.run(BAD="001.txt")
+    parquet = first.logs / "rejects.parquet"
+    parquet.unlink()
+    (parquet / "in the way").mkdir(parents=True)
+    second = job.retry(first.job_id, BAD="001.txt")
+    assert (second.state, second.items) == ("Completed", (4, 3, 1))
+    assert second.lines == ["000.txt", "002.txt", "003.txt"]
+    (warning,) = second.result["first_warnings"]
+    assert warning.startswith(f"cannot write {first.logs}/rejects.csv: ") and "\n" not in warning
+    assert "rejects" not in second.result
+    assert counted(workplace, first.job_id)["items"] == 1, "the ledger still names them"
