@@ -355,6 +355,10 @@ def test_failures_may_be_allowed():
     job = run(total, [1, 0, 2], mini_batch_size=1, error_threshold=-1, run_max_try=2)
     assert job.to_pandas()["value"].tolist() == [1.0, 0.5]
     assert [(failure["mini_batch"], failure["try"]) for failure in job.failures] == [(1, 1), (1, 2)]
+    (reject,) = job.rejects
+    assert (reject["mini_batch"], reject["items"], reject["tries"]) == (1, 1, 2)
+    assert "Traceback" in reject["traceback"] and reject["exception"] == job.failures[-1]["error"]
+    assert run(total, [1, 2]).rejects == []
 
 
 def test_invalid_setting_is_one_error_with_its_problem():

@@ -344,6 +344,36 @@ class Job:
             for row in rows
         ]
 
+    @property
+    def rejects(self) -> list[dict[str, Any]]:
+        """The items that did not make it, in the order of the input; ``pandas.DataFrame(job.rejects)`` is a table.
+
+        They are known once the job has ended. The names are the columns of ``rejects.csv`` in its logs: among
+        them ``mini_batch`` and ``item`` (numbers from 0), ``items`` (how many failed together), ``path``,
+        ``exception``, ``message`` and ``traceback``.
+
+        >>> import gristmill
+        >>> def invert(numbers: list):
+        ...     return [1 / number for number in numbers]
+        >>> job = gristmill.run(invert, inputs=[1, 0], mini_batch_size=1, error_threshold=-1, progress=False)
+        >>> [(reject["mini_batch"], reject["items"], reject["exception"]) for reject in job.rejects]
+        [(1, 1, 'ZeroDivisionError')]
+        """
+        try:
+            table = self._call("logs", self.id, "rejects.csv")
+        except GristmillError:
+            return []
+        rejects: list[dict[str, Any]] = list(csv.DictReader(io.StringIO(table, newline="")))
+        traceback: tuple[Any, str] = (None, "")
+        for reject in rejects:
+            for name in ("mini_batch", "item", "items", "row", "byte_start", "byte_end", "tries"):
+                reject[name] = int(reject[name]) if reject[name] else None
+            # The table has it once for each mini-batch.
+            if reject["traceback"] or reject["mini_batch"] != traceback[0]:
+                traceback = (reject["mini_batch"], reject["traceback"])
+            reject["traceback"] = traceback[1]
+        return rejects
+
     def _traceback(self, row: dict[str, str], logs: dict[str, str]) -> str:
         name = f"user/error/{row['Node']}/{row['Process Name']}.txt"
         if name not in logs:
