@@ -88,6 +88,8 @@ pub struct Configure {
     pub to_csv_arguments: serde_json::Map<String, serde_json::Value>,
     /// Fail a mini-batch whose result is shorter than its input.
     pub strict_results: bool,
+    /// Items of one mini-batch that an asynchronous `run_item()` works on at a time.
+    pub concurrency: u32,
     /// Largest size of one log file of user code; the process drops further output and notes that in the file.
     pub log_bytes_max: u64,
     /// Threads that the numeric libraries of one process should use: its share of the cores. Sets `OMP_NUM_THREADS`
@@ -184,6 +186,13 @@ pub enum ProcessEvent {
     },
     /// An attempt has ended.
     Answered(Ending),
+    /// A service that limits its rate asked `run()` to wait. That time does not count towards the limit of the run.
+    RateLimited {
+        /// Hand-over that waits.
+        sequence: u64,
+        /// How much longer.
+        seconds: f64,
+    },
     /// The agent recalled the hand-over before it started, and may have taken it back already.
     Recalled {
         /// Answered hand-over.

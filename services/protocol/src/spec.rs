@@ -92,6 +92,9 @@ pub struct JobSpec {
     /// Fail a mini-batch whose result is shorter than its input, instead of counting the missing items.
     #[serde(default)]
     pub strict_results: bool,
+    /// Items of one mini-batch that an asynchronous `run_item()` works on at a time.
+    #[serde(default = "default_concurrency", skip_serializing_if = "is_default_concurrency")]
+    pub concurrency: u32,
     /// Hide every GPU from processes without an assigned GPU, instead of leaving the variable unset.
     #[serde(default)]
     pub hide_unassigned_gpus: bool,
@@ -111,6 +114,18 @@ pub struct JobSpec {
     /// Failures that a committed outcome survives, on a disk of this machine.
     #[serde(default)]
     pub durability: Durability,
+}
+
+/// The default of [`JobSpec::concurrency`].
+pub const DEFAULT_CONCURRENCY: u32 = 8;
+
+fn default_concurrency() -> u32 {
+    DEFAULT_CONCURRENCY
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+fn is_default_concurrency(concurrency: &u32) -> bool {
+    *concurrency == DEFAULT_CONCURRENCY
 }
 
 /// The side input that is the model of a job.
@@ -166,6 +181,7 @@ impl JobSpec {
             progress_update_timeout_seconds: 270,
             first_task_creation_timeout_seconds: 600,
             run_max_try: 3,
+            concurrency: DEFAULT_CONCURRENCY,
             lost_delivery_max: 10,
             logging_level: "INFO".to_owned(),
             ..Self::default()

@@ -95,13 +95,16 @@ def definitions(tree):
 
 def check_functions(path, source, tree):
     found = definitions(tree)
-    if "run" not in found and "enqueue" not in found and not any(sign in source for sign in DEFINES_UNSEEN):
+    if not {"run", "run_item", "enqueue"} & set(found) and not any(sign in source for sign in DEFINES_UNSEEN):
         say(path, None, "it defines no run(mini_batch)")
     for name, least, most, gets in (
         ("init", 0, 0, "it gets no arguments"),
         ("run", 1, 2, "it gets the mini-batch, and its context as the second argument"),
+        ("run_item", 1, 2, "it gets an item, and its context as the second argument"),
         ("shutdown", 0, 0, "it gets no arguments"),
     ):
+        if name == "run_item" and "run" in found:
+            continue
         nodes = found.get(name, [])
         if len(nodes) != 1 or kind(nodes[0]) not in ("FunctionDef", "AsyncFunctionDef") or nodes[0].decorator_list:
             continue
@@ -109,10 +112,7 @@ def check_functions(path, source, tree):
         positional = len(arguments.posonlyargs) + len(arguments.args)
         required = positional - len(arguments.defaults)
         keywords = [key.arg for key, value in zip(arguments.kwonlyargs, arguments.kw_defaults) if value is None]
-        if kind(node) == "AsyncFunctionDef":
-            text = "%s is async, and nothing awaits it: write `def %s`, with asyncio.run() inside"
-            say(path, node.lineno, text % (name, name))
-        elif required > most:
+        if required > most:
             say(path, node.lineno, "%s needs %d arguments, and %s" % (name, required, gets))
         elif keywords:
             say(path, node.lineno, "%s needs the keyword argument %s, and %s" % (name, keywords[0], gets))

@@ -1,6 +1,6 @@
 //! Keys at the top of the job file.
 
-use protocol::{Durability, MiniBatchSize, OutputAction};
+use protocol::{DEFAULT_CONCURRENCY, Durability, MiniBatchSize, OutputAction};
 
 use super::option::TIMEOUT_SECONDS_MAX;
 use super::{Key, REQUIRED, Table, key, key_with_default};
@@ -9,6 +9,7 @@ use crate::{Fault, Node, ScalarKind};
 
 /// Larger numbers of nodes and processes are typing mistakes.
 const NODE_COUNT_MAX: i64 = 10_000;
+const CONCURRENCY_MAX: i64 = 1000;
 const PROCESS_COUNT_MAX: i64 = 1_000;
 const BOOLEAN: &str = "`true`, `false`";
 
@@ -234,6 +235,10 @@ const NODES: &[Key] = &[
         )
         .job(|job, node| memory(node).map(|bytes| job.process_max_memory = bytes))
         .leave_out(|job| job.process_max_memory = 0),
+    key_with_default("concurrency", "1 to 1000", "8")
+        .meaning("Items of its mini-batch that a process works on at a time, if the script has `async def run_item`.")
+        .job(|job, node| integer(node, 1, CONCURRENCY_MAX).map(|items| job.concurrency = items))
+        .leave_out(|job| job.concurrency = DEFAULT_CONCURRENCY),
     key_with_default("logging_level", "`debug`, `info`, `warning`, `error`, `critical`", "info")
         .meaning("Least severe level that is logged, in any case of letters.")
         .job(|job, node| choice(node, LOGGING_LEVELS).map(|level| job.logging_level = level.to_owned()))

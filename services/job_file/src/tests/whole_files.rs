@@ -1,8 +1,8 @@
 //! Whole job files and what becomes of them.
 
 use protocol::{
-    Durability, Environment, ErrorThresholds, HeaderMode, Input, InputKind, ItemPath, JobSpec, MiniBatchSize,
-    MismatchPolicy, Output, OutputAction, OutputFormat, TableFormat, TableOptions,
+    DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, HeaderMode, Input, InputKind, ItemPath, JobSpec,
+    MiniBatchSize, MismatchPolicy, Output, OutputAction, OutputFormat, TableFormat, TableOptions,
 };
 
 use super::Workplace;
@@ -105,6 +105,7 @@ fn job_on_files_is_read_completely() {
         job_file: parsed.spec.job_file.clone(),
         allow_reuse: true,
         durability: Durability::Full,
+        concurrency: DEFAULT_CONCURRENCY,
         ..JobSpec::default()
     };
     assert_eq!(parsed.spec, expected);

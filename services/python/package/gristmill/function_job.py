@@ -15,7 +15,7 @@ class FunctionJob:
     def __init__(self, folder, about):
         self._about = about
         self._state = None
-        self._loop = None
+        self._coroutines = None
         for name, lines in about["sources"].items():
             linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
         # On the machine that started the job, what a function imports is where it was.
@@ -35,17 +35,21 @@ class FunctionJob:
         return _as_result(self._awaited(self._function(self._argument(mini_batch), **named)))
 
     def shutdown(self):
-        if self._loop is not None:
-            self._loop.close()
+        if self._coroutines is not None:
+            self._coroutines.close()
 
     def _awaited(self, value):
         if not hasattr(value, "__await__"):
             return value
-        import asyncio
+        if self._coroutines is None:
+            from gristmill.coroutines import Coroutines
 
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(value)
+            self._coroutines = Coroutines()
+        return self._coroutines.call(_result_of, value)
+
+
+async def _result_of(awaitable):
+    return await awaitable
 
 
 def load(entry):

@@ -80,6 +80,7 @@ class Process:
         self._module_name = configure["module"]
         self._argv = configure["argv"]
         self._strict = configure["strict_results"]
+        self._concurrency = configure.get("concurrency", 1)
         self._formatter = None
         if configure["rows_wanted"]:
             self._formatter = make_formatter(configure["output_format"], configure["to_csv_arguments"])
@@ -139,9 +140,11 @@ class Process:
         occasion = "import of the entry script"
         try:
             module = import_script(self._module_name, self._script)
-            functions = EntryFunctions(module, self._script, self._argv, self._tabular)
+            functions = EntryFunctions(module, self._script, self._argv, self._tabular, self._concurrency)
             imported = time.perf_counter()
             occasion = "init()"
+            if functions.coroutines is not None:
+                functions.coroutines.on_rate_limit = self._rate_limited
             self._status.set(0, _native.PHASE_INIT)
             if functions.init is not None:
                 functions.init()
@@ -168,6 +171,9 @@ class Process:
             }
         )
         return functions
+
+    def _rate_limited(self, seconds):
+        self._channel.send_event({"frame": "rate_limited", "sequence": self._streams.attempt, "seconds": seconds})
 
     def _give_up(self, error, chance):
         self._streams.flush()
@@ -216,6 +222,8 @@ class Process:
                     warnings.append(warning)
             run_seconds = time.perf_counter() - started
             status.set(sequence, REPORT)
+            if functions.coroutines is not None and (warning := functions.coroutines.warning()) is not None:
+                warnings.append(warning)
             returned = len(result)
             if returned != items:
                 returned = self._compare_lengths(mini_batch, result, items, warnings)

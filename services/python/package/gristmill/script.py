@@ -1,5 +1,6 @@
 """Finds and imports the entry script, and inspects the signatures of its functions."""
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -20,7 +21,7 @@ class MissingRun(Exception):
 
 
 class AsyncFunction(Exception):
-    """A function that the engine calls is a coroutine function."""
+    """A function that the engine calls is, or is not, a coroutine function."""
 
 
 def extend_search_path(snapshot, script):
@@ -83,31 +84,78 @@ def _leads_to(module_name, script):
 
 
 class EntryFunctions:
-    """Returns ``init``, ``run`` and ``shutdown`` of an imported script; the first and last may be ``None``."""
+    """``init``, ``run`` and ``shutdown`` of an imported script as plain functions; the first and last may be ``None``.
 
-    def __init__(self, module, script, arguments=(), tabular=False):
-        self.init = _callable(module, "init")
-        self.shutdown = _callable(module, "shutdown")
+    ``coroutines`` is the event loop of those that are ``async``; ``None`` if there is none.
+    """
+
+    def __init__(self, module, script, arguments=(), tabular=False, concurrency=1):
+        self.coroutines = None
         self._script = script
-        is_asynchronous = flags.is_on(arguments, flags.ASYNC_MODE)
-        if is_asynchronous:
+        self.init = self._plain("init", _callable(module, "init"))
+        if flags.is_on(arguments, flags.ASYNC_MODE):
             called = {name: self._required(module, name, f" with {flags.ASYNC_MODE}") for name in ENQUEUED}
-        else:
-            called = {"run": self._required(module, "run", "")}
-        for name, function in {"init": self.init, **called, "shutdown": self.shutdown}.items():
-            if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-                raise AsyncFunction(
-                    f"{name}() of {os.path.basename(script)} is async, and the engine calls it as a plain function: "
-                    "write `def`, and call asyncio.run() in it"
-                )
-        if is_asynchronous:
+            for name, function in called.items():
+                if inspect.iscoroutinefunction(function):
+                    raise AsyncFunction(
+                        f"{self._named(name)} is async, and {flags.ASYNC_MODE} asks for plain functions"
+                    )
             self.run = Enqueued(called, wants_context(called["enqueue"])).run
             self.wants_context = True
+        elif _callable(module, "run") is None and (run_item := _callable(module, "run_item")) is not None:
+            self.run = self._of_items(run_item, concurrency)
+            self.wants_context = True
         else:
-            self.run = called["run"]
-            self.wants_context = wants_context(self.run)
+            run = self._required(module, "run", "")
+            self.wants_context = wants_context(run)
+            self.run = self._plain("run", run)
         self.run = flags.adapt(self.run, arguments, tabular)
         self.wants_arrow = getattr(module, ARROW, False) is True
+        shutdown = _callable(module, "shutdown")
+        self.shutdown = self._plain("shutdown", shutdown)
+        if self.coroutines is not None:
+            self.shutdown = self._closing(self.shutdown)
+
+    def _plain(self, name, function):
+        """Returns a function that waits for a coroutine function, and others unchanged."""
+        if inspect.isasyncgenfunction(function):
+            raise AsyncFunction(f"{self._named(name)} is an async generator: return a list")
+        if not inspect.iscoroutinefunction(function):
+            return function
+        coroutines = self._loop()
+        call = coroutines.run if name == "run" else coroutines.call
+        return functools.partial(call, function)
+
+    def _of_items(self, run_item, concurrency):
+        if not inspect.iscoroutinefunction(run_item):
+            raise AsyncFunction(
+                f"{self._named('run_item')} is a plain function: write `async def run_item(item)`, or "
+                "`def run(mini_batch)` for a script without coroutines"
+            )
+        from gristmill.coroutines import ItemFunction
+
+        return ItemFunction(self._loop(), run_item, concurrency, wants_context(run_item)).run
+
+    def _loop(self):
+        if self.coroutines is None:
+            # Few scripts need it.
+            from gristmill.coroutines import Coroutines
+
+            self.coroutines = Coroutines()
+        return self.coroutines
+
+    def _closing(self, shutdown):
+        def close():
+            try:
+                if shutdown is not None:
+                    shutdown()
+            finally:
+                self.coroutines.close()
+
+        return close
+
+    def _named(self, name):
+        return f"{name}() of {os.path.basename(self._script)}"
 
     def _required(self, module, name, occasion):
         function = _callable(module, name)

@@ -1,5 +1,7 @@
 //! Reactions to the frames of a process, and to its end.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use protocol::{AttemptStatus, Chance, Ending, ErrorReport, ProcessEvent, ResultEvent, SlotPhase, Start};
 
@@ -8,6 +10,9 @@ use super::starts::Next;
 use super::wear::level;
 use super::{Action, Findings, Moment, ProcessId, Scheduler, Stop};
 use crate::node_log::user_error_name;
+
+/// Longest wait for a service that a process may report at once.
+const RATE_LIMITED_SECONDS_MAX: f64 = 3600.0;
 
 impl Scheduler {
     // ---- frames ------------------------------------------------------------------------------------------------
@@ -40,9 +45,15 @@ impl Scheduler {
                 // Usually the agent has taken it back already.
                 if let Some(handed) = process.pipe.skipped(sequence) {
                     let front = process.pipe.front();
-                    self.begin(front, now);
+                    self.begin(front);
                     self.take_back(vec![handed]);
                 }
+            }
+            ProcessEvent::RateLimited { sequence, seconds } => {
+                let time = Duration::from_secs_f64(seconds.clamp(0.0, RATE_LIMITED_SECONDS_MAX));
+                let front = process.pipe.rate_limited(sequence, time);
+                // The lease ends later, too.
+                self.begin(front);
             }
             ProcessEvent::ShutdownFailed { error } => {
                 self.log("ERROR", format!("shutdown() of {} raised: {}", id.name(), error.message));
@@ -65,7 +76,7 @@ impl Scheduler {
         process.condition.answered(ending.status == AttemptStatus::Succeeded, limits);
         let front = process.pipe.front();
         self.starts.answered();
-        self.begin(front, now);
+        self.begin(front);
         self.conclude(id, handed, ending, rows, now);
     }
 

@@ -153,7 +153,7 @@ impl Scheduler {
             }
         }
         // The deadline does not depend on the phase that the process reports.
-        if let Some(front) = process.pipe.front().filter(|front| now.instant - front.began.instant > limit) {
+        if let Some(front) = process.pipe.front().filter(|front| now.instant > front.deadline(limit)) {
             let stacks_for = StacksFor { phase, sequence: front.sequence, then: Then::Kill };
             return self.request_stacks(seen.process, stacks_for);
         }

@@ -121,15 +121,15 @@ impl Scheduler {
             }
             let front = was_empty.then(|| process.pipe.front()).flatten();
             self.act(Action::HandOver { process: id, frames, files });
-            self.begin(front, now);
+            self.begin(front);
         }
     }
 
     /// Starts the attempt of the first mini-batch in a pipe: its lease ends with its deadline.
-    pub(super) fn begin(&mut self, front: Option<Handed>, now: Moment) {
-        if let Some(Handed { lease, .. }) = front {
-            let deadline = now.instant + self.limit() + LEASE_GRACE;
-            self.act(Action::Begin { lease, deadline });
+    pub(super) fn begin(&mut self, front: Option<Handed>) {
+        if let Some(front) = front {
+            let deadline = front.deadline(self.limit()) + LEASE_GRACE;
+            self.act(Action::Begin { lease: front.lease, deadline });
         }
     }
 

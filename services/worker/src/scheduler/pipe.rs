@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use super::Moment;
 use crate::lease::LeaseId;
@@ -20,6 +21,15 @@ pub(super) struct Handed {
     pub(super) lease: LeaseId,
     /// When its attempt started: it was handed over, and the mini-batch before it had ended.
     pub(super) began: Moment,
+    /// Time that it waits for a service that limits its rate.
+    pub(super) rate_limited: Duration,
+}
+
+impl Handed {
+    /// Returns the end of its attempt. Waiting for a service does not count towards the limit.
+    pub(super) fn deadline(&self, limit: Duration) -> Instant {
+        self.began.instant + limit + self.rate_limited
+    }
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +62,7 @@ impl Pipe {
     /// Adds a mini-batch, and returns the number of the hand-over.
     pub(super) fn hand_over(&mut self, lease: LeaseId, now: Moment) -> u64 {
         self.last_sequence += 1;
-        self.handed.push_back(Handed { sequence: self.last_sequence, lease, began: now });
+        self.handed.push_back(Handed { sequence: self.last_sequence, lease, began: now, rate_limited: Duration::ZERO });
         self.last_sequence
     }
 
@@ -95,6 +105,13 @@ impl Pipe {
         self.handed.front().copied()
     }
 
+    /// Adds a wait to the first hand-over, which it returns, if it has this number.
+    pub(super) fn rate_limited(&mut self, sequence: u64, time: Duration) -> Option<Handed> {
+        let front = self.handed.front_mut().filter(|front| front.sequence == sequence)?;
+        front.rate_limited += time;
+        Some(*front)
+    }
+
     pub(super) fn get(&self, sequence: u64) -> Option<Handed> {
         self.handed.iter().find(|handed| handed.sequence == sequence).copied()
     }
@@ -106,8 +123,6 @@ impl Pipe {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
 
     fn now() -> Moment {

@@ -115,6 +115,38 @@ fn timeout_requests_stacks_then_kills_and_retries() {
 }
 
 #[test]
+fn wait_for_a_service_does_not_count_towards_the_limit() {
+    let limited = |sequence, seconds| frame(0, ProcessEvent::RateLimited { sequence, seconds });
+    let mut node = working(1, 1);
+    node.runs(0, 1);
+    node.after(limited(1, 60.0));
+    node.after(limited(1, 40.0));
+    node.after(limited(9, 1000.0));
+    node.after(limited(1, -1000.0));
+    assert_eq!(node.tick(Duration::from_secs(9)), "stacks of 0", "a slow run is reported");
+    assert_eq!(node.stacks(0, "File x"), "0 is in run for 9 s");
+    assert_eq!(node.tick(LIMIT + Duration::from_secs(80)), "stacks of 0", "and again after a minute");
+    assert_eq!(node.stacks(0, "File x"), "0 is in run for 179 s", "not killed");
+    assert_eq!(node.tick(Duration::from_secs(12)), "stacks of 0");
+    assert_eq!(node.stacks(0, "File x"), "kill 0", "100 s later than without the waits");
+}
+
+#[test]
+fn lease_lasts_as_long_as_the_attempt_that_waits() {
+    let mut node = working(1, 1);
+    let deadline = |node: &mut Node, seconds| {
+        node.scheduler.handle(frame(0, ProcessEvent::RateLimited { sequence: 1, seconds }), node.now);
+        let actions: Vec<_> = std::iter::from_fn(|| node.scheduler.next_action()).collect();
+        match actions.as_slice() {
+            [Action::Begin { lease: 0, deadline }] => *deadline,
+            _ => panic!("one lease is extended, not {}", actions.len()),
+        }
+    };
+    let first = deadline(&mut node, 0.0);
+    assert_eq!(deadline(&mut node, 5.0), first + Duration::from_secs(5));
+}
+
+#[test]
 fn answer_while_stacks_are_pending_counts() {
     let mut node = working(1, 1);
     node.runs(0, 1);

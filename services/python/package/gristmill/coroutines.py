@@ -1,0 +1,227 @@
+"""Entry scripts with ``async def`` functions: one event loop for the life of the process, and ``run_item``.
+
+A service that limits its rate answers 429 (or 503) and says when to come back. Coroutines are called again after that
+time, which spends no try and does not count towards ``run_invocation_timeout``.
+"""
+
+import asyncio
+import email.utils
+import os
+import random
+import time
+
+from gristmill.errors import is_own_frame
+from gristmill.flags import dictionaries
+from gristmill.results import RowsOfItems
+
+ASYNCIO_FOLDER = os.path.dirname(asyncio.__file__) + os.sep
+PAUSE_SECONDS_MIN = 1.0
+PAUSE_SECONDS_MAX = 60.0
+"""Longest pause, with doubling, of an answer that does not say how long."""
+RATE_LIMITED_SECONDS_MAX = 3600.0
+"""Longest time that one mini-batch waits for a service. After it, the answer is an error like any other."""
+
+
+class Coroutines:
+    """Calls coroutine functions from the process's one thread.
+
+    ``on_rate_limit(seconds)`` is called when the process begins to wait, or to wait for that much longer.
+    """
+
+    def __init__(self):
+        self._loop = asyncio.new_event_loop()
+        self.on_rate_limit = None
+        self._resume_at = 0.0
+        self._answers = 0
+        self._waited = 0.0
+
+    def call(self, function, *arguments):
+        """Returns the result of a coroutine function. What an exception leaves behind is canceled."""
+        asyncio.set_event_loop(self._loop)
+        before = asyncio.all_tasks(self._loop)
+        try:
+            return self._loop.run_until_complete(function(*arguments))
+        except BaseException as error:
+            left = asyncio.all_tasks(self._loop) - before
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            error.__traceback__ = _of_the_script(error.__traceback__)
+            raise
+
+    def run(self, function, *arguments):
+        """As ``call``, for ``run``: begins to count the waits of a mini-batch, and waits where the service asks for
+        it."""
+        self._answers, self._waited = 0, 0.0
+        return self.call(self.repeated, function, *arguments)
+
+    async def repeated(self, function, *arguments):
+        """Awaits a coroutine function, again after each answer of a service that limits its rate."""
+        answers = 0
+        while True:
+            await self._resumed()
+            try:
+                answer, is_raised = await function(*arguments), False
+            except Exception as error:
+                # Without this frame, which would show twice.
+                answer, is_raised = error.with_traceback(error.__traceback__.tb_next), True
+            asked = seconds_asked(answer)
+            if asked is None or self._waited >= RATE_LIMITED_SECONDS_MAX:
+                if is_raised:
+                    raise answer
+                return answer
+            if asked is NOT_SAID:
+                asked = min(PAUSE_SECONDS_MIN * 2**answers, PAUSE_SECONDS_MAX) * random.uniform(0.75, 1.0)
+            answers += 1
+            self._wait(min(asked, RATE_LIMITED_SECONDS_MAX - self._waited))
+
+    def _wait(self, seconds):
+        """Lets every item of the process wait: a service limits its caller, not one item."""
+        self._answers += 1
+        now = self._loop.time()
+        longer = now + seconds - max(self._resume_at, now)
+        if longer > 0:
+            self._resume_at = now + seconds
+            self._waited += longer
+            if self.on_rate_limit is not None:
+                self.on_rate_limit(longer)
+
+    async def _resumed(self):
+        while (seconds := self._resume_at - self._loop.time()) > 0:
+            await asyncio.sleep(seconds)
+
+    def warning(self):
+        """Returns what to say about the waits of the mini-batch, or ``None``."""
+        if not self._answers:
+            return None
+        answers = "1 answer" if self._answers == 1 else f"{self._answers} answers"
+        return (
+            f"run() waited {self._waited:.1f} s for a service that limits its rate ({answers} with status 429 or 503)"
+        )
+
+    def close(self):
+        """Ends the loop, and what still runs in it."""
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+
+class ItemFunction:
+    """``async def run_item(item)`` as a ``run``: one call for each item, ``concurrency`` of them at a time."""
+
+    def __init__(self, coroutines, run_item, concurrency, wants_context):
+        self._coroutines = coroutines
+        self._run_item = run_item
+        self._concurrency = concurrency
+        self._wants_context = wants_context
+
+    def run(self, mini_batch, context):
+        """Returns one row for each item, in order, and none where ``run_item`` returns ``None``."""
+        items = list(mini_batch) if isinstance(mini_batch, list) else dictionaries(mini_batch)
+        result = RowsOfItems(len(items))
+        rows = self._coroutines.run(self._rows_of, items, (context,) if self._wants_context else ())
+        result.extend(row for row in rows if row is not None)
+        return result
+
+    async def _rows_of(self, items, context):
+        rows = [None] * len(items)
+        rest = iter(enumerate(items))
+
+        async def work():
+            for position, item in rest:
+                try:
+                    rows[position] = await self._coroutines.repeated(self._run_item, item, *context)
+                except Exception as error:
+                    _add_note(error, f"in item {position} of the mini-batch: {_in_short(item)}")
+                    raise
+
+        tasks = [asyncio.ensure_future(work()) for _ in range(min(self._concurrency, len(items)))]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return rows
+
+
+def _of_the_script(entry):
+    """Returns a traceback from the first frame of the script."""
+    while entry is not None and (is_own_frame(entry) or entry.tb_frame.f_code.co_filename.startswith(ASYNCIO_FOLDER)):
+        entry = entry.tb_next
+    return entry
+
+
+NOTE_CHARACTERS_MAX = 200
+
+
+def _in_short(item):
+    text = item if isinstance(item, str) else repr(item)
+    return text if len(text) <= NOTE_CHARACTERS_MAX else text[: NOTE_CHARACTERS_MAX - 1] + "…"
+
+
+def _add_note(error, note):
+    # Python 3.10 has no notes.
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+
+
+NOT_SAID = object()
+"""The service limits its rate, and does not say for how long."""
+LIMITED = (429, 503)
+
+
+def seconds_asked(answer):
+    """Returns the seconds that a service asks its caller to wait, ``NOT_SAID``, or ``None`` if the value is no such
+    answer.
+
+    An answer is an exception of an HTTP client (``urllib``, ``requests``, ``httpx``, ``aiohttp``, ``openai``, the
+    clients of AWS, Azure and Google), or their response as the return value. Status 503 counts if it says how long.
+    """
+    response = getattr(answer, "response", None)
+    status, headers = _status_of(answer, response), _headers_of(answer, response)
+    if status not in LIMITED:
+        return None
+    seconds = _seconds_of(headers)
+    if seconds is None:
+        return NOT_SAID if status == 429 else None
+    return seconds
+
+
+def _status_of(answer, response):
+    for value in (answer, response):
+        for name in ("status_code", "status", "code"):
+            status = getattr(value, name, None)
+            if type(status) is int:
+                return status
+    if isinstance(response, dict) and isinstance(answer, BaseException):
+        return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return None
+
+
+def _headers_of(answer, response):
+    for value in (answer, response):
+        headers = getattr(value, "headers", None)
+        if hasattr(headers, "items"):
+            return {str(name).lower(): str(value) for name, value in headers.items()}
+    if isinstance(response, dict):
+        return {str(k).lower(): str(v) for k, v in response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).items()}
+    return {}
+
+
+def _seconds_of(headers):
+    """Returns the seconds of ``Retry-After`` (a number or a date) or of its form in milliseconds, or ``None``."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers[name]) * unit
+        except (KeyError, ValueError):
+            continue
+        # Neither infinite nor in the past.
+        if 0.0 <= seconds < float("inf"):
+            return seconds
+    try:
+        date = email.utils.parsedate_to_datetime(headers["retry-after"])
+        return max(date.timestamp() - time.time(), 0.0)
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return None

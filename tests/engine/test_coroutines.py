@@ -1,0 +1,126 @@
+"""Asynchronous entry scripts: `run_item`, `concurrency`, and a service that limits its rate."""
+
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+ASKS = """
+    import asyncio, os
+    from urllib.request import urlopen
+
+    async def init():
+        global now, most
+        now = most = 0
+
+    def ask(item):
+        with urlopen(os.environ["SERVICE"] + "/" + os.path.basename(item)) as answer:
+            return answer.read().decode()
+
+    async def run_item(item):
+        global now, most
+        now += 1
+        most = max(most, now)
+        try:
+            return await asyncio.to_thread(ask, item)
+        finally:
+            now -= 1
+
+    async def shutdown():
+        from recorder import record
+        record("most", most=most)
+"""
+
+
+class Service:
+    """An HTTP service that answers each third request with 429 or 503, and some items with 500, once."""
+
+    def __init__(self):
+        self.asked = Counter()
+        self.refused = Counter()
+        self.broken = set()
+        self._lock = threading.Lock()
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                status, body = service._answer(self.path.strip("/"))
+                self.send_response(status)
+                if status in (429, 503):
+                    self.send_header("Retry-After", "0.05")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def _answer(self, name):
+        with self._lock:
+            self.asked[name] += 1
+            requests = self.asked.total()
+            if requests % 3 == 0:
+                self.refused[name] += 1
+                return (429 if requests % 2 else 503), b""
+            if name in self.broken:
+                self.broken.remove(name)
+                return 500, b"out of order"
+        return 200, name.removesuffix(".txt").encode()
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def service():
+    service = Service()
+    yield service
+    service.close()
+
+
+def test_items_of_a_job_ask_a_service_that_limits_its_rate(workplace, service):
+    """Every item has one row in its place, refused items spend no try, and a failed one is tried again."""
+    workplace.data(40)
+    service.broken = {"007.txt"}
+    job = workplace.job(
+        ASKS,
+        mini_batch_size=10,
+        concurrency=4,
+        run_max_try=2,
+        process_count_per_node=2,
+        environment_variables={"SERVICE": service.address},
+    )
+    ended = job.run()
+    assert ended.lines == [f"{number:03}" for number in range(40)]
+    assert ended.items == (40, 40, 0)
+    assert service.refused.total() > 10 and not service.broken, "more refusals than there are tries"
+    assert "for a service that limits its rate" in " ".join(ended.result["first_warnings"])
+    assert {fact["most"] for fact in workplace.recorded("most")} == {4}
+
+
+def test_waiting_for_a_service_is_no_timeout(workplace):
+    """A wait that is longer than run_invocation_timeout and the overhead together kills nothing."""
+    workplace.data(1)
+    job = workplace.job(
+        """
+        answers = 0
+        class TooMany(Exception):
+            status, headers = 429, {"Retry-After": "4"}
+        async def run(mini_batch):
+            global answers
+            answers += 1
+            if answers == 1:
+                raise TooMany
+            return [f"asked {answers} times"]
+        """,
+        run_invocation_timeout=1,
+        arguments=["--task_overhead_timeout", 1],
+        run_max_try=1,
+    )
+    assert job.run().lines == ["asked 2 times"]
