@@ -47,6 +47,8 @@ def test_ended_job_shows_the_same_as_status(workplace, portal):
     assert row["detail"].endswith("003.txt")
     mini_batch = portal.get(f"/jobs/{job_id}/mini-batches/3")
     assert [attempt["status"] for attempt in mini_batch["attempts"]] == ["run_raised"] * 2
+    phases = {phase["name"] for phase in mini_batch["attempts"][1]["phases"]}
+    assert {"loaded and reported", "ran"} <= phases <= {"waited", "loaded and reported", "ran"}, phases
     error = mini_batch["attempts"][1]["error"]
     assert error["frames"][-1]["user"] and error["frames"][-1]["function"] == "run", error
     assert "reading <b>" in error["printed"], error

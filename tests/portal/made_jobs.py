@@ -1,6 +1,7 @@
 """Made jobs: of many mini-batches, and with texts that attack the page."""
 
 import base64
+import itertools
 import math
 import random
 import time
@@ -65,11 +66,11 @@ class Job(Past):
     def seconds(self, number: int) -> float:
         return 0.001 * 2 ** ((self.durations[number] - 1) / 8)
 
-    def item(self, number: int) -> str:
+    def item(self, number: int, at: int = 0) -> str:
         return (
-            f"/data/{MARKUP}{TERMINAL}_{number}.txt"
+            f"/data/{MARKUP}{TERMINAL}_{number * 4 + at}.txt"
             if self.hostile
-            else f"/data/invoices/2026/11/invoice_{number * 4:07}.pdf"
+            else f"/data/invoices/2026/11/invoice_{number * 4 + at:07}.pdf"
         )
 
     def error(self) -> str:
@@ -334,6 +335,8 @@ class Job(Past):
             return None
         row, took = self.row(number), self.seconds(number) if number < self.ended else 0
         failed = row["state"] == "failed"
+        # From one try to the next.
+        step = int(1000 * took) + 100
         frames = [
             {"file": "/work/code/score.py", "line": 18, "function": "run", "code": "total = parse(page)", "user": True},
             {
@@ -360,10 +363,10 @@ class Job(Past):
                 "is_final": at + 1 == row["tries"],
                 "node": row["node"],
                 "process": row["process"],
-                "started_at": row["started_at"] + at * 900,
-                "ended_at": row["started_at"] + at * 900 + int(took * 1000),
+                "started_at": row["started_at"] + at * step,
+                "ended_at": row["started_at"] + at * step + int(took * 1000),
                 "phases": [
-                    *([{"name": "waited", "seconds": max(0.1, 0.9 - took)}] if at > 0 else []),
+                    *([{"name": "waited", "seconds": 0.1}] if at > 0 else []),
                     {"name": "loaded and reported", "seconds": took * 0.14},
                     {"name": "ran", "seconds": took * 0.86},
                 ],
@@ -400,7 +403,7 @@ class Job(Past):
             "deliveries_lost": row["deliveries_lost"],
             "items": {
                 "total": 4,
-                "shown": [{"path": self.item(number * 4 + at), "range": None} for at in range(4)],
+                "shown": [{"path": self.item(number, at), "range": None} for at in range(4)],
                 "kind": "files",
             },
             "key": [],
@@ -427,7 +430,8 @@ class Job(Past):
 
 
 def jobs() -> list[Job]:
-    return [
+    """Returns them newest first, as the portal lists them."""
+    made = [
         Job("invoices-20261123-141320-7f21c0", "Running", 840, failing=1, ended=512),
         Job("invoices-20261123-120044-51be02", "Failed", 400, failing=14, ended=262),
         Job("million-20261122-201500-0a11ce", "Completed", 1_000_000, failing=1000, nodes=8),
@@ -436,3 +440,6 @@ def jobs() -> list[Job]:
         Job("nightly-scores-20261121-020000-9b3d11", "Interrupted", 5000, failing=2, ended=3127),
         Job(f"hostile-20261120-101010-{'666'}", "Failed", 60, failing=9, ended=50, hostile=True),
     ]
+    for newer, older in itertools.pairwise(made):
+        older.start = min(older.start, newer.start - 3_600_000)
+    return made
