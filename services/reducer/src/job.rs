@@ -213,7 +213,8 @@ impl Reducer {
                 self.tidy(result.state).await;
                 return Ok(Some(self.ended_elsewhere(result).await));
             }
-            let end = match self.work(cancel, stop).await {
+            // Boxed: the compiler limits how deeply the futures of a caller may contain each other.
+            let end = match Box::pin(self.work(cancel, stop)).await {
                 Ok(Exit::Ends(end)) => end,
                 Ok(Exit::EndedElsewhere(result)) => return Ok(Some(self.ended_elsewhere(*result).await)),
                 Ok(Exit::Stopped) => {
@@ -225,7 +226,7 @@ impl Reducer {
             if end == End::Complete {
                 self.all_ended.cancel();
             }
-            if let Some(result) = self.finish(end, stop).await? {
+            if let Some(result) = Box::pin(self.finish(end, stop)).await? {
                 return Ok(Some(result));
             }
             if stop.is_cancelled() {
