@@ -48,6 +48,7 @@ pub async fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<Exit
     }
     let mut shown = 0;
     let mut descriptor_bytes = 0;
+    let mut items_max = None;
     for descriptor in &mut plan {
         let descriptor = match descriptor {
             Ok(descriptor) => descriptor,
@@ -57,6 +58,7 @@ pub async fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<Exit
                 return Ok(Exit::Invalid);
             }
         };
+        items_max = items_max.max(descriptor.items());
         let written = if arguments.cost.cost {
             descriptor_bytes += serde_json::to_vec(&descriptor).map_or(0, |text| text.len() as u64);
             Ok(())
@@ -73,11 +75,13 @@ pub async fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<Exit
         }
     }
     let totals = plan.totals();
+    let extra_runs = parsed.spec.extra_runs_for_one(items_max);
     let cost = arguments.cost.of(&parsed.spec, &totals, descriptor_bytes);
     let last = match (arguments.cost.cost, arguments.json) {
         (true, true) => vec![cost::json(&cost).to_string()],
         (_, true) => {
-            let shown = Shown { totals: &totals, inputs: &decisions };
+            let shown =
+                Shown { totals: &totals, inputs: &decisions, extra_runs_for_one: extra_runs.map(|(_, runs)| runs) };
             vec![serde_json::to_string(&shown).expect("plain data serialises")]
         }
         (is_cost, false) => {
@@ -87,7 +91,10 @@ pub async fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<Exit
             let (mini_batches, files) = (counted(totals.mini_batches, "mini-batch"), counted(totals.files, "file"));
             let sum = format!("{mini_batches} of {files}{items}");
             let costs = if is_cost { cost::lines(&cost) } else { Vec::new() };
-            more.into_iter().chain(totals.left_out.line()).chain([sum]).chain(costs).collect()
+            let isolation = extra_runs.map(|(items, runs)| {
+                format!("isolate: one bad item in a mini-batch of {items} costs at most {}", counted(runs, "extra run"))
+            });
+            more.into_iter().chain(totals.left_out.line()).chain([sum]).chain(isolation).chain(costs).collect()
         }
     };
     for line in last {
@@ -103,6 +110,9 @@ struct Shown<'a> {
     #[serde(flatten)]
     totals: &'a PlanComplete,
     inputs: &'a [Decisions],
+    /// Most extra runs for one bad item in the largest mini-batch, if the job isolates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra_runs_for_one: Option<u64>,
 }
 
 fn describe(descriptor: &Descriptor) -> String {

@@ -137,6 +137,9 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
         format!("  mini-batches: {counts}, after {elapsed}"),
         format!("  items: {} succeeded, {} failed", progress.items.succeeded, progress.items.failed),
     ];
+    if progress.extra_runs > 0 {
+        lines.push(format!("  isolation: {}", counted(progress.extra_runs, "extra run")));
+    }
     lines.extend(progress.trouble.iter().map(|trouble| format!("  trouble: {trouble}")));
     // Nothing is known about processes that have ended.
     if matches!(state, State::Running | State::Canceling) && progress.silent_since.is_none() {
@@ -171,6 +174,8 @@ mod tests {
             "  processes: 2 on 1 node; 1 retry",
         ];
         assert_eq!(described(&progress(), State::Running), expected);
+        let isolated = Progress { extra_runs: 12, ..progress() };
+        assert_eq!(described(&isolated, State::Running)[2], "  isolation: 12 extra runs");
         let planning = Progress { planned: false, retrying: 8, nodes: 2, retries: 8, ..progress() };
         let lines = described(&planning, State::Running);
         let expected =

@@ -33,6 +33,10 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     };
     let _ = writeln!(text, "  mini-batches: {}{retrying}", tallied(&result.mini_batches));
     let _ = writeln!(text, "  items: {}", tallied(&result.items));
+    if result.extra_runs > 0 {
+        let (runs, items) = (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
+        let _ = writeln!(text, "  isolation: {runs}, {items} rejected");
+    }
     failures(result, &mut text);
     if let Some(rejects) = &result.rejects {
         let _ = writeln!(text, "  rejects: {}, in {}", counted(rejects.items, "item"), rejects.csv);

@@ -1,7 +1,7 @@
 //! `mini_batch_size` and `partition_keys`: how inputs are cut into mini-batches.
 
 use partitioner::PartitionFormat;
-use protocol::{InputKind, JobSpec, MiniBatchSize, TableFormat};
+use protocol::{InputKind, Isolate, JobSpec, MiniBatchSize, TableFormat};
 
 use crate::values::list;
 use crate::{Fault, Location, Node, ScalarKind, Section};
@@ -12,6 +12,7 @@ const SIZE: &str = "mini_batch_size";
 const SIZE_ALLOWED: &str =
     r#"a number of files (10), of bytes (100, "10kb", "1MB", "1GB") or of rows ("500 rows"), at least 1"#;
 const KEYS: &str = "partition_keys";
+const ISOLATE: &str = "isolate";
 const KEYS_ALLOWED: &str = "a list of texts, each once: [store, brand]";
 
 /// Reads both keys. The inputs must have been read.
@@ -22,6 +23,10 @@ pub fn read_mini_batches(top: &Section<'_>, job: &mut JobSpec) {
     if let (Some(size), Some(_)) = (top.get(SIZE), top.get(KEYS)) {
         let message = "Parameters mini_batch_size and partition_keys are mutually exclusive";
         top.refuse(SIZE, size.location, Fault::of("both", "one of them").saying(message));
+    }
+    if job.isolate != Isolate::Off && top.get(KEYS).is_some() {
+        let message = "it would divide the items that partition_keys keep together";
+        top.refuse(ISOLATE, top.location_of(ISOLATE), Fault::of("both", "off with partition_keys").saying(message));
     }
 }
 

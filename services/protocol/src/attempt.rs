@@ -80,7 +80,7 @@ pub struct Attempt {
     pub traceparent: Option<TraceParent>,
 }
 
-fn is_zero<Number: Default + PartialEq>(number: &Number) -> bool {
+pub(crate) fn is_zero<Number: Default + PartialEq>(number: &Number) -> bool {
     *number == Number::default()
 }
 

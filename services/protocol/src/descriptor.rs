@@ -188,6 +188,41 @@ impl Descriptor {
         }
     }
 
+    /// Returns the number of items, if the plan knows it.
+    pub fn items(&self) -> Option<u64> {
+        match &self.work {
+            Work::Files { paths, .. } => Some(paths.len() as u64),
+            Work::Rows { blocks, .. } => blocks.iter().map(|block| block.range.rows()).sum(),
+            Work::Rank => Some(1),
+            Work::Planned { .. } => None,
+        }
+    }
+
+    /// Returns one line that names an item, by its position in the argument of `run`.
+    pub fn item_detail(&self, item: u64) -> String {
+        match &self.work {
+            Work::Files { paths, .. } => {
+                let path = usize::try_from(item).ok().and_then(|item| paths.get(item));
+                path.map_or_else(|| self.detail(), ItemPath::display)
+            }
+            Work::Rows { blocks, .. } => {
+                let mut row = item;
+                for block in blocks {
+                    match block.range {
+                        BlockRange::RowGroup { row_group, offset, rows } if row < rows => {
+                            let row = offset.saturating_add(row);
+                            return format!("{} (row group {row_group}, row {row})", block.path.display());
+                        }
+                        BlockRange::RowGroup { rows, .. } => row -= rows,
+                        BlockRange::Lines { .. } | BlockRange::WholeText | BlockRange::Records { .. } => break,
+                    }
+                }
+                format!("row {item} of {}", self.detail())
+            }
+            Work::Rank | Work::Planned { .. } => self.detail(),
+        }
+    }
+
     /// Returns the partition key values; empty without keys.
     pub fn key(&self) -> &[(String, String)] {
         match &self.work {
@@ -223,5 +258,37 @@ impl Block {
                 format!("{} (row group {row_group}, rows {offset} to {end})", self.path.display())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn item_is_named_by_its_path_or_its_row() {
+        let of = |work| Descriptor {
+            job_id: "job".into(),
+            mini_batch: 0,
+            tries_spent: 0,
+            deliveries_lost: 0,
+            traceparent: None,
+            work,
+        };
+        let paths = vec!["/a".into(), "/b".into()];
+        let files = of(Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] });
+        assert_eq!((files.items(), files.item_detail(1)), (Some(2), "/b".into()));
+        let rows = |ranges: &[BlockRange]| {
+            let block =
+                |range: &BlockRange| Block { path: "/t".into(), version: None, range: *range, path_columns: vec![] };
+            of(Work::Rows { input: 0, blocks: ranges.iter().map(block).collect(), rows_before: None, key: vec![] })
+        };
+        let group = |row_group, offset| BlockRange::RowGroup { row_group, offset, rows: 10 };
+        let groups = rows(&[group(3, 90), group(4, 0)]);
+        assert_eq!((groups.items(), groups.item_detail(9)), (Some(20), "/t (row group 3, row 99)".into()));
+        assert_eq!(groups.item_detail(12), "/t (row group 4, row 2)");
+        let text = rows(&[BlockRange::Lines { first: 0, last: 50 }]);
+        assert_eq!(text.item_detail(7), "row 7 of /t (lines that start at bytes 0 to 50)");
+        assert_eq!(text.items(), None);
     }
 }

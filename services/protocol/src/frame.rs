@@ -110,6 +110,9 @@ pub struct MiniBatchFrame {
     pub mini_batch: u64,
     /// Number of this try, from 1.
     pub try_number: u32,
+    /// The first item of a range to run alone, and the end of the range; `None`: all items.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items: Option<(u64, u64)>,
     /// Partition key values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<(String, String)>,

@@ -45,8 +45,8 @@ pub use report::{
     Counts, FailedMiniBatch, FailureCause, JobResult, JobState, Progress, RejectTables, milliseconds_since_epoch,
 };
 pub use spec::{
-    BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, Input, InputKind, JobSpec, MODEL,
-    MiniBatchSize, Output, OutputAction, OutputFormat, Snapshot, Snapshots,
+    BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, Input, InputKind, Isolate,
+    JobSpec, MODEL, MiniBatchSize, Output, OutputAction, OutputFormat, Snapshot, Snapshots,
 };
 pub use table::{ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableFormat, TableOptions, TableSchema};
 pub use trace::TraceParent;

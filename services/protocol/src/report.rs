@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::attempt::is_zero;
 use crate::{Waiting, WarningKind};
 
 /// The state of a job.
@@ -48,6 +49,9 @@ pub struct Progress {
     /// Mini-batches whose last try failed and that wait for another try.
     #[serde(default)]
     pub retrying: u64,
+    /// Runs of ranges of mini-batches whose tries were spent.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub extra_runs: u64,
     /// Running Python processes.
     pub processes: u64,
     /// Nodes that have worked on the job since it was started or reopened.
@@ -90,6 +94,12 @@ pub struct JobResult {
     /// Mini-batches that were waiting for another try when the job ended. `mini_batches` counts them as neither.
     #[serde(default)]
     pub retrying: u64,
+    /// Runs of ranges of mini-batches whose tries were spent.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub extra_runs: u64,
+    /// Items that were rejected from mini-batches that succeeded. `items` counts them as failed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub items_rejected: u64,
     /// Summary of the failures of a completed job: their number and cause, and how to make such a job fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headline: Option<String>,
@@ -137,6 +147,8 @@ impl JobResult {
             mini_batches: Counts::default(),
             items: Counts::default(),
             retrying: 0,
+            extra_runs: 0,
+            items_rejected: 0,
             headline: None,
             failures: vec![],
             rejects: None,

@@ -95,6 +95,12 @@ pub struct JobSpec {
     /// Items of one mini-batch that an asynchronous `run_item()` works on at a time.
     #[serde(default = "default_concurrency", skip_serializing_if = "is_default_concurrency")]
     pub concurrency: u32,
+    /// What becomes of a mini-batch whose tries are spent.
+    #[serde(default, skip_serializing_if = "Isolate::is_off")]
+    pub isolate: Isolate,
+    /// Items of the largest mini-batch that is isolated.
+    #[serde(default = "isolate_items_max", skip_serializing_if = "is_isolate_items_max")]
+    pub isolate_items_max: u64,
     /// Hide every GPU from processes without an assigned GPU, instead of leaving the variable unset.
     #[serde(default)]
     pub hide_unassigned_gpus: bool,
@@ -128,6 +134,37 @@ fn is_default_concurrency(concurrency: &u32) -> bool {
     *concurrency == DEFAULT_CONCURRENCY
 }
 
+/// What becomes of a mini-batch whose tries are spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolate {
+    /// It fails.
+    #[default]
+    Off,
+    /// Each half of its items is run once more.
+    Halves,
+    /// Its items are run in ever smaller ranges, down to single ones.
+    Items,
+}
+
+impl Isolate {
+    fn is_off(&self) -> bool {
+        *self == Self::Off
+    }
+}
+
+/// Limits of a run that the isolation of one mini-batch may take.
+const ISOLATION_LIMITS: u64 = 32;
+
+fn isolate_items_max() -> u64 {
+    10_000
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+fn is_isolate_items_max(items: &u64) -> bool {
+    *items == isolate_items_max()
+}
+
 /// The side input that is the model of a job.
 pub const MODEL: &str = "AZUREML_MODEL_DIR";
 /// The entry script of an MLflow model without a script.
@@ -147,6 +184,28 @@ impl JobSpec {
     /// Whether the entry script is part of the Python package and not of the job.
     pub fn has_built_in_script(&self) -> bool {
         BUILT_IN_SCRIPTS.contains(&self.entry_script.as_str())
+    }
+
+    /// Returns the number of items of the largest mini-batch that is divided, and the most extra runs that one bad item
+    /// in it costs. `items_max`: items of the largest mini-batch, if known. `None` if nothing is divided.
+    pub fn extra_runs_for_one(&self, items_max: Option<u64>) -> Option<(u64, u64)> {
+        let items = items_max.unwrap_or(self.isolate_items_max).min(self.isolate_items_max);
+        match self.isolate {
+            Isolate::Items if items > 1 => Some((items, 2 * u64::from((items - 1).ilog2() + 1))),
+            Isolate::Halves if items > 1 => Some((items, 2)),
+            _ => None,
+        }
+    }
+
+    /// Returns the longest time in seconds that a node isolates one mini-batch.
+    pub fn isolation_seconds_max(&self) -> u64 {
+        match self.isolate {
+            Isolate::Off => 0,
+            Isolate::Halves | Isolate::Items => {
+                let limit = self.run_invocation_timeout_seconds.saturating_add(self.task_overhead_timeout_seconds);
+                limit.saturating_mul(ISOLATION_LIMITS)
+            }
+        }
     }
 
     /// Checks the names that become part of a path. No role may work on a job that fails this.
@@ -182,6 +241,7 @@ impl JobSpec {
             first_task_creation_timeout_seconds: 600,
             run_max_try: 3,
             concurrency: DEFAULT_CONCURRENCY,
+            isolate_items_max: isolate_items_max(),
             lost_delivery_max: 10,
             logging_level: "INFO".to_owned(),
             ..Self::default()
@@ -358,4 +418,20 @@ pub enum Durability {
     Process,
     /// The death of the machine too: Gristmill forces data to disk before it acknowledges.
     Full,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_bad_item_costs_two_runs_for_each_division() {
+        let of = |isolate, items| JobSpec { isolate, ..JobSpec::example() }.extra_runs_for_one(items);
+        for (items, runs) in [(2, 2), (3, 4), (4, 4), (5, 6), (1000, 20), (1024, 20), (1025, 22)] {
+            assert_eq!(of(Isolate::Items, Some(items)), Some((items, runs)));
+        }
+        assert_eq!(of(Isolate::Items, None), Some((10_000, 28)));
+        assert_eq!(of(Isolate::Halves, Some(1000)), Some((1000, 2)));
+        assert_eq!((of(Isolate::Items, Some(1)), of(Isolate::Off, Some(9))), (None, None));
+    }
 }

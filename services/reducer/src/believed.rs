@@ -2,7 +2,7 @@
 //! workers do. It cannot report events that only reducers write, name rows of another mini-batch, invent mini-batches,
 //! or shorten the plan.
 
-use protocol::{PlanPosition, Planned, ResultEvent, Rows, is_part_of};
+use protocol::{Attempt, AttemptStatus, PlanPosition, Planned, REJECTED_MAX, ResultEvent, Rows, is_part_of};
 use storage::{JobStore, Result};
 
 use crate::batch::{Batch, Event, RecordView, Unreadable};
@@ -24,7 +24,8 @@ fn rejected_event(event: &ResultEvent) -> Option<String> {
     match event {
         ResultEvent::Attempt(attempt) => {
             let count = attempt.total.max(attempt.warnings_total);
-            rejected_attempt(attempt.mini_batch, count, attempt.core().rows)
+            let reason = rejected_attempt(attempt.mini_batch, count, attempt.core().rows);
+            reason.or_else(|| rejected_items(attempt))
         }
         ResultEvent::Reopened { .. } => only_reducers("a job was reopened"),
         ResultEvent::Ended { .. } => only_reducers("a job has ended"),
@@ -53,6 +54,14 @@ fn rejected_attempt(mini_batch: u64, count: u64, rows: Rows<&str>) -> Option<Str
         }
         _ => None,
     }
+}
+
+/// Rejected items must be among the items that have no result.
+fn rejected_items(attempt: &Attempt) -> Option<String> {
+    let items = attempt.rejected.iter().fold(0u64, |items, rejected| items.saturating_add(rejected.items));
+    let is_possible = attempt.status == AttemptStatus::Succeeded || attempt.rejected.is_empty();
+    (!is_possible || items > attempt.failed() || attempt.rejected.len() > REJECTED_MAX)
+        .then(|| format!("mini-batch {} claims to have rejected {items} items", attempt.mini_batch))
 }
 
 /// The published mini-batches according to the store, which holds a chunk of the plan before its first mini-batch is
@@ -127,7 +136,7 @@ mod tests {
 
     use bytes::Bytes;
     use object_store::memory::InMemory;
-    use protocol::{JobState, encode_record};
+    use protocol::{ErrorReport, JobState, Rejected, encode_record};
     use storage::PlanComplete;
 
     use super::*;
@@ -187,6 +196,18 @@ mod tests {
         let mut many = succeeded(7, 1, 1, 1);
         many.total = u64::MAX;
         assert!(reasons(&ResultEvent::Attempt(Box::new(many))).iter().all(Option::is_some));
+    }
+
+    #[test]
+    fn more_rejected_items_than_failed_ones_are_rejected() {
+        let claim = |attempt: Attempt, items| {
+            let (detail, status, error) = (String::new(), AttemptStatus::RunRaised, ErrorReport::default());
+            let rejected = vec![Rejected { item: 0, items, detail, status, error }];
+            rejected_event(&ResultEvent::Attempt(Box::new(Attempt { rejected, ..attempt }))).is_some()
+        };
+        assert!(!claim(succeeded(7, 1, 10, 8), 2));
+        assert!(claim(succeeded(7, 1, 10, 8), 3) && claim(succeeded(7, 1, 10, 8), u64::MAX));
+        assert!(claim(crate::fixtures::failed(7, 1, true, 10), 1), "it failed as a whole");
     }
 
     #[tokio::test]

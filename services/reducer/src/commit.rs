@@ -256,6 +256,9 @@ impl Reducer {
                 self.rejects.apply(event, effect, &self.tally, segment, place.record());
                 match &**event {
                     ResultEvent::Attempt(attempt) if effect == Effect::Won => {
+                        if attempt.extra_runs > 0 {
+                            index.join(attempt.mini_batch);
+                        }
                         let attempt = attempt.core();
                         index.insert(attempt.mini_batch, attempt.rows, attempt.columns, segment, rows);
                     }

@@ -128,6 +128,13 @@ impl Failures {
         remember(&mut self.given_up, attempt);
     }
 
+    /// Adds the items that were rejected from a mini-batch that succeeded: each range is one failure with its error.
+    pub(crate) fn items_rejected(&mut self, attempt: &Attempt) {
+        for rejected in &attempt.rejected {
+            self.add(&in_lines(&rejected.error), Some(attempt.mini_batch));
+        }
+    }
+
     /// Adds a failed attempt that another try follows.
     pub(crate) fn retried(&mut self, attempt: &Attempt) {
         remember(&mut self.retrying, attempt);

@@ -83,6 +83,8 @@ impl Reducer {
             mini_batches: self.tally.mini_batches(),
             items: self.tally.items(),
             retrying: self.tally.retrying(),
+            extra_runs: self.tally.extra_runs(),
+            items_rejected: self.tally.items_rejected(),
             headline: if state == JobState::Completed { headline(&self.tally, &self.spec.thresholds) } else { None },
             failures: self.tally.failures().causes(),
             rejects,

@@ -4,7 +4,7 @@
 //! append: if the next segment exists, a reducer reads it, drops the events that it now knows, and tries the next
 //! number. All reducers therefore read the same ledger, and none needs to be fenced off.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -58,6 +58,8 @@ pub(crate) struct Index {
     columns: Vec<Vec<String>>,
     columns_known: HashMap<Vec<String>, u32>,
     segment_bytes: Vec<u64>,
+    /// Mini-batches whose rows come from several runs.
+    joined: HashSet<u64>,
 }
 
 /// A part with the size that its worker announced.
@@ -105,8 +107,19 @@ impl Index {
         self.entries[index] = Entry { rows, columns };
     }
 
+    /// Notes that the rows of a mini-batch are those of several runs, one after the other.
+    pub fn join(&mut self, mini_batch: u64) {
+        self.joined.insert(mini_batch);
+    }
+
+    /// Whether the rows of a mini-batch may be those of several runs.
+    pub fn is_joined(&self, mini_batch: u64) -> bool {
+        self.joined.contains(&mini_batch)
+    }
+
     /// Removes the rows of a mini-batch.
     pub fn remove(&mut self, mini_batch: u64) {
+        self.joined.remove(&mini_batch);
         if let Some(entry) = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index)) {
             *entry = Entry::default();
         }

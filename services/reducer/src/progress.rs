@@ -46,6 +46,7 @@ impl Reducer {
             items: Default::default(),
             retries: 0,
             retrying: 0,
+            extra_runs: 0,
             processes: 0,
             nodes: 0,
             silent_since: None,

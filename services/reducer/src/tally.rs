@@ -7,6 +7,8 @@
 
 mod warnings;
 
+use std::collections::HashMap;
+
 use protocol::{Attempt, AttemptCore, AttemptStatus, Counts, JobState, Planned, ProcessName, Progress, ResultEvent};
 
 use crate::batch::{Event, RecordView};
@@ -75,6 +77,9 @@ pub struct Tally {
     deliveries_lost: u64,
     warnings: Warnings,
     duplicates: u64,
+    extra_runs: u64,
+    /// Items that were rejected from mini-batches that succeeded.
+    items_rejected: HashMap<u64, u64>,
     ended_as: Option<(JobState, Option<String>)>,
     failures: Failures,
     nodes: Nodes,
@@ -212,11 +217,21 @@ impl Tally {
     fn apply_attempt(&mut self, attempt: &Attempt) -> Effect {
         let Some(index) = self.delivered(attempt.mini_batch, attempt.deliveries_lost) else { return Effect::Nothing };
         if attempt.status != AttemptStatus::Succeeded {
-            return self.fail(index, attempt);
+            let effect = self.fail(index, attempt);
+            self.extra_runs += if effect == Effect::Nothing { 0 } else { u64::from(attempt.extra_runs) };
+            return effect;
         }
         let effect = self.succeed(index, attempt.total, attempt.succeeded);
         if effect == Effect::Won {
             self.warnings.add(attempt);
+            if !attempt.rejected.is_empty() {
+                let items = attempt.rejected.iter().map(|rejected| rejected.items).sum();
+                self.items_rejected.insert(attempt.mini_batch, items);
+                self.failures.items_rejected(attempt);
+            }
+        }
+        if effect != Effect::Nothing {
+            self.extra_runs += u64::from(attempt.extra_runs);
         }
         effect
     }
@@ -311,6 +326,7 @@ impl Tally {
         self.succeeded -= 1;
         self.items_succeeded -= u64::from(entry.succeeded);
         self.items_failed -= u64::from(entry.total - entry.succeeded);
+        self.items_rejected.remove(&mini_batch);
         *entry = Entry { state: MiniBatchState::Pending, total: 0, succeeded: 0, ..*entry };
     }
 
@@ -423,6 +439,16 @@ impl Tally {
         &self.warnings
     }
 
+    /// Returns the number of runs of ranges of mini-batches whose tries were spent.
+    pub fn extra_runs(&self) -> u64 {
+        self.extra_runs
+    }
+
+    /// Returns the number of items that were rejected from mini-batches that succeeded.
+    pub fn items_rejected(&self) -> u64 {
+        self.items_rejected.values().sum()
+    }
+
     /// Returns the number of attempts that changed nothing.
     pub fn duplicates(&self) -> u64 {
         self.duplicates
@@ -434,6 +460,7 @@ impl Tally {
         progress.mini_batches = self.mini_batches();
         progress.items = self.items();
         progress.retries = self.retries;
+        progress.extra_runs = self.extra_runs;
         progress.retrying = self.retrying;
     }
 

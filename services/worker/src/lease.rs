@@ -121,6 +121,17 @@ impl Leases {
         }
     }
 
+    /// Notes that the mini-batch waits for another run, after one that has ended.
+    pub fn wait(&self, id: LeaseId) {
+        let next_round = Instant::now() + self.heartbeat();
+        if let Some(lease) = self.lock().held.get_mut(&id) {
+            lease.deadline = None;
+            if lease.until.is_some_and(|until| until < next_round) {
+                self.urgent.notify_one();
+            }
+        }
+    }
+
     /// Returns the receipt, unless the lease is lost.
     pub fn receipt(&self, id: LeaseId) -> Option<Receipt> {
         let mut table = self.lock();

@@ -1,7 +1,7 @@
 //! Builds result messages of at most the size that the queue carries.
 
 use bytes::Bytes;
-use protocol::{Attempt, ErrorReport, ResultEvent, begin_message, encode_record};
+use protocol::{Attempt, ErrorReport, Rejected, ResultEvent, begin_message, encode_record};
 use queue::Message;
 
 /// Rows up to this size travel inside the result message.
@@ -10,6 +10,8 @@ const INLINE_ROWS_BYTES_MAX: usize = 64 * 1024;
 const MESSAGE_BYTES_FULL: usize = 128 * 1024;
 /// Bytes that are kept of each text in an event that is too large.
 const CUT_BYTES: usize = 1024;
+/// Bytes that are kept of each text of a rejected item in such an event.
+const CUT_REJECTED_BYTES: usize = 100;
 /// Warnings that are kept of such an event.
 const CUT_WARNINGS: usize = 2;
 
@@ -68,7 +70,7 @@ impl<'a> Messages<'a> {
 fn cut(event: ResultEvent) -> ResultEvent {
     match event {
         ResultEvent::Attempt(mut attempt) => {
-            let Attempt { error, warnings, warning_kinds, detail, .. } = &mut *attempt;
+            let Attempt { error, warnings, warning_kinds, detail, rejected, .. } = &mut *attempt;
             if let Some(error) = error {
                 cut_error(error);
             }
@@ -76,6 +78,11 @@ fn cut(event: ResultEvent) -> ResultEvent {
             warning_kinds.truncate(CUT_WARNINGS);
             warnings.iter_mut().for_each(|warning| cut_text(&mut warning.message));
             cut_text(detail);
+            for Rejected { detail, error, .. } in rejected {
+                let ErrorReport { category, message, traceback, log, printed } = error;
+                [detail, category, message].into_iter().for_each(|text| cut_to(CUT_REJECTED_BYTES, text));
+                [traceback, log, printed].into_iter().for_each(String::clear);
+            }
             ResultEvent::Attempt(attempt)
         }
         ResultEvent::InitFailed { node, process, mut error } => {
@@ -99,6 +106,13 @@ fn cut_error(error: &mut ErrorReport) {
     cut_text(&mut error.traceback);
 }
 
+fn cut_to(bytes: usize, text: &mut String) {
+    if text.len() > bytes {
+        text.truncate(text.floor_char_boundary(bytes));
+        text.push('…');
+    }
+}
+
 fn cut_text(text: &mut String) {
     if text.len() > CUT_BYTES {
         text.truncate(text.floor_char_boundary(CUT_BYTES));
@@ -108,7 +122,7 @@ fn cut_text(text: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{decode_records, job_of_message};
+    use protocol::{AttemptStatus, REJECTED_MAX, decode_records, job_of_message};
 
     use super::*;
 
@@ -135,6 +149,25 @@ mod tests {
         assert_eq!(texts[..4], [3000, 3000, 3000, 7000]);
         assert!((CUT_BYTES..CUT_BYTES + 100).contains(&texts[4]), "{texts:?}");
         assert_eq!(texts[5], 10);
+    }
+
+    #[test]
+    fn rejected_items_fit_into_one_message() {
+        let error = ErrorReport { message: "m".repeat(400), traceback: "t".repeat(2000), ..ErrorReport::default() };
+        let rejected = Rejected { item: 1, items: 1, detail: "d".repeat(400), status: AttemptStatus::RunRaised, error };
+        let attempt = Attempt { rejected: vec![rejected; REJECTED_MAX], ..attempt() };
+        let mut messages = Messages::new("job", 192 * 1024);
+        messages.push(&ResultEvent::Attempt(Box::new(attempt)), &vec![b'r'; INLINE_ROWS_BYTES_MAX]);
+        let [message] = &messages.finish()[..] else { panic!("one event") };
+        assert!(message.body.len() <= 192 * 1024, "{}", message.body.len());
+    }
+
+    fn attempt() -> Attempt {
+        let descriptor = crate::scheduler::tests::descriptor(0, protocol::Work::Rank);
+        let prepared = crate::prepare::Prepared::without_reading(&descriptor).expect("nothing to read");
+        let now = crate::scheduler::Moment { instant: std::time::Instant::now(), milliseconds: 0 };
+        let attempted = crate::scheduler::Attempted { descriptor, deliveries_lost: 0, prepared, began: now };
+        crate::scheduler::conclude(attempted, ["0", "process000"], protocol::Ending::empty(), 1, now).0
     }
 
     #[test]

@@ -16,6 +16,8 @@
 //! | `process` | the life of a process |
 //! | `answers` | reactions to frames and to the end of a process |
 //! | `attempt` | the record of an attempt, and whether another try follows |
+//! | `isolation` | the ranges of a mini-batch whose tries are spent |
+//! | `isolate` | which mini-batches are isolated |
 //! | `starts` | whether another process starts |
 //! | `deadlines` | timeouts: stacks, kills, recalls, notices |
 //! | `wear` | when a process is replaced although it works |
@@ -25,6 +27,8 @@ mod answers;
 mod attempt;
 mod deadlines;
 mod deliveries;
+mod isolate;
+mod isolation;
 mod mini_batch;
 mod pipe;
 mod process;
@@ -53,6 +57,7 @@ pub use crate::stop::Stop;
 pub use attempt::Outcome;
 pub(crate) use attempt::{Attempted, conclude};
 pub use deadlines::{NOTICE_AFTER_MAX, NOTICE_AGAIN, wait_of_node};
+use isolate::Isolations;
 use mini_batch::MiniBatch;
 pub use mini_batch::{deliveries_lost, lost_too_often};
 pub use process::ProcessId;
@@ -165,6 +170,8 @@ pub enum Action {
     HandOver { process: ProcessId, frames: Vec<MiniBatchFrame>, files: Vec<Arc<OwnedFd>> },
     /// Limit a lease to the deadline of the attempt, which starts now.
     Begin { lease: LeaseId, deadline: Instant },
+    /// Extend a lease without limit again: its mini-batch waits for another run.
+    Wait { lease: LeaseId },
     /// Recall hand-overs that a process has not started.
     Recall { process: ProcessId, sequences: Range<u64> },
     /// Ask a process for its Python stacks, which it must write within `patience`.
@@ -226,6 +233,7 @@ pub struct Scheduler {
     limits: Limits,
     /// Users know that the limit of memory is too low.
     has_told_memory: bool,
+    isolations: Isolations,
 }
 
 impl Scheduler {
@@ -249,6 +257,7 @@ impl Scheduler {
             ready: VecDeque::new(),
             preparing_noticed: None,
             starts: Starts::default(),
+            isolations: Isolations::default(),
         };
         (0..scheduler.slots.len()).for_each(|slot| scheduler.start_process(slot, now));
         scheduler

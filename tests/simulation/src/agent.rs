@@ -184,7 +184,12 @@ impl Executor {
                 Event::Received(deliveries.into_iter().map(|delivery| self.hold(delivery, requested)).collect())
             }
             Message::Prepared(lease, descriptor) => {
-                let preparation = Preparation::Ready(Box::new(Prepared::new(Payload::Rank, 1)));
+                let items = self.agent.witness.job.items(descriptor.mini_batch);
+                let payload = match items {
+                    1 => Payload::Rank,
+                    _ => Payload::Files { paths: vec!["/item".into(); items as usize], stamps: vec![] },
+                };
+                let preparation = Preparation::Ready(Box::new(Prepared::new(payload, items)));
                 Event::Prepared { lease, descriptor, preparation }
             }
             Message::LeaseLost(lease) => {
@@ -272,6 +277,7 @@ impl Executor {
                 }
             }
             Action::Begin { lease, deadline } => self.leases.start(lease, deadline.into()),
+            Action::Wait { lease } => self.leases.wait(lease),
             Action::Recall { process, sequences } => {
                 let in_time = !self.agent.has(Bug::NeverRecalls) && self.processes.get(&process)?.recall(sequences);
                 return Some(Event::RecallAnswered { process, in_time });
@@ -349,6 +355,9 @@ impl Executor {
                 let status = outcome.attempt.status;
                 if self.agent.has(Bug::ForgetsSlowPreparations) && status == AttemptStatus::LoadTimedOut {
                     return;
+                }
+                if self.agent.has(Bug::ForgetsRejectedItems) {
+                    outcome.attempt.rejected.pop();
                 }
                 self.record(outcome);
             }

@@ -1,17 +1,20 @@
 //! The jobs of a seed, and how user code ends on each try.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, JobSpec, Output};
+use protocol::{AttemptStatus, Isolate, JobSpec, Output};
 
 use crate::weather::{Bug, Dice};
 
 /// Number of different jobs.
 const JOBS: u64 = 32;
 const TRIES_MAX: u32 = 3;
+/// Items of a mini-batch that is isolated when its tries are spent.
+pub(crate) const ITEMS: u64 = 6;
 /// Why nodes cannot work on a broken job.
 pub(crate) const BROKEN: &str = "there is no such interpreter";
 
@@ -34,6 +37,8 @@ pub(crate) struct Job {
     pub flaky: Option<u64>,
     /// A mini-batch whose rows are too large for a message of 32 KiB.
     large: Option<u64>,
+    /// Mini-batches of several items, of which these fail every run that they are a part of.
+    bad_items: BTreeMap<u64, BadItems>,
     /// Most runs take a millisecond, so that a process gets many mini-batches at a time.
     pub quick: bool,
     /// Mini-batches that have to be looked up in the plan.
@@ -48,6 +53,13 @@ pub(crate) struct Job {
     pub leak: u64,
     /// No node can provision it.
     pub is_broken: bool,
+}
+
+/// Items of one mini-batch that fail, and how.
+#[derive(Clone, Debug)]
+struct BadItems {
+    items: BTreeSet<u64>,
+    status: AttemptStatus,
 }
 
 impl Job {
@@ -95,6 +107,22 @@ impl Job {
         }
         let wear = Dice::new(number, "wear");
         let limit = |probability, least, end| if wear.happens(probability) { least + wear.below(end) } else { 0 };
+        let dice = Dice::new(number, "items");
+        let mut bad_items = BTreeMap::new();
+        for mini_batch in (0..mini_batches).filter(|one| ![poison, flaky, large].contains(&Some(*one))) {
+            if !failures.contains_key(&mini_batch) && dice.happens(0.2) {
+                let items = match dice.below(8) {
+                    0 => (0..ITEMS).collect(),
+                    1..=3 => [dice.below(ITEMS), dice.below(ITEMS)].into(),
+                    _ => [dice.below(ITEMS)].into(),
+                };
+                let statuses = [AttemptStatus::RunRaised, AttemptStatus::ProcessDied, AttemptStatus::RunTimedOut];
+                let status = statuses[[0, 0, 0, 1, 1, 2][dice.below(6) as usize]];
+                bad_items.insert(mini_batch, BadItems { items, status });
+                // So that its preparation gives it items.
+                planned.insert(mini_batch);
+            }
+        }
         Self {
             process_max_runs: limit(0.3, 1, 4),
             // Of some jobs, a fresh process exceeds it.
@@ -107,6 +135,7 @@ impl Job {
             poison,
             flaky,
             large,
+            bad_items,
             quick,
             planned,
             lost_delivery_max: if poison.is_some() { 3 } else { 1000 },
@@ -137,11 +166,30 @@ impl Job {
             lost_delivery_max: self.lost_delivery_max,
             process_max_runs: self.process_max_runs,
             process_max_memory: self.process_max_memory,
+            isolate: if self.bad_items.is_empty() { Isolate::Off } else { Isolate::Items },
             ..example
         }
     }
 
-    /// Returns how a try ends.
+    /// Returns the number of items of a mini-batch.
+    pub fn items(&self, mini_batch: u64) -> u64 {
+        if self.bad_items.contains_key(&mini_batch) { ITEMS } else { 1 }
+    }
+
+    /// Returns the items of a mini-batch that fail alone.
+    pub fn bad(&self, mini_batch: u64) -> impl Iterator<Item = u64> + '_ {
+        self.bad_items.get(&mini_batch).into_iter().flat_map(|bad| bad.items.iter().copied())
+    }
+
+    /// Returns how a run of some items of a mini-batch ends.
+    pub fn ends_of(&self, mini_batch: u64, items: Range<u64>, try_number: u32) -> AttemptStatus {
+        match self.bad_items.get(&mini_batch) {
+            Some(bad) if bad.items.range(items).next().is_some() => bad.status,
+            _ => self.ends(mini_batch, try_number),
+        }
+    }
+
+    /// Returns how a try ends, unless an item fails it.
     pub fn ends(&self, mini_batch: u64, try_number: u32) -> AttemptStatus {
         match self.failures.get(&mini_batch) {
             Some((count, status)) if try_number <= *count => *status,
@@ -154,27 +202,41 @@ impl Job {
         self.planned.contains(&mini_batch)
     }
 
-    /// Returns the rows that `run` returns.
-    pub fn rows(&self, mini_batch: u64) -> Bytes {
-        let row = format!("row of mini-batch {mini_batch} of job {}\n", self.number);
-        if self.large == Some(mini_batch) { row.repeat(500).into() } else { row.into() }
+    /// Returns the rows that `run` returns for some items.
+    pub fn rows(&self, mini_batch: u64, items: Range<u64>) -> Bytes {
+        let row = |item| format!("row of item {item} of mini-batch {mini_batch} of job {}\n", self.number);
+        let rows: String = items.map(row).collect();
+        if self.large == Some(mini_batch) { rows.repeat(500).into() } else { rows.into() }
+    }
+
+    /// Returns the rows of a mini-batch that has succeeded.
+    fn rows_of_success(&self, mini_batch: u64) -> Bytes {
+        let bad: BTreeSet<u64> = self.bad(mini_batch).collect();
+        let good = (0..self.items(mini_batch)).filter(|item| !bad.contains(item));
+        good.map(|item| self.rows(mini_batch, item..item + 1)).collect::<Vec<_>>().concat().into()
     }
 
     /// Whether the job ends in the same way whatever the weather is.
     pub fn is_certain(&self) -> bool {
-        self.poison.is_none() && self.flaky.is_none() && self.canceled_after.is_none()
+        // Which mini-batches a node still isolates depends on those that it has isolated in vain.
+        let is_hopeless = |bad: &BadItems| bad.items.len() as u64 == ITEMS;
+        self.poison.is_none()
+            && self.flaky.is_none()
+            && self.canceled_after.is_none()
+            && !self.bad_items.values().any(is_hopeless)
     }
 
     /// Whether the final file of an undisturbed run holds rows of the mini-batch.
     pub fn succeeds(&self, mini_batch: u64) -> bool {
         self.poison != Some(mini_batch)
+            && (self.bad(mini_batch).count() as u64) < self.items(mini_batch)
             && (1..=TRIES_MAX).any(|number| self.ends(mini_batch, number) == AttemptStatus::Succeeded)
     }
 
     /// Returns the final file if these mini-batches have succeeded.
     pub fn output(&self, succeeded: impl Fn(u64) -> bool) -> Vec<u8> {
         let rows: Vec<Bytes> =
-            (0..self.mini_batches).filter(|&mini_batch| succeeded(mini_batch)).map(|id| self.rows(id)).collect();
+            (0..self.mini_batches).filter(|&id| succeeded(id)).map(|id| self.rows_of_success(id)).collect();
         rows.concat()
     }
 }

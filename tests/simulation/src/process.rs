@@ -148,7 +148,7 @@ impl Life {
                 continue;
             }
             if let Some(receipt) = &receipt {
-                self.witness.began(receipt, &self.actor);
+                self.witness.began(receipt, frame.items, &self.actor);
             }
             runs += 1;
             if job.process_max_runs > 0 && runs > job.process_max_runs {
@@ -159,7 +159,7 @@ impl Life {
             grow(runs % 2 * job.leak);
             enter(SlotPhase::Idle, None);
             let rows = match ending.status {
-                AttemptStatus::Succeeded => self.witness.job.rows(frame.mini_batch),
+                AttemptStatus::Succeeded => self.witness.job.rows(frame.mini_batch, self.items_of(&frame)),
                 _ => Bytes::new(),
             };
             self.send(ProcessEvent::Answered(ending), rows);
@@ -179,7 +179,7 @@ impl Life {
         }
         let status = match job.flaky == Some(frame.mini_batch) && dice.happens(0.5) {
             true => AttemptStatus::RunRaised,
-            false => job.ends(frame.mini_batch, frame.try_number),
+            false => job.ends_of(frame.mini_batch, self.range_of(frame), frame.try_number),
         };
         let run_seconds = began.elapsed().as_secs_f64();
         match status {
@@ -189,7 +189,23 @@ impl Life {
                 let error = ErrorReport { message: "as the script says".into(), ..ErrorReport::default() };
                 Some(Ending { sequence, run_seconds, ..Ending::failed(status, error) })
             }
-            _ => Some(Ending { sequence, returned: 1, run_seconds, ..Ending::empty() }),
+            _ => {
+                let items = self.items_of(frame);
+                Some(Ending { sequence, returned: items.end - items.start, run_seconds, ..Ending::empty() })
+            }
+        }
+    }
+
+    /// Returns the items that it was handed.
+    fn range_of(&self, frame: &MiniBatchFrame) -> Range<u64> {
+        frame.items.map_or(0..self.witness.job.items(frame.mini_batch), |(first, end)| first..end)
+    }
+
+    /// Returns the items that it runs.
+    fn items_of(&self, frame: &MiniBatchFrame) -> Range<u64> {
+        match self.range_of(frame) {
+            range if self.bug == Some(Bug::RunsMoreThanTheRange) && frame.items.is_some() => 0..range.end,
+            range => range,
         }
     }
 

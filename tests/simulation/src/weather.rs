@@ -28,6 +28,8 @@ pub enum Bug {
     IgnoresMemory,
     /// Does not announce a mini-batch whose preparation took too long.
     ForgetsSlowPreparations,
+    /// Leaves an item out of those that it has rejected.
+    ForgetsRejectedItems,
     /// Takes a store that does not answer for the absence of a job, and drops the job's messages.
     NodeDropsOpenJobs,
     /// Keeps the messages of a job that it may not work on.
@@ -42,6 +44,8 @@ pub enum Bug {
     StaysIdle,
     // Of a process:
     RunsWhatIsRecalled,
+    /// Runs items before its range as well.
+    RunsMoreThanTheRange,
     // Of a partitioner:
     PublishesBeforePlanning,
     // Of a reducer:

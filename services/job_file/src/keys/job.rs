@@ -1,6 +1,6 @@
 //! Keys at the top of the job file.
 
-use protocol::{DEFAULT_CONCURRENCY, Durability, MiniBatchSize, OutputAction};
+use protocol::{DEFAULT_CONCURRENCY, Durability, Isolate, MiniBatchSize, OutputAction};
 
 use super::option::TIMEOUT_SECONDS_MAX;
 use super::{Key, REQUIRED, Table, key, key_with_default};
@@ -197,6 +197,19 @@ const LIMITS: &[Key] = &[
         .meaning("Tries of a mini-batch that the script may fail.")
         .job(|job, node| integer(node, 1, i32::MAX.into()).map(|tries| job.run_max_try = tries))
         .argument(7, |job, _| Some(job.run_max_try.to_string())),
+    key_with_default("isolate", "`off`, `halves`, `items`", "off")
+        .meaning(
+            "What becomes of a mini-batch of files or rows whose tries are spent. `off`: all its items fail. `items`: its \
+             items are run in ever smaller ranges, and only those that fail alone do. `halves`: each half is run once \
+             more. See *Bad items*.",
+        )
+        .job(|job, node| {
+            let ways = [("off", Isolate::Off), ("halves", Isolate::Halves), ("items", Isolate::Items)];
+            choice(node, &ways).map(|isolate| job.isolate = isolate)
+        }),
+    key_with_default("isolate_items_max", "integer from 2", "10000")
+        .meaning("Items of the largest mini-batch that `isolate` divides.")
+        .job(|job, node| integer(node, 2, u32::MAX.into()).map(|items| job.isolate_items_max = items)),
     key_with_default("lost_delivery_max", "integer from 0", "10")
         .meaning("Number of times that a mini-batch may be lost with its node before it counts as failed.")
         .job(|job, node| integer(node, 0, i32::MAX.into()).map(|deliveries| job.lost_delivery_max = deliveries)),

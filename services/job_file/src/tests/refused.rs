@@ -188,6 +188,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("compute_target: ''", "compute_target: not empty"),
     ("allow_reuse: yes", "allow_reuse: found \"yes\" … true or false"),
     ("strict_results: 1", "strict_results: true or false"),
+    ("isolate: rows", "isolate: off, halves, items"),
+    ("isolate_items_max: 1", "isolate_items_max: must be 2 to"),
     ("hide_unassigned_gpus: maybe", "hide_unassigned_gpus: true or false"),
     ("durability: disk", "durability: process, full"),
     ("process_max_runs: 0", "process_max_runs: an integer from 1"),

@@ -42,6 +42,9 @@ class MiniBatchContext:
         self._items_before = mini_batch.get("rows_before")
         if items_per_mini_batch is not None:
             self._items_before = items_per_mini_batch * self.minibatch_index
+        if self._items_before is not None and "items" in mini_batch:
+            # A range of a mini-batch whose tries are spent.
+            self._items_before += mini_batch["items"][0]
         self.node_id = node
         self.process_name = process
         self.dataset = dataset

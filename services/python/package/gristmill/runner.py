@@ -263,6 +263,10 @@ class Process:
                 if path.__class__ is not str:
                     paths[position] = path_of(path)
             stamps = payload.get("stamps")
+            if "items" in mini_batch:
+                first, end = mini_batch["items"]
+                del paths[end:], paths[:first]
+                stamps = stamps and stamps[first:end]
             if stamps is not None and (changed := _native.changed_file(paths, stamps)) is not None:
                 from gristmill.inputs import InputChanged
 
@@ -275,8 +279,16 @@ class Process:
             try:
                 if self._functions.wants_arrow:
                     self._shared = SharedTable(descriptor, payload["bytes"])
-                    return self._shared.read(), payload["rows"]
-                return read_frame(descriptor, payload["bytes"]), payload["rows"]
+                    table = self._shared.read()
+                    if "items" in mini_batch:
+                        first, end = mini_batch["items"]
+                        return table.slice(first, end - first), end - first
+                    return table, payload["rows"]
+                frame = read_frame(descriptor, payload["bytes"])
+                if "items" in mini_batch:
+                    first, end = mini_batch["items"]
+                    return frame.iloc[first:end].reset_index(drop=True), end - first
+                return frame, payload["rows"]
             finally:
                 os.close(descriptor)
         if kind == "rank":
@@ -328,12 +340,12 @@ class Process:
         return payload, columns
 
     def _fail_load(self, mini_batch, error, process_seconds):
-        occasion = f"loading mini-batch {mini_batch['mini_batch']}, try {mini_batch['try_number']}"
+        occasion = f"loading {try_of(mini_batch)}"
         report = self._errors.report(occasion, type(error).__name__, one_line(str(error)))
         self._send_failed(mini_batch, "load_failed", report, 0.0, process_seconds)
 
     def _fail(self, mini_batch, error, run_seconds, process_seconds):
-        occasion = f"run() of mini-batch {mini_batch['mini_batch']}, try {mini_batch['try_number']}"
+        occasion = f"run() of {try_of(mini_batch)}"
         self._streams.flush()
         printed = self._streams.printed()
         if isinstance(error, (IllegalResult, ShortResult)):
@@ -374,6 +386,15 @@ class Process:
         self._streams.flush()
         # Only the interpreter's own exit remains, which threads of the script can delay.
         self._status.set(0, IDLE)
+
+
+def try_of(mini_batch):
+    """Returns the words for a try of a mini-batch, or of a range of its items."""
+    words = f"mini-batch {mini_batch['mini_batch']}, try {mini_batch['try_number']}"
+    if "items" in mini_batch:
+        first, end = mini_batch["items"]
+        words += f", items {first} to {end - 1}"
+    return words
 
 
 class ShortResult(Exception):

@@ -1,7 +1,7 @@
 //! The final file as Parquet. Rows are Arrow IPC streams. A first pass unifies their schemas, and a second pass casts
 //! each batch to the unified schema.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::Arc;
 
 use ::parquet::arrow::ArrowWriter;
@@ -33,14 +33,34 @@ pub(super) fn write(
         ArrowWriter::try_new(into, schema.clone(), Some(properties())).context("start the Parquet file")?;
     for (position, (mini_batch, place)) in index.rows().enumerate() {
         let rows = || format!("rows of mini-batch {mini_batch}");
-        let stream = StreamReader::try_new(source.reader(place)?, None).with_context(rows)?;
-        for batch in stream {
-            let batch = conform(&batch.with_context(rows)?, &schema).with_context(rows)?;
-            writer.write(&batch).with_context(rows)?;
-        }
+        for_each_stream(source.reader(place)?, index.is_joined(mini_batch), |stream| {
+            for batch in stream {
+                writer.write(&conform(&batch?, &schema)?)?;
+            }
+            Ok(())
+        })
+        .with_context(rows)?;
         between(position)?;
     }
     writer.close().map(drop).context("finish the Parquet file")
+}
+
+/// Calls `take` for the stream, or for each of the streams that follow one another if the rows are `joined`.
+fn for_each_stream(
+    mut rows: Box<dyn Read>,
+    joined: bool,
+    mut take: impl FnMut(&mut StreamReader<&mut dyn Read>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    if !joined {
+        let rows: &mut dyn Read = &mut rows;
+        return take(&mut StreamReader::try_new(rows, None)?);
+    }
+    let mut rows = BufReader::new(rows);
+    while !rows.fill_buf()?.is_empty() {
+        let rest: &mut dyn Read = &mut rows;
+        take(&mut StreamReader::try_new(rest, None)?)?;
+    }
+    Ok(())
 }
 
 /// Returns the settings of every Parquet file of a job.
@@ -57,11 +77,9 @@ pub(crate) fn properties() -> WriterProperties {
 fn unified_schema(index: &Index, source: &mut Source<'_>) -> anyhow::Result<SchemaRef> {
     let mut fields: Vec<Field> = Vec::new();
     let mut last: Option<SchemaRef> = None;
-    for (mini_batch, place) in index.rows() {
-        let stream = StreamReader::try_new(source.reader(place)?, None);
-        let schema = stream.with_context(|| format!("rows of mini-batch {mini_batch}"))?.schema();
+    let mut add = |mini_batch: u64, schema: SchemaRef| -> anyhow::Result<()> {
         if last.as_ref().is_some_and(|last| last.fields() == schema.fields()) {
-            continue;
+            return Ok(());
         }
         for (position, field) in schema.fields().iter().enumerate() {
             let name = field.name();
@@ -83,6 +101,22 @@ fn unified_schema(index: &Index, source: &mut Source<'_>) -> anyhow::Result<Sche
             *known = Field::new(name, unified, true);
         }
         last = Some(schema);
+        Ok(())
+    };
+    for (mini_batch, place) in index.rows() {
+        let rows = || format!("rows of mini-batch {mini_batch}");
+        if !index.is_joined(mini_batch) {
+            let stream = StreamReader::try_new(source.reader(place)?, None);
+            add(mini_batch, stream.with_context(rows)?.schema())?;
+            continue;
+        }
+        let mut schemas = Vec::new();
+        for_each_stream(source.reader(place)?, true, |stream| {
+            schemas.push(stream.schema());
+            stream.try_for_each(|batch| batch.map(drop)).map_err(Into::into)
+        })
+        .with_context(rows)?;
+        schemas.into_iter().try_for_each(|schema| add(mini_batch, schema))?;
     }
     // A column without any value in the whole job becomes text, which readers handle best.
     for field in &mut fields {

@@ -334,6 +334,21 @@ async fn parquet_unifies_schemas_of_mini_batches() {
 }
 
 #[tokio::test]
+async fn parquet_rows_of_several_runs_are_those_of_one_mini_batch() {
+    let floats: ArrayRef = Arc::new(Float64Array::from(vec![0.5]));
+    let streams = [stream(vec![("a", integers(vec![1, 2]))]), stream(vec![("a", floats), ("b", integers(vec![7]))])];
+    for outcome in [Outcome::Inline, Outcome::Part] {
+        let results = vec![(0, outcome(streams.concat())), (1, outcome(stream(vec![("a", integers(vec![3]))])))];
+        let mut job = parquet_job(results).await;
+        job.ledger.index.join(0);
+        let rows = read_parquet(&job.write().await.expect("written").path);
+        let floats: ArrayRef = Arc::new(Float64Array::from(vec![1.0, 2.0, 0.5, 3.0]));
+        let integers: ArrayRef = Arc::new(Int64Array::from(vec![None, None, Some(7), None]));
+        assert_eq!(rows.columns(), [floats, integers]);
+    }
+}
+
+#[tokio::test]
 async fn parquet_bytes_do_not_depend_on_the_order_of_commits() {
     let rows: BTreeMap<u64, Vec<u8>> =
         (0..20).map(|id| (id, stream(vec![("a", integers((0..id as i64 * 10).collect()))]))).collect();

@@ -17,7 +17,8 @@ use crate::ledger::Ledger;
 
 /// Segments that are read concurrently.
 const SEGMENTS_AHEAD: usize = 4;
-/// Mini-batches that are read at once. A record holds at most some 20 KiB of texts besides its warnings.
+/// Mini-batches that are read at once. A record holds at most some 20 KiB of texts besides its warnings, and 128 KiB if
+/// items were rejected from a success.
 const READ_TOGETHER: usize = 256;
 
 /// The rejects of a job, read piece by piece. Memory holds one place in the ledger for each mini-batch with rejects.

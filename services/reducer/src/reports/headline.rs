@@ -19,11 +19,13 @@ pub(crate) fn headline(tally: &Tally, thresholds: &ErrorThresholds) -> Option<St
     };
     let causes = tally.failures().causes();
     let why = match mini_batches.failed {
-        0 => "run() returned fewer results than it received items".to_owned(),
+        0 if tally.items_rejected() == 0 => "run() returned fewer results than it received items".to_owned(),
+        0 if causes.is_empty() => "rejected before the last retry".to_owned(),
         _ => why(&causes, tally.failures()),
     };
     let see = match causes.first() {
-        Some(_) if mini_batches.failed > 0 => "; see logs/job_error.txt",
+        Some(_) if mini_batches.failed > 0 || tally.items_rejected() > 0 => "; see logs/job_error.txt",
+        None if tally.items_rejected() > 0 => "; see logs/rejects.csv",
         _ => "; see logs/sys/job_report/processed_mini-batches.csv",
     };
     let allowed = if is_limited(thresholds) { "this is within the limits of the job" } else { KEYS };

@@ -73,6 +73,10 @@ pub(super) fn job_result(result: &JobResult, tally: &Tally, starts: &str, warnin
         tally.deliveries_lost_total(),
         result.duplicates_dropped
     );
+    if result.extra_runs > 0 {
+        let (runs, items) = (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
+        let _ = writeln!(text, "Isolation of failing items: {runs}, {items} rejected.");
+    }
     let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
     let _ = writeln!(text, "Elapsed: {}.", duration(elapsed));
     text += starts;

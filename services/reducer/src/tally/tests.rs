@@ -1,7 +1,7 @@
 //! The tally is the same for any order of events and any duplicates.
 
 use proptest::prelude::*;
-use protocol::{ColumnType, WarningKind};
+use protocol::{ColumnType, Rejected, WarningKind};
 
 use super::*;
 use crate::batch::Batch;
@@ -48,6 +48,25 @@ fn warning_kinds_are_counted_and_quote_the_lowest_mini_batch() {
     let shown: Vec<_> = kinds.iter().map(|kind| (kind.count, kind.first.as_str(), kind.remedy.as_str())).collect();
     assert_eq!(shown, [(8, "line 1", "set Text"), (1, "line 3", "set Integer")]);
     assert_eq!(tally.warnings().count(), 9, "an attempt that is announced twice warns once");
+}
+
+#[test]
+fn rejected_items_are_failed_items_of_a_success() {
+    let rejected = Rejected {
+        item: 3,
+        items: 1,
+        detail: "/data/3.png".into(),
+        status: AttemptStatus::RunRaised,
+        error: *failed(0, 1, true, 1).error.expect("failed"),
+    };
+    let isolated = event(Attempt { rejected: vec![rejected], extra_runs: 6, ..succeeded(0, 3, 10, 9) });
+    let mut tally = fold(&[event(failed(0, 2, false, 10)), isolated.clone(), isolated, event(succeeded(1, 1, 10, 10))]);
+    assert_eq!(tally.items(), Counts { total: 20, succeeded: 19, failed: 1 });
+    assert_eq!((tally.mini_batches().failed, tally.extra_runs(), tally.items_rejected()), (0, 6, 1));
+    assert_eq!(tally.failures().groups()[0].count, 2, "the failed try, and the item");
+    assert_eq!(tally.failures().given_up_first().count(), 0);
+    tally.apply(&ResultEvent::RowsLost { mini_batches: vec![0] });
+    assert_eq!((tally.items().failed, tally.items_rejected()), (0, 0));
 }
 
 #[test]

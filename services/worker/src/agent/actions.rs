@@ -33,6 +33,7 @@ impl Executor {
                 (self.agent.crash)(CrashPoint::AfterHandOver);
             }
             Action::Begin { lease, deadline } => self.leases.start(lease, deadline.into()),
+            Action::Wait { lease } => self.leases.wait(lease),
             Action::Recall { process, sequences } => {
                 let in_time = self.running(process)?.process.page.recall(sequences);
                 return Some(Event::RecallAnswered { process, in_time });

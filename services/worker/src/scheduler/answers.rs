@@ -62,8 +62,16 @@ impl Scheduler {
         }
     }
 
+    /// Whether a process works on a range of a bad mini-batch. That it fails as well says nothing about the process.
+    fn is_in_range(&self, id: ProcessId) -> bool {
+        let front = self.process(id).and_then(|process| process.pipe.front());
+        let mini_batch = front.and_then(|front| self.mini_batches.get(&front.lease));
+        mini_batch.is_some_and(|mini_batch| mini_batch.isolation.is_some())
+    }
+
     fn answered(&mut self, id: ProcessId, ending: Ending, rows: Bytes, now: Moment) {
         let limits = self.limits;
+        let is_harmless = ending.status == AttemptStatus::Succeeded || self.is_in_range(id);
         let Some(process) = self.process_mut(id) else { return };
         let sequence = ending.sequence;
         let seconds = ending.run_seconds.max(ending.process_seconds);
@@ -73,7 +81,7 @@ impl Scheduler {
             return self.act(Action::Kill(id));
         };
         process.noticed = None;
-        process.condition.answered(ending.status == AttemptStatus::Succeeded, limits);
+        process.condition.answered(is_harmless, limits);
         let front = process.pipe.front();
         self.starts.answered();
         self.begin(front);

@@ -45,7 +45,8 @@ impl Scheduler {
             let lost = deliveries_lost(&descriptor, receive_count);
             let error = (lost > limit).then(|| lost_too_often(&descriptor, lost, limit, &self.config.node));
             let stage = Stage::Waiting { bytes };
-            let mini_batch = MiniBatch { descriptor, deliveries_lost: lost, received: now.instant, stage };
+            let mini_batch =
+                MiniBatch { descriptor, deliveries_lost: lost, received: now.instant, stage, isolation: None };
             self.mini_batches.insert(lease, mini_batch);
             match error {
                 Some(error) => self.fail_unrun(lease, AttemptStatus::LostTooOften, error, now),
@@ -187,9 +188,11 @@ impl Scheduler {
     /// Ends the attempt of a mini-batch that has just left the pipe of a process.
     pub(super) fn conclude(&mut self, process: ProcessId, handed: Handed, ending: Ending, rows: Bytes, now: Moment) {
         let Handed { lease, began, .. } = handed;
-        let Some(MiniBatch { descriptor, deliveries_lost, stage, .. }) = self.mini_batches.remove(&lease) else {
-            return;
-        };
+        let Some(mini_batch) = self.mini_batches.remove(&lease) else { return };
+        if mini_batch.isolation.is_some() || self.isolates(&mini_batch, ending.status) {
+            return self.isolate(process, handed, mini_batch, ending, rows, now);
+        }
+        let MiniBatch { descriptor, deliveries_lost, stage, .. } = mini_batch;
         let Stage::Handed { mut prepared, .. } = stage else { unreachable!("it was in a pipe") };
         if let Some(table) = prepared.file.take() {
             self.act(Action::ReuseTable(table));
@@ -224,6 +227,7 @@ impl MiniBatch {
             sequence,
             mini_batch: self.descriptor.mini_batch,
             try_number: self.descriptor.tries_spent.saturating_add(1),
+            items: self.isolation.as_ref().and_then(|isolation| isolation.next()).map(|items| (items.start, items.end)),
             key: self.descriptor.key().to_vec(),
             rows_before: self.descriptor.rows_before(),
             payload: prepared.payload.clone(),

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use protocol::{Descriptor, ErrorReport};
 
+use super::isolation::Isolation;
 use super::process::ProcessId;
 use crate::prepare::Prepared;
 
@@ -13,6 +14,8 @@ pub(super) struct MiniBatch {
     pub(super) deliveries_lost: u32,
     pub(super) received: Instant,
     pub(super) stage: Stage,
+    /// Its ranges, once its tries are spent and it is isolated.
+    pub(super) isolation: Option<Box<Isolation>>,
 }
 
 /// The stage of a mini-batch on its way through the node. It leaves the node when the agent announces its outcome or

@@ -68,7 +68,9 @@ impl Scheduler {
             queue.retain(|lease| !old.contains(lease));
         }
         for lease in old {
-            if let Some(mini_batch) = self.mini_batches.remove(&lease) {
+            if self.mini_batches.get(&lease).is_some_and(|mini_batch| mini_batch.isolation.is_some()) {
+                self.cut_isolation(lease, now);
+            } else if let Some(mini_batch) = self.mini_batches.remove(&lease) {
                 self.give_back(lease, mini_batch.unspent());
             }
         }

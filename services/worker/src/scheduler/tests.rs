@@ -1,6 +1,7 @@
 //! Tests of each decision, as events and the resulting actions.
 
 mod ends;
+mod isolate;
 mod wear;
 mod work;
 
@@ -125,7 +126,11 @@ fn examined(process: u32) -> Event {
 /// Returns the short form of an action, or `None` for actions that every test would have to repeat.
 fn in_short(action: Action) -> Option<String> {
     let text = match action {
-        Action::Receive { .. } | Action::Begin { .. } | Action::Log { .. } | Action::UserError { .. } => return None,
+        Action::Receive { .. }
+        | Action::Begin { .. }
+        | Action::Wait { .. }
+        | Action::Log { .. }
+        | Action::UserError { .. } => return None,
         Action::Announce(Announcement::Event(event)) => match event {
             ResultEvent::NodeStopped { cause, .. } => format!("stopped: {}", cause.unwrap_or_default()),
             _ => return None,
@@ -134,7 +139,11 @@ fn in_short(action: Action) -> Option<String> {
         Action::Prepare { lease, .. } => format!("prepare {lease}"),
         Action::Start(process) => format!("start {}", process.number),
         Action::HandOver { process, frames, .. } => {
-            let frames: Vec<_> = frames.iter().map(|frame| frame.mini_batch.to_string()).collect();
+            let name = |frame: &MiniBatchFrame| match frame.items {
+                Some((first, end)) => format!("{}[{first}..{end}]", frame.mini_batch),
+                None => frame.mini_batch.to_string(),
+            };
+            let frames: Vec<_> = frames.iter().map(name).collect();
             format!("{} gets {}", process.number, frames.join(" "))
         }
         Action::Recall { process, sequences } => {

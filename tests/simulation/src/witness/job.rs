@@ -30,8 +30,8 @@ struct Held {
     is_handed: bool,
     /// When its node was told that the lease is lost.
     lost: Option<Instant>,
-    /// User code has begun under it.
-    has_begun: bool,
+    /// The ranges of items that user code has begun under it; `None`: all items.
+    begun: HashSet<Option<(u64, u64)>>,
     end: Option<End>,
 }
 
@@ -151,7 +151,7 @@ impl JobWitness {
             at: Instant::now(),
             is_handed: false,
             lost: None,
-            has_begun: false,
+            begun: HashSet::new(),
             end: None,
         };
         self.state().held.insert(delivery.receipt.clone(), held);
@@ -178,8 +178,8 @@ impl JobWitness {
         }
     }
 
-    /// User code begins on a node.
-    pub fn began(&self, receipt: &Receipt, node: &Actor) {
+    /// User code begins on a node, with all items or with a range of them.
+    pub fn began(&self, receipt: &Receipt, items: Option<(u64, u64)>, node: &Actor) {
         self.check_seat(node);
         let limit = self.job.lost_delivery_max;
         let mut state = self.state();
@@ -190,7 +190,7 @@ impl JobWitness {
                 format!("mini-batch {} begins after {} lost deliveries", held.mini_batch, held.deliveries_lost);
             self.report("lost deliveries have a limit", detail);
         }
-        if std::mem::replace(&mut held.has_begun, true) {
+        if !held.begun.insert(items) {
             self.report("a delivery is run once", format!("mini-batch {}", held.mini_batch));
         }
     }
@@ -275,6 +275,8 @@ impl JobWitness {
             Some("nothing is announced after a lost lease")
         } else if attempt.try_number > TRIES_MAX {
             Some("every try counts")
+        } else if !self.has_all_items(attempt) {
+            Some("every item has a result or is rejected")
         } else if let Rows::Part { name, .. } = &attempt.rows
             && !state.parts.contains(name)
         {
@@ -286,6 +288,15 @@ impl JobWitness {
             let Attempt { mini_batch, try_number, process, .. } = attempt;
             self.report(rule, format!("mini-batch {mini_batch}, try {try_number}, by {process}"));
         }
+    }
+
+    /// Whether a success accounts for each item of its mini-batch.
+    fn has_all_items(&self, attempt: &Attempt) -> bool {
+        let rejected = attempt.rejected.iter().flat_map(|rejected| rejected.item..rejected.item + rejected.items);
+        let bad: Vec<u64> = self.job.bad(attempt.mini_batch).collect();
+        attempt.status != AttemptStatus::Succeeded
+            || rejected.eq(bad.iter().copied())
+                && attempt.succeeded + bad.len() as u64 == self.job.items(attempt.mini_batch)
     }
 
     pub fn delivered_results(&self, delivery: &Delivery) {

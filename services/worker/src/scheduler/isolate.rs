@@ -1,0 +1,151 @@
+//! Which mini-batches are isolated, and what follows from each range.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::{AttemptStatus, Ending, Isolate, OutputFormat, Payload, Warning};
+
+use super::isolation::{Isolated, Isolation};
+use super::mini_batch::{MiniBatch, Stage};
+use super::pipe::Handed;
+use super::{Action, Announcement, Attempted, Moment, Outcome, ProcessId, Scheduler, conclude};
+use crate::lease::LeaseId;
+
+/// Mini-batches in a row of which no range succeeds, after which a node isolates no more.
+const HOPELESS_MAX: u32 = 3;
+/// Runs of ranges in a row that fail, after which it does the same: many mini-batches may be isolated side by side.
+const VAIN_RUNS_MAX: u32 = 256;
+
+/// The isolations of a node.
+#[derive(Debug, Default)]
+pub(super) struct Isolations {
+    /// Mini-batches in a row of which no range has succeeded.
+    hopeless: u32,
+    /// Runs of ranges in a row that have failed.
+    vain_runs: u32,
+    has_told: bool,
+}
+
+impl Isolations {
+    fn are_over(&self) -> bool {
+        self.hopeless >= HOPELESS_MAX || self.vain_runs >= VAIN_RUNS_MAX
+    }
+}
+
+impl Scheduler {
+    /// Whether the failure of a mini-batch is followed by runs of its ranges.
+    pub(super) fn isolates(&self, mini_batch: &MiniBatch, status: AttemptStatus) -> bool {
+        let spec = &self.config.spec;
+        if spec.isolate == Isolate::Off || status == AttemptStatus::Succeeded {
+            return false;
+        }
+        let Stage::Handed { prepared, .. } = &mini_batch.stage else { return false };
+        let is_of_user_code = matches!(
+            status,
+            AttemptStatus::RunRaised
+                | AttemptStatus::IllegalResult
+                | AttemptStatus::RunTimedOut
+                | AttemptStatus::ProcessDied
+        );
+        is_of_user_code
+            && mini_batch.descriptor.tries_spent.saturating_add(1) >= spec.run_max_try
+            && (2..=spec.isolate_items_max).contains(&prepared.passed)
+            && !matches!(*prepared.payload, Payload::Rank)
+            && !self.isolations.are_over()
+    }
+
+    /// Begins the isolation of a mini-batch whose last try has ended, or takes the result of a range.
+    pub(super) fn isolate(
+        &mut self,
+        process: ProcessId,
+        handed: Handed,
+        mini_batch: MiniBatch,
+        ending: Ending,
+        rows: Bytes,
+        now: Moment,
+    ) {
+        let MiniBatch { stage, isolation, .. } = mini_batch;
+        let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };
+        let isolation = match isolation {
+            Some(mut isolation) => {
+                let failed = ending.status != AttemptStatus::Succeeded;
+                self.isolations.vain_runs = if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };
+                isolation.ended(ending, rows, now.instant);
+                isolation
+            }
+            None => {
+                let number = mini_batch.descriptor.mini_batch;
+                let message =
+                    format!("mini-batch {number} has spent its tries, running its {} items in ranges", prepared.passed);
+                self.log("INFO", message);
+                let until = now.instant + Duration::from_secs(self.config.spec.isolation_seconds_max());
+                let moments = [handed.began, now];
+                Box::new(Isolation::new(prepared.passed, self.config.spec.isolate, ending, moments, until))
+            }
+        };
+        let goes_on = isolation.next().is_some() && !(self.isolations.are_over() && isolation.is_vain());
+        let (stage, isolation) = (Stage::Ready(prepared), Some(isolation));
+        self.mini_batches.insert(handed.lease, MiniBatch { stage, isolation, ..mini_batch });
+        if goes_on {
+            self.act(Action::Wait { lease: handed.lease });
+            self.ready.push_front(handed.lease);
+        } else {
+            self.end_isolation(handed.lease, Some(process), now);
+        }
+    }
+
+    /// Ends the isolation of a mini-batch that might not end before the longest lease that the queue allows.
+    pub(super) fn cut_isolation(&mut self, lease: LeaseId, now: Moment) {
+        let isolation = self.mini_batches.get_mut(&lease).and_then(|mini_batch| mini_batch.isolation.as_mut());
+        if let Some(isolation) = isolation {
+            isolation.abandon("the queue does not let a node keep a mini-batch any longer");
+            self.end_isolation(lease, None, now);
+        }
+    }
+
+    /// Announces an isolated mini-batch, which is in no pipe.
+    fn end_isolation(&mut self, lease: LeaseId, process: Option<ProcessId>, now: Moment) {
+        let Some(MiniBatch { descriptor, deliveries_lost, stage, isolation: Some(isolation), .. }) =
+            self.mini_batches.remove(&lease)
+        else {
+            return;
+        };
+        let Stage::Ready(mut prepared) = stage else { unreachable!("it waits for a process, or waited last") };
+        if let Some(table) = prepared.file.take() {
+            self.act(Action::ReuseTable(table));
+        }
+        let began = isolation.began;
+        let by_position = matches!(self.config.spec.output.format, OutputFormat::Text | OutputFormat::Csv);
+        let isolated = isolation.finish(|item| descriptor.item_detail(item), by_position, now);
+        let (saved, passed, number) = (isolated.has_succeeded(), prepared.passed, descriptor.mini_batch);
+        let Isolated { ending, rows, rejected, warnings_total, extra_runs, ended } = isolated;
+        let name = process.and_then(|process| self.process(process)).map_or("", |process| process.name.as_str());
+        let worker = [self.config.node.as_str(), name];
+        let more_warnings = warnings_total - ending.warnings.len() as u64;
+        let attempted = Attempted { descriptor, deliveries_lost, prepared: *prepared, began };
+        let (mut attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, ended);
+        attempt.warnings_total += more_warnings;
+        (attempt.rejected, attempt.extra_runs) = (rejected, extra_runs);
+        let message = match saved {
+            true => {
+                let items: u64 = attempt.rejected.iter().map(|rejected| rejected.items).sum();
+                format!("mini-batch {number}: {items} of {passed} items rejected after {extra_runs} extra runs")
+            }
+            false => format!("mini-batch {number}: none of its ranges succeeded in {extra_runs} extra runs"),
+        };
+        self.log(if saved { "INFO" } else { "WARNING" }, message);
+        self.isolations.hopeless = if saved { 0 } else { self.isolations.hopeless.saturating_add(1) };
+        if self.isolations.are_over() && !std::mem::replace(&mut self.isolations.has_told, true) {
+            let message = format!(
+                "no range of the last mini-batches succeeded, so node {} divides no more mini-batches whose tries are \
+                 spent",
+                self.config.node
+            );
+            self.log("WARNING", message.clone());
+            attempt.warnings.push(Warning { message });
+            attempt.warnings_total += 1;
+        }
+        let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try });
+        self.act(Action::Announce(Announcement::Outcome(outcome)));
+    }
+}

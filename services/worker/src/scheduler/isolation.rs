@@ -1,0 +1,276 @@
+//! Isolation: a mini-batch whose tries are spent is run again in ranges of its items, so that the job loses only the
+//! items at fault.
+//!
+//! A range that fails is divided into halves, and these are run on their own, down to single items. The left half goes
+//! first, so rows arrive in the order of the items. Nothing of this is announced: the mini-batch keeps its lease, ends
+//! with one attempt, and starts from its last try again on another node if this one dies.
+//!
+//! One bad item among `n` costs about `2 * log2(n)` runs of together twice the size of the mini-batch. Isolation ends
+//! early if it has no chance, takes too long, or has rejected as many ranges as one message can name. Pure.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use protocol::{AttemptStatus, Ending, ErrorReport, Isolate, REJECTED_MAX, Rejected, Warning};
+
+use super::Moment;
+
+/// Single items that fail before anything succeeds, after which the mini-batch fails as a whole: the cause is probably
+/// the script, or something that it needs.
+const HOPELESS_ITEMS: u32 = 8;
+/// Warnings that an attempt carries.
+const WARNINGS_MAX: usize = 10;
+/// Bytes that are kept of the texts of a rejected item, and of all their tracebacks together.
+const TEXT_BYTES: usize = 400;
+const TRACEBACK_BYTES: usize = 2 * 1024;
+const TRACEBACKS_BYTES: usize = 24 * 1024;
+
+/// A mini-batch that is being isolated.
+pub(super) struct Isolation {
+    division: Isolate,
+    /// How its last try ended, and when.
+    whole: Ending,
+    pub(super) began: Moment,
+    ended: Moment,
+    /// When ranges that have not been run are rejected.
+    until: Instant,
+    /// Ranges to run, the next one last.
+    pending: Vec<Pending>,
+    good: Good,
+    rejected: Vec<Failed>,
+    /// Single items that have failed.
+    items_failed: u32,
+    runs: u32,
+    run_seconds: f64,
+    process_seconds: f64,
+    warnings: Vec<Warning>,
+    warnings_total: u64,
+}
+
+/// The results of the ranges that have succeeded, in the order of the items.
+#[derive(Default)]
+struct Good {
+    ranges: u32,
+    returned: u64,
+    rows: Vec<Bytes>,
+    columns: Option<Vec<String>>,
+    has_other_columns: bool,
+}
+
+/// A range to run, and the failure of the range that it is a part of.
+struct Pending {
+    items: Range<u64>,
+    cause: Arc<Cause>,
+}
+
+/// A range that has failed and is not divided further.
+struct Failed {
+    items: Range<u64>,
+    cause: Arc<Cause>,
+}
+
+struct Cause {
+    status: AttemptStatus,
+    error: ErrorReport,
+}
+
+impl Cause {
+    fn of(ending: &Ending) -> Arc<Self> {
+        Arc::new(Self { status: ending.status, error: ending.error.clone().unwrap_or_default() })
+    }
+}
+
+/// The outcome of an isolation, as the mini-batch announces it.
+pub(super) struct Isolated {
+    /// The sum of all ranges that succeeded, or how the last try ended if none did.
+    pub(super) ending: Ending,
+    pub(super) rows: Bytes,
+    pub(super) rejected: Vec<Rejected>,
+    /// Number of warnings, including those that `ending` leaves out.
+    pub(super) warnings_total: u64,
+    pub(super) extra_runs: u32,
+    /// When the attempt ended.
+    pub(super) ended: Moment,
+}
+
+impl Isolated {
+    /// Whether a part of the mini-batch was saved.
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.ending.status == AttemptStatus::Succeeded
+    }
+}
+
+impl Isolation {
+    /// Divides a mini-batch of at least two items. `whole`: how its last try ended, which began at `began`.
+    pub(super) fn new(
+        items: u64,
+        division: Isolate,
+        whole: Ending,
+        [began, ended]: [Moment; 2],
+        until: Instant,
+    ) -> Self {
+        let mut isolation = Self {
+            division,
+            began,
+            ended,
+            until,
+            pending: Vec::new(),
+            good: Good::default(),
+            rejected: Vec::new(),
+            items_failed: 0,
+            runs: 0,
+            run_seconds: whole.run_seconds,
+            process_seconds: whole.process_seconds,
+            warnings: Vec::new(),
+            warnings_total: 0,
+            whole,
+        };
+        let cause = Cause::of(&isolation.whole);
+        isolation.divide(0..items, &cause);
+        isolation
+    }
+
+    /// Returns the items to run next; `None`: the isolation is over.
+    pub(super) fn next(&self) -> Option<Range<u64>> {
+        let next = self.pending.last()?;
+        (!self.is_hopeless()).then(|| next.items.clone())
+    }
+
+    /// Takes the result of the range that was to be run next.
+    pub(super) fn ended(&mut self, ending: Ending, rows: Bytes, now: Instant) {
+        let Some(Pending { items, .. }) = self.pending.pop() else { return };
+        self.runs = self.runs.saturating_add(1);
+        self.run_seconds += ending.run_seconds;
+        self.process_seconds += ending.process_seconds;
+        if ending.status == AttemptStatus::Succeeded {
+            self.succeeded(&items, ending, rows);
+        } else {
+            let cause = Cause::of(&ending);
+            let count = items.end - items.start;
+            self.items_failed += u32::from(count == 1);
+            // Each division adds one range that may be rejected.
+            let has_room = self.rejected.len() + self.pending.len() + 2 <= REJECTED_MAX;
+            if count > 1 && self.division == Isolate::Items && has_room {
+                self.divide(items, &cause);
+            } else {
+                self.rejected.push(Failed { items, cause });
+            }
+        }
+        if now > self.until && self.next().is_some() {
+            self.abandon("it took too long");
+        }
+    }
+
+    fn succeeded(&mut self, items: &Range<u64>, ending: Ending, rows: Bytes) {
+        let Good { ranges, returned, rows: all, columns, has_other_columns } = &mut self.good;
+        *ranges += 1;
+        *returned += ending.returned.min(items.end - items.start);
+        if !rows.is_empty() {
+            all.push(rows);
+        }
+        match (&*columns, ending.columns) {
+            (None, these) => *columns = these,
+            (Some(first), Some(these)) => *has_other_columns |= *first != these,
+            (Some(_), None) => {}
+        }
+        ending.warnings.into_iter().for_each(|warning| self.warn(warning));
+    }
+
+    fn divide(&mut self, items: Range<u64>, cause: &Arc<Cause>) {
+        let middle = items.start + (items.end - items.start) / 2;
+        for items in [middle..items.end, items.start..middle] {
+            self.pending.push(Pending { items, cause: cause.clone() });
+        }
+    }
+
+    /// Rejects the ranges that have not been run, each with the failure of the range that it is a part of.
+    pub(super) fn abandon(&mut self, reason: &str) {
+        let left: u64 = self.pending.iter().map(|pending| pending.items.end - pending.items.start).sum();
+        let message = format!("{left} items were rejected without a run of their own, because {reason}");
+        self.warn(Warning { message });
+        let rest = self.pending.drain(..).rev().map(|Pending { items, cause }| Failed { items, cause });
+        self.rejected.extend(rest);
+    }
+
+    fn warn(&mut self, warning: Warning) {
+        self.warnings_total += 1;
+        if self.warnings.len() < WARNINGS_MAX {
+            self.warnings.push(warning);
+        }
+    }
+
+    /// Whether no range has succeeded so far.
+    pub(super) fn is_vain(&self) -> bool {
+        self.good.ranges == 0
+    }
+
+    fn is_hopeless(&self) -> bool {
+        self.good.ranges == 0 && self.items_failed >= HOPELESS_ITEMS
+    }
+
+    /// Returns the outcome. `detail` names an item for people; `by_position`: columns have no names in the output.
+    pub(super) fn finish(mut self, detail: impl Fn(u64) -> String, by_position: bool, now: Moment) -> Isolated {
+        let extra_runs = self.runs;
+        if self.good.ranges == 0 {
+            let (ending, ended) = (self.whole, self.ended);
+            return Isolated {
+                warnings_total: ending.warnings.len() as u64,
+                ending,
+                rows: Bytes::new(),
+                rejected: Vec::new(),
+                extra_runs,
+                ended,
+            };
+        }
+        if self.good.has_other_columns && by_position {
+            let first = self.good.columns.as_deref().unwrap_or_default();
+            let message = format!("some ranges of its items returned other columns than the first, {first:?}");
+            self.warn(Warning { message });
+        }
+        let rejected = rejected(self.rejected, detail);
+        let ending = Ending {
+            returned: self.good.returned,
+            columns: self.good.columns,
+            run_seconds: self.run_seconds,
+            process_seconds: self.process_seconds,
+            warnings: self.warnings,
+            ..Ending::empty()
+        };
+        let rows = match <[Bytes; 1]>::try_from(self.good.rows) {
+            Ok([rows]) => rows,
+            Err(rows) => rows.concat().into(),
+        };
+        Isolated { ending, rows, rejected, warnings_total: self.warnings_total, extra_runs, ended: now }
+    }
+}
+
+/// Returns the rejected ranges with shortened texts, because one message must hold all of them.
+fn rejected(failed: Vec<Failed>, detail: impl Fn(u64) -> String) -> Vec<Rejected> {
+    let mut room = TRACEBACKS_BYTES;
+    let in_short = |Failed { items, cause }: Failed| {
+        let ErrorReport { category, message, traceback, log, .. } = &cause.error;
+        // The end names the line that failed.
+        let traceback = &traceback[traceback.ceil_char_boundary(traceback.len().saturating_sub(TRACEBACK_BYTES))..];
+        let traceback = if traceback.len() <= room { traceback } else { "" };
+        room -= traceback.len();
+        let error = ErrorReport {
+            category: beginning(category),
+            message: beginning(message),
+            traceback: traceback.to_owned(),
+            log: beginning(log),
+            printed: String::new(),
+        };
+        let (detail, status) = (beginning(&detail(items.start)), cause.status);
+        Rejected { item: items.start, items: items.end - items.start, detail, status, error }
+    };
+    failed.into_iter().map(in_short).collect()
+}
+
+fn beginning(text: &str) -> String {
+    match text.len() > TEXT_BYTES {
+        true => format!("{}…", &text[..text.floor_char_boundary(TEXT_BYTES)]),
+        false => text.to_owned(),
+    }
+}

@@ -1,0 +1,310 @@
+//! Mini-batches whose tries are spent and that are run again in ranges.
+
+use std::collections::BTreeSet;
+
+use proptest::collection::btree_set;
+use proptest::prelude::*;
+use protocol::{Attempt, Isolate, REJECTED_MAX};
+
+use super::super::isolation::{Isolated, Isolation};
+use super::*;
+
+/// Returns a working node with a mini-batch of files that has one try.
+fn isolating(processes: u32, files: usize) -> Node {
+    let mut node = with_isolation(processes, |_| ());
+    node.after(Event::Received(vec![of_files(0, files)]));
+    node
+}
+
+fn with_isolation(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
+    let spec = JobSpec { run_max_try: 1, isolate: Isolate::Items, ..JobSpec::example() };
+    let mut node = starting_with(processes, |config| {
+        config.spec = spec.into();
+        change(config);
+    });
+    (0..processes).for_each(|process| node.ready(process));
+    node
+}
+
+fn of_files(number: u64, files: usize) -> Delivered {
+    let paths = (0..files).map(|file| format!("/in/{file}").as_str().into()).collect();
+    let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
+    Delivered { descriptor: descriptor(number, work), ..delivered(number) }
+}
+
+/// Returns an answer with these rows, one for each item.
+fn with_rows(process: u32, sequence: u64, rows: &'static str) -> Event {
+    let returned = rows.lines().count() as u64;
+    let ending = Ending { sequence, returned, ..Ending::empty() };
+    Event::Frame {
+        process: id(process),
+        frame: ProcessEvent::Answered(ending),
+        rows: Bytes::from_static(rows.as_bytes()),
+    }
+}
+
+/// Reports an event, and returns the attempt that follows from it, with its rows.
+fn announced(node: &mut Node, event: Event) -> (Attempt, Bytes) {
+    node.scheduler.handle(event, node.now);
+    let outcome = std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
+        Action::Announce(Announcement::Outcome(outcome)) => Some(outcome),
+        _ => None,
+    });
+    let outcome = outcome.expect("announced");
+    assert!(outcome.next_try.is_none(), "it was the last try");
+    (outcome.attempt, outcome.rows)
+}
+
+fn rejected_items(attempt: &Attempt) -> Vec<(u64, u64)> {
+    attempt.rejected.iter().map(|rejected| (rejected.item, rejected.items)).collect()
+}
+
+#[test]
+fn only_the_item_that_fails_alone_is_rejected() {
+    let mut node = isolating(1, 4);
+    assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..2]");
+    assert_eq!(node.after(with_rows(0, 2, "a\nb\n")), "0 gets 0[2..4]");
+    assert_eq!(node.after(raised(0, 3)), "0 gets 0[2..3]");
+    assert_eq!(node.after(raised(0, 4)), "0 gets 0[3..4]");
+    let (attempt, rows) = announced(&mut node, with_rows(0, 5, "d\n"));
+    assert_eq!((attempt.status, attempt.is_final, attempt.try_number), (AttemptStatus::Succeeded, true, 1));
+    assert_eq!((attempt.total, attempt.succeeded, attempt.extra_runs), (4, 3, 4));
+    assert_eq!(&rows[..], b"a\nb\nd\n");
+    assert_eq!(rejected_items(&attempt), [(2, 1)]);
+    assert_eq!((attempt.rejected[0].status, &*attempt.rejected[0].detail), (AttemptStatus::RunRaised, "/in/2"));
+}
+
+#[test]
+fn tries_are_spent_before_a_mini_batch_is_divided() {
+    let mut node = with_isolation(1, |config| Arc::make_mut(&mut config.spec).run_max_try = 2);
+    node.after(Event::Received(vec![of_files(0, 4)]));
+    assert_eq!(node.after(raised(0, 1)), "0 RunRaised, again");
+}
+
+#[test]
+fn mini_batch_that_cannot_be_divided_fails() {
+    for (files, items_max, isolate) in
+        [(1, 9, Isolate::Items), (4, 3, Isolate::Items), (4, 9, Isolate::Off), (4, 3, Isolate::Halves)]
+    {
+        let mut node = with_isolation(1, |config| {
+            let spec = Arc::make_mut(&mut config.spec);
+            (spec.isolate, spec.isolate_items_max) = (isolate, items_max);
+        });
+        node.after(Event::Received(vec![of_files(0, files), delivered(1)]));
+        assert_eq!(node.after(raised(0, 1)), "0 RunRaised, 0 gets 1", "{files} files");
+        assert_eq!(node.after(raised(0, 2)), "1 RunRaised", "it has no items");
+    }
+}
+
+#[test]
+fn halves_are_not_divided() {
+    let mut node = with_isolation(1, |config| Arc::make_mut(&mut config.spec).isolate = Isolate::Halves);
+    node.after(Event::Received(vec![of_files(0, 5)]));
+    assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..2]");
+    assert_eq!(node.after(raised(0, 2)), "0 gets 0[2..5]");
+    let (attempt, _) = announced(&mut node, with_rows(0, 3, "c\nd\ne\n"));
+    assert_eq!(rejected_items(&attempt), [(0, 2)]);
+    assert_eq!(attempt.failed(), 2);
+}
+
+#[test]
+fn range_that_kills_its_process_is_divided_in_the_next_one() {
+    let mut node = isolating(1, 2);
+    assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..1]");
+    assert_eq!(node.after(exited(0, SlotPhase::Run, 2)), "examine 0 in 2");
+    assert_eq!(node.after(examined(0)), "forget 0, start 1");
+    let ready = ProcessEvent::Ready { import_seconds: 0.1, init_seconds: 0.1, python_version: "3".into() };
+    let process = ProcessId { slot: 0, number: 1 };
+    assert_eq!(node.after(Event::Frame { process, frame: ready, rows: Bytes::new() }), "1 gets 0[1..2]");
+    let ending = Ending { sequence: 1, returned: 1, ..Ending::empty() };
+    let event = Event::Frame { process, frame: ProcessEvent::Answered(ending), rows: Bytes::new() };
+    let (attempt, _) = announced(&mut node, event);
+    assert_eq!(
+        (attempt.rejected[0].status, &*attempt.rejected[0].error.category),
+        (AttemptStatus::ProcessDied, "ProcessDied")
+    );
+}
+
+#[test]
+fn range_of_a_process_that_dies_idle_is_run_again() {
+    let mut node = isolating(2, 2);
+    assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..1]");
+    assert_eq!(node.after(exited(0, SlotPhase::Idle, 1)), "examine 0 in 0");
+    assert_eq!(node.after(examined(0)), "forget 0, 1 gets 0[0..1]");
+    assert_eq!(node.after(with_rows(1, 1, "a\n")), "1 gets 0[1..2]");
+    let (attempt, _) = announced(&mut node, with_rows(1, 2, "b\n"));
+    assert_eq!((attempt.extra_runs, attempt.succeeded, attempt.rejected.len()), (2, 2, 0));
+}
+
+#[test]
+fn hanging_range_is_killed_and_divided() {
+    let mut node = isolating(1, 2);
+    node.after(raised(0, 1));
+    node.runs(0, 2);
+    assert_eq!(node.tick(LIMIT + Duration::from_secs(1)), "stacks of 0");
+    assert_eq!(node.stacks(0, "File"), "kill 0");
+    node.after(exited(0, SlotPhase::Run, 2));
+    assert_eq!(node.after(examined(0)), "forget 0, start 1");
+}
+
+#[test]
+fn drained_node_returns_a_mini_batch_between_two_ranges() {
+    let mut node = isolating(1, 4);
+    node.after(raised(0, 1));
+    assert_eq!(node.after(Event::Stop(Stop::Drain)), "stop receiving");
+    assert_eq!(node.after(with_rows(0, 2, "a\nb\n")), "finish 0, return 0");
+}
+
+#[test]
+fn lost_lease_ends_an_isolation() {
+    let mut node = isolating(2, 4);
+    node.after(raised(0, 1));
+    node.runs(0, 2);
+    assert_eq!(node.lost(0), "kill 0");
+    assert_eq!(node.after(exited(0, SlotPhase::Run, 2)), "forget 0, start 2", "nothing is announced");
+}
+
+#[test]
+fn mini_batch_fails_as_a_whole_once_eight_items_have_failed_alone() {
+    let mut node = isolating(1, 100);
+    let mut actions = node.after(raised(0, 1));
+    let mut runs = 0;
+    while !actions.contains("RunRaised") {
+        runs += 1;
+        actions = node.after(raised(0, 1 + runs));
+    }
+    assert_eq!((actions.as_str(), runs < 30), ("0 RunRaised", true), "{runs} runs");
+}
+
+#[test]
+fn node_gives_isolation_up_after_three_hopeless_mini_batches() {
+    let mut node = with_isolation(1, |_| ());
+    let mut sequence = 0;
+    for number in 0..5 {
+        node.after(Event::Received(vec![of_files(number, 2)]));
+        let mut fail = |node: &mut Node| {
+            sequence += 1;
+            node.after(raised(0, sequence))
+        };
+        if number < 3 {
+            fail(&mut node);
+            fail(&mut node);
+        }
+        assert_eq!(fail(&mut node), format!("{number} RunRaised"));
+    }
+}
+
+#[test]
+fn isolation_that_takes_too_long_rejects_the_rest() {
+    let mut node = isolating(1, 8);
+    node.after(raised(0, 1));
+    assert_eq!(node.after(with_rows(0, 2, "a\nb\nc\nd\n")), "0 gets 0[4..8]");
+    node.pass(33 * LIMIT);
+    let (attempt, _) = announced(&mut node, raised(0, 3));
+    assert_eq!(rejected_items(&attempt), [(4, 2), (6, 2)]);
+    assert_eq!((attempt.failed(), attempt.warnings_total), (4, 1));
+}
+
+#[test]
+fn isolation_that_would_outlive_its_lease_ends() {
+    let mut node = with_isolation(1, |config| config.lease_max = Some(3 * LIMIT));
+    node.after(Event::Received(vec![of_files(0, 4), of_files(1, 4)]));
+    node.after(raised(0, 1));
+    node.after(with_rows(0, 2, "a\nb\n"));
+    assert_eq!(node.after(exited(0, SlotPhase::Idle, 3)), "examine 0 in 0");
+    node.after(examined(0));
+    assert_eq!(node.tick(2 * LIMIT + Duration::from_secs(1)), "start 1, return 1, 0 Succeeded");
+}
+
+fn moment() -> Moment {
+    Moment { instant: Instant::now(), milliseconds: 0 }
+}
+
+/// Isolates `items` items, of which runs of these fail. Checks that every run is of items that were not decided before.
+fn isolate(items: u64, bad: &BTreeSet<u64>) -> Isolated {
+    let now = moment();
+    let until = now.instant + Duration::from_secs(60);
+    let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
+    let mut isolation = Isolation::new(items, Isolate::Items, whole, [now, now], until);
+    let mut decided = 0;
+    while let Some(range) = isolation.next() {
+        assert_eq!(range.start, decided, "in order, none twice, none left out");
+        if bad.range(range.clone()).next().is_none() {
+            decided = range.end;
+            let rows: String = range.clone().map(|item| format!("{item}\n")).collect();
+            let ending = Ending { returned: range.end - range.start, ..Ending::empty() };
+            isolation.ended(ending, rows.into(), now.instant);
+        } else {
+            let before = range.clone();
+            isolation.ended(
+                Ending::failed(AttemptStatus::RunRaised, ErrorReport::default()),
+                Bytes::new(),
+                now.instant,
+            );
+            if isolation.next().is_none_or(|next| next.start == before.end) {
+                decided = before.end;
+            }
+        }
+    }
+    isolation.finish(|item| item.to_string(), true, now)
+}
+
+proptest! {
+    #[test]
+    fn items_are_conserved_in_their_order(items in 2u64..200, bad in btree_set(0u64..200, 0..12)) {
+        let bad: BTreeSet<u64> = bad.into_iter().filter(|item| *item < items).collect();
+        let isolated = isolate(items, &bad);
+        let levels = u64::from(items.next_power_of_two().ilog2());
+        prop_assert!(u64::from(isolated.extra_runs) <= (2 * bad.len() as u64 * levels).max(2));
+        if !isolated.has_succeeded() {
+            prop_assert!(isolated.rejected.is_empty() && isolated.rows.is_empty());
+            prop_assert!(bad.len() >= 8 || bad.len() as u64 == items);
+            return Ok(());
+        }
+        let expected: String = (0..items).filter(|item| !bad.contains(item)).map(|item| format!("{item}\n")).collect();
+        prop_assert_eq!(&isolated.rows[..], expected.as_bytes());
+        prop_assert_eq!(isolated.ending.returned + bad.len() as u64, items);
+        let rejected: Vec<_> = isolated.rejected.iter().map(|one| (one.item, one.items)).collect();
+        prop_assert_eq!(rejected, bad.iter().map(|item| (*item, 1)).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn rejected_ranges_fit_into_one_message() {
+    // Every second item, so that something succeeds.
+    let bad: BTreeSet<u64> = (0..2000).filter(|item| item % 2 == 1).collect();
+    let isolated = isolate(2000, &bad);
+    let rejected: u64 = isolated.rejected.iter().map(|rejected| rejected.items).sum();
+    assert_eq!(isolated.ending.returned + rejected, 2000);
+    assert!((REJECTED_MAX - 12..=REJECTED_MAX).contains(&isolated.rejected.len()), "{}", isolated.rejected.len());
+}
+
+#[test]
+fn long_errors_are_shortened() {
+    let now = moment();
+    let error = ErrorReport { message: "ü".repeat(5000), traceback: "t".repeat(16_000), ..ErrorReport::default() };
+    let fails = || Ending::failed(AttemptStatus::RunRaised, error.clone());
+    let mut isolation = Isolation::new(100, Isolate::Items, fails(), [now, now], now.instant + LIMIT);
+    while let Some(range) = isolation.next() {
+        let ending = if range.start == 0 && range.end == 1 { Ending::empty() } else { fails() };
+        isolation.ended(ending, Bytes::new(), now.instant);
+    }
+    let isolated = isolation.finish(|_| "/long".repeat(1000), true, now);
+    let bytes = serde_json::to_vec(&isolated.rejected).expect("plain data").len();
+    assert!(isolated.rejected.len() == 99 && bytes < 128 * 1024, "{bytes} bytes");
+}
+
+#[test]
+fn ranges_with_other_columns_are_reported_where_columns_have_no_names() {
+    for (by_position, warnings) in [(true, 1), (false, 0)] {
+        let now = moment();
+        let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
+        let mut isolation = Isolation::new(2, Isolate::Items, whole, [now, now], now.instant + LIMIT);
+        for name in ["a", "b"] {
+            let ending = Ending { returned: 1, columns: Some(vec![name.into()]), ..Ending::empty() };
+            isolation.ended(ending, Bytes::from_static(b"1\n"), now.instant);
+        }
+        let isolated = isolation.finish(|item| item.to_string(), by_position, now);
+        assert_eq!((isolated.ending.columns, isolated.warnings_total), (Some(vec!["a".into()]), warnings));
+    }
+}

@@ -1,0 +1,239 @@
+"""Mini-batches with items that fail: `isolate` keeps the results of all others."""
+
+import csv
+import signal
+
+import pytest
+
+from harness import is_alive, wait_until
+
+BAD_FILES = """
+    import os, signal, time
+    from recorder import record
+    def run(files):
+        names = [os.path.basename(file) for file in files]
+        record("run", names=names)
+        if any(name in os.environ["BAD"].split() for name in names):
+            way = os.environ["WAY"]
+            if way == "raise":
+                raise ValueError(f"cannot read one of {len(names)}")
+            if way == "none":
+                return None
+            if way == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if way == "hang":
+                time.sleep(1000)
+        return names
+"""
+
+
+def rejects(ended):
+    """Returns the rows of the table of rejects, in which the number of items is that of the result."""
+    tables = ended.result["rejects"]
+    with open(tables["csv"], newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sum(int(row["items"]) for row in rows) == tables["items"] == ended.items[2]
+    return rows
+
+
+@pytest.mark.parametrize("way", ["raise", "none", "die"])
+def test_only_the_bad_file_is_lost(workplace, way):
+    workplace.data(12)
+    job = workplace.job(BAD_FILES, isolate="items", mini_batch_size=4, process_count_per_node=2)
+    ended = job.run(BAD="006.txt", WAY=way)
+    assert ended.lines == [f"{number:03}.txt" for number in range(12) if number != 6], "in the order of the input"
+    assert (ended.items, ended.mini_batches) == ((12, 11, 1), (3, 3, 0))
+    assert (ended.result["extra_runs"], ended.result["items_rejected"]) == (4, 1)
+    assert "1 of 12 items failed" in ended.result["headline"]
+    assert "4 extra runs, 1 item rejected" in ended.log("job_result.txt")
+    cause = {"raise": "run_raised", "none": "illegal_result", "die": "process_died"}[way]
+    (row,) = rejects(ended)
+    assert (row["mini_batch"], row["item"], row["items"], row["cause"]) == ("1", "2", "1", cause)
+    assert row["path"].endswith("/data/006.txt")
+    if way == "raise":
+        assert (row["exception"], row["message"]) == ("ValueError", "cannot read one of 1")
+        assert "cannot read one of 1" in ended.log("job_error.txt")
+        shown = workplace.command("rejects", ended.job_id).stdout
+        assert "1 rejected item in 1 mini-batch" in shown and "/data/006.txt" in shown
+
+
+def test_hanging_file_is_found(workplace):
+    workplace.data(4)
+    settings = {"mini_batch_size": 4, "run_invocation_timeout": 1, "arguments": ["--task_overhead_timeout", 4]}
+    ended = workplace.job(BAD_FILES, isolate="items", **settings).run(BAD="003.txt", WAY="hang")
+    assert ended.lines == ["000.txt", "001.txt", "002.txt"]
+
+
+def test_off_and_halves(workplace):
+    workplace.data(8)
+    expected = {"off": (8, 0, 8), "halves": (8, 4, 4), "items": (8, 7, 1)}
+    for isolate, items in expected.items():
+        job = workplace.job(BAD_FILES, isolate=isolate, mini_batch_size=8)
+        ended = job.run(BAD="006.txt", WAY="raise", expect=42 if isolate == "off" else 0)
+        assert ended.items == items, isolate
+        assert [row["items"] for row in rejects(ended)] == ["1"] * items[2], "each file has a row"
+
+
+def test_tries_are_spent_first(workplace):
+    workplace.data(4)
+    job = workplace.job(BAD_FILES, isolate="items", mini_batch_size=4, run_max_try=2)
+    ended = job.run(BAD="000.txt", WAY="raise")
+    assert len(ended.lines) == 3
+    assert [len(fact["names"]) for fact in workplace.recorded("run")] == [4, 4, 2, 1, 1, 2]
+    assert [row["Status"] for row in ended.attempts()] == ["RUN_EXCEPTION", "RUN_DONE"]
+
+
+def test_rejected_items_count_towards_the_threshold(workplace):
+    workplace.data(8)
+    for threshold, expect in [(1, 42), (2, 0)]:
+        job = workplace.job(BAD_FILES, isolate="items", mini_batch_size=4, error_threshold=threshold)
+        ended = job.run(BAD="000.txt 005.txt", WAY="raise", expect=expect)
+        assert expect == 0 or "number of failed items is 2" in ended.cause
+
+
+def test_where_everything_fails_isolation_stops(workplace):
+    """A bug of the script costs few extra runs, and the job ends with its error."""
+    workplace.data(1000)
+    script = """
+        from recorder import record
+        def run(files):
+            record("run")
+            raise KeyError("always")
+    """
+    ended = workplace.job(script, isolate="items", mini_batch_size=20).run(expect=42)
+    assert ended.items == (1000, 0, 1000)
+    runs = len(workplace.recorded("run"))
+    assert runs == 50 + ended.result["extra_runs"] and ended.result["extra_runs"] < 400
+    assert "divides no more mini-batches" in ended.log("sys/node/0/_main.txt")
+    assert "divides no more mini-batches" in ended.log("sys/warning/mini-batch_warnings.txt")
+
+
+@pytest.mark.parametrize("crash", [3, 5])
+def test_killed_engine_starts_the_isolation_again(workplace, crash):
+    """kill -9 between two ranges: nothing is lost or doubled."""
+    workplace.data(8)
+    script = """
+        import os, time
+        from recorder import record, recorded
+        def run(files):
+            names = [os.path.basename(file) for file in files]
+            record("run", names=names)
+            if len(recorded("run")) == int(os.environ["HOLD"]):
+                time.sleep(1000)
+            if "006.txt" in names:
+                raise ValueError("bad")
+            return names
+    """
+    job = workplace.job(script, isolate="items", mini_batch_size=8)
+    running = job.start(HOLD=str(crash))
+    pid = running.wait_for_record("run", crash)[-1]["pid"]
+    running.send(signal.SIGKILL)
+    running.wait()
+    wait_until(lambda: not is_alive(pid), "the Python process ends with its engine")
+    ended = job.run(HOLD="0")
+    assert ended.lines == [f"{number:03}.txt" for number in range(8) if number != 6]
+    assert ended.items == (8, 7, 1)
+
+
+ROWS = 1_000
+BAD_ROW = 617
+
+FRAMES = """
+    import pandas
+    def run(rows):
+        assert list(rows.index) == list(range(len(rows))), "a new index from 0"
+        if (rows["id"] == 617).any():
+            raise ValueError("a bad row")
+        return rows.assign(double=rows["id"] * 2)
+"""
+
+FORMATS = {
+    "text": ("rows.txt", "text"),
+    "csv": ("rows.csv", "native"),
+    "jsonl": ("rows.jsonl", "native"),
+    "parquet": ("rows.parquet", "native"),
+}
+
+
+def write_table(workplace, kind, without=()):
+    rows = [(number, f"name {number % 7}") for number in range(ROWS) if number not in without]
+    if kind == "csv":
+        workplace.write({"table/t.csv": "id,name\n" + "".join(f"{number},{name}\n" for number, name in rows)})
+        return
+    import pyarrow
+    from pyarrow import parquet
+
+    folder = workplace.folder / "table"
+    folder.mkdir(exist_ok=True)
+    table = pyarrow.table({"id": [row[0] for row in rows], "name": [row[1] for row in rows]})
+    parquet.write_table(table, folder / "t.parquet", row_group_size=400)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_one_bad_row_of_a_thousand(workplace, kind, form):
+    """The output is that of a job without the row."""
+    file_name, output_format = FORMATS[form]
+    inputs = [{"name": "table", "type": "tabular", "format": kind, "path": "table"}]
+    settings = {"inputs": inputs, "append_row_file_name": file_name, "output_format": output_format}
+    write_table(workplace, kind)
+    ended = workplace.job(FRAMES, isolate="items", **settings).run()
+    assert ended.items == (ROWS, ROWS - 1, 1)
+    assert ended.result["items_rejected"] == 1 and ended.result["extra_runs"] <= 20
+    (row,) = rejects(ended)
+    assert (row["items"], row["exception"], row["message"]) == ("1", "ValueError", "a bad row")
+    assert row["path"].endswith(f"t.{kind}") and (kind == "csv" or row["row"] == str(BAD_ROW))
+    output = ended.output
+
+    write_table(workplace, kind, without=[BAD_ROW])
+    clean = workplace.job(FRAMES, output="clean", **settings).run()
+    if form != "parquet":
+        assert output == clean.output
+        return
+    from pyarrow import BufferReader, parquet
+
+    assert parquet.read_table(BufferReader(output)).equals(parquet.read_table(BufferReader(clean.output)))
+
+
+def test_ranges_of_other_types_are_one_table(workplace):
+    """Ranges return integers, numbers and texts for one column: the file has the type that holds all of them."""
+    workplace.data(6)
+    script = """
+        import os
+        def run(files):
+            numbers = [int(os.path.basename(file)[:3]) for file in files]
+            if 2 in numbers:
+                raise ValueError("bad")
+            return [{"value": number if number < 3 else number + 0.5} for number in numbers]
+    """
+    settings = {"append_row_file_name": "rows.parquet", "output_format": "native", "mini_batch_size": 6}
+    ended = workplace.job(script, isolate="items", **settings).run()
+    from pyarrow import BufferReader, parquet
+
+    assert parquet.read_table(BufferReader(ended.output)).to_pydict() == {"value": [0.0, 1.0, 3.5, 4.5, 5.5]}
+
+
+def test_context_names_the_rows_of_a_range(workplace):
+    write_table(workplace, "csv")
+    script = """
+        from recorder import record
+        def run(rows, context):
+            first = int(rows["id"].iloc[0])
+            assert context.global_row_index_lower_bound == first
+            assert len(context.dataset) == len(rows)
+            if (rows["id"] == 617).any():
+                raise ValueError("bad")
+            return rows
+    """
+    inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "table"}]
+    job = workplace.job(script, isolate="items", inputs=inputs, mini_batch_size="300 rows")
+    assert job.run().items == (ROWS, ROWS - 1, 1)
+
+
+def test_partition_keys_are_not_divided(workplace):
+    workplace.write({"data/store=1/a.txt": "1", "data/store=2/b.txt": "2"})
+    inputs = [{"name": "data", "type": "file", "path": "data", "partition_format": "store={store}/{file}.txt"}]
+    settings = {"inputs": inputs, "partition_keys": ["store"], "mini_batch_size": None}
+    job = workplace.job(BAD_FILES, isolate="items", **settings)
+    refused = job.run(expect=2)
+    assert "partition_keys keep together" in refused.stderr + refused.stdout
