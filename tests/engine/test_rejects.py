@@ -157,7 +157,7 @@ def test_failed_and_killed_jobs_show_their_rejects(workplace):
     job = workplace.job(holds)
     running = job.start(HOLD="005.txt")
     running.wait_for_record("held")
-    job_id = workplace.job_ids()[-1]
+    (job_id,) = set(workplace.job_ids()) - {failed.job_id}
     wait_until(lambda: counted(workplace, job_id)["items"], "the first reject")
     running.send(signal.SIGKILL)
     assert running.wait().exit_status == -signal.SIGKILL
