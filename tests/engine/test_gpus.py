@@ -1,6 +1,8 @@
-"""Assignment of GPUs to processes: the examples of the original's documentation."""
+"""Assignment of GPUs to processes, as in the examples of the original's documentation; GPUs that fail."""
 
 import pytest
+
+from harness import FAILED
 
 SCRIPT = """
     import os
@@ -78,3 +80,68 @@ def test_unassigned_processes_can_see_no_gpu(workplace):
     """
     workplace.job(script, process_count_per_node=2, hide_unassigned_gpus=True).run(AZ_BATCHAI_GPU_COUNT_FOUND="1")
     assert sorted(fact["gpu"] for fact in workplace.recorded("init")) == ["", "0"]
+
+
+LOSES_GPU = """
+    import os
+    from recorder import record, recorded, wait_for
+
+    GPU = os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    def run(files):
+        name = os.path.basename(files[0])
+        record("run", file=name, gpu=GPU)
+        if GPU == "1":
+            raise RuntimeError("CUDA error: no CUDA-capable device is detected")
+        # The other GPU has failed three times, and its processes have ended, before this one has done everything.
+        failed = lambda: [fact["pid"] for fact in recorded("run") if fact["gpu"] == "1"]
+        wait_for(lambda: len(failed()) >= 3 and not any(os.path.exists(f"/proc/{pid}") for pid in failed()))
+        return [name]
+"""
+
+
+def test_gpu_that_keeps_failing_is_taken_out_of_use(workplace):
+    workplace.data(12)
+    ended = workplace.job(LOSES_GPU, process_count_per_node=2, run_max_try=3).run(AZ_BATCHAI_GPU_COUNT_FOUND="2")
+    assert ended.mini_batches == (12, 12, 0)
+    assert ended.lines == [f"{number:03}.txt" for number in range(12)]
+    failed = [fact["file"] for fact in workplace.recorded("run") if fact["gpu"] == "1"]
+    assert len(failed) == len(set(failed)) == 3, "each mini-batch is tried elsewhere next"
+    gone = "GPU 1 of node 0 is out of use after 3 failures in a row: RuntimeError: CUDA error: no CUDA-capable device"
+    replaced, notice = ended.result["notes"]
+    assert replaced == "3 processes were replaced: 3 after a failure of their GPU"
+    assert notice.startswith(gone)
+    assert gone in ended.log("sys/node/0/_main.txt")
+    assert f"Note: {gone}" in ended.log("job_result.txt")
+
+
+def test_node_without_a_gpu_left_stops_and_names_the_failure(workplace):
+    workplace.data(12)
+    script = """
+        def run(files):
+            raise RuntimeError("CUDA error: no CUDA-capable device is detected")
+    """
+    ended = workplace.job(script).run(expect=FAILED, AZ_BATCHAI_GPU_COUNT_FOUND="1")
+    cause = "no GPU is left on this node: GPU 0: RuntimeError: CUDA error: no CUDA-capable device is detected"
+    assert cause in ended.result["cause"]
+
+
+def test_process_whose_gpu_memory_is_full_twice_is_replaced(workplace):
+    workplace.data(6)
+    script = """
+        import time
+        from recorder import record
+        kept = []
+        def run(files):
+            kept.append(files)
+            record("run")
+            time.sleep(0.05)  # long enough that a process holds one mini-batch at a time
+            if len(kept) > 2:
+                raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            return files
+    """
+    ended = workplace.job(script, run_max_try=5).run(AZ_BATCHAI_GPU_COUNT_FOUND="1")
+    assert ended.mini_batches == (6, 6, 0)
+    pids = [fact["pid"] for fact in workplace.recorded("run")]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [4, 4, 2], "two that succeed, and two that do not"
+    assert ended.result["notes"] == ["2 processes were replaced: 2 after a failure of their GPU"]

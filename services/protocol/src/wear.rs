@@ -27,13 +27,18 @@ pub enum Wear {
         /// Failed runs.
         failures: u32,
     },
+    /// Its GPU no longer works for it.
+    Gpu {
+        /// Index of the GPU on the node.
+        gpu: u32,
+    },
     /// A reason that this build does not know.
     #[serde(other)]
     Other,
 }
 
 /// Every word of [`Wear::word`], in the order of reports.
-pub const WEARS: [&str; 4] = ["runs", "memory", "failures", "other"];
+pub const WEARS: [&str; 5] = ["runs", "memory", "failures", "gpu", "other"];
 
 impl Wear {
     /// Returns the word for machines.
@@ -42,6 +47,7 @@ impl Wear {
             Self::Runs { .. } => "runs",
             Self::Memory { .. } => "memory",
             Self::Failures { .. } => "failures",
+            Self::Gpu { .. } => "gpu",
             Self::Other => "other",
         }
     }
@@ -57,6 +63,7 @@ impl fmt::Display for Wear {
                 write!(formatter, "occupies {occupied} after {runs}, more than {limit} (process_max_memory)")
             }
             Self::Failures { failures } => write!(formatter, "has failed {failures} times"),
+            Self::Gpu { gpu } => write!(formatter, "can no longer use GPU {gpu}"),
             Self::Other => write!(formatter, "is worn out"),
         }
     }

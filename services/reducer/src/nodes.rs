@@ -215,6 +215,7 @@ fn cause(wear: &str) -> &'static str {
         "runs" => "after process_max_runs",
         "memory" => "above process_max_memory",
         "failures" => "after many failures",
+        "gpu" => "after a failure of their GPU",
         _ => "for another reason",
     }
 }

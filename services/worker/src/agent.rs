@@ -9,7 +9,6 @@ mod processes;
 mod reports;
 mod stacks;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -165,6 +164,7 @@ impl Agent {
             node: self.node.clone(),
             processes: self.process_count,
             first_process: log.first_process_number(),
+            gpus: self.gpu_count,
             prefetch_bytes_max: self.prefetch_bytes_max,
             grace: self.timing.grace,
             lease_max: self.tasks.limits().lease_max,
@@ -174,7 +174,6 @@ impl Agent {
             preparer: Arc::new(Preparer::new(self.spec.clone(), self.store.clone(), cache, self.prefetch_bytes_max)),
             receiving: None,
             running: (0..self.process_count).map(|_| None).collect(),
-            gpus: (0..self.gpu_count).collect(),
             reaped: Instant::now(),
             leases_held: Share::of(&metrics().leases_held),
             processes: SLOT_PHASES
@@ -236,8 +235,6 @@ struct Executor {
     receiving: Option<AbortOnDropHandle<()>>,
     /// The process in each slot of the scheduler.
     running: Vec<Option<Running>>,
-    /// GPUs that no process holds. A process that starts takes the smallest, or none; its end frees it.
-    gpus: BTreeSet<u32>,
     /// When ended children of the script were last reaped.
     reaped: Instant,
     /// Leases of this job, as a share of the node's.

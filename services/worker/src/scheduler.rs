@@ -20,6 +20,7 @@
 //! | `isolate` | which mini-batches are isolated |
 //! | `starts` | whether another process starts |
 //! | `deadlines` | timeouts: stacks, kills, recalls, notices |
+//! | `gpus` | which process has which GPU, and which GPU is out of use |
 //! | `wear` | when a process is replaced although it works |
 //! | `stop` | draining, finishing, killing, giving up |
 
@@ -27,6 +28,7 @@ mod answers;
 mod attempt;
 mod deadlines;
 mod deliveries;
+mod gpus;
 mod isolate;
 mod isolation;
 mod mini_batch;
@@ -57,6 +59,7 @@ pub use crate::stop::Stop;
 pub use attempt::Outcome;
 pub(crate) use attempt::{Attempted, conclude};
 pub use deadlines::{NOTICE_AFTER_MAX, NOTICE_AGAIN, wait_of_node};
+use gpus::Gpus;
 use isolate::Isolations;
 use mini_batch::MiniBatch;
 pub use mini_batch::{deliveries_lost, lost_too_often};
@@ -80,6 +83,8 @@ pub struct Config {
     /// Python processes to run, and the number of the first one.
     pub processes: u32,
     pub first_process: u32,
+    /// GPUs of the machine.
+    pub gpus: u32,
     /// Bytes of tables and downloads that may be ready at once.
     pub prefetch_bytes_max: u64,
     /// How long a draining agent waits for `run()`.
@@ -164,8 +169,8 @@ pub enum Action {
     StopReceiving,
     /// Prepare a mini-batch.
     Prepare { lease: LeaseId, descriptor: Box<Descriptor> },
-    /// Start a process.
-    Start(ProcessId),
+    /// Start a process, with a GPU of its own if one is free.
+    Start { process: ProcessId, gpu: Option<u32> },
     /// Send mini-batches to a process, in order, and the memory files of their tables.
     HandOver { process: ProcessId, frames: Vec<MiniBatchFrame>, files: Vec<Arc<OwnedFd>> },
     /// Limit a lease to the deadline of the attempt, which starts now.
@@ -231,6 +236,7 @@ pub struct Scheduler {
     next_process: u32,
     starts: Starts,
     limits: Limits,
+    gpus: Gpus,
     /// Users know that the limit of memory is too low.
     has_told_memory: bool,
     isolations: Isolations,
@@ -243,6 +249,7 @@ impl Scheduler {
             slots: (0..config.processes).map(|_| Slot::default()).collect(),
             next_process: config.first_process,
             limits: Limits::of(&config.spec),
+            gpus: Gpus::new(config.gpus),
             has_told_memory: false,
             config,
             actions: VecDeque::new(),
@@ -274,8 +281,8 @@ impl Scheduler {
                 leases.into_iter().for_each(|lease| self.lease_lost(lease, &sightings));
             }
             Event::NotStarted { process, message, chance } => {
-                self.slots[process.slot] = Slot::default();
-                self.not_started(process, message, chance, String::new(), now);
+                let gpu = self.empty(process.slot);
+                self.not_started(process, gpu, message, (chance, String::new()), now);
             }
             Event::Measured { process, bytes } => self.measured(process, bytes),
             Event::Frame { process, frame, rows } => self.frame(process, frame, rows, now),

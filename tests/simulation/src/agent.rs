@@ -21,6 +21,7 @@ use worker::scheduler::{
 };
 
 use crate::actor::Actor;
+use crate::gpus::Gpus;
 use crate::process::{Life, Order, Process};
 use crate::weather::Bug;
 use crate::witness::{JobWitness, descriptor};
@@ -72,6 +73,7 @@ struct Executor {
     /// Processes that were below the limit of memory after `init()`, and those of them that have exceeded it.
     small: BTreeSet<ProcessId>,
     outgrown: BTreeSet<ProcessId>,
+    gpus: Gpus,
     stacks: BTreeSet<ProcessId>,
     receipts: HashMap<LeaseId, Receipt>,
     accidents: u32,
@@ -107,11 +109,13 @@ impl Agent {
             node: self.actor.name().to_owned(),
             processes: self.spec.process_count_per_node.expect("the job says how many"),
             first_process: 0,
+            gpus: self.witness.job.gpus,
             prefetch_bytes_max: u64::MAX,
             grace: GRACE,
             lease_max: self.tasks.limits().lease_max,
         };
         let actor = self.actor.clone();
+        let (broken, hides_troubles) = (self.witness.job.broken_gpu, self.has(Bug::HidesGpuTroubles));
         let mut executor = Executor {
             scheduler: Scheduler::new(config, now()),
             agent: self,
@@ -123,6 +127,7 @@ impl Agent {
             processes: BTreeMap::new(),
             small: BTreeSet::new(),
             outgrown: BTreeSet::new(),
+            gpus: Gpus::new(broken, hides_troubles),
             stacks: BTreeSet::new(),
             receipts: HashMap::new(),
             accidents: 0,
@@ -196,8 +201,9 @@ impl Executor {
                 tracing::info!(job.id = self.agent.spec.job_id, node.id = self.agent.actor.name(), "a lease is lost");
                 Event::LeasesLost { leases: vec![lease], sightings: self.sightings() }
             }
-            Message::Frame(process, frame, rows) => {
+            Message::Frame(process, mut frame, rows) => {
                 self.measure(process, &frame).await;
+                self.gpus.sent(process, &mut frame);
                 Event::Frame { process, frame: *frame, rows }
             }
             Message::Exited(process, code) => {
@@ -260,7 +266,7 @@ impl Executor {
             Action::Receive { messages_max } => self.start_receiving(messages_max),
             Action::StopReceiving => self.receiving = None,
             Action::Prepare { lease, descriptor } => self.prepare(lease, *descriptor),
-            Action::Start(process) => return self.start(process),
+            Action::Start { process, gpu } => return self.start(process, gpu),
             Action::HandOver { process, frames, .. } => {
                 if self.agent.actor.is_told_to_stop() {
                     let name = self.agent.actor.name().to_owned();
@@ -271,6 +277,9 @@ impl Executor {
                     self.agent.witness.report("a process above its memory gets no mini-batch", name);
                 }
                 for frame in frames {
+                    if let Some(rule) = self.gpus.handed(process, &frame) {
+                        self.agent.witness.report(rule, self.agent.actor.name().to_owned());
+                    }
                     let handed = self.scheduler.hand_over_of(process, frame.sequence);
                     let receipt = handed.and_then(|(lease, _)| self.receipts.get(&lease).cloned());
                     self.processes.get_mut(&process)?.send(Order::Run(Box::new(frame), receipt));
@@ -283,14 +292,19 @@ impl Executor {
                 return Some(Event::RecallAnswered { process, in_time });
             }
             Action::DumpStacks { process, .. } => drop(self.stacks.insert(process)),
-            Action::Finish(process) => self.processes.get_mut(&process)?.send(Order::Finish),
+            Action::Finish(process) => {
+                self.gpus.leaves(process);
+                self.processes.get_mut(&process)?.send(Order::Finish);
+            }
             Action::Kill(process) => self.kill(process),
-            Action::Examine { process, .. } => {
-                let death = ErrorReport { category: "ProcessDied".into(), ..ErrorReport::default() };
+            Action::Examine { process, sequence, .. } => {
+                let mut death = ErrorReport { category: "ProcessDied".into(), ..ErrorReport::default() };
+                self.gpus.died(process, sequence, &mut death.message);
                 let findings = Findings { death, early: "it died".into(), chance: Chance::Likely };
                 return Some(Event::Examined { process, findings: Box::new(findings) });
             }
             Action::Forget(process) => {
+                self.gpus.leaves(process);
                 self.processes.remove(&process);
                 self.stacks.remove(&process);
             }
@@ -327,7 +341,7 @@ impl Executor {
         });
     }
 
-    fn start(&mut self, id: ProcessId) -> Option<Event> {
+    fn start(&mut self, id: ProcessId, gpu: Option<u32>) -> Option<Event> {
         let may_fail = self.accidents < ACCIDENTS_MAX;
         self.accidents += u32::from(may_fail);
         let (actor, witness) = (self.agent.actor.clone(), self.agent.witness.clone());
@@ -335,13 +349,15 @@ impl Executor {
             return Some(Event::NotStarted { process: id, message: "bad weather".into(), chance: Chance::Likely });
         }
         let (bug, messages) = (self.agent.bug, self.messages.clone());
-        self.processes.insert(id, Process::start(Life { id, actor, witness, bug, messages, may_fail }));
+        self.gpus.started(id, gpu);
+        self.processes.insert(id, Process::start(Life { id, actor, witness, bug, messages, gpu, may_fail }));
         None
     }
 
     fn kill(&mut self, process: ProcessId) {
         let Some(killed) = self.processes.get_mut(&process) else { return };
         killed.kill();
+        self.gpus.leaves(process);
         let messages = self.messages.clone();
         self.errands.spawn(async move {
             sleep(Duration::from_millis(50)).await;

@@ -15,6 +15,8 @@ const JOBS: u64 = 32;
 const TRIES_MAX: u32 = 3;
 /// Items of a mini-batch that is isolated when its tries are spent.
 pub(crate) const ITEMS: u64 = 6;
+/// Processes of each node.
+const PROCESSES: u32 = 2;
 /// Why nodes cannot work on a broken job.
 pub(crate) const BROKEN: &str = "there is no such interpreter";
 
@@ -51,6 +53,9 @@ pub(crate) struct Job {
     /// Memory of a process after `init()`, and what each run adds at most.
     pub memory: u64,
     pub leak: u64,
+    /// GPUs of each node, and the one on which every run fails.
+    pub gpus: u32,
+    pub broken_gpu: Option<u32>,
     /// No node can provision it.
     pub is_broken: bool,
 }
@@ -123,12 +128,16 @@ impl Job {
                 planned.insert(mini_batch);
             }
         }
+        let gpus = if wear.happens(0.3) { PROCESSES } else { 0 };
+        let broken_gpu = wear.happens(0.7).then(|| u32::from(wear.happens(0.5)));
         Self {
             process_max_runs: limit(0.3, 1, 4),
             // Of some jobs, a fresh process exceeds it.
             process_max_memory: limit(0.3, 80, 200),
             memory: 100,
             leak: 60,
+            gpus,
+            broken_gpu: broken_gpu.filter(|_| gpus > 0),
             number,
             mini_batches,
             failures,
@@ -155,7 +164,7 @@ impl Job {
             name: "simulated".into(),
             rank_mini_batch_count: self.mini_batches,
             output: Output { folder: folder.into(), ..example.output },
-            process_count_per_node: Some(2),
+            process_count_per_node: Some(PROCESSES),
             // Longer than any weather: a job without progress for this long will never make any.
             progress_update_timeout_seconds: if bug == Some(Bug::WaitsForEver) { u64::from(u32::MAX) } else { 1800 },
             first_task_creation_timeout_seconds: 1800,
@@ -218,9 +227,11 @@ impl Job {
 
     /// Whether the job ends in the same way whatever the weather is.
     pub fn is_certain(&self) -> bool {
-        // Which mini-batches a node still isolates depends on those that it has isolated in vain.
+        // A mini-batch may fail on the broken GPUs of several nodes. Which mini-batches a node still isolates depends on
+        // those that it has isolated in vain.
         let is_hopeless = |bad: &BadItems| bad.items.len() as u64 == ITEMS;
-        self.poison.is_none()
+        self.broken_gpu.is_none()
+            && self.poison.is_none()
             && self.flaky.is_none()
             && self.canceled_after.is_none()
             && !self.bad_items.values().any(is_hopeless)

@@ -28,6 +28,7 @@
 mod actor;
 mod agent;
 mod fleet;
+mod gpus;
 mod job;
 mod node;
 mod process;

@@ -17,6 +17,9 @@ use crate::agent::Message;
 use crate::weather::Bug;
 use crate::witness::JobWitness;
 
+/// What a failure on a broken GPU says.
+pub(crate) const GPU_GONE: &str = "CUDA error: no CUDA-capable device is detected";
+
 /// A message to a process.
 pub(crate) enum Order {
     Run(Box<MiniBatchFrame>, Option<Receipt>),
@@ -47,6 +50,8 @@ pub(crate) struct Life {
     pub witness: Arc<JobWitness>,
     pub bug: Option<Bug>,
     pub messages: mpsc::UnboundedSender<Message>,
+    /// The GPU that it has for itself.
+    pub gpu: Option<u32>,
     /// It may fail to start, or die between two mini-batches.
     pub may_fail: bool,
 }
@@ -176,6 +181,11 @@ impl Life {
         if job.poison == Some(frame.mini_batch) {
             self.actor.kill();
             self.actor.alive().await;
+        }
+        if self.gpu.is_some() && self.gpu == job.broken_gpu {
+            let error = ErrorReport { message: GPU_GONE.into(), ..ErrorReport::default() };
+            let failed = Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error) };
+            return (!dice.happens(0.3)).then_some(failed);
         }
         let status = match job.flaky == Some(frame.mini_batch) && dice.happens(0.5) {
             true => AttemptStatus::RunRaised,

@@ -26,6 +26,8 @@ pub enum Bug {
     IgnoresRunLimits,
     /// Does not measure the memory of processes.
     IgnoresMemory,
+    /// Drops what a failure tells about its GPU.
+    HidesGpuTroubles,
     /// Does not announce a mini-batch whose preparation took too long.
     ForgetsSlowPreparations,
     /// Leaves an item out of those that it has rejected.

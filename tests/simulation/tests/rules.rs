@@ -133,6 +133,8 @@ bugs! {
     NeverRecalls: "nothing waits behind a slow run";
     IgnoresRunLimits: "a process makes no more runs than it may";
     IgnoresMemory: "a process above its memory gets no mini-batch";
+    HidesGpuTroubles:
+        "a GPU that keeps failing is taken out of use", "a mini-batch that failed on a GPU is tried elsewhere next";
     BlamesNobodyForDeaths: "a delivery is run once";
     ForgetsSlowPreparations:
         "while queue and store keep their promises, a job is completed", "every mini-batch counts once",

@@ -27,7 +27,7 @@ impl Executor {
                     let _ = messages.send(Message::Prepared { lease, descriptor: descriptor.into(), preparation });
                 });
             }
-            Action::Start(process) => return self.start(process).await,
+            Action::Start { process, gpu } => return self.start(process, gpu).await,
             Action::HandOver { process, frames, files } => {
                 self.send(process, &ToProcess::MiniBatches { mini_batches: frames }, files);
                 (self.agent.crash)(CrashPoint::AfterHandOver);
@@ -124,7 +124,6 @@ impl Executor {
         }
         if let Some(mut running) = self.running[process.slot].take() {
             running.log.flush();
-            self.gpus.extend(running.gpu);
             scratch::remove(&running.scratch);
         }
     }

@@ -26,7 +26,6 @@ pub(super) struct Running {
     pub(super) process: PythonProcess,
     pub(super) log: LogFile,
     pub(super) stacks: Option<StackDump>,
-    pub(super) gpu: Option<u32>,
     pub(super) scratch: PathBuf,
     pub(super) started: Instant,
     /// When its memory was last measured.
@@ -36,9 +35,8 @@ pub(super) struct Running {
 }
 
 impl Executor {
-    pub(super) async fn start(&mut self, process: ProcessId) -> Option<Event> {
+    pub(super) async fn start(&mut self, process: ProcessId, gpu: Option<u32>) -> Option<Event> {
         let name = process.name();
-        let gpu = self.gpus.pop_first();
         let scratch = self.agent.work_folder.join("scratch").join(&name);
         let started = scratch::create(&scratch, self.agent.spec.source_directory.as_path()).and_then(|()| {
             self.link_model()?;
@@ -60,7 +58,6 @@ impl Executor {
         let python = match started {
             Ok(python) => python,
             Err(error) => {
-                self.gpus.extend(gpu);
                 let may_heal = error.downcast_ref::<std::io::Error>().is_none_or(|error| {
                     use std::io::ErrorKind::{NotFound, PermissionDenied};
                     !matches!(error.kind(), NotFound | PermissionDenied)
@@ -76,7 +73,6 @@ impl Executor {
             process: python,
             log: self.log.process(&name),
             stacks: None,
-            gpu,
             scratch,
             started: Instant::now(),
             measured: None,

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Chance, Ending, ErrorReport, ProcessEvent, ResultEvent, SlotPhase, Start};
+use protocol::{AttemptStatus, Chance, Ending, ErrorReport, ProcessEvent, ResultEvent, SlotPhase, Start, Wear};
 
+use super::pipe::Handed;
 use super::process::{Life, Process, Slot, Verdict};
 use super::starts::Next;
 use super::wear::level;
@@ -39,6 +40,7 @@ impl Scheduler {
             }
             ProcessEvent::InitFailed { error, chance } => {
                 process.init_ended(Life::InitFailed);
+                self.gpu_failed(id, None, &error);
                 self.start_failed(id, chance, error);
             }
             ProcessEvent::Recalled { sequence } => {
@@ -82,8 +84,14 @@ impl Scheduler {
         };
         process.noticed = None;
         process.condition.answered(is_harmless, limits);
-        let front = process.pipe.front();
+        let (front, has_gpu) = (process.pipe.front(), process.gpu.is_some());
         self.starts.answered();
+        if has_gpu && let Some(mini_batch) = self.mini_batch_of(handed) {
+            match &ending.error {
+                Some(error) => self.gpu_failed(id, Some(mini_batch), error),
+                None => self.gpu_succeeded(id, mini_batch),
+            }
+        }
         self.begin(front);
         self.conclude(id, handed, ending, rows, now);
     }
@@ -106,30 +114,45 @@ impl Scheduler {
         }
         let is_expected = matches!(verdict, Verdict::Expected);
         let wear = process.condition.wear().filter(|_| is_expected && is_working && process.pipe.is_empty()).cloned();
-        process.life = Life::Ended(verdict);
+        (process.life, process.code) = (Life::Ended(verdict), code);
         self.log("INFO", format!("{name} exits with returncode {code}."));
-        let node = self.config.node.clone();
-        let (at, notice) = (now.milliseconds, String::new());
-        self.tell(ResultEvent::ProcessEnded { node, process: name, return_code: code, at, wear, notice });
         if is_expected {
+            self.tell_end(id, wear, now);
             return self.replace(id, now);
         }
         self.act(Action::Examine { process: id, code, phase, sequence, since });
+    }
+
+    /// Announces the end of a process, with all that is known about it.
+    fn tell_end(&mut self, id: ProcessId, wear: Option<Wear>, now: Moment) {
+        let Some(process) = self.process_mut(id) else { return };
+        let (notice, return_code) = (std::mem::take(&mut process.notice), process.code);
+        let (node, process, at) = (self.config.node.clone(), id.name(), now.milliseconds);
+        self.tell(ResultEvent::ProcessEnded { node, process, return_code, at, wear, notice });
     }
 
     pub(super) fn examined(&mut self, id: ProcessId, findings: Findings, now: Moment) {
         let Some(process) = self.process_mut(id) else { return };
         let Life::Ended(verdict) = std::mem::replace(&mut process.life, Life::Ended(Verdict::Expected)) else { return };
         let Findings { death, early, chance } = findings;
+        let handed = match &verdict {
+            Verdict::Failed(ending) => process.pipe.remove(ending.sequence),
+            _ => None,
+        };
+        if process.gpu.is_some() {
+            let text = format!("{}\n{early}\n{}", death.message, death.printed);
+            let mini_batch = handed.and_then(|handed| self.mini_batch_of(handed));
+            self.gpu_died(id, mini_batch, &text);
+        }
+        self.tell_end(id, None, now);
         match verdict {
             Verdict::Failed(ending) => {
-                let handed = process.pipe.remove(ending.sequence);
                 let error = match ending.error {
                     Some(error) => ErrorReport { printed: death.printed, ..error },
                     None => death,
                 };
                 if let Some(handed) = handed {
-                    let mini_batch = self.mini_batches.get(&handed.lease).map(|held| held.descriptor.mini_batch);
+                    let mini_batch = self.mini_batch_of(handed);
                     self.act(Action::UserError { process: id, mini_batch, error: Box::new(error.clone()) });
                     self.conclude(id, handed, Ending::failed(ending.status, error), Bytes::new(), now);
                 }
@@ -140,8 +163,8 @@ impl Scheduler {
                     Some(reason) => (reason, Chance::Perhaps),
                     None => (early, chance),
                 };
-                self.forget(id);
-                self.not_started(id, message, chance, death.printed, now);
+                let gpu = self.forget(id);
+                self.not_started(id, gpu, message, (chance, death.printed), now);
             }
             Verdict::DiedIdle => {
                 self.starts.died_idle(death.sentence());
@@ -154,17 +177,27 @@ impl Scheduler {
 
     /// Replaces a process that has ended. The mini-batches left in its pipe are handed over next, at no cost.
     fn replace(&mut self, id: ProcessId, now: Moment) {
-        self.forget(id);
-        self.plan_start(id.slot, now);
+        let gpu = self.forget(id);
+        self.plan_start(id.slot, gpu, now);
     }
 
-    /// Empties the slot of a process that has ended, or was killed while the agent closes.
-    pub(super) fn forget(&mut self, id: ProcessId) {
-        let Some(process) = self.process_mut(id) else { return };
-        let handed = process.pipe.take();
+    /// Empties the slot of a process that has ended, or was killed while the agent closes. Returns its GPU.
+    pub(super) fn forget(&mut self, id: ProcessId) -> Option<u32> {
+        let handed = self.process_mut(id)?.pipe.take();
         self.take_back(handed);
-        self.slots[id.slot] = Slot::default();
         self.act(Action::Forget(id));
+        self.empty(id.slot)
+    }
+
+    /// Empties a slot, and returns the GPU that its process had. Another process may take it now.
+    pub(super) fn empty(&mut self, slot: usize) -> Option<u32> {
+        let gpu = std::mem::take(&mut self.slots[slot]).process?.gpu;
+        self.gpus.give_back(gpu);
+        gpu
+    }
+
+    fn mini_batch_of(&self, handed: Handed) -> Option<u64> {
+        self.mini_batches.get(&handed.lease).map(|held| held.descriptor.mini_batch)
     }
 
     /// Kills a process that sent an invalid frame, because all later bytes are meaningless.
@@ -204,16 +237,25 @@ impl Scheduler {
     pub(super) fn start_process(&mut self, slot: usize, now: Moment) {
         let id = ProcessId { slot, number: self.next_process };
         self.next_process += 1;
-        self.slots[slot] = Slot { process: Some(Box::new(Process::starting(id, now.instant))), start_at: None };
-        self.act(Action::Start(id));
+        let gpu = self.gpus.take();
+        self.slots[slot] = Slot { process: Some(Box::new(Process::starting(id, gpu, now.instant))), start_at: None };
+        self.act(Action::Start { process: id, gpu });
     }
 
-    pub(super) fn not_started(&mut self, id: ProcessId, message: String, chance: Chance, printed: String, now: Moment) {
+    /// Notes that a process, which had this GPU, has not started, with the chance of another one and what it printed.
+    pub(super) fn not_started(
+        &mut self,
+        id: ProcessId,
+        gpu: Option<u32>,
+        message: String,
+        (chance, printed): (Chance, String),
+        now: Moment,
+    ) {
         let log = user_error_name(&self.config.node, &id.name());
         let error = ErrorReport { category: "ProcessDied".into(), message, traceback: String::new(), log, printed };
         self.act(Action::UserError { process: id, mini_batch: None, error: Box::new(error.clone()) });
         self.start_failed(id, chance, error);
-        self.plan_start(id.slot, now);
+        self.plan_start(id.slot, gpu, now);
     }
 
     fn start_failed(&mut self, id: ProcessId, chance: Chance, error: ErrorReport) {
@@ -223,10 +265,17 @@ impl Scheduler {
         self.tell(ResultEvent::InitFailed { node, process, error: error.into() });
     }
 
-    /// Decides whether and when the next process starts in an empty slot.
-    fn plan_start(&mut self, slot: usize, now: Moment) {
+    /// Decides whether and when the next process starts in an empty slot, after one with this GPU.
+    fn plan_start(&mut self, slot: usize, gpu: Option<u32>, now: Moment) {
         if self.stop != Stop::No || self.gave_up.is_some() {
             return self.stop_if_alone();
+        }
+        if self.gpus.is_missing(gpu) {
+            // Without a GPU, the script would be slow, or fail.
+            if self.slots.iter().all(|slot| slot.process.is_none() && slot.start_at.is_none()) {
+                self.give_up(format!("no GPU is left on this node: {}", self.gpus.causes()));
+            }
+            return;
         }
         match (self.may_start(), self.starts.pause()) {
             (Next::GiveUp(cause), _) => self.give_up(cause),

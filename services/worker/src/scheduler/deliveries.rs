@@ -29,7 +29,8 @@ impl Scheduler {
         let depth_of = |process: &Process| process.depth(self.limits);
         let depths = self.slots.iter().map(|slot| slot.process.as_deref().map_or(1, depth_of));
         let depth: usize = depths.sum();
-        let wanted = (2 * depth).saturating_sub(self.mini_batches.len()).min(RECEIVE_MAX);
+        let held = self.mini_batches.len().saturating_sub(self.waiting_for_another_gpu());
+        let wanted = (2 * depth).saturating_sub(held).min(RECEIVE_MAX);
         // A few mini-batches are not worth a call.
         if wanted == 0 || wanted * 4 < depth.min(RECEIVE_MAX) {
             return;
@@ -43,6 +44,10 @@ impl Scheduler {
         let limit = self.config.spec.lost_delivery_max;
         for Delivered { lease, descriptor, receive_count, bytes } in deliveries {
             let lost = deliveries_lost(&descriptor, receive_count);
+            if self.is_for_another_node(descriptor.mini_batch) {
+                self.give_back(lease, Descriptor { deliveries_lost: lost, ..descriptor });
+                continue;
+            }
             let error = (lost > limit).then(|| lost_too_often(&descriptor, lost, limit, &self.config.node));
             let stage = Stage::Waiting { bytes };
             let mini_batch =
@@ -108,13 +113,15 @@ impl Scheduler {
         for slot in 0..self.slots.len() {
             let process = self.slots[slot].process.as_deref_mut();
             let Some(process) = process.filter(|process| process.takes_work()) else { continue };
-            let (id, was_empty) = (process.id, process.pipe.is_empty());
+            let (id, gpu, was_empty) = (process.id, process.gpu, process.pipe.is_empty());
             let quota = process.wanted(self.limits).min(share).min(self.ready.len());
-            if quota == 0 {
+            let leases = self.take_ready(quota, gpu);
+            if leases.is_empty() {
                 continue;
             }
+            let Some(process) = self.slots[slot].process.as_deref_mut() else { continue };
             let (mut frames, mut files) = (Vec::with_capacity(quota), Vec::new());
-            for lease in self.ready.drain(..quota) {
+            for lease in leases {
                 let Some(mini_batch) = self.mini_batches.get_mut(&lease) else { unreachable!("the node holds it") };
                 let sequence = process.pipe.hand_over(lease, now);
                 frames.push(mini_batch.hand_over(id, sequence));

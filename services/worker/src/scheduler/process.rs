@@ -35,6 +35,12 @@ pub(super) struct Process {
     pub(super) life: Life,
     pub(super) pipe: Pipe,
     pub(super) condition: Condition,
+    /// The GPU that it has for itself.
+    pub(super) gpu: Option<u32>,
+    /// What users should know about it when it ends.
+    pub(super) notice: String,
+    /// Exit status, or minus the signal.
+    pub(super) code: i32,
     pub(super) started: Instant,
     /// When a long phase was last reported.
     pub(super) noticed: Option<Instant>,
@@ -86,13 +92,16 @@ pub(super) enum Then {
 }
 
 impl Process {
-    pub(super) fn starting(id: ProcessId, started: Instant) -> Self {
+    pub(super) fn starting(id: ProcessId, gpu: Option<u32>, started: Instant) -> Self {
         Self {
             id,
             name: id.name(),
             life: Life::Starting,
             pipe: Pipe::default(),
             condition: Condition::default(),
+            gpu,
+            notice: String::new(),
+            code: 0,
             started,
             noticed: None,
             stacks: None,

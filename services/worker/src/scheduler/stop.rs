@@ -76,7 +76,7 @@ impl Scheduler {
         }
     }
 
-    fn give_back(&mut self, lease: LeaseId, descriptor: Descriptor) {
+    pub(super) fn give_back(&mut self, lease: LeaseId, descriptor: Descriptor) {
         self.act(Action::Announce(Announcement::Return { lease, descriptor: Box::new(descriptor) }));
     }
 

@@ -1,6 +1,7 @@
 //! Tests of each decision, as events and the resulting actions.
 
 mod ends;
+mod gpus;
 mod isolate;
 mod wear;
 mod work;
@@ -39,6 +40,7 @@ fn starting_with(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
         node: "0".into(),
         processes,
         first_process: 0,
+        gpus: 0,
         prefetch_bytes_max: 100,
         grace: GRACE,
         lease_max: None,
@@ -47,7 +49,9 @@ fn starting_with(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
     let now = Moment { instant: Instant::now(), milliseconds: 1_000_000 };
     let doing = vec![(SlotPhase::Init, 0, Duration::ZERO); processes as usize];
     let mut node = Node { scheduler: Scheduler::new(config, now), now, doing, requested: vec![] };
-    let expected: Vec<_> = (0..processes).map(|process| format!("start {process}")).collect();
+    let gpus = node.scheduler.config.gpus;
+    let with = |process| if process < gpus { format!(" with GPU {process}") } else { String::new() };
+    let expected: Vec<_> = (0..processes).map(|process| format!("start {process}{}", with(process))).collect();
     assert_eq!(node.actions(), expected.join(", "));
     node
 }
@@ -137,7 +141,8 @@ fn in_short(action: Action) -> Option<String> {
         },
         Action::StopReceiving => "stop receiving".into(),
         Action::Prepare { lease, .. } => format!("prepare {lease}"),
-        Action::Start(process) => format!("start {}", process.number),
+        Action::Start { process, gpu: None } => format!("start {}", process.number),
+        Action::Start { process, gpu: Some(gpu) } => format!("start {} with GPU {gpu}", process.number),
         Action::HandOver { process, frames, .. } => {
             let name = |frame: &MiniBatchFrame| match frame.items {
                 Some((first, end)) => format!("{}[{first}..{end}]", frame.mini_batch),

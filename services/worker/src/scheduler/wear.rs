@@ -6,6 +6,7 @@
 
 use protocol::{JobSpec, Wear, memory};
 
+use super::gpus::Trouble;
 use super::process::{Life, Process};
 use super::{ProcessId, Scheduler};
 
@@ -33,6 +34,8 @@ pub(super) struct Condition {
     /// Mini-batches that it has answered.
     runs: u64,
     failures: u32,
+    /// Mini-batches in a row for which the memory of its GPU was too small.
+    gpu_full: u32,
     /// Resident memory, as last measured.
     bytes: u64,
     /// It exceeded the limit of memory before its first run, so a new process would be no smaller.
@@ -50,10 +53,22 @@ impl Condition {
     pub(super) fn answered(&mut self, succeeded: bool, limits: Limits) {
         self.runs += 1;
         self.failures += u32::from(!succeeded);
+        if succeeded {
+            self.gpu_full = 0;
+        }
         if self.runs >= limits.runs {
             self.wear.get_or_insert(Wear::Runs { runs: self.runs });
         } else if self.failures > FAILURES_MAX {
             self.wear.get_or_insert(Wear::Failures { failures: self.failures });
+        }
+    }
+
+    /// Notes a failure of its GPU. What the process has kept may fill the memory of the GPU, so the second such failure in
+    /// a row wears it out, and any other failure at once.
+    pub(super) fn gpu_failed(&mut self, gpu: u32, trouble: Trouble, is_out: bool) {
+        self.gpu_full += u32::from(trouble == Trouble::Memory);
+        if is_out || trouble != Trouble::Memory || self.gpu_full > 1 {
+            self.wear.get_or_insert(Wear::Gpu { gpu });
         }
     }
 
@@ -128,6 +143,6 @@ pub(super) fn level(wear: &Wear) -> &'static str {
         // The limit leaves no room for the work of one mini-batch.
         Wear::Memory { runs: 0..=1, .. } => "WARNING",
         Wear::Runs { .. } | Wear::Memory { .. } => "INFO",
-        Wear::Failures { .. } | Wear::Other => "WARNING",
+        Wear::Failures { .. } | Wear::Gpu { .. } | Wear::Other => "WARNING",
     }
 }

@@ -110,8 +110,12 @@ fn limit_below_the_memory_of_a_fresh_process_is_told_once_and_replaces_nothing()
 
 #[test]
 fn death_of_a_worn_out_process_in_a_run_is_a_death() {
-    let mut node = limited(|spec| spec.process_max_memory = 100 * MEGABYTE);
-    node.after(measured(0, 200));
-    assert_eq!(wears(&mut node, exited(0, SlotPhase::Run, 1)), [None]);
-    assert_eq!(node.after(examined(0)), "0 ProcessDied, again, forget 0, start 2");
+    let dying = || {
+        let mut node = limited(|spec| spec.process_max_memory = 100 * MEGABYTE);
+        node.after(measured(0, 200));
+        assert_eq!(node.after(exited(0, SlotPhase::Run, 1)), "examine 0 in 1");
+        node
+    };
+    assert_eq!(wears(&mut dying(), examined(0)), [None]);
+    assert_eq!(dying().after(examined(0)), "0 ProcessDied, again, forget 0, start 2");
 }

@@ -1,0 +1,335 @@
+//! The GPUs of a node: which process has which, how they fail, and which of them are out of use. Pure.
+//!
+//! The text of a failure names its cause ([`Trouble`]). A process whose GPU no longer works for it is replaced while the
+//! others continue. The mini-batch is retried elsewhere first: by a process with another GPU of this node, else by
+//! another node if one receives it earlier.
+//!
+//! A GPU is taken out of use after [`FAILURES_MAX`] failures in a row of different mini-batches or starts: always if the
+//! device is gone, otherwise only if another GPU of the node has succeeded in the meantime. So a script that fails
+//! everywhere costs no GPU.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::ErrorReport;
+use rustc_hash::FxHashMap;
+
+use super::process::{Life, Process};
+use super::{ProcessId, Scheduler, Stop};
+use crate::lease::LeaseId;
+
+/// Failures in a row after which a GPU is taken out of use.
+const FAILURES_MAX: u32 = 3;
+
+/// The cause of a failure, as far as its text names one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// The memory of the GPU is full: because of the data, or of what the process has kept.
+    Memory,
+    /// The process can no longer use the GPU, mostly because of an error in the script.
+    Context,
+    /// The GPU or its driver is gone.
+    Device,
+}
+
+/// Texts of CUDA, ROCm and libraries above them, in lower case. The first row that matches counts.
+const TROUBLES: [(Trouble, &[&str]); 3] = [
+    (
+        Trouble::Memory,
+        &[
+            "cuda out of memory",
+            "hip out of memory",
+            "cuda error: out of memory",
+            "cuda_error_out_of_memory",
+            "cudaerrormemoryallocation",
+            "cublas_status_alloc_failed",
+            "cudnn_status_alloc_failed",
+            "resource_exhausted: out of memory",
+            "cupy.cuda.memory.outofmemoryerror",
+        ],
+    ),
+    (
+        Trouble::Device,
+        &[
+            "no cuda-capable device",
+            "no cuda gpus are available",
+            "found no nvidia driver",
+            "device(s) is/are busy or unavailable",
+            "fallen off the bus",
+            "gpu is lost",
+            "nvrm: xid",
+            "uncorrectable ecc",
+            "driver/library version mismatch",
+            "failed to initialize nvml",
+            "cuda driver initialization failed",
+            "cuda unknown error",
+            "cuda_error_no_device",
+            "cuda_error_device_unavailable",
+            "cuda_error_system_not_ready",
+            "cudaerrornodevice",
+            "cudaerrordevicesunavailable",
+            "no hip-capable device",
+        ],
+    ),
+    (
+        Trouble::Context,
+        &[
+            "cuda error",
+            "cuda_error_",
+            "cudaerror",
+            "cuda runtime error",
+            "cublas_status_",
+            "cudnn_status_",
+            "device-side assert",
+            "hip error",
+        ],
+    ),
+];
+
+impl Trouble {
+    /// Returns the trouble that the text of a failure describes.
+    fn of(text: &str) -> Option<Self> {
+        let text = text.to_ascii_lowercase();
+        let is_named = |texts: &[&str]| texts.iter().any(|named| text.contains(named));
+        TROUBLES.iter().find(|(_, texts)| is_named(texts)).map(|(trouble, _)| *trouble)
+    }
+}
+
+/// The GPUs of a node.
+#[derive(Debug, Default)]
+pub(super) struct Gpus {
+    /// GPUs that no process holds. A process that starts takes the smallest, or none; its end frees it.
+    free: BTreeSet<u32>,
+    /// GPUs on which the last mini-batch or start has failed.
+    failing: BTreeMap<u32, Failing>,
+    /// GPUs out of use, and why.
+    out: BTreeMap<u32, String>,
+    /// Mini-batches that have failed on a GPU of this node and have not succeeded here since.
+    failed: FxHashMap<u64, FailedOn>,
+}
+
+#[derive(Debug, Default)]
+struct Failing {
+    /// Different mini-batches, or starts, in a row.
+    in_a_row: u32,
+    last: Option<u64>,
+    /// Another GPU has succeeded since the first of them.
+    others_work: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FailedOn {
+    gpu: u32,
+    /// The node has received it again, and has left it to other nodes once.
+    is_returned: bool,
+}
+
+impl Gpus {
+    pub(super) fn new(count: u32) -> Self {
+        Self { free: (0..count).collect(), ..Self::default() }
+    }
+
+    pub(super) fn take(&mut self) -> Option<u32> {
+        self.free.pop_first()
+    }
+
+    pub(super) fn give_back(&mut self, gpu: Option<u32>) {
+        self.free.extend(gpu.filter(|gpu| !self.out.contains_key(gpu)));
+    }
+
+    /// Whether a process that loses this GPU gets no other.
+    pub(super) fn is_missing(&self, gpu: Option<u32>) -> bool {
+        gpu.is_some_and(|gpu| self.out.contains_key(&gpu)) && self.free.is_empty()
+    }
+
+    fn succeeded(&mut self, gpu: u32, mini_batch: u64) {
+        self.failed.remove(&mini_batch);
+        self.failing.remove(&gpu);
+        self.failing.values_mut().for_each(|failing| failing.others_work = true);
+    }
+
+    /// Notes a failure of a mini-batch, or of a start. Returns whether the GPU is out of use from now on.
+    fn failing(&mut self, gpu: u32, trouble: Trouble, mini_batch: Option<u64>, cause: &str) -> bool {
+        let failing = self.failing.entry(gpu).or_default();
+        if mini_batch.is_none() || failing.last != mini_batch {
+            failing.in_a_row += 1;
+        }
+        failing.last = mini_batch;
+        let is_bad = failing.in_a_row >= FAILURES_MAX && (trouble == Trouble::Device || failing.others_work);
+        is_bad && self.out.insert(gpu, cause.to_owned()).is_none()
+    }
+
+    /// Returns why GPUs are out of use.
+    pub(super) fn causes(&self) -> String {
+        let causes: Vec<_> = self.out.iter().map(|(gpu, cause)| format!("GPU {gpu}: {cause}")).collect();
+        causes.join("; ")
+    }
+}
+
+impl Scheduler {
+    /// Notes a success of a process with a GPU.
+    pub(super) fn gpu_succeeded(&mut self, id: ProcessId, mini_batch: u64) {
+        let gpu = self.process(id).and_then(|process| process.gpu);
+        // The usual case: nothing has failed.
+        if let Some(gpu) = gpu.filter(|_| !self.gpus.failing.is_empty() || !self.gpus.failed.is_empty()) {
+            self.gpus.succeeded(gpu, mini_batch);
+        }
+    }
+
+    /// Notes that a mini-batch, or without one the start of a process, has failed with this text. The process lives on.
+    pub(super) fn gpu_failed(&mut self, id: ProcessId, mini_batch: Option<u64>, error: &ErrorReport) {
+        let text = format!("{}: {}", error.category, error.message);
+        let Some((gpu, trouble, is_out)) = self.gpu_trouble(id, mini_batch, &text) else { return };
+        self.avoid(mini_batch, gpu);
+        let Some(process) = self.process_mut(id).filter(|process| matches!(process.life, Life::Working)) else {
+            return;
+        };
+        process.condition.gpu_failed(gpu, trouble, is_out);
+        if process.is_worn_out() {
+            self.recall(id);
+        }
+    }
+
+    /// Notes that a process has died, in a mini-batch or not. Its text is all that is known about it.
+    pub(super) fn gpu_died(&mut self, id: ProcessId, mini_batch: Option<u64>, text: &str) {
+        let Some(gpu) = self.process(id).and_then(|process| process.gpu) else { return };
+        self.gpu_trouble(id, mini_batch, text);
+        self.avoid(mini_batch, gpu);
+    }
+
+    /// Takes the GPU of a process out of use if the text of a failure says so often enough.
+    fn gpu_trouble(&mut self, id: ProcessId, mini_batch: Option<u64>, text: &str) -> Option<(u32, Trouble, bool)> {
+        let gpu = self.process(id)?.gpu?;
+        let trouble = Trouble::of(text)?;
+        let named = |line: &&str| Trouble::of(line).is_some();
+        let cause = text.lines().find(named).unwrap_or(text).trim().trim_end_matches('.').to_owned();
+        let is_out = self.gpus.failing(gpu, trouble, mini_batch, &cause);
+        if is_out {
+            let node = &self.config.node;
+            let notice =
+                format!("GPU {gpu} of node {node} is out of use after {FAILURES_MAX} failures in a row: {cause}");
+            self.log("ERROR", notice.clone());
+            if let Some(process) = self.process_mut(id) {
+                process.notice = notice;
+            }
+        }
+        Some((gpu, trouble, is_out))
+    }
+
+    fn avoid(&mut self, mini_batch: Option<u64>, gpu: u32) {
+        if let Some(mini_batch) = mini_batch {
+            self.gpus.failed.insert(mini_batch, FailedOn { gpu, is_returned: false });
+        }
+    }
+
+    /// Whether a process of this node has another GPU, or will have.
+    fn has_other_gpu_than(&self, gpu: u32) -> bool {
+        let has_another = |process: &Process| {
+            let may_work = matches!(process.life, Life::Starting | Life::Working);
+            may_work && process.gpu.is_some_and(|other| other != gpu)
+        };
+        self.processes().any(has_another)
+    }
+
+    /// Removes the next mini-batches for a process from those that are ready. Those that have failed on its GPU stay for
+    /// a process with another one.
+    pub(super) fn take_ready(&mut self, count: usize, gpu: Option<u32>) -> Vec<LeaseId> {
+        let Some(gpu) = gpu.filter(|gpu| !self.gpus.failed.is_empty() && self.has_other_gpu_than(*gpu)) else {
+            return self.ready.drain(..count).collect();
+        };
+        let failed_here = |lease: &LeaseId| {
+            let mini_batch = self.mini_batches.get(lease).map(|ready| ready.descriptor.mini_batch);
+            mini_batch.and_then(|mini_batch| self.gpus.failed.get(&mini_batch)).is_some_and(|failed| failed.gpu == gpu)
+        };
+        let fit = self.ready.iter().copied().filter(|lease| !failed_here(lease));
+        let taken: Vec<LeaseId> = fit.take(count).collect();
+        self.ready.retain(|lease| !taken.contains(lease));
+        taken
+    }
+
+    /// Returns how many mini-batches wait for a process with another GPU: the others need more in the meantime.
+    pub(super) fn waiting_for_another_gpu(&self) -> usize {
+        if self.gpus.failed.is_empty() {
+            return 0;
+        }
+        let has_failed = |lease: &&LeaseId| {
+            let mini_batch = self.mini_batches.get(lease).map(|ready| ready.descriptor.mini_batch);
+            mini_batch.is_some_and(|mini_batch| self.gpus.failed.contains_key(&mini_batch))
+        };
+        self.ready.iter().filter(has_failed).count().min(2 * self.slots.len())
+    }
+
+    /// Whether a mini-batch that the node has received should go to another node first: it has failed on the only GPU
+    /// that this node could give it. It is returned once, so that a single node works too.
+    pub(super) fn is_for_another_node(&mut self, mini_batch: u64) -> bool {
+        let Some(FailedOn { gpu, is_returned: false }) = self.gpus.failed.get(&mini_batch).copied() else {
+            return false;
+        };
+        let is_meant = self.stop == Stop::No && !self.has_other_gpu_than(gpu);
+        if is_meant {
+            self.gpus.failed.insert(mini_batch, FailedOn { gpu, is_returned: true });
+        }
+        is_meant
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_libraries_are_told_apart() {
+        let cases = [
+            ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Some(Trouble::Memory)),
+            ("RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be …", Some(Trouble::Memory)),
+            ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate", Some(Trouble::Memory)),
+            ("RuntimeError: CUDA error: device-side assert triggered", Some(Trouble::Context)),
+            ("RuntimeError: CUDA error: an illegal memory access was encountered", Some(Trouble::Context)),
+            ("CUDARuntimeError: cudaErrorLaunchFailure: unspecified launch failure", Some(Trouble::Context)),
+            ("RuntimeError: No CUDA GPUs are available", Some(Trouble::Device)),
+            ("RuntimeError: CUDA error: no CUDA-capable device is detected", Some(Trouble::Device)),
+            ("RuntimeError: CUDA error: uncorrectable ECC error encountered", Some(Trouble::Device)),
+            ("NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.", Some(Trouble::Device)),
+            ("ValueError: the oxide index maxid is not known", None),
+            ("MemoryError: out of memory", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Trouble::of(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn gone_device_is_out_of_use_after_different_mini_batches() {
+        let mut gpus = Gpus::new(2);
+        assert_eq!((gpus.take(), gpus.take(), gpus.take()), (Some(0), Some(1), None));
+        for (mini_batch, is_out) in [(4, false), (4, false), (5, false), (6, true), (7, false)] {
+            assert_eq!(gpus.failing(0, Trouble::Device, Some(mini_batch), "gone"), is_out, "mini-batch {mini_batch}");
+        }
+        gpus.give_back(Some(0));
+        assert_eq!((gpus.take(), gpus.is_missing(Some(0)), gpus.is_missing(Some(1))), (None, true, false));
+        gpus.give_back(Some(1));
+        assert!(!gpus.is_missing(Some(0)), "another one is free");
+        assert_eq!(gpus.causes(), "GPU 0: gone");
+    }
+
+    #[test]
+    fn script_that_fails_on_every_gpu_costs_none() {
+        let mut gpus = Gpus::new(2);
+        for mini_batch in 0..9 {
+            assert!(!gpus.failing(0, Trouble::Context, Some(mini_batch), "assert"));
+            assert!(!gpus.failing(1, Trouble::Memory, Some(mini_batch), "full"));
+        }
+        gpus.succeeded(1, 20);
+        assert!(gpus.failing(0, Trouble::Context, Some(9), "assert"), "the other GPU works");
+    }
+
+    #[test]
+    fn success_forgives() {
+        let mut gpus = Gpus::new(1);
+        for mini_batch in 0..9 {
+            assert!(!gpus.failing(0, Trouble::Device, Some(mini_batch), "gone"));
+            if mini_batch % 2 == 1 {
+                gpus.succeeded(0, mini_batch);
+            }
+        }
+    }
+}

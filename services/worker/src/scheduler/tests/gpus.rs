@@ -1,0 +1,145 @@
+//! GPUs that fail, and the mini-batches that failed on them.
+
+use super::*;
+
+/// Returns a node with two processes, each with a GPU and a mini-batch.
+fn with_gpus() -> Node {
+    let mut node = starting_with(2, |config| config.gpus = 2);
+    (0..2).for_each(|process| node.ready(process));
+    assert_eq!(node.after(Event::Received((0..2).map(delivered).collect())), "0 gets 0, 1 gets 1");
+    node
+}
+
+/// Returns a node with one process, which has a mini-batch, and with these GPUs.
+fn alone(gpus: u32) -> Node {
+    let mut node = starting_with(1, |config| config.gpus = gpus);
+    node.ready(0);
+    node.after(Event::Received(vec![delivered(0)]));
+    node
+}
+
+fn error(message: &str) -> ErrorReport {
+    ErrorReport { category: "RuntimeError".into(), message: message.into(), ..ErrorReport::default() }
+}
+
+fn failed(process: u32, sequence: u64, message: &str) -> Event {
+    answered(process, Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error(message)) })
+}
+
+const GONE: &str = "CUDA error: no CUDA-capable device is detected";
+const FULL: &str = "CUDA out of memory. Tried to allocate 2.00 GiB";
+
+#[test]
+fn process_that_lost_its_gpu_is_replaced_with_the_same_gpu() {
+    let mut node = with_gpus();
+    assert_eq!(node.after(failed(1, 1, GONE)), "1 RunRaised, again, finish 1");
+    assert_eq!(node.after(exited(1, SlotPhase::Idle, 0)), "forget 1, start 2 with GPU 1");
+}
+
+#[test]
+fn full_memory_replaces_a_process_the_second_time() {
+    let mut node = with_gpus();
+    assert_eq!(node.after(failed(0, 1, FULL)), "0 RunRaised, again");
+    node.after(Event::Received(vec![delivered(10)]));
+    assert_eq!(node.after(failed(0, 2, FULL)), "10 RunRaised, again, finish 0");
+}
+
+#[test]
+fn other_failures_have_nothing_to_do_with_the_gpu() {
+    let mut node = with_gpus();
+    assert_eq!(node.after(failed(0, 1, "three is bad")), "0 RunRaised, again");
+    assert_eq!(node.after(Event::Received(vec![delivered(0)])), "0 gets 0");
+}
+
+#[test]
+fn process_with_another_gpu_gets_the_next_try() {
+    let mut node = with_gpus();
+    node.after(failed(0, 1, FULL));
+    assert_eq!(node.after(Event::Received(vec![delivered(0), delivered(10)])), "0 gets 10");
+    assert_eq!(node.after(done(1, 1)), "1 Succeeded, 1 gets 0");
+}
+
+#[test]
+fn mini_batch_of_a_dead_process_goes_to_another_gpu() {
+    let mut node = with_gpus();
+    node.runs(0, 1);
+    node.after(exited(0, SlotPhase::Run, 1));
+    assert_eq!(node.after(examined(0)), "0 ProcessDied, again, forget 0, start 2 with GPU 0");
+    node.ready(2);
+    assert_eq!(node.after(Event::Received(vec![delivered(0)])), "");
+    assert_eq!(node.after(done(1, 1)), "1 Succeeded, 1 gets 0");
+}
+
+#[test]
+fn mini_batch_without_another_gpu_goes_to_another_node_once() {
+    let mut node = alone(1);
+    node.after(failed(0, 1, FULL));
+    assert_eq!(node.after(Event::Received(vec![delivered(0)])), "return 0");
+    assert_eq!(node.after(Event::Received(vec![delivered(0)])), "0 gets 0", "no other node was faster");
+    assert_eq!(node.after(done(0, 2)), "0 Succeeded");
+}
+
+/// Lets the process in the first slot get a mini-batch (other than the first one, which it has), fail on it and end.
+/// Returns the actions.
+fn fail_first(node: &mut Node, number: u32, mini_batch: u64) -> String {
+    let process = ProcessId { slot: 0, number };
+    let frame = |frame| Event::Frame { process, frame, rows: Bytes::new() };
+    if number > 0 {
+        let ready = ProcessEvent::Ready { init_seconds: 0.1, import_seconds: 0.0, python_version: "3".into() };
+        node.after(frame(ready));
+        let actions = node.after(Event::Received(vec![delivered(mini_batch)]));
+        assert_eq!(actions, format!("{number} gets {mini_batch}"));
+    }
+    let Event::Frame { frame: answer, .. } = failed(0, 1, GONE) else { unreachable!("constructed like this") };
+    let actions = node.after(frame(answer));
+    assert_eq!(actions, format!("{mini_batch} RunRaised, again, finish {number}"));
+    node.after(Event::Exited { process, code: 0, phase: SlotPhase::Idle, sequence: 0 })
+}
+
+#[test]
+fn gpu_that_keeps_failing_is_out_of_use() {
+    let mut node = with_gpus();
+    assert_eq!(fail_first(&mut node, 0, 0), "forget 0, start 2 with GPU 0");
+    assert_eq!(fail_first(&mut node, 2, 20), "forget 2, start 3 with GPU 0");
+    assert_eq!(fail_first(&mut node, 3, 30), "forget 3", "the other process continues alone");
+    assert_eq!(node.after(done(1, 1)), "1 Succeeded");
+}
+
+#[test]
+fn node_without_a_gpu_left_gives_up_and_names_the_failure() {
+    let mut node = alone(1);
+    fail_first(&mut node, 0, 0);
+    fail_first(&mut node, 1, 10);
+    let actions = fail_first(&mut node, 2, 20);
+    assert_eq!(actions, format!("forget 2, stopped: no GPU is left on this node: GPU 0: RuntimeError: {GONE}"));
+}
+
+#[test]
+fn free_gpu_replaces_one_that_is_out_of_use() {
+    let mut node = alone(2);
+    assert_eq!(fail_first(&mut node, 0, 0), "forget 0, start 1 with GPU 0");
+    assert_eq!(fail_first(&mut node, 1, 10), "forget 1, start 2 with GPU 0");
+    assert_eq!(fail_first(&mut node, 2, 20), "forget 2, start 3 with GPU 1");
+}
+
+#[test]
+fn end_of_the_process_tells_which_gpu_is_out_of_use() {
+    let mut node = starting_with(1, |config| config.gpus = 1);
+    let mut notices = Vec::new();
+    for number in 0..3 {
+        let process = ProcessId { slot: 0, number };
+        let frame = ProcessEvent::InitFailed { error: error(GONE), chance: Chance::Likely };
+        node.after(Event::Frame { process, frame, rows: Bytes::new() });
+        node.scheduler.handle(Event::Exited { process, code: 72, phase: SlotPhase::Init, sequence: 0 }, node.now);
+        let notice = |action| match action {
+            Action::Announce(Announcement::Event(ResultEvent::ProcessEnded { notice, wear, .. })) => {
+                Some((notice, wear))
+            }
+            _ => None,
+        };
+        notices.extend(std::iter::from_fn(|| node.scheduler.next_action()).filter_map(notice));
+        node.tick(Duration::from_secs(5));
+    }
+    let expected = format!("GPU 0 of node 0 is out of use after 3 failures in a row: RuntimeError: {GONE}");
+    assert_eq!(notices, [(String::new(), None), (String::new(), None), (expected, None)]);
+}
