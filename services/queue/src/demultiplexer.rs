@@ -142,6 +142,11 @@ impl Demultiplexer {
         }
     }
 
+    /// Returns since when a delivery has waited for a view of this group; `None` if none waits, or the view is open.
+    pub fn unviewed_since(&self, group: &str) -> Option<Instant> {
+        self.shared.unviewed_since(group)
+    }
+
     /// Pauses receiving for this long.
     pub fn pause(&self, time: Duration) {
         self.shared.pause_until(Instant::now() + time);

@@ -118,8 +118,18 @@ impl Host for Node {
     async fn run(self, errands: Errands, errand: Errand) -> Event {
         let visit = errands.visit;
         match errand {
-            Errand::GiveBack { .. } if self.has(Bug::KeepsWhatItTurnsAway) => {
-                Event::GivenBack { visit, is_quiet: false }
+            Errand::GiveBack { .. } => {
+                let (begun, demultiplexer, job_id) =
+                    (Instant::now(), errands.demultiplexer.clone(), errands.job_id.clone());
+                let event = match self.has(Bug::KeepsWhatItTurnsAway) {
+                    true => Event::GivenBack { visit, is_quiet: false },
+                    false => errands.run(errand).await,
+                };
+                if demultiplexer.unviewed_since(&job_id).is_some_and(|since| since < begun) {
+                    self.witness
+                        .report("a node returns what it turns away", format!("{}, {job_id}", self.actor.name()));
+                }
+                event
             }
             Errand::Watch { .. } if self.has(Bug::StaysOnEndedJobs) => {
                 Event::Watched { visit, standing: Standing::Open }

@@ -141,8 +141,7 @@ bugs! {
         "a node that leaves returns what it holds";
     ServiceDropsOpenJobs: "commit, then acknowledge";
     NodeDropsOpenJobs: "publish again, then acknowledge", "every job ends";
-    KeepsWhatItTurnsAway:
-        "while queue and store keep their promises, a job is completed", "every mini-batch counts once", "every job ends";
+    KeepsWhatItTurnsAway: "a node returns what it turns away";
     StaysOnEndedJobs: "nothing is left of an ended job";
     TakesSeatsOfOthers: "one node takes a seat";
     NeverRenewsSeats: "a node works under its seat";

@@ -187,6 +187,13 @@ impl Shared {
         group.changed_at.filter(|_| is_quiet)
     }
 
+    /// Returns since when a delivery has waited for a view of its group; `None`: none waits.
+    pub(super) fn unviewed_since(&self, group: &str) -> Option<Instant> {
+        let state = self.lock();
+        let group = state.groups.get(group).filter(|group| !group.has_view)?;
+        group.waiting.iter().map(|arrived| arrived.received_at).min()
+    }
+
     // ---- the owner -------------------------------------------------------------------------------------------
 
     pub(super) fn open(&self, name: &str) {
