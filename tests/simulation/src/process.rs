@@ -153,7 +153,7 @@ impl Life {
                 continue;
             }
             if let Some(receipt) = &receipt {
-                self.witness.began(receipt, frame.items, &self.actor);
+                self.witness.began(receipt, frame.items, self.has_broken_gpu(), &self.actor);
             }
             runs += 1;
             if job.process_max_runs > 0 && runs > job.process_max_runs {
@@ -182,7 +182,7 @@ impl Life {
             self.actor.kill();
             self.actor.alive().await;
         }
-        if self.gpu.is_some() && self.gpu == job.broken_gpu {
+        if self.has_broken_gpu() {
             let error = ErrorReport { message: GPU_GONE.into(), ..ErrorReport::default() };
             let failed = Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error) };
             return (!dice.happens(0.3)).then_some(failed);
@@ -204,6 +204,10 @@ impl Life {
                 Some(Ending { sequence, returned: items.end - items.start, run_seconds, ..Ending::empty() })
             }
         }
+    }
+
+    fn has_broken_gpu(&self) -> bool {
+        self.gpu.is_some() && self.gpu == self.witness.job.broken_gpu
     }
 
     /// Returns the items that it was handed.

@@ -196,7 +196,7 @@ impl Scheduler {
     pub(super) fn conclude(&mut self, process: ProcessId, handed: Handed, ending: Ending, rows: Bytes, now: Moment) {
         let Handed { lease, began, .. } = handed;
         let Some(mini_batch) = self.mini_batches.remove(&lease) else { return };
-        if mini_batch.isolation.is_some() || self.isolates(&mini_batch, ending.status) {
+        if mini_batch.isolation.is_some() || self.isolates(process, &mini_batch, &ending) {
             return self.isolate(process, handed, mini_batch, ending, rows, now);
         }
         let MiniBatch { descriptor, deliveries_lost, stage, .. } = mini_batch;

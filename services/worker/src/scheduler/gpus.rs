@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::ErrorReport;
+use protocol::{Ending, ErrorReport};
 use rustc_hash::FxHashMap;
 
 use super::process::{Life, Process};
@@ -196,6 +196,13 @@ impl Scheduler {
         self.avoid(mini_batch, gpu);
     }
 
+    /// Returns the GPU of a process if its failure says that the GPU is gone.
+    pub(super) fn lost_gpu(&self, id: ProcessId, ending: &Ending) -> Option<u32> {
+        let (gpu, error) = (self.process(id)?.gpu?, ending.error.as_ref()?);
+        let texts = [&error.category, &error.message, &error.printed];
+        texts.into_iter().any(|text| Trouble::of(text) == Some(Trouble::Device)).then_some(gpu)
+    }
+
     /// Takes the GPU of a process out of use if the text of a failure says so often enough.
     fn gpu_trouble(&mut self, id: ProcessId, mini_batch: Option<u64>, text: &str) -> Option<(u32, Trouble, bool)> {
         let gpu = self.process(id)?.gpu?;
@@ -222,7 +229,7 @@ impl Scheduler {
     }
 
     /// Whether a process of this node has another GPU, or will have.
-    fn has_other_gpu_than(&self, gpu: u32) -> bool {
+    pub(super) fn has_other_gpu_than(&self, gpu: u32) -> bool {
         let has_another = |process: &Process| {
             let may_work = matches!(process.life, Life::Starting | Life::Working);
             may_work && process.gpu.is_some_and(|other| other != gpu)

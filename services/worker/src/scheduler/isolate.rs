@@ -34,8 +34,8 @@ impl Isolations {
 
 impl Scheduler {
     /// Whether the failure of a mini-batch is followed by runs of its ranges.
-    pub(super) fn isolates(&self, mini_batch: &MiniBatch, status: AttemptStatus) -> bool {
-        let spec = &self.config.spec;
+    pub(super) fn isolates(&self, process: ProcessId, mini_batch: &MiniBatch, ending: &Ending) -> bool {
+        let (spec, status) = (&self.config.spec, ending.status);
         if spec.isolate == Isolate::Off || status == AttemptStatus::Succeeded {
             return false;
         }
@@ -52,6 +52,7 @@ impl Scheduler {
             && (2..=spec.isolate_items_max).contains(&prepared.passed)
             && !matches!(*prepared.payload, Payload::Rank)
             && !self.isolations.are_over()
+            && self.lost_gpu(process, ending).is_none()
     }
 
     /// Begins the isolation of a mini-batch whose last try has ended, or takes the result of a range.
@@ -70,7 +71,12 @@ impl Scheduler {
             Some(mut isolation) => {
                 let failed = ending.status != AttemptStatus::Succeeded;
                 self.isolations.vain_runs = if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };
-                isolation.ended(ending, rows, now.instant);
+                match self.lost_gpu(process, &ending) {
+                    // No item is at fault, so none is rejected for it.
+                    Some(gpu) if self.has_other_gpu_than(gpu) && isolation.again() => {}
+                    Some(_) => isolation.give_up(),
+                    None => isolation.ended(ending, rows, now.instant),
+                }
                 isolation
             }
             None => {

@@ -38,6 +38,8 @@ pub(super) struct Isolation {
     until: Instant,
     /// Ranges to run, the next one last.
     pending: Vec<Pending>,
+    /// The range that was run again.
+    again: Option<Range<u64>>,
     good: Good,
     rejected: Vec<Failed>,
     /// Single items that have failed.
@@ -117,6 +119,7 @@ impl Isolation {
             ended,
             until,
             pending: Vec::new(),
+            again: None,
             good: Good::default(),
             rejected: Vec::new(),
             items_failed: 0,
@@ -183,6 +186,23 @@ impl Isolation {
         for items in [middle..items.end, items.start..middle] {
             self.pending.push(Pending { items, cause: cause.clone() });
         }
+    }
+
+    /// Runs the next range again, because it has failed through no fault of its items. Returns whether it may: once.
+    pub(super) fn again(&mut self) -> bool {
+        let next = self.pending.last().map(|pending| pending.items.clone());
+        if self.again == next {
+            return false;
+        }
+        self.again = next;
+        self.runs = self.runs.saturating_add(1);
+        true
+    }
+
+    /// Ends the isolation as if no range had succeeded.
+    pub(super) fn give_up(&mut self) {
+        self.pending.clear();
+        self.good = Good::default();
     }
 
     /// Rejects the ranges that have not been run, each with the failure of the range that it is a part of.

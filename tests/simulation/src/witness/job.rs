@@ -178,8 +178,9 @@ impl JobWitness {
         }
     }
 
-    /// User code begins on a node, with all items or with a range of them.
-    pub fn began(&self, receipt: &Receipt, items: Option<(u64, u64)>, node: &Actor) {
+    /// User code begins on a node, with all items or with a range of them. `in_vain`: whatever it does will fail, and not
+    /// because of the items.
+    pub fn began(&self, receipt: &Receipt, items: Option<(u64, u64)>, in_vain: bool, node: &Actor) {
         self.check_seat(node);
         let limit = self.job.lost_delivery_max;
         let mut state = self.state();
@@ -190,7 +191,7 @@ impl JobWitness {
                 format!("mini-batch {} begins after {} lost deliveries", held.mini_batch, held.deliveries_lost);
             self.report("lost deliveries have a limit", detail);
         }
-        if !held.begun.insert(items) {
+        if !in_vain && !held.begun.insert(items) {
             self.report("a delivery is run once", format!("mini-batch {}", held.mini_batch));
         }
     }

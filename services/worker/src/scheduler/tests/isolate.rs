@@ -308,3 +308,43 @@ fn ranges_with_other_columns_are_reported_where_columns_have_no_names() {
         assert_eq!((isolated.ending.columns, isolated.warnings_total), (Some(vec!["a".into()]), warnings));
     }
 }
+
+// ---- GPUs ------------------------------------------------------------------------------------------------------------
+
+const GONE: &str = "CUDA error: no CUDA-capable device is detected";
+
+/// Reports that a run has failed, because its GPU is gone.
+fn without_gpu(process: u32, sequence: u64) -> Event {
+    let error = ErrorReport { message: GONE.into(), ..ErrorReport::default() };
+    answered(process, Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error) })
+}
+
+#[test]
+fn mini_batch_whose_gpu_is_gone_is_not_divided() {
+    let mut node = with_isolation(1, |config| config.gpus = 1);
+    node.after(Event::Received(vec![of_files(0, 4)]));
+    assert_eq!(node.after(without_gpu(0, 1)), "0 RunRaised, finish 0");
+}
+
+#[test]
+fn range_whose_gpu_is_gone_is_run_again_with_another_gpu() {
+    let mut node = with_isolation(2, |config| config.gpus = 2);
+    node.after(Event::Received(vec![of_files(0, 2)]));
+    assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..1]");
+    assert_eq!(node.after(without_gpu(0, 2)), "finish 0, 1 gets 0[0..1]");
+    assert_eq!(node.after(with_rows(1, 1, "a\n")), "1 gets 0[1..2]");
+    let (attempt, rows) = announced(&mut node, raised(1, 2));
+    assert_eq!((attempt.status, attempt.extra_runs, &rows[..]), (AttemptStatus::Succeeded, 3, &b"a\n"[..]));
+    assert_eq!(rejected_items(&attempt), [(1, 1)], "only the item that fails everywhere");
+}
+
+#[test]
+fn no_item_is_rejected_because_the_only_gpu_is_gone() {
+    let mut node = with_isolation(1, |config| config.gpus = 1);
+    node.after(Event::Received(vec![of_files(0, 4)]));
+    assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..2]");
+    assert_eq!(node.after(with_rows(0, 2, "a\nb\n")), "0 gets 0[2..4]");
+    let (attempt, rows) = announced(&mut node, without_gpu(0, 3));
+    assert_eq!((attempt.status, attempt.succeeded, rows.len()), (AttemptStatus::RunRaised, 0, 0));
+    assert!(attempt.rejected.is_empty());
+}
