@@ -1,13 +1,16 @@
 //! Isolation: a mini-batch whose tries are spent is run again in ranges of its items, so that the job loses only the
 //! items at fault.
 //!
-//! A range that fails is divided into halves, and these are run on their own, down to single items. The left half goes
-//! first, so rows arrive in the order of the items. Nothing of this is announced: the mini-batch keeps its lease, ends
-//! with one attempt, and starts from its last try again on another node if this one dies.
+//! A range that fails is divided into halves, and these are run on their own, down to single items, from left to right.
+//! Nothing of this is announced: the mini-batch keeps its lease, ends with one attempt, and starts from its last try again
+//! on another node if this one dies.
 //!
 //! One bad item among `n` costs about `2 * log2(n)` runs of together twice the size of the mini-batch. Isolation ends
-//! early if it has no chance, takes too long, or has rejected as many ranges as one message can name. Pure.
+//! early if it has no chance, takes too long, or has rejected as many ranges as one message can name. It has no chance if
+//! the first items fail alone, and so do probes from the middle of the largest ranges that are left: the first items may be
+//! the only bad ones. Pure.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,9 +20,11 @@ use protocol::{AttemptStatus, Ending, ErrorReport, Isolate, REJECTED_MAX, Reject
 
 use super::Moment;
 
-/// Single items that fail before anything succeeds, after which the mini-batch fails as a whole: the cause is probably
-/// the script, or something that it needs.
-const HOPELESS_ITEMS: u32 = 8;
+/// Single items that fail before anything succeeds, after which single items from elsewhere are run.
+const FIRST_ITEMS: u32 = 8;
+/// As many again, after which the mini-batch fails as a whole: the cause is probably the script, or something that it
+/// needs.
+const HOPELESS_ITEMS: u32 = 2 * FIRST_ITEMS;
 /// Warnings that an attempt carries.
 const WARNINGS_MAX: usize = 10;
 /// Bytes that are kept of the texts of a rejected item, and of all their tracebacks together.
@@ -36,8 +41,10 @@ pub(super) struct Isolation {
     ended: Moment,
     /// When ranges that have not been run are rejected.
     until: Instant,
-    /// Ranges to run, the next one last.
+    /// Ranges to run, in reverse order.
     pending: Vec<Pending>,
+    /// The next range to run, if it is not the last one of these.
+    probe: Option<usize>,
     /// The range that was run again.
     again: Option<Range<u64>>,
     good: Good,
@@ -56,7 +63,8 @@ pub(super) struct Isolation {
 struct Good {
     ranges: u32,
     returned: u64,
-    rows: Vec<Bytes>,
+    /// By the first item.
+    rows: BTreeMap<u64, Bytes>,
     columns: Option<Vec<String>>,
     has_other_columns: bool,
 }
@@ -119,6 +127,7 @@ impl Isolation {
             ended,
             until,
             pending: Vec::new(),
+            probe: None,
             again: None,
             good: Good::default(),
             rejected: Vec::new(),
@@ -137,13 +146,19 @@ impl Isolation {
 
     /// Returns the items to run next; `None`: the isolation is over.
     pub(super) fn next(&self) -> Option<Range<u64>> {
-        let next = self.pending.last()?;
+        let next = self.pending.get(self.position()?)?;
         (!self.is_hopeless()).then(|| next.items.clone())
+    }
+
+    fn position(&self) -> Option<usize> {
+        self.probe.or(self.pending.len().checked_sub(1))
     }
 
     /// Takes the result of the range that was to be run next.
     pub(super) fn ended(&mut self, ending: Ending, rows: Bytes, now: Instant) {
-        let Some(Pending { items, .. }) = self.pending.pop() else { return };
+        let Some(position) = self.position() else { return };
+        let Pending { items, .. } = self.pending.remove(position);
+        self.probe = None;
         self.runs = self.runs.saturating_add(1);
         self.run_seconds += ending.run_seconds;
         self.process_seconds += ending.process_seconds;
@@ -160,10 +175,30 @@ impl Isolation {
             } else {
                 self.rejected.push(Failed { items, cause });
             }
+            self.choose_probe();
         }
         if now > self.until && self.next().is_some() {
             self.abandon("it took too long");
         }
+    }
+
+    /// Makes the item in the middle of the largest range the next one to run, once enough items have failed in vain.
+    fn choose_probe(&mut self) {
+        let has_room = self.rejected.len() + self.pending.len() + 2 <= REJECTED_MAX;
+        if self.good.ranges > 0 || self.items_failed < FIRST_ITEMS || !has_room {
+            return;
+        }
+        let size = |pending: &Pending| pending.items.end - pending.items.start;
+        let Some(position) = (0..self.pending.len()).max_by_key(|position| size(&self.pending[*position])) else {
+            return;
+        };
+        let Pending { items: Range { start, end }, cause } = self.pending.remove(position);
+        let middle = start + (end - start) / 2;
+        let pieces = [middle + 1..end, middle..middle + 1, start..middle];
+        self.probe = Some(position + usize::from(middle + 1 < end));
+        let pieces = pieces.into_iter().filter(|items| !items.is_empty());
+        let pieces = pieces.map(|items| Pending { items, cause: cause.clone() });
+        self.pending.splice(position..position, pieces);
     }
 
     fn succeeded(&mut self, items: &Range<u64>, ending: Ending, rows: Bytes) {
@@ -171,7 +206,7 @@ impl Isolation {
         *ranges += 1;
         *returned += ending.returned.min(items.end - items.start);
         if !rows.is_empty() {
-            all.push(rows);
+            all.insert(items.start, rows);
         }
         match (&*columns, ending.columns) {
             (None, these) => *columns = these,
@@ -190,7 +225,7 @@ impl Isolation {
 
     /// Runs the next range again, because it has failed through no fault of its items. Returns whether it may: once.
     pub(super) fn again(&mut self) -> bool {
-        let next = self.pending.last().map(|pending| pending.items.clone());
+        let next = self.next();
         if self.again == next {
             return false;
         }
@@ -202,6 +237,7 @@ impl Isolation {
     /// Ends the isolation as if no range had succeeded.
     pub(super) fn give_up(&mut self) {
         self.pending.clear();
+        self.probe = None;
         self.good = Good::default();
     }
 
@@ -210,7 +246,8 @@ impl Isolation {
         let left: u64 = self.pending.iter().map(|pending| pending.items.end - pending.items.start).sum();
         let message = format!("{left} items were rejected without a run of their own, because {reason}");
         self.warn(Warning { message });
-        let rest = self.pending.drain(..).rev().map(|Pending { items, cause }| Failed { items, cause });
+        self.probe = None;
+        let rest = self.pending.drain(..).map(|Pending { items, cause }| Failed { items, cause });
         self.rejected.extend(rest);
     }
 
@@ -258,7 +295,8 @@ impl Isolation {
             warnings: self.warnings,
             ..Ending::empty()
         };
-        let rows = match <[Bytes; 1]>::try_from(self.good.rows) {
+        let rows: Vec<Bytes> = self.good.rows.into_values().collect();
+        let rows = match <[Bytes; 1]>::try_from(rows) {
             Ok([rows]) => rows,
             Err(rows) => rows.concat().into(),
         };
@@ -267,7 +305,8 @@ impl Isolation {
 }
 
 /// Returns the rejected ranges with shortened texts, because one message must hold all of them.
-fn rejected(failed: Vec<Failed>, detail: impl Fn(u64) -> String) -> Vec<Rejected> {
+fn rejected(mut failed: Vec<Failed>, detail: impl Fn(u64) -> String) -> Vec<Rejected> {
+    failed.sort_unstable_by_key(|failed| failed.items.start);
     let mut room = TRACEBACKS_BYTES;
     let in_short = |Failed { items, cause }: Failed| {
         let ErrorReport { category, message, traceback, log, .. } = &cause.error;
