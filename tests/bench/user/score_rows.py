@@ -1,4 +1,4 @@
-"""User code that works row by row and raises for a bad row. BENCH_BAD says which rows are bad: in one place, or spread."""
+"""User code that works row by row and raises for a bad row. BENCH_BAD says where these are: in one place, or spread."""
 
 import os
 
