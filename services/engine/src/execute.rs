@@ -154,6 +154,7 @@ impl Execution<'_> {
             package: self.settings.package(&folder)?,
             work_folder: folder.join("nodes"),
             prefetch_bytes_max: self.settings.prefetch_bytes_max / u64::from(spec.node_count.unwrap_or(1)),
+            is_alone: spec.node_count.unwrap_or(1) == 1,
             // No other process may take over a delivery, even after the laptop was suspended.
             timing: worker::Timing { lease_step: LEASE, ..worker::Timing::default() },
             health: telemetry::Health::default(),

@@ -178,6 +178,8 @@ pub static JOB: Keys = Keys { tables: job::TABLES, prefix: "" };
 pub static INPUT: Keys = Keys { tables: input::INPUT, prefix: "" };
 /// Keys of `environment`, if it is a mapping.
 pub static ENVIRONMENT: Keys = Keys { tables: input::ENVIRONMENT, prefix: "" };
+/// Keys of `limits`.
+pub static LIMITS: Keys = Keys { tables: input::LIMITS, prefix: "" };
 /// Options of the engine among `arguments`.
 pub static OPTIONS: Keys = Keys { tables: option::TABLES, prefix: "--" };
 
@@ -231,6 +233,7 @@ pub fn name_of_setting(setting: &str) -> Option<String> {
 
 /// Returns what `--set` and its completion take in front of the `=`, each with its allowed values.
 pub fn settable() -> impl Iterator<Item = (String, &'static str)> {
-    let parts = ENVIRONMENT.rows().map(|key| (format!("environment.{}", key.name), key.values));
-    JOB.rows().map(|key| (key.name.to_owned(), key.values)).chain(parts)
+    let parts = |of: &'static str, keys: Keys| keys.rows().map(move |key| (format!("{of}.{}", key.name), key.values));
+    let top = JOB.rows().map(|key| (key.name.to_owned(), key.values));
+    top.chain(parts("environment", ENVIRONMENT)).chain(parts("limits", LIMITS))
 }

@@ -11,7 +11,7 @@
 //! | `keys` | the table of keys; `values` and the files below `keys/` parse single values |
 //! | `section` | reads one mapping by the table |
 //! | `overrides` | `--set key=value` |
-//! | `script`, `inputs`, `mini_batches`, `output`, `environment`, `arguments`, `options` | keys that depend on others |
+//! | `script`, `inputs`, `mini_batches`, `output`, `environment`, `limits`, `arguments`, `options` | keys that depend on others |
 //! | `paths`, `destination` | paths and URLs; where results may go |
 //! | `argv` | the argument list of the script |
 //! | `identity`, `snapshot`, `words` | whether two jobs are the same |
@@ -33,6 +33,7 @@ mod environment;
 mod identity;
 mod inputs;
 mod keys;
+mod limits;
 mod load;
 mod mini_batches;
 mod options;

@@ -14,7 +14,7 @@ use crate::problem::shown;
 use crate::values::{key_name, word};
 use crate::{
     AzureNames, Context, Entry, Fault, Location, Paths, Problem, Problems, Section, Steps, Wishes, argv, destination,
-    environment, mini_batches, options, output, overrides, script, snapshot, yaml,
+    environment, limits, mini_batches, options, output, overrides, script, snapshot, yaml,
 };
 
 /// A job file without mistakes.
@@ -218,6 +218,7 @@ fn read_keys(top: &Section<'_>, job: &mut JobSpec, paths: &Paths) -> (Vec<String
             top.refuse("model", location, fault);
         }
     }
+    job.limits = limits::read_limits(top);
     output::read_output(top, paths, job);
     let placeholders = Placeholders::new(top, job);
     let arguments = read_arguments(top, &placeholders);

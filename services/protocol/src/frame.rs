@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AttemptStatus, ErrorReport, ItemPath, OutputFormat, Warning};
+use crate::{AttemptStatus, ErrorReport, ItemPath, OutputFormat, RateLimits, Warning};
 
 /// Largest header or payload of one frame: a larger length is an error, not a hang.
 pub const FRAME_LENGTH_MAX: usize = 2 * 1024 * 1024 * 1024;
@@ -49,6 +49,11 @@ pub enum ToProcess {
     MiniBatches {
         /// At least one.
         mini_batches: Vec<MiniBatchFrame>,
+    },
+    /// The limits of the job allow these acquisitions.
+    Granted {
+        /// Their ids, as the process has chosen them.
+        ids: Vec<u64>,
     },
     /// Call `shutdown()` and exit with status 0.
     Finish,
@@ -90,6 +95,9 @@ pub struct Configure {
     pub strict_results: bool,
     /// Items of one mini-batch that an asynchronous `run_item()` works on at a time.
     pub concurrency: u32,
+    /// The limits of the job. If there are any, the process asks the agent before each request.
+    #[serde(default, skip_serializing_if = "RateLimits::is_empty")]
+    pub limits: RateLimits,
     /// Largest size of one log file of user code; the process drops further output and notes that in the file.
     pub log_bytes_max: u64,
     /// Threads that the numeric libraries of one process should use: its share of the cores. Sets `OMP_NUM_THREADS`
@@ -195,6 +203,22 @@ pub enum ProcessEvent {
         sequence: u64,
         /// How much longer.
         seconds: f64,
+    },
+    /// `run()` waits until the limits of the job allow it to make requests.
+    Acquire {
+        /// Names the acquisition; unique in the process.
+        id: u64,
+        /// Requests that it will make.
+        requests: u32,
+        /// Tokens that they will take.
+        tokens: u64,
+        /// Whether it takes one of the places at the service, until it is released.
+        place: bool,
+    },
+    /// The requests of an acquisition have ended, or `run()` waits for it no longer.
+    Release {
+        /// Names the acquisition.
+        id: u64,
     },
     /// The agent recalled the hand-over before it started, and may have taken it back already.
     Recalled {

@@ -12,6 +12,7 @@ mod descriptor;
 mod event;
 mod frame;
 mod item_path;
+mod limits;
 mod names;
 mod plan;
 mod record;
@@ -35,6 +36,7 @@ pub use frame::{
     STATUS_PAGE_BYTES, ToProcess, encode_frame, status_offset,
 };
 pub use item_path::ItemPath;
+pub use limits::RateLimits;
 pub use names::{NameError, check_job_id, is_file_name, is_job_id, is_part_of};
 pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanPosition};
 pub use record::{

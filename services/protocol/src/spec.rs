@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::table::TableOptions;
-use crate::{ItemPath, NameError, check_job_id, is_file_name};
+use crate::{ItemPath, NameError, RateLimits, check_job_id, is_file_name};
 
 /// Everything that the roles need to know about a job.
 ///
@@ -95,6 +95,9 @@ pub struct JobSpec {
     /// Items of one mini-batch that an asynchronous `run_item()` works on at a time.
     #[serde(default = "default_concurrency", skip_serializing_if = "is_default_concurrency")]
     pub concurrency: u32,
+    /// What all processes of all nodes together may ask of a service.
+    #[serde(default, skip_serializing_if = "RateLimits::is_empty")]
+    pub limits: RateLimits,
     /// What becomes of a mini-batch whose tries are spent.
     #[serde(default, skip_serializing_if = "Isolate::is_off")]
     pub isolate: Isolate,

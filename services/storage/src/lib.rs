@@ -16,6 +16,7 @@
 //! result.json          how the job ended                                    created if absent
 //! nodes/alive          the last sign of life of a worker                    overwritten, by one worker for all
 //! nodes/<seat>/<epoch> nodes that may work on the job, if limited           created if absent, by workers
+//! nodes/limits/<version> how the nodes divide `limits`, if there are any  created if absent, by workers
 //! logs/                the log tree                                         by all roles, directly if it is a folder
 //! ```
 //!
@@ -28,6 +29,7 @@ mod create;
 pub mod disk;
 mod error;
 mod job_store;
+mod limit_book;
 mod logs;
 mod plan;
 mod probe;
@@ -45,6 +47,7 @@ pub use beat::Beat;
 pub use create::Commit;
 pub use error::{Answer, Error, Source as ErrorSource, deepest_cause};
 pub use job_store::{JobStore, PartStream};
+pub use limit_book::{LimitBook, LimitEntry};
 pub use logs::LogFile;
 pub use plan::{LeftOut, PlanComplete};
 pub use probe::{Probe, can_write, create_bucket, probe};

@@ -5,6 +5,7 @@
 
 mod actions;
 mod examine;
+mod limits;
 mod processes;
 mod reports;
 mod stacks;
@@ -32,6 +33,7 @@ use crate::scheduler::{
     Config, Event, Moment, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Stop, wait_of_node,
 };
 use crate::{Crash, monitor};
+use limits::Limits;
 use processes::Running;
 
 /// Time between two ticks of the scheduler.
@@ -109,6 +111,8 @@ pub struct Agent {
     pub work_folder: PathBuf,
     /// Bytes of tables and downloads that may be ready at once.
     pub prefetch_bytes_max: u64,
+    /// Whether no other node works on the job.
+    pub is_alone: bool,
     /// Time limits.
     pub timing: Timing,
     /// Health of the node.
@@ -172,6 +176,7 @@ impl Agent {
         let mut executor = Executor {
             scheduler: Scheduler::new(config, now()),
             preparer: Arc::new(Preparer::new(self.spec.clone(), self.store.clone(), cache, self.prefetch_bytes_max)),
+            limits: Limits::of(&self),
             receiving: None,
             running: (0..self.process_count).map(|_| None).collect(),
             reaped: Instant::now(),
@@ -233,6 +238,8 @@ struct Executor {
     log: NodeLog,
     preparer: Arc<Preparer>,
     receiving: Option<AbortOnDropHandle<()>>,
+    /// `None`: the job has no limits.
+    limits: Option<Limits>,
     /// The process in each slot of the scheduler.
     running: Vec<Option<Running>>,
     /// When ended children of the script were last reaped.
@@ -277,6 +284,9 @@ impl Executor {
         // The command may end with this agent, and then nothing kills the children of the processes.
         let all_ended = futures::future::join_all(ends.iter().map(CancellationToken::cancelled));
         let _ = tokio::time::timeout(END_TIME, all_ended).await;
+        if let Some(limits) = self.limits.take() {
+            limits.leave().await;
+        }
         self.leases.release(held)
     }
 

@@ -12,6 +12,7 @@
 //! | `prepare` | prepares the argument of `run()`: paths, or a table in shared memory |
 //! | `side_inputs` | downloads reference data and replaces its URLs by local paths |
 //! | `announce` | write, announce, acknowledge, in that order |
+//! | `limit` | what the processes of a job together may ask of a service |
 //! | `lease` | extends leases, and reports lost ones |
 //! | `retry` | how calls of queues and stores are retried |
 //! | `resident` | the memory of a process |
@@ -33,6 +34,8 @@ mod dead_letters;
 mod environment;
 mod gpu;
 mod lease;
+#[allow(missing_docs, reason = "public for the simulation alone")]
+mod limit;
 mod memory_files;
 mod messages;
 mod monitor;

@@ -147,6 +147,8 @@ pub enum Event {
     NotStarted { process: ProcessId, message: String, chance: Chance },
     /// The resident memory of a process that has sent frames, reported before them, if the job limits it.
     Measured { process: ProcessId, bytes: u64 },
+    /// Processing of a mini-batch waited for the limits of the job for this long.
+    Limited { process: ProcessId, time: Duration },
     /// A process has sent a frame, with the rows of a success.
     Frame { process: ProcessId, frame: ProcessEvent, rows: Bytes },
     /// The answer to [`Action::Recall`], reported before any other event. In time: the process has started none of the
@@ -285,6 +287,7 @@ impl Scheduler {
                 self.not_started(process, gpu, message, (chance, String::new()), now);
             }
             Event::Measured { process, bytes } => self.measured(process, bytes),
+            Event::Limited { process, time } => self.limited(process, time),
             Event::Frame { process, frame, rows } => self.frame(process, frame, rows, now),
             Event::RecallAnswered { process, in_time } => self.recall_answered(process, in_time, now),
             Event::ConnectionDamaged { process, phase, how } => self.connection_damaged(process, phase, &how),

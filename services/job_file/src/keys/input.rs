@@ -9,6 +9,7 @@ use crate::{Fault, Node};
 const BOOLEAN: &str = "`true`, `false`";
 
 pub static INPUT: &[Table] = &[Table { name: "input", rows: OF_INPUT }];
+pub static LIMITS: &[Table] = &[Table { name: "service limits", rows: OF_LIMITS }];
 pub static ENVIRONMENT: &[Table] = &[Table { name: "environment", rows: OF_ENVIRONMENT }];
 
 const OF_INPUT: &[Key] = &[
@@ -104,6 +105,13 @@ const OF_INPUT: &[Key] = &[
         .meaning("Maximum number of rows to read, after those that `skip` leaves out. Later files are listed and not read.")
         .table(|table, node| integer(node, 1, i64::MAX).map(|rows| table.take = Some(rows)))
         .only(Applies::Tables),
+];
+
+const OF_LIMITS: &[Key] = &[
+    key("requests_per_minute", "integer from 1", "any number").meaning("Requests in any minute."),
+    key("tokens_per_minute", "integer from 1", "any number")
+        .meaning("Tokens in any minute, as `context.limit.acquire(tokens=…)` counts them."),
+    key("concurrent", "1 to 1000000", "any number").meaning("Requests at the same time."),
 ];
 
 const OF_ENVIRONMENT: &[Key] = &[

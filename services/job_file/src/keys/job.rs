@@ -1,6 +1,6 @@
 //! Keys at the top of the job file.
 
-use protocol::{DEFAULT_CONCURRENCY, Durability, Isolate, MiniBatchSize, OutputAction};
+use protocol::{DEFAULT_CONCURRENCY, Durability, Isolate, MiniBatchSize, OutputAction, RateLimits};
 
 use super::option::TIMEOUT_SECONDS_MAX;
 use super::{Key, REQUIRED, Table, key, key_with_default};
@@ -252,6 +252,13 @@ const NODES: &[Key] = &[
         .meaning("Items of its mini-batch that a process works on at a time, if the script has `async def run_item`.")
         .job(|job, node| integer(node, 1, CONCURRENCY_MAX).map(|items| job.concurrency = items))
         .leave_out(|job| job.concurrency = DEFAULT_CONCURRENCY),
+    key("limits", "mapping", "none")
+        .meaning(
+            "What all processes of all nodes together may ask of a service: `requests_per_minute`, `tokens_per_minute`, \
+             `concurrent`. See [Limits of a service](#limits-of-a-service).",
+        )
+        .with_parts()
+        .leave_out(|job| job.limits = RateLimits::default()),
     key_with_default("logging_level", "`debug`, `info`, `warning`, `error`, `critical`", "info")
         .meaning("Least severe level that is logged, in any case of letters.")
         .job(|job, node| choice(node, LOGGING_LEVELS).map(|level| job.logging_level = level.to_owned()))

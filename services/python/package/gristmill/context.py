@@ -20,10 +20,12 @@ class MiniBatchContext:
     runs. ``global_row_index_lower_bound``: number of files, or rows, of the input before this mini-batch; see the
     property.
     ``dataset``: the mini-batch itself, the list of paths or the frame.
+    ``limit``: the limits of the job, which all its processes share.
     """
 
     __slots__ = (
         "_items_before",
+        "_limit",
         "attempt",
         "dataset",
         "mini_batch_id",
@@ -34,7 +36,8 @@ class MiniBatchContext:
         "retry_count",
     )
 
-    def __init__(self, mini_batch, dataset, node, process, items_per_mini_batch):
+    def __init__(self, mini_batch, dataset, node, process, items_per_mini_batch, limit=None):
+        self._limit = limit
         self.partition_key_value = dict(mini_batch.get("key", ()))
         self.minibatch_index = self.mini_batch_id = mini_batch["mini_batch"]
         self.attempt = mini_batch["try_number"]
@@ -59,6 +62,16 @@ class MiniBatchContext:
                 "of rows, such as `500 rows`, or leave out partition_keys"
             )
         return self._items_before
+
+    @property
+    def limit(self):
+        """The ``limits`` of the job: ``limit.acquire(tokens=…)`` waits until they allow a request."""
+        if self._limit is None:
+            # Few jobs have any.
+            from gristmill.limits import Limit
+
+            self._limit = Limit()
+        return self._limit
 
     def __repr__(self):
         return (

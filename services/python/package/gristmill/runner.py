@@ -71,6 +71,12 @@ class Process:
     def __init__(self, channel, status, configure):
         # Before any import that reads it.
         os.environ.setdefault("OMP_NUM_THREADS", str(configure["threads"]))
+        self._limit = None
+        if limits := configure.get("limits"):
+            from gristmill.limits import Limit, SharedChannel
+
+            channel = SharedChannel(channel)
+            self._limit = Limit(channel.client, limits)
         self._channel = channel
         self._status = status
         self._node = configure["node"]
@@ -140,7 +146,7 @@ class Process:
         occasion = "import of the entry script"
         try:
             module = import_script(self._module_name, self._script)
-            functions = EntryFunctions(module, self._script, self._argv, self._tabular, self._concurrency)
+            functions = EntryFunctions(module, self._script, self._argv, self._tabular, self._concurrency, self._limit)
             imported = time.perf_counter()
             occasion = "init()"
             if functions.coroutines is not None:
@@ -212,7 +218,9 @@ class Process:
         started = time.perf_counter()
         try:
             if functions.wants_context:
-                context = MiniBatchContext(mini_batch, argument, self._node, self._name, self._items_per_mini_batch)
+                context = MiniBatchContext(
+                    mini_batch, argument, self._node, self._name, self._items_per_mini_batch, self._limit
+                )
                 result = self._call(argument, context)
             else:
                 result = self._call(argument)
@@ -303,6 +311,8 @@ class Process:
 
     def _call(self, *arguments):
         run = self._functions.run
+        if self._limit is not None:
+            run = self._limit.ending_with(run)
         if self._profiler is None:
             return run(*arguments)
         return self._profiler.runcall(run, *arguments)

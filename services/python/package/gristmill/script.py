@@ -89,8 +89,9 @@ class EntryFunctions:
     ``coroutines`` is the event loop of those that are ``async``; ``None`` if there is none.
     """
 
-    def __init__(self, module, script, arguments=(), tabular=False, concurrency=1):
+    def __init__(self, module, script, arguments=(), tabular=False, concurrency=1, limit=None):
         self.coroutines = None
+        self._limit = limit
         self._script = script
         self.init = self._plain("init", _callable(module, "init"))
         if flags.is_on(arguments, flags.ASYNC_MODE):
@@ -134,7 +135,8 @@ class EntryFunctions:
             )
         from gristmill.coroutines import ItemFunction
 
-        return ItemFunction(self._loop(), run_item, concurrency, wants_context(run_item)).run
+        function = run_item if self._limit is None else self._limit.of_calls(run_item)
+        return ItemFunction(self._loop(), function, concurrency, wants_context(run_item)).run
 
     def _loop(self):
         if self.coroutines is None:

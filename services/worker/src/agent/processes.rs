@@ -150,6 +150,7 @@ impl Executor {
             to_csv_arguments: spec.output.to_csv_arguments.clone(),
             strict_results: spec.strict_results,
             concurrency: spec.concurrency,
+            limits: spec.limits,
             log_bytes_max: LOG_BYTES_MAX,
             threads: threads_each(self.agent.process_count),
             items_per_mini_batch: items_per_mini_batch(spec),

@@ -54,6 +54,7 @@ impl Executor {
             self.reaped = Instant::now();
             orphans::reap_ended();
         }
+        self.grant().await;
         self.handle(Event::Tick(sightings)).await;
     }
 
@@ -111,12 +112,19 @@ impl Executor {
                     self.handle(Event::Measured { process, bytes }).await;
                 }
                 for (frame, rows) in frames {
+                    if matches!(frame, ProcessEvent::Acquire { .. } | ProcessEvent::Release { .. }) {
+                        self.limit(process, frame).await;
+                        continue;
+                    }
                     let frame = self.complete(process, frame).await;
                     self.handle(Event::Frame { process, frame, rows }).await;
                 }
             }
             Report::Broken(how) => self.handle(Event::ConnectionDamaged { process, phase, how }).await,
-            Report::Exited(code) => self.handle(Event::Exited { process, code, phase, sequence }).await,
+            Report::Exited(code) => {
+                self.limits_forget(process).await;
+                self.handle(Event::Exited { process, code, phase, sequence }).await;
+            }
         }
     }
 

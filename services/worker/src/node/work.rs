@@ -116,6 +116,7 @@ impl Shared {
             package: node.package.clone(),
             work_folder: self.folder().join(&spec.job_id),
             prefetch_bytes_max: node.prefetch_bytes_max,
+            is_alone: false,
             timing: node.options.timing,
             health: node.options.health.clone(),
             crash: node.crash,

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Chance, Ending, ErrorReport, ProcessEvent, ResultEvent, SlotPhase, Start, Wear};
+use protocol::{
+    AttemptStatus, Chance, Ending, ErrorReport, ProcessEvent, ResultEvent, SlotPhase, Start, Warning, Wear,
+};
 
 use super::pipe::Handed;
 use super::process::{Life, Process, Slot, Verdict};
@@ -14,6 +16,8 @@ use crate::node_log::user_error_name;
 
 /// Longest wait for a service that a process may report at once.
 const RATE_LIMITED_SECONDS_MAX: f64 = 3600.0;
+/// Shorter waits for the limits of the job are not worth a warning.
+const LIMITED_TOLD: Duration = Duration::from_secs(1);
 
 impl Scheduler {
     // ---- frames ------------------------------------------------------------------------------------------------
@@ -57,11 +61,19 @@ impl Scheduler {
                 // The lease ends later, too.
                 self.begin(front);
             }
+            // The agent answers them.
+            ProcessEvent::Acquire { .. } | ProcessEvent::Release { .. } => {}
             ProcessEvent::ShutdownFailed { error } => {
                 self.log("ERROR", format!("shutdown() of {} raised: {}", id.name(), error.message));
             }
             ProcessEvent::Answered(ending) => self.answered(id, ending, rows, now),
         }
+    }
+
+    /// Extends the attempt of a process, which waited for the limits of the job, and with it the lease.
+    pub(super) fn limited(&mut self, id: ProcessId, time: Duration) {
+        let front = self.process_mut(id).and_then(|process| process.pipe.limited(time));
+        self.begin(front);
     }
 
     /// Whether a process works on a range of a bad mini-batch. That it fails as well says nothing about the process.
@@ -71,7 +83,7 @@ impl Scheduler {
         mini_batch.is_some_and(|mini_batch| mini_batch.isolation.is_some())
     }
 
-    fn answered(&mut self, id: ProcessId, ending: Ending, rows: Bytes, now: Moment) {
+    fn answered(&mut self, id: ProcessId, mut ending: Ending, rows: Bytes, now: Moment) {
         let limits = self.limits;
         let is_harmless = ending.status == AttemptStatus::Succeeded || self.is_in_range(id);
         let Some(process) = self.process_mut(id) else { return };
@@ -83,6 +95,10 @@ impl Scheduler {
             return self.act(Action::Kill(id));
         };
         process.noticed = None;
+        if handed.limited >= LIMITED_TOLD {
+            let message = format!("run() waited {:.1} s for the limits of the job", handed.limited.as_secs_f64());
+            ending.warnings.push(Warning { message });
+        }
         process.condition.answered(is_harmless, limits);
         let (front, has_gpu) = (process.pipe.front(), process.gpu.is_some());
         self.starts.answered();

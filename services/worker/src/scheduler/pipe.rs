@@ -23,12 +23,14 @@ pub(super) struct Handed {
     pub(super) began: Moment,
     /// Time that it waits for a service that limits its rate.
     pub(super) rate_limited: Duration,
+    /// Time that it waits for the limits of the job.
+    pub(super) limited: Duration,
 }
 
 impl Handed {
-    /// Returns the end of its attempt. Waiting for a service does not count towards the limit.
+    /// Returns the end of its attempt. Waiting for a service, or for the limits of the job, does not count towards the limit.
     pub(super) fn deadline(&self, limit: Duration) -> Instant {
-        self.began.instant + limit + self.rate_limited
+        self.began.instant + limit + self.rate_limited + self.limited
     }
 }
 
@@ -62,7 +64,8 @@ impl Pipe {
     /// Adds a mini-batch, and returns the number of the hand-over.
     pub(super) fn hand_over(&mut self, lease: LeaseId, now: Moment) -> u64 {
         self.last_sequence += 1;
-        self.handed.push_back(Handed { sequence: self.last_sequence, lease, began: now, rate_limited: Duration::ZERO });
+        let (rate_limited, limited) = (Duration::ZERO, Duration::ZERO);
+        self.handed.push_back(Handed { sequence: self.last_sequence, lease, began: now, rate_limited, limited });
         self.last_sequence
     }
 
@@ -109,6 +112,13 @@ impl Pipe {
     pub(super) fn rate_limited(&mut self, sequence: u64, time: Duration) -> Option<Handed> {
         let front = self.handed.front_mut().filter(|front| front.sequence == sequence)?;
         front.rate_limited += time;
+        Some(*front)
+    }
+
+    /// Adds a wait for the limits of the job to the first hand-over, which it returns.
+    pub(super) fn limited(&mut self, time: Duration) -> Option<Handed> {
+        let front = self.handed.front_mut()?;
+        front.limited += time;
         Some(*front)
     }
 

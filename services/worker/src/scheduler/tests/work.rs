@@ -132,6 +132,23 @@ fn wait_for_a_service_does_not_count_towards_the_limit() {
 }
 
 #[test]
+fn wait_for_the_limits_of_the_job_does_not_count_and_is_told() {
+    let mut node = working(1, 1);
+    node.runs(0, 1);
+    let limited = |process, seconds| Event::Limited { process, time: Duration::from_secs(seconds) };
+    node.after(limited(ProcessId { slot: 0, number: 0 }, 100));
+    node.after(limited(ProcessId { slot: 0, number: 9 }, 1000));
+    assert_eq!(node.tick(LIMIT + Duration::from_secs(99)), "stacks of 0", "a slow run is reported");
+    assert_eq!(node.stacks(0, "File x"), format!("0 is in run for {} s", LIMIT.as_secs() + 99), "not killed");
+    node.scheduler.handle(done(0, 1), node.now);
+    let told = std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
+        Action::Announce(Announcement::Outcome(outcome)) => Some(outcome.attempt.warnings[0].message.clone()),
+        _ => None,
+    });
+    assert_eq!(told.as_deref(), Some("run() waited 100.0 s for the limits of the job"));
+}
+
+#[test]
 fn lease_lasts_as_long_as_the_attempt_that_waits() {
     let mut node = working(1, 1);
     let deadline = |node: &mut Node, seconds| {

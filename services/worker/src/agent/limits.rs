@@ -1,0 +1,121 @@
+//! Answers the processes that ask whether the limits of the job allow a request.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use protocol::{ProcessEvent, ToProcess};
+
+use super::{Agent, Executor};
+use crate::limit::keeper::Keeper;
+use crate::limit::{Ask, Key, Limiter};
+use crate::scheduler::{Event, ProcessId};
+
+/// Shorter waits are not reported.
+const REPORT_MIN: Duration = Duration::from_millis(1);
+/// Least time between two reports of the same wait.
+const REPORT_EVERY: Duration = Duration::from_millis(250);
+
+pub(super) struct Limits {
+    limiter: Arc<Mutex<Limiter>>,
+    /// `None`: the node has the limits to itself.
+    keeper: Option<Keeper>,
+    /// Until when the waits of processes are reported to the scheduler.
+    reported: HashMap<ProcessId, Instant>,
+}
+
+impl Limits {
+    pub(super) fn of(agent: &Agent) -> Option<Self> {
+        let limits = agent.spec.limits;
+        if limits.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        if agent.is_alone {
+            let limiter = Arc::new(Mutex::new(Limiter::alone(limits, now)));
+            return Some(Self { limiter, keeper: None, reported: HashMap::new() });
+        }
+        let limiter = Arc::new(Mutex::new(Limiter::new(limits, now)));
+        let keeper = Keeper::start(agent.store.clone(), agent.node.clone(), limits, limiter.clone());
+        Some(Self { limiter, keeper: Some(keeper), reported: HashMap::new() })
+    }
+
+    /// Gives up the share of the node.
+    pub(super) async fn leave(self) {
+        if let Some(keeper) = self.keeper {
+            keeper.leave().await;
+        }
+    }
+
+    fn limiter(&self) -> MutexGuard<'_, Limiter> {
+        self.limiter.lock().expect("no holder panics")
+    }
+
+    fn ask(&mut self, ask: Ask) {
+        let now = Instant::now();
+        self.limiter().ask(ask, now);
+        self.reported.entry(ask.key.0).or_insert(now);
+    }
+
+    /// Returns the acquisitions that are allowed now, and how long processes have waited since the last report.
+    fn grant(&mut self) -> (Vec<Key>, Vec<(ProcessId, Duration)>) {
+        let now = Instant::now();
+        let (mut granted, mut waited) = (Vec::new(), Vec::new());
+        if self.reported.is_empty() {
+            return (granted, waited);
+        }
+        let mut limiter = self.limiter.lock().expect("no holder panics");
+        granted.extend(limiter.grant(now));
+        self.reported.retain(|process, since| {
+            let (waits, time) = (limiter.waits(*process), now - *since);
+            if time >= REPORT_EVERY || (!waits && time >= REPORT_MIN) {
+                waited.push((*process, time));
+                *since = now;
+            }
+            waits
+        });
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| limiter.is_waiting()) {
+            keeper.wake();
+        }
+        (granted, waited)
+    }
+}
+
+impl Executor {
+    /// Handles a frame about the limits of the job.
+    pub(super) async fn limit(&mut self, process: ProcessId, frame: ProcessEvent) {
+        let Some(limits) = &mut self.limits else { return };
+        match frame {
+            ProcessEvent::Acquire { id, requests, tokens, place } => {
+                // The process refuses larger ones.
+                let most = self.agent.spec.limits;
+                let requests = most.requests_per_minute.map_or(requests, |most| u64::from(requests).min(most) as u32);
+                let tokens = most.tokens_per_minute.map_or(tokens, |most| tokens.min(most));
+                limits.ask(Ask { key: (process, id), requests, tokens, place });
+            }
+            ProcessEvent::Release { id } => limits.limiter().release((process, id)),
+            _ => return,
+        }
+        self.grant().await;
+    }
+
+    /// Forgets what a process that has ended asked for.
+    pub(super) async fn limits_forget(&mut self, process: ProcessId) {
+        let Some(limits) = &mut self.limits else { return };
+        limits.limiter().forget(process);
+        self.grant().await;
+    }
+
+    /// Lets the processes make the requests that the limits of the job allow by now.
+    pub(super) async fn grant(&mut self) {
+        let Some(limits) = &mut self.limits else { return };
+        let (granted, waited) = limits.grant();
+        for (process, time) in waited {
+            self.handle(Event::Limited { process, time }).await;
+        }
+        for of_process in granted.chunk_by(|(one, _), (next, _)| one == next) {
+            let ids = of_process.iter().map(|(_, id)| *id).collect();
+            self.send(of_process[0].0, &ToProcess::Granted { ids }, Vec::new());
+        }
+    }
+}

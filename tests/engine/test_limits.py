@@ -1,0 +1,115 @@
+"""`limits`: what all processes of a job together may ask of a service."""
+
+import csv
+import shutil
+import subprocess
+import sys
+
+from counted_service import CountedService
+from harness import FAILED, INVALID, ROOT
+
+ASKS = """
+    import asyncio, os
+    from urllib.request import urlopen
+
+    def ask(item):
+        with urlopen(os.environ["SERVICE"] + "/" + os.path.basename(item)) as answer:
+            return answer.read().decode()
+
+    async def run_item(item):
+        return await asyncio.to_thread(ask, item)
+"""
+
+
+def test_processes_of_a_job_share_its_limits(workplace):
+    """Waiting is no timeout: a mini-batch takes longer than run_invocation_timeout and the overhead together."""
+    workplace.data(90)
+    with CountedService(seconds=0.05) as service:
+        job = workplace.job(
+            ASKS,
+            mini_batch_size=30,
+            run_invocation_timeout=1,
+            arguments=["--task_overhead_timeout", 1],
+            run_max_try=1,
+            process_count_per_node=2,
+            limits={"requests_per_minute": 600, "concurrent": 3},
+            environment_variables={"SERVICE": service.address},
+        )
+        ended = job.run()
+    assert ended.items == (90, 90, 0)
+    assert sorted(service.paths) == [f"{number:03}.txt" for number in range(90)]
+    service.check_rate(600)
+    assert service.seconds() > 6
+    assert service.most == 3
+    assert "for the limits of the job" in " ".join(ended.result["first_warnings"])
+
+
+def test_script_counts_its_tokens(workplace):
+    """A plain script with threads, and agents side by side."""
+    workplace.data(24)
+    with CountedService() as service:
+        job = workplace.job(
+            """
+            import os
+            from concurrent.futures import ThreadPoolExecutor
+            from urllib.request import urlopen
+
+            def run(files, context):
+                def ask(file):
+                    with context.limit.acquire(tokens=100):
+                        return urlopen(os.environ["SERVICE"] + "/" + os.path.basename(file)).read().decode()
+                with ThreadPoolExecutor(4) as pool:
+                    return list(pool.map(ask, files))
+            """,
+            mini_batch_size=4,
+            node_count=2,
+            process_count_per_node=1,
+            limits={"tokens_per_minute": 24_000},
+            environment_variables={"SERVICE": service.address},
+        )
+        ended = job.run()
+    assert ended.items == (24, 24, 0)
+    service.check_rate(24_000, 100)
+
+
+def test_wrong_limits_are_named(workplace):
+    workplace.data(1)
+    job = workplace.job(ASKS, limits={"requests_per_minute": 0, "token_per_minute": 5})
+    ended = job.run(expect=INVALID)
+    assert "limits.requests_per_minute" in ended.stderr
+    assert "tokens_per_minute" in ended.stderr, "the key that was meant"
+
+
+def test_request_above_the_limit_is_an_error_of_the_script(workplace):
+    workplace.data(1)
+    job = workplace.job(
+        "def run(files, context): context.limit.acquire(tokens=1001)",
+        limits={"tokens_per_minute": 1000},
+        run_max_try=1,
+    )
+    ended = job.run(expect=FAILED)
+    assert "the job allows 1000 in a minute (limits.tokens_per_minute)" in ended.cause
+
+
+def test_example_of_a_service(workplace):
+    folder = workplace.folder / "examples"
+    for name in ("service", "iris"):
+        shutil.copytree(ROOT / "examples" / name, folder / name, ignore=shutil.ignore_patterns("output", "data"))
+    service = subprocess.Popen(
+        [sys.executable, folder / "service/service.py", "--port", "0"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        address = service.stdout.readline().split()[-1]
+        job = folder / "service/job.yaml"
+        job.write_text(job.read_text().replace("http://127.0.0.1:8099", address))
+        ended = workplace.command("run", job, "--json")
+        assert ended.exit_status == 0, str(ended)
+    finally:
+        service.kill()
+        service.wait()
+    lines = (folder / "service/output/species.txt").read_text().splitlines()
+    with (folder / "iris/iris.csv").open(newline="") as file:
+        flowers = list(csv.reader(file))[1:]
+    assert len(lines) == len(flowers) == 150
+    right = sum(line.endswith(flower[-1]) for line, flower in zip(lines, flowers, strict=True))
+    assert right >= 148, "flowers of the same size may be of different species"

@@ -1,0 +1,60 @@
+"""`limits` of a job on a target: its nodes share them, and keep them when one dies."""
+
+import signal
+
+import pytest
+
+from counted_service import CountedService
+from harness import wait_until
+from targets import lend
+
+ASKS = """
+    import asyncio, os
+    from urllib.request import urlopen
+    from recorder import record
+
+    def ask(item):
+        with urlopen(os.environ["SERVICE"] + "/" + os.path.basename(item)) as answer:
+            return answer.read().decode()
+
+    async def run_item(item, context):
+        await context.limit.acquire(tokens=10)
+        answer = await asyncio.to_thread(ask, item)
+        record("asked", node=context.node_id)
+        return answer
+"""
+
+
+@pytest.fixture(params=["sqlite", "sqs"])
+def target(request, workplace, components):
+    """A store in a folder, and one in S3."""
+    yield from lend(request.param, workplace, components)
+
+
+def test_nodes_share_limits_and_one_dies(workplace, target):
+    workplace.data(120)
+    with CountedService() as service:
+        job = workplace.job(
+            ASKS,
+            mini_batch_size=4,
+            process_count_per_node=1,
+            limits={"requests_per_minute": 480, "tokens_per_minute": 4800},
+            environment_variables={"SERVICE": service.address},
+        )
+        target.reducer()
+        first, _ = [
+            target.worker("--process-count", 1, "--node", node, GRISTMILL_LEASE_SECONDS="5") for node in ("a", "b")
+        ]
+        job_id = target.enqueue(job)
+
+        def asked():
+            return {node: sum(fact["node"] == node for fact in workplace.recorded("asked")) for node in ("a", "b")}
+
+        wait_until(lambda: min(asked().values()) >= 10, "requests of both nodes")
+        first.send(signal.SIGKILL)
+        result = target.wait_for_end(job_id)
+    lines = target.output(result).decode().split()
+    assert lines == [f"{number:03}.txt" for number in range(120)]
+    service.check_rate(480)
+    books = [name for name in target.objects("jobs") if "nodes/limits/" in name]
+    assert books, "the nodes agreed through the store"

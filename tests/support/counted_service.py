@@ -1,0 +1,54 @@
+"""An HTTP service that counts its requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from http_server import Answer, HttpServer, Request
+
+
+class CountedService:
+    """Answers with the path of each request, after some time."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._now = 0
+        self.most = 0
+        """Requests at the same time."""
+        self.times: list[float] = []
+        self.paths: list[str] = []
+        self._server = HttpServer(self._answer)
+        self.address = self._server.url
+
+    def __enter__(self) -> CountedService:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+
+    def _answer(self, request: Request) -> Answer:
+        path = request.path.strip("/")
+        with self._lock:
+            self.times.append(time.monotonic())
+            self.paths.append(path)
+            self._now += 1
+            self.most = max(self.most, self._now)
+        time.sleep(self._seconds)
+        with self._lock:
+            self._now -= 1
+        return 200, {}, path.encode()
+
+    def seconds(self) -> float:
+        """Returns the time from the first request to the last."""
+        return self.times[-1] - self.times[0]
+
+    def check_rate(self, per_minute: int, units: int = 1) -> None:
+        """Checks every window of time, as long as it may be. What a node may save, 2 of 60 seconds, is added, and for
+        delays on the way to the service as much again."""
+        times = sorted(self.times)
+        for first, begin in enumerate(times):
+            for last in range(first, len(times)):
+                allowed = per_minute / 60 * (times[last] - begin + 4) + units
+                assert (last - first + 1) * units <= allowed, (times[last] - begin, last - first + 1, allowed)
