@@ -36,6 +36,8 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     if result.extra_runs > 0 {
         let (runs, items) = (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
         let _ = writeln!(text, "  isolation: {runs}, {items} rejected");
+    } else if result.items_rejected > 0 {
+        let _ = writeln!(text, "  result_schema: {} rejected", counted(result.items_rejected, "item"));
     }
     failures(result, &mut text);
     if let Some(rejects) = &result.rejects {

@@ -11,7 +11,7 @@
 //! | `keys` | the table of keys; `values` and the files below `keys/` parse single values |
 //! | `section` | reads one mapping by the table |
 //! | `overrides` | `--set key=value` |
-//! | `script`, `inputs`, `mini_batches`, `output`, `environment`, `limits`, `arguments`, `options` | keys that depend on others |
+//! | `script`, `inputs`, `mini_batches`, `output`, `result_schema`, `environment`, `limits`, `arguments`, `options` | keys that depend on others |
 //! | `paths`, `destination` | paths and URLs; where results may go |
 //! | `argv` | the argument list of the script |
 //! | `identity`, `snapshot`, `words` | whether two jobs are the same |
@@ -43,6 +43,7 @@ mod overrides;
 mod paths;
 mod problem;
 mod reference;
+mod result_schema;
 mod script;
 mod section;
 mod snapshot;

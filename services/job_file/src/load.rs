@@ -11,6 +11,7 @@ use crate::inputs::{InputLocations, read_inputs, require_inputs};
 use crate::keys::{JOB, Read};
 use crate::paths::clean;
 use crate::problem::shown;
+use crate::result_schema::read_result_schema;
 use crate::values::{key_name, word};
 use crate::{
     AzureNames, Context, Entry, Fault, Location, Paths, Problem, Problems, Section, Steps, Wishes, argv, destination,
@@ -220,6 +221,7 @@ fn read_keys(top: &Section<'_>, job: &mut JobSpec, paths: &Paths) -> (Vec<String
     }
     job.limits = limits::read_limits(top);
     output::read_output(top, paths, job);
+    read_result_schema(top, paths, job);
     let placeholders = Placeholders::new(top, job);
     let arguments = read_arguments(top, &placeholders);
     job.environment_variables = environment::read_variables(top, &placeholders);

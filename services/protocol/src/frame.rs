@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AttemptStatus, ErrorReport, ItemPath, OutputFormat, RateLimits, Warning};
+use crate::{AttemptStatus, ErrorReport, ItemPath, OutputFormat, RateLimits, ResultSchema, Warning};
 
 /// Largest header or payload of one frame: a larger length is an error, not a hang.
 pub const FRAME_LENGTH_MAX: usize = 2 * 1024 * 1024 * 1024;
@@ -107,6 +107,9 @@ pub struct Configure {
     pub tabular: bool,
     /// Items of every mini-batch except the last; `None` if they differ or are unknown before reading.
     pub items_per_mini_batch: Option<u64>,
+    /// What each row must be; `None`: anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row_schema: Option<ResultSchema>,
 }
 
 /// One mini-batch for a process.
@@ -256,6 +259,30 @@ pub struct Ending {
     /// Warnings for the user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
+    /// Items of a success whose rows do not fit the schema of the job, in order. The payload is without these rows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub misfits: Vec<Misfit>,
+}
+
+/// An item, or a range of items, whose rows do not fit the schema of the job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Misfit {
+    /// Position of the first item in the argument of `run()`, from 0.
+    pub item: u64,
+    /// Number of items.
+    pub items: u64,
+    /// The field of the first row that does not fit, and why.
+    pub message: String,
+}
+
+impl Misfit {
+    /// Category of the error of its items.
+    pub const CATEGORY: &str = "RowDoesNotFit";
+
+    /// Returns the error of its items.
+    pub fn error(&self) -> ErrorReport {
+        ErrorReport { category: Self::CATEGORY.to_owned(), message: self.message.clone(), ..ErrorReport::default() }
+    }
 }
 
 fn succeeded() -> AttemptStatus {
@@ -274,6 +301,7 @@ impl Ending {
             run_seconds: 0.0,
             process_seconds: 0.0,
             warnings: Vec::new(),
+            misfits: Vec::new(),
         }
     }
 

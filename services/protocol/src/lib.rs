@@ -17,6 +17,7 @@ mod names;
 mod plan;
 mod record;
 mod report;
+mod result_schema;
 mod spec;
 mod table;
 mod trace;
@@ -32,8 +33,8 @@ pub use event::{
     ErrorReport, Planned, ResultEvent, SLOT_PHASES, SlotPhase, Start, WARNING_KINDS_MAX, Waiting, Warning, WarningKind,
 };
 pub use frame::{
-    Chance, Configure, Ending, FRAME_LENGTH_MAX, FrameError, FrameReader, MiniBatchFrame, Payload, ProcessEvent,
-    STATUS_PAGE_BYTES, ToProcess, encode_frame, status_offset,
+    Chance, Configure, Ending, FRAME_LENGTH_MAX, FrameError, FrameReader, MiniBatchFrame, Misfit, Payload,
+    ProcessEvent, STATUS_PAGE_BYTES, ToProcess, encode_frame, status_offset,
 };
 pub use item_path::ItemPath;
 pub use limits::RateLimits;
@@ -46,6 +47,7 @@ pub use record::{
 pub use report::{
     Counts, FailedMiniBatch, FailureCause, JobResult, JobState, Progress, RejectTables, milliseconds_since_epoch,
 };
+pub use result_schema::{ColumnKind, ResultColumn, ResultSchema};
 pub use spec::{
     BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, Input, InputKind, Isolate,
     JobSpec, MODEL, MiniBatchSize, Output, OutputAction, OutputFormat, Snapshot, Snapshots,

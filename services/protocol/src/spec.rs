@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::table::TableOptions;
-use crate::{ItemPath, NameError, RateLimits, check_job_id, is_file_name};
+use crate::{ItemPath, NameError, RateLimits, ResultSchema, check_job_id, is_file_name};
 
 /// Everything that the roles need to know about a job.
 ///
@@ -363,6 +363,9 @@ pub struct Output {
     /// `to_csv` keyword arguments from `parallel_run_step.settings.json`, as JSON.
     #[serde(default)]
     pub to_csv_arguments: serde_json::Map<String, serde_json::Value>,
+    /// What each row must be; `None`: anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row_schema: Option<ResultSchema>,
 }
 
 /// `output_action`.

@@ -2,7 +2,7 @@
 //!
 //! Each duty has its own file: ending with the agent (`watch`), publishing the current phase (`status_page`), detecting
 //! changed files (`inputs`), and converting tables between Arrow and pandas (`table_in`, `table_out`, `delimited`,
-//! `json_lines`). Everything else, including the main loop, is Python: `package/gristmill/runner.py`.
+//! `json_lines`), and checking rows (`row_checker`). Everything else, including the main loop, is Python: `package/gristmill/runner.py`.
 //!
 //! The extension declines a frame that it cannot write exactly like pandas (`None`, or the position of the column), and
 //! the Python side calls pandas.
@@ -14,6 +14,7 @@ mod instant;
 mod json_lines;
 mod memory;
 mod number;
+mod row_checker;
 mod status_page;
 mod table_in;
 mod table_out;
@@ -43,6 +44,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<table_in::TableReader>()?;
     module.add_function(wrap_pyfunction!(table_out::write_table, module)?)?;
     module.add_function(wrap_pyfunction!(delimited::format_delimited, module)?)?;
+    module.add_class::<row_checker::RowChecker>()?;
     module.add_function(wrap_pyfunction!(json_lines::format_json_lines, module)?)?;
     Ok(())
 }

@@ -16,7 +16,7 @@ use std::sync::mpsc;
 use std::{mem, thread};
 
 use anyhow::Context;
-use protocol::{Output, OutputFormat};
+use protocol::{Output, OutputFormat, ResultSchema};
 use storage::{Destination, JobStore};
 use tokio::runtime::Handle;
 
@@ -129,7 +129,8 @@ impl Assembly<'_> {
         let mut source = Source::new(self.store, self.index, self.runtime.clone());
         if self.output.format == OutputFormat::Parquet {
             let between = |position| self.between(position);
-            return parquet::write(sink, self.index, &mut source, &between);
+            let declared = self.output.row_schema.as_ref().and_then(ResultSchema::columns).unwrap_or_default();
+            return parquet::write(sink, self.index, &mut source, declared, &between);
         }
         if self.has_header()
             && let Some((_, columns)) = self.index.column_lists().next()

@@ -153,6 +153,12 @@ const RESULTS: &[Key] = &[
             "`true`: a result shorter than its mini-batch fails the mini-batch. `false`: the missing items count as failed.",
         )
         .job(|job, node| boolean(node).map(|strict| job.strict_results = strict)),
+    key("result_schema", "mapping or path", "none")
+        .meaning(
+            "What each row must be: `columns: {NAME: TYPE}`, a JSON Schema, or the path of a file with one of them. Items \
+             whose rows do not fit are rejected, and their rows are not in the output. See *Checked results*.",
+        )
+        .setting("output.row_schema"),
     key_with_default("allow_reuse", BOOLEAN, "true")
         .meaning(
             "Returns the result of a completed job with the same script, settings and inputs, instead of running again, if \

@@ -35,6 +35,7 @@ fn settings_of_the_output_change_the_fingerprint() {
         "environment_variables: {A: b}",
         "strict_results: true",
         "isolate: halves",
+        "result_schema: {columns: {a: any}}",
         "side_inputs: {other: labels.txt}",
     ] {
         let given = if changes.starts_with("side_inputs") { changes.to_owned() } else { format!("{SIDE}{changes}") };

@@ -122,6 +122,8 @@ class ItemFunction:
         result = RowsOfItems(len(items))
         rows = self._coroutines.run(self._rows_of, items, (context,) if self._wants_context else ())
         result.extend(row for row in rows if row is not None)
+        if len(result) < len(rows):
+            result.positions = [position for position, row in enumerate(rows) if row is not None]
         return result
 
     async def _rows_of(self, items, context):

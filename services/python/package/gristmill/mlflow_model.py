@@ -46,9 +46,11 @@ def init():
 def run(mini_batch):
     """Returns a row for each prediction, of each file in order."""
     rows = RowsOfItems(len(mini_batch))
-    for path in mini_batch:
+    rows.positions = []
+    for position, path in enumerate(mini_batch):
         name = os.path.basename(path)
         rows.extend([name, literal(prediction)] for prediction in _predictions(path))
+        rows.positions += [position] * (len(rows) - len(rows.positions))
     return rows
 
 

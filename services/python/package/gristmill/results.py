@@ -54,8 +54,12 @@ class ArrowRows:
 
 
 class RowsOfItems(list):
-    """A result in which one item has any number of rows: ``items`` of the mini-batch succeeded."""
+    """A result in which one item has any number of rows: ``items`` of the mini-batch succeeded.
+
+    ``positions`` are the items of the rows, in order; ``None``: each item has one row.
+    """
 
     def __init__(self, items):
         super().__init__()
         self.items = items
+        self.positions = None

@@ -90,6 +90,11 @@ class Process:
         self._formatter = None
         if configure["rows_wanted"]:
             self._formatter = make_formatter(configure["output_format"], configure["to_csv_arguments"])
+        self._checks = None
+        if configure.get("row_schema") is not None:
+            from gristmill.checked import RowChecks
+
+            self._checks = RowChecks(configure["row_schema"], configure["output_format"])
         logs = path_of(configure["logs"])
         bytes_max = configure["log_bytes_max"]
         self._errors = ErrorLog(logs, self._node, self._name, bytes_max)
@@ -235,6 +240,10 @@ class Process:
             returned = len(result)
             if returned != items:
                 returned = self._compare_lengths(mini_batch, result, items, warnings)
+            misfits = ()
+            if self._checks is not None:
+                result, misfits = self._checks.sift(result, items)
+                returned -= len(misfits)
             payload, columns = self._rows_of(result)
             if self._shared is not None:
                 argument = context = result = None
@@ -255,6 +264,10 @@ class Process:
         )
         if columns is not None:
             header += f',"columns":{json.dumps(columns)}'
+        if misfits:
+            from gristmill.checked import for_answer
+
+            header += f',"misfits":{json.dumps(for_answer(misfits, warnings))}'
         if warnings:
             header += f',"warnings":{json.dumps([{"message": one_line(text)} for text in warnings])}'
         self._channel.send(f"{header}}}".encode(), payload)

@@ -8,10 +8,11 @@ use ::parquet::arrow::ArrowWriter;
 use ::parquet::basic::Compression;
 use ::parquet::file::properties::WriterProperties;
 use anyhow::{Context, bail};
-use arrow::array::{ArrayRef, RecordBatch, new_null_array};
-use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, new_null_array};
+use arrow::compute::{CastOptions, cast_with_options, nullif};
+use arrow::datatypes::{DataType, Field, Float64Type, Schema, SchemaRef, TimeUnit};
 use arrow::ipc::reader::StreamReader;
+use protocol::{ColumnKind, ResultColumn};
 
 use super::source::Source;
 use crate::ledger::Index;
@@ -20,15 +21,16 @@ use crate::ledger::Index;
 const ROW_GROUP_ROWS: usize = 1 << 20;
 const ROW_GROUP_BYTES: usize = 64 << 20;
 
-/// Writes the rows of every mini-batch. Calls `between` after each with its position; an error from it ends the
+/// Writes the rows of every mini-batch. `declared`: columns that the job asks for, to which all rows have been checked. Calls `between` after each with its position; an error from it ends the
 /// writing.
 pub(super) fn write(
     into: &mut (impl Write + Send),
     index: &Index,
     source: &mut Source<'_>,
+    declared: &[ResultColumn],
     between: &dyn Fn(usize) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let schema = unified_schema(index, source)?;
+    let schema = unified_schema(index, source, declared)?;
     let mut writer =
         ArrowWriter::try_new(into, schema.clone(), Some(properties())).context("start the Parquet file")?;
     for (position, (mini_batch, place)) in index.rows().enumerate() {
@@ -73,8 +75,8 @@ pub(crate) fn properties() -> WriterProperties {
         .build()
 }
 
-/// Returns one schema for all mini-batches: columns by name, in the order of their first appearance.
-fn unified_schema(index: &Index, source: &mut Source<'_>) -> anyhow::Result<SchemaRef> {
+/// Returns one schema for all mini-batches: declared columns, then others by name in the order of their first appearance.
+fn unified_schema(index: &Index, source: &mut Source<'_>, declared: &[ResultColumn]) -> anyhow::Result<SchemaRef> {
     let mut fields: Vec<Field> = Vec::new();
     let mut last: Option<SchemaRef> = None;
     let mut add = |mini_batch: u64, schema: SchemaRef| -> anyhow::Result<()> {
@@ -118,6 +120,11 @@ fn unified_schema(index: &Index, source: &mut Source<'_>) -> anyhow::Result<Sche
         .with_context(rows)?;
         schemas.into_iter().try_for_each(|schema| add(mini_batch, schema))?;
     }
+    for (position, ResultColumn { name, kind, .. }) in declared.iter().enumerate() {
+        let found = fields.iter().position(|field| field.name() == name).map(|found| fields.remove(found));
+        let found = found.map_or(DataType::Null, |field| field.data_type().clone());
+        fields.insert(position, Field::new(name, declared_type(*kind, found), true));
+    }
     // A column without any value in the whole job becomes text, which readers handle best.
     for field in &mut fields {
         if *field.data_type() == DataType::Null {
@@ -125,6 +132,20 @@ fn unified_schema(index: &Index, source: &mut Source<'_>) -> anyhow::Result<Sche
         }
     }
     Ok(Arc::new(Schema::new(fields)))
+}
+
+/// Returns the type of a declared column, whose values have the type `found`.
+fn declared_type(kind: ColumnKind, found: DataType) -> DataType {
+    match (kind, &found) {
+        (ColumnKind::Timestamp, DataType::Timestamp(..)) | (ColumnKind::String, DataType::LargeUtf8) => found,
+        (ColumnKind::String, DataType::Binary | DataType::LargeBinary) | (ColumnKind::Any, _) => found,
+        (ColumnKind::String, _) => DataType::Utf8,
+        (ColumnKind::Integer, _) => DataType::Int64,
+        (ColumnKind::Number, _) => DataType::Float64,
+        (ColumnKind::Boolean, _) => DataType::Boolean,
+        (ColumnKind::Timestamp, _) => DataType::Timestamp(TimeUnit::Microsecond, None),
+        (ColumnKind::Date, _) => DataType::Date32,
+    }
 }
 
 /// Returns the type of the values. Categories apply only within one frame.
@@ -201,6 +222,8 @@ fn conform(batch: &RecordBatch, schema: &SchemaRef) -> anyhow::Result<RecordBatc
             // Unlike the default, a value that does not fit must not become a missing value.
             Some(column) => {
                 let options = CastOptions { safe: false, ..CastOptions::default() };
+                let is_counted = column.data_type().is_floating() && field.data_type().is_integer();
+                let column = &if is_counted { without_nan(column)? } else { column.clone() };
                 cast_with_options(column, field.data_type(), &options).with_context(|| {
                     format!("column {:?}: {} to {}", field.name(), column.data_type(), field.data_type())
                 })
@@ -211,4 +234,11 @@ fn conform(batch: &RecordBatch, schema: &SchemaRef) -> anyhow::Result<RecordBatc
         return Ok(RecordBatch::new_empty(schema.clone()));
     }
     Ok(RecordBatch::try_new(schema.clone(), columns)?)
+}
+
+/// Returns floating-point numbers with nulls in place of NaN, which whole numbers do not have.
+fn without_nan(column: &ArrayRef) -> anyhow::Result<ArrayRef> {
+    let floats = cast_with_options(column, &DataType::Float64, &CastOptions::default())?;
+    let is_nan = BooleanArray::from_unary(floats.as_primitive::<Float64Type>(), f64::is_nan);
+    Ok(nullif(&floats, &is_nan)?)
 }

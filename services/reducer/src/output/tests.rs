@@ -1,5 +1,7 @@
 //! The final file, in folders and stores.
 
+mod declared;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;

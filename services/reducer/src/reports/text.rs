@@ -76,6 +76,8 @@ pub(super) fn job_result(result: &JobResult, tally: &Tally, starts: &str, warnin
     if result.extra_runs > 0 {
         let (runs, items) = (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
         let _ = writeln!(text, "Isolation of failing items: {runs}, {items} rejected.");
+    } else if result.items_rejected > 0 {
+        let _ = writeln!(text, "Items whose rows do not fit result_schema: {}.", result.items_rejected);
     }
     let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
     let _ = writeln!(text, "Elapsed: {}.", duration(elapsed));

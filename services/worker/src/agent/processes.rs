@@ -154,6 +154,7 @@ impl Executor {
             log_bytes_max: LOG_BYTES_MAX,
             threads: threads_each(self.agent.process_count),
             items_per_mini_batch: items_per_mini_batch(spec),
+            row_schema: spec.output.row_schema.clone(),
             tabular: spec.inputs.iter().any(|input| input.kind == InputKind::Tabular),
         }
     }

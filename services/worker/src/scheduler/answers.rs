@@ -163,6 +163,7 @@ impl Scheduler {
         self.tell_end(id, None, now);
         match verdict {
             Verdict::Failed(ending) => {
+                let ending = *ending;
                 let error = match ending.error {
                     Some(error) => ErrorReport { printed: death.printed, ..error },
                     None => death,
@@ -238,7 +239,7 @@ impl Scheduler {
                 let (category, log) = ("ConnectionDamaged".to_owned(), user_error_name(&node, &process.name));
                 let error = ErrorReport { category, message, log, ..ErrorReport::default() };
                 let ending = Ending::failed(AttemptStatus::ProcessDied, error);
-                Verdict::Failed(Ending { sequence: front.sequence, ..ending })
+                Verdict::Failed(Box::new(Ending { sequence: front.sequence, ..ending }))
             }
             (None, Life::Starting) => Verdict::NotStarted { reason: Some(message) },
             (None, _) => Verdict::Expected,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Rows};
+use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Misfit, REJECTED_MAX, Rejected, Rows};
 
 use super::{Moment, ProcessId};
 use crate::lease::LeaseId;
@@ -53,6 +53,8 @@ pub(crate) fn conclude(
     let warnings_total = prepared.warnings_total + ending.warnings.len() as u64;
     let mut warnings = prepared.warnings;
     warnings.extend(ending.warnings);
+    let returned = if succeeded { ending.returned.min(prepared.passed) } else { 0 };
+    let without_result = if succeeded { prepared.passed - returned } else { 0 };
     let attempt = Attempt {
         mini_batch: descriptor.mini_batch,
         try_number,
@@ -62,7 +64,7 @@ pub(crate) fn conclude(
         status: ending.status,
         is_final,
         total: prepared.total,
-        succeeded: if succeeded { ending.returned.min(prepared.passed) } else { 0 },
+        succeeded: returned,
         rows: Rows::None,
         columns: ending.columns,
         started_at: began.milliseconds,
@@ -73,13 +75,25 @@ pub(crate) fn conclude(
         warnings,
         warnings_total,
         warning_kinds: prepared.warning_kinds,
-        rejected: Vec::new(),
+        rejected: of_misfits(ending.misfits, &descriptor, without_result),
         extra_runs: 0,
         detail: descriptor.detail(),
         traceparent: descriptor.traceparent,
     };
     let next_try = (!is_final).then_some(Descriptor { tries_spent: try_number, deliveries_lost, ..descriptor });
     (attempt, next_try)
+}
+
+/// Returns the items whose rows do not fit the schema of the job: at most those that have no result, because a process
+/// runs code of the user and may claim anything.
+fn of_misfits(misfits: Vec<Misfit>, descriptor: &Descriptor, mut without_result: u64) -> Vec<Rejected> {
+    let rejected = misfits.into_iter().take(REJECTED_MAX).map(|misfit| {
+        let items = misfit.items.min(without_result);
+        without_result -= items;
+        let (item, detail) = (misfit.item, descriptor.item_detail(misfit.item));
+        Rejected { item, items, detail, status: AttemptStatus::IllegalResult, error: misfit.error() }
+    });
+    rejected.filter(|rejected| rejected.items > 0).collect()
 }
 
 #[cfg(test)]
@@ -126,6 +140,20 @@ mod tests {
             let (attempt, next) = conclude(attempted(0), WORKER, Ending { returned, ..Ending::empty() }, 3, now());
             assert_eq!((attempt.total, attempt.succeeded, next), (2, succeeded, None));
         }
+    }
+
+    #[test]
+    fn rows_that_do_not_fit_reject_their_items() {
+        let misfit = |item| Misfit { item, items: 1, message: "total: expected number".to_owned() };
+        let ending = Ending { returned: 1, misfits: vec![misfit(1), misfit(2)], ..Ending::empty() };
+        let (attempt, next) = conclude(attempted(0), WORKER, ending, 3, now());
+        assert_eq!((attempt.total, attempt.succeeded, attempt.is_final, next), (2, 1, true, None));
+        let [rejected] = &attempt.rejected[..] else { panic!("no more than have no result: {attempt:?}") };
+        assert_eq!((rejected.item, rejected.items, rejected.detail.as_str()), (1, 1, "/b"));
+        assert_eq!(
+            (rejected.status, rejected.error.category.as_str()),
+            (AttemptStatus::IllegalResult, "RowDoesNotFit")
+        );
     }
 
     #[test]

@@ -205,7 +205,7 @@ impl Scheduler {
                 self.log("ERROR", line);
                 if let Some(process) = self.process_mut(id) {
                     let ending = Ending { sequence, ..Ending::failed(status, error) };
-                    process.life = Life::Killed(Verdict::Failed(ending));
+                    process.life = Life::Killed(Verdict::Failed(Box::new(ending)));
                 }
                 self.act(Action::Kill(id));
             }

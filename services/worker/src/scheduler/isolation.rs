@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Ending, ErrorReport, Isolate, REJECTED_MAX, Rejected, Warning};
+use protocol::{AttemptStatus, Ending, ErrorReport, Isolate, Misfit, REJECTED_MAX, Rejected, Warning};
 
 use super::Moment;
 
@@ -214,6 +214,31 @@ impl Isolation {
             (Some(_), None) => {}
         }
         ending.warnings.into_iter().for_each(|warning| self.warn(warning));
+        let without_result = (items.end - items.start).saturating_sub(ending.returned);
+        self.reject_misfits(items, ending.misfits, without_result);
+    }
+
+    /// Rejects the items of a range whose rows do not fit the schema of the job.
+    fn reject_misfits(&mut self, range: &Range<u64>, misfits: Vec<Misfit>, mut without_result: u64) {
+        let mut unnamed = 0;
+        for misfit in misfits {
+            let items = misfit.items.min(without_result);
+            without_result -= items;
+            let start = range.start.saturating_add(misfit.item).min(range.end);
+            let range = start..start.saturating_add(items).min(range.end);
+            match self.rejected.len() + self.pending.len() < REJECTED_MAX {
+                _ if range.is_empty() => {}
+                true => {
+                    let cause = Cause { status: AttemptStatus::IllegalResult, error: misfit.error() };
+                    self.rejected.push(Failed { items: range, cause: Arc::new(cause) });
+                }
+                false => unnamed += items,
+            }
+        }
+        if unnamed > 0 {
+            let message = format!("{unnamed} more items have rows that do not fit result_schema");
+            self.warn(Warning { message });
+        }
     }
 
     fn divide(&mut self, items: Range<u64>, cause: &Arc<Cause>) {

@@ -66,7 +66,7 @@ pub(super) enum Life {
 /// The meaning of the end of a process.
 pub(super) enum Verdict {
     /// A mini-batch failed, with an error if the engine killed the process.
-    Failed(Ending),
+    Failed(Box<Ending>),
     /// The process did not start, for this reason if the engine killed it.
     NotStarted { reason: Option<String> },
     /// It died between two mini-batches.
@@ -137,7 +137,7 @@ impl Process {
             Life::Starting => Verdict::NotStarted { reason: None },
             Life::Killed(verdict) => verdict,
             Life::Working | Life::Finishing { .. } if in_mini_batch => {
-                Verdict::Failed(Ending { sequence, status: AttemptStatus::ProcessDied, ..Ending::empty() })
+                Verdict::Failed(Box::new(Ending { sequence, status: AttemptStatus::ProcessDied, ..Ending::empty() }))
             }
             Life::Working => Verdict::DiedIdle,
             Life::InitFailed | Life::Finishing { .. } | Life::Ended(_) => Verdict::Expected,

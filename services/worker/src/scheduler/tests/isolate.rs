@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::collection::btree_set;
 use proptest::prelude::*;
-use protocol::{Attempt, Isolate, REJECTED_MAX};
+use protocol::{Attempt, Isolate, Misfit, REJECTED_MAX};
 
 use super::super::isolation::{Isolated, Isolation};
 use super::*;
@@ -290,6 +290,22 @@ fn rejected_ranges_fit_into_one_message() {
     let rejected: u64 = isolated.rejected.iter().map(|rejected| rejected.items).sum();
     assert_eq!(isolated.ending.returned + rejected, 2000);
     assert!((REJECTED_MAX - 12..=REJECTED_MAX).contains(&isolated.rejected.len()), "{}", isolated.rejected.len());
+}
+
+#[test]
+fn rows_of_a_range_that_do_not_fit_reject_their_items() {
+    let now = moment();
+    let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
+    let mut isolation = Isolation::new(8, Isolate::Items, whole, [now, now], now.instant + LIMIT);
+    let misfit = |item| Misfit { item, items: 1, message: "total: missing".into() };
+    let [one, two] = [[2].to_vec(), [0, 3].to_vec()].map(|items| items.into_iter().map(misfit).collect::<Vec<_>>());
+    isolation.ended(Ending { returned: 3, misfits: one, ..Ending::empty() }, Bytes::new(), now.instant);
+    isolation.ended(Ending { returned: 3, misfits: two, ..Ending::empty() }, Bytes::new(), now.instant);
+    let isolated = isolation.finish(|item| item.to_string(), true, now);
+    let rejected: Vec<_> = isolated.rejected.iter().map(|one| (one.item, one.items, one.status)).collect();
+    let status = AttemptStatus::IllegalResult;
+    assert_eq!(rejected, [(2, 1, status), (4, 1, status)], "no more than have no result");
+    assert_eq!(isolated.ending.returned, 6);
 }
 
 #[test]

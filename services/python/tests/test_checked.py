@@ -1,0 +1,164 @@
+"""Checked results: rows that do not fit `result_schema` reject their items."""
+
+import json
+
+import pyarrow
+import pytest
+
+COLUMNS = {
+    "columns": [
+        {"name": "id", "type": "integer"},
+        {"name": "total", "type": "number"},
+        {"name": "note", "type": "string", "nullable": True},
+    ]
+}
+JSON = {"json": {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}}
+
+
+@pytest.fixture
+def answer(start):
+    """Runs a script that returns an expression, with a schema and a format of the output."""
+
+    def answer(expression, schema, items=3, output_format="jsonl"):
+        agent = start(
+            f"import datetime, numpy, pandas\ndef run(mini_batch): return {expression}",
+            row_schema=schema,
+            output_format=output_format,
+        )
+        return agent.run([str(item) for item in range(items)])
+
+    return answer
+
+
+def misfits(event):
+    return [(one["item"], one["message"]) for one in event.get("misfits", [])]
+
+
+def test_rows_that_fit_stay_as_they_are(answer):
+    rows = [
+        {"id": 1, "total": 1.5, "note": "a"},
+        {"id": 2, "total": 2, "note": None},
+        {"id": 3, "total": 3.0, "note": ""},
+    ]
+    event = answer(repr(rows), COLUMNS)
+    assert (event["returned"], misfits(event)) == (3, [])
+    assert [json.loads(line) for line in event["rows"].splitlines()] == rows
+
+
+def test_row_that_does_not_fit_is_left_out(answer):
+    event = answer("[{'id': 1, 'total': 1}, {'id': 2, 'total': 'x'}, {'id': 3}]", COLUMNS)
+    assert (event["status"], event["returned"]) == ("succeeded", 1)
+    assert misfits(event) == [(1, 'total: expected number, got "x"'), (2, "total: missing, expected number")]
+    assert event["rows"] == b'{"id": 1, "total": 1, "note": null}\n', "all columns, in their order"
+
+
+def test_json_schema_leaves_rows_as_they_are(answer):
+    event = answer("[{'total': 1, 'other': [1]}, {'total': None}, 'text']", JSON)
+    assert misfits(event) == [(1, "total: expected number, got null"), (2, 'expected object, got "text"')]
+    assert (event["returned"], event["rows"]) == (1, b'{"total": 1, "other": [1]}\n')
+
+
+@pytest.mark.parametrize(
+    "output_format, rows",
+    [("csv", b"1,2.5,\n3,1.0,c\n"), ("text", b"{'total': 2.5, 'id': 1}\n{'note': 'c', 'id': 3, 'total': 1.0}\n")],
+)
+def test_rows_of_csv_get_the_columns_and_those_of_text_stay(answer, output_format, rows):
+    result = "[{'total': 2.5, 'id': 1}, {'id': 'x', 'total': 2}, {'note': 'c', 'id': 3, 'total': 1.0}]"
+    event = answer(result, COLUMNS, output_format=output_format)
+    assert (event["rows"], misfits(event)) == (rows, [(1, 'id: expected integer, got "x"')])
+    assert event.get("columns") == (["id", "total", "note"] if output_format == "csv" else None)
+
+
+def test_sequences_fill_columns_by_position_and_plain_values_the_column_value(answer):
+    event = answer("[[1, 2.5, 'a'], (2, 'x', 'b'), [3, 1.0]]", COLUMNS, output_format="csv")
+    assert event["rows"] == b"1,2.5,a\n"
+    assert misfits(event) == [
+        (1, 'total: expected number, got "x"'),
+        (2, "expected the columns id, total, note, got [3,1.0]"),
+    ]
+    value = {"columns": [{"name": "value", "type": "string"}]}
+    for output_format, rows in [
+        ("csv", b"a\nc\n"),
+        ("text", b"a\nc\n"),
+        ("jsonl", b'{"value": "a"}\n{"value": "c"}\n'),
+    ]:
+        event = answer("['a', 5, 'c']", value, output_format=output_format)
+        assert (event["rows"], misfits(event)) == (rows, [(1, "value: expected string, got 5")])
+
+
+def test_frames(answer):
+    frame = "pandas.DataFrame({'total': [1.5, None, 2.0], 'id': [1.0, 2.0, 3.0]})"
+    event = answer(frame, COLUMNS, output_format="csv")
+    assert event["rows"] == b"1.0,1.5,\n3.0,2.0,\n", "the order of the schema, and the column that may be missing"
+    assert (event["columns"], event["returned"]) == (["id", "total", "note"], 2)
+    assert misfits(event) == [(1, "total: expected number, got null")]
+    event = answer("pandas.DataFrame({'total': [1.5, 2.5, 3.5], 'id': [1, 2, 3], 'more': [1, 2, 3]})", COLUMNS)
+    assert (event["rows"], event["returned"]) == (b"", 0), "no row fits"
+    assert misfits(event) == [(item, "more: not a column of result_schema") for item in range(3)]
+    event = answer("pandas.DataFrame([[1, 2], [3, 4], [5, 6]], columns=['a', 'a'])", JSON)
+    assert event["status"] == "illegal_result" and "unique column names" in event["error"]["message"]
+
+
+def test_parquet(answer):
+    schema = {"columns": [{"name": "at", "type": "timestamp"}, {"name": "name", "type": "string"}]}
+    event = answer(
+        "pandas.DataFrame({'name': ['a', None, 'c'], 'at': pandas.to_datetime(['2026-01-31'] * 3)})",
+        schema,
+        output_format="parquet",
+    )
+    assert misfits(event) == [(1, "name: expected string, got null")]
+    table = pyarrow.ipc.open_stream(event["rows"]).read_all()
+    assert (table.column_names, table.num_rows) == (["at", "name"], 2)
+    event = answer(
+        "[{'name': 'a', 'at': datetime.datetime(2026, 1, 31)}, {'name': 'b', 'at': 7}, ['2026-01-31 10:00:00', 'c']]",
+        schema,
+        output_format="parquet",
+    )
+    assert misfits(event) == [(1, "at: expected timestamp, got 7")]
+    table = pyarrow.ipc.open_stream(event["rows"]).read_all()
+    assert table.to_pylist() == [
+        {"at": "2026-01-31T00:00:00", "name": "a"},
+        {"at": "2026-01-31 10:00:00", "name": "c"},
+    ], "the reducer writes instants"
+
+
+def test_bad_row_without_its_item_is_an_illegal_result(answer):
+    event = answer("[{'total': 1}, {'total': 'x'}]", JSON)
+    assert event["status"] == "illegal_result"
+    assert event["error"]["message"] == (
+        'row 1 of the result does not fit result_schema (total: expected number, got "x"), and which item it belongs '
+        "to is unknown: run() returned 2 results for 3 items"
+    )
+    event = answer("[{'total': 1}, {'total': 2}]", JSON)
+    assert (event["status"], event["returned"]) == ("succeeded", 2), "as without a schema"
+
+
+def test_run_item_names_the_item_where_others_return_nothing(start):
+    script = """
+        async def run_item(item):
+            return None if item == "1" else {"total": "x" if item == "2" else 1}
+    """
+    event = start(script, row_schema=JSON, output_format="jsonl").run(["0", "1", "2", "3"])
+    assert (event["returned"], event["rows"]) == (3, b'{"total": 1}\n{"total": 1}\n')
+    assert misfits(event) == [(2, 'total: expected number, got "x"')]
+
+
+def test_many_bad_rows_fit_into_one_answer(answer):
+    event = answer("[{'total': 'x'}] * 1000", JSON, items=1000)
+    assert event["misfits"] == [{"item": 0, "items": 1000, "message": 'total: expected number, got "x"'}]
+    event = answer("[{'total': i if i % 2 else 'x'} for i in range(1000)]", JSON, items=1000)
+    assert (len(event["misfits"]), event["returned"]) == (256, 500)
+    (warning,) = event["warnings"]
+    assert warning["message"].startswith("244 more items have rows that do not fit result_schema")
+
+
+def test_without_a_schema_nothing_is_checked(start):
+    agent = start("import sys\ndef run(mini_batch): return ['gristmill.checked' in sys.modules]")
+    assert agent.run()["rows"] == b"False\n"
+
+
+def test_values_are_checked_as_json_lines_would_hold_them(answer):
+    schema = {"json": {"properties": {"v": {"type": ["number", "null"]}}}}
+    event = answer("[{'v': numpy.float32(1.5)}, {'v': float('nan')}, {'v': numpy.bool_(True)}]", schema)
+    assert misfits(event) == [(2, "v: expected number or null, got true")]
+    assert [json.loads(line) for line in event["rows"].splitlines()] == [{"v": 1.5}, {"v": None}]

@@ -1,0 +1,38 @@
+//! Parquet with the columns of `result_schema`.
+
+use arrow::array::{Date32Array, TimestampMicrosecondArray};
+use protocol::{ColumnKind, ResultColumn};
+
+use super::*;
+
+#[tokio::test]
+async fn parquet_has_the_declared_columns() {
+    use ColumnKind::{Boolean, Date, Integer, Number, String, Timestamp};
+    let floats: ArrayRef = Arc::new(Float64Array::from(vec![Some(1.0), Some(f64::NAN)]));
+    let texts = |texts: [&str; 2]| -> ArrayRef { Arc::new(StringArray::from(texts.to_vec())) };
+    let mut job = parquet_job(vec![
+        (
+            0,
+            Outcome::Inline(stream(vec![
+                ("day", texts(["2026-01-31", "1969-12-31"])),
+                ("count", floats),
+                ("at", texts(["1970-01-01T00:00:01", "1970-01-01T02:00:00+02:00"])),
+            ])),
+        ),
+        (1, Outcome::Inline(stream(vec![("total", integers(vec![7, 8])), ("count", integers(vec![2, 3]))]))),
+    ])
+    .await;
+    let declared =
+        [("count", Integer), ("total", Number), ("at", Timestamp), ("day", Date), ("ok", Boolean), ("s", String)];
+    let column = |(name, kind): (&str, ColumnKind)| ResultColumn { name: name.to_owned(), kind, nullable: true };
+    job.output.row_schema = Some(ResultSchema::Columns(declared.map(column).to_vec()));
+    let rows = read_parquet(&job.write().await.expect("written").path);
+    let found: Vec<_> =
+        rows.schema().fields().iter().map(|field| format!("{} {}", field.name(), field.data_type())).collect();
+    assert_eq!(found, ["count Int64", "total Float64", "at Timestamp(µs)", "day Date32", "ok Boolean", "s Utf8"]);
+    let counts: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None, Some(2), Some(3)]));
+    let totals: ArrayRef = Arc::new(Float64Array::from(vec![None, None, Some(7.0), Some(8.0)]));
+    let instants: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![Some(1_000_000), Some(0), None, None]));
+    let days: ArrayRef = Arc::new(Date32Array::from(vec![Some(20_484), Some(-1), None, None]));
+    assert_eq!(rows.columns()[..4], [counts, totals, instants, days]);
+}

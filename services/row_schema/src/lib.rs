@@ -1,0 +1,256 @@
+//! Checks rows of results against the `result_schema` of a job.
+//!
+//! A row is checked in the form that it has in JSON lines, whatever the format of the output. The processes that run
+//! scripts check rows (`gristmill/checked.py`), and `job_file` checks the schema itself before the first mini-batch.
+//! `columns.rs` checks columns with types, and `json_schema.rs` JSON Schemas.
+
+mod columns;
+mod json_schema;
+
+use arrow::compute::kernels::cast_utils::{Parser, string_to_datetime};
+use arrow::datatypes::Date32Type;
+use chrono::Utc;
+use json_schema::JsonSchema;
+use protocol::ResultSchema;
+use serde_json::Value;
+
+/// Characters of the text that says why a row does not fit.
+const CHARACTERS_MAX: usize = 300;
+/// Characters of a value in such a text.
+const VALUE_CHARACTERS_MAX: usize = 80;
+/// Length of `2026-01-31`.
+const DAY_BYTES: usize = 10;
+
+/// A schema that is ready to check rows.
+pub struct RowSchema(Kind);
+
+enum Kind {
+    Columns(Vec<protocol::ResultColumn>),
+    Json(JsonSchema),
+}
+
+/// The value is not a JSON Schema.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct InvalidSchema {
+    /// Place of the mistake in the schema: keys and positions.
+    pub place: Vec<String>,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+impl RowSchema {
+    /// Prepares a schema.
+    pub fn new(schema: &ResultSchema) -> Result<Self, InvalidSchema> {
+        match schema {
+            ResultSchema::Columns(columns) => Ok(Self(Kind::Columns(columns.clone()))),
+            ResultSchema::Json(schema) => JsonSchema::new(schema).map(|schema| Self(Kind::Json(schema))),
+        }
+    }
+
+    /// Returns why a row does not fit: the field, and what is wrong with it. `None`: it fits.
+    pub fn misfit(&self, row: &Value) -> Option<String> {
+        let message = match &self.0 {
+            Kind::Columns(columns) => columns::misfit(columns, row)?,
+            Kind::Json(schema) => {
+                let json_schema::Misfit { field, reason } = schema.misfit(row)?;
+                if field.is_empty() { reason } else { format!("{field}: {reason}") }
+            }
+        };
+        Some(in_short(message))
+    }
+
+    /// Returns the rows of JSON lines that do not fit, by position from 0, each with the reason.
+    pub fn misfits(&self, lines: &[u8]) -> Vec<(usize, String)> {
+        let lines = lines.strip_suffix(b"\n").unwrap_or(lines);
+        if lines.is_empty() {
+            return Vec::new();
+        }
+        let misfit = |line: &[u8]| match serde_json::from_slice(line) {
+            Ok(row) => self.misfit(&row),
+            // Half of a surrogate pair, for example.
+            Err(error) => Some(format!("the row is no valid JSON: {error}")),
+        };
+        let lines = lines.split(|byte| *byte == b'\n').enumerate();
+        lines.filter_map(|(row, line)| Some((row, misfit(line)?))).collect()
+    }
+}
+
+/// Whether a text is an instant, with or without a zone. The reducer reads texts in the same way for columns of Parquet, so
+/// that every row that fits can be written.
+fn is_instant(text: &str) -> bool {
+    text.len() > DAY_BYTES && string_to_datetime(&Utc, text).is_ok()
+}
+
+/// Whether a text is a day, likewise.
+fn is_day(text: &str) -> bool {
+    text.len() <= DAY_BYTES && Date32Type::parse(text).is_some()
+}
+
+/// Returns a value as JSON, shortened.
+fn shown(value: &Value) -> String {
+    cut(value.to_string(), VALUE_CHARACTERS_MAX)
+}
+
+fn in_short(text: String) -> String {
+    cut(text, CHARACTERS_MAX)
+}
+
+fn cut(text: String, characters_max: usize) -> String {
+    match text.char_indices().nth(characters_max) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn invoice() -> RowSchema {
+        let schema = json!({
+            "type": "object",
+            "required": ["total"],
+            "properties": {
+                "total": {"type": "number", "minimum": 0},
+                "day": {"type": "string", "format": "date"},
+                "lines": {"type": "array", "items": {"properties": {"price": {"type": "number"}}}},
+            },
+        });
+        RowSchema::new(&ResultSchema::Json(schema)).expect("valid")
+    }
+
+    #[test]
+    fn misfit_of_a_json_schema_names_the_field() {
+        for (row, expected) in [
+            (json!({"total": 1.5, "lines": [{"price": 1}], "other": null}), None),
+            (json!({"total": "1.5"}), Some(r#"total: expected number, got "1.5""#)),
+            (json!({"total": -1}), Some("total: expected at least 0, got -1")),
+            (json!({}), Some("total: missing")),
+            (json!({"total": 1, "day": "1 May"}), Some(r#"day: expected date, got "1 May""#)),
+            (json!({"total": 1, "lines": [{}, {"price": "x"}]}), Some(r#"lines[1].price: expected number, got "x""#)),
+            (json!("text"), Some(r#"expected object, got "text""#)),
+        ] {
+            assert_eq!(invoice().misfit(&row).as_deref(), expected, "{row}");
+        }
+    }
+
+    #[test]
+    fn lines_that_do_not_fit_are_found_by_position() {
+        let found = invoice().misfits(b"{\"total\":1}\n{\"total\":null}\n{\"total\":2}\n{\"total\":\"\xff\"}\n");
+        assert_eq!(found.iter().map(|(row, _)| *row).collect::<Vec<_>>(), [1, 3]);
+        assert!(found[1].1.starts_with("the row is no valid JSON"), "{found:?}");
+        assert!(invoice().misfits(b"").is_empty());
+    }
+
+    #[test]
+    fn long_texts_are_cut() {
+        let message = invoice().misfit(&json!({"total": "é".repeat(1000)})).expect("a text");
+        assert!(message.chars().count() < 120 && message.ends_with('…'), "{message}");
+        let schema = json!({"additionalProperties": false});
+        let schema = RowSchema::new(&ResultSchema::Json(schema)).expect("valid");
+        let message = schema.misfit(&json!({"a".repeat(1000): 1})).expect("a name");
+        assert_eq!(message.chars().count(), CHARACTERS_MAX + 1);
+    }
+
+    #[test]
+    fn schema_that_is_none_names_the_place() {
+        for (schema, place) in [
+            (json!({"properties": {"total": {"type": "decimal"}}}), vec!["properties", "total", "type"]),
+            (json!({"required": "total"}), vec!["required"]),
+            (json!({"$ref": "https://example.com/other.json"}), vec!["$ref"]),
+            (json!({"properties": {"a/b": {"pattern": "("}}}), vec!["properties", "a/b", "pattern"]),
+            (json!({"properties": {"a": {"$ref": "#/$defs/a"}}}), vec!["properties", "a", "$ref"]),
+            (json!({"anyOf": [{"type": "string"}, {"tipe": "null"}]}), vec!["anyOf", "1", "tipe"]),
+            (json!({"total": "number"}), vec!["total"]),
+            (json!(["total"]), vec![]),
+        ] {
+            let error = RowSchema::new(&ResultSchema::Json(schema.clone())).err().expect("invalid");
+            assert_eq!(error.place, place, "{schema}: {error}");
+        }
+    }
+    #[test]
+    fn keywords_of_json_schema() {
+        for (schema, fits, misfits) in [
+            (
+                json!({"type": ["integer", "null"]}),
+                vec![json!(1), json!(1.0), json!(null)],
+                vec![json!(1.5), json!("1")],
+            ),
+            (json!({"enum": [1, "a"]}), vec![json!(1.0), json!("a")], vec![json!("b")]),
+            (json!({"const": {"a": [1]}}), vec![json!({"a": [1.0]})], vec![json!({"a": [2]}), json!({})]),
+            (json!({"exclusiveMinimum": 0, "maximum": 2}), vec![json!(2), json!("text")], vec![json!(0), json!(2.5)]),
+            (json!({"multipleOf": 0.1}), vec![json!(0.3), json!(7)], vec![json!(0.25)]),
+            (
+                json!({"minLength": 1, "maxLength": 2}),
+                vec![json!("é"), json!(["", "", ""])],
+                vec![json!(""), json!("abc")],
+            ),
+            (json!({"pattern": "^[a-z]+$"}), vec![json!("abc")], vec![json!("a1")]),
+            (json!({"format": "date-time"}), vec![json!("2026-01-31T12:30:00Z")], vec![json!("2026-01-31")]),
+            (json!({"format": "email"}), vec![json!("anything")], vec![]),
+            (json!({"minItems": 1, "uniqueItems": true}), vec![json!([1, "1"])], vec![json!([]), json!([1, 1.0])]),
+            (
+                json!({"prefixItems": [{"type": "string"}], "items": {"type": "number"}}),
+                vec![json!(["a", 1, 2]), json!([])],
+                vec![json!([1]), json!(["a", "b"])],
+            ),
+            (
+                json!({"items": [{"type": "string"}], "additionalItems": false}),
+                vec![json!(["a"])],
+                vec![json!(["a", 1])],
+            ),
+            (
+                json!({"properties": {"a": true}, "patternProperties": {"^x": {"type": "number"}}, "additionalProperties": false}),
+                vec![json!({"a": null, "x1": 1})],
+                vec![json!({"b": 1}), json!({"x1": "1"})],
+            ),
+            (json!({"propertyNames": {"maxLength": 1}}), vec![json!({"a": 1})], vec![json!({"ab": 1})]),
+            (
+                json!({"minProperties": 1, "maxProperties": 1}),
+                vec![json!({"a": 1})],
+                vec![json!({}), json!({"a": 1, "b": 2})],
+            ),
+            (json!({"anyOf": [{"type": "number"}, {"type": "null"}]}), vec![json!(1), json!(null)], vec![json!("a")]),
+            (json!({"oneOf": [{"type": "number"}, {"minimum": 5}]}), vec![json!(1)], vec![json!(7)]),
+            (
+                json!({"allOf": [{"type": "number"}, {"minimum": 5}], "not": {"const": 6}}),
+                vec![json!(7)],
+                vec![json!(4), json!(6)],
+            ),
+            (
+                json!({"if": {"required": ["a"]}, "then": {"required": ["b"]}, "else": {"required": ["c"]}}),
+                vec![json!({"a": 1, "b": 1}), json!({"c": 1})],
+                vec![json!({"a": 1}), json!({})],
+            ),
+            (
+                json!({"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object", "properties": {"next": {"$ref": "#/$defs/tree"}}}}}),
+                vec![json!({"next": {"next": {}}})],
+                vec![json!({"next": {"next": 1}})],
+            ),
+            (json!(true), vec![json!(1)], vec![]),
+            (json!({"$ref": "#"}), vec![], vec![json!(1)]),
+        ] {
+            let checker =
+                RowSchema::new(&ResultSchema::Json(schema.clone())).unwrap_or_else(|error| panic!("{schema}: {error}"));
+            for row in fits {
+                assert_eq!(checker.misfit(&row), None, "{schema}");
+            }
+            for row in misfits {
+                assert!(checker.misfit(&row).is_some(), "{schema}: {row}");
+            }
+        }
+    }
+
+    #[test]
+    fn misfit_of_alternatives_names_what_is_expected() {
+        let schema = json!({"properties": {
+            "total": {"anyOf": [{"type": "number", "minimum": 0}, {"type": "null"}]},
+        }});
+        let schema = RowSchema::new(&ResultSchema::Json(schema)).expect("valid");
+        let reasons = [json!("x"), json!(-1)].map(|total| schema.misfit(&json!({"total": total})).expect("bad"));
+        assert_eq!(reasons, [r#"total: expected number or null, got "x""#, "total: expected at least 0, got -1"]);
+    }
+}
