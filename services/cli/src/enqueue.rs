@@ -73,7 +73,19 @@ async fn submit(
 
 pub async fn retry(arguments: RetryArguments, target: &Target, settings: &Settings) -> Result<Exit> {
     let (events, show) = Show::start();
-    match settings.engine.retry_on(&arguments.job, target, &events).await? {
+    let retry = settings.engine.retry_on(&arguments.job, target, &events).await?;
+    publish(retry, &arguments, target, events, show).await
+}
+
+/// Publishes what `retry` or `replay` found to do, and follows the job if requested.
+pub async fn publish(
+    retry: Retry,
+    arguments: &RetryArguments,
+    target: &Target,
+    events: Events,
+    show: Show,
+) -> Result<Exit> {
+    match retry {
         Retry::NothingToDo(result) => {
             show.finish(events).await;
             Ok(report(&result, arguments.json, &target.reference()))

@@ -33,6 +33,7 @@ mod progress;
 mod reducer;
 mod rejects;
 mod remedies;
+mod replay;
 mod report;
 mod run;
 mod settings;
@@ -78,6 +79,11 @@ const LOGS_EXAMPLES: &str = "Examples:
   gristmill logs score --follow                   print the script's output until the job has ended
   gristmill logs score --error                    print the first error, with its traceback
   gristmill logs score user/stdout                print one file, or list the files below this path";
+
+const REPLAY_EXAMPLES: &str = "Examples:
+  gristmill rejects score                         show what was rejected, and why
+  gristmill replay score                          after the script is corrected: complete the output
+  gristmill replay score --separate               write the rows to a file of their own";
 
 const PORTAL_EXAMPLES: &str = "Examples:
   gristmill portal                                all jobs of this machine; prints the address and opens a browser
@@ -137,6 +143,9 @@ enum Command {
     Logs(logs::LogsArguments),
     /// Show the items of a job that did not make it, grouped by cause.
     Rejects(rejects::RejectsArguments),
+    /// Run the rejected items of an ended job again, with the script as it is now, and put their rows into its output.
+    #[command(after_help = REPLAY_EXAMPLES)]
+    Replay(replay::ReplayArguments),
     /// Serve a page that shows jobs in a browser, while they run and after they ended.
     #[command(after_help = PORTAL_EXAMPLES)]
     Portal(portal::PortalArguments),
@@ -189,6 +198,7 @@ impl Command {
         match self {
             Self::Run(arguments) => arguments.json,
             Self::Retry(arguments) => arguments.json,
+            Self::Replay(arguments) => arguments.retry.json,
             Self::Enqueue(arguments) => arguments.json,
             Self::Validate(arguments) => arguments.json,
             _ => false,
@@ -200,6 +210,7 @@ impl Command {
         match self {
             Self::Run(arguments) => arguments.events,
             Self::Retry(arguments) => arguments.events,
+            Self::Replay(arguments) => arguments.retry.events,
             Self::Enqueue(arguments) => arguments.events,
             _ => false,
         }
@@ -272,6 +283,7 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Status(arguments) => status::status(&arguments.target.jobs(settings).await?, &arguments).await?,
         Command::Logs(arguments) => logs::logs(&arguments, &arguments.target.jobs(settings).await?).await?,
         Command::Rejects(arguments) => rejects::rejects(&arguments, &arguments.target.jobs(settings).await?).await?,
+        Command::Replay(arguments) => replay::replay(arguments, settings).await?,
         Command::Cancel { job, target } => cancel::cancel(&target.jobs(settings).await?, &job).await?,
         Command::Portal(arguments) => portal::portal(arguments, settings).await?,
         Command::Report(arguments) => report::report(&arguments, settings).await?,

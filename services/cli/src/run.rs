@@ -43,7 +43,7 @@ pub struct RetryArguments {
     /// With --json: first print what happens, one JSON object for each event: `job`, `step`, `warning` and `note`.
     #[arg(long, requires = "json")]
     pub events: bool,
-    /// With a compute target: follow the job to its end. On this machine `retry` always does.
+    /// With a compute target: follow the job to its end. On this machine this command always does.
     #[arg(long)]
     pub wait: bool,
     #[command(flatten)]

@@ -2,12 +2,14 @@
 //! job does not change.
 
 use anyhow::{Context, Result, bail};
-use bytes::Bytes;
-use protocol::{Descriptor, ErrorThresholds, ItemPath, JobSpec, PlanPosition, Work};
+use protocol::{
+    Descriptor, Durability, ErrorThresholds, ItemPath, JobSpec, PLAN_CHUNK_MINI_BATCHES, PlanPosition, TableSchema,
+    Work,
+};
 use storage::{JobStore, PlanComplete};
 use worker::replace_paths;
 
-use crate::{For, FoundJob, Jobs, new_job_id};
+use crate::{For, FoundJob, Jobs, Lock, new_job_id};
 
 /// Maximum length of the name of a job.
 const NAME_BYTES_MAX: usize = 32;
@@ -50,44 +52,48 @@ impl Jobs {
         let mut name = job.spec.name.clone();
         name.truncate(name.floor_char_boundary(NAME_BYTES_MAX.saturating_sub(suffix.len())));
         name.push_str(&suffix);
-        let (id, store, _turn) = match self {
-            Self::Here(home) => {
-                let turn = home.lock()?;
-                let id = new_job_id(&name);
-                home.index()?.add("", &name, &id, job.spec.durability)?;
-                (id.clone(), home.create_job(&id, job.spec.durability)?, Some(turn))
-            }
-            Self::There { .. } => {
-                let id = self.unused_id(&name).await?;
-                (id.clone(), self.store(&id)?, None)
-            }
-        };
+        let (id, store, _turn) = self.create(&name, "", job.spec.durability).await?;
         let spec = alone(&job.spec, id.clone(), name, mini_batch, &store)?;
         (descriptor.job_id, descriptor.mini_batch) = (id.clone(), 0);
-        let line = serde_json::to_vec(&descriptor).context("a descriptor always serialises")?;
         let schemas = job.store.schemas().await.context("read the plan")?;
-        let complete = PlanComplete {
-            mini_batches: 1,
-            items,
-            files: items.unwrap_or(1),
-            inputs_digest: String::new(),
-            left_out: Default::default(),
-        };
-        let described = async {
-            store.put_schemas(&schemas).await?;
-            store.create_plan_chunk(0, Bytes::from([line.as_slice(), b"\n"].concat())).await?;
-            store.put_plan_complete(&complete).await?;
-            // Last, because a job without it does not exist.
-            store.put_spec(&spec).await
-        };
-        described.await.with_context(|| format!("write job {id}"))?;
+        describe(&store, &spec, &schemas, &[descriptor], items).await?;
+        self.open(&spec, from).await?;
+        Ok(id)
+    }
+
+    /// Creates the place of a new job. Returns its id, its objects, and the lock of the home until it is described.
+    /// `key`: how the index of this machine finds it, besides its name.
+    pub(crate) async fn create(
+        &self,
+        name: &str,
+        key: &str,
+        durability: Durability,
+    ) -> Result<(String, JobStore, Option<Lock>)> {
+        match self {
+            Self::Here(home) => {
+                let turn = home.lock()?;
+                let id = new_job_id(name);
+                home.index()?.add(key, name, &id, durability)?;
+                let store = home.create_job(&id, durability)?;
+                Ok((id, store, Some(turn)))
+            }
+            Self::There { .. } => {
+                let id = self.unused_id(name).await?;
+                let store = self.store(&id)?;
+                Ok((id, store, None))
+            }
+        }
+    }
+
+    /// Lets the roles of a compute target find a described job, which has the script of job `from`.
+    pub(crate) async fn open(&self, spec: &JobSpec, from: &str) -> Result<()> {
         if let Self::There { store, .. } = self {
-            if !store.has_snapshots(&spec).await? {
+            if !store.has_snapshots(spec).await? {
                 bail!("the target has removed the script of job {from}; enqueue its job file again");
             }
-            store.mark_open(&id).await?;
+            store.mark_open(&spec.job_id).await?;
         }
-        Ok(id)
+        Ok(())
     }
 
     /// Returns an id that no job of the store has. Machines that share a store do not agree on ids.
@@ -100,6 +106,39 @@ impl Jobs {
         }
         bail!("the store of {} does not answer; try again later", self.place())
     }
+}
+
+/// Writes plan and specification of a job.
+pub(crate) async fn describe(
+    store: &JobStore,
+    spec: &JobSpec,
+    schemas: &[Option<TableSchema>],
+    plan: &[Descriptor],
+    items: Option<u64>,
+) -> Result<()> {
+    let mini_batches = plan.len() as u64;
+    let complete = PlanComplete {
+        mini_batches,
+        items,
+        files: items.unwrap_or(mini_batches),
+        inputs_digest: String::new(),
+        left_out: Default::default(),
+    };
+    let described = async {
+        store.put_schemas(schemas).await?;
+        for (number, chunk) in (0..).zip(plan.chunks(PLAN_CHUNK_MINI_BATCHES as usize)) {
+            let mut lines = Vec::new();
+            for descriptor in chunk {
+                serde_json::to_writer(&mut lines, descriptor).expect("descriptors always serialise");
+                lines.push(b'\n');
+            }
+            store.create_plan_chunk(number, lines.into()).await?;
+        }
+        store.put_plan_complete(&complete).await?;
+        // Last, because a job without it does not exist.
+        store.put_spec(spec).await
+    };
+    described.await.with_context(|| format!("write job {}", spec.job_id))
 }
 
 /// Returns whether the items of a mini-batch alone decide what it does.
@@ -115,24 +154,7 @@ pub fn can_run_alone(descriptor: &Descriptor) -> bool {
 /// the other job writes to, also in the arguments and variables of the script.
 fn alone(spec: &JobSpec, job_id: String, name: String, mini_batch: u64, store: &JobStore) -> Result<JobSpec> {
     let mut alone = spec.clone();
-    let mut moved: Vec<(String, String)> = Vec::new();
-    let mut move_to = |folder: &mut ItemPath, to: String| -> Result<()> {
-        let Ok(from) = String::from_utf8(folder.as_bytes().to_vec()) else {
-            bail!("{} is not valid UTF-8, so the arguments of the script cannot name another folder", folder.display())
-        };
-        *folder = ItemPath::from(to.as_str());
-        moved.push((from.trim_end_matches('/').to_owned(), to));
-        Ok(())
-    };
-    move_to(&mut alone.output.folder, store.shown("output"))?;
-    for (key, folder) in &mut alone.outputs {
-        move_to(folder, store.shown(&format!("outputs/{key}")))?;
-    }
-    moved.retain(|(from, _)| !from.is_empty());
-    // Longest first, because one may contain another.
-    moved.sort_by_key(|(from, _)| std::cmp::Reverse(from.len()));
-    let texts = alone.argv.iter_mut().chain(alone.environment_variables.values_mut());
-    texts.for_each(|text| *text = replace_paths(text, &moved));
+    move_outputs(&mut alone, store)?;
     alone.description = format!("Mini-batch {mini_batch} of job {}, run again alone.", spec.job_id);
     alone.notes = vec![format!("runs mini-batch {mini_batch} of job {} again; that job does not change", spec.job_id)];
     (alone.job_id, alone.name) = (job_id, name);
@@ -143,4 +165,27 @@ fn alone(spec: &JobSpec, job_id: String, name: String, mini_batch: u64, store: &
     alone.thresholds = ErrorThresholds { error_threshold: 0, ..ErrorThresholds::default() };
     (alone.node_count, alone.process_count_per_node) = (Some(1), Some(1));
     Ok(alone)
+}
+
+/// Moves the folders that a job writes to into its own folder, also in the arguments and variables of the script.
+pub(crate) fn move_outputs(spec: &mut JobSpec, store: &JobStore) -> Result<()> {
+    let mut moved: Vec<(String, String)> = Vec::new();
+    let mut move_to = |folder: &mut ItemPath, to: String| -> Result<()> {
+        let Ok(from) = String::from_utf8(folder.as_bytes().to_vec()) else {
+            bail!("{} is not valid UTF-8, so the arguments of the script cannot name another folder", folder.display())
+        };
+        *folder = ItemPath::from(to.as_str());
+        moved.push((from.trim_end_matches('/').to_owned(), to));
+        Ok(())
+    };
+    move_to(&mut spec.output.folder, store.shown("output"))?;
+    for (key, folder) in &mut spec.outputs {
+        move_to(folder, store.shown(&format!("outputs/{key}")))?;
+    }
+    moved.retain(|(from, _)| !from.is_empty());
+    // Longest first, because one may contain another.
+    moved.sort_by_key(|(from, _)| std::cmp::Reverse(from.len()));
+    let texts = spec.argv.iter_mut().chain(spec.environment_variables.values_mut());
+    texts.for_each(|text| *text = replace_paths(text, &moved));
+    Ok(())
 }

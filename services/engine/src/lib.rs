@@ -66,6 +66,7 @@ mod list;
 mod logs;
 mod rejects;
 mod remedy;
+mod replay;
 mod roles;
 mod run;
 mod same_job;

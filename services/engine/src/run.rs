@@ -24,13 +24,13 @@ enum Choice<'a> {
 }
 
 /// Excludes other processes from the job and its output while the job runs.
-struct Locks {
+pub(crate) struct Locks {
     _job: Lock,
     _output: Option<OutputLock>,
 }
 
 impl Locks {
-    fn new(home: &Home, job: Lock, mut output: Option<OutputLock>, job_id: &str) -> Result<Self> {
+    pub(crate) fn new(home: &Home, job: Lock, mut output: Option<OutputLock>, job_id: &str) -> Result<Self> {
         home.mark_open(job_id)?;
         if let Some(output) = &mut output {
             output.name(job_id)?;
@@ -191,7 +191,7 @@ impl Engine {
         Ok(Choice::Run(Box::new(execution), locks))
     }
 
-    async fn execute(
+    pub(crate) async fn execute(
         &self,
         execution: Execution<'_>,
         _locks: Locks,
@@ -234,7 +234,7 @@ pub(crate) fn nothing_to_do(job: &FoundJob) -> Option<&JobResult> {
 }
 
 /// Locks the output file of a job, if it has one.
-fn take_output(spec: &JobSpec, home: &Home) -> Result<Option<OutputLock>> {
+pub(crate) fn take_output(spec: &JobSpec, home: &Home) -> Result<Option<OutputLock>> {
     if spec.output.action != OutputAction::AppendRow {
         return Ok(None);
     }

@@ -237,7 +237,7 @@ fn check_durability(spec: &JobSpec, target: &Target) -> Result<()> {
 }
 
 /// Packs and uploads the files that other nodes cannot read in place.
-async fn send_snapshots(
+pub(crate) async fn send_snapshots(
     spec: &mut JobSpec,
     store: &TargetStore,
     home: &Home,

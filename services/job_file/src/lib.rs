@@ -60,7 +60,7 @@ pub use azure::{AzureNames, Step, Steps, Wishes};
 pub use context::{Context, ModelFolders};
 pub use identity::{Difference, Identity, Part, Ran};
 pub use keys::settable;
-pub use load::{Parsed, load, script_has_changed};
+pub use load::{Parsed, load, renew_script, script_has_changed};
 pub use paths::not_kept;
 pub use problem::{Problem, STDIN, nearest, shown};
 pub use reference::with_tables;

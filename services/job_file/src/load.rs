@@ -107,6 +107,13 @@ pub fn script_has_changed(spec: &JobSpec) -> bool {
     !now.is_ok_and(|now| snapshot::digest_of(&now.code) == spec.snapshot_digest)
 }
 
+/// Takes the code of a job as it is now for that of the job.
+pub fn renew_script(spec: &mut JobSpec) {
+    if let Ok(now) = snapshot::beside(spec, Path::new(&spec.job_file), std::iter::empty()) {
+        spec.snapshot_digest = snapshot::digest_of(&now.code);
+    }
+}
+
 fn read(
     path: &Path,
     text: &str,

@@ -90,14 +90,15 @@ impl Chunk {
         if pending == Pending::default() && !is_large && traceparent.is_none() {
             return Ok(line);
         }
-        let work = if is_large {
-            Work::Planned { chunk: self.number, line: index as u64 }
+        let (replays, work) = if is_large {
+            (None, Work::Planned { chunk: self.number, line: index as u64 })
         } else {
-            serde_json::from_slice::<Descriptor>(&line)?.work
+            let planned = serde_json::from_slice::<Descriptor>(&line)?;
+            (planned.replays, planned.work)
         };
         let Pending { tries_spent, deliveries_lost } = pending;
-        let descriptor =
-            Descriptor { job_id: job_id.to_owned(), mini_batch, tries_spent, deliveries_lost, traceparent, work };
+        let job_id = job_id.to_owned();
+        let descriptor = Descriptor { job_id, mini_batch, tries_spent, deliveries_lost, traceparent, replays, work };
         serde_json::to_vec(&descriptor).map(Bytes::from)
     }
 }

@@ -249,6 +249,7 @@ impl Iterator for Plan {
                 tries_spent: 0,
                 deliveries_lost: 0,
                 traceparent: None,
+                replays: None,
                 work,
             }
         });

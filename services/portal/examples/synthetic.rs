@@ -132,6 +132,7 @@ fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
         warnings_total: 0,
         warning_kinds: vec![],
         rejected: vec![],
+        pieces: vec![],
         extra_runs: 0,
         detail: path(number),
         traceparent: None,

@@ -69,6 +69,10 @@ pub struct Attempt {
     /// [`REJECTED_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<Rejected>,
+    /// Where the rows of a success come from several runs: the first item of each piece, and its size in bytes. A
+    /// replay puts the rows of rejected items between them. At most [`REJECTED_MAX`] + 1, in the order of the rows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pieces: Vec<(u64, u64)>,
     /// Runs of ranges of the mini-batch, after its last try had failed. If there were any, the rows of a success are
     /// those of several runs, one after the other.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -249,9 +253,9 @@ impl Attempt {
             mini_batch: _, try_number: _, deliveries_lost: _, node: _, process: _, total: _, succeeded: _, rows: _,
             columns: _, started_at: _, elapsed_seconds: _, process_seconds: _, run_seconds: _, detail: _,
             status: AttemptStatus::Succeeded, is_final: true, error: None, warnings, warnings_total: 0, warning_kinds,
-            rejected, extra_runs: 0, traceparent: None,
+            rejected, pieces, extra_runs: 0, traceparent: None,
         } = self else { return false };
-        warnings.is_empty() && warning_kinds.is_empty() && rejected.is_empty()
+        warnings.is_empty() && warning_kinds.is_empty() && rejected.is_empty() && pieces.is_empty()
     }
 }
 
@@ -320,6 +324,7 @@ impl From<SuccessRef<'_>> for Attempt {
             warnings_total: 0,
             warning_kinds: Vec::new(),
             rejected: Vec::new(),
+            pieces: Vec::new(),
             extra_runs: 0,
             detail: success.detail.to_owned(),
             traceparent: None,

@@ -24,8 +24,24 @@ pub struct Descriptor {
     /// The trace of its message; `None` in the plan and without tracing.
     #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<TraceParent>,
+    /// The items of another job's mini-batch that it runs again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replays: Option<Replayed>,
     /// Source of the argument of `run`.
     pub work: Work,
+}
+
+/// Items of a mini-batch that run again in another job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replayed {
+    /// The mini-batch, by its position in the plan of the job that ran it first.
+    pub mini_batch: u64,
+    /// Position in that mini-batch of the first item of `work`.
+    #[serde(default)]
+    pub item: u64,
+    /// The first row of the table that runs, and the end of these rows; `None`: all of `work`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<(u64, u64)>,
 }
 
 /// Source of the argument of `run`.
@@ -190,6 +206,9 @@ impl Descriptor {
 
     /// Returns the number of items, if the plan knows it.
     pub fn items(&self) -> Option<u64> {
+        if let Some(Replayed { rows: Some((first, end)), .. }) = self.replays {
+            return Some(end.saturating_sub(first));
+        }
         match &self.work {
             Work::Files { paths, .. } => Some(paths.len() as u64),
             Work::Rows { blocks, .. } => blocks.iter().map(|block| block.range.rows()).sum(),
@@ -273,6 +292,7 @@ mod tests {
             tries_spent: 0,
             deliveries_lost: 0,
             traceparent: None,
+            replays: None,
             work,
         };
         let paths = vec!["/a".into(), "/b".into()];

@@ -124,6 +124,10 @@ pub struct MiniBatchFrame {
     /// The first item of a range to run alone, and the end of the range; `None`: all items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items: Option<(u64, u64)>,
+    /// The mini-batch of an earlier job that runs again, and the position in it of the first item; `None`: it is no
+    /// replay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replays: Option<(u64, u64)>,
     /// Partition key values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<(String, String)>,

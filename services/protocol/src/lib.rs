@@ -28,7 +28,7 @@ pub use attempt::{
 };
 pub use conda::{CONDA_TOOLS, CondaError, CondaFile};
 pub use dead_letter::{DeadBody, DeadLetter};
-pub use descriptor::{Block, BlockRange, Descriptor, FileVersion, Work};
+pub use descriptor::{Block, BlockRange, Descriptor, FileVersion, Replayed, Work};
 pub use event::{
     ErrorReport, Planned, ResultEvent, SLOT_PHASES, SlotPhase, Start, WARNING_KINDS_MAX, Waiting, Warning, WarningKind,
 };

@@ -271,6 +271,7 @@ mod tests {
                 warnings_total: texts.2,
                 warning_kinds: texts.5,
                 rejected: texts.6.0,
+                pieces: vec![],
                 extra_runs: texts.6.1,
                 detail: texts.3,
                 traceparent: texts.4,

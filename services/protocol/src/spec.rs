@@ -104,6 +104,10 @@ pub struct JobSpec {
     /// Items of the largest mini-batch that is isolated.
     #[serde(default = "isolate_items_max", skip_serializing_if = "is_isolate_items_max")]
     pub isolate_items_max: u64,
+    /// The job whose rejected items this one runs again, and whose rows its output holds as well; `None`: it is no
+    /// replay, or one with an output of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replays: Option<String>,
     /// Hide every GPU from processes without an assigned GPU, instead of leaving the variable unset.
     #[serde(default)]
     pub hide_unassigned_gpus: bool,

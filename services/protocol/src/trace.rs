@@ -138,6 +138,7 @@ mod tests {
             tries_spent: 0,
             deliveries_lost: 0,
             traceparent,
+            replays: None,
             work: Work::Rank,
         }
     }

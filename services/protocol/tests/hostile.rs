@@ -37,6 +37,7 @@ fn attempt() -> Attempt {
         warnings_total: 0,
         warning_kinds: vec![],
         rejected: vec![],
+        pieces: vec![],
         extra_runs: 0,
         detail: "/data/7.png".into(),
         traceparent: None,
@@ -52,6 +53,7 @@ fn samples() -> Vec<Vec<u8>> {
             tries_spent: 0,
             deliveries_lost: 0,
             traceparent: None,
+            replays: None,
             work,
         };
         serde_json::to_vec(&descriptor).expect("plain data")
@@ -181,6 +183,7 @@ fn message_with_invalid_job_id_is_rejected() {
             tries_spent: 0,
             deliveries_lost: 0,
             traceparent: None,
+            replays: None,
             work,
         };
         let task = serde_json::to_vec(&descriptor).expect("plain data");

@@ -245,30 +245,11 @@ impl Reducer {
         news.has_progressed |= record.event.attempted().is_some();
         news.is_from_worker |= record.event.is_from_worker();
         let segment = self.ledger.segments() - 1;
-        let index = &mut self.ledger.index;
-        let rows = place.rows();
-        match record.event {
-            Event::Success(success) => {
-                let columns = success.columns.map(|position| record.columns(position));
-                index.insert(success.mini_batch, record.rows(success), columns, segment, rows);
-            }
-            Event::Other(event) => {
-                self.rejects.apply(event, effect, &self.tally, segment, place.record());
-                match &**event {
-                    ResultEvent::Attempt(attempt) if effect == Effect::Won => {
-                        if attempt.extra_runs > 0 {
-                            index.join(attempt.mini_batch);
-                        }
-                        let attempt = attempt.core();
-                        index.insert(attempt.mini_batch, attempt.rows, attempt.columns, segment, rows);
-                    }
-                    ResultEvent::Planned(planned) => index.expect(planned.mini_batches),
-                    ResultEvent::RowsLost { mini_batches } => {
-                        mini_batches.iter().for_each(|&mini_batch| index.remove(mini_batch));
-                    }
-                    ResultEvent::Waiting(waiting) => self.waits.note(waiting, self.tally.nodes()),
-                    _ => {}
-                }
+        self.ledger.index.apply(record, effect, segment, place.rows());
+        if let Event::Other(event) = record.event {
+            self.rejects.apply(event, effect, &self.tally, segment, place.record());
+            if let ResultEvent::Waiting(waiting) = &**event {
+                self.waits.note(waiting, self.tally.nodes());
             }
         }
         true

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use protocol::{FailedMiniBatch, JobResult, JobState, OutputAction};
+use protocol::{FailedMiniBatch, Isolate, JobResult, JobState, OutputAction};
 use storage::Commit;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::failures::GivenUp;
 use crate::job::ticks;
 use crate::judge::End;
-use crate::output::{Assembly, Written};
+use crate::output::{Assembly, Bases, Written};
 use crate::peers::Agreement;
 use crate::reports::headline::headline;
 use crate::stalls::describe;
@@ -128,16 +128,18 @@ impl Reducer {
         Ok(Some(result))
     }
 
-    /// Removes data that a completed job does not need: parts, and, if no item was rejected, the plan and a large
-    /// ledger. A small ledger stays, because forcing the result to disk first would cost more than it saves.
+    /// Removes data that a completed job does not need: parts, unless a replay may need them, and, if no item was
+    /// rejected, the plan and a large ledger. A small ledger stays, because forcing the result to disk first would cost more than it saves.
     pub(crate) async fn tidy(&self, state: JobState) {
         if state != JobState::Completed {
             return;
         }
-        if let Err(error) = self.store.delete_parts().await {
+        let is_done = self.tally.mini_batches().failed == 0 && self.rejects.records(&self.tally).is_empty();
+        // A replay writes the whole output again.
+        let may_be_replayed = !is_done && self.spec.isolate != Isolate::Off;
+        if !may_be_replayed && let Err(error) = self.store.delete_parts().await {
             tracing::warn!(error = %format!("{error:#}"), "cannot delete parts, which are no longer needed");
         }
-        let is_done = self.tally.mini_batches().failed == 0 && self.rejects.records(&self.tally).is_empty();
         if is_done
             && self.peers.may_delete_history()
             && self.ledger.index.bytes() >= HISTORY_BYTES_KEPT
@@ -155,6 +157,10 @@ impl Reducer {
             return Ok(Some(Written { path, warnings: vec![] }));
         }
         self.reports.decided("Every mini batch has ended; writing the final file.").await;
+        let bases = match self.spec.replays {
+            Some(_) => Some(Bases::read(&self.store, &self.spec).await?),
+            None => None,
+        };
         let store = self.store.clone();
         let index = std::mem::take(&mut self.ledger.index);
         let (output, job_id) = (self.spec.output.clone(), self.spec.job_id.clone());
@@ -168,6 +174,7 @@ impl Reducer {
             let assembly = Assembly {
                 store: &store,
                 index: &index,
+                bases: bases.as_ref(),
                 output: &output,
                 job_id: &job_id,
                 writer: &options.writer,

@@ -48,6 +48,7 @@ pub(crate) fn attempt(
         warnings_total: 0,
         warning_kinds: vec![],
         rejected: vec![],
+        pieces: vec![],
         extra_runs: 0,
         detail: format!("/data/{mini_batch}.png"),
         traceparent: None,

@@ -4,7 +4,9 @@
 //! append: if the next segment exists, a reducer reads it, drops the events that it now knows, and tries the next
 //! number. All reducers therefore read the same ledger, and none needs to be fenced off.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod apply;
+
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -58,8 +60,8 @@ pub(crate) struct Index {
     columns: Vec<Vec<String>>,
     columns_known: HashMap<Vec<String>, u32>,
     segment_bytes: Vec<u64>,
-    /// Mini-batches whose rows come from several runs.
-    joined: HashSet<u64>,
+    /// Mini-batches whose rows come from several runs, with the first item and the size of each piece.
+    joined: HashMap<u64, Vec<(u64, u64)>>,
 }
 
 /// A part with the size that its worker announced.
@@ -108,13 +110,18 @@ impl Index {
     }
 
     /// Notes that the rows of a mini-batch are those of several runs, one after the other.
-    pub fn join(&mut self, mini_batch: u64) {
-        self.joined.insert(mini_batch);
+    pub fn join(&mut self, mini_batch: u64, pieces: &[(u64, u64)]) {
+        self.joined.insert(mini_batch, pieces.to_vec());
+    }
+
+    /// Returns the first item and the size of each piece of such rows.
+    pub fn pieces(&self, mini_batch: u64) -> &[(u64, u64)] {
+        self.joined.get(&mini_batch).map_or(&[], Vec::as_slice)
     }
 
     /// Whether the rows of a mini-batch may be those of several runs.
     pub fn is_joined(&self, mini_batch: u64) -> bool {
-        self.joined.contains(&mini_batch)
+        self.joined.contains_key(&mini_batch)
     }
 
     /// Removes the rows of a mini-batch.
@@ -152,6 +159,20 @@ impl Index {
     /// Returns the number of distinct column lists.
     pub fn column_lists_distinct(&self) -> usize {
         self.columns.len()
+    }
+
+    /// Returns the size of all rows.
+    pub fn rows_bytes(&self) -> u64 {
+        self.rows().map(|(_, place)| self.size(place)).sum()
+    }
+
+    /// Returns the size of the rows at a place.
+    pub fn size(&self, place: RowsAt) -> u64 {
+        match place {
+            RowsAt::None => 0,
+            RowsAt::Inline { length, .. } => u64::from(length),
+            RowsAt::Part(position) => self.part(position).bytes,
+        }
     }
 
     pub fn part(&self, position: u32) -> &PartFile {

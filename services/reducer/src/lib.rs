@@ -16,7 +16,7 @@
 //! | when a job ends, and how | `judge.rs`, `thresholds.rs`, `stalls.rs` |
 //! | whether a worker is present | `presence.rs` |
 //! | which messages are rejected | `believed.rs` |
-//! | how the final file is written | `finish.rs`, `output.rs` |
+//! | how the final file is written | `finish.rs`, `output.rs`; of a replay: `output/merged.rs` |
 //! | the items that did not make it, and their tables | `rejects.rs` |
 //! | progress and reports for people | `progress.rs`, `reports.rs` |
 //! | the progress of a killed reducer | `committed.rs` |
@@ -59,6 +59,7 @@ pub use failures::{Dominant, FailureGroup, Failures, GivenUp, Repeated};
 pub use job::{FailJob, Reducer};
 pub use nodes::Nodes;
 pub use options::{CrashPoint, Options};
+pub use output::job_without_rows;
 pub use peers::Peers;
 pub use rejects::{FirstReject, Reject, RejectGroup, RejectGroups, RejectedMiniBatch, Rejects};
 pub use service::{Service, ServiceOptions};

@@ -6,11 +6,12 @@
 
 mod header;
 mod local;
+mod merged;
 mod object;
 mod parquet;
 mod source;
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::{mem, thread};
@@ -24,6 +25,9 @@ use crate::CrashPoint;
 use crate::ledger::{Index, RowsAt};
 use crate::words::counted;
 use local::LocalFile;
+pub(crate) use merged::Bases;
+use merged::Merged;
+pub use merged::job_without_rows;
 use object::Object;
 pub(crate) use parquet::properties as parquet_properties;
 use source::Source;
@@ -41,6 +45,8 @@ const COLUMN_WARNINGS_MAX: usize = 10;
 pub(crate) struct Assembly<'a> {
     pub store: &'a JobStore,
     pub index: &'a Index,
+    /// The earlier jobs of a replay, whose rows the file holds as well.
+    pub bases: Option<&'a Bases>,
     pub output: &'a Output,
     pub job_id: &'a str,
     pub writer: &'a str,
@@ -70,6 +76,28 @@ enum Piece {
     Rows(Vec<u8>),
     /// A part with all rows of one mini-batch, by its position among the parts.
     Part { mini_batch: u64, part: u32 },
+}
+
+/// The rows of all mini-batches in the order of the file.
+trait InOrder {
+    /// Calls `take` with each mini-batch that has rows, a reader of them, and whether they may come from several runs.
+    fn for_each(&mut self, take: &mut dyn FnMut(u64, Box<dyn Read>, bool) -> anyhow::Result<()>) -> anyhow::Result<()>;
+}
+
+/// Those of one job.
+struct OfJob<'a> {
+    index: &'a Index,
+    source: Source<'a>,
+}
+
+impl InOrder for OfJob<'_> {
+    fn for_each(&mut self, take: &mut dyn FnMut(u64, Box<dyn Read>, bool) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        for (mini_batch, place) in self.index.rows() {
+            let rows = self.source.reader(place).with_context(|| rows_of(mini_batch))?;
+            take(mini_batch, rows, self.index.is_joined(mini_batch))?;
+        }
+        Ok(())
+    }
 }
 
 /// The destination of the bytes.
@@ -117,20 +145,46 @@ impl Assembly<'_> {
     }
 
     fn bytes_expected(&self) -> u64 {
-        let bytes = |place| match place {
-            RowsAt::None => 0,
-            RowsAt::Inline { length, .. } => u64::from(length),
-            RowsAt::Part(position) => self.index.part(position).bytes,
-        };
-        self.index.rows().map(|(_, place)| bytes(place)).sum()
+        self.merged().map_or_else(|| self.index.rows_bytes(), |merged| merged.bytes())
+    }
+
+    /// Returns the columns that the job declares.
+    fn declared(&self) -> &[ResultColumn] {
+        self.output.row_schema.as_ref().and_then(ResultSchema::columns).unwrap_or_default()
+    }
+
+    /// Returns the rows of all jobs of a replay.
+    fn merged(&self) -> Option<Merged<'_>> {
+        self.bases.map(|bases| Merged::new(bases, self.store, self.index, self.runtime.clone()))
+    }
+
+    /// Writes the rows of a replay and of the jobs before it.
+    fn write_merged(&self, mut rows: Merged<'_>, sink: &mut Sink) -> anyhow::Result<()> {
+        if self.output.format == OutputFormat::Parquet {
+            return parquet::write(sink, &mut rows, self.declared(), &|position| self.between(position));
+        }
+        if self.has_header()
+            && let Some((_, columns)) = rows.column_lists().first()
+        {
+            sink.write_all(header::line(self.output, columns).as_bytes()).context("write the header")?;
+        }
+        let mut position = 0;
+        rows.for_each(&mut |mini_batch, mut rows, _| {
+            io::copy(&mut rows, sink).with_context(|| rows_of(mini_batch))?;
+            position += 1;
+            self.between(position - 1)
+        })?;
+        sink.flush().context("write the last rows")
     }
 
     fn write_rows(&self, sink: &mut Sink) -> anyhow::Result<()> {
+        if let Some(merged) = self.merged() {
+            return self.write_merged(merged, sink);
+        }
         let mut source = Source::new(self.store, self.index, self.runtime.clone());
         if self.output.format == OutputFormat::Parquet {
-            let between = |position| self.between(position);
-            let declared = self.output.row_schema.as_ref().and_then(ResultSchema::columns).unwrap_or_default();
-            return parquet::write(sink, self.index, &mut source, declared, &between);
+            let mut rows = OfJob { index: self.index, source };
+            return parquet::write(sink, &mut rows, self.declared(), &|position| self.between(position));
         }
         if self.has_header()
             && let Some((_, columns)) = self.index.column_lists().next()
@@ -181,11 +235,15 @@ impl Assembly<'_> {
     /// Returns warnings about rows with other columns than those of the first mini-batch, which the header has.
     fn warnings(&self) -> Vec<String> {
         let is_by_position = matches!(self.output.format, OutputFormat::Text | OutputFormat::Csv);
-        if !is_by_position || self.index.column_lists_distinct() < 2 {
+        let merged = self.merged();
+        if !is_by_position || merged.is_none() && self.index.column_lists_distinct() < 2 {
             return vec![];
         }
         let whose = if self.has_header() { "the header has those of" } else { "the file begins with those of" };
-        let mut lists = self.index.column_lists();
+        let mut lists: Box<dyn Iterator<Item = (u64, &[String])>> = match merged {
+            Some(merged) => Box::new(merged.column_lists().into_iter()),
+            None => Box::new(self.index.column_lists()),
+        };
         let Some((first, columns)) = lists.next() else { return vec![] };
         let mut differing = lists.filter(|(_, other)| *other != columns);
         let mut warnings: Vec<_> = differing

@@ -97,11 +97,28 @@ impl RejectedMiniBatch {
         })
     }
 
+    /// Returns the ranges of items to replay, in order, as the first item and the end: neighbours together. `None`: the
+    /// whole mini-batch.
+    pub fn ranges_to_replay(&self) -> Option<Vec<(u64, u64)>> {
+        if self.attempt.status != AttemptStatus::Succeeded {
+            return None;
+        }
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for range in self.ranges() {
+            let end = range.item.saturating_add(range.items);
+            match ranges.last_mut().filter(|(_, last)| *last == range.item) {
+                Some((_, last)) => *last = end,
+                None => ranges.push((range.item, end)),
+            }
+        }
+        Some(ranges)
+    }
+
     /// Returns the ranges of items that failed, each with its error.
     fn ranges(&self) -> impl Iterator<Item = Range<'_>> {
         let attempt = &self.attempt;
         let whole = (attempt.status != AttemptStatus::Succeeded).then(|| Range {
-            item: 0,
+            item: self.rows_to_run().map_or(0, |(first, _)| first),
             items: self.items(),
             detail: &attempt.detail,
             status: attempt.status,
@@ -119,8 +136,16 @@ impl RejectedMiniBatch {
         whole.into_iter().chain(isolated)
     }
 
+    /// Returns the rows of its table that a replay runs; `None`: all.
+    fn rows_to_run(&self) -> Option<(u64, u64)> {
+        self.descriptor.as_ref()?.replays?.rows
+    }
+
     /// Returns the number of items of the mini-batch. A mini-batch that fails has at least one.
     fn items(&self) -> u64 {
+        if let Some((first, end)) = self.rows_to_run() {
+            return end.saturating_sub(first).max(1);
+        }
         let planned = match self.descriptor.as_ref().map(|descriptor| &descriptor.work) {
             Some(Work::Files { paths, .. }) => Some(paths.len() as u64),
             Some(Work::Rows { blocks, .. }) => blocks.iter().map(|block| block.range.rows()).sum(),

@@ -77,6 +77,27 @@ impl JobStore {
         Ok(self)
     }
 
+    /// Returns the objects of another job in the same store, which need not exist.
+    pub fn sibling(&self, job_id: &str) -> Result<Self> {
+        let name = ObjectPath::default().join(job_id);
+        let folder = self.folder.as_ref().map(|folder| folder.with_file_name(name.as_ref()));
+        if self.job_id.is_none()
+            && let Some(folder) = &folder
+        {
+            return Self::local(folder);
+        }
+        let mut parent: Vec<_> = self.prefix.parts().collect();
+        parent.pop();
+        let above = self.url.trim_end_matches('/').rsplit_once('/').map_or("", |(above, _)| above);
+        Ok(Self {
+            prefix: ObjectPath::from_iter(parent).join(job_id),
+            folder,
+            url: if above.is_empty() { String::new() } else { format!("{above}/{name}/") },
+            job_id: self.job_id.as_ref().map(|_| job_id.to_owned()),
+            ..self.clone()
+        })
+    }
+
     /// Returns the folder of the job, on a local or shared disk; `None` in any other store.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()

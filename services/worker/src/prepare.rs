@@ -133,7 +133,7 @@ impl Preparer {
         if planned.mini_batch != descriptor.mini_batch || matches!(planned.work, Work::Planned { .. }) {
             bail!("line {line} of plan chunk {chunk} is not mini-batch {}", descriptor.mini_batch);
         }
-        let descriptor = Descriptor { work: planned.work, ..descriptor };
+        let descriptor = Descriptor { work: planned.work, replays: planned.replays, ..descriptor };
         self.check(&descriptor).with_context(|| format!("plan chunk {chunk}, line {line}"))?;
         Ok(descriptor)
     }

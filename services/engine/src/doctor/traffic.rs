@@ -72,6 +72,7 @@ fn probe(role: Role, job_id: &str) -> Vec<u8> {
                 tries_spent: 0,
                 deliveries_lost: 0,
                 traceparent: None,
+                replays: None,
                 work: Work::Rank,
             };
             serde_json::to_vec(&descriptor).expect("descriptors always serialise")

@@ -151,6 +151,7 @@ impl<'a> Row<'a> {
             warnings_total: 0,
             warning_kinds: vec![],
             rejected: vec![],
+            pieces: vec![],
             extra_runs: 0,
             detail: unguarded(detail).to_owned(),
             traceparent: None,

@@ -39,14 +39,16 @@ class MiniBatchContext:
     def __init__(self, mini_batch, dataset, node, process, items_per_mini_batch, limit=None):
         self._limit = limit
         self.partition_key_value = dict(mini_batch.get("key", ()))
-        self.minibatch_index = self.mini_batch_id = mini_batch["mini_batch"]
+        # A replay is the mini-batch that it runs again.
+        index, items_before = mini_batch.get("replays", (mini_batch["mini_batch"], 0))
+        self.minibatch_index = self.mini_batch_id = index
         self.attempt = mini_batch["try_number"]
         self.retry_count = self.attempt - 1
         self._items_before = mini_batch.get("rows_before")
         if items_per_mini_batch is not None:
-            self._items_before = items_per_mini_batch * self.minibatch_index
+            self._items_before = items_per_mini_batch * self.minibatch_index + items_before
         if self._items_before is not None and "items" in mini_batch:
-            # A range of a mini-batch whose tries are spent.
+            # A range of the mini-batch.
             self._items_before += mini_batch["items"][0]
         self.node_id = node
         self.process_name = process

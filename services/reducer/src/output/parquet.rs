@@ -14,8 +14,7 @@ use arrow::datatypes::{DataType, Field, Float64Type, Schema, SchemaRef, TimeUnit
 use arrow::ipc::reader::StreamReader;
 use protocol::{ColumnKind, ResultColumn};
 
-use super::source::Source;
-use crate::ledger::Index;
+use super::{InOrder, rows_of};
 
 /// Limits on row groups, which bound the memory of the writer and give readers groups of a useful size.
 const ROW_GROUP_ROWS: usize = 1 << 20;
@@ -25,25 +24,25 @@ const ROW_GROUP_BYTES: usize = 64 << 20;
 /// writing.
 pub(super) fn write(
     into: &mut (impl Write + Send),
-    index: &Index,
-    source: &mut Source<'_>,
+    rows: &mut dyn InOrder,
     declared: &[ResultColumn],
     between: &dyn Fn(usize) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let schema = unified_schema(index, source, declared)?;
+    let schema = unified_schema(rows, declared)?;
     let mut writer =
         ArrowWriter::try_new(into, schema.clone(), Some(properties())).context("start the Parquet file")?;
-    for (position, (mini_batch, place)) in index.rows().enumerate() {
-        let rows = || format!("rows of mini-batch {mini_batch}");
-        for_each_stream(source.reader(place)?, index.is_joined(mini_batch), |stream| {
+    let mut position = 0;
+    rows.for_each(&mut |mini_batch, rows, joined| {
+        for_each_stream(rows, joined, |stream| {
             for batch in stream {
                 writer.write(&conform(&batch?, &schema)?)?;
             }
             Ok(())
         })
-        .with_context(rows)?;
-        between(position)?;
-    }
+        .with_context(|| rows_of(mini_batch))?;
+        position += 1;
+        between(position - 1)
+    })?;
     writer.close().map(drop).context("finish the Parquet file")
 }
 
@@ -76,7 +75,7 @@ pub(crate) fn properties() -> WriterProperties {
 }
 
 /// Returns one schema for all mini-batches: declared columns, then others by name in the order of their first appearance.
-fn unified_schema(index: &Index, source: &mut Source<'_>, declared: &[ResultColumn]) -> anyhow::Result<SchemaRef> {
+fn unified_schema(rows: &mut dyn InOrder, declared: &[ResultColumn]) -> anyhow::Result<SchemaRef> {
     let mut fields: Vec<Field> = Vec::new();
     let mut last: Option<SchemaRef> = None;
     let mut add = |mini_batch: u64, schema: SchemaRef| -> anyhow::Result<()> {
@@ -105,21 +104,19 @@ fn unified_schema(index: &Index, source: &mut Source<'_>, declared: &[ResultColu
         last = Some(schema);
         Ok(())
     };
-    for (mini_batch, place) in index.rows() {
-        let rows = || format!("rows of mini-batch {mini_batch}");
-        if !index.is_joined(mini_batch) {
-            let stream = StreamReader::try_new(source.reader(place)?, None);
-            add(mini_batch, stream.with_context(rows)?.schema())?;
-            continue;
+    rows.for_each(&mut |mini_batch, rows, joined| {
+        if !joined {
+            let stream = StreamReader::try_new(rows, None);
+            return add(mini_batch, stream.with_context(|| rows_of(mini_batch))?.schema());
         }
         let mut schemas = Vec::new();
-        for_each_stream(source.reader(place)?, true, |stream| {
+        for_each_stream(rows, true, |stream| {
             schemas.push(stream.schema());
             stream.try_for_each(|batch| batch.map(drop)).map_err(Into::into)
         })
-        .with_context(rows)?;
-        schemas.into_iter().try_for_each(|schema| add(mini_batch, schema))?;
-    }
+        .with_context(|| rows_of(mini_batch))?;
+        schemas.into_iter().try_for_each(|schema| add(mini_batch, schema))
+    })?;
     for (position, ResultColumn { name, kind, .. }) in declared.iter().enumerate() {
         let found = fields.iter().position(|field| field.name() == name).map(|found| fields.remove(found));
         let found = found.map_or(DataType::Null, |field| field.data_type().clone());

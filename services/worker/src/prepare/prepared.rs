@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use protocol::{Descriptor, ErrorReport, ItemPath, Payload, Warning, WarningKind, Work};
+use protocol::{Descriptor, ErrorReport, ItemPath, Payload, Replayed, Warning, WarningKind, Work};
 
 use super::remote::Downloads;
 use crate::memory_files::MemoryFile;
@@ -16,6 +16,28 @@ pub enum Preparation {
     Empty(Box<Prepared>),
     /// It cannot be read.
     Failed(ErrorReport),
+}
+
+impl Preparation {
+    /// Restricts the table of a replay to the rows that run again.
+    pub(crate) fn of_replay(self, descriptor: &Descriptor) -> Self {
+        let Some(Replayed { rows: Some((first, end)), .. }) = descriptor.replays else { return self };
+        let found = match &self {
+            Self::Ready(prepared) | Self::Empty(prepared) => prepared.passed,
+            Self::Failed(_) => return self,
+        };
+        match self {
+            Self::Ready(mut prepared) if first < end && end <= found => {
+                (prepared.passed, prepared.total) = (end - first, end - first);
+                Self::Ready(prepared)
+            }
+            _ => Self::Failed(ErrorReport {
+                category: "LoadFailed".into(),
+                message: format!("{} has {found} rows, and rows {first} to {end} run again", descriptor.detail()),
+                ..ErrorReport::default()
+            }),
+        }
+    }
 }
 
 /// A mini-batch that is ready for a process.
@@ -76,6 +98,8 @@ impl Prepared {
             Work::Rows { blocks, .. } => blocks.iter().map(|block| block.range.rows().unwrap_or(0)).sum(),
             Work::Rank | Work::Planned { .. } => 1,
         };
+        let total =
+            descriptor.replays.and_then(|replays| replays.rows).map_or(total, |(first, end)| end.saturating_sub(first));
         Self { passed: 0, ..Self::new(Payload::Rank, total.max(1)) }
     }
 }

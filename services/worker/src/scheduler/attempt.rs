@@ -76,6 +76,7 @@ pub(crate) fn conclude(
         warnings_total,
         warning_kinds: prepared.warning_kinds,
         rejected: of_misfits(ending.misfits, &descriptor, without_result),
+        pieces: Vec::new(),
         extra_runs: 0,
         detail: descriptor.detail(),
         traceparent: descriptor.traceparent,

@@ -93,7 +93,7 @@ impl Scheduler {
         let Some(mini_batch) = self.mini_batches.get_mut(&lease) else { return };
         self.preparing.retain(|preparing| *preparing != lease);
         mini_batch.descriptor = descriptor;
-        match preparation {
+        match preparation.of_replay(&mini_batch.descriptor) {
             Preparation::Ready(prepared) => {
                 mini_batch.stage = Stage::Ready(prepared);
                 self.ready.push_back(lease);
@@ -234,7 +234,11 @@ impl MiniBatch {
             sequence,
             mini_batch: self.descriptor.mini_batch,
             try_number: self.descriptor.tries_spent.saturating_add(1),
-            items: self.isolation.as_ref().and_then(|isolation| isolation.next()).map(|items| (items.start, items.end)),
+            items: match &self.isolation {
+                Some(isolation) => isolation.next().map(|items| (items.start, items.end)),
+                None => self.descriptor.replays.and_then(|replays| replays.rows),
+            },
+            replays: self.descriptor.replays.map(|replays| (replays.mini_batch, replays.item)),
             key: self.descriptor.key().to_vec(),
             rows_before: self.descriptor.rows_before(),
             payload: prepared.payload.clone(),

@@ -86,7 +86,10 @@ impl Scheduler {
                 self.log("INFO", message);
                 let until = now.instant + Duration::from_secs(self.config.spec.isolation_seconds_max());
                 let moments = [handed.began, now];
-                Box::new(Isolation::new(prepared.passed, self.config.spec.isolate, ending, moments, until))
+                let first =
+                    mini_batch.descriptor.replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
+                let items = first..first.saturating_add(prepared.passed);
+                Box::new(Isolation::new(items, self.config.spec.isolate, ending, moments, until))
             }
         };
         let goes_on = isolation.next().is_some() && !(self.isolations.are_over() && isolation.is_vain());
@@ -124,14 +127,14 @@ impl Scheduler {
         let by_position = matches!(self.config.spec.output.format, OutputFormat::Text | OutputFormat::Csv);
         let isolated = isolation.finish(|item| descriptor.item_detail(item), by_position, now);
         let (saved, passed, number) = (isolated.has_succeeded(), prepared.passed, descriptor.mini_batch);
-        let Isolated { ending, rows, rejected, warnings_total, extra_runs, ended } = isolated;
+        let Isolated { ending, rows, pieces, rejected, warnings_total, extra_runs, ended } = isolated;
         let name = process.and_then(|process| self.process(process)).map_or("", |process| process.name.as_str());
         let worker = [self.config.node.as_str(), name];
         let more_warnings = warnings_total - ending.warnings.len() as u64;
         let attempted = Attempted { descriptor, deliveries_lost, prepared: *prepared, began };
         let (mut attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, ended);
         attempt.warnings_total += more_warnings;
-        (attempt.rejected, attempt.extra_runs) = (rejected, extra_runs);
+        (attempt.rejected, attempt.pieces, attempt.extra_runs) = (rejected, pieces, extra_runs);
         let message = match saved {
             true => {
                 let items: u64 = attempt.rejected.iter().map(|rejected| rejected.items).sum();

@@ -65,8 +65,15 @@ struct Good {
     returned: u64,
     /// By the first item.
     rows: BTreeMap<u64, Bytes>,
+    pieces: Vec<Piece>,
     columns: Option<Vec<String>>,
     has_other_columns: bool,
+}
+
+/// Rows of items that follow each other.
+struct Piece {
+    items: Range<u64>,
+    bytes: u64,
 }
 
 /// A range to run, and the failure of the range that it is a part of.
@@ -97,6 +104,8 @@ pub(super) struct Isolated {
     /// The sum of all ranges that succeeded, or how the last try ended if none did.
     pub(super) ending: Ending,
     pub(super) rows: Bytes,
+    /// The first item of each piece of the rows, and its size.
+    pub(super) pieces: Vec<(u64, u64)>,
     pub(super) rejected: Vec<Rejected>,
     /// Number of warnings, including those that `ending` leaves out.
     pub(super) warnings_total: u64,
@@ -113,9 +122,10 @@ impl Isolated {
 }
 
 impl Isolation {
-    /// Divides a mini-batch of at least two items. `whole`: how its last try ended, which began at `began`.
+    /// Divides a mini-batch of at least two items, which are these of its argument. `whole`: how its last try ended,
+    /// which began at `began`.
     pub(super) fn new(
-        items: u64,
+        items: Range<u64>,
         division: Isolate,
         whole: Ending,
         [began, ended]: [Moment; 2],
@@ -140,7 +150,7 @@ impl Isolation {
             whole,
         };
         let cause = Cause::of(&isolation.whole);
-        isolation.divide(0..items, &cause);
+        isolation.divide(items, &cause);
         isolation
     }
 
@@ -202,8 +212,9 @@ impl Isolation {
     }
 
     fn succeeded(&mut self, items: &Range<u64>, ending: Ending, rows: Bytes) {
-        let Good { ranges, returned, rows: all, columns, has_other_columns } = &mut self.good;
+        let Good { ranges, returned, rows: all, pieces, columns, has_other_columns } = &mut self.good;
         *ranges += 1;
+        pieces.push(Piece { items: items.clone(), bytes: rows.len() as u64 });
         *returned += ending.returned.min(items.end - items.start);
         if !rows.is_empty() {
             all.insert(items.start, rows);
@@ -301,6 +312,7 @@ impl Isolation {
                 warnings_total: ending.warnings.len() as u64,
                 ending,
                 rows: Bytes::new(),
+                pieces: Vec::new(),
                 rejected: Vec::new(),
                 extra_runs,
                 ended,
@@ -325,7 +337,18 @@ impl Isolation {
             Ok([rows]) => rows,
             Err(rows) => rows.concat().into(),
         };
-        Isolated { ending, rows, rejected, warnings_total: self.warnings_total, extra_runs, ended: now }
+        let mut pieces = self.good.pieces;
+        pieces.sort_unstable_by_key(|piece| piece.items.start);
+        // Ranges that follow each other are one piece, because one message must hold all of them.
+        pieces.dedup_by(|next, last| {
+            let follows = last.items.end == next.items.start;
+            if follows {
+                (last.items.end, last.bytes) = (next.items.end, last.bytes + next.bytes);
+            }
+            follows
+        });
+        let pieces = pieces.into_iter().map(|piece| (piece.items.start, piece.bytes)).collect();
+        Isolated { ending, rows, pieces, rejected, warnings_total: self.warnings_total, extra_runs, ended: now }
     }
 }
 

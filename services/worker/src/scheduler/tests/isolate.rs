@@ -240,7 +240,7 @@ fn isolate(items: u64, bad: &BTreeSet<u64>) -> Isolated {
     let now = moment();
     let until = now.instant + Duration::from_secs(60);
     let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
-    let mut isolation = Isolation::new(items, Isolate::Items, whole, [now, now], until);
+    let mut isolation = Isolation::new(0..items, Isolate::Items, whole, [now, now], until);
     let mut decided = BTreeSet::new();
     while let Some(range) = isolation.next() {
         assert!(!range.is_empty() && decided.range(range.clone()).next().is_none(), "{range:?} was run before");
@@ -313,7 +313,7 @@ fn long_errors_are_shortened() {
     let now = moment();
     let error = ErrorReport { message: "ü".repeat(5000), traceback: "t".repeat(16_000), ..ErrorReport::default() };
     let fails = || Ending::failed(AttemptStatus::RunRaised, error.clone());
-    let mut isolation = Isolation::new(100, Isolate::Items, fails(), [now, now], now.instant + LIMIT);
+    let mut isolation = Isolation::new(0..100, Isolate::Items, fails(), [now, now], now.instant + LIMIT);
     while let Some(range) = isolation.next() {
         let ending = if range.start == 0 && range.end == 1 { Ending::empty() } else { fails() };
         isolation.ended(ending, Bytes::new(), now.instant);
@@ -328,7 +328,7 @@ fn ranges_with_other_columns_are_reported_where_columns_have_no_names() {
     for (by_position, warnings) in [(true, 1), (false, 0)] {
         let now = moment();
         let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
-        let mut isolation = Isolation::new(2, Isolate::Items, whole, [now, now], now.instant + LIMIT);
+        let mut isolation = Isolation::new(0..2, Isolate::Items, whole, [now, now], now.instant + LIMIT);
         for name in ["a", "b"] {
             let ending = Ending { returned: 1, columns: Some(vec![name.into()]), ..Ending::empty() };
             isolation.ended(ending, Bytes::from_static(b"1\n"), now.instant);

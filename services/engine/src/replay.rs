@@ -1,0 +1,397 @@
+//! Runs the rejected items of an ended job again, in a job of their own: the same items and settings, and the script as it
+//! is now. The first job does not change.
+//!
+//! The plan of the new job names the rejected files and rows, and their places in the mini-batches of the first job. Its
+//! output replaces that of the first job by the rows of both, each at its place (`reducer/src/output/merged.rs`), or is a
+//! file of its own. Otherwise it is a job like any other, so a replay of a replay, and one that is killed, need no more.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use protocol::{
+    Descriptor, FileVersion, ItemPath, JobResult, JobSpec, JobState, Misfit, OutputAction, Rejected, Replayed, Work,
+};
+use reducer::{RejectedMiniBatch, Rejects, counted, job_without_rows};
+
+use crate::again::{can_run_alone, describe, move_outputs};
+use crate::execute::Execution;
+use crate::run::{Locks, take_output};
+use crate::submit::send_snapshots;
+use crate::targets::Target;
+use crate::{Busy, Engine, Events, Fixable, For, FoundJob, Jobs, Remedy, Retry, StopRequest};
+
+/// End of the names of replays.
+const SUFFIX: &str = "-replay";
+/// Maximum length of the name of a job.
+const NAME_BYTES_MAX: usize = 32;
+
+/// What a replay runs.
+struct Replay {
+    spec: JobSpec,
+    plan: Vec<Descriptor>,
+    items: u64,
+}
+
+impl Engine {
+    /// Runs the rejected items of a job of this machine again; `wanted`: its id, the beginning of its id, or its name.
+    /// The output of that job then holds the rows of both, unless `separate`: then the rows are in a file of their own. An
+    /// interrupted replay is continued, and one that completed is replayed in turn.
+    pub async fn replay(
+        &self,
+        wanted: &str,
+        separate: bool,
+        stop: &StopRequest,
+        events: &Events,
+    ) -> crate::Result<JobResult> {
+        let home = self.home();
+        let jobs = Jobs::Here(home.clone());
+        let mut job = jobs.find(wanted, For::Look).await?;
+        // The last one holds what is still rejected.
+        while let Some(next) = if separate { None } else { self.replay_of(&job.spec.job_id).await? } {
+            if next.result.is_none() {
+                return self.retry(&next.spec.job_id, stop, events).await;
+            }
+            job = next;
+        }
+        let job_id = job.spec.job_id.clone();
+        if job.result.is_none() && home.is_running(&job_id)? {
+            return Err(Busy::Running(job_id).into());
+        }
+        let replay = jobs.rejects_of(&job, separate).await?;
+        // Before anything is created: another job may be writing it.
+        let output = if separate { None } else { take_output(&replay.spec, home)? };
+        let key = if separate { String::new() } else { key(&job_id) };
+        let (id, store, turn) = jobs.create(&replay.spec.name, &key, replay.spec.durability).await?;
+        let Replay { mut spec, plan, items } = replay.named(id, separate, &store)?;
+        job_file::renew_script(&mut spec);
+        let schemas = job.store.schemas().await.context("read the plan")?;
+        let lock = home.try_lock_job(&spec.job_id)?.context("a new job is already locked")?;
+        let output = if separate { take_output(&spec, home)? } else { output };
+        describe(&store, &spec, &schemas, &plan, Some(items)).await?;
+        let locks = Locks::new(home, lock, output, &spec.job_id)?;
+        drop(turn);
+        let execution = Execution {
+            resumed: false,
+            ..Execution::resume(FoundJob { store, spec, result: None }, home, self.settings())
+        };
+        self.execute(execution, locks, stop, events).await
+    }
+
+    /// Returns the newest job of this machine that replays a job into its output, and that may still complete or has.
+    async fn replay_of(&self, job_id: &str) -> Result<Option<FoundJob>> {
+        let jobs = self.jobs();
+        for id in self.home().index()?.find(&key(job_id))? {
+            let Some(job) = jobs.job(&id).await? else { continue };
+            let counts = job.result.as_ref().is_none_or(|result| result.state == JobState::Completed);
+            if counts && job.spec.replays.as_deref() == Some(job_id) {
+                return Ok(Some(job));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Creates a replay of a job of a compute target, ready to be published. The script is that of this machine, if its
+    /// folder is here.
+    pub async fn replay_on(&self, wanted: &str, separate: bool, target: &Target, events: &Events) -> Result<Retry> {
+        let target_store = target.open_store().await?;
+        let jobs = target.jobs(target_store.clone());
+        let job = jobs.find(wanted, For::Look).await?;
+        let replay = jobs.rejects_of(&job, separate).await?;
+        let (id, store, _) = jobs.create(&replay.spec.name, "", replay.spec.durability).await?;
+        let Replay { mut spec, plan, items } = replay.named(id, separate, &store)?;
+        if spec.snapshots.source.is_some() && spec.source_directory.as_path().join(&spec.entry_script).is_file() {
+            job_file::renew_script(&mut spec);
+            send_snapshots(&mut spec, &target_store, self.home(), target.queue()?, events).await?;
+        }
+        let schemas = job.store.schemas().await.context("read the plan")?;
+        describe(&store, &spec, &schemas, &plan, Some(items)).await?;
+        jobs.open(&spec, &job.spec.job_id).await?;
+        self.retry_on(&spec.job_id, target, events).await
+    }
+}
+
+impl Jobs {
+    /// Returns what a replay of a job runs, or why it cannot run.
+    async fn rejects_of(&self, job: &FoundJob, separate: bool) -> Result<Replay> {
+        let job_id = &job.spec.job_id;
+        let retry = || Remedy::Retry { job_id: job_id.clone(), target: self.target().clone() };
+        let Some(result) = &job.result else {
+            return Err(Fixable::error(format!("job {job_id} has not ended"), retry()));
+        };
+        let ended = result.mini_batches.succeeded + result.mini_batches.failed;
+        let is_planned = job.store.plan_complete().await?.is_some_and(|plan| plan.mini_batches == ended);
+        let mut rejects = Rejects::find(&job.store, job_id).await.with_context(|| format!("read job {job_id}"))?;
+        if rejects.mini_batches() == 0 && is_planned {
+            bail!("job {job_id} has no rejected items: nothing to replay");
+        }
+        if !is_planned {
+            let problem = format!("not all mini-batches of job {job_id} have ended, or its plan has been removed");
+            return Err(Fixable::error(problem, retry()));
+        }
+        let merges = !separate && job.spec.output.action == OutputAction::AppendRow;
+        if merges && let Some(without) = job_without_rows(&job.store, job_id).await? {
+            bail!(
+                "job {without} has kept its output and no longer the rows of its mini-batches, so nothing can be added to \
+                 them (a job keeps them if it isolates bad items and has rejects): `gristmill replay {job_id} --separate` \
+                 writes a file of its own, and `gristmill retry {job_id}` runs what failed and those rows again"
+            );
+        }
+        let mut plan = Vec::new();
+        let mut items = 0;
+        loop {
+            let mini_batches = rejects.next().await.with_context(|| format!("read job {job_id}"))?;
+            if mini_batches.is_empty() {
+                break;
+            }
+            for rejected in &mini_batches {
+                let misfit = |reject: &Rejected| reject.error.category == Misfit::CATEGORY;
+                if merges && rejected.attempt.rejected.iter().any(misfit) {
+                    bail!(
+                        "job {job_id} has rows that do not fit its `result_schema`, whose places between the others are \
+                         not known: `gristmill replay {job_id} --separate` writes a file of its own"
+                    );
+                }
+                let total = add(rejected, job.spec.replays.is_some(), &mut plan)
+                    .with_context(|| format!("replay job {job_id}"))?;
+                items += total;
+            }
+        }
+        check_inputs(&plan, job_id)?;
+        let mut spec = job.spec.clone();
+        spec.replays = merges.then(|| job_id.clone());
+        let mut notes =
+            vec![format!("replays {} of job {job_id}, which does not change", counted(items, "rejected item"))];
+        if merges {
+            notes.push(format!("the output holds the rows of job {job_id} as well, each at its place"));
+        }
+        spec.notes = notes;
+        spec.description = format!("The rejected items of job {job_id}, run again.");
+        let mut name = spec.name.trim_end_matches(SUFFIX).to_owned();
+        name.truncate(name.floor_char_boundary(NAME_BYTES_MAX - SUFFIX.len()));
+        spec.name = name + SUFFIX;
+        // No later run continues or reuses it.
+        spec.fingerprint.clear();
+        spec.allow_reuse = false;
+        Ok(Replay { spec, plan, items })
+    }
+}
+
+impl Replay {
+    /// Returns it as the job with this id.
+    fn named(mut self, id: String, separate: bool, store: &storage::JobStore) -> Result<Self> {
+        if separate {
+            move_outputs(&mut self.spec, store)?;
+        }
+        for (number, descriptor) in (0..).zip(&mut self.plan) {
+            (descriptor.job_id, descriptor.mini_batch) = (id.clone(), number);
+        }
+        self.spec.job_id = id;
+        Ok(self)
+    }
+}
+
+/// Adds the mini-batches that run the rejects of one mini-batch. Returns the number of items.
+fn add(rejected: &RejectedMiniBatch, is_replay: bool, plan: &mut Vec<Descriptor>) -> Result<u64> {
+    let number = rejected.attempt.mini_batch;
+    let Some(planned) = &rejected.descriptor else { bail!("its plan has no mini-batch {number}, or has been removed") };
+    if !can_run_alone(planned) {
+        bail!("mini-batch {number} has no items, only a number, so only `retry` can run it again");
+    }
+    // Those of a replay belong to the mini-batches of the first job.
+    let base = planned.replays.filter(|_| is_replay).unwrap_or(Replayed { mini_batch: number, item: 0, rows: None });
+    let mut total = 0;
+    let ranges = rejected.ranges_to_replay();
+    for range in ranges.map_or_else(|| vec![None], |ranges| ranges.into_iter().map(Some).collect()) {
+        let mut descriptor = planned.clone();
+        let mut place = Replayed { rows: planned.replays.and_then(|replays| replays.rows), ..base };
+        match (&mut descriptor.work, range) {
+            (Work::Files { paths, versions, stamps, .. }, range) => {
+                if let Some((first, end)) = range {
+                    let (first, end) = (usize::try_from(first)?, usize::try_from(end)?.min(paths.len()));
+                    *paths = paths.get(first..end).context("the plan and the ledger differ")?.to_vec();
+                    place.item += first as u64;
+                }
+                // Files are read as they are now: a bad one may have been corrected.
+                versions.clear();
+                stamps.clear();
+                total += paths.len() as u64;
+            }
+            (_, Some((first, end))) => {
+                place.rows = Some((first, end));
+                total += end.saturating_sub(first);
+            }
+            (_, None) => total += rejected.attempt.total.max(1),
+        }
+        descriptor.replays = Some(place);
+        (descriptor.tries_spent, descriptor.deliveries_lost, descriptor.traceparent) = (0, 0, None);
+        plan.push(descriptor);
+    }
+    Ok(total)
+}
+
+/// Checks that local files still exist, and that local tables are those that were planned: a replay runs a range of their
+/// rows. Nodes check remote ones when they read them.
+fn check_inputs(plan: &[Descriptor], job_id: &str) -> Result<()> {
+    let mut versions: HashMap<PathBuf, FileVersion> = HashMap::new();
+    let mut version = |path: &ItemPath| -> Result<FileVersion> {
+        let path = path.as_path().to_owned();
+        if let Some(known) = versions.get(&path) {
+            return Ok(known.clone());
+        }
+        let metadata = std::fs::metadata(&path).with_context(|| {
+            format!("{} has been removed since job {job_id} was planned, so it cannot be replayed", path.display())
+        })?;
+        let found = FileVersion::of_file(&metadata);
+        versions.insert(path, found.clone());
+        Ok(found)
+    };
+    for descriptor in plan {
+        match &descriptor.work {
+            Work::Files { paths, .. } => {
+                for path in paths.iter().filter(|path| !path.is_url()) {
+                    version(path)?;
+                }
+            }
+            Work::Rows { blocks, .. } => {
+                for block in blocks.iter().filter(|block| !block.path.is_url()) {
+                    let found = version(&block.path)?;
+                    if block.version.as_ref().is_some_and(|planned| *planned != found) {
+                        bail!(
+                            "{} has changed since job {job_id} was planned, so its rejected rows cannot be found: run the \
+                             whole job again",
+                            block.path.display()
+                        );
+                    }
+                }
+            }
+            Work::Rank | Work::Planned { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// Returns the key under which the index of this machine finds the replays of a job.
+fn key(job_id: &str) -> String {
+    format!("replay-of:{job_id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{Attempt, AttemptStatus, Block, BlockRange, Rejected, Rows};
+
+    use super::*;
+
+    fn rejected(work: Work, replays: Option<Replayed>, ranges: &[(u64, u64)]) -> RejectedMiniBatch {
+        let reject = |(item, items): &(u64, u64)| Rejected {
+            item: *item,
+            items: *items,
+            detail: String::new(),
+            status: AttemptStatus::RunRaised,
+            error: Default::default(),
+        };
+        let status = if ranges.is_empty() { AttemptStatus::RunRaised } else { AttemptStatus::Succeeded };
+        let attempt = Attempt {
+            mini_batch: 7,
+            try_number: 3,
+            deliveries_lost: 0,
+            node: "0".into(),
+            process: "process000".into(),
+            status,
+            is_final: true,
+            total: 5,
+            succeeded: 0,
+            rows: Rows::None,
+            columns: None,
+            started_at: 0,
+            elapsed_seconds: 0.0,
+            process_seconds: 0.0,
+            run_seconds: 0.0,
+            error: None,
+            warnings: vec![],
+            warnings_total: 0,
+            warning_kinds: vec![],
+            rejected: ranges.iter().map(reject).collect(),
+            pieces: vec![],
+            extra_runs: 0,
+            detail: String::new(),
+            traceparent: None,
+        };
+        let descriptor = Descriptor {
+            job_id: "first".into(),
+            mini_batch: 7,
+            tries_spent: 0,
+            deliveries_lost: 0,
+            traceparent: None,
+            replays,
+            work,
+        };
+        RejectedMiniBatch { attempt, descriptor: Some(descriptor) }
+    }
+
+    fn files() -> Work {
+        let paths = ["/a", "/b", "/c", "/d", "/e"].map(ItemPath::from).to_vec();
+        Work::Files { input: 0, paths, versions: vec![], stamps: vec![1, 2, 3, 4, 5], key: vec![] }
+    }
+
+    fn rows() -> Work {
+        let range = BlockRange::Lines { first: 0, last: 50 };
+        let block = Block { path: "/t".into(), version: None, range, path_columns: vec![] };
+        Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] }
+    }
+
+    /// Returns for each mini-batch of the plan its place, and its files.
+    fn planned(rejected: &RejectedMiniBatch, is_replay: bool) -> (Vec<(Replayed, String)>, u64) {
+        let mut plan = Vec::new();
+        let items = add(rejected, is_replay, &mut plan).expect("it can be replayed");
+        let short = |descriptor: &Descriptor| match &descriptor.work {
+            Work::Files { paths, stamps, .. } => {
+                assert!(stamps.is_empty(), "files are read as they are now");
+                paths.iter().map(ItemPath::display).collect()
+            }
+            _ => String::new(),
+        };
+        (plan.iter().map(|one| (one.replays.expect("a replay"), short(one))).collect(), items)
+    }
+
+    fn at(mini_batch: u64, item: u64, rows: Option<(u64, u64)>) -> Replayed {
+        Replayed { mini_batch, item, rows }
+    }
+
+    #[test]
+    fn neighbours_run_together() {
+        let (plan, items) = planned(&rejected(files(), None, &[(0, 1), (2, 1), (3, 2)]), false);
+        assert_eq!(plan, [(at(7, 0, None), "/a".into()), (at(7, 2, None), "/c/d/e".into())]);
+        assert_eq!(items, 4);
+        let (plan, items) = planned(&rejected(rows(), None, &[(1, 1), (3, 1)]), false);
+        assert_eq!(
+            plan.iter().map(|(place, _)| *place).collect::<Vec<_>>(),
+            [at(7, 0, Some((1, 2))), at(7, 0, Some((3, 4)))]
+        );
+        assert_eq!(items, 2);
+    }
+
+    #[test]
+    fn mini_batch_that_failed_runs_as_a_whole() {
+        assert_eq!(planned(&rejected(files(), None, &[]), false), (vec![(at(7, 0, None), "/a/b/c/d/e".into())], 5));
+        assert_eq!(planned(&rejected(rows(), None, &[]), false), (vec![(at(7, 0, None), String::new())], 5));
+    }
+
+    #[test]
+    fn replay_of_a_replay_belongs_to_the_first_job() {
+        let (plan, _) = planned(&rejected(files(), Some(at(2, 10, None)), &[(1, 1)]), true);
+        assert_eq!(plan, [(at(2, 11, None), "/b".into())]);
+        let (plan, _) = planned(&rejected(rows(), Some(at(2, 0, Some((10, 20)))), &[(13, 1)]), true);
+        assert_eq!(plan[0].0, at(2, 0, Some((13, 14))));
+        let (plan, _) = planned(&rejected(rows(), Some(at(2, 0, Some((10, 20)))), &[]), true);
+        assert_eq!(plan[0].0, at(2, 0, Some((10, 20))));
+        let (plan, _) = planned(&rejected(files(), Some(at(2, 10, None)), &[(1, 1)]), false);
+        assert_eq!(plan, [(at(7, 1, None), "/b".into())], "the output of the replay was its own");
+    }
+
+    #[test]
+    fn mini_batch_without_items_is_refused() {
+        let refused = add(&rejected(Work::Rank, None, &[]), false, &mut Vec::new()).expect_err("no items");
+        assert!(refused.to_string().contains("only `retry`"));
+    }
+}

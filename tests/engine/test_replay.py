@@ -1,0 +1,217 @@
+"""`gristmill replay`: the rejected items of a job run again, and its output becomes complete."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from harness import is_alive, wait_until
+
+FILES = """
+    import os, time
+    from recorder import record, recorded
+    def run(files):
+        names = [os.path.basename(file) for file in files]
+        record("run", names=names)
+        if os.environ.get("HOLD") in names:
+            time.sleep(1000)
+        bad = [name for name in names if name in os.environ["BAD"].split()]
+        if bad:
+            raise ValueError(f"cannot read {len(bad)} of {len(names)}")
+        return names
+"""
+SETTINGS = {"isolate": "items", "mini_batch_size": 4}
+
+
+def names(count, without=()):
+    return [f"{number:03}.txt" for number in range(count) if number not in without]
+
+
+def replay(workplace, job, *flags, expect=0, **environment):
+    ended = workplace.command("replay", job, "--json", *flags, **environment)
+    assert ended.exit_status == expect, str(ended)
+    return ended
+
+
+def output_of(ended):
+    return Path(ended.result["output"]).read_text().splitlines()
+
+
+def test_replay_completes_the_output(workplace):
+    workplace.data(12)
+    job = workplace.job(FILES, **SETTINGS)
+    first = job.run(BAD="001.txt 002.txt 003.txt 006.txt 008.txt")
+    assert output_of(first) == names(12, without=[1, 2, 3, 6, 8])
+    before = len(workplace.recorded("run"))
+    second = replay(workplace, first.job_id, BAD="002.txt 006.txt")
+    assert output_of(second) == names(12, without=[2, 6]), "the rows are at their places"
+    assert second.result["output"] == first.result["output"] and second.job_id != first.job_id
+    assert second.items == (5, 3, 2)
+    ran = {name for fact in workplace.recorded("run")[before:] for name in fact["names"]}
+    assert ran == {"001.txt", "002.txt", "003.txt", "006.txt", "008.txt"}, "nothing else runs again"
+    assert "replays 5 rejected items" in second.result["notes"][0]
+    # A replay of a replay, by the name of the first job.
+    third = replay(workplace, first.job_id, BAD="")
+    assert output_of(third) == names(12)
+    assert third.items == (2, 2, 0)
+    nothing = workplace.command("replay", third.job_id)
+    assert nothing.exit_status != 0 and "no rejected items: nothing to replay" in nothing.stderr
+
+
+def test_mini_batches_that_failed_as_a_whole(workplace):
+    workplace.data(8)
+    job = workplace.job(FILES, isolate="off", mini_batch_size=2, run_max_try=1)
+    first = job.run(BAD="002.txt 007.txt")
+    assert output_of(first) == names(8, without=[2, 3, 6, 7])
+    second = replay(workplace, first.job_id, BAD="007.txt")
+    assert output_of(second) == names(8, without=[6, 7])
+    assert output_of(replay(workplace, second.job_id, BAD="")) == names(8)
+
+
+def test_separate_output(workplace):
+    workplace.data(8)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 007.txt")
+    second = replay(workplace, first.job_id, "--separate", BAD="")
+    assert output_of(second) == ["002.txt", "007.txt"]
+    assert output_of(first) == names(8, without=[2, 7])
+    assert output_of(replay(workplace, first.job_id, BAD="")) == names(8)
+
+
+def test_replay_that_fails_changes_nothing(workplace):
+    workplace.data(8)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 007.txt")
+    replay(workplace, first.job_id, expect=42, BAD="002.txt 007.txt")
+    assert output_of(first) == names(8, without=[2, 7])
+    assert output_of(replay(workplace, first.job_id, BAD="")) == names(8)
+
+
+def test_killed_replay_continues(workplace):
+    workplace.data(12)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 006.txt 009.txt")
+    before = len(workplace.recorded("run"))
+    running = workplace.start("replay", first.job_id, "--json", BAD="", HOLD="009.txt")
+    facts = wait_until(
+        lambda: [fact for fact in workplace.recorded("run")[before:] if fact["names"] == ["009.txt"]], "it holds"
+    )
+    running.send(signal.SIGKILL)
+    running.wait()
+    wait_until(lambda: not is_alive(facts[-1]["pid"]), "the Python process ends with its engine")
+    assert output_of(first) == names(12, without=[2, 6, 9]), "the output is as it was"
+    jobs = len(workplace.job_ids())
+    assert output_of(replay(workplace, first.job_id, BAD="")) == names(12)
+    assert len(workplace.job_ids()) == jobs, "the same replay continues"
+
+
+ROWS = 400
+BAD_ROWS = (0, 117, 118, 399)
+FRAMES = """
+    import os
+    def run(rows):
+        if rows["id"].isin([int(number) for number in os.environ["BAD"].split()]).any():
+            raise ValueError("a bad row")
+        return rows.assign(double=rows["id"] * 2)
+"""
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("form", [("rows.txt", "text"), ("rows.csv", "native"), ("rows.parquet", "native")])
+def test_rows_of_tables(workplace, kind, form):
+    """After the replay the output is that of a job without bad rows."""
+    rows = [(number, f"name {number % 7}") for number in range(ROWS)]
+    if kind == "csv":
+        workplace.write({"table/t.csv": "id,name\n" + "".join(f"{number},{name}\n" for number, name in rows)})
+    else:
+        import pyarrow
+        from pyarrow import parquet
+
+        (workplace.folder / "table").mkdir()
+        table = pyarrow.table({"id": [row[0] for row in rows], "name": [row[1] for row in rows]})
+        parquet.write_table(table, workplace.folder / "table/t.parquet", row_group_size=150)
+    inputs = [{"name": "table", "type": "tabular", "format": kind, "path": "table"}]
+    file_name, output_format = form
+    settings = {"inputs": inputs, "append_row_file_name": file_name, "output_format": output_format}
+    settings["mini_batch_size"] = "150 rows"
+    job = workplace.job(FRAMES, isolate="items", **settings)
+    first = job.run(BAD=" ".join(map(str, BAD_ROWS)))
+    assert first.items == (ROWS, ROWS - len(BAD_ROWS), len(BAD_ROWS))
+    second = replay(workplace, first.job_id, BAD="118")
+    assert second.items == (4, 3, 1)
+    third = replay(workplace, first.job_id, BAD="")
+    assert third.items == (1, 1, 0)
+    clean = workplace.job(FRAMES, output="clean", **settings).run(BAD="")
+    output = Path(third.result["output"]).read_bytes()
+    if file_name != "rows.parquet":
+        assert output == clean.output
+        return
+    from pyarrow import BufferReader, parquet
+
+    assert parquet.read_table(BufferReader(output)).equals(parquet.read_table(BufferReader(clean.output)))
+
+
+def test_large_rows(workplace):
+    """Rows that are parts are kept while a job has rejects."""
+    workplace.data(8)
+    script = """
+        import os
+        def run(files):
+            names = [os.path.basename(file) for file in files]
+            if "005.txt" in names and os.environ["BAD"]:
+                raise ValueError("bad")
+            return [name + "x" * 100_000 for name in names]
+    """
+    first = workplace.job(script, **SETTINGS).run(BAD="1")
+    second = replay(workplace, first.job_id, BAD="")
+    assert [line.rstrip("x") for line in output_of(second)] == names(8)
+
+
+def test_corrected_file_is_read_as_it_is_now(workplace):
+    workplace.data(4)
+    script = """
+        def run(files):
+            texts = [open(file).read() for file in files]
+            if any("broken" in text for text in texts):
+                raise ValueError("broken")
+            return texts
+    """
+    workplace.write({"data/002.txt": "broken"})
+    first = workplace.job(script, **SETTINGS).run()
+    assert first.items == (4, 3, 1)
+    workplace.write({"data/002.txt": "whole"})
+    assert output_of(replay(workplace, first.job_id))[2] == "whole"
+
+
+def test_what_cannot_be_replayed_is_refused(workplace):
+    workplace.data(4)
+    job = workplace.job(FILES, **SETTINGS)
+
+    def refused(job_id, *flags):
+        ended = workplace.command("replay", job_id, *flags, BAD="")
+        assert ended.exit_status != 0, str(ended)
+        (line,) = ended.stderr.strip().splitlines()
+        return line
+
+    first = job.run(BAD="002.txt")
+    (workplace.folder / "data/002.txt").unlink()
+    assert "002.txt has been removed since job" in refused(first.job_id)
+    clean = job.run("--fresh", BAD="")
+    assert "nothing to replay" in refused(clean.job_id)
+    running = job.start("--fresh", BAD="", HOLD="000.txt")
+    pid = running.wait_for_record("run", len(workplace.recorded("run")) + 1)[-1]["pid"]
+    running_id = workplace.job_ids()[-1]
+    assert f"job {running_id} is running" in refused(running_id)
+    running.send(signal.SIGKILL)
+    running.wait()
+    wait_until(lambda: not is_alive(pid), "the Python process ends with its engine")
+    assert "has not ended; continue with: gristmill retry" in refused(running_id)
+
+
+def test_changed_table_is_refused(workplace):
+    rows = "".join(f"{number}\n" for number in range(10))
+    workplace.write({"table/t.csv": "id\n" + rows})
+    inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "table"}]
+    first = workplace.job(FRAMES, isolate="items", inputs=inputs, mini_batch_size=None).run(BAD="3")
+    workplace.write({"table/t.csv": "id\n11\n" + rows})
+    ended = workplace.command("replay", first.job_id, "--json", BAD="")
+    assert ended.exit_status != 0
+    assert "t.csv has changed since job" in ended.stderr + json.dumps(ended.result)

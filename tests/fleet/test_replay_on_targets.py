@@ -1,0 +1,43 @@
+"""A replay on a compute target: from its store alone, with the script as it is now."""
+
+import pytest
+
+from targets import KINDS, lend
+
+FILES = 12
+SCRIPT = """\
+import os
+def run(files):
+    names = [os.path.basename(file) for file in files]
+    if any(name in BAD for name in names):
+        raise ValueError("bad")
+    # Some rows become parts.
+    return [f"{name} {'x' * (100_000 if name.endswith('1.txt') else 5)}" for name in names]
+"""
+
+
+@pytest.fixture(params=KINDS)
+def target(request, workplace, components):
+    """Each kind of target in turn."""
+    yield from lend(request.param, workplace, components)
+
+
+def names(output):
+    return [line.split()[0] for line in output.decode().splitlines()]
+
+
+def test_replay_completes_the_output_of_a_target(workplace, target):
+    workplace.data(FILES)
+    settings = {"isolate": "items", "mini_batch_size": 4}
+    first = target.run(workplace.job("BAD = ['002.txt', '003.txt', '009.txt']\n" + SCRIPT, **settings))
+    assert first.items == (FILES, FILES - 3, 3)
+    workplace.job("BAD = ['009.txt']\n" + SCRIPT, **settings)
+    target.worker()
+    target.reducer()
+    second = target.command("replay", first.job_id, "--wait", "--json", expect=0)
+    assert second.items == (3, 2, 1)
+    assert names(target.output(second.result)) == [f"{number:03}.txt" for number in range(FILES) if number != 9]
+    workplace.job("BAD = []\n" + SCRIPT, **settings)
+    third = target.command("replay", second.job_id, "--wait", "--json", expect=0)
+    assert third.items == (1, 1, 0)
+    assert names(target.output(third.result)) == [f"{number:03}.txt" for number in range(FILES)]
