@@ -17,7 +17,7 @@ use std::sync::mpsc;
 use std::{mem, thread};
 
 use anyhow::Context;
-use protocol::{Output, OutputFormat, ResultSchema};
+use protocol::{Output, OutputFormat, ResultColumn, ResultSchema};
 use storage::{Destination, JobStore};
 use tokio::runtime::Handle;
 

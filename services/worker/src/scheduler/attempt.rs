@@ -88,10 +88,13 @@ pub(crate) fn conclude(
 /// Returns the items whose rows do not fit the schema of the job: at most those that have no result, because a process
 /// runs code of the user and may claim anything.
 fn of_misfits(misfits: Vec<Misfit>, descriptor: &Descriptor, mut without_result: u64) -> Vec<Rejected> {
+    // A replay runs some rows of a mini-batch, and counts from the first of all.
+    let first = descriptor.replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
     let rejected = misfits.into_iter().take(REJECTED_MAX).map(|misfit| {
         let items = misfit.items.min(without_result);
         without_result -= items;
-        let (item, detail) = (misfit.item, descriptor.item_detail(misfit.item));
+        let item = first.saturating_add(misfit.item);
+        let detail = descriptor.item_detail(item);
         Rejected { item, items, detail, status: AttemptStatus::IllegalResult, error: misfit.error() }
     });
     rejected.filter(|rejected| rejected.items > 0).collect()

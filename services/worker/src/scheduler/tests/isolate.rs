@@ -296,7 +296,7 @@ fn rejected_ranges_fit_into_one_message() {
 fn rows_of_a_range_that_do_not_fit_reject_their_items() {
     let now = moment();
     let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
-    let mut isolation = Isolation::new(8, Isolate::Items, whole, [now, now], now.instant + LIMIT);
+    let mut isolation = Isolation::new(0..8, Isolate::Items, whole, [now, now], now.instant + LIMIT);
     let misfit = |item| Misfit { item, items: 1, message: "total: missing".into() };
     let [one, two] = [[2].to_vec(), [0, 3].to_vec()].map(|items| items.into_iter().map(misfit).collect::<Vec<_>>());
     isolation.ended(Ending { returned: 3, misfits: one, ..Ending::empty() }, Bytes::new(), now.instant);
