@@ -138,7 +138,7 @@ def test_schema_that_is_none_is_refused(workplace):
     workplace.data(1)
     for schema, expected in [
         ({"columns": {"total": "nummer"}}, 'result_schema.columns.total: not a type; did you mean "number"?'),
-        ({"total": "number"}, "result_schema.total: not a JSON Schema"),
+        ({"total": "number"}, "result_schema.total: found a value that is not a JSON Schema"),
         ("nowhere.json", "nowhere.json does not exist"),
     ]:
         job = workplace.job(SCRIPT, result_schema=schema)

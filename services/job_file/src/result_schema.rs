@@ -112,7 +112,7 @@ fn json_schema(top: &Section<'_>, location: Location, entries: &[Entry]) -> Opti
     let Err(invalid) = RowSchema::new(&schema) else { return Some(schema) };
     let field = std::iter::once(KEY).chain(invalid.place.iter().map(String::as_str)).collect::<Vec<_>>().join(".");
     let location = location_of(entries, &invalid.place).unwrap_or(location);
-    let message = format!("not a JSON Schema: {}; allowed: {ALLOWED}", invalid.message);
+    let message = format!("found a value that is not a JSON Schema: {}; allowed: {ALLOWED}", invalid.message);
     top.refuse(&field, location, Fault::only(message));
     None
 }
