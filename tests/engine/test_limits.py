@@ -23,24 +23,24 @@ ASKS = """
 
 def test_processes_of_a_job_share_its_limits(workplace):
     """Waiting is no timeout: a mini-batch takes longer than run_invocation_timeout and the overhead together."""
-    workplace.data(90)
-    with CountedService(seconds=0.05) as service:
+    workplace.data(60)
+    with CountedService(seconds=0.3) as service:
         job = workplace.job(
             ASKS,
             mini_batch_size=30,
             run_invocation_timeout=1,
-            arguments=["--task_overhead_timeout", 1],
+            arguments=["--task_overhead_timeout", 1, "--progress_update_timeout", 60],
             run_max_try=1,
             process_count_per_node=2,
-            limits={"requests_per_minute": 600, "concurrent": 3},
+            limits={"requests_per_minute": 600, "concurrent": 2},
             environment_variables={"SERVICE": service.address},
         )
         ended = job.run()
-    assert ended.items == (90, 90, 0)
-    assert sorted(service.paths) == [f"{number:03}.txt" for number in range(90)]
+    assert ended.items == (60, 60, 0)
+    assert sorted(service.paths) == [f"{number:03}.txt" for number in range(60)]
     service.check_rate(600)
     assert service.seconds() > 6
-    assert service.most == 3
+    assert service.most == 2
     assert "for the limits of the job" in " ".join(ended.result["first_warnings"])
 
 
