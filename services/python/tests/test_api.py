@@ -454,7 +454,7 @@ def test_interrupt_cancels_and_keeps_what_is_committed():
     notebook = started(CALL.format("run"))
     job = one_result()
     notebook.send_signal(signal.SIGINT)
-    threading.Timer(1, Path("gate").touch).start()
+    threading.Timer(1, Path("gate").absolute().touch).start()
     _, said = notebook.communicate(timeout=60)
     assert notebook.returncode != 0
     assert f"Interrupted: job {job.id} was canceled; what it committed stays" in said
@@ -481,7 +481,7 @@ def test_job_outlives_its_notebook():
 def test_canceled_job_says_so():
     notebook = started(CALL.format("submit") + "; time.sleep(600)")
     job = one_result()
-    threading.Timer(1, Path("gate").touch).start()
+    threading.Timer(1, Path("gate").absolute().touch).start()
     job.cancel()
     notebook.kill()
     notebook.communicate()
