@@ -317,15 +317,7 @@ mod tests {
             detail: String::new(),
             traceparent: None,
         };
-        let descriptor = Descriptor {
-            job_id: "first".into(),
-            mini_batch: 7,
-            tries_spent: 0,
-            deliveries_lost: 0,
-            traceparent: None,
-            replays,
-            work,
-        };
+        let descriptor = Descriptor { replays, ..Descriptor::new("first", 7, work) };
         RejectedMiniBatch { attempt, descriptor: Some(descriptor) }
     }
 

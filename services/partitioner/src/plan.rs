@@ -243,15 +243,7 @@ impl Iterator for Plan {
         let descriptor = work?.map(|work| {
             self.items = self.items.zip(items(&work)).map(|(total, items)| total + items);
             self.mini_batches += 1;
-            Descriptor {
-                job_id: self.spec.job_id.clone(),
-                mini_batch: self.mini_batches - 1,
-                tries_spent: 0,
-                deliveries_lost: 0,
-                traceparent: None,
-                replays: None,
-                work,
-            }
+            Descriptor::new(&self.spec.job_id, self.mini_batches - 1, work)
         });
         Some(descriptor)
     }

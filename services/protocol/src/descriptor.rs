@@ -171,6 +171,12 @@ pub enum BlockRange {
 }
 
 impl Descriptor {
+    /// Returns a mini-batch that has not run yet.
+    pub fn new(job_id: impl Into<String>, mini_batch: u64, work: Work) -> Self {
+        let (job_id, traceparent, replays) = (job_id.into(), None, None);
+        Self { job_id, mini_batch, tries_spent: 0, deliveries_lost: 0, traceparent, replays, work }
+    }
+
     /// Reads a task message.
     pub fn of_message(body: &[u8]) -> Result<Self, MessageError> {
         let descriptor: Self = serde_json::from_slice(body)?;
@@ -286,15 +292,7 @@ mod tests {
 
     #[test]
     fn item_is_named_by_its_path_or_its_row() {
-        let of = |work| Descriptor {
-            job_id: "job".into(),
-            mini_batch: 0,
-            tries_spent: 0,
-            deliveries_lost: 0,
-            traceparent: None,
-            replays: None,
-            work,
-        };
+        let of = |work| Descriptor::new("job", 0, work);
         let paths = vec!["/a".into(), "/b".into()];
         let files = of(Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] });
         assert_eq!((files.items(), files.item_detail(1)), (Some(2), "/b".into()));

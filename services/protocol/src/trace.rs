@@ -132,15 +132,7 @@ mod tests {
     }
 
     fn descriptor(traceparent: Option<TraceParent>) -> Descriptor {
-        Descriptor {
-            job_id: "a-20261121-100203-ab12".into(),
-            mini_batch: 7,
-            tries_spent: 0,
-            deliveries_lost: 0,
-            traceparent,
-            replays: None,
-            work: Work::Rank,
-        }
+        Descriptor { traceparent, ..Descriptor::new("a-20261121-100203-ab12", 7, Work::Rank) }
     }
 
     #[test]

@@ -46,18 +46,7 @@ fn attempt() -> Attempt {
 
 /// Messages of correct writers.
 fn samples() -> Vec<Vec<u8>> {
-    let json = |work: Work| {
-        let descriptor = Descriptor {
-            job_id: JOB.into(),
-            mini_batch: 7,
-            tries_spent: 0,
-            deliveries_lost: 0,
-            traceparent: None,
-            replays: None,
-            work,
-        };
-        serde_json::to_vec(&descriptor).expect("plain data")
-    };
+    let json = |work: Work| serde_json::to_vec(&Descriptor::new(JOB, 7, work)).expect("plain data");
     let version = FileVersion { bytes: 3, etag: Some("\"e\"".into()), modified: Some(4) };
     let range = BlockRange::RowGroup { row_group: 1, offset: 2, rows: 3 };
     let block = Block { path: "s3://b/c".into(), version: Some(version.clone()), range, path_columns: vec![] };
@@ -176,17 +165,7 @@ fn announced_length_is_checked_before_its_bytes_arrive() {
 #[test]
 fn message_with_invalid_job_id_is_rejected() {
     for job_id in ["../..", "a/b", "", "a\nb", "\u{1b}[2J", &"a".repeat(1000)] {
-        let work = Work::Rank;
-        let descriptor = Descriptor {
-            job_id: job_id.into(),
-            mini_batch: 0,
-            tries_spent: 0,
-            deliveries_lost: 0,
-            traceparent: None,
-            replays: None,
-            work,
-        };
-        let task = serde_json::to_vec(&descriptor).expect("plain data");
+        let task = serde_json::to_vec(&Descriptor::new(job_id, 0, Work::Rank)).expect("plain data");
         assert!(Descriptor::of_message(&task).expect_err(job_id).to_string().ends_with("is not a valid job id"));
         let result = Bytes::from(begin_message(job_id));
         assert!(job_of_message(&result).expect_err(job_id).to_string().ends_with("is not a valid job id"));

@@ -66,15 +66,7 @@ pub async fn check(role: Role, name: &str, queue: &dyn Queue, report: &mut Repor
 fn probe(role: Role, job_id: &str) -> Vec<u8> {
     match role {
         Role::Tasks => {
-            let descriptor = Descriptor {
-                job_id: job_id.to_owned(),
-                mini_batch: 0,
-                tries_spent: 0,
-                deliveries_lost: 0,
-                traceparent: None,
-                replays: None,
-                work: Work::Rank,
-            };
+            let descriptor = Descriptor::new(job_id, 0, Work::Rank);
             serde_json::to_vec(&descriptor).expect("descriptors always serialise")
         }
         Role::Results | Role::DeadLetters => begin_message(job_id),

@@ -29,15 +29,7 @@ fn example_input() -> Input {
 }
 
 fn planned(mini_batch: u64, work: Work) -> Descriptor {
-    Descriptor {
-        job_id: "job".into(),
-        mini_batch,
-        tries_spent: 0,
-        deliveries_lost: 0,
-        traceparent: None,
-        replays: None,
-        work,
-    }
+    Descriptor::new("job", mini_batch, work)
 }
 
 fn path(name: &str) -> ItemPath {

@@ -77,15 +77,7 @@ fn with_one_behind_a_run() -> Node {
 }
 
 pub(crate) fn descriptor(mini_batch: u64, work: Work) -> Descriptor {
-    Descriptor {
-        job_id: "job".into(),
-        mini_batch,
-        tries_spent: 0,
-        deliveries_lost: 0,
-        traceparent: None,
-        replays: None,
-        work,
-    }
+    Descriptor::new("job", mini_batch, work)
 }
 
 fn delivered(number: u64) -> Delivered {
