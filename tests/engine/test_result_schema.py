@@ -116,6 +116,7 @@ def test_all_rows_are_wrong(workplace):
     job = workplace.job(SCRIPT, mini_batch_size=3, result_schema={"columns": {"total": "number"}})
     ended = job.run(expect=42)
     assert ended.items == (6, 0, 6)
+    assert ended.cause.startswith("0 of 6 items succeeded; 6 items rejected: RowDoesNotFit: name: not a column")
     assert {row["message"] for row in rejects(ended)} == {"name: not a column of result_schema"}
     assert len(rejects(ended)) == 6 and len(workplace.recorded("run")) == 2
 

@@ -102,10 +102,13 @@ pub fn nothing_succeeded(tally: &Tally) -> Option<String> {
     }
     let (mini_batches, items) = (tally.mini_batches(), tally.items());
     if mini_batches.succeeded > 0 {
-        let returned = format!(
-            "run() returned no results: 0 of {} succeeded. Return one result for each item: a list, or a DataFrame.",
-            counted(items.total, "item")
-        );
+        let none = format!("0 of {} succeeded", counted(items.total, "item"));
+        let returned = match rejects(tally) {
+            Some(rejects) => format!("{none}; {rejects}"),
+            None => {
+                format!("run() returned no results: {none}. Return one result for each item: a list, or a DataFrame.")
+            }
+        };
         return Some(if mini_batches.failed == 0 { returned } else { with_cause(returned, tally) });
     }
     let all = match mini_batches.failed {
@@ -119,6 +122,15 @@ pub fn nothing_succeeded(tally: &Tally) -> Option<String> {
     let (count, attempts) = (cause.count, counted(failures.attempts_failed(), "attempt"));
     let open = if cause.log.is_empty() { String::new() } else { format!("; open logs/{}", cause.log) };
     Some(format!("{all}; {count} of {attempts}: {}{open}.", clause(&cause.error())))
+}
+
+/// Returns how many items were rejected from mini-batches that succeeded, with the most frequent error and the file to
+/// open; `None`: none were.
+fn rejects(tally: &Tally) -> Option<String> {
+    let items = Some(tally.items_rejected()).filter(|items| *items > 0)?;
+    let most = tally.failures().groups().into_iter().find(|group| !group.mini_batches.is_empty());
+    let error = most.map_or_else(String::new, |group| format!(": {}", clause(&group.error())));
+    Some(format!("{} rejected{error}; open logs/rejects.csv.", counted(items, "item")))
 }
 
 fn is_above(count: u64, threshold: i64) -> bool {
@@ -149,15 +161,18 @@ fn with_first(text: String, tally: &Tally) -> String {
             let log = &first.error.log;
             format!(" The first failed mini-batch is {} ({}), open logs/{log}.", first.mini_batch, first.detail)
         }
-        None if tally.items().failed > 0 => " run() returned fewer results than it received items.".to_owned(),
-        None => String::new(),
+        None => match rejects(tally) {
+            Some(rejects) => format!(" {rejects}"),
+            None if tally.items().failed > 0 => " run() returned fewer results than it received items.".to_owned(),
+            None => String::new(),
+        },
     };
     format!("{text}{first}")
 }
 
 #[cfg(test)]
 mod tests {
-    use protocol::{Planned, ResultEvent};
+    use protocol::{Attempt, AttemptStatus, ErrorReport, Planned, Rejected, ResultEvent};
 
     use super::*;
     use crate::fixtures::{failed, succeeded};
@@ -198,6 +213,30 @@ mod tests {
         let expected = "run() returned no results: 0 of 10 items succeeded. Return one result for each item: a list, or \
                         a DataFrame.";
         assert_eq!(cause, expected);
+    }
+
+    #[test]
+    fn rejected_items_are_named() {
+        let rejected = |count: u64| {
+            let reject = |item| Rejected {
+                item,
+                items: 1,
+                detail: format!("/data/{item}.png"),
+                status: AttemptStatus::IllegalResult,
+                error: ErrorReport {
+                    category: "RowDoesNotFit".into(),
+                    message: "no total".into(),
+                    ..Default::default()
+                },
+            };
+            tally(vec![Attempt { rejected: (0..count).map(reject).collect(), ..succeeded(0, 1, 3, 3 - count) }])
+        };
+        let cause = exceeded(&rejected(2), &ErrorThresholds { error_threshold: 1, ..off() }, false).expect("2 > 1");
+        let said = "2 items rejected: RowDoesNotFit: no total; open logs/rejects.csv.";
+        assert_eq!(cause, format!("The number of failed items is 2, which exceeds error threshold 1. {said}"));
+        assert_eq!(nothing_succeeded(&rejected(2)), None);
+        let said = "0 of 3 items succeeded; 3 items rejected: RowDoesNotFit: no total; open logs/rejects.csv.";
+        assert_eq!(nothing_succeeded(&rejected(3)).expect("none of three"), said);
     }
 
     #[test]
