@@ -28,27 +28,15 @@ def with_daft(folder, output):
 
 
 def with_ray(folder, output):
-    import logging
-
-    import ray
     import ray.data
     import score_rows
+    from ray_side import local_ray
 
-    ray.init(
-        num_cpus=os.cpu_count(),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _node_ip_address="127.0.0.1",
-        runtime_env={"env_vars": {"PYTHONPATH": os.path.dirname(score_rows.__file__)}},
-    )
-    try:
+    with local_ray(runtime_env={"env_vars": {"PYTHONPATH": os.path.dirname(score_rows.__file__)}}):
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.max_errored_blocks = -1
         ray.data.read_csv(folder).map(lambda row: {"row": score_rows.score(row)}).write_csv(output)
-    finally:
-        ray.shutdown()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import time
+from contextlib import contextmanager
 
 import ray
 from listing import files_of
@@ -32,15 +33,25 @@ def length_row(row):
     return {"row": f"{os.path.basename(row['path'])} {len(row['bytes'])}"}
 
 
-def main(workload, folder, output):
+@contextmanager
+def local_ray(**options):
+    """Ray on this machine, without a dashboard."""
     ray.init(
         num_cpus=os.cpu_count(),
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,
         _node_ip_address="127.0.0.1",
+        **options,
     )
     try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def main(workload, folder, output):
+    with local_ray():
         match workload:
             case "noop" | "one":
                 references = [return_input.remote([file]) for file in files_of(folder)]
@@ -51,8 +62,6 @@ def main(workload, folder, output):
                 time.sleep(IDLE_SECONDS)
             case _:
                 dataset(workload, folder, output)
-    finally:
-        ray.shutdown()
 
 
 def dataset(workload, folder, output):
