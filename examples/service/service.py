@@ -18,7 +18,7 @@ FLOWERS = Path(__file__).resolve().parent.parent / "iris" / "iris.csv"
 
 
 class Limit:
-    """At most so many requests in any minute."""
+    """Limits the number of requests in any minute."""
 
     def __init__(self, requests_per_minute):
         self._most = requests_per_minute

@@ -106,7 +106,7 @@ protocol::crash_points! {
     BeforeRename,
     /// The final file has its name.
     AfterRename,
-    /// Of the tables of rejects, one has its name and the other not. Without rejects, there is none of them.
+    /// One of the two tables of rejects has its final name, the other does not yet. Not reached without rejects.
     DuringRejects,
     /// `result.json` exists, and so do the parts.
     AfterResult,

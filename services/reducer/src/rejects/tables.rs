@@ -182,7 +182,7 @@ fn cells<'a>(reject: &'a Reject<'a>) -> [Cell<'a>; COLUMNS.len()] {
     ]
 }
 
-/// Returns a time as ISO 8601; empty if it is none.
+/// Returns a time as ISO 8601, or an empty text if it is out of range.
 fn time(milliseconds: u64) -> String {
     let time = i64::try_from(milliseconds).ok().and_then(DateTime::from_timestamp_millis);
     time.map_or_else(String::new, |time| time.to_rfc3339_opts(SecondsFormat::Millis, true))
