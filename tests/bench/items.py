@@ -142,8 +142,8 @@ def report(scale: float, rows: int, measured: dict[tuple[str, str], list[Run]]) 
             f"{rows:,} rows of CSV, scored one by one in Python. {bad_rows(rows):,} of them raise an exception.",
             "",
             table(heads, lines),
-            "Daft gives a row whose function raises the value null. Ray Data leaves out the whole block. Neither says",
-            "which rows those were, nor why.",
+            "Daft returns null where the function raises. Ray Data drops the whole block. Neither says which rows were",
+            "lost, nor why.",
             "",
         ]
     )

@@ -1,7 +1,7 @@
 """Rows of which some are bad, with Daft or Ray Data, which keep what they can.
 
-Daft gives a row whose function raises the value null; Ray Data leaves out the whole block of a bad row. Neither says
-which rows those were.
+Daft returns null where the function raises; Ray Data drops the whole block of a bad row. Neither says which rows were
+lost.
 Usage: bad_rows_side.py daft|ray FOLDER OUTPUT
 """
 
