@@ -13,6 +13,7 @@ BAD_FILES = """
     def run(files):
         names = [os.path.basename(file) for file in files]
         record("run", names=names)
+        time.sleep(float(os.environ.get("SLOW", 0)))
         if any(name in os.environ["BAD"].split() for name in names):
             way = os.environ["WAY"]
             if way == "raise":
@@ -39,7 +40,7 @@ def rejects(ended):
 @pytest.mark.parametrize("way", ["raise", "none", "die"])
 def test_only_the_bad_file_is_lost(workplace, way):
     workplace.data(12)
-    job = workplace.job(BAD_FILES, isolate="items", mini_batch_size=4, process_count_per_node=2)
+    job = workplace.job(BAD_FILES, mini_batch_size=4, process_count_per_node=2)
     ended = job.run(BAD="006.txt", WAY=way)
     assert ended.lines == [f"{number:03}.txt" for number in range(12) if number != 6], "in the order of the input"
     assert (ended.items, ended.mini_batches) == ((12, 11, 1), (3, 3, 0))
@@ -62,6 +63,26 @@ def test_hanging_file_is_found(workplace):
     settings = {"mini_batch_size": 4, "run_invocation_timeout": 1, "arguments": ["--task_overhead_timeout", 4]}
     ended = workplace.job(BAD_FILES, isolate="items", **settings).run(BAD="003.txt", WAY="hang")
     assert ended.lines == ["000.txt", "001.txt", "002.txt"]
+
+
+def test_isolation_is_progress(workplace):
+    workplace.data(8)
+    settings = {"mini_batch_size": 8, "arguments": ["--progress_update_timeout", 3]}
+    ended = workplace.job(BAD_FILES, **settings).run(BAD="006.txt", WAY="raise", SLOW="0.8")
+    assert ended.items == (8, 7, 1), "six runs of ranges take longer than the job may be without progress"
+
+
+@pytest.mark.parametrize("action, keys", [("summary_only", {}), ("append_row", {"partition_keys": ["a"]})])
+def test_only_rows_of_single_items_are_saved_unasked(workplace, action, keys):
+    """Without `append_row` a script may write files of its own, and keys keep rows together."""
+    (workplace.root / "data.csv").write_text("a,b\n1,2\n1,3\n")
+    inputs = [{"name": "data", "type": "tabular", "format": "csv", "path": "data.csv"}]
+    script = """
+        def run(rows):
+            raise ValueError(len(rows))
+    """
+    job = workplace.job(script, inputs=inputs, output_action=action, run_max_try=1, **keys)
+    assert job.run(expect=42).result["extra_runs"] == 0
 
 
 def test_off_and_halves(workplace):

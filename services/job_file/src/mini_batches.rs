@@ -1,7 +1,7 @@
 //! `mini_batch_size` and `partition_keys`: how inputs are cut into mini-batches.
 
 use partitioner::PartitionFormat;
-use protocol::{InputKind, Isolate, JobSpec, MiniBatchSize, TableFormat};
+use protocol::{InputKind, Isolate, JobSpec, MiniBatchSize, OutputAction, TableFormat};
 
 use crate::values::list;
 use crate::{Fault, Location, Node, ScalarKind, Section};
@@ -15,7 +15,8 @@ const KEYS: &str = "partition_keys";
 const ISOLATE: &str = "isolate";
 const KEYS_ALLOWED: &str = "a list of texts, each once: [store, brand]";
 
-/// Reads both keys. The inputs must have been read.
+/// Reads both keys, and settles `isolate`, which may not divide what these keep together. The inputs and `output_action`
+/// must have been read.
 pub fn read_mini_batches(top: &Section<'_>, job: &mut JobSpec) {
     let size = top.read(SIZE, size);
     job.mini_batch_size = resolve(size, job, top);
@@ -23,6 +24,9 @@ pub fn read_mini_batches(top: &Section<'_>, job: &mut JobSpec) {
     if let (Some(size), Some(_)) = (top.get(SIZE), top.get(KEYS)) {
         let message = "Parameters mini_batch_size and partition_keys are mutually exclusive";
         top.refuse(SIZE, size.location, Fault::of("both", "one of them").saying(message));
+    }
+    if top.get(ISOLATE).is_none() && job.output.action == OutputAction::AppendRow && top.get(KEYS).is_none() {
+        job.isolate = Isolate::Items;
     }
     if job.isolate != Isolate::Off && top.get(KEYS).is_some() {
         let message = "it would divide the items that partition_keys keep together";

@@ -92,6 +92,14 @@ pub enum ResultEvent {
     },
     /// Something takes unusually long.
     Waiting(Box<Waiting>),
+    /// A mini-batch makes progress although no attempt ends: its items run in ranges. It counts for
+    /// `progress_update_timeout` alone.
+    Working {
+        /// Node.
+        node: String,
+        /// Mini-batch.
+        mini_batch: u64,
+    },
     /// `retry` reopened the ended job: failed mini-batches are pending, with all their tries.
     Reopened {
         /// Wall clock, milliseconds since the epoch.

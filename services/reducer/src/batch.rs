@@ -136,6 +136,7 @@ impl Event {
                 | ResultEvent::ProcessEnded { .. }
                 | ResultEvent::NodeStopped { .. }
                 | ResultEvent::Waiting(_)
+                | ResultEvent::Working { .. }
         )
     }
 

@@ -40,7 +40,8 @@ fn rejected_event(event: &ResultEvent) -> Option<String> {
         | ResultEvent::InitFailed { .. }
         | ResultEvent::ProcessEnded { .. }
         | ResultEvent::NodeStopped { .. }
-        | ResultEvent::Waiting(_) => None,
+        | ResultEvent::Waiting(_)
+        | ResultEvent::Working { .. } => None,
     }
 }
 

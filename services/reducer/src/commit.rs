@@ -247,6 +247,7 @@ impl Reducer {
         let segment = self.ledger.segments() - 1;
         self.ledger.index.apply(record, effect, segment, place.rows());
         if let Event::Other(event) = record.event {
+            news.has_progressed |= matches!(**event, ResultEvent::Working { .. });
             self.rejects.apply(event, effect, &self.tally, segment, place.record());
             if let ResultEvent::Waiting(waiting) = &**event {
                 self.waits.note(waiting, self.tally.nodes());

@@ -95,6 +95,7 @@ impl Nodes {
             }
             ResultEvent::Job { .. }
             | ResultEvent::Attempt(_)
+            | ResultEvent::Working { .. }
             | ResultEvent::Planned(_)
             | ResultEvent::PlanFailed { .. }
             | ResultEvent::Reopened { .. }

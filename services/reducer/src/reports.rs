@@ -313,6 +313,7 @@ impl Files {
             }
             ResultEvent::Job { .. }
             | ResultEvent::Attempt(_)
+            | ResultEvent::Working { .. }
             | ResultEvent::Ended { .. }
             | ResultEvent::CutShort
             | ResultEvent::Duplicates { .. } => {}

@@ -41,10 +41,7 @@ impl Limits {
             peers: options.peers,
             process_count_per_node: spec.process_count_per_node.or(options.process_count_per_node),
             run_invocation_timeout: Duration::from_secs(spec.run_invocation_timeout_seconds),
-            // A mini-batch in isolation ends no attempt for that long.
-            progress_update_timeout: Duration::from_secs(
-                spec.progress_update_timeout_seconds.saturating_add(spec.isolation_seconds_max()),
-            ),
+            progress_update_timeout: Duration::from_secs(spec.progress_update_timeout_seconds),
             first_task_creation_timeout: Duration::from_secs(spec.first_task_creation_timeout_seconds),
             init_failure_age: options.init_failure_age,
         }

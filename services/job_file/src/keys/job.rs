@@ -203,11 +203,11 @@ const LIMITS: &[Key] = &[
         .meaning("Tries of a mini-batch that the script may fail.")
         .job(|job, node| integer(node, 1, i32::MAX.into()).map(|tries| job.run_max_try = tries))
         .argument(7, |job, _| Some(job.run_max_try.to_string())),
-    key_with_default("isolate", "`off`, `halves`, `items`", "off")
+    key("isolate", "`off`, `halves`, `items`", "`items` with `append_row`, else `off`")
         .meaning(
             "What becomes of a mini-batch of files or rows whose tries are spent. `off`: all its items fail. `items`: its \
              items are run in ever smaller ranges, and only those that fail alone do. `halves`: each half is run once \
-             more. See *Bad items*.",
+             more. Always `off` with `partition_keys`. See *Bad items*.",
         )
         .job(|job, node| {
             let ways = [("off", Isolate::Off), ("halves", Isolate::Halves), ("items", Isolate::Items)];

@@ -141,7 +141,7 @@ fn every_setting_of_a_job_has_a_key() {
 fn settings_in_the_fingerprint_are_those_of_earlier_versions() {
     let workplace = Workplace::new();
     let changes = "description: x\nnode_count: 2\nprocess_count_per_node: 2\nlogging_level: debug\nallow_reuse: false\n\
-                   durability: full\nprocess_max_runs: 9\nprocess_max_memory: 1GB\n\
+                   durability: full\nprocess_max_runs: 9\nprocess_max_memory: 1GB\nisolate: off\n\
                    arguments: [--nice, 1, --profiling_module, profile, --progress_update_timeout, 9]";
     let spec = workplace.parsed(changes);
     let settings = serde_json::to_value(&spec.identity).expect("plain data")["settings"].to_string();

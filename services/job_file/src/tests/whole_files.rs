@@ -1,8 +1,8 @@
 //! Whole job files and what becomes of them.
 
 use protocol::{
-    DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, HeaderMode, Input, InputKind, ItemPath, JobSpec,
-    MiniBatchSize, MismatchPolicy, Output, OutputAction, OutputFormat, TableFormat, TableOptions,
+    DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, HeaderMode, Input, InputKind, Isolate, ItemPath,
+    JobSpec, MiniBatchSize, MismatchPolicy, Output, OutputAction, OutputFormat, TableFormat, TableOptions,
 };
 
 use super::Workplace;
@@ -94,6 +94,7 @@ fn job_on_files_is_read_completely() {
         progress_update_timeout_seconds: 360,
         first_task_creation_timeout_seconds: 600,
         run_max_try: 2,
+        isolate: Isolate::Items,
         isolate_items_max: 10_000,
         lost_delivery_max: 10,
         logging_level: "DEBUG".to_owned(),

@@ -137,6 +137,7 @@ fn in_short(action: Action) -> Option<String> {
         | Action::UserError { .. } => return None,
         Action::Announce(Announcement::Event(event)) => match event {
             ResultEvent::NodeStopped { cause, .. } => format!("stopped: {}", cause.unwrap_or_default()),
+            ResultEvent::Working { mini_batch, .. } => format!("{mini_batch} goes on"),
             _ => return None,
         },
         Action::StopReceiving => "stop receiving".into(),

@@ -75,6 +75,15 @@ fn only_the_item_that_fails_alone_is_rejected() {
 }
 
 #[test]
+fn reducer_hears_of_an_isolation_that_takes_long() {
+    let mut node = isolating(1, 4);
+    assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..2]");
+    node.pass(Duration::from_secs(14));
+    assert_eq!(node.after(raised(0, 2)), "0 goes on, 0 gets 0[0..1]", "a twentieth of 270 seconds has passed");
+    assert_eq!(node.after(with_rows(0, 3, "a\n")), "0 gets 0[1..2]");
+}
+
+#[test]
 fn tries_are_spent_before_a_mini_batch_is_divided() {
     let mut node = with_isolation(1, |config| Arc::make_mut(&mut config.spec).run_max_try = 2);
     node.after(Event::Received(vec![of_files(0, 4)]));
@@ -144,7 +153,7 @@ fn hanging_range_is_killed_and_divided() {
     assert_eq!(node.tick(LIMIT + Duration::from_secs(1)), "stacks of 0");
     assert_eq!(node.stacks(0, "File"), "kill 0");
     node.after(exited(0, SlotPhase::Run, 2));
-    assert_eq!(node.after(examined(0)), "forget 0, start 1");
+    assert_eq!(node.after(examined(0)), "0 goes on, forget 0, start 1");
 }
 
 #[test]
