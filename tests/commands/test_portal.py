@@ -194,7 +194,18 @@ def test_portal_writes_nothing_into_a_job(workplace, portal):
         return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
     before = tree()
-    for path in ["", "/series", "/map", "/mini-batches", "/mini-batches/1", "/timeline", "/nodes", "/logs", "/output"]:
+    for path in [
+        "",
+        "/series",
+        "/map",
+        "/mini-batches",
+        "/mini-batches/1",
+        "/timeline",
+        "/nodes",
+        "/logs",
+        "/rejects",
+        "/output",
+    ]:
         portal.get(f"/jobs/{job_id}{path}")
     assert tree() == before
 
@@ -265,6 +276,8 @@ def test_report_is_one_file(workplace):
     job = report["answers"][f"/jobs/{ended.job_id}"]
     assert job["mini_batches"] == {"total": 5, "succeeded": 4, "failed": 1}
     assert report["answers"][f"/jobs/{ended.job_id}/mini-batches/3"]["state"] == "failed"
+    (group,) = report["answers"][f"/jobs/{ended.job_id}/rejects"]["groups"]
+    assert (group["items"], group["exception"], group["first"]["mini_batch"]) == (1, "ValueError", 3)
     printed = json.loads(workplace.command("report", ended.job_id).stdout)
     assert printed["answers"].keys() == report["answers"].keys()
 

@@ -11,6 +11,7 @@ pub mod mini_batch;
 pub mod nodes;
 pub mod output;
 mod phases;
+pub mod rejects;
 mod sentence;
 pub mod series;
 mod settings;

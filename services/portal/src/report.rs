@@ -6,7 +6,7 @@ use reducer::MiniBatchState;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::answers::{job, jobs, logs, map, mini_batch, nodes, output, series, table, timeline};
+use crate::answers::{job, jobs, logs, map, mini_batch, nodes, output, rejects, series, table, timeline};
 use crate::error::Answer;
 use crate::watched::{View, WatchedJobs};
 use crate::{Options, page};
@@ -43,6 +43,7 @@ async fn collect(options: &Options, job_id: &str) -> Answer<Value> {
     answers.add("/timeline", &timeline::of(&view, Default::default()).await?);
     answers.add("/nodes", &nodes::of(&view, &Default::default()).await?);
     answers.add("/logs", &logs::of(&view).await?);
+    answers.add("/rejects", &rejects::of(&view).await?);
     answers.add("/output", &output::of(&view, &Default::default()).await);
     let answers = answers.answers;
     Ok(json!({ "report": 1, "generated_at": milliseconds_since_epoch(), "job_id": job_id, "answers": answers }))

@@ -12,7 +12,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 
 use crate::access::{Gate, guard};
-use crate::answers::{actions, job, jobs, logs, map, mini_batch, nodes, output, series, table, target, timeline};
+use crate::answers::{
+    actions, job, jobs, logs, map, mini_batch, nodes, output, rejects, series, table, target, timeline,
+};
 use crate::error::{Refusal, errors_as_json};
 use crate::{Shared, answers, events, page};
 
@@ -39,6 +41,7 @@ pub fn paths() -> Vec<(&'static str, &'static str, MethodRouter<Arc<Shared>>)> {
         ("get", "/jobs/{id}/logs/text", get(logs::text)),
         ("get", "/jobs/{id}/logs/search", get(logs::search)),
         ("get", "/jobs/{id}/logs/raw", get(logs::raw)),
+        ("get", "/jobs/{id}/rejects", get(rejects::rejects)),
         ("get", "/jobs/{id}/output", get(output::output)),
         ("get", "/jobs/{id}/output/raw", get(output::raw)),
         ("post", "/jobs/{id}/cancel", post(actions::cancel)),

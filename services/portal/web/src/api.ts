@@ -51,6 +51,12 @@ export interface Job {
   history: "ledger" | "report" | "none"; nodes: number; processes: number;
 }
 
+export interface RejectGroup {
+  items: number; mini_batches: number; cause: string; exception: string; message: string;
+  first: { mini_batch: number; detail: string; log: string };
+}
+export interface Rejects { items: number; mini_batches: number; groups: RejectGroup[]; tables: { csv: string } | null }
+
 export interface Series {
   revision: string; from: number; step_ms: number; succeeded: number[]; failed: number[]; items: number[];
 }

@@ -1,5 +1,5 @@
 // One job: how it stands, its numbers, what fails, and what it was told to do.
-import type { Failure, Gauge, Job, Series, Wait } from "../api";
+import type { Failure, Gauge, Job, RejectGroup, Rejects, Series, Wait } from "../api";
 import { useData } from "../client";
 import { counted, duration, rate } from "../format";
 import { report } from "../report";
@@ -19,6 +19,7 @@ export function Overview({ job }: { job: Job }) {
           <Facts job={job} />
           <Rate job={job} />
           {(job.failures.length > 0 || job.mini_batches.failed > 0) && <Failures job={job} />}
+          {job.result && job.items.failed > 0 && <Rejected job={job} />}
           <Notes title="Warnings" lines={job.warnings} />
         </div>
         <div class="stack">
@@ -122,6 +123,28 @@ function FailureItem({ job, failure, open }: { job: Job; failure: Failure; open:
         {failure.printed && <><h3>It printed</h3><Terminal text={failure.printed} label="What the attempt printed" /></>}
       </div>
     </details>
+  );
+}
+
+function Rejected({ job }: { job: Job }) {
+  const rejects = useData<Rejects>(`/jobs/${encodeURIComponent(job.job_id)}/rejects`, job.revision);
+  const table = `/api/v1/jobs/${encodeURIComponent(job.job_id)}/logs/raw?path=rejects.csv`;
+  return (
+    <Panel title="Rejected items by cause" flush end={!report && <a class="button small" href={table} download><Icon name="down" />Table of all</a>}>
+      <Await of={rejects}>
+        {({ groups }) => groups.length === 0 ? <Empty title="No item is known to have failed.">run() returned no results for some items.</Empty> : groups.map((group, at) => <RejectItem key={at} job={job} group={group} />)}
+      </Await>
+    </Panel>
+  );
+}
+
+function RejectItem({ job, group }: { job: Job; group: RejectGroup }) {
+  const { first, exception, message } = group;
+  return (
+    <div class="item">
+      <p><strong class="anywhere">{message ? `${exception}: ${message}` : exception}</strong> <span class="muted num">{counted(group.items, "item")}</span></p>
+      <p class="muted anywhere">First: {first.detail} · <a href={address(["jobs", job.job_id, "mini-batches", first.mini_batch])}>mini-batch {first.mini_batch}</a></p>
+    </div>
   );
 }
 
