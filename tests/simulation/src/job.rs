@@ -65,6 +65,8 @@ pub(crate) struct Job {
 struct BadItems {
     items: BTreeSet<u64>,
     status: AttemptStatus,
+    /// Other items, whose rows do not fit the schema of the job.
+    misfits: BTreeSet<u64>,
 }
 
 impl Job {
@@ -123,9 +125,18 @@ impl Job {
                 };
                 let statuses = [AttemptStatus::RunRaised, AttemptStatus::ProcessDied, AttemptStatus::RunTimedOut];
                 let status = statuses[[0, 0, 0, 1, 1, 2][dice.below(6) as usize]];
-                bad_items.insert(mini_batch, BadItems { items, status });
+                bad_items.insert(mini_batch, BadItems { items, status, misfits: BTreeSet::new() });
                 // So that its preparation gives it items.
                 planned.insert(mini_batch);
+            }
+        }
+        let dice = Dice::new(number, "schema");
+        for bad in bad_items.values_mut().filter(|bad| (bad.items.len() as u64) < ITEMS - 1) {
+            let of_no_run = dice.happens(0.3);
+            let misfits = (0..dice.below(3)).map(|_| dice.below(ITEMS)).collect::<BTreeSet<_>>();
+            bad.misfits = misfits.difference(&bad.items).copied().take(1 + usize::from(of_no_run)).collect();
+            if of_no_run {
+                bad.items.clear();
             }
         }
         let gpus = if wear.happens(0.3) { PROCESSES } else { 0 };
@@ -185,9 +196,14 @@ impl Job {
         if self.bad_items.contains_key(&mini_batch) { ITEMS } else { 1 }
     }
 
-    /// Returns the items of a mini-batch that fail alone.
+    /// Returns the items of a mini-batch that are rejected, in order.
     pub fn bad(&self, mini_batch: u64) -> impl Iterator<Item = u64> + '_ {
-        self.bad_items.get(&mini_batch).into_iter().flat_map(|bad| bad.items.iter().copied())
+        self.bad_items.get(&mini_batch).into_iter().flat_map(|bad| bad.items.union(&bad.misfits).copied())
+    }
+
+    /// Returns those of some items of a mini-batch whose rows do not fit the schema.
+    pub fn misfits(&self, mini_batch: u64, items: Range<u64>) -> impl Iterator<Item = u64> + '_ {
+        self.bad_items.get(&mini_batch).into_iter().flat_map(move |bad| bad.misfits.range(items.clone()).copied())
     }
 
     /// Returns how a run of some items of a mini-batch ends.
@@ -211,8 +227,10 @@ impl Job {
         self.planned.contains(&mini_batch)
     }
 
-    /// Returns the rows that `run` returns for some items.
+    /// Returns the rows of some items that fit the schema.
     pub fn rows(&self, mini_batch: u64, items: Range<u64>) -> Bytes {
+        let misfits: BTreeSet<u64> = self.misfits(mini_batch, items.clone()).collect();
+        let items = items.filter(|item| !misfits.contains(item));
         let row = |item| format!("row of item {item} of mini-batch {mini_batch} of job {}\n", self.number);
         let rows: String = items.map(row).collect();
         if self.large == Some(mini_batch) { rows.repeat(500).into() } else { rows.into() }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Chance, Ending, ErrorReport, MiniBatchFrame, ProcessEvent, SlotPhase};
+use protocol::{AttemptStatus, Chance, Ending, ErrorReport, MiniBatchFrame, Misfit, ProcessEvent, SlotPhase};
 use queue::Receipt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -201,7 +201,9 @@ impl Life {
             }
             _ => {
                 let items = self.items_of(frame);
-                Some(Ending { sequence, returned: items.end - items.start, run_seconds, ..Ending::empty() })
+                let misfits = self.misfits_of(frame, items.clone());
+                let returned = items.end - items.start - misfits.len() as u64;
+                Some(Ending { sequence, returned, misfits, run_seconds, ..Ending::empty() })
             }
         }
     }
@@ -221,6 +223,13 @@ impl Life {
             range if self.bug == Some(Bug::RunsMoreThanTheRange) && frame.items.is_some() => 0..range.end,
             range => range,
         }
+    }
+
+    /// Returns those of the items whose rows do not fit, counted from the first.
+    fn misfits_of(&self, frame: &MiniBatchFrame, items: Range<u64>) -> Vec<Misfit> {
+        let first = if self.bug == Some(Bug::CountsFromTheMiniBatch) { 0 } else { items.start };
+        let misfits = self.witness.job.misfits(frame.mini_batch, items);
+        misfits.map(|item| Misfit { item: item - first, items: 1, message: "no total".into() }).collect()
     }
 
     /// Lets time pass. A process freezes with its node.

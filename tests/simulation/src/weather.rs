@@ -48,6 +48,8 @@ pub enum Bug {
     RunsWhatIsRecalled,
     /// Runs items before its range as well.
     RunsMoreThanTheRange,
+    /// Names rows that do not fit the schema by their positions in the whole mini-batch.
+    CountsFromTheMiniBatch,
     // Of a partitioner:
     PublishesBeforePlanning,
     // Of a reducer:
