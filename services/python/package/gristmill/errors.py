@@ -48,7 +48,8 @@ def describe(error):
     """Returns the message of an exception, in one line."""
     if isinstance(error, SystemExit):
         return one_line(f"the script called sys.exit({'' if error.code is None else repr(error.code)})")
-    if isinstance(error, SyntaxError):
+    # The errors of XML parsers have this class, too, and no line of a script.
+    if isinstance(error, SyntaxError) and error.lineno is not None:
         place = os.path.basename(error.filename or "") or "the script"
         return one_line(f"{place}, line {error.lineno}: {error.msg}")
     try:
