@@ -218,6 +218,21 @@ class Job:
             self._call("retry", self.id)
         return self.wait(progress=progress)
 
+    def replay(self, separate: bool = False, progress: bool = True) -> Job:
+        """Runs the rejected items alone, with the entry script as it is now, in a job of their own, which is returned.
+        Waits for the end, and raises like ``wait``.
+
+        The output of this job then holds the rows of both, each at its place.
+
+        :param separate: writes the rows to a file of their own, in the folder of the new job.
+
+        >>> job.replay().rejects        # doctest: +SKIP
+        []
+        """
+        from gristmill.api.start import replay
+
+        return replay(self, separate).wait(progress=progress)
+
     def logs(self, path: str | None = None) -> str | list[str]:
         """Returns the text of a log file, or of all files below a folder; without ``path``, the names of all files.
 
@@ -350,7 +365,7 @@ class Job:
 
         They are known once the job has ended. The names are the columns of ``rejects.csv`` in its logs: among
         them ``mini_batch`` and ``item`` (numbers from 0), ``items`` (how many failed together), ``path``,
-        ``exception``, ``message`` and ``traceback``.
+        ``values`` (the row of a table, a ``dict``), ``exception``, ``message`` and ``traceback``.
 
         >>> import gristmill
         >>> def invert(numbers: list):
@@ -368,6 +383,7 @@ class Job:
         for reject in rejects:
             for name in ("mini_batch", "item", "items", "row", "byte_start", "byte_end", "tries"):
                 reject[name] = int(reject[name]) if reject[name] else None
+            reject["values"] = json.loads(reject["values"]) if reject["values"] else None
             # The table has it once for each mini-batch.
             if reject["traceback"] or reject["mini_batch"] != traceback[0]:
                 traceback = (reject["mini_batch"], reject["traceback"])

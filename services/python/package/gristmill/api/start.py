@@ -247,6 +247,12 @@ def _plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
+def replay(job: Job, separate: bool) -> Job:
+    """Starts a job that runs the rejected items of a job, and returns as soon as it has an id."""
+    where = [] if job.target is None else ["--target", job.target]
+    return _job(Child(["replay", job.id, *(["--separate"] if separate else []), *where]), job.target)
+
+
 def _job(child: Child, target: str | None) -> Job:
     try:
         job_id = child.job_id() if target is None else child.result()["job_id"]
