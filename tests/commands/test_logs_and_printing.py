@@ -138,6 +138,18 @@ def test_closed_pipe_does_not_stop_the_job(workplace):
         assert engine.wait(60) == 0, command
 
 
+def test_missing_descriptors_reach_no_file_of_the_job(workplace):
+    """A file that is opened next may take the number of a closed descriptor, and with it what a command prints."""
+    workplace.data(4)
+    job = workplace.job(RETURN)
+    command = f"exec {workplace.executable} run {job.file} <&- >&- 2>&-"
+    ended = subprocess.run(["sh", "-c", command], cwd=workplace.folder, env=workplace.environment)
+    assert ended.returncode == 0
+    rows = (workplace.folder / "output/rows.txt").read_text().split()
+    assert [Path(row).name for row in rows] == [f"{number:03}.txt" for number in range(4)]
+    assert "4 of 4 succeeded" in workplace.command("status", "test").stdout
+
+
 def test_names_send_no_terminal_commands(workplace):
     """Escapes control and direction characters in lists, JSON and errors."""
     workplace.write({f"data/a\u202egpj.{end}\x9b2J\x1b[31m\u2066": "1" for end in ("exe", "com")})
