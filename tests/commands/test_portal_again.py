@@ -62,7 +62,7 @@ def portal(workplace) -> Portal:
 
 def test_failed_mini_batch_runs_again_alone_until_its_script_is_mended(workplace, portal):
     workplace.data(6)
-    ended = workplace.job(FAILS_ON_ANY, mini_batch_size=2, run_max_try=3).run()
+    ended = workplace.job(FAILS_ON_ANY, isolate="off", mini_batch_size=2, run_max_try=3).run()
     assert portal.get(f"/jobs/{ended.job_id}/mini-batches/1")["can_run_again"]
     job = again(workplace, portal, ended.job_id, 1)
     assert (job["state"], job["name"]) == ("Failed", "test-1"), job
@@ -82,14 +82,14 @@ def test_failed_mini_batch_runs_again_alone_until_its_script_is_mended(workplace
     assert {row["state"] for row in portal.get("/jobs")["jobs"]} == {"Completed", "Failed"}
 
     # The first job can still be run as before, and is not taken for the new ones.
-    later = workplace.job(FAILS_ON_ANY, mini_batch_size=2, run_max_try=3).run()
+    later = workplace.job(FAILS_ON_ANY, isolate="off", mini_batch_size=2, run_max_try=3).run()
     assert later.job_id not in (ended.job_id, job["job_id"])
 
 
 def test_range_of_a_table_runs_again(workplace, portal):
     workplace.write({"table.csv": "a,b\n" + "".join(f"{number},x\n" for number in range(20))})
     inputs = [{"name": "table", "type": "tabular", "path": "table.csv"}]
-    ended = workplace.job(COUNTS_ROWS, inputs=inputs, mini_batch_size=20).run()
+    ended = workplace.job(COUNTS_ROWS, isolate="off", inputs=inputs, mini_batch_size=20).run()
     [row] = portal.get(f"/jobs/{ended.job_id}/mini-batches?state=failed")["rows"]
     job = again(workplace, portal, ended.job_id, row["mini_batch"])
     assert job["failures"][0]["error"] == row["error"], job

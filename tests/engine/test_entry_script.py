@@ -120,7 +120,7 @@ def test_short_result_fails_the_mini_batch_in_strict_mode(workplace):
         def run(files):
             return files[:1]
     """
-    ended = workplace.job(script, mini_batch_size=2, strict_results=True).run(expect=42)
+    ended = workplace.job(script, mini_batch_size=2, strict_results=True, isolate="off").run(expect=42)
     assert ended.mini_batches == (2, 0, 2)
     assert ended.items == (4, 0, 4)
 

@@ -163,11 +163,11 @@ def test_damaged_result_is_determined_again(workplace, tear, command):
 
 
 def test_retry_of_a_partial_result_runs_removed_parts_again(workplace):
-    """A completed job keeps its output and no parts. After failures, `retry` writes that output again."""
+    """A completed job keeps its output and no parts, unless it isolates. `retry` then writes that output again."""
     workplace.data(FILES)
     fails = SCRIPT + "        # Only at first.\n"
     fails = fails.replace('record("run"', 'assert name != "003.txt" or "MENDED" in os.environ\n        record("run"')
-    job = workplace.job(fails)
+    job = workplace.job(fails, isolate="off")
     first = job.run()
     assert first.mini_batches == (FILES, FILES - 1, 1)
     ended = job.retry(first.job_id, MENDED="1")

@@ -21,7 +21,7 @@ FILES = """
             raise ValueError(f"cannot read {len(bad)} of {len(names)}")
         return names
 """
-SETTINGS = {"isolate": "items", "mini_batch_size": 4}
+SETTINGS = {"mini_batch_size": 4}
 
 
 def names(count, without=()):
@@ -132,7 +132,7 @@ def test_rows_of_tables(workplace, kind, form):
     file_name, output_format = form
     settings = {"inputs": inputs, "append_row_file_name": file_name, "output_format": output_format}
     settings["mini_batch_size"] = "150 rows"
-    job = workplace.job(FRAMES, isolate="items", **settings)
+    job = workplace.job(FRAMES, **settings)
     first = job.run(BAD=" ".join(map(str, BAD_ROWS)))
     assert first.items == (ROWS, ROWS - len(BAD_ROWS), len(BAD_ROWS))
     second = replay(workplace, first.job_id, BAD="118")
@@ -210,7 +210,7 @@ def test_changed_table_is_refused(workplace):
     rows = "".join(f"{number}\n" for number in range(10))
     workplace.write({"table/t.csv": "id\n" + rows})
     inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "table"}]
-    first = workplace.job(FRAMES, isolate="items", inputs=inputs, mini_batch_size=None).run(BAD="3")
+    first = workplace.job(FRAMES, inputs=inputs, mini_batch_size=None).run(BAD="3")
     workplace.write({"table/t.csv": "id\n11\n" + rows})
     ended = workplace.command("replay", first.job_id, "--json", BAD="")
     assert ended.exit_status != 0
