@@ -1,6 +1,7 @@
 """Mini-batches with items that fail: `isolate` keeps the results of all others."""
 
 import csv
+import json
 import signal
 
 import pytest
@@ -61,7 +62,7 @@ def test_only_the_bad_file_is_lost(workplace, way):
 def test_hanging_file_is_found(workplace):
     workplace.data(4)
     settings = {"mini_batch_size": 4, "run_invocation_timeout": 1, "arguments": ["--task_overhead_timeout", 4]}
-    ended = workplace.job(BAD_FILES, isolate="items", **settings).run(BAD="003.txt", WAY="hang")
+    ended = workplace.job(BAD_FILES, **settings).run(BAD="003.txt", WAY="hang")
     assert ended.lines == ["000.txt", "001.txt", "002.txt"]
 
 
@@ -72,17 +73,11 @@ def test_isolation_is_progress(workplace):
     assert ended.items == (8, 7, 1), "six runs of ranges take longer than the job may be without progress"
 
 
-@pytest.mark.parametrize("action, keys", [("summary_only", {}), ("append_row", {"partition_keys": ["a"]})])
-def test_only_rows_of_single_items_are_saved_unasked(workplace, action, keys):
-    """Without `append_row` a script may write files of its own, and keys keep rows together."""
-    (workplace.root / "data.csv").write_text("a,b\n1,2\n1,3\n")
-    inputs = [{"name": "data", "type": "tabular", "format": "csv", "path": "data.csv"}]
-    script = """
-        def run(rows):
-            raise ValueError(len(rows))
-    """
-    job = workplace.job(script, inputs=inputs, output_action=action, run_max_try=1, **keys)
-    assert job.run(expect=42).result["extra_runs"] == 0
+def test_script_that_may_write_files_of_its_own_is_isolated_only_if_asked(workplace):
+    workplace.data(2)
+    for isolate, extra_runs in ((None, None), ("items", 2)):
+        job = workplace.job(BAD_FILES, isolate=isolate, output_action="summary_only", mini_batch_size=2)
+        assert job.run(BAD="001.txt", WAY="raise").result.get("extra_runs") == extra_runs
 
 
 def test_off_and_halves(workplace):
@@ -97,7 +92,7 @@ def test_off_and_halves(workplace):
 
 def test_tries_are_spent_first(workplace):
     workplace.data(4)
-    job = workplace.job(BAD_FILES, isolate="items", mini_batch_size=4, run_max_try=2)
+    job = workplace.job(BAD_FILES, mini_batch_size=4, run_max_try=2)
     ended = job.run(BAD="000.txt", WAY="raise")
     assert len(ended.lines) == 3
     assert [len(fact["names"]) for fact in workplace.recorded("run")] == [4, 4, 2, 1, 1, 2]
@@ -107,7 +102,7 @@ def test_tries_are_spent_first(workplace):
 def test_rejected_items_count_towards_the_threshold(workplace):
     workplace.data(8)
     for threshold, expect in [(1, 42), (2, 0)]:
-        job = workplace.job(BAD_FILES, isolate="items", mini_batch_size=4, error_threshold=threshold)
+        job = workplace.job(BAD_FILES, mini_batch_size=4, error_threshold=threshold)
         ended = job.run(BAD="000.txt 005.txt", WAY="raise", expect=expect)
         assert expect == 0 or "number of failed items is 2" in ended.cause
 
@@ -121,7 +116,7 @@ def test_where_everything_fails_isolation_stops(workplace):
             record("run")
             raise KeyError("always")
     """
-    ended = workplace.job(script, isolate="items", mini_batch_size=20).run(expect=42)
+    ended = workplace.job(script, mini_batch_size=20).run(expect=42)
     assert ended.items == (1000, 0, 1000)
     runs = len(workplace.recorded("run"))
     assert runs == 50 + ended.result["extra_runs"] and ended.result["extra_runs"] < 400
@@ -145,7 +140,7 @@ def test_killed_engine_starts_the_isolation_again(workplace, crash):
                 raise ValueError("bad")
             return names
     """
-    job = workplace.job(script, isolate="items", mini_batch_size=8)
+    job = workplace.job(script, mini_batch_size=8)
     running = job.start(HOLD=str(crash))
     pid = running.wait_for_record("run", crash)[-1]["pid"]
     running.send(signal.SIGKILL)
@@ -198,11 +193,12 @@ def test_one_bad_row_of_a_thousand(workplace, kind, form):
     inputs = [{"name": "table", "type": "tabular", "format": kind, "path": "table"}]
     settings = {"inputs": inputs, "append_row_file_name": file_name, "output_format": output_format}
     write_table(workplace, kind)
-    ended = workplace.job(FRAMES, isolate="items", **settings).run()
+    ended = workplace.job(FRAMES, **settings).run()
     assert ended.items == (ROWS, ROWS - 1, 1)
     assert ended.result["items_rejected"] == 1 and ended.result["extra_runs"] <= 20
     (row,) = rejects(ended)
     assert (row["items"], row["exception"], row["message"]) == ("1", "ValueError", "a bad row")
+    assert json.loads(row["values"]) == {"id": BAD_ROW, "name": "name 1"}
     assert row["path"].endswith(f"t.{kind}") and (kind == "csv" or row["row"] == str(BAD_ROW))
     output = ended.output
 
@@ -228,7 +224,7 @@ def test_ranges_of_other_types_are_one_table(workplace):
             return [{"value": number if number < 3 else number + 0.5} for number in numbers]
     """
     settings = {"append_row_file_name": "rows.parquet", "output_format": "native", "mini_batch_size": 6}
-    ended = workplace.job(script, isolate="items", **settings).run()
+    ended = workplace.job(script, **settings).run()
     from pyarrow import BufferReader, parquet
 
     assert parquet.read_table(BufferReader(ended.output)).to_pydict() == {"value": [0.0, 1.0, 3.5, 4.5, 5.5]}
@@ -247,7 +243,7 @@ def test_context_names_the_rows_of_a_range(workplace):
             return rows
     """
     inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "table"}]
-    job = workplace.job(script, isolate="items", inputs=inputs, mini_batch_size="300 rows")
+    job = workplace.job(script, inputs=inputs, mini_batch_size="300 rows")
     assert job.run().items == (ROWS, ROWS - 1, 1)
 
 
@@ -255,6 +251,7 @@ def test_partition_keys_are_not_divided(workplace):
     workplace.write({"data/store=1/a.txt": "1", "data/store=2/b.txt": "2"})
     inputs = [{"name": "data", "type": "file", "path": "data", "partition_format": "store={store}/{file}.txt"}]
     settings = {"inputs": inputs, "partition_keys": ["store"], "mini_batch_size": None}
-    job = workplace.job(BAD_FILES, isolate="items", **settings)
-    refused = job.run(expect=2)
+    refused = workplace.job(BAD_FILES, isolate="items", **settings).run(expect=2)
     assert "partition_keys keep together" in refused.stderr + refused.stdout
+    ended = workplace.job(BAD_FILES, run_max_try=1, **settings).run(BAD="a.txt", WAY="raise")
+    assert (ended.items, ended.result.get("extra_runs")) == ((2, 1, 1), None)

@@ -43,7 +43,7 @@ def counted(workplace, job_id, *arguments):
 
 def test_every_file_of_a_failed_mini_batch_is_in_the_table(workplace):
     workplace.data(10)
-    ended = workplace.job(REFUSES_SOME, mini_batch_size=2, run_max_try=2).run(BAD="003.txt 008.txt")
+    ended = workplace.job(REFUSES_SOME, isolate="off", mini_batch_size=2, run_max_try=2).run(BAD="003.txt 008.txt")
     assert ended.items == (10, 6, 4)
     rows, frame = table(ended)
     assert [os.path.basename(row["path"]) for row in rows] == ["002.txt", "003.txt", "008.txt", "009.txt"]
@@ -92,13 +92,13 @@ def test_rows_of_a_table_are_named_by_file_bytes_and_key(workplace):
     """
     workplace.write({"rows.csv": "id\n" + "".join(f"{number:03}\n" for number in range(100))})
     inputs = [{"name": "sales", "type": "tabular", "path": "rows.csv"}]
-    (row,), _ = table(workplace.job(script, inputs=inputs, mini_batch_size=80).run())
+    (row,), _ = table(workplace.job(script, inputs=inputs, mini_batch_size=80, isolate="off").run())
     start, end = int(row["byte_start"]), int(row["byte_end"])
     assert start <= 3 + 57 * 4 <= end, "the line of number 57 starts there"
 
     pq.write_table(pa.table({"id": range(100)}), workplace.folder / "rows.parquet", row_group_size=10)
     inputs = [{"name": "sales", "type": "tabular", "path": "rows.parquet"}]
-    (row,), _ = table(workplace.job(script, inputs=inputs, mini_batch_size="10 rows").run())
+    (row,), _ = table(workplace.job(script, inputs=inputs, mini_batch_size="10 rows", isolate="off").run())
     assert (row["row"], row["items"]) == ("50", "10"), row
     assert row["path"].endswith("rows.parquet") and "row group 5" in row["detail"]
 

@@ -101,6 +101,7 @@ def test_rows_of_a_table(workplace):
     assert table["id"].to_pylist() == [0, 1, 2, 3, 4, 5, 6, 8, 9]
     (row,) = rejects(ended)
     assert (row["item"], row["items"], row["message"]) == ("2", "1", 'v: expected integer, got "seven"')
+    assert json.loads(row["values"]) == {"id": 7, "v": 7}, "the item, not its row"
 
 
 def test_thresholds_count_them(workplace):
@@ -128,9 +129,9 @@ def test_isolation_finds_the_item_of_a_row(workplace):
         "[row(os.path.basename(file)) for file in files]", "[row(name) for name in names(files)]"
     ) + ("    def names(files):\n        return [name for name in map(os.path.basename, files) if name != '001.txt']\n")
     settings = {"mini_batch_size": 4, "result_schema": COLUMNS, "run_max_try": 1}
-    ended = workplace.job(script, **settings).run(BAD="002.txt 006.txt")
+    ended = workplace.job(script, isolate="off", **settings).run(BAD="002.txt 006.txt")
     assert ended.items == (8, 3, 5) and "which item it belongs to is unknown" in ended.log("job_error.txt")
-    ended = workplace.job(script, isolate="items", **settings).run(BAD="002.txt 006.txt")
+    ended = workplace.job(script, **settings).run(BAD="002.txt 006.txt")
     assert ended.items == (8, 5, 3)
     assert [row["path"][-7:] for row in rejects(ended)] == ["002.txt", "006.txt"]
 

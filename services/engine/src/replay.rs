@@ -287,6 +287,7 @@ mod tests {
             item: *item,
             items: *items,
             detail: String::new(),
+            values: String::new(),
             status: AttemptStatus::RunRaised,
             error: Default::default(),
         };

@@ -100,6 +100,9 @@ pub struct Rejected {
     pub items: u64,
     /// The first item, for people: its path, or its file and row.
     pub detail: String,
+    /// The item itself as a JSON object, if it is one row of a table; else empty. Long rows are shortened.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub values: String,
     /// How its last run ended.
     pub status: AttemptStatus,
     /// Error of that run. Its texts may be shortened.

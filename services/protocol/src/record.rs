@@ -240,6 +240,7 @@ mod tests {
         let rejected = (any::<u64>(), any::<u64>(), ".{0,9}").prop_map(|(item, items, detail)| Rejected {
             item,
             items,
+            values: detail.clone(),
             detail,
             status: AttemptStatus::RunTimedOut,
             error: ErrorReport::default(),

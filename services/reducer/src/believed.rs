@@ -203,7 +203,8 @@ mod tests {
     fn more_rejected_items_than_failed_ones_are_rejected() {
         let claim = |attempt: Attempt, items| {
             let (detail, status, error) = (String::new(), AttemptStatus::RunRaised, ErrorReport::default());
-            let rejected = vec![Rejected { item: 0, items, detail, status, error }];
+            let values = String::new();
+            let rejected = vec![Rejected { item: 0, items, detail, values, status, error }];
             rejected_event(&ResultEvent::Attempt(Box::new(Attempt { rejected, ..attempt }))).is_some()
         };
         assert!(!claim(succeeded(7, 1, 10, 8), 2));

@@ -53,6 +53,8 @@ pub struct Reject<'a> {
     pub key: String,
     /// The item for people.
     pub detail: String,
+    /// The row as a JSON object; empty where no single row is known to be at fault, and for files.
+    pub values: &'a str,
     /// How the last try ended.
     pub status: AttemptStatus,
     /// The error of the last try.
@@ -72,6 +74,7 @@ struct Range<'a> {
     item: u64,
     items: u64,
     detail: &'a str,
+    values: &'a str,
     status: AttemptStatus,
     error: Option<&'a ErrorReport>,
 }
@@ -121,15 +124,17 @@ impl RejectedMiniBatch {
             item: self.rows_to_run().map_or(0, |(first, _)| first),
             items: self.items(),
             detail: &attempt.detail,
+            values: "",
             status: attempt.status,
             error: attempt.error.as_deref(),
         });
         let has_succeeded = whole.is_none();
         let isolated = attempt.rejected.iter().filter(move |rejected| has_succeeded && rejected.items > 0);
-        let isolated = isolated.map(|Rejected { item, items, detail, status, error }| Range {
+        let isolated = isolated.map(|Rejected { item, items, detail, values, status, error }| Range {
             item: *item,
             items: *items,
             detail,
+            values,
             status: *status,
             error: Some(error),
         });
@@ -180,6 +185,7 @@ impl RejectedMiniBatch {
             bytes: None,
             key: key.to_owned(),
             detail: range.detail.to_owned(),
+            values: range.values,
             status: range.status,
             error: range.error.unwrap_or(&NO_ERROR),
             tries: attempt.try_number,

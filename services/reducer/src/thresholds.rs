@@ -219,6 +219,7 @@ mod tests {
                 item,
                 items: 1,
                 detail: format!("/data/{item}.png"),
+                values: String::new(),
                 status: AttemptStatus::IllegalResult,
                 error: ErrorReport {
                     category: "RowDoesNotFit".into(),

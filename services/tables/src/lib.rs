@@ -32,6 +32,7 @@ mod jsonl;
 mod peek;
 mod problems;
 mod row_groups;
+mod row_texts;
 mod scalar;
 mod sketch;
 mod source;
@@ -46,6 +47,7 @@ pub use ipc::IpcStream;
 pub use peek::{Peek, peek, shown as delimiter_shown};
 pub use problems::WARNINGS_MAX;
 pub use row_groups::{parquet_columns, parquet_row_groups, parquet_shape, row_group_bytes};
+pub use row_texts::row_texts;
 pub use sketch::{Sketch, from_path, parquet_sketches, schema_sketches, text_sketches};
 pub use source::{LINE_BYTES_MAX, is_read_from_front, must_be_read};
 

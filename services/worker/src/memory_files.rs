@@ -91,6 +91,21 @@ impl MemoryFile {
         }
     }
 
+    /// Returns a copy of the first `bytes`.
+    pub fn copy(&self, bytes: u64) -> Result<Vec<u8>> {
+        let mut copy = Vec::with_capacity(usize::try_from(bytes).context("a table of this size")?);
+        while (copy.len() as u64) < bytes {
+            let at = copy.len() as u64;
+            let read = rustix::io::pread(&self.file, rustix::buffer::spare_capacity(&mut copy), at);
+            match read.context("read a memory file")? {
+                0 => break,
+                _ => {}
+            }
+        }
+        copy.truncate(bytes as usize);
+        Ok(copy)
+    }
+
     fn occupied(&self) -> u64 {
         self.memory.len() as u64
     }

@@ -78,7 +78,8 @@ fn cut(event: ResultEvent) -> ResultEvent {
             warning_kinds.truncate(CUT_WARNINGS);
             warnings.iter_mut().for_each(|warning| cut_text(&mut warning.message));
             cut_text(detail);
-            for Rejected { detail, error, .. } in rejected {
+            for Rejected { detail, values, error, .. } in rejected {
+                values.clear();
                 let ErrorReport { category, message, traceback, log, printed } = error;
                 [detail, category, message].into_iter().for_each(|text| cut_to(CUT_REJECTED_BYTES, text));
                 [traceback, log, printed].into_iter().for_each(String::clear);
@@ -154,7 +155,14 @@ mod tests {
     #[test]
     fn rejected_items_fit_into_one_message() {
         let error = ErrorReport { message: "m".repeat(400), traceback: "t".repeat(2000), ..ErrorReport::default() };
-        let rejected = Rejected { item: 1, items: 1, detail: "d".repeat(400), status: AttemptStatus::RunRaised, error };
+        let rejected = Rejected {
+            item: 1,
+            items: 1,
+            detail: "d".repeat(400),
+            values: "v".repeat(400),
+            status: AttemptStatus::RunRaised,
+            error,
+        };
         let attempt = Attempt { rejected: vec![rejected; REJECTED_MAX], ..attempt() };
         let mut messages = Messages::new("job", 192 * 1024);
         messages.push(&ResultEvent::Attempt(Box::new(attempt)), &vec![b'r'; INLINE_ROWS_BYTES_MAX]);

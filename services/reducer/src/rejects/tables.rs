@@ -20,7 +20,7 @@ use crate::output;
 const ROWS_HELD_MAX: usize = 1024;
 
 /// The columns of both tables.
-const COLUMNS: [(&str, Kind); 19] = [
+const COLUMNS: [(&str, Kind); 20] = [
     ("mini_batch", Kind::Number),
     ("item", Kind::Number),
     ("items", Kind::Number),
@@ -31,6 +31,7 @@ const COLUMNS: [(&str, Kind); 19] = [
     ("byte_end", Kind::Number),
     ("key", Kind::Text),
     ("detail", Kind::Text),
+    ("values", Kind::Text),
     ("cause", Kind::Text),
     ("exception", Kind::Text),
     ("message", Kind::Text),
@@ -170,6 +171,7 @@ fn cells<'a>(reject: &'a Reject<'a>) -> [Cell<'a>; COLUMNS.len()] {
         Cell::Number(reject.bytes.map(|(_, end)| end)),
         Cell::Text(&reject.key),
         Cell::Text(&reject.detail),
+        Cell::Text(reject.values),
         Cell::Text(reject.status.word()),
         Cell::Text(&error.category),
         Cell::Text(&error.message),

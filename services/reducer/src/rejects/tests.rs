@@ -106,6 +106,7 @@ fn items_isolated_from_a_success_are_rejects() {
             item,
             items,
             detail: format!("row {item}"),
+            values: format!("{{\"id\":{item}}}"),
             status: AttemptStatus::RunTimedOut,
             error: ErrorReport { category: format!("Error{item}"), ..ErrorReport::default() },
         };
@@ -144,6 +145,7 @@ async fn isolated_items_stay_rejected_until_their_mini_batch_runs_again() {
         item: 0,
         items: 1,
         detail: String::new(),
+        values: String::new(),
         status: AttemptStatus::RunRaised,
         error: ErrorReport::default(),
     };

@@ -56,6 +56,7 @@ fn rejected_items_are_failed_items_of_a_success() {
         item: 3,
         items: 1,
         detail: "/data/3.png".into(),
+        values: String::new(),
         status: AttemptStatus::RunRaised,
         error: *failed(0, 1, true, 1).error.expect("failed"),
     };

@@ -64,6 +64,14 @@ pub struct Prepared {
 }
 
 impl Prepared {
+    /// Takes the table out of it, if it is one, with its length in bytes.
+    pub fn take_table(&mut self) -> Option<(MemoryFile, u64)> {
+        match *self.payload {
+            Payload::Table { bytes, .. } => Some((self.file.take()?, bytes)),
+            _ => None,
+        }
+    }
+
     /// Creates a mini-batch of `total` items, all of which are in the argument of `run()`.
     pub fn new(payload: Payload, total: u64) -> Self {
         Self {

@@ -7,7 +7,12 @@ use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Misfit, REJECTED_MAX,
 
 use super::{Moment, ProcessId};
 use crate::lease::LeaseId;
+use crate::memory_files::MemoryFile;
 use crate::prepare::Prepared;
+
+/// Bytes of the rejected rows that an attempt names, because one message must hold all of them, and of one row.
+const VALUES_BYTES: usize = 64 * 1024;
+const ROW_BYTES_MAX: usize = 4 * 1024;
 
 /// A mini-batch whose attempt has ended.
 pub(crate) struct Attempted {
@@ -95,9 +100,25 @@ fn of_misfits(misfits: Vec<Misfit>, descriptor: &Descriptor, mut without_result:
         without_result -= items;
         let item = first.saturating_add(misfit.item);
         let detail = descriptor.item_detail(item);
-        Rejected { item, items, detail, status: AttemptStatus::IllegalResult, error: misfit.error() }
+        let (values, status) = (String::new(), AttemptStatus::IllegalResult);
+        Rejected { item, items, detail, values, status, error: misfit.error() }
     });
     rejected.filter(|rejected| rejected.items > 0).collect()
+}
+
+/// Adds to the rejected rows of a table what they hold. `bytes`: length of the table.
+pub(super) fn add_values(rejected: &mut [Rejected], table: &MemoryFile, bytes: u64) {
+    let single = rejected.iter_mut().filter(|rejected| rejected.items == 1).collect::<Vec<_>>();
+    if single.is_empty() {
+        return;
+    }
+    let rows: Vec<u64> = single.iter().map(|rejected| rejected.item).collect();
+    let each = (VALUES_BYTES / rows.len()).min(ROW_BYTES_MAX);
+    // They are for people: without them, the place of the row still tells.
+    let texts = table.copy(bytes).ok().and_then(|stream| tables::row_texts(&stream, &rows, each).ok());
+    for (rejected, text) in single.into_iter().zip(texts.unwrap_or_default()) {
+        rejected.values = text;
+    }
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Descriptor, Ending, ErrorReport, MiniBatchFrame};
+use protocol::{AttemptStatus, Descriptor, Ending, ErrorReport, MiniBatchFrame, Rejected};
 
+use super::attempt::add_values;
 use super::mini_batch::{MiniBatch, Stage, lost_too_often};
 use super::pipe::Handed;
 use super::process::{Life, Process, Verdict};
@@ -13,6 +14,7 @@ use super::{
     deliveries_lost,
 };
 use crate::lease::LeaseId;
+use crate::memory_files::MemoryFile;
 use crate::prepare::{Preparation, Prepared};
 
 const RECEIVE_MAX: usize = 512;
@@ -200,10 +202,7 @@ impl Scheduler {
             return self.isolate(process, handed, mini_batch, ending, rows, now);
         }
         let MiniBatch { descriptor, deliveries_lost, stage, .. } = mini_batch;
-        let Stage::Handed { mut prepared, .. } = stage else { unreachable!("it was in a pipe") };
-        if let Some(table) = prepared.file.take() {
-            self.act(Action::ReuseTable(table));
-        }
+        let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };
         let attempted = Attempted { descriptor, deliveries_lost, prepared: *prepared, began };
         self.announce(lease, Some(process), attempted, ending, rows, now);
     }
@@ -212,16 +211,26 @@ impl Scheduler {
         &mut self,
         lease: LeaseId,
         process: Option<ProcessId>,
-        attempted: Attempted,
+        mut attempted: Attempted,
         ending: Ending,
         rows: Bytes,
         now: Moment,
     ) {
+        let table = attempted.prepared.take_table();
         let name = process.and_then(|process| self.process(process)).map_or("", |process| process.name.as_str());
         let worker = [self.config.node.as_str(), name];
-        let (attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, now);
+        let (mut attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, now);
+        self.reuse_table(table, &mut attempt.rejected);
         let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try });
         self.act(Action::Announce(Announcement::Outcome(outcome)));
+    }
+
+    /// Lets the memory of a table be reused, once its rejected rows have been read.
+    pub(super) fn reuse_table(&mut self, table: Option<(MemoryFile, u64)>, rejected: &mut [Rejected]) {
+        if let Some((table, bytes)) = table {
+            add_values(rejected, &table, bytes);
+            self.act(Action::ReuseTable(table));
+        }
     }
 }
 

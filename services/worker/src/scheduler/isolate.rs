@@ -129,9 +129,7 @@ impl Scheduler {
             return;
         };
         let Stage::Ready(mut prepared) = stage else { unreachable!("it waits for a process, or waited last") };
-        if let Some(table) = prepared.file.take() {
-            self.act(Action::ReuseTable(table));
-        }
+        let table = prepared.take_table();
         let began = isolation.began;
         let by_position = matches!(self.config.spec.output.format, OutputFormat::Text | OutputFormat::Csv);
         let isolated = isolation.finish(|item| descriptor.item_detail(item), by_position, now);
@@ -144,6 +142,7 @@ impl Scheduler {
         let (mut attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, ended);
         attempt.warnings_total += more_warnings;
         (attempt.rejected, attempt.pieces, attempt.extra_runs) = (rejected, pieces, extra_runs);
+        self.reuse_table(table, &mut attempt.rejected);
         let message = match saved {
             true => {
                 let items: u64 = attempt.rejected.iter().map(|rejected| rejected.items).sum();

@@ -382,7 +382,8 @@ fn rejected(mut failed: Vec<Failed>, detail: impl Fn(u64) -> String) -> Vec<Reje
             printed: String::new(),
         };
         let (detail, status) = (beginning(&detail(items.start)), cause.status);
-        Rejected { item: items.start, items: items.end - items.start, detail, status, error }
+        let values = String::new();
+        Rejected { item: items.start, items: items.end - items.start, detail, values, status, error }
     };
     failed.into_iter().map(in_short).collect()
 }

@@ -1,0 +1,52 @@
+"""Bad items on a compute target: isolated, checked against `result_schema`, and named in the table of rejects."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from targets import KINDS, lend
+
+SCRIPT = """
+    def run(rows):
+        if (rows["id"] == 3).any():
+            raise ValueError("three")
+        rows["total"] = rows["id"].astype(object)
+        rows.loc[rows["id"] == 7, "total"] = "seven"
+        return rows
+"""
+
+
+@pytest.fixture(params=KINDS)
+def target(request, workplace, components):
+    """Each kind of target in turn."""
+    yield from lend(request.param, workplace, components)
+
+
+def test_bad_rows_are_in_the_table_of_rejects(workplace, target):
+    workplace.write({"t.csv": "id\n" + "".join(f"{number}\n" for number in range(10))})
+    ended = target.run(
+        workplace.job(
+            SCRIPT,
+            inputs=[{"name": "t", "type": "tabular", "path": "t.csv"}],
+            mini_batch_size="5 rows",
+            run_max_try=2,
+            result_schema={"columns": {"id": "integer", "total": "integer"}},
+            append_row_file_name="rows.csv",
+            output_format="native",
+        )
+    )
+    assert ended.items == (10, 8, 2)
+    assert [line.split(",")[0] for line in target.output(ended.result).decode().splitlines()] == [
+        "id",
+        *(str(number) for number in range(10) if number not in (3, 7)),
+    ]
+    table = target.command("logs", ended.job_id, "rejects.csv", expect=0).stdout
+    rows = list(csv.DictReader(io.StringIO(table)))
+    assert [(row["exception"], json.loads(row["values"])) for row in rows] == [
+        ("ValueError", {"id": 3}),
+        ("RowDoesNotFit", {"id": 7}),
+    ]
+    shown = target.command("rejects", ended.job_id, expect=0).stdout
+    assert "1 × ValueError: three" in shown and 'total: expected integer, got "seven"' in shown, shown
