@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::Cursor;
 
-use arrow::array::RecordBatch;
+use arrow::array::{Array, ArrayRef, RecordBatch, make_array};
+use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use arrow::ipc::reader::StreamReader;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
@@ -70,7 +71,7 @@ fn batches(batches: impl Iterator<Item = Result<RecordBatch>>, rows_max: usize) 
         let fields = batch.schema_ref().fields().iter().take(COLUMNS_MAX);
         found.columns.get_or_insert_with(|| fields.map(|field| field.name().clone()).collect());
         let options = FormatOptions::default();
-        let columns: Vec<_> = batch.columns().iter().take(COLUMNS_MAX).collect();
+        let columns: Vec<_> = batch.columns().iter().take(COLUMNS_MAX).map(in_utc).collect();
         let formatters = columns.iter().map(|column| ArrayFormatter::try_new(column.as_ref(), &options));
         let formatters = formatters.collect::<std::result::Result<Vec<_>, _>>()?;
         for row in 0..batch.num_rows() {
@@ -86,6 +87,14 @@ fn batches(batches: impl Iterator<Item = Result<RecordBatch>>, rows_max: usize) 
         }
     }
     Ok(found)
+}
+
+/// Returns a column with times in UTC instead of a named zone, whose rules only a database knows.
+pub(crate) fn in_utc(column: &ArrayRef) -> ArrayRef {
+    let DataType::Timestamp(unit, Some(_)) = column.data_type() else { return column.clone() };
+    let utc = DataType::Timestamp(*unit, Some("+00:00".into()));
+    let column = column.to_data().into_builder().data_type(utc);
+    make_array(column.build().expect("only the name of the zone differs"))
 }
 
 fn cut(text: &str) -> String {
@@ -174,8 +183,8 @@ fn records(bytes: &[u8], rows_max: usize) -> FirstRows {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{Int64Array, LargeStringArray};
-    use arrow::datatypes::{DataType, Field, Schema};
+    use arrow::array::{Int64Array, LargeStringArray, TimestampSecondArray};
+    use arrow::datatypes::{Field, Schema, TimeUnit};
     use parquet::arrow::ArrowWriter;
 
     use super::*;
@@ -210,14 +219,18 @@ mod tests {
     #[test]
     fn arrow_and_parquet_become_texts() {
         let fields = [("n", DataType::Int64), ("t", DataType::LargeUtf8)];
-        let schema = Arc::new(Schema::new(fields.map(|(name, kind)| Field::new(name, kind, true)).to_vec()));
+        let zone = DataType::Timestamp(TimeUnit::Second, Some("Europe/Zurich".into()));
+        let fields = fields.into_iter().chain([("at", zone.clone())]);
+        let schema = Arc::new(Schema::new(fields.map(|(name, kind)| Field::new(name, kind, true)).collect::<Vec<_>>()));
         let numbers = Arc::new(Int64Array::from(vec![Some(1), None, Some(3)]));
         let texts = Arc::new(LargeStringArray::from(vec![Some("a"), Some("b"), None]));
-        let batch = RecordBatch::try_new(schema.clone(), vec![numbers, texts]).expect("equal lengths");
+        let times = TimestampSecondArray::from(vec![Some(0), None, None]).with_data_type(zone);
+        let batch = RecordBatch::try_new(schema.clone(), vec![numbers, texts, Arc::new(times)]).expect("equal lengths");
         let mut stream = Vec::new();
         IpcStream::new(&batch).expect("a stream").write_to(&mut stream).expect("memory");
         let rows = first_rows(&stream, true, OutputFormat::Parquet, None, 2).expect("a stream");
-        assert_eq!(rows.cells, [vec![cell("1"), cell("a")], vec![None, cell("b")]]);
+        let first = vec![cell("1"), cell("a"), cell("1970-01-01T00:00:00Z")];
+        assert_eq!(rows.cells, [first, vec![None, cell("b"), None]]);
         assert!(!rows.is_all);
         let mut file = tempfile::tempfile().expect("a file");
         let mut writer = ArrowWriter::try_new(file.try_clone().expect("a file"), schema, None).expect("a writer");

@@ -9,6 +9,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde_json::Value;
 
 use crate::error::Result;
+use crate::first_rows::in_utc;
 
 /// Characters that are kept of a value.
 const VALUE_CHARACTERS_MAX: usize = 200;
@@ -22,7 +23,8 @@ pub fn row_texts(stream: &[u8], rows: &[u64], bytes_max: usize) -> Result<Vec<St
         None => return Ok(vec![String::new(); rows.len()]),
     };
     let options = FormatOptions::default();
-    let formatters = batch.columns().iter().map(|column| ArrayFormatter::try_new(column.as_ref(), &options));
+    let columns: Vec<_> = batch.columns().iter().map(in_utc).collect();
+    let formatters = columns.iter().map(|column| ArrayFormatter::try_new(column.as_ref(), &options));
     let formatters = formatters.collect::<std::result::Result<Vec<_>, _>>()?;
     let text = |row: &u64| match usize::try_from(*row) {
         Ok(row) if row < batch.num_rows() => row_text(&batch, &formatters, row, bytes_max),
@@ -82,7 +84,7 @@ mod tests {
             ("n", Arc::new(Int64Array::from(vec![i64::MAX, 2]))),
             ("x", Arc::new(Float64Array::from(vec![1.5, f64::NAN]))),
             ("ok", Arc::new(BooleanArray::from(vec![true, false]))),
-            ("at", Arc::new(TimestampNanosecondArray::from(vec![Some(0), None]))),
+            ("at", Arc::new(TimestampNanosecondArray::from(vec![Some(0), None]).with_timezone("Europe/Zurich"))),
             ("t\"", Arc::new(LargeStringArray::from(vec!["a\"é\n".to_owned(), "z".repeat(300)]))),
         ];
         let batch = RecordBatch::try_from_iter(columns).expect("equal lengths");
@@ -98,7 +100,7 @@ mod tests {
         let texts = row_texts(&stream(), &[0, 1, 2], 1000).expect("a stream");
         assert_eq!(
             texts[0],
-            r#"{"n":9223372036854775807,"x":1.5,"ok":true,"at":"1970-01-01T00:00:00","t\"":"a\"é\n"}"#
+            r#"{"n":9223372036854775807,"x":1.5,"ok":true,"at":"1970-01-01T00:00:00Z","t\"":"a\"é\n"}"#
         );
         let second: Value = serde_json::from_str(&texts[1]).expect("JSON");
         assert_eq!((&second["x"], &second["at"]), (&Value::from("NaN"), &Value::Null));
