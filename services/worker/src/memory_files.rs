@@ -97,9 +97,8 @@ impl MemoryFile {
         while (copy.len() as u64) < bytes {
             let at = copy.len() as u64;
             let read = rustix::io::pread(&self.file, rustix::buffer::spare_capacity(&mut copy), at);
-            match read.context("read a memory file")? {
-                0 => break,
-                _ => {}
+            if read.context("read a memory file")? == 0 {
+                break;
             }
         }
         copy.truncate(bytes as usize);
