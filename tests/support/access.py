@@ -32,6 +32,7 @@ NEEDS = needs()
 RARE: dict[str, set[Need]] = {
     "worker": {
         ("ecs:UpdateTaskProtection", "tasks of the cluster"),  # on ECS
+        ("s3:GetObject", "jobs/*/copies/*"),  # with `speculation`
         ("s3:GetObject", "jobs/*/nodes/*"),  # after another worker had the seat
         ("s3:GetObject", "jobs/*/plan/*"),  # for tables
         ("s3:ListBucket", "inputs"),  # for folders
@@ -45,16 +46,19 @@ RARE: dict[str, set[Need]] = {
         ("s3:AbortMultipartUpload", "outputs/*"),
         ("s3:GetObject", "outputs/*"),  # if two reducers write one output
         ("s3:ListBucketMultipartUploads", "bucket"),  # after an output of more than 8 MiB
+        ("s3:PutObject", "jobs/*/copies/*"),  # with `speculation`
         ("s3:PutObject", "jobs/*/output/*"),  # for an output without a folder
         ("s3:PutObject", "open/*"),  # if a job is opened again just as it ends
         ("sqs:ChangeMessageVisibility", "results"),  # if a reducer stops, or a commit takes long
         ("sqs:SendMessage", "dead-letters"),  # for unreadable messages
+        ("sqs:SendMessage", "tasks"),  # with `speculation`
     },
     "enqueuer": {
         ("s3:AbortMultipartUpload", "jobs/*/inputs/*"),  # after a failed upload
         ("s3:AbortMultipartUpload", "snapshots/*"),
         ("s3:DeleteObject", "jobs/*/control/cancel"),  # by `retry`
         ("s3:DeleteObject", "jobs/*/control/removing"),  # by `retry`, after an interrupted `clean`
+        ("s3:DeleteObject", "jobs/*/copies/settled"),  # by `retry` of a job with `speculation`
         ("s3:DeleteObject", "jobs/*/result.json"),  # by `retry`
         ("s3:GetObject", "inputs/*"),  # for tables
         ("s3:GetObject", "outputs/*"),  # by people, for results

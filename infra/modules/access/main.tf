@@ -50,6 +50,7 @@ locals {
           "${local.job_arn}/plan/*",
           "${local.job_arn}/result.json",
           "${local.job_arn}/control/cancel",
+          "${local.job_arn}/copies/*",
           "${local.job_arn}/nodes/*",
           "${local.target_arn}/snapshots/*",
         ], local.input_object_arns)
@@ -72,7 +73,8 @@ locals {
         actions   = ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:ReceiveMessage"]
         resources = local.results
       },
-      { sid = "Bury", actions = ["sqs:SendMessage"], resources = local.dead_letters },
+      # Into the tasks it sends second starts of slow mini-batches.
+      { sid = "CopyAndBury", actions = ["sqs:SendMessage"], resources = concat(local.tasks, local.dead_letters) },
       # A finished output removes the uploads of dead writers of the same object.
       {
         sid       = "Look"
@@ -84,6 +86,7 @@ locals {
         sid     = "WriteLedgerReportsAndResult"
         actions = ["s3:PutObject"]
         resources = concat([
+          "${local.job_arn}/copies/*",
           "${local.job_arn}/ledger/*",
           "${local.job_arn}/logs/*",
           "${local.job_arn}/output/*",
@@ -151,6 +154,7 @@ locals {
           "${local.job_arn}/result.json",
           "${local.job_arn}/control/cancel",
           "${local.job_arn}/control/removing",
+          "${local.job_arn}/copies/settled",
         ]
       },
       local.encrypt,

@@ -140,6 +140,9 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
     if progress.extra_runs > 0 {
         lines.push(format!("  isolation: {}", counted(progress.extra_runs, "extra run")));
     }
+    if progress.copies != Default::default() {
+        lines.push(format!("  speculation: {}", progress.copies.sentence()));
+    }
     lines.extend(progress.trouble.iter().map(|trouble| format!("  trouble: {trouble}")));
     // Nothing is known about processes that have ended.
     if matches!(state, State::Running | State::Canceling) && progress.silent_since.is_none() {
@@ -176,6 +179,9 @@ mod tests {
         assert_eq!(described(&progress(), State::Running), expected);
         let isolated = Progress { extra_runs: 12, ..progress() };
         assert_eq!(described(&isolated, State::Running)[2], "  isolation: 12 extra runs");
+        let copies = protocol::Copies { started: 2, won: 1 };
+        let speculating = Progress { copies, ..progress() };
+        assert_eq!(described(&speculating, State::Running)[2], "  speculation: 2 second starts, 1 won");
         let planning = Progress { planned: false, retrying: 8, nodes: 2, retries: 8, ..progress() };
         let lines = described(&planning, State::Running);
         let expected =

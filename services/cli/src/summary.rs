@@ -39,6 +39,9 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     } else if result.items_rejected > 0 {
         let _ = writeln!(text, "  result_schema: {} rejected", counted(result.items_rejected, "item"));
     }
+    if result.copies != Default::default() {
+        let _ = writeln!(text, "  speculation: {}", result.copies.sentence());
+    }
     failures(result, &mut text);
     if let Some(rejects) = &result.rejects {
         let _ = writeln!(text, "  rejects: {}, in {}", counted(rejects.items, "item"), rejects.csv);

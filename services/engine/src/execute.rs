@@ -82,6 +82,7 @@ impl Execution<'_> {
             self.spec.process_count_per_node.unwrap_or_else(|| worker::default_process_count(gpu_count));
         let options = reducer::Options {
             process_count_per_node: Some(process_count),
+            tasks: Some(tasks.clone()),
             crash: Arc::new(crate::crash::at),
             ..reducer::Options::default()
         };
@@ -242,7 +243,10 @@ impl Execution<'_> {
         }
         let mut interrupted = HashMap::new();
         for (body, receive_count) in tasks.in_flight().await.context("read the task queue")? {
-            if let Ok(descriptor) = serde_json::from_slice::<Descriptor>(&body) {
+            // A second start costs nothing when it is lost.
+            if let Ok(descriptor) = serde_json::from_slice::<Descriptor>(&body)
+                && !descriptor.copy
+            {
                 interrupted.insert(descriptor.mini_batch, descriptor.deliveries_lost + receive_count);
             }
         }

@@ -315,6 +315,7 @@ mod tests {
             rejected: ranges.iter().map(reject).collect(),
             pieces: vec![],
             extra_runs: 0,
+            copy: false,
             detail: String::new(),
             traceparent: None,
         };

@@ -104,6 +104,7 @@ impl Engine {
             options: ServiceOptions {
                 reducer: reducer::Options {
                     writer: name.to_owned(),
+                    tasks: Some(queues.tasks.clone()),
                     crash: Arc::new(crate::crash::at),
                     ..reducer::Options::shared()
                 },

@@ -97,8 +97,16 @@ impl Chunk {
             (planned.replays, planned.work)
         };
         let Pending { tries_spent, deliveries_lost } = pending;
-        let job_id = job_id.to_owned();
-        let descriptor = Descriptor { job_id, mini_batch, tries_spent, deliveries_lost, traceparent, replays, work };
+        let descriptor = Descriptor {
+            job_id: job_id.to_owned(),
+            mini_batch,
+            tries_spent,
+            deliveries_lost,
+            copy: false,
+            traceparent,
+            replays,
+            work,
+        };
         serde_json::to_vec(&descriptor).map(Bytes::from)
     }
 }

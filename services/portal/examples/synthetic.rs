@@ -134,6 +134,7 @@ fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
         rejected: vec![],
         pieces: vec![],
         extra_runs: 0,
+        copy: false,
         detail: path(number),
         traceparent: None,
     };

@@ -46,6 +46,7 @@ pub fn tried(mini_batch: u64, try_number: u32, status: AttemptStatus) -> Attempt
         rejected: vec![],
         pieces: vec![],
         extra_runs: 0,
+        copy: false,
         detail: format!("/in/{mini_batch}.<b>png"),
         traceparent: None,
     }

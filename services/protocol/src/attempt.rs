@@ -7,6 +7,7 @@
 use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
+use crate::spec::is_false;
 use crate::trace::lenient;
 use crate::{ErrorReport, TraceParent, Warning, WarningKind};
 
@@ -77,6 +78,9 @@ pub struct Attempt {
     /// those of several runs, one after the other.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub extra_runs: u32,
+    /// Whether it was a second start of the mini-batch, beside the first. The failure of a copy spends no try.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub copy: bool,
     /// First item, for people.
     pub detail: String,
     /// Its trace; `None` without tracing.
@@ -256,7 +260,7 @@ impl Attempt {
             mini_batch: _, try_number: _, deliveries_lost: _, node: _, process: _, total: _, succeeded: _, rows: _,
             columns: _, started_at: _, elapsed_seconds: _, process_seconds: _, run_seconds: _, detail: _,
             status: AttemptStatus::Succeeded, is_final: true, error: None, warnings, warnings_total: 0, warning_kinds,
-            rejected, pieces, extra_runs: 0, traceparent: None,
+            rejected, pieces, extra_runs: 0, copy: false, traceparent: None,
         } = self else { return false };
         warnings.is_empty() && warning_kinds.is_empty() && rejected.is_empty() && pieces.is_empty()
     }
@@ -329,6 +333,7 @@ impl From<SuccessRef<'_>> for Attempt {
             rejected: Vec::new(),
             pieces: Vec::new(),
             extra_runs: 0,
+            copy: false,
             detail: success.detail.to_owned(),
             traceparent: None,
         }

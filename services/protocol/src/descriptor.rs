@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::spec::is_false;
 use crate::trace::lenient;
 use crate::{ItemPath, MessageError, TraceParent, check_job_id};
 
@@ -21,6 +22,9 @@ pub struct Descriptor {
     /// Deliveries lost with their node, without those that the queue counts for this message.
     #[serde(default)]
     pub deliveries_lost: u32,
+    /// Whether it is a second start of a mini-batch that runs far longer than its peers, beside the first.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub copy: bool,
     /// The trace of its message; `None` in the plan and without tracing.
     #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<TraceParent>,
@@ -173,8 +177,17 @@ pub enum BlockRange {
 impl Descriptor {
     /// Returns a mini-batch that has not run yet.
     pub fn new(job_id: impl Into<String>, mini_batch: u64, work: Work) -> Self {
-        let (job_id, traceparent, replays) = (job_id.into(), None, None);
-        Self { job_id, mini_batch, tries_spent: 0, deliveries_lost: 0, traceparent, replays, work }
+        let job_id = job_id.into();
+        Self {
+            job_id,
+            mini_batch,
+            tries_spent: 0,
+            deliveries_lost: 0,
+            copy: false,
+            traceparent: None,
+            replays: None,
+            work,
+        }
     }
 
     /// Reads a task message.

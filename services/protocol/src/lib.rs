@@ -45,7 +45,8 @@ pub use record::{
     read_records,
 };
 pub use report::{
-    Counts, FailedMiniBatch, FailureCause, JobResult, JobState, Progress, RejectTables, milliseconds_since_epoch,
+    Copies, Counts, FailedMiniBatch, FailureCause, JobResult, JobState, Progress, RejectTables,
+    milliseconds_since_epoch,
 };
 pub use result_schema::{ColumnKind, ResultColumn, ResultSchema};
 pub use spec::{

@@ -246,7 +246,8 @@ mod tests {
             error: ErrorReport::default(),
         });
         let rejected = prop_oneof![3 => Just(vec![]), 1 => vec(rejected, 1..3)];
-        let isolation = (rejected, prop_oneof![3 => Just(0), 1 => any::<u32>()]);
+        let isolation =
+            (rejected, prop_oneof![3 => Just(0), 1 => any::<u32>()], prop_oneof![3 => Just(false), 1 => Just(true)]);
         let total = prop_oneof![3 => Just(0), 1 => any::<u64>()];
         let texts = (error, warnings, total, ".{0,30}", traceparent, kinds, isolation);
         let times = (seconds(), seconds(), seconds());
@@ -274,6 +275,7 @@ mod tests {
                 rejected: texts.6.0,
                 pieces: vec![],
                 extra_runs: texts.6.1,
+                copy: texts.6.2,
                 detail: texts.3,
                 traceparent: texts.4,
             },
@@ -296,7 +298,8 @@ mod tests {
             let bytes = record_of(&attempt);
             let is_ordinary = attempt.status == AttemptStatus::Succeeded && attempt.is_final && attempt.error.is_none()
                 && attempt.warnings.is_empty() && attempt.warning_kinds.is_empty() && attempt.warnings_total == 0
-                && attempt.traceparent.is_none() && attempt.rejected.is_empty() && attempt.extra_runs == 0;
+                && attempt.traceparent.is_none() && attempt.rejected.is_empty() && attempt.extra_runs == 0
+                && !attempt.copy;
             prop_assert_eq!(is_compact(&bytes), is_ordinary);
             let record = decode_records(&bytes).next().expect("one").expect("valid");
             prop_assert_eq!(&bytes[record.rows.clone()], b"rows");

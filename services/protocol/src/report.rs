@@ -31,6 +31,30 @@ pub struct Counts {
     pub failed: u64,
 }
 
+/// Second starts of mini-batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copies {
+    /// Mini-batches that were started a second time.
+    pub started: u64,
+    /// Those of which the second start succeeded first.
+    pub won: u64,
+}
+
+impl Copies {
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns the counts in words; empty without a second start.
+    pub fn sentence(&self) -> String {
+        match self.started.max(self.won) {
+            0 => String::new(),
+            1 => format!("1 second start, {} won", self.won),
+            started => format!("{started} second starts, {} won", self.won),
+        }
+    }
+}
+
 /// `progress.json`, which the reducer overwrites while the job runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
@@ -52,6 +76,9 @@ pub struct Progress {
     /// Runs of ranges of mini-batches whose tries were spent.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub extra_runs: u64,
+    /// Second starts of mini-batches that ran far longer than their peers.
+    #[serde(default, skip_serializing_if = "Copies::is_none")]
+    pub copies: Copies,
     /// Running Python processes.
     pub processes: u64,
     /// Nodes that have worked on the job since it was started or reopened.
@@ -100,6 +127,9 @@ pub struct JobResult {
     /// Items that were rejected from mini-batches that succeeded. `items` counts them as failed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub items_rejected: u64,
+    /// Second starts of mini-batches that ran far longer than their peers.
+    #[serde(default, skip_serializing_if = "Copies::is_none")]
+    pub copies: Copies,
     /// Summary of the failures of a completed job: their number and cause, and how to make such a job fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headline: Option<String>,
@@ -149,6 +179,7 @@ impl JobResult {
             retrying: 0,
             extra_runs: 0,
             items_rejected: 0,
+            copies: Copies::default(),
             headline: None,
             failures: vec![],
             rejects: None,

@@ -108,6 +108,9 @@ pub struct JobSpec {
     /// replay, or one with an output of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replays: Option<String>,
+    /// Whether mini-batches that run far longer than their peers are started a second time.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub speculation: bool,
     /// Hide every GPU from processes without an assigned GPU, instead of leaving the variable unset.
     #[serde(default)]
     pub hide_unassigned_gpus: bool,
@@ -158,6 +161,11 @@ impl Isolate {
     fn is_off(&self) -> bool {
         *self == Self::Off
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+pub(crate) fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Limits of a run that the isolation of one mini-batch may take.

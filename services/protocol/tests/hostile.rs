@@ -39,6 +39,7 @@ fn attempt() -> Attempt {
         rejected: vec![],
         pieces: vec![],
         extra_runs: 0,
+        copy: false,
         detail: "/data/7.png".into(),
         traceparent: None,
     }

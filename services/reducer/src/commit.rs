@@ -141,7 +141,16 @@ impl Reducer {
         let has_ended = self.tally.ended_as().is_some();
         loop {
             let mut seen = Seen::with_capacity(batch.len());
-            let known = batch.retain(|event| !self.tally.is_known(event) && !seen.is_repeated(event));
+            let mut failed_copies = Vec::new();
+            let removed = batch.retain(|event| {
+                if let Some(attempt) = failed_copy(event) {
+                    failed_copies.push(attempt.clone());
+                    return false;
+                }
+                !self.tally.is_known(event) && !seen.is_repeated(event)
+            });
+            let known = removed - failed_copies.len() as u64;
+            failed_copies.iter().for_each(|attempt| self.copy_failed(attempt));
             self.duplicates += known;
             metrics().duplicates_dropped.inc_by(known);
             if batch.is_empty() {
@@ -245,6 +254,12 @@ impl Reducer {
         news.has_progressed |= record.event.attempted().is_some();
         news.is_from_worker |= record.event.is_from_worker();
         let segment = self.ledger.segments() - 1;
+        if self.spec.speculation
+            && effect == Effect::Won
+            && let Some((seconds, items)) = duration_of(record.event)
+        {
+            self.speculation.run_times.add(seconds, items);
+        }
         self.ledger.index.apply(record, effect, segment, place.rows());
         if let Event::Other(event) = record.event {
             news.has_progressed |= matches!(**event, ResultEvent::Working { .. });
@@ -294,6 +309,25 @@ impl Seen {
             AttemptStatus::Succeeded => !self.succeeded.insert((mini_batch, deliveries_lost)),
             _ => !self.failed.insert((mini_batch, try_number, deliveries_lost, status, is_final, total)),
         }
+    }
+}
+
+/// Returns the attempt if it is the failure of a second start, which the ledger does not hold.
+fn failed_copy(event: &Event) -> Option<&Attempt> {
+    match event.other()? {
+        ResultEvent::Attempt(attempt) if attempt.copy && attempt.status != AttemptStatus::Succeeded => Some(attempt),
+        _ => None,
+    }
+}
+
+/// Returns the seconds and the items of an attempt.
+fn duration_of(event: &Event) -> Option<(f64, u64)> {
+    match event {
+        Event::Success(success) => Some((success.elapsed_seconds, success.total)),
+        Event::Other(event) => match &**event {
+            ResultEvent::Attempt(attempt) => Some((attempt.elapsed_seconds, attempt.total)),
+            _ => None,
+        },
     }
 }
 

@@ -85,6 +85,7 @@ impl Reducer {
             retrying: self.tally.retrying(),
             extra_runs: self.tally.extra_runs(),
             items_rejected: self.tally.items_rejected(),
+            copies: self.copies(),
             headline: if state == JobState::Completed { headline(&self.tally, &self.spec.thresholds) } else { None },
             failures: self.tally.failures().causes(),
             rejects,

@@ -50,6 +50,7 @@ pub(crate) fn attempt(
         rejected: vec![],
         pieces: vec![],
         extra_runs: 0,
+        copy: false,
         detail: format!("/data/{mini_batch}.png"),
         traceparent: None,
     }

@@ -22,6 +22,7 @@ use crate::progress::Waits;
 use crate::receive::{Received, receive_all, received};
 use crate::rejects::RejectIndex;
 use crate::reports::Reports;
+use crate::speculation::Speculation;
 use crate::{Options, Peers, Tally};
 
 /// Messages of one receive. Workers put many outcomes into a message, so this limit bounds memory and costs little
@@ -43,6 +44,7 @@ pub struct Reducer {
     pub(crate) published: Published,
     pub(crate) tally: Tally,
     pub(crate) judge: Judge,
+    pub(crate) speculation: Speculation,
     pub(crate) reports: Reports,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) progress_written: Option<(Progress, Instant)>,
@@ -95,6 +97,7 @@ impl Reducer {
             ledger: peers.ledger(&store, &spec.job_id, &options),
             rejects: RejectIndex::default(),
             judge: Judge::new(&spec, &options, began),
+            speculation: Speculation::default(),
             reports: Reports::new(&store, &options).await,
             store,
             results,
@@ -116,6 +119,7 @@ impl Reducer {
         };
         reducer.read_ledger(false).await?;
         reducer.judge.resume();
+        reducer.open_copies().await?;
         reducer.reports.started(&reducer.spec.job_id, &reducer.tally).await;
         reducer.take_over().await;
         Ok(reducer)
@@ -176,6 +180,7 @@ impl Reducer {
         {
             return Ok(Vec::new());
         }
+        self.forget_settled().await?;
         Ok(lost)
     }
 
@@ -183,6 +188,7 @@ impl Reducer {
     /// request to cancel.
     pub async fn reopen(&mut self) -> anyhow::Result<()> {
         self.append_event(&ResultEvent::Reopened { at: milliseconds_since_epoch() }).await?;
+        self.forget_settled().await?;
         self.store.reopen().await.context("reopen the job")?;
         Ok(())
     }
@@ -296,7 +302,10 @@ impl Reducer {
     }
 
     fn verdict(&self, polled: bool) -> Option<End> {
-        self.judge.end(&self.tally, polled, Moment::now())
+        let end = self.judge.end(&self.tally, polled, Moment::now())?;
+        // A second start may still succeed.
+        let waits = self.tally.ended_as().is_none() && self.speculation.holds(&self.tally, polled, Instant::now());
+        (!waits).then_some(end)
     }
 
     pub(crate) async fn release(&self, deliveries: Vec<Delivery>) {
@@ -316,6 +325,7 @@ impl Reducer {
             return Ok(Some(Exit::EndedElsewhere(Box::new(result))));
         }
         self.look_for_workers().await;
+        self.speculate().await;
         self.show_progress();
         self.write_progress().await;
         self.reports.flush().await;

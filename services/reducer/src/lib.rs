@@ -14,6 +14,7 @@
 //! | running nodes and processes, and waits | `nodes.rs` |
 //! | failures, grouped | `failures.rs` |
 //! | when a job ends, and how | `judge.rs`, `thresholds.rs`, `stalls.rs` |
+//! | second starts of slow mini-batches | `speculation.rs` decides, `copies.rs` publishes |
 //! | whether a worker is present | `presence.rs` |
 //! | which messages are rejected | `believed.rs` |
 //! | how the final file is written | `finish.rs`, `output.rs`; of a replay: `output/merged.rs` |
@@ -23,12 +24,13 @@
 //! | how one process serves all jobs of a target | `service.rs` |
 //!
 //! Deliberately absent: any knowledge of queue backends, of how rows are made, and of how mini-batches reach workers.
-//! Nothing here publishes a descriptor.
+//! The only descriptors that it publishes are second starts, which a job can lose.
 
 mod batch;
 mod believed;
 mod commit;
 mod committed;
+mod copies;
 mod csv;
 mod failures;
 mod finish;
@@ -47,6 +49,7 @@ mod receive;
 mod rejects;
 mod reports;
 mod service;
+mod speculation;
 mod stalls;
 mod tally;
 #[cfg(test)]

@@ -39,6 +39,8 @@ pub struct Options {
     pub output_grace: Duration,
     /// Destination of unreadable messages; `None`: only the logs.
     pub dead_letters: Option<Arc<dyn Queue>>,
+    /// Task queue, for second starts of mini-batches; `None`: there are none.
+    pub tasks: Option<Arc<dyn Queue>>,
     /// Whether to write reports for people.
     pub reports: bool,
     /// Called at every step of the write path.
@@ -63,6 +65,7 @@ impl Default for Options {
             receive_wait: Duration::from_secs(1),
             output_grace: Duration::from_secs(30),
             dead_letters: None,
+            tasks: None,
             reports: true,
             crash: Arc::new(|_| {}),
         }

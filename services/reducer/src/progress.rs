@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use protocol::{Progress, Waiting, milliseconds_since_epoch};
+use protocol::{Copies, Progress, Waiting, milliseconds_since_epoch};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -27,7 +27,7 @@ impl Waits {
     }
 
     /// Returns the wait with the time since its report added.
-    fn until_now(&self, waiting: &Waiting) -> Waiting {
+    pub fn until_now(&self, waiting: &Waiting) -> Waiting {
         let noted = self.0.get(&(waiting.node.clone(), waiting.process.clone()));
         let more = noted.map_or(0, |noted| noted.elapsed().as_secs());
         Waiting { seconds: waiting.seconds + more, ..waiting.clone() }
@@ -47,6 +47,7 @@ impl Reducer {
             retries: 0,
             retrying: 0,
             extra_runs: 0,
+            copies: Copies::default(),
             processes: 0,
             nodes: 0,
             silent_since: None,
@@ -68,6 +69,7 @@ impl Reducer {
             progress.at = milliseconds_since_epoch();
             self.tally.write_counts(progress);
             progress.silent_since = self.workers_silent_since();
+            progress.copies = self.copies();
             progress.processes = nodes.processes_up() as u64;
             progress.nodes = self.nodes_heard();
             progress.notes = nodes.notes().collect();

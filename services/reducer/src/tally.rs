@@ -7,7 +7,7 @@
 
 mod warnings;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use protocol::{Attempt, AttemptCore, AttemptStatus, Counts, JobState, Planned, ProcessName, Progress, ResultEvent};
 
@@ -80,6 +80,8 @@ pub struct Tally {
     extra_runs: u64,
     /// Items that were rejected from mini-batches that succeeded.
     items_rejected: HashMap<u64, u64>,
+    /// Mini-batches of which the second start succeeded first.
+    copies_won: BTreeSet<u64>,
     ended_as: Option<(JobState, Option<String>)>,
     failures: Failures,
     nodes: Nodes,
@@ -224,6 +226,9 @@ impl Tally {
         let effect = self.succeed(index, attempt.total, attempt.succeeded);
         if effect == Effect::Won {
             self.warnings.add(attempt);
+            if attempt.copy {
+                self.copies_won.insert(attempt.mini_batch);
+            }
             if !attempt.rejected.is_empty() {
                 let items = attempt.rejected.iter().map(|rejected| rejected.items).sum();
                 self.items_rejected.insert(attempt.mini_batch, items);
@@ -327,6 +332,7 @@ impl Tally {
         self.items_succeeded -= u64::from(entry.succeeded);
         self.items_failed -= u64::from(entry.total - entry.succeeded);
         self.items_rejected.remove(&mini_batch);
+        self.copies_won.remove(&mini_batch);
         *entry = Entry { state: MiniBatchState::Pending, total: 0, succeeded: 0, ..*entry };
     }
 
@@ -442,6 +448,17 @@ impl Tally {
     /// Returns the number of runs of ranges of mini-batches whose tries were spent.
     pub fn extra_runs(&self) -> u64 {
         self.extra_runs
+    }
+
+    /// Returns the number of mini-batches of which the second start succeeded first.
+    pub fn copies_won(&self) -> u64 {
+        self.copies_won.len() as u64
+    }
+
+    /// Returns the mini-batches of the complete plan of which no attempt has ended.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = u64> + '_ {
+        let planned = self.planned.as_ref().map_or(0, |planned| planned.mini_batches);
+        (0..planned).filter(|&mini_batch| self.state(mini_batch) == MiniBatchState::Pending)
     }
 
     /// Returns the number of items that were rejected from mini-batches that succeeded.

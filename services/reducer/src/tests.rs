@@ -1,5 +1,6 @@
 //! Whole jobs in which the tests play all roles except the reducer.
 
+mod copies;
 mod crashes;
 mod life;
 mod peers;

@@ -1,5 +1,6 @@
 //! The objects of one job. `ledger` has those of the ledger, `parts` those with rows.
 
+mod copies;
 mod ledger;
 mod parts;
 #[cfg(test)]

@@ -12,6 +12,8 @@
 //! ledger/<sequence>    records that a reducer has committed                 created if absent: this is the commit
 //! control/cancel       the user has canceled the job                        created if absent
 //! control/removing     the job is about to be removed                       by `clean`, before spec.json is deleted
+//! copies/<epoch>       mini-batches that are started a second time          created if absent, by reducers
+//! copies/settled       those of them that have succeeded                    overwritten, by reducers
 //! progress.json        progress of the job                                  overwritten
 //! result.json          how the job ended                                    created if absent
 //! nodes/alive          the last sign of life of a worker                    overwritten, by one worker for all

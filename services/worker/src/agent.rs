@@ -180,6 +180,7 @@ impl Agent {
             receiving: None,
             running: (0..self.process_count).map(|_| None).collect(),
             reaped: Instant::now(),
+            looked: Instant::now(),
             leases_held: Share::of(&metrics().leases_held),
             processes: SLOT_PHASES
                 .map(|phase| Share::of(&metrics().processes.get_or_create(&[(STATE, phase.metric_word())]))),
@@ -223,9 +224,18 @@ impl Agent {
 /// A message from a task beside the loop.
 enum Message {
     Received(Result<Received>),
-    Prepared { lease: LeaseId, descriptor: Box<Descriptor>, preparation: Preparation },
-    Process { process: ProcessId, report: Report },
+    Prepared {
+        lease: LeaseId,
+        descriptor: Box<Descriptor>,
+        preparation: Preparation,
+    },
+    Process {
+        process: ProcessId,
+        report: Report,
+    },
     LeaseLost(LeaseId),
+    /// Mini-batches that were started twice and have succeeded.
+    Settled(Vec<u64>),
 }
 
 /// The scheduler of one job, and the state that its actions need.
@@ -244,6 +254,8 @@ struct Executor {
     running: Vec<Option<Running>>,
     /// When ended children of the script were last reaped.
     reaped: Instant,
+    /// When the agent last looked which second starts are over.
+    looked: Instant,
     /// Leases of this job, as a share of the node's.
     leases_held: Share,
     /// Processes of this job by phase, as a share of the node's.

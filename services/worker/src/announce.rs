@@ -132,6 +132,10 @@ impl Announcer {
                     next_tries.extend(next_try.map(|next_try| task_message(&self.job_id, next_try, task_bytes_max)));
                     announced.push((lease, receipt));
                 }
+                Announcement::Drop { lease } => {
+                    let Some(receipt) = self.leases.receipt(lease) else { continue };
+                    announced.push((lease, receipt));
+                }
                 Announcement::Return { lease, descriptor } => {
                     let Some(receipt) = self.leases.receipt(lease) else { continue };
                     next_tries.push(task_message(&self.job_id, *descriptor, task_bytes_max));

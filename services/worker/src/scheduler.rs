@@ -18,6 +18,7 @@
 //! | `attempt` | the record of an attempt, and whether another try follows |
 //! | `isolation` | the ranges of a mini-batch whose tries are spent |
 //! | `isolate` | which mini-batches are isolated |
+//! | `copies` | second starts of slow mini-batches, and the end of the slower one |
 //! | `starts` | whether another process starts |
 //! | `deadlines` | timeouts: stacks, kills, recalls, notices |
 //! | `gpus` | which process has which GPU, and which GPU is out of use |
@@ -26,6 +27,7 @@
 
 mod answers;
 mod attempt;
+mod copies;
 mod deadlines;
 mod deliveries;
 mod gpus;
@@ -141,6 +143,8 @@ pub enum Event {
     Received(Vec<Delivered>),
     /// The answer to [`Action::Prepare`]. In the descriptor, the mini-batch replaces a pointer into the plan.
     Prepared { lease: LeaseId, descriptor: Box<Descriptor>, preparation: Preparation },
+    /// These mini-batches were started twice and have succeeded: nothing has to be announced of them any more.
+    Settled(Vec<u64>),
     /// Other nodes may have these deliveries now.
     LeasesLost { leases: Vec<LeaseId>, sightings: Vec<Sighting> },
     /// [`Action::Start`] failed; with the chance that another start succeeds.
@@ -213,6 +217,8 @@ pub enum Announcement {
     Event(ResultEvent),
     /// Publish a mini-batch again unchanged, for other nodes. If its lease is lost by now, another node has it already.
     Return { lease: LeaseId, descriptor: Box<Descriptor> },
+    /// Acknowledge a delivery without an outcome: its mini-batch has one, or it is a second start.
+    Drop { lease: LeaseId },
 }
 
 /// The state of one job on one node.
@@ -232,6 +238,8 @@ pub struct Scheduler {
     waiting: VecDeque<LeaseId>,
     preparing: Vec<LeaseId>,
     ready: VecDeque<LeaseId>,
+    /// Second starts that wait for a process without work.
+    copies: Vec<LeaseId>,
     /// When a slow preparation was last reported.
     preparing_noticed: Option<Instant>,
     slots: Vec<Slot>,
@@ -264,6 +272,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             preparing: Vec::new(),
             ready: VecDeque::new(),
+            copies: Vec::new(),
             preparing_noticed: None,
             starts: Starts::default(),
             isolations: Isolations::default(),
@@ -279,6 +288,7 @@ impl Scheduler {
             Event::Tick(sightings) => self.tick(sightings, now),
             Event::Received(deliveries) => self.received(deliveries, now),
             Event::Prepared { lease, descriptor, preparation } => self.prepared(lease, *descriptor, preparation, now),
+            Event::Settled(mini_batches) => self.settled(&mini_batches),
             Event::LeasesLost { leases, sightings } => {
                 leases.into_iter().for_each(|lease| self.lease_lost(lease, &sightings));
             }
@@ -300,6 +310,7 @@ impl Scheduler {
     pub fn schedule(&mut self, now: Moment) {
         self.finish_idle_processes(now);
         self.return_waiting();
+        self.tend_copies(now);
         self.prepare_next(now);
         self.hand_over(now);
         self.receive();

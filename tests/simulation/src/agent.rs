@@ -55,6 +55,7 @@ pub(crate) enum Message {
     Received(Received),
     Prepared(LeaseId, Box<Descriptor>),
     LeaseLost(LeaseId),
+    Settled(Vec<u64>),
     Frame(ProcessId, Box<ProcessEvent>, Bytes),
     Exited(ProcessId, i32),
 }
@@ -197,6 +198,7 @@ impl Executor {
                 let preparation = Preparation::Ready(Box::new(Prepared::new(payload, items)));
                 Event::Prepared { lease, descriptor, preparation }
             }
+            Message::Settled(mini_batches) => Event::Settled(mini_batches),
             Message::LeaseLost(lease) => {
                 tracing::info!(job.id = self.agent.spec.job_id, node.id = self.agent.actor.name(), "a lease is lost");
                 Event::LeasesLost { leases: vec![lease], sightings: self.sightings() }
@@ -250,11 +252,27 @@ impl Executor {
             seen.stacks = self.stacks.remove(&seen.process).then(|| "File".to_owned());
         }
         self.handle(Event::Tick(sightings)).await;
+        self.look_for_settled().await;
         let holds_up = self.processes.values().filter_map(Process::holds_up_for).any(|time| time > HOLD_UP_MAX);
         let idles = self.processes.values().filter_map(Process::idle_for).any(|time| time > HOLD_UP_MAX);
         if holds_up && idles && !self.agent.actor.is_told_to_stop() {
             self.agent.witness.report("nothing waits behind a slow run", self.agent.actor.name().to_owned());
         }
+    }
+
+    async fn look_for_settled(&mut self) {
+        if !self.scheduler.has_long_run(now()) {
+            return;
+        }
+        if self.agent.has(Bug::DropsTheSlowerTooEarly) {
+            return self.handle(Event::Settled((0..self.agent.witness.job.mini_batches).collect())).await;
+        }
+        let (store, messages) = (self.agent.store.clone(), self.messages.clone());
+        self.errands.spawn(async move {
+            if let Ok(settled) = store.settled().await {
+                let _ = messages.send(Message::Settled(settled));
+            }
+        });
     }
 
     fn sightings(&self) -> Vec<Sighting> {
@@ -372,6 +390,9 @@ impl Executor {
                 if self.agent.has(Bug::ForgetsSlowPreparations) && status == AttemptStatus::LoadTimedOut {
                     return;
                 }
+                if self.agent.has(Bug::CountsCopies) && status != AttemptStatus::Succeeded {
+                    outcome.attempt.copy = false;
+                }
                 if self.agent.has(Bug::ForgetsRejectedItems) {
                     outcome.attempt.rejected.pop();
                 }
@@ -381,6 +402,7 @@ impl Executor {
             Announcement::Return { lease, descriptor } => {
                 self.agent.witness.returned(self.receipts.get(lease), descriptor);
             }
+            Announcement::Drop { lease } => self.agent.witness.dropped(self.receipts.get(lease)),
             Announcement::Event(_) => {}
         }
         self.announcements.send(announcement).await;

@@ -331,7 +331,7 @@ impl World {
 
     fn layer(&self, actor: &Actor, side: Side, tasks: Option<Arc<QueueLayer>>) -> Arc<QueueLayer> {
         let inner = match side {
-            Side::PartitionerTasks | Side::NodeTasks => self.tasks.clone(),
+            Side::PartitionerTasks | Side::NodeTasks | Side::ReducerTasks => self.tasks.clone(),
             Side::Results | Side::ReducerResults => self.results.clone(),
         };
         let (actor, witness) = (actor.clone(), self.witness.clone());
@@ -403,6 +403,7 @@ impl World {
             reports: false,
             progress_interval: PROGRESS_INTERVAL,
             silence: Duration::from_secs(300),
+            tasks: Some(self.layer(actor, Side::ReducerTasks, None)),
             crash: Arc::new(move |at| {
                 for job in witness.jobs() {
                     if bug == Some(Bug::WritesInPlace) && at == CrashPoint::DuringOutput {

@@ -41,6 +41,10 @@ pub(crate) struct Job {
     large: Option<u64>,
     /// Mini-batches of several items, of which these fail every run that they are a part of.
     bad_items: BTreeMap<u64, BadItems>,
+    /// Whether slow mini-batches are started a second time.
+    pub speculation: bool,
+    /// Mini-batches whose first start is slow.
+    slow: BTreeSet<u64>,
     /// Most runs take a millisecond, so that a process gets many mini-batches at a time.
     pub quick: bool,
     /// Mini-batches that have to be looked up in the plan.
@@ -141,7 +145,12 @@ impl Job {
         }
         let gpus = if wear.happens(0.3) { PROCESSES } else { 0 };
         let broken_gpu = wear.happens(0.7).then(|| u32::from(wear.happens(0.5)));
+        let dice = Dice::new(number, "speculation");
+        let speculation = dice.happens(0.4);
+        let slow = (0..mini_batches).filter(|_| speculation && dice.happens(0.3)).collect();
         Self {
+            speculation,
+            slow,
             process_max_runs: limit(0.3, 1, 4),
             // Of some jobs, a fresh process exceeds it.
             process_max_memory: limit(0.3, 80, 200),
@@ -186,9 +195,15 @@ impl Job {
             lost_delivery_max: self.lost_delivery_max,
             process_max_runs: self.process_max_runs,
             process_max_memory: self.process_max_memory,
+            speculation: self.speculation,
             isolate: if self.bad_items.is_empty() { Isolate::Off } else { Isolate::Items },
             ..example
         }
+    }
+
+    /// Whether the first start of a mini-batch takes far longer than others.
+    pub fn is_slow(&self, mini_batch: u64) -> bool {
+        self.slow.contains(&mini_batch)
     }
 
     /// Returns the number of items of a mini-batch.

@@ -19,6 +19,8 @@ use crate::witness::JobWitness;
 
 /// What a failure on a broken GPU says.
 pub(crate) const GPU_GONE: &str = "CUDA error: no CUDA-capable device is detected";
+/// How much longer a slow run takes. A node that freezes with it for less than a lease still ends it in time.
+const SLOW: Duration = Duration::from_secs(35);
 
 /// A message to a process.
 pub(crate) enum Order {
@@ -160,7 +162,9 @@ impl Life {
                 let detail = format!("run {runs} of {:?} on {}", self.id, self.actor.name());
                 self.witness.report("a process makes no more runs than it may", detail);
             }
-            let Some(ending) = self.run(&frame).await else { return self.exit(-11) };
+            let is_slow =
+                job.is_slow(frame.mini_batch) && receipt.as_ref().is_some_and(|receipt| !self.witness.is_copy(receipt));
+            let Some(ending) = self.run(&frame, is_slow).await else { return self.exit(-11) };
             grow(runs % 2 * job.leak);
             enter(SlotPhase::Idle, None);
             let rows = match ending.status {
@@ -172,12 +176,15 @@ impl Life {
     }
 
     /// Returns how the run ended; `None`: the process dies.
-    async fn run(&self, frame: &MiniBatchFrame) -> Option<Ending> {
+    async fn run(&self, frame: &MiniBatchFrame, is_slow: bool) -> Option<Ending> {
         let (job, dice) = (&self.witness.job, self.actor.dice());
         let (sequence, began) = (frame.sequence, Instant::now());
         let long = Duration::from_millis(10) + dice.time(Duration::from_secs(30));
         let is_quick = job.quick && !dice.happens(0.3);
         self.pass(if is_quick { Duration::from_millis(1) } else { long }).await;
+        if is_slow {
+            self.pass(SLOW).await;
+        }
         if job.poison == Some(frame.mini_batch) {
             self.actor.kill();
             self.actor.alive().await;

@@ -19,6 +19,8 @@ pub(crate) enum Side {
     NodeTasks,
     Results,
     ReducerResults,
+    /// For second starts.
+    ReducerTasks,
 }
 
 /// One role's view of a queue.
@@ -69,11 +71,15 @@ impl Queue for QueueLayer {
             let held = std::mem::take(&mut *tasks.held.lock().expect("no holder panics"));
             let _ = tasks.acknowledge_as_is(&held).await;
         }
+        if self.has(Bug::CopiesTwice) && self.side == Side::ReducerTasks {
+            messages.extend_from_within(..);
+        }
         self.call(async || {
             match self.side {
                 Side::PartitionerTasks => self.witness.published(&messages, JobWitness::published_by_partitioner),
                 Side::NodeTasks => self.witness.published(&messages, JobWitness::published_by_node),
                 Side::Results => self.witness.announced(&messages),
+                Side::ReducerTasks => self.witness.published(&messages, JobWitness::published_by_reducer),
                 Side::ReducerResults => {}
             }
             for message in &mut messages {

@@ -32,6 +32,10 @@ pub enum Bug {
     ForgetsSlowPreparations,
     /// Leaves an item out of those that it has rejected.
     ForgetsRejectedItems,
+    /// Announces the failure of a second start as that of the first.
+    CountsCopies,
+    /// Drops the slower start of a mini-batch before a success is committed.
+    DropsTheSlowerTooEarly,
     /// Takes a store that does not answer for the absence of a job, and drops the job's messages.
     NodeDropsOpenJobs,
     /// Keeps the messages of a job that it may not work on.
@@ -66,6 +70,8 @@ pub enum Bug {
     SwallowsCauses,
     /// Never fails a job without progress.
     WaitsForEver,
+    /// Starts a mini-batch a second time, and then a third.
+    CopiesTwice,
     /// Does what `NodeDropsOpenJobs` does.
     ServiceDropsOpenJobs,
 }

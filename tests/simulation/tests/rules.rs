@@ -140,6 +140,9 @@ bugs! {
     ForgetsSlowPreparations:
         "while queue and store keep their promises, a job is completed", "every mini-batch counts once",
         "a node that leaves returns what it holds";
+    CountsCopies: "a second start spends no try";
+    DropsTheSlowerTooEarly: "commit, then drop the slower start";
+    CopiesTwice: "a slow mini-batch is started once more";
     ServiceDropsOpenJobs: "commit, then acknowledge";
     NodeDropsOpenJobs: "publish again, then acknowledge", "every job ends";
     KeepsWhatItTurnsAway: "a node returns what it turns away";

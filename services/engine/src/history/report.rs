@@ -153,6 +153,7 @@ impl<'a> Row<'a> {
             rejected: vec![],
             pieces: vec![],
             extra_runs: 0,
+            copy: false,
             detail: unguarded(detail).to_owned(),
             traceparent: None,
         }

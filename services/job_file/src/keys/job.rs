@@ -216,6 +216,13 @@ const LIMITS: &[Key] = &[
     key_with_default("isolate_items_max", "integer from 2", "10000")
         .meaning("Items of the largest mini-batch that `isolate` divides.")
         .job(|job, node| integer(node, 2, u32::MAX.into()).map(|items| job.isolate_items_max = items)),
+    key_with_default("speculation", BOOLEAN, "false")
+        .meaning(
+            "Whether a mini-batch that runs far longer than its peers is started a second time elsewhere, once nothing else \
+             waits; the first success counts. See *Slow mini-batches*.",
+        )
+        .job(|job, node| boolean(node).map(|speculation| job.speculation = speculation))
+        .leave_out(|job| job.speculation = false),
     key_with_default("lost_delivery_max", "integer from 0", "10")
         .meaning("Number of times that a mini-batch may be lost with its node before it counts as failed.")
         .job(|job, node| integer(node, 0, i32::MAX.into()).map(|deliveries| job.lost_delivery_max = deliveries)),

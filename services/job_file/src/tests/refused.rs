@@ -204,6 +204,7 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     ("isolate: rows", "isolate: off, halves, items"),
     ("isolate_items_max: 1", "isolate_items_max: must be 2 to"),
+    ("speculation: on", "speculation: found \"on\" … true or false"),
     ("hide_unassigned_gpus: maybe", "hide_unassigned_gpus: true or false"),
     ("durability: disk", "durability: process, full"),
     ("process_max_runs: 0", "process_max_runs: an integer from 1"),

@@ -79,6 +79,9 @@ pub(super) fn job_result(result: &JobResult, tally: &Tally, starts: &str, warnin
     } else if result.items_rejected > 0 {
         let _ = writeln!(text, "Items whose rows do not fit result_schema: {}.", result.items_rejected);
     }
+    if result.copies != Default::default() {
+        let _ = writeln!(text, "Mini-batches that ran far longer than others: {}.", result.copies.sentence());
+    }
     let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
     let _ = writeln!(text, "Elapsed: {}.", duration(elapsed));
     text += starts;

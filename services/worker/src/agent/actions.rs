@@ -82,7 +82,7 @@ impl Executor {
             Announcement::Event(ResultEvent::ProcessEnded { wear: Some(wear), .. }) => {
                 metrics().processes_replaced.get_or_create(&[(CAUSE, wear.word())]).inc();
             }
-            Announcement::Event(_) | Announcement::Return { .. } => {}
+            Announcement::Event(_) | Announcement::Return { .. } | Announcement::Drop { .. } => {}
         }
         self.announcements.send(announcement).await;
     }

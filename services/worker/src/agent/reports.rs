@@ -10,7 +10,7 @@ use queue::Delivery;
 
 use super::examine::quote_pipes;
 use super::processes::Running;
-use super::{Executor, Message};
+use super::{Executor, Message, now};
 use crate::dead_letters::bury;
 use crate::lease::Received;
 use crate::python_process::Report;
@@ -20,6 +20,8 @@ use crate::{Agent, CrashPoint, orphans, prepare};
 
 /// Time between two searches for ended children of the script that the agent has adopted.
 const REAP_EVERY: Duration = Duration::from_secs(5);
+/// Time between two looks whether a mini-batch that runs for long has succeeded elsewhere.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Least time between two measurements of the memory of a process: quick mini-batches share one.
 const MEASURE_EVERY: Duration = Duration::from_millis(20);
 
@@ -31,6 +33,7 @@ impl Executor {
                 self.handle(Event::Prepared { lease, descriptor, preparation }).await;
             }
             Message::Process { process, report } => self.process_reported(process, report).await,
+            Message::Settled(mini_batches) => self.handle(Event::Settled(mini_batches)).await,
             Message::LeaseLost(lease) => {
                 let sightings = self.sightings();
                 self.handle(Event::LeasesLost { leases: vec![lease], sightings }).await;
@@ -56,6 +59,24 @@ impl Executor {
         }
         self.grant().await;
         self.handle(Event::Tick(sightings)).await;
+        self.look_for_settled();
+    }
+
+    /// Looks whether a mini-batch that runs for long has succeeded elsewhere, if the job starts mini-batches twice.
+    fn look_for_settled(&mut self) {
+        if self.looked.elapsed() < LOOK_EVERY || !self.scheduler.has_long_run(now()) {
+            return;
+        }
+        self.looked = Instant::now();
+        let (store, messages) = (self.agent.store.clone(), self.messages.clone());
+        tokio::spawn(async move {
+            match store.settled().await {
+                Ok(settled) if settled.is_empty() => {}
+                Ok(settled) => drop(messages.send(Message::Settled(settled))),
+                // The next look may succeed, and the end of the job stops the run as well.
+                Err(error) => tracing::debug!("cannot look which second starts are over: {error:#}"),
+            }
+        });
     }
 
     /// Returns the status page of each process, by slot.

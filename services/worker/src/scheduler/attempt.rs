@@ -83,10 +83,15 @@ pub(crate) fn conclude(
         rejected: of_misfits(ending.misfits, &descriptor, without_result),
         pieces: Vec::new(),
         extra_runs: 0,
+        copy: descriptor.copy,
         detail: descriptor.detail(),
         traceparent: descriptor.traceparent,
     };
-    let next_try = (!is_final).then_some(Descriptor { tries_spent: try_number, deliveries_lost, ..descriptor });
+    let next_try = (!is_final && !descriptor.copy).then_some(Descriptor {
+        tries_spent: try_number,
+        deliveries_lost,
+        ..descriptor
+    });
     (attempt, next_try)
 }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use protocol::{AttemptStatus, Descriptor, Ending, ErrorReport, MiniBatchFrame, Rejected};
 
 use super::attempt::add_values;
+use super::copies::copy_lost;
 use super::mini_batch::{MiniBatch, Stage, lost_too_often};
 use super::pipe::Handed;
 use super::process::{Life, Process, Verdict};
@@ -50,13 +51,18 @@ impl Scheduler {
                 self.give_back(lease, Descriptor { deliveries_lost: lost, ..descriptor });
                 continue;
             }
-            let error = (lost > limit).then(|| lost_too_often(&descriptor, lost, limit, &self.config.node));
+            let error = match descriptor.copy {
+                true => (receive_count > 1).then(|| copy_lost(&descriptor)),
+                false => (lost > limit).then(|| lost_too_often(&descriptor, lost, limit, &self.config.node)),
+            };
+            let is_copy = descriptor.copy;
             let stage = Stage::Waiting { bytes };
             let mini_batch =
                 MiniBatch { descriptor, deliveries_lost: lost, received: now.instant, stage, isolation: None };
             self.mini_batches.insert(lease, mini_batch);
             match error {
                 Some(error) => self.fail_unrun(lease, AttemptStatus::LostTooOften, error, now),
+                None if is_copy => self.copies.push(lease),
                 None => self.waiting.push_back(lease),
             }
         }
@@ -111,6 +117,12 @@ impl Scheduler {
         if self.stop != Stop::No || self.ready.is_empty() {
             return;
         }
+        let copies = self.hand_over_copies(now);
+        self.hand_over_ready(now);
+        self.ready.extend(copies);
+    }
+
+    fn hand_over_ready(&mut self, now: Moment) {
         let share = self.ready.len().div_ceil(self.slots.len().max(1));
         for slot in 0..self.slots.len() {
             let process = self.slots[slot].process.as_deref_mut();
@@ -177,6 +189,7 @@ impl Scheduler {
             self.waiting.retain(|waiting| *waiting != lease);
             self.preparing.retain(|preparing| *preparing != lease);
             self.ready.retain(|ready| *ready != lease);
+            self.copies.retain(|copy| *copy != lease);
         }
         self.mini_batches.remove(&lease);
     }
@@ -221,8 +234,12 @@ impl Scheduler {
         let worker = [self.config.node.as_str(), name];
         let (mut attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, now);
         self.reuse_table(table, &mut attempt.rejected);
+        let (number, has_succeeded) = (attempt.mini_batch, attempt.status == AttemptStatus::Succeeded && !attempt.copy);
         let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try });
         self.act(Action::Announce(Announcement::Outcome(outcome)));
+        if has_succeeded {
+            self.drop_copies_of(number);
+        }
     }
 
     /// Lets the memory of a table be reused, once its rejected rows have been read.
@@ -236,7 +253,7 @@ impl Scheduler {
 
 impl MiniBatch {
     /// Moves the mini-batch into a pipe, and returns the frame for the process.
-    fn hand_over(&mut self, process: ProcessId, sequence: u64) -> MiniBatchFrame {
+    pub(super) fn hand_over(&mut self, process: ProcessId, sequence: u64) -> MiniBatchFrame {
         let stage = std::mem::replace(&mut self.stage, Stage::Waiting { bytes: 0 });
         let Stage::Ready(prepared) = stage else { unreachable!("it is ready") };
         let frame = MiniBatchFrame {
@@ -256,7 +273,7 @@ impl MiniBatch {
         frame
     }
 
-    fn table(&self) -> Option<std::sync::Arc<std::os::fd::OwnedFd>> {
+    pub(super) fn table(&self) -> Option<std::sync::Arc<std::os::fd::OwnedFd>> {
         match &self.stage {
             Stage::Handed { prepared, .. } => Some(prepared.file.as_ref()?.file.clone()),
             _ => None,

@@ -237,17 +237,29 @@ impl Scheduler {
         self.processes().any(has_another)
     }
 
+    /// Whether a process with this GPU leaves mini-batches that have failed on it to others.
+    fn chooses_mini_batches(&self, gpu: Option<u32>) -> bool {
+        gpu.is_some_and(|gpu| !self.gpus.failed.is_empty() && self.has_other_gpu_than(gpu))
+    }
+
+    fn has_failed_on(&self, lease: LeaseId, gpu: Option<u32>) -> bool {
+        let mini_batch = self.mini_batches.get(&lease).map(|ready| ready.descriptor.mini_batch);
+        let failed = mini_batch.and_then(|mini_batch| self.gpus.failed.get(&mini_batch));
+        failed.is_some_and(|failed| Some(failed.gpu) == gpu)
+    }
+
+    /// Whether a process with this GPU may get a mini-batch.
+    pub(super) fn may_run(&self, lease: LeaseId, gpu: Option<u32>) -> bool {
+        !self.chooses_mini_batches(gpu) || !self.has_failed_on(lease, gpu)
+    }
+
     /// Removes the next mini-batches for a process from those that are ready. Those that have failed on its GPU stay for
     /// a process with another one.
     pub(super) fn take_ready(&mut self, count: usize, gpu: Option<u32>) -> Vec<LeaseId> {
-        let Some(gpu) = gpu.filter(|gpu| !self.gpus.failed.is_empty() && self.has_other_gpu_than(*gpu)) else {
+        if !self.chooses_mini_batches(gpu) {
             return self.ready.drain(..count).collect();
-        };
-        let failed_here = |lease: &LeaseId| {
-            let mini_batch = self.mini_batches.get(lease).map(|ready| ready.descriptor.mini_batch);
-            mini_batch.and_then(|mini_batch| self.gpus.failed.get(&mini_batch)).is_some_and(|failed| failed.gpu == gpu)
-        };
-        let fit = self.ready.iter().copied().filter(|lease| !failed_here(lease));
+        }
+        let fit = self.ready.iter().copied().filter(|lease| !self.has_failed_on(*lease, gpu));
         let taken: Vec<LeaseId> = fit.take(count).collect();
         self.ready.retain(|lease| !taken.contains(lease));
         taken

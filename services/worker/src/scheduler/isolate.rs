@@ -40,7 +40,7 @@ impl Scheduler {
     /// Whether the failure of a mini-batch is followed by runs of its ranges.
     pub(super) fn isolates(&self, process: ProcessId, mini_batch: &MiniBatch, ending: &Ending) -> bool {
         let (spec, status) = (&self.config.spec, ending.status);
-        if spec.isolate == Isolate::Off || status == AttemptStatus::Succeeded {
+        if spec.isolate == Isolate::Off || status == AttemptStatus::Succeeded || mini_batch.descriptor.copy {
             return false;
         }
         let Stage::Handed { prepared, .. } = &mini_batch.stage else { return false };
@@ -164,5 +164,8 @@ impl Scheduler {
         }
         let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try });
         self.act(Action::Announce(Announcement::Outcome(outcome)));
+        if saved {
+            self.drop_copies_of(number);
+        }
     }
 }

@@ -49,7 +49,11 @@ impl MiniBatch {
 
 /// Returns the number of deliveries of a mini-batch that were lost with their node: those recorded in its descriptor,
 /// and those before this one that the queue has counted.
+/// Those of a second start cost nothing.
 pub fn deliveries_lost(descriptor: &Descriptor, receive_count: u32) -> u32 {
+    if descriptor.copy {
+        return descriptor.deliveries_lost;
+    }
     descriptor.deliveries_lost.saturating_add(receive_count.saturating_sub(1))
 }
 

@@ -28,6 +28,7 @@ impl Scheduler {
         match stop {
             Stop::Kill => self.processes_where(|_| true).into_iter().for_each(|process| self.kill(process)),
             Stop::Drain => self.processes_where(|_| true).into_iter().for_each(|process| self.recall(process)),
+            Stop::Finish if self.config.spec.speculation => self.kill_slower(),
             Stop::No | Stop::Finish => {}
         }
     }
@@ -83,6 +84,7 @@ impl Scheduler {
     /// Removes and returns the mini-batches that are not in a pipe.
     fn take_waiting(&mut self) -> Vec<(LeaseId, Descriptor)> {
         let leases = self.waiting.drain(..).chain(self.preparing.drain(..)).chain(self.ready.drain(..));
+        let leases = leases.chain(self.copies.drain(..));
         leases.filter_map(|lease| Some((lease, self.mini_batches.remove(&lease)?.unspent()))).collect()
     }
 
@@ -104,7 +106,7 @@ impl Scheduler {
         held
     }
 
-    fn processes_where(&self, is_meant: impl Fn(&Process) -> bool) -> Vec<ProcessId> {
+    pub(super) fn processes_where(&self, is_meant: impl Fn(&Process) -> bool) -> Vec<ProcessId> {
         self.processes().filter(|process| is_meant(process)).map(|process| process.id).collect()
     }
 

@@ -1,5 +1,6 @@
 //! Tests of each decision, as events and the resulting actions.
 
+mod copies;
 mod ends;
 mod gpus;
 mod isolate;
@@ -166,6 +167,7 @@ fn in_short(action: Action) -> Option<String> {
             format!("{} {:?}{again}", outcome.attempt.mini_batch, outcome.attempt.status)
         }
         Action::Announce(Announcement::Return { descriptor, .. }) => format!("return {}", descriptor.mini_batch),
+        Action::Announce(Announcement::Drop { lease }) => format!("drop {lease}"),
         Action::Notice { process, waiting } => {
             let name = process.map_or("the node".to_owned(), |process| process.number.to_string());
             format!("{name} is in {} for {} s", waiting.phase.metric_word(), waiting.seconds)

@@ -25,6 +25,7 @@ struct Held {
     mini_batch: u64,
     tries_spent: u32,
     deliveries_lost: u32,
+    is_copy: bool,
     at: Instant,
     /// An agent has it.
     is_handed: bool,
@@ -42,6 +43,8 @@ enum End {
     Attempt { name: String, next: Option<u32> },
     /// By returning it, with this many tries spent.
     Returned { spent: u32 },
+    /// Without an outcome.
+    Dropped,
 }
 
 /// The node that has a seat, or had it.
@@ -57,6 +60,10 @@ struct State {
     held: HashMap<Receipt, Held>,
     /// Attempts that may not be announced.
     silenced: HashSet<String>,
+    /// Attempts of second starts.
+    copies: HashSet<String>,
+    /// Mini-batches that were started a second time.
+    copied: HashSet<u64>,
     /// Attempts that the result queue holds or has held.
     announced: HashSet<String>,
     /// Attempts that have a name.
@@ -98,6 +105,11 @@ pub(crate) struct JobWitness {
 
 const TRIES_MAX: u32 = 3;
 
+/// Returns the tries spent on a mini-batch, in a way that tells second starts apart.
+fn spent_of(descriptor: &Descriptor) -> u32 {
+    descriptor.tries_spent + if descriptor.copy { 1000 } else { 0 }
+}
+
 impl JobWitness {
     pub fn new(job: Job, spec: JobSpec, output: PathBuf) -> Self {
         Self { job, spec, output, violation: Mutex::default(), state: Mutex::default() }
@@ -129,8 +141,15 @@ impl JobWitness {
         }
     }
 
+    pub fn published_by_reducer(&self, descriptor: &Descriptor) {
+        let is_first = self.state().copied.insert(descriptor.mini_batch);
+        if !descriptor.copy || !is_first {
+            self.report("a slow mini-batch is started once more", format!("mini-batch {}", descriptor.mini_batch));
+        }
+    }
+
     pub fn published_by_node(&self, descriptor: &Descriptor) {
-        let (mini_batch, spent) = (descriptor.mini_batch, descriptor.tries_spent);
+        let (mini_batch, spent) = (descriptor.mini_batch, spent_of(descriptor));
         let mut state = self.state();
         state.published.insert((mini_batch, spent), Instant::now());
         // The node itself returns what no agent has.
@@ -146,8 +165,9 @@ impl JobWitness {
     pub fn delivered(&self, delivery: &Delivery, descriptor: &Descriptor) {
         let held = Held {
             mini_batch: descriptor.mini_batch,
-            tries_spent: descriptor.tries_spent,
+            tries_spent: spent_of(descriptor),
             deliveries_lost: descriptor.deliveries_lost + delivery.receive_count - 1,
+            is_copy: descriptor.copy,
             at: Instant::now(),
             is_handed: false,
             lost: None,
@@ -162,6 +182,10 @@ impl JobWitness {
         if let Some(held) = self.state().held.get_mut(receipt) {
             held.is_handed = true;
         }
+    }
+
+    pub fn is_copy(&self, receipt: &Receipt) -> bool {
+        self.state().held.get(receipt).is_some_and(|held| held.is_copy)
     }
 
     pub fn is_handed(&self, receipt: &Receipt) -> bool {
@@ -213,11 +237,19 @@ impl JobWitness {
 
     /// An agent is about to return a mini-batch.
     pub fn returned(&self, receipt: Option<&Receipt>, descriptor: &Descriptor) {
-        let (mini_batch, spent) = (descriptor.mini_batch, descriptor.tries_spent);
+        let (mini_batch, spent) = (descriptor.mini_batch, spent_of(descriptor));
         let mut state = self.state();
         state.returned.insert((mini_batch, spent));
         if let Some(held) = receipt.and_then(|receipt| state.held.get_mut(receipt)) {
             held.end = Some(End::Returned { spent });
+        }
+    }
+
+    /// An agent is about to acknowledge a delivery without an outcome.
+    pub fn dropped(&self, receipt: Option<&Receipt>) {
+        let mut state = self.state();
+        if let Some(held) = receipt.and_then(|receipt| state.held.get_mut(receipt)) {
+            held.end = Some(End::Dropped);
         }
     }
 
@@ -233,7 +265,12 @@ impl JobWitness {
         let mut state = self.state();
         let Some(held) = state.held.get_mut(receipt) else { return };
         held.end = Some(End::Attempt { name: attempt.to_owned(), next });
-        if held.lost.is_some_and(|lost| lost < Instant::now()) {
+        let is_copy = held.is_copy;
+        let held_lost = held.lost;
+        if is_copy {
+            state.copies.insert(attempt.to_owned());
+        }
+        if held_lost.is_some_and(|lost| lost < Instant::now()) {
             state.silenced.insert(attempt.to_owned());
         }
     }
@@ -242,13 +279,16 @@ impl JobWitness {
         let state = self.state();
         for receipt in receipts {
             let Some(held) = state.held.get(receipt) else { continue };
-            let Held { mini_batch, tries_spent, at, is_handed, end, .. } = held;
+            let Held { mini_batch, tries_spent, is_copy, at, is_handed, end, .. } = held;
             let is_published = |spent: u32| state.published.get(&(*mini_batch, spent)).is_some_and(|time| time >= at);
             let broken = match end {
                 // Nodes drop what is left of a job that is over.
                 _ if state.is_canceled || state.ended || state.result.is_some() => None,
                 Some(End::Attempt { name, .. }) if !state.announced.contains(name) => {
                     Some("announce, then acknowledge")
+                }
+                Some(End::Dropped) if !is_copy && !state.succeeded.contains(mini_batch) => {
+                    Some("commit, then drop the slower start")
                 }
                 None if *is_handed => Some("announce, then acknowledge"),
                 None if !is_published(*tries_spent) => Some("publish again, then acknowledge"),
@@ -269,11 +309,13 @@ impl JobWitness {
     pub fn announced(&self, attempt: &Attempt) {
         let mut state = self.state();
         state.announced.insert(attempt.process.to_string());
-        if !attempt.is_final {
+        if !attempt.is_final && !attempt.copy {
             state.failed_tries.insert((attempt.mini_batch, attempt.try_number));
         }
         let broken = if state.silenced.contains(attempt.process.as_str()) {
             Some("nothing is announced after a lost lease")
+        } else if state.copies.contains(attempt.process.as_str()) && !attempt.copy {
+            Some("a second start spends no try")
         } else if attempt.try_number > TRIES_MAX {
             Some("every try counts")
         } else if !self.has_all_items(attempt) {
@@ -311,6 +353,7 @@ impl JobWitness {
             let missing = events.iter().find_map(|event| match event {
                 _ if state.ended => None,
                 ResultEvent::Planned(_) if !state.planned => Some("the totals of the plan".to_owned()),
+                ResultEvent::Attempt(attempt) if attempt.copy && attempt.status != AttemptStatus::Succeeded => None,
                 ResultEvent::Attempt(attempt) => {
                     let mini_batch = attempt.mini_batch;
                     let tried = state.tried.get(&mini_batch).is_some_and(|tried| *tried >= attempt.try_number);
@@ -403,6 +446,9 @@ impl JobWitness {
                     (state.ended, state.result, state.is_canceled) = (false, None, false);
                 }
                 ResultEvent::Attempt(attempt) if !state.ended => {
+                    if attempt.copy && attempt.status != AttemptStatus::Succeeded {
+                        self.report("a second start spends no try", format!("mini-batch {}", attempt.mini_batch));
+                    }
                     if attempt.status == AttemptStatus::Succeeded {
                         state.succeeded.insert(attempt.mini_batch);
                     }

@@ -1,0 +1,189 @@
+//! Second starts of slow mini-batches: publishes them, and tells nodes when they are over. `speculation.rs` decides.
+//!
+//! A record of the copies precedes their messages, created if absent, so that several reducers start no mini-batch a
+//! third time. The ledger knows nothing of copies, except who won.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use protocol::{Attempt, Copies, Descriptor, PlanPosition, Work};
+use queue::Message;
+use storage::Commit;
+use tokio::time::Instant;
+
+use crate::failures::error_sentence;
+use crate::{Peers, Reducer};
+
+/// How much longer than the limit of an attempt a copy may take: it waits for a process, too.
+const COPY_SLACK: Duration = Duration::from_secs(60);
+
+/// A mini-batch to start a second time.
+struct Slow {
+    descriptor: Descriptor,
+    /// Its first item.
+    detail: String,
+    age: Duration,
+}
+
+impl Reducer {
+    /// Returns the second starts so far.
+    pub(crate) fn copies(&self) -> Copies {
+        Copies { started: self.speculation.started(), won: self.tally.copies_won() }
+    }
+
+    /// Reads which mini-batches were started a second time before this reducer.
+    pub(crate) async fn open_copies(&mut self) -> anyhow::Result<()> {
+        if self.spec.speculation {
+            // Those on one machine have ended with their process.
+            let until = (self.peers == Peers::Many).then(|| Instant::now() + self.copy_time());
+            self.read_copies(until).await.context("read which mini-batches were started a second time")?;
+        }
+        Ok(())
+    }
+
+    /// Lets nodes run mini-batches again that had been started twice.
+    pub(crate) async fn forget_settled(&self) -> anyhow::Result<()> {
+        if self.spec.speculation {
+            self.store.forget_settled().await.context("let nodes run mini-batches again")?;
+        }
+        Ok(())
+    }
+
+    /// Starts slow mini-batches a second time, and tells nodes which ones are over. The job does not depend on it.
+    pub(crate) async fn speculate(&mut self) {
+        if !self.spec.speculation || self.tally.is_complete() {
+            return;
+        }
+        if let Err(error) = self.try_speculate().await {
+            tracing::warn!(job.id = self.spec.job_id, "cannot start slow mini-batches a second time now: {error:#}");
+        }
+    }
+
+    async fn try_speculate(&mut self) -> anyhow::Result<()> {
+        let over = self.speculation.over(&self.tally);
+        if over != self.speculation.settled {
+            self.store.put_settled(&over).await?;
+            self.speculation.settled = over;
+        }
+        let (Some(tasks), Some(planned)) = (self.options.tasks.clone(), self.tally.planned()) else { return Ok(()) };
+        let mini_batches = planned.mini_batches;
+        let open = mini_batches.saturating_sub(self.tally.ended());
+        let processes = self.tally.nodes().processes_up() as u64;
+        let now = Instant::now();
+        let Some(idle_for) = self.speculation.idle_for(open, processes, now) else { return Ok(()) };
+        let until = now + self.copy_time();
+        if self.peers == Peers::Many {
+            self.read_copies(Some(until)).await?;
+        }
+        let most = self.speculation.budget(mini_batches).min(processes);
+        let slow = self.slow(idle_for, most).await?;
+        // Of other jobs, too: they come first.
+        if slow.is_empty() || tasks.depth().await?.visible > 0 {
+            return Ok(());
+        }
+        let numbers: Vec<u64> = slow.iter().map(|slow| slow.descriptor.mini_batch).collect();
+        let epoch = self.speculation.epochs;
+        if self.store.create_copies(epoch, &self.options.writer, &numbers).await? == Commit::Lost {
+            // The next look reads what the other reducer has started.
+            return Ok(());
+        }
+        self.speculation.copied(&numbers, Some(until));
+        let message = |slow: &Slow| {
+            let body = serde_json::to_vec(&slow.descriptor).expect("descriptors always serialise");
+            Message::new(body, &*self.spec.job_id)
+        };
+        tasks.send(slow.iter().map(message).collect()).await?;
+        for Slow { descriptor, detail, age } in slow {
+            let line = format!(
+                "Mini-batch {} ({detail}) takes far longer than others, {} s so far; it is started a second time.",
+                descriptor.mini_batch,
+                age.as_secs()
+            );
+            tracing::info!(job.id = self.spec.job_id, mini_batch.id = descriptor.mini_batch, "{line}");
+            self.reports.decided(&line).await;
+        }
+        Ok(())
+    }
+
+    /// Returns open mini-batches that take too long, at most this many.
+    async fn slow(&self, idle_for: Duration, most: u64) -> anyhow::Result<Vec<Slow>> {
+        let mut slow = Vec::new();
+        let mut plan: Option<(u64, Bytes)> = None;
+        let Some(least) = self.speculation.run_times.slow_after(None) else { return Ok(slow) };
+        let reported: HashMap<u64, Duration> = self
+            .tally
+            .nodes()
+            .waiting()
+            .filter_map(|waiting| {
+                Some((waiting.mini_batch?, Duration::from_secs(self.waits.until_now(waiting).seconds)))
+            })
+            .collect();
+        let age = |mini_batch| reported.get(&mini_batch).map_or(idle_for, |reported| idle_for.max(*reported));
+        if idle_for <= least && reported.values().all(|reported| *reported <= least) {
+            return Ok(slow);
+        }
+        for mini_batch in self.tally.pending() {
+            if slow.len() as u64 >= most {
+                break;
+            }
+            let age = age(mini_batch);
+            if age <= least || self.speculation.is_copied(mini_batch) {
+                continue;
+            }
+            let PlanPosition { chunk, line } = PlanPosition::of(mini_batch);
+            let lines = match &plan {
+                Some((number, lines)) if *number == chunk => lines.clone(),
+                _ => plan.insert((chunk, self.store.plan_chunk(chunk).await?)).1.clone(),
+            };
+            let Some(descriptor) = planned(&lines, line) else { continue };
+            if self.speculation.run_times.slow_after(descriptor.items()).is_some_and(|limit| age > limit) {
+                let detail = descriptor.detail();
+                let descriptor = Descriptor {
+                    tries_spent: self.tally.tries_spent(mini_batch),
+                    deliveries_lost: self.tally.deliveries_lost(mini_batch),
+                    copy: true,
+                    // A descriptor may be too large for the queue.
+                    work: Work::Planned { chunk, line },
+                    ..descriptor
+                };
+                slow.push(Slow { descriptor, detail, age });
+            }
+        }
+        Ok(slow)
+    }
+
+    /// Reads the copies that other reducers have started.
+    async fn read_copies(&mut self, until: Option<Instant>) -> anyhow::Result<()> {
+        while let Some(mini_batches) = self.store.copies(self.speculation.epochs).await? {
+            self.speculation.copied(&mini_batches, until);
+        }
+        Ok(())
+    }
+
+    /// Records the failure of a copy, which costs nothing: the first start goes on.
+    pub(crate) fn copy_failed(&mut self, attempt: &Attempt) {
+        self.speculation.failed(attempt.mini_batch);
+        let error = attempt.error.as_ref().map(|error| error_sentence(error)).unwrap_or_default();
+        tracing::info!(
+            job.id = self.spec.job_id,
+            mini_batch.id = attempt.mini_batch,
+            node.id = attempt.node.as_str(),
+            "the second start of mini-batch {} failed, which spends no try: {error}",
+            attempt.mini_batch
+        );
+    }
+
+    /// Returns how long a copy may take.
+    fn copy_time(&self) -> Duration {
+        let spec = &self.spec;
+        Duration::from_secs(spec.run_invocation_timeout_seconds + spec.task_overhead_timeout_seconds) + COPY_SLACK
+    }
+}
+
+/// Returns a mini-batch of a chunk of the plan.
+fn planned(lines: &Bytes, line: u64) -> Option<Descriptor> {
+    let line = lines.split(|byte| *byte == b'\n').nth(usize::try_from(line).ok()?)?;
+    serde_json::from_slice(line).ok()
+}
