@@ -67,6 +67,13 @@ RULES = [
         {**BROKER, "logs": [{"audit": "true"}]},
     ),
     Rule(
+        "RabbitMQ 4 has no metrics of single queues, which determine the number of workers",
+        "https://docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-4.html",
+        "aws_mq_broker",
+        lambda broker: is_rabbitmq(broker) and not broker["engine_version"].startswith("3."),
+        {**BROKER, "engine_version": "4.2"},
+    ),
+    Rule(
         "a single instance is in one subnet, a cluster in several",
         f"{PROVIDER}/website/docs/r/mq_broker.html.markdown",
         "aws_mq_broker",
@@ -121,6 +128,13 @@ RULES = [
         "aws_iam_role",
         lambda role: len(role["name"]) > 64,
         {"name": "x" * 65},
+    ),
+    Rule(
+        "a policy has 6144 characters without spaces",
+        "https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html",
+        "aws_iam_policy",
+        lambda policy: len(re.sub(r"\s", "", policy["policy"])) > 6144,
+        {"policy": "x" * 6145},
     ),
     Rule(
         "the description of a rule has plain characters",

@@ -244,4 +244,11 @@ resource "aws_iam_policy" "role" {
   name        = "${var.name}-${each.key}"
   description = "${var.name}: ${each.value}"
   policy      = data.aws_iam_policy_document.role[each.key].json
+
+  lifecycle {
+    precondition {
+      condition     = length(replace(data.aws_iam_policy_document.role[each.key].json, "/\\s/", "")) <= 6144
+      error_message = "The policy ${var.name}-${each.key} has more than the 6144 characters that IAM allows: name fewer locations in `inputs` and `outputs`, such as whole buckets."
+    }
+  }
 }

@@ -24,8 +24,9 @@ variable "engine_version" {
   default     = "3.13"
 
   validation {
-    condition     = can(regex("^(3\\.13|4\\.[0-9]+)$", var.engine_version))
-    error_message = "3.13 or 4.x, without a third number: older ones have no quorum queues."
+    # https://docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-4.html
+    condition     = var.engine_version == "3.13"
+    error_message = "3.13: with RabbitMQ 4 Amazon MQ does not report the sizes of single queues, so workers would never start."
   }
 }
 
