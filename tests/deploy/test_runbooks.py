@@ -1,0 +1,51 @@
+"""Documents of infra/: the commands of `gristmill` and of the AWS API that they name exist, with their options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import botocore.session
+
+from harness import Workplace
+from terraform_files import INFRA
+
+# Options of the `aws` command itself, and commands that are no operations of a service.
+OF_AWS = {"--query", "--output", "--region"}
+NO_OPERATIONS = {("s3", "cp"), ("s3", "rm"), ("logs", "tail")}
+
+
+def commands(program: str) -> list[list[str]]:
+    """Returns the words of each command in lines of their own and in lines of text."""
+    documents = ["README.md", "RUNBOOKS.md", "COSTS.md", "batch/README.md"]
+    text = "\n".join((INFRA / name).read_text() for name in documents).replace("\\\n", " ")
+    found = re.findall(rf"(?:^|`){program} ([^`\n#|>]+)", text, re.MULTILINE)
+    return [shlex.split(line.replace("…", "")) for line in found]
+
+
+def dashed(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
+
+
+def options(words: list[str]) -> set[str]:
+    return {word for word in words if word.startswith("--")}
+
+
+def test_aws_commands_exist_with_their_options() -> None:
+    asked = [words for words in commands("aws") if tuple(words[:2]) not in NO_OPERATIONS]
+    assert len(asked) > 15
+    for words in asked:
+        model = botocore.session.get_session().get_service_model(words[0])
+        operations = {dashed(name): name for name in model.operation_names}
+        members = model.operation_model(operations[words[1]]).input_shape.members
+        assert options(words) - OF_AWS <= {f"--{dashed(name)}" for name in members}, words
+
+
+def test_gristmill_commands_exist_with_their_options(workplace: Workplace) -> None:
+    named: dict[str, set[str]] = {}
+    for words in commands("gristmill"):
+        named.setdefault(words[0], set()).update(options(words))
+    assert {"clean", "dead-letters", "doctor", "retry"} <= named.keys()
+    for command, given in named.items():
+        told = workplace.command(command, "--help")
+        assert told.exit_status == 0 and not [option for option in given if option not in told.stdout], str(told)
