@@ -30,64 +30,87 @@ locals {
     reducer = var.reducer_service_name
   }
 
-  # Alarms on one metric. Each of the `periods` is a minute.
+  # Each alarm on an expression of metrics, or on its only metric. `looks` periods in a row must breach it.
+  one_minute = { period = 60, looks = 1, missing = "notBreaching" }
   alarms = merge(
     {
-      dead-letters = {
-        says     = "There are messages that no role can read. `gristmill dead-letters` lists them with their reasons."
-        metric   = var.metrics.dead_letters
-        above    = var.thresholds.dead_letters
-        periods  = 1
-        breaches = "notBreaching"
-      }
+      dead-letters = merge(local.one_minute, {
+        says    = "There are messages that no role can read. `gristmill dead-letters` lists them with their reasons."
+        metrics = { letters = var.metrics.dead_letters }
+        above   = var.thresholds.dead_letters
+      })
       # ECS reports the processor time of a service while one of its tasks runs: without a report no reducer runs.
       reducer-down = {
         says = "No reducer runs, so no job ends. Nothing is lost: results wait in their queue. Look at the events of the service ${var.reducer_service_name}."
-        metric = {
+        metrics = { reports = {
           namespace  = "AWS/ECS"
           name       = "CPUUtilization"
           statistic  = "SampleCount"
           dimensions = { ClusterName = var.cluster.name, ServiceName = var.reducer_service_name }
-        }
-        above    = null
-        periods  = 5
-        breaches = "breaching"
+        } }
+        below   = 1
+        period  = 60
+        looks   = 5
+        missing = "breaching"
       }
-      placement-failed = {
-        says     = "ECS could not place or start tasks, or a deployment failed: no capacity, a quota, a missing image or a missing secret. Log group ${aws_cloudwatch_log_group.events.name} has the reason."
-        metric   = local.event_metrics.placement_failures
-        above    = var.thresholds.placement_failures
-        periods  = 15
-        breaches = "notBreaching"
+      no-progress = {
+        says       = "There is work, and no reducer has committed a result for ${var.thresholds.no_progress_minutes} minutes. Do workers start and find their image, or are the runs just long? See `gristmill status JOB`."
+        expression = "IF((SUM([${join(", ", [for index, _ in var.metrics.backlog : "b${index}"])}]) > 0) AND (FILL(committed, 0) == 0), 1, 0)"
+        # Work that was present all the time, not only for a moment.
+        metrics = merge(
+          { committed = var.metrics.committed },
+          { for index, metric in var.metrics.backlog : "b${index}" => merge(metric, { statistic = "Minimum" }) },
+        )
+        above   = 0
+        period  = 300
+        looks   = ceil(var.thresholds.no_progress_minutes / 5)
+        missing = "notBreaching"
       }
-      spot-reclaimed = {
-        says     = "AWS has reclaimed spot capacity of many workers. Jobs continue later. Raise `on_demand_floor` or `on_demand_percent` if this persists."
-        metric   = local.event_metrics.reclaimed_tasks
-        above    = var.thresholds.reclaimed_tasks
-        periods  = 60
-        breaches = "notBreaching"
-      }
+      placement-failed = merge(local.one_minute, {
+        says    = "ECS could not place or start tasks, or a deployment failed: no capacity, a quota, a missing image or a missing secret. Log group ${aws_cloudwatch_log_group.events.name} has the reason."
+        metrics = { failures = local.event_metrics.placement_failures }
+        above   = var.thresholds.placement_failures
+        period  = 900
+      })
+      spot-reclaimed = merge(local.one_minute, {
+        says    = "AWS has reclaimed spot capacity of many workers. Jobs continue later. Raise `on_demand_floor` or `on_demand_percent` if this persists."
+        metrics = { reclaimed = local.event_metrics.reclaimed_tasks }
+        above   = var.thresholds.reclaimed_tasks
+        period  = 3600
+      })
     },
     # RabbitMQ does not report the age of messages.
     { for name, alarm in {
       oldest-task = {
-        says     = "A mini-batch has waited for ${var.thresholds.oldest_task_minutes} minutes. Are there enough workers (`worker.max`), and do they start? `gristmill status JOB` shows what the job waits for."
-        metric   = var.metrics.oldest_task
-        above    = var.thresholds.oldest_task_minutes * 60
-        periods  = 3
-        breaches = "notBreaching"
+        says    = "A mini-batch has waited for ${var.thresholds.oldest_task_minutes} minutes. Are there enough workers (`worker.max`), and do they start? `gristmill status JOB` shows what the job waits for."
+        metrics = { age = var.metrics.oldest_task }
+        above   = var.thresholds.oldest_task_minutes * 60
       }
       oldest-result = {
-        says     = "A result has waited for ${var.thresholds.oldest_result_minutes} minutes: reducers run and do not commit it. Their log shows which job they cannot process, and why."
-        metric   = var.metrics.oldest_result
-        above    = var.thresholds.oldest_result_minutes * 60
-        periods  = 3
-        breaches = "notBreaching"
+        says    = "A result has waited for ${var.thresholds.oldest_result_minutes} minutes: reducers run and do not commit it. Their log shows which job they cannot process, and why."
+        metrics = { age = var.metrics.oldest_result }
+        above   = var.thresholds.oldest_result_minutes * 60
       }
-    } : name => alarm if var.has_ages },
+    } : name => merge(local.one_minute, alarm, { looks = 3 }) if var.has_ages },
+    # Tasks that should run and do not, for any reason. Container Insights counts them.
+    { for name, alarm in {
+      workers-missing = {
+        says       = "For ${var.thresholds.missing_minutes} minutes more than ${var.thresholds.missing_percent} percent of the workers that the backlog requires have not been running: a shortage of spot capacity, a quota, or tasks that fail to start."
+        expression = "IF(desired > 0, 100 * (desired - running) / desired, 0)"
+        metrics = {
+          desired = merge(local.service_metric, { name = "DesiredTaskCount" })
+          running = merge(local.service_metric, { name = "RunningTaskCount" })
+        }
+        above = var.thresholds.missing_percent
+        looks = var.thresholds.missing_minutes
+      }
+    } : name => merge(local.one_minute, alarm) if var.has_container_insights },
   )
-  # These alarms count all events of the window, not each minute separately.
-  sums = ["placement-failed", "spot-reclaimed"]
+  service_metric = {
+    namespace  = "ECS/ContainerInsights"
+    statistic  = "Average"
+    dimensions = { ClusterName = var.cluster.name, ServiceName = var.worker_service_name }
+  }
 }
 
 resource "aws_sns_topic" "alarms" {
@@ -108,102 +131,37 @@ resource "aws_cloudwatch_metric_alarm" "metric" {
 
   alarm_name          = "${var.name}-${each.key}"
   alarm_description   = "${each.value.says} Runbook: ${local.runbooks}#${each.key}"
-  comparison_operator = each.value.above == null ? "LessThanThreshold" : "GreaterThanThreshold"
-  threshold           = each.value.above == null ? 1 : each.value.above
-  evaluation_periods  = contains(local.sums, each.key) ? 1 : each.value.periods
-  treat_missing_data  = each.value.breaches
+  comparison_operator = can(each.value.below) ? "LessThanThreshold" : "GreaterThanThreshold"
+  threshold           = try(each.value.below, each.value.above)
+  evaluation_periods  = each.value.looks
+  treat_missing_data  = each.value.missing
   alarm_actions       = [aws_sns_topic.alarms.arn]
   ok_actions          = [aws_sns_topic.alarms.arn]
 
-  namespace   = each.value.metric.namespace
-  metric_name = each.value.metric.name
-  dimensions  = each.value.metric.dimensions
-  statistic   = each.value.metric.statistic
-  period      = contains(local.sums, each.key) ? each.value.periods * 60 : 60
-}
+  dynamic "metric_query" {
+    for_each = try([each.value.expression], [])
 
-resource "aws_cloudwatch_metric_alarm" "no_progress" {
-  alarm_name          = "${var.name}-no-progress"
-  alarm_description   = "There is work, and no reducer has committed a result for ${var.thresholds.no_progress_minutes} minutes. Do workers start and find their image, or are the runs just long? See `gristmill status JOB`. Runbook: ${local.runbooks}#no-progress"
-  comparison_operator = "GreaterThanOrEqualToThreshold"
-  threshold           = 1
-  evaluation_periods  = ceil(var.thresholds.no_progress_minutes / 5)
-  treat_missing_data  = "notBreaching"
-  alarm_actions       = [aws_sns_topic.alarms.arn]
-  ok_actions          = [aws_sns_topic.alarms.arn]
-
-  metric_query {
-    id          = "stuck"
-    label       = "work without results"
-    expression  = "IF((SUM([${join(", ", [for index, _ in var.metrics.backlog : "b${index}"])}]) > 0) AND (FILL(committed, 0) == 0), 1, 0)"
-    return_data = true
-  }
-
-  metric_query {
-    id          = "committed"
-    return_data = false
-
-    metric {
-      namespace   = var.metrics.committed.namespace
-      metric_name = var.metrics.committed.name
-      dimensions  = var.metrics.committed.dimensions
-      stat        = var.metrics.committed.statistic
-      period      = 300
+    content {
+      id          = "value"
+      label       = each.key
+      expression  = metric_query.value
+      return_data = true
     }
   }
 
   dynamic "metric_query" {
-    for_each = var.metrics.backlog
+    for_each = each.value.metrics
 
     content {
-      id          = "b${metric_query.key}"
-      return_data = false
+      id          = metric_query.key
+      return_data = !can(each.value.expression)
 
       metric {
         namespace   = metric_query.value.namespace
         metric_name = metric_query.value.name
         dimensions  = metric_query.value.dimensions
-        # Work that was present all the time, not only for a moment.
-        stat   = "Minimum"
-        period = 300
-      }
-    }
-  }
-}
-
-# Tasks that should run and do not, for any reason. Container Insights counts them.
-resource "aws_cloudwatch_metric_alarm" "workers_missing" {
-  count = var.has_container_insights ? 1 : 0
-
-  alarm_name          = "${var.name}-workers-missing"
-  alarm_description   = "For ${var.thresholds.missing_minutes} minutes more than ${var.thresholds.missing_percent} percent of the workers that the backlog requires have not been running: a shortage of spot capacity, a quota, or tasks that fail to start. Runbook: ${local.runbooks}#workers-missing"
-  comparison_operator = "GreaterThanThreshold"
-  threshold           = var.thresholds.missing_percent
-  evaluation_periods  = var.thresholds.missing_minutes
-  treat_missing_data  = "notBreaching"
-  alarm_actions       = [aws_sns_topic.alarms.arn]
-  ok_actions          = [aws_sns_topic.alarms.arn]
-
-  metric_query {
-    id          = "missing"
-    label       = "workers that are missing, in percent"
-    expression  = "IF(desired > 0, 100 * (desired - running) / desired, 0)"
-    return_data = true
-  }
-
-  dynamic "metric_query" {
-    for_each = { desired = "DesiredTaskCount", running = "RunningTaskCount" }
-
-    content {
-      id          = metric_query.key
-      return_data = false
-
-      metric {
-        namespace   = "ECS/ContainerInsights"
-        metric_name = metric_query.value
-        dimensions  = { ClusterName = var.cluster.name, ServiceName = var.worker_service_name }
-        stat        = "Average"
-        period      = 60
+        stat        = metric_query.value.statistic
+        period      = each.value.period
       }
     }
   }
@@ -234,7 +192,7 @@ resource "aws_cloudwatch_dashboard" "target" {
             view    = "timeSeries"
             stacked = widget.stacked
             period  = 60
-            region  = data.aws_region.current.name
+            region  = data.aws_region.current.id
           }
         } if length(widget.metrics) > 0
       ],
@@ -255,7 +213,7 @@ resource "aws_cloudwatch_dashboard" "target" {
             ]...)
             view   = "timeSeries"
             period = 60
-            region = data.aws_region.current.name
+            region = data.aws_region.current.id
           }
         }
       ],
@@ -270,7 +228,7 @@ resource "aws_cloudwatch_dashboard" "target" {
             title  = "Warnings and errors of the roles"
             query  = "SOURCE '${var.log_group}' | fields @timestamp, @logStream, @message | filter level in ['WARN', 'ERROR'] | sort @timestamp desc | limit 100"
             view   = "table"
-            region = data.aws_region.current.name
+            region = data.aws_region.current.id
           }
         },
         {
@@ -280,12 +238,8 @@ resource "aws_cloudwatch_dashboard" "target" {
           width  = 24
           height = 3
           properties = {
-            title = "Alarms"
-            alarms = concat(
-              [for name in sort(keys(local.alarms)) : aws_cloudwatch_metric_alarm.metric[name].arn],
-              [aws_cloudwatch_metric_alarm.no_progress.arn],
-              aws_cloudwatch_metric_alarm.workers_missing[*].arn,
-            )
+            title  = "Alarms"
+            alarms = [for name in sort(keys(local.alarms)) : aws_cloudwatch_metric_alarm.metric[name].arn]
           }
         },
       ],

@@ -4,38 +4,13 @@ variable "name" {
 }
 
 variable "metrics" {
-  description = "CloudWatch metrics of the queues."
+  description = "CloudWatch metrics of the queues: output `metrics` of the module `queue` or `rabbitmq`."
   type = object({
-    backlog = list(object({
-      namespace  = string
-      name       = string
-      statistic  = string
-      dimensions = map(string)
-    }))
-    committed = object({
-      namespace  = string
-      name       = string
-      statistic  = string
-      dimensions = map(string)
-    })
-    dead_letters = object({
-      namespace  = string
-      name       = string
-      statistic  = string
-      dimensions = map(string)
-    })
-    oldest_task = optional(object({
-      namespace  = string
-      name       = string
-      statistic  = string
-      dimensions = map(string)
-    }))
-    oldest_result = optional(object({
-      namespace  = string
-      name       = string
-      statistic  = string
-      dimensions = map(string)
-    }))
+    backlog       = list(object({ namespace = string, name = string, statistic = string, dimensions = map(string) }))
+    committed     = object({ namespace = string, name = string, statistic = string, dimensions = map(string) })
+    dead_letters  = object({ namespace = string, name = string, statistic = string, dimensions = map(string) })
+    oldest_task   = optional(object({ namespace = string, name = string, statistic = string, dimensions = map(string) }))
+    oldest_result = optional(object({ namespace = string, name = string, statistic = string, dimensions = map(string) }))
   })
 }
 
