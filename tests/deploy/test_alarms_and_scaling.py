@@ -97,8 +97,10 @@ def test_events_of_ecs_are_those_of_the_services_and_raise_alarms(made: Plan) ->
     counted = {found["pattern"]: found["metric_transformation"][0] for found in filters}
     for event, name in (("SERVICE_TASK_PLACEMENT_FAILURE", "placement-failed"), ("SpotInterruption", "spot-reclaimed")):
         (metric,) = [metric for pattern, metric in counted.items() if event in pattern]
-        alarm = alarms_of(made, "gpus")[name]
-        assert (alarm["namespace"], alarm["metric_name"]) == (metric["namespace"], metric["name"])
+        (query,) = alarms_of(made, "gpus")[name]["metric_query"]
+        counting = query["metric"][0]
+        assert (counting["namespace"], counting["metric_name"]) == (metric["namespace"], metric["name"])
+        assert query["return_data"] and counting["stat"] == "Sum"
 
 
 def test_dashboard_has_valid_metrics(made: Plan) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import aws_rules
 import terraform_files
-from harness import ROOT
+from harness import ROOT, Workplace
 from terraform_files import INFRA, MODULES, ROOTS, call, evaluate, text_of
 from terraform_plan import REGION, SUBNETS, Plan, Terraform
 from terraform_variants import (
@@ -23,12 +23,14 @@ from terraform_variants import (
     BALANCED,
     BOUNDARY,
     GPUS,
+    INDEX,
     KEY,
     PLACE,
     PLATFORM,
     PORTAL,
     RABBITMQ,
     REGISTRY,
+    SECRET,
     TARGET,
     TOKEN,
     root_of,
@@ -39,8 +41,9 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("terraform")]
 
 
 @pytest.mark.parametrize("path", MODULES + ROOTS, ids=lambda path: str(path.relative_to(INFRA)))
-def test_every_variable_is_used(path: Path) -> None:
+def test_every_variable_is_used_and_no_expression_is_deprecated(path: Path) -> None:
     text = text_of(path)
+    assert not re.search(r"data\.aws_region\.\w+\.name\b", text), "by version 6 of the provider, which is not here"
     assert [name for name in re.findall(r'variable "(\w+)"', text) if not re.search(rf"\bvar\.{name}\b", text)] == []
 
 
@@ -59,8 +62,7 @@ def test_no_plan_breaks_an_aws_rule(made: Plan, changed: Plan) -> None:
     for rule in aws_rules.RULES:
         assert made.resources(rule.type_name), rule.name
     assert aws_rules.broken(made.resources) == []
-    own_image = {"module.gpus.module.task"}
-    assert [line for line in aws_rules.broken(changed.resources) if not line.startswith(tuple(own_image))] == []
+    assert aws_rules.broken(changed.resources) == []
 
 
 def number(text: str, name: str) -> int:
@@ -89,15 +91,13 @@ def test_queues_equal_those_that_doctor_creates(made: Plan) -> None:
         assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
 
 
-def test_lifecycle_rules_of_the_store_match_its_objects(made: Plan) -> None:
-    store = "module.sqs.module.store."
-    rules = made.resource(f"{store}aws_s3_bucket_lifecycle_configuration.store")["rule"]
-    assert all(rule["status"] == "Enabled" for rule in rules)
-    by_prefix = {rule["filter"][0]["prefix"]: rule for rule in rules}
-    assert by_prefix[""]["abort_incomplete_multipart_upload"][0]["days_after_initiation"] == 3
-    assert by_prefix["sqs/jobs/"]["expiration"][0]["days"] == 90
-    assert not by_prefix["sqs/snapshots/"]["expiration"], "a snapshot that later jobs use is not written again"
-    assert "sqs/open/" not in by_prefix, "the reducer that ends a job removes its marker"
+def test_snapshots_and_markers_of_open_jobs_never_expire(made: Plan) -> None:
+    """Later jobs use a snapshot without writing it again, and the reducer that ends a job removes its marker."""
+    rules = made.resource("module.sqs.module.store.aws_s3_bucket_lifecycle_configuration.store")["rule"]
+    expiring = {rule["filter"][0]["prefix"]: rule["expiration"][0]["days"] for rule in rules if rule["expiration"]}
+    assert expiring == {"sqs/jobs/": 90, "sqs/doctor/": 1} and all(rule["status"] == "Enabled" for rule in rules)
+    (uploads,) = [rule for rule in rules if rule["abort_incomplete_multipart_upload"]]
+    assert uploads["filter"][0]["prefix"] == "", "of dead writers, wherever they are"
 
 
 def test_tags_and_boundary_reach_every_resource(made: Plan, environments: dict[str, Plan]) -> None:
@@ -125,10 +125,10 @@ def test_images_can_be_pushed_before_a_target_exists(terraform: Terraform) -> No
 def test_rabbitmq_clients_reach_amqp_and_the_management_api(made: Plan) -> None:
     rules = made.resources("aws_vpc_security_group_ingress_rule").items()
     rules = [rule for address, rule in rules if address.startswith("module.rabbitmq.")]
-    tasks = made.output("rabbitmq")["security_group_ids"]["tasks"]
+    tasks = made.output("rabbitmq")["resources"]["security_group_ids"]["tasks"]
     opened = {(rule["referenced_security_group_id"] or rule["cidr_ipv4"], rule["from_port"]) for rule in rules}
     assert opened == {(who, port) for who in (tasks, "sg-pipeline", "10.1.0.0/16") for port in (5671, 443, 15671)}
-    out = made.resource("module.rabbitmq.aws_vpc_security_group_egress_rule.amqps[0]")
+    out = made.resource('module.rabbitmq.aws_vpc_security_group_egress_rule.amqps["tasks"]')
     assert (out["security_group_id"], out["from_port"]) == (tasks, 5671)
     assert made.output("rabbitmq")["target"]["management"] == f"https://b-1.mq.{REGION}.amazonaws.com"
 
@@ -154,8 +154,6 @@ def test_no_role_gets_the_administrator_password(made: Plan) -> None:
     assert len({*broker["secrets"].values(), broker["administrator"]}) == 5
     shown = json.dumps(made.shown["planned_values"]["outputs"])
     assert RABBITMQ["broker_password"] not in shown and "${BROKER_USER}:${BROKER_PASSWORD}@" in shown
-    text = "".join(file.read_text() for file in (INFRA / "modules").rglob("*.tf"))
-    assert text.count("secretsmanager:GetSecretValue") == 1 and "resources = local.secret_arns" in text
 
 
 def test_every_role_reads_its_own_secrets_alone(made: Plan) -> None:
@@ -167,6 +165,27 @@ def test_every_role_reads_its_own_secrets_alone(made: Plan) -> None:
         secrets = made.output(target)["broker"]["secrets"]
         assert [read(target, role) for role in roles] == [{secrets[role]} for role in roles]
     assert read("large", "portal") == {TOKEN}
+    # Fields of one secret, for scripts of jobs.
+    assert read("large", "worker") == {SECRET}
+    secrets = made.containers()["large-worker"]["secrets"]
+    assert secrets == [{"name": name, "valueFrom": f"{SECRET}:{name}::"} for name in ("PASSWORD", "USER_NAME")]
+
+
+def test_roles_get_the_settings_of_the_caller(made: Plan) -> None:
+    for name in ("large-worker", "large-reducer", "large-portal"):
+        variables = {one["name"]: one["value"] for one in made.containers()[name]["environment"]}
+        assert (variables["GRISTMILL_QUEUE"], variables["GRISTMILL_STORE"]) == ("sqs://large", "s3://store/large"), name
+        assert variables["PIP_INDEX_URL"] == INDEX
+
+
+def test_outputs_name_the_resources(made: Plan) -> None:
+    shown = made.output("large")["resources"]
+    assert [name for name, value in shown.items() if value is None] == []
+    assert shown["services"] == {role: f"large-{role}" for role in ("worker", "reducer", "portal")}
+    assert shown["role_arns"].keys() == {f"{role}{end}" for role in shown["services"] for end in ("", "_execution")}
+    queues = made.resources("aws_sqs_queue", "module.large.").values()
+    assert set(shown["queue_arns"].values()) == {queue["arn"] for queue in queues}
+    assert made.output("rabbitmq")["resources"]["queue_arns"] is None
 
 
 def test_changed_initial_password_changes_no_resource(made: Plan, changed: Plan) -> None:
@@ -203,22 +222,22 @@ def test_portal_admits_its_clients_alone(made: Plan) -> None:
     """Without `portal` there is none; with it, nothing but the named clients connects."""
     names = {address: service["name"] for address, service in made.resources("aws_ecs_service").items()}
     assert {name for name in names.values() if "portal" in name} == {"large-portal", "single-portal"}
-    assert made.output("sqs")["security_group_ids"]["portal"] is None
+    assert made.output("sqs")["resources"]["security_group_ids"]["portal"] is None
     for target, client in (("large", "sg-bastion"), ("single", "sg-balancer")):
-        group = made.output(target)["security_group_ids"]["portal"]
-        service = made.resource(f"module.{target}.aws_ecs_service.portal[0]")
+        group = made.output(target)["resources"]["security_group_ids"]["portal"]
+        service = made.resource(f'module.{target}.aws_ecs_service.resident["portal"]')
         (network,) = service["network_configuration"]
         assert (network["security_groups"], network["assign_public_ip"]) == ([group], False)
         rules = made.resources("aws_vpc_security_group_ingress_rule", f"module.{target}.").values()
         opened = [rule for rule in rules if rule["security_group_id"] == group]
         assert [(rule["referenced_security_group_id"], rule["from_port"]) for rule in opened] == [(client, 9464)]
-    service = made.resource("module.single.aws_ecs_service.portal[0]")
+    service = made.resource('module.single.aws_ecs_service.resident["portal"]')
     (balancer,) = service["load_balancer"]
     assert balancer["target_group_arn"] == BALANCED["target_group_arn"]
     assert (balancer["container_name"], balancer["container_port"]) == ("gristmill", 9464)
     # The broker knows it, too.
     rules = made.resources("aws_vpc_security_group_ingress_rule", "module.single.module.rabbitmq").values()
-    portal = made.output("single")["security_group_ids"]["portal"]
+    portal = made.output("single")["resources"]["security_group_ids"]["portal"]
     assert 5671 in {rule["from_port"] for rule in rules if rule["referenced_security_group_id"] == portal}
 
 
@@ -263,30 +282,33 @@ def test_services_are_changed_in_place(made: Plan, changed: Plan) -> None:
 
 def test_fleet_is_spot_with_an_on_demand_minimum_and_is_not_doubled_by_a_deployment(made: Plan) -> None:
     service = made.resource('module.sqs.aws_ecs_service.workers["worker"]')
-    parts = service["capacity_provider_strategy"]
-    assert {part["capacity_provider"]: (part["base"], part["weight"]) for part in parts} == {
-        "FARGATE": (1, 1),
-        "FARGATE_SPOT": (0, 99),
-    }
+    parts = {tuple(part.values()) for part in service["capacity_provider_strategy"]}
+    assert parts == {(1, "FARGATE", 1), (0, "FARGATE_SPOT", 99)}
     assert (service["deployment_minimum_healthy_percent"], service["deployment_maximum_percent"]) == (0, 100)
     group = made.resource("module.shared.aws_autoscaling_group.gpu[0]")
-    shares = group["mixed_instances_policy"][0]["instances_distribution"][0]
-    assert (group["min_size"], group["protect_from_scale_in"]) == (0, True)
-    assert (shares["on_demand_base_capacity"], shares["on_demand_percentage_above_base_capacity"]) == (1, 0)
+    (shares,) = group["mixed_instances_policy"][0]["instances_distribution"]
+    assert (group["min_size"], group["protect_from_scale_in"], shares["on_demand_base_capacity"]) == (0, True, 1)
 
 
-def test_containers_have_known_settings_and_write_only_to_volumes(made: Plan) -> None:
+def test_containers_have_known_settings_and_write_only_to_volumes(made: Plan, workplace: Workplace) -> None:
+    """Those of ECS and of Batch."""
     settings = (ROOT / "services/cli/src/settings.rs").read_text()
-    for role in ("worker", "reducer"):
-        container = made.containers()[f"sqs-{role}"]
-        variables = {variable["name"]: variable["value"] for variable in container["environment"]}
-        assert (variables["GRISTMILL_QUEUE"], variables["GRISTMILL_STORE"]) == ("sqs://sqs", "s3://store/sqs")
-        assert all(f'"{name}"' in settings for name in variables if name.startswith("GRISTMILL_LE"))
-        assert container["readonlyRootFilesystem"] is True and container["user"] == "10001"
-        assert {mount["containerPath"] for mount in container["mountPoints"]} == {"/var/cache/gristmill", "/tmp"}
-        assert container["command"] == (["worker", "--grace", "100"] if role == "worker" else ["reducer"])
-        assert container["stopTimeout"] == 120, "longer than the grace period"
-        assert container["healthCheck"]["command"] == ["CMD", "gristmill", "health"] and "GRISTMILL_LISTEN" in variables
+    batch = made.resources("aws_batch_job_definition").values()
+    containers = [*made.containers().values(), *(json.loads(found["container_properties"]) for found in batch)]
+    for found in containers:
+        assert (found["user"], found["readonlyRootFilesystem"]) == ("10001", True)
+        writable = {mount["containerPath"] for mount in found["mountPoints"]}
+        writable |= {entry["containerPath"] for entry in found.get("linuxParameters", {}).get("tmpfs", [])}
+        assert writable == {"/tmp", "/var/cache/gristmill"}
+        names = {entry["name"] for entry in [*found["environment"], *found.get("secrets", [])]}
+        assert {"GRISTMILL_QUEUE", "GRISTMILL_STORE", "GRISTMILL_LISTEN", "AWS_REGION"} <= names
+        assert all(f'"{name}"' in settings for name in names if name.startswith("GRISTMILL_")), names
+    for found in made.containers().values():
+        assert found["healthCheck"]["command"] == ["CMD", "gristmill", "health"]
+        assert found["command"][0] != "worker" or int(found["command"][2]) < found["stopTimeout"] == 120
+    for command in {tuple(found["command"]) for found in containers}:
+        assert workplace.command(*command, "--help").exit_status == 0, command
+        assert workplace.command(*command, "--no-such", "--help").exit_status != 0
 
 
 @pytest.mark.parametrize(("name", "kind"), [("offline", "FARGATE"), ("offline_gpus", "EC2"), ("shared", None)])
@@ -320,6 +342,14 @@ CARELESS: list[tuple[dict[str, Any], str]] = [
     ({**RABBITMQ, "rabbitmq": {"lease_seconds": 3_000_000}}, "from 300 to 2147483"),
     ({**RABBITMQ, "rabbitmq": {"client_cidr_blocks": ["0.0.0.0/0"]}}, "not the whole internet"),
     ({**RABBITMQ, "rabbitmq": {"instance_type": "mq.t3.micro"}}, "mq.t3 has no clusters"),
+    ({**RABBITMQ, "rabbitmq": {"engine_version": "4.2"}}, "does not report the sizes of single queues"),
+    (
+        {**RABBITMQ, "inputs": [f"the-data-of-a-team-{number}/inputs" for number in range(60)]},
+        "more than the 6144 characters",
+    ),
+    ({"environment": {"GRISTMILL_QUEUE": "sqs://other"}}, "The target itself sets region, queue"),
+    ({"environment": {"ONE": "1"}, "worker": {"secrets": {"ONE": SECRET}}}, "variables that are not in `environment`"),
+    ({"worker": {"secrets": {"ONE": "arn:aws:ssm:eu-central-1:1:parameter/one"}}}, "are ARNs in Secrets Manager"),
 ]
 
 
@@ -351,11 +381,12 @@ def test_unknown_fields_of_variables_are_rejected(terraform: Terraform) -> None:
         "rabbitmq": {"lease": 1},
         "alarm_thresholds": {"oldest_task": 5},
         "images": {"workers": "x:1"},
-        "portal": {"token": "x"},
+        "portal": {**PORTAL, "token": "x"},
     }
     given = {"name": "team", "platform": terraform.platform(PLATFORM), "bucket": "team-store", "image_tag": "1"}
     told = terraform.refusal("environments/prod", {**given, **slips})
-    assert [name for name in slips if f"`{name}` has " not in told] == []
+    fields = [f"{name}.{list(value)[-1]}" for name, value in sorted(slips.items())]
+    assert f"Unknown fields: {'; '.join(fields)}." in told
     place = {"name": "fleet", "vpc_id": "vpc-1", "subnet_ids": SUBNETS[:1], "gpu": {"instance_type": "g5.xlarge"}}
     told = terraform.refusal("environments/platform", place)
     assert "At least two subnet ids." in told and "`gpu` has instance_types" in told

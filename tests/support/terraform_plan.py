@@ -42,17 +42,16 @@ class Plan:
     def resources(self, type_name: str = "", start: str = "") -> dict[str, dict[str, Any]]:
         """Returns planned values by address, of one type or all, of one module or all."""
 
-        def walk(module: dict[str, Any]) -> Iterator[dict[str, Any]]:
-            yield from module.get("resources", [])
-            for child in module.get("child_modules", []):
-                yield from walk(child)
-
-        every = walk(self.shown["planned_values"]["root_module"])
         return {
             found["address"]: found.get("values", {})
-            for found in every
+            for found in self._every(self.shown["planned_values"]["root_module"])
             if found["mode"] == "managed" and type_name in ("", found["type"]) and found["address"].startswith(start)
         }
+
+    def _every(self, module: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield from module.get("resources", [])
+        for child in module.get("child_modules", []):
+            yield from self._every(child)
 
     def resource(self, end: str) -> dict[str, Any]:
         """Returns the only resource whose address ends with this text."""
@@ -74,15 +73,8 @@ class Plan:
 
     def settled(self) -> dict[str, Any]:
         """Returns a state in which all planned resources exist, with invented values for attributes that AWS sets."""
-        schema_versions = {}
-
-        def walk(module: dict[str, Any]) -> None:
-            for found in module.get("resources", []):
-                schema_versions[found["address"]] = found["schema_version"]
-            for child in module.get("child_modules", []):
-                walk(child)
-
-        walk(self.shown["planned_values"]["root_module"])
+        every = self._every(self.shown["planned_values"]["root_module"])
+        schema_versions = {found["address"]: found["schema_version"] for found in every}
         resources = []
         for change in self.shown["resource_changes"]:
             if change["mode"] != "managed" or change["change"]["after"] is None or change["type"] in LEFT_OUT:
@@ -118,6 +110,8 @@ def made_up(change: dict[str, Any], name: str) -> Any:
         return f"123456789012.dkr.ecr.{REGION}.amazonaws.com/{change['change']['after']['name']}"
     if name == "arn" and change["type"] == "aws_cloudwatch_log_group":
         return f"arn:aws:logs:{REGION}:123456789012:log-group:{change['change']['after']['name']}"
+    if name == "arn" and change["type"] == "aws_secretsmanager_secret":
+        return f"arn:aws:secretsmanager:{REGION}:123456789012:secret:{own}"
     if name == "arn" or (name == "id" and change["type"] in ("aws_ecs_service", "aws_ecs_cluster", "aws_iam_policy")):
         return f"arn:aws:{change['type'].split('_')[1]}:{REGION}:123456789012:{own}"
     return own if TEXT.search(name) else None
@@ -185,18 +179,6 @@ class Terraform:
             pytest.skip("the plugin of the AWS provider is neither on this machine nor can it be downloaded")
         assert done.returncode == 0, done.stderr
 
-    def start(self, where: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Starts a command in the background. Its output goes to the file `output.txt` in the root."""
-        with (where / "output.txt").open("wb") as output:
-            return subprocess.Popen(
-                [self.program, *arguments],
-                cwd=where,
-                # With a provider of its own, which other commands do not configure meanwhile.
-                env={name: value for name, value in {**self.environment, **environment}.items() if name != REATTACH},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-
     def run(self, where: Path, *arguments: str, expect: int = 0, **environment: str) -> str:
         done = subprocess.run(
             [self.program, *arguments],
@@ -258,10 +240,16 @@ class Applying:
 
     def _start(self) -> subprocess.Popen[bytes]:
         arguments = [f"-var={name}={value}" for name, value in self.variables.items()]
-        # The root names the addresses of the components itself.
-        return self.terraform.start(
-            self.root, "apply", "-auto-approve", "-no-color", "-input=false", *arguments, AWS_ENDPOINT_URL=""
-        )
+        # Its own provider, which other commands do not configure meanwhile; the root names the addresses itself.
+        environment = {name: value for name, value in self.terraform.environment.items() if name != REATTACH}
+        with (self.root / "output.txt").open("wb") as output:
+            return subprocess.Popen(
+                [self.terraform.program, "apply", "-auto-approve", "-no-color", "-input=false", *arguments],
+                cwd=self.root,
+                env={**environment, "AWS_ENDPOINT_URL": ""},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
 
     def output(self, name: str) -> Any:
         """Waits for the end and returns an output. Later calls apply the root again, for a second try of a test."""

@@ -41,6 +41,8 @@ RABBITMQ = {
     "rabbitmq": {"client_security_group_ids": {"pipeline": "sg-pipeline"}, "client_cidr_blocks": ["10.1.0.0/16"]},
 }
 TOKEN = f"arn:aws:secretsmanager:{REGION}:123456789012:secret:portal-token-AbCdEf"
+SECRET = f"arn:aws:secretsmanager:{REGION}:123456789012:secret:database-AbCdEf"
+INDEX = "https://packages.example/simple"
 PORTAL = {"token_secret_arn": TOKEN, "client_security_group_ids": {"bastion": "sg-bastion"}}
 BALANCED = {
     "trust_header": "X-Amzn-Oidc-Identity",
@@ -61,7 +63,20 @@ EVERYTHING: dict[str, tuple[str, dict[str, Any]]] = {
     "offline_gpus": ("platform", {"name": "offline-gpus", **PLACE, **OFFLINE, "gpu": GPUS}),
     "sqs": ("target", {"name": "sqs", **TARGET, **ACCESS}),
     "moved": ("target", {"name": "moved", **TARGET}),
-    "large": ("target", {"name": "large", **TARGET, "worker": {"max": 1000, "backlog_each": 3}, "portal": PORTAL}),
+    "large": (
+        "target",
+        {
+            "name": "large",
+            **TARGET,
+            "worker": {
+                "max": 1000,
+                "backlog_each": 3,
+                "secrets": {name: f"{SECRET}:{name}::" for name in ("PASSWORD", "USER_NAME")},
+            },
+            "portal": PORTAL,
+            "environment": {"PIP_INDEX_URL": INDEX},
+        },
+    ),
     "gpus": ("target", {"name": "gpus", **TARGET, "worker": {"gpus": 1}}),
     "rabbitmq": ("target", {"name": "rabbitmq", **TARGET, **RABBITMQ}),
     "single": (

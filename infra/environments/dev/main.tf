@@ -65,3 +65,8 @@ module "target" {
     memory = 1024
   }
 }
+
+locals {
+  given          = { portal = var.portal }
+  unknown_fields = flatten([for name, given in local.given : [for field in setsubtract(try(keys(given), []), module.target.fields[name]) : "${name}.${field}"]])
+}

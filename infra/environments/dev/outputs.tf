@@ -13,18 +13,13 @@ output "policy_arns" {
   value       = module.target.policy_arns
 }
 
-output "alarm_topic_arn" {
-  description = "Topic of the alarms."
-  value       = module.target.alarm_topic_arn
-}
-
 output "resources" {
-  description = "Names and ARNs for operators: cluster, services, roles, log groups, security groups."
-  value = {
-    cluster            = module.target.cluster
-    services           = module.target.services
-    role_arns          = module.target.role_arns
-    log_groups         = module.target.log_groups
-    security_group_ids = module.target.security_group_ids
+  description = "Names and ARNs for operators and pipelines: cluster, services, roles, log groups, security groups, bucket, queues, key, dashboard, topic of the alarms."
+  value       = module.target.resources
+
+  # Terraform itself ignores unknown fields of objects.
+  precondition {
+    condition     = length(local.unknown_fields) == 0
+    error_message = "Unknown fields: ${join("; ", local.unknown_fields)}."
   }
 }

@@ -2,22 +2,12 @@ variable "name" {
   description = "Name of the target, and prefix of all resource names."
   type        = string
   default     = "gristmill-dev"
-
-  validation {
-    condition     = can(regex("^[a-z][a-z0-9-]{1,18}[a-z0-9]$", var.name))
-    error_message = "3 to 20 lower-case letters, digits and `-`."
-  }
 }
 
 variable "region" {
   description = "AWS region."
   type        = string
   default     = "eu-central-1"
-
-  validation {
-    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
-    error_message = "A region such as eu-central-1."
-  }
 }
 
 variable "bucket" {
@@ -29,11 +19,6 @@ variable "bucket" {
 variable "image_tag" {
   description = "Tag of both images in the repositories of this environment (output `repositories`)."
   type        = string
-
-  validation {
-    condition     = can(regex("^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$", var.image_tag)) && var.image_tag != "latest"
-    error_message = "A tag that never moves, such as a version or a commit."
-  }
 }
 
 variable "inputs" {
@@ -64,14 +49,6 @@ variable "portal" {
   description = "The portal, which shows the jobs in a browser: see `portal` of the module `target`; null: none."
   type        = any
   default     = null
-
-  validation {
-    condition = var.portal == null || length(setsubtract(try(keys(var.portal), []), [
-      "token_secret_arn", "trust_header", "client_security_group_ids", "client_cidr_blocks", "target_group_arn", "hosts",
-      "read_only", "cpu", "memory", "architecture",
-    ])) == 0
-    error_message = "`portal` has token_secret_arn, trust_header, client_security_group_ids, client_cidr_blocks, target_group_arn, hosts, read_only, cpu, memory and architecture."
-  }
 }
 
 variable "alarm_emails" {

@@ -26,6 +26,7 @@ module "target" {
   bucket                   = var.bucket
   image_tag                = var.image_tag
   images                   = var.images
+  environment              = var.environment
   broker                   = var.broker
   rabbitmq                 = var.rabbitmq
   broker_password          = var.broker_password
@@ -42,4 +43,9 @@ module "target" {
   alarm_thresholds         = var.alarm_thresholds
   runbooks                 = var.runbooks
   permissions_boundary_arn = var.permissions_boundary_arn
+}
+
+locals {
+  given          = { worker = var.worker, reducer = var.reducer, rabbitmq = var.rabbitmq, portal = var.portal, images = var.images, alarm_thresholds = var.alarm_thresholds }
+  unknown_fields = flatten([for name, given in local.given : [for field in setsubtract(try(keys(given), []), module.target.fields[name]) : "${name}.${field}"]])
 }

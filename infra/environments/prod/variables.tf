@@ -1,22 +1,12 @@
 variable "name" {
   description = "Name of the target, and prefix of all resource names."
   type        = string
-
-  validation {
-    condition     = can(regex("^[a-z][a-z0-9-]{1,18}[a-z0-9]$", var.name))
-    error_message = "3 to 20 lower-case letters, digits and `-`."
-  }
 }
 
 variable "region" {
   description = "AWS region."
   type        = string
   default     = "eu-central-1"
-
-  validation {
-    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
-    error_message = "A region such as eu-central-1."
-  }
 }
 
 variable "bucket" {
@@ -27,11 +17,6 @@ variable "bucket" {
 variable "image_tag" {
   description = "Tag of both images in the repositories of the platform (output `repositories`). Workers with GPUs use TAG-cuda."
   type        = string
-
-  validation {
-    condition     = can(regex("^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$", var.image_tag)) && var.image_tag != "latest"
-    error_message = "A tag that never moves, such as a version or a commit."
-  }
 }
 
 variable "inputs" {
@@ -64,15 +49,16 @@ variable "tags" {
   default     = {}
 }
 
+variable "environment" {
+  description = "Environment variables of all roles, such as PIP_INDEX_URL for your package index, or settings of Gristmill."
+  type        = map(string)
+  default     = {}
+}
+
 variable "images" {
   description = "Your own images, `worker`, `reducer` and `portal`, with registry and tag, instead of those of the platform."
   type        = map(string)
   default     = {}
-
-  validation {
-    condition     = length(setsubtract(keys(var.images), ["worker", "reducer", "portal"])) == 0
-    error_message = "`images` has worker, reducer and portal."
-  }
 }
 
 variable "broker" {
@@ -85,11 +71,6 @@ variable "rabbitmq" {
   description = "The broker, if it is RabbitMQ: see `rabbitmq` of the module `target`. Set the clients other than the tasks, and `lease_seconds`."
   type        = any
   default     = {}
-
-  validation {
-    condition     = length(setsubtract(keys(var.rabbitmq), ["instance_type", "engine_version", "is_cluster", "lease_seconds", "client_security_group_ids", "client_cidr_blocks"])) == 0
-    error_message = "`rabbitmq` has instance_type, engine_version, is_cluster, lease_seconds, client_security_group_ids and client_cidr_blocks."
-  }
 }
 
 variable "broker_password" {
@@ -112,28 +93,15 @@ variable "output_kms_key_arns" {
 }
 
 variable "worker" {
-  description = "Size and number of the workers: see `worker` of the module `target`. With `gpus` they run on the platform's instances."
+  description = "Size, number and secrets of the workers: see `worker` of the module `target`. With `gpus` they run on the platform's instances."
   type        = any
   default     = { disk_gib = 50 }
-
-  validation {
-    condition = length(setsubtract(keys(var.worker), [
-      "cpu", "memory", "disk_gib", "gpus", "architecture", "min", "max", "backlog_each", "idle_minutes", "on_demand_floor",
-      "on_demand_percent", "lease_seconds", "stop_seconds",
-    ])) == 0
-    error_message = "`worker` has cpu, memory, disk_gib, gpus, architecture, min, max, backlog_each, idle_minutes, on_demand_floor, on_demand_percent, lease_seconds and stop_seconds."
-  }
 }
 
 variable "reducer" {
   description = "Size and number of the reducers: see `reducer` of the module `target`."
   type        = any
   default     = {}
-
-  validation {
-    condition     = length(setsubtract(keys(var.reducer), ["count", "cpu", "memory", "disk_gib", "architecture"])) == 0
-    error_message = "`reducer` has count, cpu, memory, disk_gib and architecture."
-  }
 }
 
 variable "scraper_cidr_blocks" {
@@ -146,14 +114,6 @@ variable "portal" {
   description = "The portal, which shows the jobs in a browser: see `portal` of the module `target`; null: none."
   type        = any
   default     = null
-
-  validation {
-    condition = var.portal == null || length(setsubtract(try(keys(var.portal), []), [
-      "token_secret_arn", "trust_header", "client_security_group_ids", "client_cidr_blocks", "target_group_arn", "hosts",
-      "read_only", "cpu", "memory", "architecture",
-    ])) == 0
-    error_message = "`portal` has token_secret_arn, trust_header, client_security_group_ids, client_cidr_blocks, target_group_arn, hosts, read_only, cpu, memory and architecture."
-  }
 }
 
 variable "alarm_emails" {
@@ -166,14 +126,6 @@ variable "alarm_thresholds" {
   description = "Alarm thresholds: see `thresholds` of the module `observability`."
   type        = any
   default     = {}
-
-  validation {
-    condition = length(setsubtract(keys(var.alarm_thresholds), [
-      "oldest_task_minutes", "oldest_result_minutes", "no_progress_minutes", "dead_letters", "missing_percent",
-      "missing_minutes", "placement_failures", "reclaimed_tasks",
-    ])) == 0
-    error_message = "`alarm_thresholds` has oldest_task_minutes, oldest_result_minutes, no_progress_minutes, dead_letters, missing_percent, missing_minutes, placement_failures and reclaimed_tasks."
-  }
 }
 
 variable "runbooks" {

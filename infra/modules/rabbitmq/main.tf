@@ -16,14 +16,11 @@ locals {
   roles = toset(concat(["worker", "reducer", "enqueuer", "operator"], var.has_portal ? ["portal"] : []))
   # AMQP, and the management API, which Amazon MQ serves on two ports.
   ports = [5671, 443, 15671]
-  doors = { for pair in setproduct(keys(var.client_security_group_ids), local.ports) : "${pair[0]}-${pair[1]}" => {
-    group = var.client_security_group_ids[pair[0]]
-    port  = pair[1]
-  } }
-  range_doors = { for pair in setproduct(var.client_cidr_blocks, local.ports) : "${pair[0]}-${pair[1]}" => {
-    range = pair[0]
-    port  = pair[1]
-  } }
+  clients = merge(
+    { for name, group in var.client_security_group_ids : name => { group = group, range = null } },
+    { for range in var.client_cidr_blocks : range => { group = null, range = range } },
+  )
+  doors = { for pair in setproduct(keys(local.clients), local.ports) : "${pair[0]}-${pair[1]}" => merge(local.clients[pair[0]], { port = pair[1] }) }
 }
 
 resource "aws_mq_configuration" "this" {
@@ -81,26 +78,16 @@ resource "aws_security_group" "broker" {
   tags = { Name = "${var.name}-broker" }
 }
 
-resource "aws_vpc_security_group_ingress_rule" "group" {
+resource "aws_vpc_security_group_ingress_rule" "client" {
   for_each = local.doors
 
   security_group_id            = aws_security_group.broker.id
   description                  = "Clients: ${each.key}"
   referenced_security_group_id = each.value.group
+  cidr_ipv4                    = each.value.range
   ip_protocol                  = "tcp"
   from_port                    = each.value.port
   to_port                      = each.value.port
-}
-
-resource "aws_vpc_security_group_ingress_rule" "range" {
-  for_each = local.range_doors
-
-  security_group_id = aws_security_group.broker.id
-  description       = "Clients: ${each.key}"
-  cidr_ipv4         = each.value.range
-  ip_protocol       = "tcp"
-  from_port         = each.value.port
-  to_port           = each.value.port
 }
 
 # The administrator's password. Terraform writes only the initial one, `scripts/broker-users` all later ones.

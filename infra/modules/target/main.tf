@@ -7,10 +7,6 @@ locals {
   prefix       = coalesce(var.prefix, var.name)
   queue        = local.is_sqs ? module.queue[0].address : module.rabbitmq[0].address
   metrics      = local.is_sqs ? module.queue[0].metrics : module.rabbitmq[0].metrics
-  own_group_ids = merge(
-    { tasks = aws_security_group.tasks.id },
-    local.has_portal ? { portal = aws_security_group.portal[0].id } : {},
-  )
 }
 
 module "queue" {
@@ -77,46 +73,6 @@ resource "aws_cloudwatch_log_group" "this" {
   kms_key_id        = var.platform.kms_key_arn
 }
 
-# Only scrapers of metrics connect to a task.
-resource "aws_security_group" "tasks" {
-  name        = "${var.name}-tasks"
-  description = "Tasks of ${var.name}"
-  vpc_id      = var.platform.vpc_id
-
-  tags = { Name = "${var.name}-tasks" }
-}
-
-resource "aws_vpc_security_group_egress_rule" "https" {
-  security_group_id = aws_security_group.tasks.id
-  description       = "AWS, and the package index of jobs that name a requirements file"
-  cidr_ipv4         = "0.0.0.0/0"
-  ip_protocol       = "tcp"
-  from_port         = 443
-  to_port           = 443
-}
-
-resource "aws_vpc_security_group_egress_rule" "amqps" {
-  count = local.is_sqs ? 0 : 1
-
-  security_group_id            = aws_security_group.tasks.id
-  description                  = "RabbitMQ"
-  referenced_security_group_id = module.rabbitmq[0].security_group_id
-  ip_protocol                  = "tcp"
-  from_port                    = 5671
-  to_port                      = 5671
-}
-
-resource "aws_vpc_security_group_ingress_rule" "metrics" {
-  for_each = toset(var.scraper_cidr_blocks)
-
-  security_group_id = aws_security_group.tasks.id
-  description       = "Prometheus"
-  cidr_ipv4         = each.key
-  ip_protocol       = "tcp"
-  from_port         = 9464
-  to_port           = 9464
-}
-
 module "observability" {
   source = "../observability"
 
@@ -127,7 +83,7 @@ module "observability" {
   cluster                = var.platform.cluster
   autoscaling_group      = local.has_gpus ? var.platform.gpu.autoscaling_group : null
   worker_service_name    = local.worker_name
-  reducer_service_name   = aws_ecs_service.reducer.name
+  reducer_service_name   = aws_ecs_service.resident["reducer"].name
   log_group              = aws_cloudwatch_log_group.this.name
   log_days               = var.log_days
   kms_key_arn            = var.platform.kms_key_arn

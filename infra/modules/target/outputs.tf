@@ -15,65 +15,39 @@ output "policy_arns" {
   value       = module.access.policy_arns
 }
 
-output "alarm_topic_arn" {
-  description = "Topic of the alarms."
-  value       = module.observability.alarm_topic_arn
-}
-
 output "broker" {
   description = "Input of `scripts/broker-users`; null: the queues are in SQS."
   value       = local.is_sqs ? null : module.rabbitmq[0].broker
 }
 
-output "cluster" {
-  description = "The ECS cluster."
-  value       = var.platform.cluster.name
-}
-
-output "services" {
-  description = "The ECS services."
-  value = merge(
-    { worker = local.worker_name, reducer = aws_ecs_service.reducer.name },
-    local.has_portal ? { portal = aws_ecs_service.portal[0].name } : {},
-  )
-}
-
-output "role_arns" {
-  description = "IAM roles of the tasks, and those that ECS uses to start them."
-  value = merge(
-    {
-      worker            = module.task[local.worker_key].role_arn
-      reducer           = module.task["reducer"].role_arn
-      worker_execution  = module.task[local.worker_key].execution_role_arn
-      reducer_execution = module.task["reducer"].execution_role_arn
-    },
-    local.has_portal ? {
-      portal           = module.task["portal"].role_arn
-      portal_execution = module.task["portal"].execution_role_arn
-    } : {},
-  )
-}
-
-output "log_groups" {
-  description = "Log groups of the roles, and of ECS events about their tasks."
-  value       = { roles = aws_cloudwatch_log_group.this.name, events = module.observability.event_log_group }
-}
-
-output "security_group_ids" {
-  description = "Security groups of the tasks, of the portal (null: there is none), and of the broker (null: the queues are in SQS)."
+output "resources" {
+  description = "Names and ARNs for operators; null: there is no such resource."
   value = {
-    tasks  = aws_security_group.tasks.id
-    portal = one(aws_security_group.portal[*].id)
-    broker = one(module.rabbitmq[*].security_group_id)
+    cluster  = var.platform.cluster.name
+    services = merge({ worker = local.worker_name }, { for role, service in aws_ecs_service.resident : role => service.name })
+    # IAM roles of the tasks, and those that ECS uses to start them.
+    role_arns = merge([for key, task in local.tasks : {
+      (task.role)              = module.task[key].role_arn
+      "${task.role}_execution" = module.task[key].execution_role_arn
+    }]...)
+    log_groups         = { roles = aws_cloudwatch_log_group.this.name, events = module.observability.event_log_group }
+    security_group_ids = { tasks = local.own_group_ids.tasks, portal = try(local.own_group_ids.portal, null), broker = one(module.rabbitmq[*].security_group_id) }
+    bucket             = module.store.bucket
+    queue_arns         = one(module.queue[*].arns)
+    kms_key_arn        = var.platform.kms_key_arn
+    dashboard          = module.observability.dashboard_name
+    alarm_topic_arn    = module.observability.alarm_topic_arn
   }
 }
 
-output "bucket" {
-  description = "Bucket of the store."
-  value       = module.store.bucket
-}
-
-output "steps" {
-  description = "Number of workers by the minimum number of mini-batches."
-  value       = local.steps
+output "fields" {
+  description = "Fields of the object variables, for callers that pass them on as `any`."
+  value = {
+    worker           = keys(var.worker)
+    reducer          = keys(var.reducer)
+    rabbitmq         = keys(var.rabbitmq)
+    portal           = try(keys(var.portal), [])
+    images           = keys(var.images)
+    alarm_thresholds = module.observability.threshold_names
+  }
 }

@@ -1,14 +1,11 @@
-# The ECS services of workers and reducers; portal.tf has that of the portal. Workers on Fargate and workers with GPUs are different services: ECS cannot move a service from one
-# kind of capacity to the other, so a change creates the new service beside the old one.
+# The ECS services: workers, which scale, and roles that always run (reducers, and optionally the portal). Workers on Fargate
+# and workers with GPUs are different services: ECS cannot move a service from one kind of capacity to the other, so a change
+# creates the new service beside the old one.
 
 locals {
   has_gpus    = var.worker.gpus > 0
   worker_key  = local.has_gpus ? "gpu-worker" : "worker"
   worker_name = "${var.name}-${local.worker_key}"
-
-  # By default a worker gets the share of its GPUs in an instance.
-  worker_cpu    = coalesce(var.worker.cpu, local.has_gpus ? var.platform.gpu.cpu_units * var.worker.gpus : null, 4096)
-  worker_memory = coalesce(var.worker.memory, local.has_gpus ? var.platform.gpu.memory_mib * var.worker.gpus : null, 16384)
 
   # Spot, with an on-demand minimum.
   worker_capacity = local.has_gpus ? [{ provider = var.platform.gpu.capacity_provider, base = 0, weight = 1 }] : [
@@ -25,54 +22,55 @@ locals {
 
   tasks = merge(local.portal_task, {
     (local.worker_key) = {
-      role         = "worker"
-      command      = ["worker", "--grace", tostring(var.worker.stop_seconds - 20)]
-      variables    = { GRISTMILL_LEASE_SECONDS = tostring(var.worker.lease_seconds) }
-      cpu          = local.worker_cpu
-      memory       = local.worker_memory
-      disk_gib     = var.worker.disk_gib
-      gpus         = var.worker.gpus
-      architecture = var.worker.architecture
-      stop_seconds = var.worker.stop_seconds
+      role        = "worker"
+      command     = ["worker", "--grace", tostring(var.worker.stop_seconds - 20)]
+      environment = { GRISTMILL_LEASE_SECONDS = tostring(var.worker.lease_seconds) }
+      secrets     = var.worker.secrets
+      # By default a worker gets the share of its GPUs in an instance.
+      size = merge(var.worker, {
+        cpu    = coalesce(var.worker.cpu, local.has_gpus ? var.platform.gpu.cpu_units * var.worker.gpus : null, 4096)
+        memory = coalesce(var.worker.memory, local.has_gpus ? var.platform.gpu.memory_mib * var.worker.gpus : null, 16384)
+      })
     }
     reducer = {
-      role         = "reducer"
-      command      = ["reducer"]
-      variables    = {}
-      cpu          = var.reducer.cpu
-      memory       = var.reducer.memory
-      disk_gib     = var.reducer.disk_gib
-      gpus         = 0
-      architecture = var.reducer.architecture
-      stop_seconds = 120
+      role        = "reducer"
+      command     = ["reducer"]
+      environment = {}
+      secrets     = {}
+      size        = merge(var.reducer, { stop_seconds = 120 })
     }
   })
+
+  # Roles that always run, on Fargate.
+  resident = merge(
+    { reducer = { count = var.reducer.count, group_id = local.own_group_ids.tasks, balancer = [] } },
+    { for name, portal in { portal = var.portal } : name => { count = 1, group_id = local.own_group_ids.portal, balancer = portal.target_group_arn[*] } if portal != null },
+  )
 }
 
 module "task" {
   source   = "../task"
   for_each = local.tasks
 
-  name                     = "${var.name}-${each.key}"
-  command                  = each.value.command
-  image                    = local.images[each.value.role]
-  queue                    = local.is_sqs ? module.queue[0].address : null
-  queue_secret_arn         = local.is_sqs ? null : module.rabbitmq[0].secret_arns[each.value.role]
-  has_queue_secret         = !local.is_sqs
-  token_secret_arn         = each.value.role == "portal" ? var.portal.token_secret_arn : null
-  has_token_secret         = each.value.role == "portal" && local.has_token
-  store                    = module.store.url
-  variables                = each.value.variables
+  name    = "${var.name}-${each.key}"
+  command = each.value.command
+  image   = local.images[each.value.role]
+  environment = merge(
+    var.environment,
+    each.value.environment,
+    { GRISTMILL_STORE = module.store.url },
+    local.is_sqs ? { GRISTMILL_QUEUE = local.queue } : {},
+  )
+  # The broker's address contains a password, so it is a field of the role's secret.
+  secrets = merge(
+    each.value.secrets,
+    local.is_sqs ? {} : { GRISTMILL_QUEUE = "${module.rabbitmq[0].secret_arns[each.value.role]}:address::" },
+  )
+  size                     = each.value.size
   policy_arn               = module.access.policy_arns[each.value.role]
   kms_key_arns             = local.kms_key_arns
   log_group                = aws_cloudwatch_log_group.this.name
   permissions_boundary_arn = var.permissions_boundary_arn
-  cpu                      = each.value.cpu
-  memory                   = each.value.memory
-  disk_gib                 = each.value.disk_gib
-  gpus                     = each.value.gpus
-  architecture             = each.value.architecture
-  stop_seconds             = each.value.stop_seconds
 }
 
 resource "aws_ecs_service" "workers" {
@@ -112,7 +110,7 @@ resource "aws_ecs_service" "workers" {
 
   network_configuration {
     subnets          = var.platform.subnet_ids
-    security_groups  = [aws_security_group.tasks.id]
+    security_groups  = [local.own_group_ids.tasks]
     assign_public_ip = var.assign_public_ip
   }
 
@@ -121,7 +119,7 @@ resource "aws_ecs_service" "workers" {
     ignore_changes = [desired_count]
 
     precondition {
-      condition     = !local.has_gpus || try(local.worker_memory <= var.platform.gpu.memory_mib * var.worker.gpus && local.worker_cpu <= var.platform.gpu.cpu_units * var.worker.gpus, false)
+      condition     = !local.has_gpus || try(local.tasks[each.key].size.memory <= var.platform.gpu.memory_mib * var.worker.gpus && local.tasks[each.key].size.cpu <= var.platform.gpu.cpu_units * var.worker.gpus, false)
       error_message = "No instance has room for such a worker: omit `worker.memory` and `worker.cpu`, or lower them to the platform's values for each GPU (its output `platform`)."
     }
 
@@ -132,13 +130,15 @@ resource "aws_ecs_service" "workers" {
   }
 }
 
-# One reducer is enough, and always runs; several do no harm, since no reducer owns a job.
-resource "aws_ecs_service" "reducer" {
-  # checkov:skip=CKV_AWS_333: only in the default network (environments/dev), as the route to AWS; nothing can connect.
-  name            = "${var.name}-reducer"
+# One reducer is enough; several do no harm, since no reducer owns a job.
+resource "aws_ecs_service" "resident" {
+  # checkov:skip=CKV_AWS_333: only in the default network (environments/dev), as the route to AWS; only clients of a portal can connect.
+  for_each = local.resident
+
+  name            = "${var.name}-${each.key}"
   cluster         = var.platform.cluster.arn
-  task_definition = module.task["reducer"].definition_arn
-  desired_count   = var.reducer.count
+  task_definition = module.task[each.key].definition_arn
+  desired_count   = each.value.count
 
   # The new one runs before the old one stops.
   deployment_minimum_healthy_percent = 100
@@ -160,7 +160,17 @@ resource "aws_ecs_service" "reducer" {
 
   network_configuration {
     subnets          = var.platform.subnet_ids
-    security_groups  = [aws_security_group.tasks.id]
+    security_groups  = [each.value.group_id]
     assign_public_ip = var.assign_public_ip
+  }
+
+  dynamic "load_balancer" {
+    for_each = each.value.balancer
+
+    content {
+      target_group_arn = load_balancer.value
+      container_name   = "gristmill"
+      container_port   = 9464
+    }
   }
 }

@@ -58,6 +58,17 @@ variable "images" {
   nullable = false
 }
 
+variable "environment" {
+  description = "Environment variables of all roles, such as PIP_INDEX_URL for your package index, or settings of Gristmill."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = length(setintersection(keys(var.environment), ["AWS_REGION", "GRISTMILL_LEASE_SECONDS", "GRISTMILL_LISTEN", "GRISTMILL_QUEUE", "GRISTMILL_STORE", "GRISTMILL_PORTAL_TOKEN"])) == 0
+    error_message = "The target itself sets region, queue, store, address, lease and token of its tasks."
+  }
+}
+
 variable "assign_public_ip" {
   description = "Whether tasks have public addresses, as the route to AWS in a subnet without NAT and endpoints. Nothing can connect to them."
   type        = bool
@@ -142,7 +153,9 @@ variable "worker" {
     Workers. `cpu` in units (1024 are one core) and `memory` in MiB: by default 4096 and 16384, or with GPUs their share in an
     instance. `disk_gib` of a Fargate task; null: the 20 GiB of every task. `min` and `max` workers, one for `backlog_each`
     mini-batches. `on_demand_floor` workers, and `on_demand_percent` of the others, are not spot (with GPUs the platform sets
-    these). `lease_seconds`: time after which the queue redelivers the mini-batches of a dead worker.
+    these). `lease_seconds`: time after which the queue redelivers the mini-batches of a dead worker. `secrets`: environment
+    variables for scripts of jobs, with ARNs in Secrets Manager (`:KEY::` behind one selects a field), encrypted with the key of
+    the platform or of AWS.
   TEXT
   type = object({
     cpu               = optional(number)
@@ -158,6 +171,7 @@ variable "worker" {
     on_demand_percent = optional(number, 1)
     lease_seconds     = optional(number, 30)
     stop_seconds      = optional(number, 120)
+    secrets           = optional(map(string), {})
   })
   default  = {}
   nullable = false
@@ -200,6 +214,11 @@ variable "worker" {
   validation {
     condition     = var.worker.lease_seconds >= 10 && var.worker.lease_seconds <= 600
     error_message = "`lease_seconds` is 10 to 600."
+  }
+
+  validation {
+    condition     = alltrue([for arn in values(var.worker.secrets) : can(regex("^arn:aws[a-z-]*:secretsmanager:", arn))]) && length(setintersection(keys(var.worker.secrets), concat(keys(var.environment), ["GRISTMILL_QUEUE"]))) == 0
+    error_message = "`secrets` are ARNs in Secrets Manager, of variables that are not in `environment`."
   }
 
   validation {

@@ -7,32 +7,19 @@ data "aws_partition" "current" {}
 data "aws_region" "current" {}
 
 locals {
-  variables = merge(
+  environment = merge(
     {
       AWS_REGION           = data.aws_region.current.id
-      GRISTMILL_STORE      = var.store
       GRISTMILL_LISTEN     = "0.0.0.0:9464"
       GRISTMILL_LOG_FORMAT = "json"
     },
-    var.queue == null ? {} : { GRISTMILL_QUEUE = var.queue },
-    var.variables,
+    var.environment,
   )
-  # The broker's address contains a password, so it is a field of the secret.
-  secrets = merge(
-    var.has_queue_secret ? { GRISTMILL_QUEUE = "${var.queue_secret_arn}:address::" } : {},
-    var.has_token_secret ? { GRISTMILL_PORTAL_TOKEN = var.token_secret_arn } : {},
-  )
-  secret_arns = concat(
-    var.has_queue_secret ? [var.queue_secret_arn] : [],
-    var.has_token_secret ? [var.token_secret_arn] : [],
-  )
-  writable     = { cache = "/var/cache/gristmill", tmp = "/tmp" }
-  has_gpus     = var.gpus > 0
-  is_on_ec2    = local.has_gpus
-  role_of_task = "${var.name}-task"
-}
+  # Without the field behind it.
+  secret_arns = distinct([for arn in values(var.secrets) : join(":", slice(split(":", arn), 0, 7))])
+  writable    = { cache = "/var/cache/gristmill", tmp = "/tmp" }
+  is_on_ec2   = var.size.gpus > 0
 
-locals {
   # Fargate's memory sizes by processor units, in MiB: from, to, step.
   # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-cpu-memory-error.html
   fargate_memory = {
@@ -44,15 +31,15 @@ locals {
     8192  = [16384, 61440, 4096]
     16384 = [32768, 122880, 8192]
   }
-  memory_range = lookup(local.fargate_memory, var.cpu, null)
+  memory_range = lookup(local.fargate_memory, var.size.cpu, null)
 }
 
 resource "aws_ecs_task_definition" "this" {
   family                   = var.name
   requires_compatibilities = [local.is_on_ec2 ? "EC2" : "FARGATE"]
   network_mode             = "awsvpc"
-  cpu                      = var.cpu
-  memory                   = var.memory
+  cpu                      = var.size.cpu
+  memory                   = var.size.memory
   execution_role_arn       = aws_iam_role.execution.arn
   task_role_arn            = aws_iam_role.task.arn
 
@@ -64,9 +51,9 @@ resource "aws_ecs_task_definition" "this" {
       essential              = true
       user                   = "10001"
       readonlyRootFilesystem = true
-      stopTimeout            = var.stop_seconds
-      environment            = [for name, value in local.variables : { name = name, value = value }]
-      secrets                = [for name, arn in local.secrets : { name = name, valueFrom = arn }]
+      stopTimeout            = var.size.stop_seconds
+      environment            = [for name, value in local.environment : { name = name, value = value }]
+      secrets                = [for name, arn in var.secrets : { name = name, valueFrom = arn }]
       portMappings           = [{ containerPort = 9464, hostPort = 9464, protocol = "tcp" }]
       mountPoints            = [for name, path in local.writable : { sourceVolume = name, containerPath = path, readOnly = false }]
 
@@ -91,10 +78,10 @@ resource "aws_ecs_task_definition" "this" {
       }
     },
     { for name, value in {
-      resourceRequirements = [{ type = "GPU", value = tostring(var.gpus) }]
+      resourceRequirements = [{ type = "GPU", value = tostring(var.size.gpus) }]
       # Data loaders pass tensors through /dev/shm, which has 64 MiB by default. Fargate cannot change its size.
-      linuxParameters = { sharedMemorySize = floor(var.memory / 2) }
-    } : name => value if local.has_gpus },
+      linuxParameters = { sharedMemorySize = floor(var.size.memory / 2) }
+    } : name => value if local.is_on_ec2 },
   )])
 
   dynamic "volume" {
@@ -106,7 +93,7 @@ resource "aws_ecs_task_definition" "this" {
   }
 
   dynamic "ephemeral_storage" {
-    for_each = local.is_on_ec2 || var.disk_gib == null ? [] : [var.disk_gib]
+    for_each = local.is_on_ec2 || var.size.disk_gib == null ? [] : [var.size.disk_gib]
 
     content {
       size_in_gib = ephemeral_storage.value
@@ -115,18 +102,18 @@ resource "aws_ecs_task_definition" "this" {
 
   runtime_platform {
     operating_system_family = "LINUX"
-    cpu_architecture        = var.architecture
+    cpu_architecture        = var.size.architecture
   }
 
   lifecycle {
     precondition {
       condition     = local.is_on_ec2 || local.memory_range != null
-      error_message = "Fargate has no tasks of ${var.cpu} processor units: choose ${join(", ", sort(keys(local.fargate_memory)))}."
+      error_message = "Fargate has no tasks of ${var.size.cpu} processor units: choose ${join(", ", sort(keys(local.fargate_memory)))}."
     }
 
     precondition {
-      condition     = local.is_on_ec2 || try(var.memory >= local.memory_range[0] && var.memory <= local.memory_range[1] && var.memory % local.memory_range[2] == 0, local.memory_range == null)
-      error_message = "Fargate has no tasks of ${var.cpu} processor units and ${var.memory} MiB: choose ${try(local.memory_range[0], 0)} to ${try(local.memory_range[1], 0)} MiB in steps of ${try(local.memory_range[2], 0)}."
+      condition     = local.is_on_ec2 || try(var.size.memory >= local.memory_range[0] && var.size.memory <= local.memory_range[1] && var.size.memory % local.memory_range[2] == 0, local.memory_range == null)
+      error_message = "Fargate has no tasks of ${var.size.cpu} processor units and ${var.size.memory} MiB: choose ${try(local.memory_range[0], 0)} to ${try(local.memory_range[1], 0)} MiB in steps of ${try(local.memory_range[2], 0)}."
     }
   }
 }
@@ -153,7 +140,7 @@ data "aws_caller_identity" "current" {}
 
 # Permissions of the role itself.
 resource "aws_iam_role" "task" {
-  name                 = local.role_of_task
+  name                 = "${var.name}-task"
   description          = "The role ${var.name} of Gristmill"
   assume_role_policy   = data.aws_iam_policy_document.assumed_by_tasks.json
   permissions_boundary = var.permissions_boundary_arn
@@ -178,7 +165,7 @@ resource "aws_iam_role_policy_attachment" "execution" {
 }
 
 data "aws_iam_policy_document" "read_secret" {
-  count = length(local.secret_arns) > 0 ? 1 : 0
+  count = length(var.secrets) > 0 ? 1 : 0
 
   statement {
     sid       = "ReadOwnSecrets"
@@ -198,7 +185,7 @@ data "aws_iam_policy_document" "read_secret" {
 }
 
 resource "aws_iam_role_policy" "read_secret" {
-  count = length(local.secret_arns) > 0 ? 1 : 0
+  count = length(var.secrets) > 0 ? 1 : 0
 
   name   = "read-secret"
   role   = aws_iam_role.execution.name
