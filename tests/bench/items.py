@@ -1,10 +1,10 @@
-"""Measures what bad rows cost, and what becomes of the good ones, beside Daft and Ray Data.
+"""Measures what bad rows and a slow node cost, and what becomes of good rows, beside Daft and Ray Data.
 
 A table of a million rows, of which a thousand are bad, is scored row by row. The bad rows are in one place (a broken
 export) or spread evenly, the worst case for a division into ranges. `run` gets mini-batches of some 14 000 rows; with
-`async def run_item`, the engine knows which row has failed.
+`async def run_item`, the engine knows which row has failed. slow_node.py measures a job with one slow node of four.
 
-Usage: items.py --data FOLDER [--scale 0.1] [--rounds 3] [--keep-results]
+Usage: items.py --data FOLDER [--scale 0.1] [--rounds 3] [--keep-results] [--slow-node-only]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+import slow_node
 from data import csv_tables
 from report import machine_table, table
 from workloads import PEER_ENVIRONMENT, count_lines, files_of, tables_at, write_job
@@ -49,8 +50,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--peers", default="daft,ray", help="only these")
     parser.add_argument("--keep-results", action="store_true", help=f"print only, leave {PAGE.name} as it is")
+    parser.add_argument("--slow-node-only", action="store_true", help="print only what a slow node costs")
     options = parser.parse_args()
     options.data.mkdir(parents=True, exist_ok=True)
+    if options.slow_node_only:
+        print(slow_node.section(slow_nodes(options.data, options.rounds)))
+        return
     rows = max(1000, round(ROWS * options.scale))
     tables = csv_tables(options.data, rows)
     sides = {
@@ -63,7 +68,7 @@ def main() -> None:
     for name in filter(None, options.peers.split(",")):
         sides[names[name]] = lambda folder, bad, name=name: peer(folder, tables, rows, name, bad)
     measured = compare(sides, options.rounds)
-    page = report(options.scale, rows, measured)
+    page = report(options.scale, rows, measured) + slow_node.section(slow_nodes(options.data, options.rounds)) + "\n"
     print(page)
     if not options.keep_results:
         PAGE.write_text(page)
@@ -79,6 +84,17 @@ def compare(sides: dict, rounds: int) -> dict[tuple[str, str], list[Run]]:
                     found = run(Path(folder), bad)
                 measured.setdefault((side, bad), []).append(found)
                 print(f"round {number + 1}, {side}, {PLACES[bad]}: {found}", file=sys.stderr, flush=True)
+    return measured
+
+
+def slow_nodes(data: Path, rounds: int) -> dict[str, list[slow_node.Run]]:
+    measured: dict[str, list[slow_node.Run]] = {}
+    for number in range(rounds):
+        for side, settings in slow_node.SIDES.items():
+            with tempfile.TemporaryDirectory(prefix="bench-node-") as folder:
+                found = slow_node.measure(Path(folder), data, *settings)
+            measured.setdefault(side, []).append(found)
+            print(f"round {number + 1}, {side}: {found}", file=sys.stderr, flush=True)
     return measured
 
 
@@ -134,7 +150,7 @@ def report(scale: float, rows: int, measured: dict[tuple[str, str], list[Run]]) 
     heads = ("", "", "seconds", "beside no bad row", "rows in the output", "rows named as rejected", "extra runs")
     return "\n".join(
         [
-            "# Bad rows",
+            "# Bad rows and slow nodes",
             "",
             f"Written by `scripts/bench items`, {date.today().isoformat()}. Medians of whole commands.",
             "",
