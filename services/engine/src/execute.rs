@@ -90,6 +90,8 @@ impl Execution<'_> {
         if let Some(notice) = changed {
             events.notice(notice);
             self.forget_fingerprint().await?;
+            // Another script would have handed back other results.
+            self.store.delete_checkpoints().await.context("remove results of the earlier script")?;
         }
         if let Some(check) = self.check.take() {
             tokio::select! {

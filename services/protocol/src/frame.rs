@@ -81,6 +81,8 @@ pub struct Configure {
     /// Absolute path of the scratch folder, which becomes the working directory. It exists and holds links to the
     /// snapshot.
     pub scratch: ItemPath,
+    /// Absolute path of the folder for results that scripts hand back before `run()` has ended. It need not exist.
+    pub checkpoints: ItemPath,
     /// `DEBUG`, `INFO`, …
     pub logging_level: String,
     /// `""`, `cProfile` or `profile`.
@@ -124,6 +126,9 @@ pub struct MiniBatchFrame {
     /// The first item of a range to run alone, and the end of the range; `None`: all items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items: Option<(u64, u64)>,
+    /// Whether an earlier attempt may have handed back results of some items.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resumes: bool,
     /// The mini-batch of an earlier job that runs again, and the position in it of the first item; `None`: it is no
     /// replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -266,6 +271,9 @@ pub struct Ending {
     /// Items of a success whose rows do not fit the schema of the job, in order. The payload is without these rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub misfits: Vec<Misfit>,
+    /// Whether there are checkpoints of the mini-batch, which a success makes superfluous.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_checkpoints: bool,
 }
 
 /// An item, or a range of items, whose rows do not fit the schema of the job.
@@ -306,6 +314,7 @@ impl Ending {
             process_seconds: 0.0,
             warnings: Vec::new(),
             misfits: Vec::new(),
+            has_checkpoints: false,
         }
     }
 

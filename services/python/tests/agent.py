@@ -54,6 +54,7 @@ class Agent:
             "logs": str(self.logs),
             "output": str(self.output),
             "scratch": str(self.scratch),
+            "checkpoints": str(self.folder / "checkpoints"),
             "logging_level": "INFO",
             "profiling_module": "",
             "rows_wanted": True,
@@ -110,7 +111,7 @@ class Agent:
             data = data[sent:]
         self.socket.sendall(data)
 
-    def mini_batch(self, payload, *, mini_batch=None, try_number=1, key=()):
+    def mini_batch(self, payload, *, mini_batch=None, try_number=1, key=(), items=None):
         self._sequence += 1
         entry = {
             "sequence": self._sequence,
@@ -118,6 +119,10 @@ class Agent:
             "try_number": try_number,
             "payload": payload,
         }
+        if try_number > 1 or items:
+            entry["resumes"] = True
+        if items:
+            entry["items"] = items
         if key:
             entry["key"] = key
         return entry

@@ -129,7 +129,7 @@ impl Reducer {
         Ok(Some(result))
     }
 
-    /// Removes data that a completed job does not need: parts, unless a replay may need them, and, if no item was
+    /// Removes data that a completed job does not need: checkpoints, parts, unless a replay may need them, and, if no item was
     /// rejected, the plan and a large ledger. A small ledger stays, because forcing the result to disk first would cost more than it saves.
     pub(crate) async fn tidy(&self, state: JobState) {
         if state != JobState::Completed {
@@ -140,6 +140,12 @@ impl Reducer {
         let may_be_replayed = !is_done && self.spec.isolate != Isolate::Off;
         if !may_be_replayed && let Err(error) = self.store.delete_parts().await {
             tracing::warn!(error = %format!("{error:#}"), "cannot delete parts, which are no longer needed");
+        }
+        // `retry` continues failed mini-batches from them.
+        if self.tally.mini_batches().failed == 0
+            && let Err(error) = self.store.delete_checkpoints().await
+        {
+            tracing::warn!(error = %format!("{error:#}"), "cannot delete checkpoints, which are no longer needed");
         }
         if is_done
             && self.peers.may_delete_history()

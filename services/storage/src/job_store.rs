@@ -1,5 +1,7 @@
-//! The objects of one job. `ledger` has those of the ledger, `parts` those with rows.
+//! The objects of one job. `ledger` has those of the ledger, `parts` those with rows, `checkpoints` what scripts hand back
+//! early.
 
+mod checkpoints;
 mod copies;
 mod ledger;
 mod parts;

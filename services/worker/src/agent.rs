@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::announce::{Announcements, Announcer, give_back, tell};
+use crate::checkpoints::Checkpoints;
 use crate::lease::{LeaseId, Leases, Received};
 use crate::node_log::NodeLog;
 use crate::prepare::{Preparation, Preparer};
@@ -150,9 +151,11 @@ impl Agent {
         });
         let interval = Duration::from_secs(self.spec.resource_monitor_interval_seconds);
         let _monitor = monitor::start(logs.join("perf").join(&self.node), interval);
+        let checkpoints = Checkpoints::new(&self.store, &self.work_folder);
         let (announcements, mut announcer) = Announcer {
             job_id: self.spec.job_id.clone(),
             store: self.store.clone(),
+            checkpoints: checkpoints.clone(),
             tasks: self.tasks.clone(),
             results: self.results.clone(),
             leases: leases.clone(),
@@ -176,6 +179,7 @@ impl Agent {
         let mut executor = Executor {
             scheduler: Scheduler::new(config, now()),
             preparer: Arc::new(Preparer::new(self.spec.clone(), self.store.clone(), cache, self.prefetch_bytes_max)),
+            checkpoints,
             limits: Limits::of(&self),
             receiving: None,
             running: (0..self.process_count).map(|_| None).collect(),
@@ -247,6 +251,7 @@ struct Executor {
     announcements: Announcements,
     log: NodeLog,
     preparer: Arc<Preparer>,
+    checkpoints: Checkpoints,
     receiving: Option<AbortOnDropHandle<()>>,
     /// `None`: the job has no limits.
     limits: Option<Limits>,

@@ -26,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tracing::Instrument;
 
+use crate::checkpoints::Checkpoints;
 use crate::counts::Counts;
 use crate::lease::Leases;
 use crate::messages::{Messages, inline_rows_bytes_max};
@@ -74,6 +75,7 @@ pub struct Announcer {
     pub job_id: String,
     /// Its store, for parts.
     pub store: JobStore,
+    pub checkpoints: Checkpoints,
     pub tasks: Arc<dyn Queue>,
     pub results: Arc<dyn Queue>,
     pub leases: Leases,
@@ -112,6 +114,7 @@ impl Announcer {
         let mut announced = Vec::new();
         let mut rooms = Vec::new();
         let mut has_parts = false;
+        let mut superfluous = Vec::new();
         let mut counts = Counts::default();
         for (announcement, room) in round {
             match announcement {
@@ -119,7 +122,7 @@ impl Announcer {
                 Announcement::Outcome(outcome) => {
                     // The lease is lost: another node has the mini-batch, and will announce its outcome.
                     let Some(receipt) = self.leases.receipt(outcome.lease) else { continue };
-                    let Outcome { lease, mut attempt, rows, next_try, .. } = *outcome;
+                    let Outcome { lease, mut attempt, rows, next_try, has_checkpoints, .. } = *outcome;
                     let rows = self.write(&mut attempt, rows).await?;
                     has_parts |= matches!(attempt.rows, Rows::Part { .. });
                     // Writing may take long.
@@ -127,6 +130,7 @@ impl Announcer {
                         continue;
                     }
                     counts.add(&attempt, rows.len() as u64);
+                    superfluous.extend(Some(attempt.mini_batch).filter(|_| has_checkpoints));
                     messages.push(&ResultEvent::Attempt(Box::new(attempt)), &rows);
                     rooms.push(room);
                     next_tries.extend(next_try.map(|next_try| task_message(&self.job_id, next_try, task_bytes_max)));
@@ -153,6 +157,7 @@ impl Announcer {
             (self.crash)(CrashPoint::AfterAnnounce);
             counts.record();
         }
+        self.checkpoints.remove(&superfluous).await;
         drop(rooms);
         if !next_tries.is_empty() {
             let send = || self.tasks.send(next_tries.clone());
@@ -260,6 +265,8 @@ fn task_message(job_id: &str, descriptor: Descriptor, bytes_max: usize) -> Messa
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use queue::{Delivery, Depth, MemoryOptions, MemoryQueue, Receive};
 
     use super::*;
@@ -283,6 +290,7 @@ mod tests {
         let store = JobStore::new(Arc::new(object_store::memory::InMemory::new()), "jobs/job".into());
         let announcer = Announcer {
             job_id: "job".into(),
+            checkpoints: Checkpoints::new(&store, Path::new("/nowhere")),
             store,
             tasks: tasks.clone(),
             results: results.clone(),
@@ -355,7 +363,7 @@ mod tests {
         let attempted = Attempted { descriptor, deliveries_lost: 2, prepared, began };
         let ending = protocol::Ending::failed(AttemptStatus::RunRaised, protocol::ErrorReport::default());
         let (attempt, next_try) = conclude(attempted, ["0", ""], ending, 3, began);
-        let outcome = Outcome { lease, process: None, attempt, rows: Bytes::new(), next_try };
+        let outcome = Outcome { lease, process: None, attempt, rows: Bytes::new(), next_try, has_checkpoints: false };
         node.announcements.send(Announcement::Outcome(outcome.into())).await;
         let next = read(&receive(&node.tasks).await);
         assert_eq!((next.tries_spent, next.work), (2, Work::Planned { chunk: 2, line: 6 }));

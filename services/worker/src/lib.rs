@@ -12,6 +12,7 @@
 //! | `prepare` | prepares the argument of `run()`: paths, or a table in shared memory |
 //! | `side_inputs` | downloads reference data and replaces its URLs by local paths |
 //! | `announce` | write, announce, acknowledge, in that order |
+//! | `checkpoints` | where results are that scripts hand back before their attempt has ended |
 //! | `limit` | what the processes of a job together may ask of a service |
 //! | `lease` | extends leases, and reports lost ones |
 //! | `retry` | how calls of queues and stores are retried |
@@ -28,6 +29,8 @@ mod allocator;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 mod announce;
 mod capped_log;
+#[allow(missing_docs, reason = "public for the simulation alone")]
+mod checkpoints;
 mod conda;
 mod counts;
 mod dead_letters;
@@ -65,6 +68,7 @@ pub use stop::{Stop, StopSender};
 /// The parts of agents and nodes beside scheduler and roster, from which the simulation builds its nodes.
 pub mod parts {
     pub use crate::announce::{Announcements, Announcer};
+    pub use crate::checkpoints::Checkpoints;
     pub use crate::lease::{LeaseId, Leases, Received};
     pub use crate::node::beat::attended;
     pub use crate::node::errands::Errands;

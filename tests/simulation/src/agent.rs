@@ -2,6 +2,7 @@
 //! announcer are the production code's.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
-use worker::parts::{Announcements, Announcer, Held, LeaseId, Leases, Preparation, Prepared, Received};
+use worker::parts::{Announcements, Announcer, Checkpoints, Held, LeaseId, Leases, Preparation, Prepared, Received};
 use worker::scheduler::{
     Action, Announcement, Config, Delivered, Event, Findings, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop,
 };
@@ -93,6 +94,7 @@ impl Agent {
         let (announcements, announcer) = Announcer {
             job_id: self.spec.job_id.clone(),
             store: self.store.clone(),
+            checkpoints: Checkpoints::new(&self.store, Path::new("")),
             tasks: self.tasks.clone(),
             results: self.results.clone(),
             leases: leases.clone(),

@@ -21,9 +21,12 @@ class MiniBatchContext:
     property.
     ``dataset``: the mini-batch itself, the list of paths or the frame.
     ``limit``: the limits of the job, which all its processes share.
+    ``done(item, row)``: hands back the result of an item.
     """
 
     __slots__ = (
+        "_frame",
+        "_handing_back",
         "_items_before",
         "_limit",
         "attempt",
@@ -36,8 +39,10 @@ class MiniBatchContext:
         "retry_count",
     )
 
-    def __init__(self, mini_batch, dataset, node, process, items_per_mini_batch, limit=None):
+    def __init__(self, mini_batch, dataset, node, process, items_per_mini_batch, limit=None, handing_back=None):
         self._limit = limit
+        self._frame = mini_batch
+        self._handing_back = handing_back
         self.partition_key_value = dict(mini_batch.get("key", ()))
         # A replay is the mini-batch that it runs again.
         index, items_before = mini_batch.get("replays", (mini_batch["mini_batch"], 0))
@@ -74,6 +79,14 @@ class MiniBatchContext:
 
             self._limit = Limit()
         return self._limit
+
+    def done(self, item, row=None):
+        """Hands back the row of an item before ``run`` has ended, so that no later try runs the item again.
+
+        ``item``: its path as in the list of files, or its position in the mini-batch. ``row``: an element of the list
+        that ``run`` would return; ``None``: the item has no row. Any thread of the process may call it.
+        """
+        self._handing_back.take(self._frame, item, row)
 
     def __repr__(self):
         return (

@@ -18,6 +18,8 @@ ASYNCIO_FOLDER = os.path.dirname(asyncio.__file__) + os.sep
 PAUSE_SECONDS_MIN = 1.0
 PAUSE_SECONDS_MAX = 60.0
 """Longest pause, with doubling, of an answer that does not say how long."""
+KEEP_SECONDS = 0.05
+"""Time between two moments at which the results of ``run_item`` are kept for another try."""
 RATE_LIMITED_SECONDS_MAX = 3600.0
 """Longest time that one mini-batch waits for a service. After it, the answer is an error like any other."""
 
@@ -120,7 +122,7 @@ class ItemFunction:
         """Returns one row for each item, in order, and none where ``run_item`` returns ``None``."""
         items = list(mini_batch) if isinstance(mini_batch, list) else dictionaries(mini_batch)
         result = RowsOfItems(len(items))
-        rows = self._coroutines.run(self._rows_of, items, (context,) if self._wants_context else ())
+        rows = self._coroutines.run(self._rows_of, items, context)
         result.extend(row for row in rows if row is not None)
         if len(result) < len(rows):
             result.positions = [position for position, row in enumerate(rows) if row is not None]
@@ -129,11 +131,24 @@ class ItemFunction:
     async def _rows_of(self, items, context):
         rows = [None] * len(items)
         rest = iter(enumerate(items))
+        arguments = (context,) if self._wants_context else ()
+        new = []
+        keep_at = time.monotonic() + KEEP_SECONDS
+
+        def keep():
+            for position in new:
+                context.done(position, rows[position])
+            new.clear()
 
         async def work():
+            nonlocal keep_at
             for position, item in rest:
                 try:
-                    rows[position] = await self._coroutines.repeated(self._run_item, item, *context)
+                    rows[position] = await self._coroutines.repeated(self._run_item, item, *arguments)
+                    new.append(position)
+                    if (now := time.monotonic()) >= keep_at:
+                        keep_at = now + KEEP_SECONDS
+                        keep()
                 except Exception as error:
                     _add_note(error, f"in item {position} of the mini-batch: {_in_short(item)}")
                     raise
@@ -141,6 +156,9 @@ class ItemFunction:
         tasks = [asyncio.ensure_future(work()) for _ in range(min(self._concurrency, len(items)))]
         try:
             await asyncio.gather(*tasks)
+        except BaseException:
+            keep()
+            raise
         finally:
             for task in tasks:
                 task.cancel()

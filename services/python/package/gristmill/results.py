@@ -38,9 +38,13 @@ def accept(result, mini_batch_id):
         or (array_type is not None and isinstance(result, array_type) and result.ndim > 0)
         or isinstance(result, Iterator)
     ):
-        warning = f"run() returned a {type(result).__name__} for mini-batch {mini_batch_id}; it was made into a list"
-        return list(result), warning
+        return list(result), made_into_list(result, mini_batch_id)
     raise illegal(mini_batch_id, result)
+
+
+def made_into_list(result, mini_batch_id):
+    """Returns the warning for a result of another kind than the original accepts."""
+    return f"run() returned a {type(result).__name__} for mini-batch {mini_batch_id}; it was made into a list"
 
 
 class ArrowRows:

@@ -19,6 +19,7 @@ from gristmill.arrow_tables import MissingPyarrow, SharedTable, require_pyarrow
 from gristmill.channel import AgentGone, Channel, SocketClosed, payload_fits
 from gristmill.context import MiniBatchContext, MiniBatchFiles
 from gristmill.errors import ErrorLog, chance_of_another_start, hint_on_start, one_line
+from gristmill.handing_back import HandingBack
 from gristmill.logs import UserStreams, configure_root_logging, register_stack_dump
 from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, accept
 from gristmill.rows import make_formatter
@@ -104,6 +105,9 @@ class Process:
         self._stack_file = register_stack_dump(logs, self._node, self._name)
         self._profile_path = os.path.join(logs, "sys", "node", self._node, f"{self._name}.profile")
         self._shared = None
+        self._handing_back = HandingBack(
+            channel, path_of(configure["checkpoints"]), f"{self._node}-{self._name}", path_of
+        )
         self._profiler = make_profiler(configure["profiling_module"])
         os.register_at_fork(before=self._streams.flush)
         # Runs after every handler of user code: the interpreter needs streams that it can flush.
@@ -217,18 +221,21 @@ class Process:
             process_ended = time.process_time()
             self._fail_load(mini_batch, error, process_ended - process_started)
             return process_ended
-        functions = self._functions
+        functions, handing_back = self._functions, self._handing_back
         warnings = []
         status.set(sequence, RUN)
         started = time.perf_counter()
         try:
             if functions.wants_context:
                 context = MiniBatchContext(
-                    mini_batch, argument, self._node, self._name, self._items_per_mini_batch, self._limit
+                    mini_batch, argument, self._node, self._name, self._items_per_mini_batch, self._limit, handing_back
                 )
-                result = self._call(argument, context)
+                result = self._call(mini_batch, warnings, argument, context)
             else:
-                result = self._call(argument)
+                result = self._call(mini_batch, warnings, argument)
+            if handing_back.done is not None:
+                result = handing_back.done.result(result)
+                warnings += handing_back.done.warnings
             if type(result) is not list and type(result) is not MiniBatchFiles:
                 result, warning = accept(result, mini_batch["mini_batch"])
                 if warning is not None:
@@ -268,6 +275,8 @@ class Process:
             from gristmill.checked import for_answer
 
             header += f',"misfits":{json.dumps(for_answer(misfits, warnings))}'
+        if handing_back.done is not None and handing_back.done.has_files:
+            header += ',"has_checkpoints":true'
         if warnings:
             header += f',"warnings":{json.dumps([{"message": one_line(text)} for text in warnings])}'
         self._channel.send(f"{header}}}".encode(), payload)
@@ -277,6 +286,7 @@ class Process:
         """Returns the argument of ``run`` and the number of its items."""
         payload = mini_batch["payload"]
         kind = payload["kind"]
+        done = self._handing_back.earlier(mini_batch)
         if kind == "files":
             paths = MiniBatchFiles(payload["paths"])
             paths.task_id = mini_batch["mini_batch"]
@@ -292,6 +302,9 @@ class Process:
                 from gristmill.inputs import InputChanged
 
                 raise InputChanged(paths[changed])
+            if done is not None:
+                paths[:] = [done.paths[position] for position in done.left]
+                return paths, done.items
             return paths, len(paths)
         if kind == "table":
             from gristmill.tables import read_frame
@@ -301,11 +314,15 @@ class Process:
                 if self._functions.wants_arrow:
                     self._shared = SharedTable(descriptor, payload["bytes"])
                     table = self._shared.read()
+                    if done is not None:
+                        return table.take(done.left), done.items
                     if "items" in mini_batch:
                         first, end = mini_batch["items"]
                         return table.slice(first, end - first), end - first
                     return table, payload["rows"]
                 frame = read_frame(descriptor, payload["bytes"])
+                if done is not None:
+                    return frame.iloc[done.left].reset_index(drop=True), done.items
                 if "items" in mini_batch:
                     first, end = mini_batch["items"]
                     return frame.iloc[first:end].reset_index(drop=True), end - first
@@ -323,25 +340,23 @@ class Process:
             self._shared = None
 
     def _call(self, *arguments):
-        run = self._functions.run
+        call = self._handing_back.call
         if self._limit is not None:
-            run = self._limit.ending_with(run)
+            call = self._limit.ending_with(call)
         if self._profiler is None:
-            return run(*arguments)
-        return self._profiler.runcall(run, *arguments)
+            return call(self._functions.run, *arguments)
+        return self._profiler.runcall(call, self._functions.run, *arguments)
 
     def _compare_lengths(self, mini_batch, result, items, warnings):
         """Returns the number of results to count."""
-        if type(result) is RowsOfItems:
-            return result.items
-        returned = len(result)
+        returned = result.items if type(result) is RowsOfItems else len(result)
         identity = mini_batch["mini_batch"]
         if returned > items:
             warnings.append(
                 f"run() returned {returned} results for the {items} items of mini-batch {identity}: "
                 f"all rows are kept, {items} items count as succeeded"
             )
-        elif self._strict:
+        elif returned < items and self._strict:
             raise ShortResult(
                 f"run() returned {returned} results for the {items} items of mini-batch {identity}, "
                 "and strict_results asks for one each"

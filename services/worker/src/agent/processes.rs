@@ -143,6 +143,7 @@ impl Executor {
             logs: self.log.folder().into(),
             output: Some(spec.output.folder.clone()).filter(|folder| !folder.is_url()),
             scratch: scratch.into(),
+            checkpoints: self.checkpoints.folder().into(),
             logging_level: spec.logging_level.clone(),
             profiling_module: spec.profiling_module.clone(),
             rows_wanted: spec.output.action == OutputAction::AppendRow,

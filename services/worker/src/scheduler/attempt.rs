@@ -34,6 +34,8 @@ pub struct Outcome {
     pub attempt: Attempt,
     pub rows: Bytes,
     pub next_try: Option<Descriptor>,
+    /// Whether the mini-batch has checkpoints, which are superfluous once a success is announced.
+    pub has_checkpoints: bool,
 }
 
 /// Returns the attempt as it is announced, and the descriptor of the next try if another follows. The process is empty

@@ -232,10 +232,11 @@ impl Scheduler {
         let table = attempted.prepared.take_table();
         let name = process.and_then(|process| self.process(process)).map_or("", |process| process.name.as_str());
         let worker = [self.config.node.as_str(), name];
+        let has_checkpoints = ending.has_checkpoints;
         let (mut attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, now);
         self.reuse_table(table, &mut attempt.rejected);
         let (number, has_succeeded) = (attempt.mini_batch, attempt.status == AttemptStatus::Succeeded && !attempt.copy);
-        let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try });
+        let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try, has_checkpoints });
         self.act(Action::Announce(Announcement::Outcome(outcome)));
         if has_succeeded {
             self.drop_copies_of(number);
@@ -264,6 +265,7 @@ impl MiniBatch {
                 Some(isolation) => isolation.next().map(|items| (items.start, items.end)),
                 None => self.descriptor.replays.and_then(|replays| replays.rows),
             },
+            resumes: self.descriptor.tries_spent > 0 || self.deliveries_lost > 0 || self.isolation.is_some(),
             replays: self.descriptor.replays.map(|replays| (replays.mini_batch, replays.item)),
             key: self.descriptor.key().to_vec(),
             rows_before: self.descriptor.rows_before(),

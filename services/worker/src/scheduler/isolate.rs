@@ -137,6 +137,7 @@ impl Scheduler {
         let Isolated { ending, rows, pieces, rejected, warnings_total, extra_runs, ended } = isolated;
         let name = process.and_then(|process| self.process(process)).map_or("", |process| process.name.as_str());
         let worker = [self.config.node.as_str(), name];
+        let has_checkpoints = ending.has_checkpoints;
         let more_warnings = warnings_total - ending.warnings.len() as u64;
         let attempted = Attempted { descriptor, deliveries_lost, prepared: *prepared, began };
         let (mut attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, ended);
@@ -162,7 +163,7 @@ impl Scheduler {
             attempt.warnings.push(Warning { message });
             attempt.warnings_total += 1;
         }
-        let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try });
+        let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try, has_checkpoints });
         self.act(Action::Announce(Announcement::Outcome(outcome)));
         if saved {
             self.drop_copies_of(number);

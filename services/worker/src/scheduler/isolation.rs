@@ -70,6 +70,7 @@ struct Good {
     pieces: Vec<Piece>,
     columns: Option<Vec<String>>,
     has_other_columns: bool,
+    has_checkpoints: bool,
 }
 
 /// Rows of items that follow each other.
@@ -215,8 +216,9 @@ impl Isolation {
     }
 
     fn succeeded(&mut self, items: &Range<u64>, ending: Ending, rows: Bytes) {
-        let Good { ranges, returned, rows: all, pieces, columns, has_other_columns } = &mut self.good;
+        let Good { ranges, returned, rows: all, pieces, columns, has_other_columns, has_checkpoints } = &mut self.good;
         *ranges += 1;
+        *has_checkpoints |= ending.has_checkpoints;
         pieces.push(Piece { items: items.clone(), bytes: rows.len() as u64 });
         *returned += ending.returned.min(items.end - items.start);
         if !rows.is_empty() {
@@ -342,6 +344,7 @@ impl Isolation {
             run_seconds: self.run_seconds,
             process_seconds: self.process_seconds,
             warnings: self.warnings,
+            has_checkpoints: self.good.has_checkpoints,
             ..Ending::empty()
         };
         let rows: Vec<Bytes> = self.good.rows.into_values().collect();

@@ -1,0 +1,200 @@
+"""Item checkpoints: results of items that a script hands back before ``run`` has ended.
+
+A generator yields ``(item, row)``, or the script calls ``context.done(item, row)``. The process appends each result to a
+file at once, so that it survives the end of the process. The next attempt gets only the items that are left, and its
+answer has the rows of all attempts, in the order of the items: as if one ``run`` had returned them.
+
+``<folder>/<mini-batch>/<writer>`` is one file of each attempt that handed anything back: records, each a length, a
+checksum and a pickle. The first record is the header, each other one ``(position, row)``. The end of a file may be
+missing or damaged, because its process or machine has stopped: the readable part counts. Only processes of the same job
+write these files.
+"""
+
+import operator
+import os
+import pickle
+import struct
+import threading
+import time
+import zlib
+
+from gristmill.errors import one_line
+from gristmill.results import IllegalResult, RowsOfItems
+
+PREFIX = struct.Struct("<II")
+FORMAT = "gristmill item checkpoints 1"
+
+
+class ItemsDone:
+    """The items of one mini-batch, or of a range of it, that the script has handed back.
+
+    ``paths``: all files of the mini-batch, ``None`` for a table. ``items``: how many of its items this attempt is about.
+    ``left``: the positions, in the whole mini-batch, of those that ``run`` gets. ``rows``: what has been handed back, by
+    these positions. ``has_files``: whether anything of it is on disk. ``warnings``: what users should know.
+    """
+
+    def __init__(self, mini_batch, paths, folder, writer):
+        payload = mini_batch["payload"]
+        self._all = len(paths) if paths is not None else payload["rows"]
+        self._number = mini_batch["mini_batch"]
+        self.paths = paths
+        self._positions = None
+        self._file = os.path.join(folder, f"{writer}-{time.time_ns()}")
+        self._descriptor = None
+        self._is_kept = True
+        self._lock = threading.Lock()
+        self._error = None
+        first, end = mini_batch.get("items", (0, self._all))
+        self._range = range(first, end)
+        self.items = end - first
+        self.left = self._range
+        self.rows = {}
+        self.has_files = False
+        self.warnings = []
+
+    def read(self, folder):
+        """Takes over what earlier attempts have handed back."""
+        for name in sorted(os.listdir(folder)):
+            try:
+                with open(os.path.join(folder, name), "rb") as file:
+                    records = _records(file.read())
+            except OSError:
+                continue
+            if next(records, None) != (FORMAT, self._all):
+                continue
+            for record in records:
+                # What cannot be read is run again.
+                if record is not None and record[0] in self._range:
+                    self.rows.setdefault(*record)
+        self.has_files = True
+        self.left = [position for position in self._range if position not in self.rows]
+
+    def add(self, item, row):
+        """Takes the result of an item."""
+        with self._lock:
+            try:
+                position = self._position_of(item)
+            except IllegalResult as error:
+                # The script may catch it.
+                self._error = error
+                raise
+            self._keep(position, row)
+            self.rows[position] = row
+
+    def result(self, returned):
+        """Returns the result of ``run``, which has ended and returned this."""
+        self.close()
+        if self._error is not None:
+            raise self._error
+        if type(returned) is RowsOfItems and returned.items == len(self.left):
+            # `run_item` hands back results only where that may save work.
+            positions = range(len(returned)) if returned.positions is None else returned.positions
+            rows = dict(zip(positions, returned, strict=True))
+            for index, position in enumerate(self.left):
+                self.rows.setdefault(position, rows.get(index))
+        elif returned is not None and not (hasattr(returned, "__len__") and len(returned) == 0):
+            raise IllegalResult(
+                f"run() of mini-batch {self._number} returned a {type(returned).__name__}, and has handed back results of "
+                "items: hand back all of them, and return nothing"
+            )
+        done = sorted(self.rows)
+        result = RowsOfItems(len(done))
+        first = self._range.start
+        result.positions = [position - first for position in done if self.rows[position] is not None]
+        result.extend(self.rows[position + first] for position in result.positions)
+        return result
+
+    def close(self):
+        """Ends the attempt."""
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+            self._is_kept = False
+
+    def _position_of(self, item):
+        if self.paths is not None and (isinstance(item, str) or hasattr(item, "__fspath__")):
+            known = self._places().get(os.fspath(item))
+            if known is not None:
+                for position in known:
+                    if position not in self.rows:
+                        return position
+                raise self._repeated(item)
+        elif not isinstance(item, bool):
+            try:
+                index = operator.index(item)
+            except TypeError:
+                index = -1
+            if 0 <= index < len(self.left):
+                position = self.left[index]
+                if position in self.rows:
+                    raise self._repeated(item)
+                return position
+        raise self._foreign(item)
+
+    def _places(self):
+        if self._positions is None:
+            self._positions = {}
+            for position in self._range:
+                self._positions.setdefault(self.paths[position], []).append(position)
+        return self._positions
+
+    def _repeated(self, item):
+        return IllegalResult(one_line(f"run() handed back item {item!r} of mini-batch {self._number} twice"))
+
+    def _foreign(self, item):
+        positions = f"a position from 0 to {len(self.left) - 1}"
+        known = positions if self.paths is None else f"one of the paths in mini_batch, or {positions}"
+        return IllegalResult(
+            one_line(
+                f"run() handed back a result of {item!r}, which is no item of mini-batch {self._number}: an item is "
+                f"{known}. For rows that are pairs, return a list"
+            )
+        )
+
+    def _keep(self, position, row):
+        if not self._is_kept:
+            return
+        try:
+            record = _record((position, row))
+        except Exception as error:
+            self._stop_keeping(f"a row of the type {type(row).__name__} cannot be pickled ({error})")
+            return
+        try:
+            if self._descriptor is None:
+                os.makedirs(os.path.dirname(self._file), exist_ok=True)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+                self._descriptor = os.open(self._file, flags, 0o666)
+                self.has_files = True
+                record = _record((FORMAT, self._all)) + record
+            while record:
+                record = record[os.write(self._descriptor, record) :]
+        except OSError as error:
+            self._stop_keeping(str(error))
+
+    def _stop_keeping(self, reason):
+        self._is_kept = False
+        self.warnings.append(
+            f"run() of mini-batch {self._number} handed back results that cannot be kept for another try: {reason}"
+        )
+
+
+def _record(value):
+    body = pickle.dumps(value, protocol=5)
+    return PREFIX.pack(len(body), zlib.crc32(body)) + body
+
+
+def _records(content):
+    """Yields the values of the readable part of a file; ``None`` for a value that this process cannot make."""
+    start = 0
+    while start + PREFIX.size <= len(content):
+        length, checksum = PREFIX.unpack_from(content, start)
+        start += PREFIX.size
+        body = content[start : start + length]
+        if length == 0 or len(body) < length or zlib.crc32(body) != checksum:
+            return
+        start += length
+        try:
+            yield pickle.loads(body)
+        except Exception:
+            yield None

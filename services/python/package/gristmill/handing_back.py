@@ -1,0 +1,105 @@
+"""Scripts that hand back results of items before ``run`` has ended: a generator that yields ``(item, row)``, or
+``context.done(item, row)``. What is handed back is kept in ``checkpoints.py``, which few scripts need."""
+
+import os
+import threading
+from types import GeneratorType
+
+from gristmill.results import IllegalResult, made_into_list
+
+
+class HandingBack:
+    """What the attempts of one process hand back.
+
+    ``done``: what the current attempt, or an earlier one of its mini-batch, has handed back, or ``None``.
+    """
+
+    def __init__(self, channel, folder, writer, path_of):
+        self._channel = channel
+        self._folder = folder
+        self._writer = writer
+        self._path_of = path_of
+        # Whether a mini-batch may have checkpoints although no attempt of it is known to have ended.
+        self._are_used = os.path.isdir(folder)
+        self._creating = threading.Lock()
+        self._running = None
+        self.done = None
+
+    def earlier(self, mini_batch):
+        """Begins an attempt. Returns what earlier attempts of the mini-batch have handed back, or ``None``."""
+        if self.done is not None:
+            self.done.close()
+            self.done = None
+        if self._are_used or "resumes" in mini_batch:
+            folder = self._folder_of(mini_batch)
+            if os.path.isdir(folder):
+                done = self._of(mini_batch)
+                done.read(folder)
+                self.done = done if done.rows else None
+        return self.done
+
+    def call(self, run, mini_batch, warnings, *arguments):
+        """Calls ``run``, and takes what it yields. Returns its result without what it has handed back."""
+        if self.done is not None and not self.done.left:
+            return None
+        self._running = mini_batch
+        try:
+            result = run(*arguments)
+            return self._exhaust(result, mini_batch, warnings) if type(result) is GeneratorType else result
+        finally:
+            self._running = None
+
+    def _exhaust(self, generator, mini_batch, warnings):
+        """Takes results of items, or returns rows as a list: the first value tells. A rank has no items to name."""
+        rows = []
+        for value in generator:
+            if not rows and _is_pair(value) and mini_batch["payload"]["kind"] != "rank":
+                self.take(mini_batch, *value)
+                self._take_pairs(generator)
+                return None
+            rows.append(value)
+        if rows or self.done is None:
+            warnings.append(made_into_list(generator, mini_batch["mini_batch"]))
+        return rows
+
+    def _take_pairs(self, generator):
+        done = self.done
+        for value in generator:
+            if not _is_pair(value):
+                raise IllegalResult(
+                    f"run() yielded a {type(value).__name__} after results of items: yield (item, row) each time"
+                )
+            done.add(*value)
+
+    def take(self, mini_batch, item, row):
+        """Takes the result of an item, from any thread of the process."""
+        if self._channel.abandoned:
+            raise RuntimeError(
+                "context.done() was called in a child process: call it in the process that called run(), with the results "
+                "of its children"
+            )
+        if self._running is not mini_batch:
+            raise RuntimeError("context.done() was called after run() had ended")
+        if self.done is None:
+            with self._creating:
+                if self.done is None:
+                    self.done = self._of(mini_batch)
+        self.done.add(item, row)
+
+    def _of(self, mini_batch):
+        from gristmill.checkpoints import ItemsDone
+
+        self._are_used = True
+        payload = mini_batch["payload"]
+        if payload["kind"] == "rank":
+            raise IllegalResult("context.done() needs an item, and a rank has none: return a list")
+        # All of them, whatever the script has done to its list.
+        paths = [self._path_of(path) for path in payload["paths"]] if payload["kind"] == "files" else None
+        return ItemsDone(mini_batch, paths, self._folder_of(mini_batch), self._writer)
+
+    def _folder_of(self, mini_batch):
+        return os.path.join(self._folder, str(mini_batch["mini_batch"]))
+
+
+def _is_pair(value):
+    return type(value) is tuple and len(value) == 2

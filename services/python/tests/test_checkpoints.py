@@ -1,0 +1,278 @@
+"""Scripts that hand back results of items while `run` still works: the next attempt gets only what is left."""
+
+import os
+
+import pyarrow
+import pytest
+
+HALFWAY = """
+    import os
+    def run(mini_batch):
+        print(len(mini_batch))
+        for path in mini_batch:
+            if path == "c" and not os.path.exists("failed"):
+                open("failed", "w").close()
+                raise ValueError("halfway")
+            yield path, path.upper()
+"""
+
+
+def kept(agent):
+    return sorted(path.parent.name for path in (agent.folder / "checkpoints").glob("*/*"))
+
+
+def options(agent):
+    """Returns the options of a process that finds what another one has kept."""
+    return {"checkpoints": str(agent.folder / "checkpoints")}
+
+
+def failure(event, status="illegal_result"):
+    assert event["status"] == status, event
+    return event["error"]["message"]
+
+
+def test_generator_keeps_what_it_has_yielded(start):
+    agent = start(HALFWAY)
+    assert failure(agent.run("abcde", mini_batch=3), "run_raised") == "halfway"
+    assert kept(agent) == ["3"]
+    event = agent.run("abcde", mini_batch=3, try_number=2)
+    assert (event["rows"], event["returned"], event["has_checkpoints"]) == (b"A\nB\nC\nD\nE\n", 5, True)
+    assert "warnings" not in event
+    assert agent.finish() == []
+    assert agent.stdout().split() == ["5", "3"]
+
+
+def test_another_process_finds_what_one_that_died_has_kept(start):
+    agent = start("import os\ndef run(mini_batch):\n    yield 1, 'b'\n    yield 0, 'a'\n    os._exit(9)")
+    agent.hand_over(agent.files("abc"))
+    assert agent.receive() is None and agent.wait() == 9
+    # Without a hint: the folder exists.
+    agent = start("def run(mini_batch):\n    return ((path, path) for path in mini_batch)", **options(agent))
+    event = agent.run("ABC", mini_batch=0)
+    assert (event["rows"], event["returned"]) == (b"a\nb\nC\n", 3)
+    assert agent.run("xy", mini_batch=1)["rows"] == b"x\ny\n"
+
+
+def test_rows_of_tables_are_named_by_their_index(start):
+    agent = start(
+        """
+        def run(mini_batch):
+            rows = mini_batch[mini_batch.n != 5].sort_values("n", ascending=False)
+            for index, row in rows.iterrows():
+                if row.n == 3 and len(mini_batch) == 6:
+                    raise ValueError("halfway")
+                yield index, {"n": row.n, "rows": len(mini_batch)}
+        """,
+        tabular=True,
+        output_format="jsonl",
+    )
+    batch = pyarrow.record_batch({"n": [1, 2, 3, 4, 5, 6]})
+    assert failure(agent.run_table(batch, mini_batch=0), "run_raised") == "halfway"
+    event = agent.run_table(batch, mini_batch=0, try_number=2)
+    expected = [(1, 4), (2, 4), (3, 4), (4, 6), (6, 6)]
+    assert event["rows"].decode().splitlines() == [f'{{"n": {n}, "rows": {rows}}}' for n, rows in expected]
+    assert event["returned"] == 5, "no result of one item"
+
+
+def test_done_of_the_context_is_the_same(start):
+    agent = start(
+        """
+        import asyncio, pathlib, threading
+        async def run(mini_batch, context):
+            context.done(mini_batch[1], "second")
+            thread = threading.Thread(target=context.done, args=(pathlib.Path("c"),))
+            thread.start()
+            thread.join()
+            if context.attempt == 1:
+                raise ValueError("halfway")
+            await asyncio.sleep(0)
+            context.done(0, "first")
+        """
+    )
+    failure(agent.run("abcd", mini_batch=0), "run_raised")
+    agent.close()
+    agent = start("def run(mini_batch, context):\n    context.done('a', mini_batch)\n    context.done(1, 'd')", **options(agent))
+    event = agent.run("abcd", mini_batch=0, try_number=2)
+    assert (event["rows"], event["returned"]) == (b"['a', 'd']\nsecond\nd\n", 4), "an item may have no row"
+
+
+def test_ranges_get_what_is_left_of_them(start):
+    agent = start(HALFWAY)
+    failure(agent.run("abcde", mini_batch=0), "run_raised")
+    assert agent.run("abcde", mini_batch=0, items=[0, 2])["rows"] == b"A\nB\n"
+    assert agent.run("abcde", mini_batch=0, items=[1, 4])["rows"] == b"B\nC\nD\n"
+    agent.finish()
+    assert agent.stdout().split() == ["5", "2"], "nothing is left of the first range"
+
+
+@pytest.mark.parametrize(
+    "yields, message",
+    [
+        ("'x', 1", "handed back a result of 'x', which is no item of mini-batch 0: an item is one of the paths in"),
+        ("3, 1", "handed back a result of 3, which is no item of mini-batch 0"),
+        ("-1, 1", "handed back a result of -1"),
+        ("True, 1", "handed back a result of True"),
+        ("None, 1", "handed back a result of None"),
+        ("'a', 1", "handed back item 'a' of mini-batch 0 twice"),
+        ("0, 1", "handed back item 0 of mini-batch 0 twice"),
+        ("'text'", "yielded a str after results of items: yield (item, row) each time"),
+        ("1, 2, 3", "yielded a tuple after results"),
+    ],
+)
+def test_wrong_items_fail_the_attempt_and_nothing_is_lost(start, yields, message):
+    agent = start(f"def run(mini_batch):\n    yield 'a', 'A'\n    yield {yields}\n    yield 'b', 'B'")
+    assert message in failure(agent.run("abc", mini_batch=0))
+    agent.close()
+    agent = start("def run(mini_batch):\n    for path in mini_batch: yield path, path", **options(agent))
+    assert agent.run("abc", mini_batch=0, try_number=2)["rows"] == b"A\nb\nc\n"
+
+
+def test_error_that_the_script_catches_fails_the_attempt(start):
+    agent = start(
+        """
+        def run(mini_batch, context):
+            try:
+                context.done("x", 1)
+            except Exception:
+                pass
+        """
+    )
+    assert "no item of mini-batch 0" in failure(agent.run("a"))
+
+
+def test_first_item_that_is_foreign_says_how_to_return_pairs(start):
+    agent = start("def run(mini_batch):\n    for path in mini_batch: yield path + '.txt', 1")
+    assert failure(agent.run("a")).endswith("For rows that are pairs, return a list")
+
+
+def test_rows_beside_results_of_items_are_refused(start):
+    agent = start("def run(mini_batch, context):\n    context.done('a', 1)\n    return ['b']")
+    assert "returned a list, and has handed back results of items" in failure(agent.run("ab"))
+
+
+def test_done_after_the_end_or_in_a_child_is_refused(start):
+    agent = start(
+        """
+        import os
+        contexts = []
+        def run(mini_batch, context):
+            contexts.append(context)
+            if len(contexts) == 2:
+                contexts[0].done("a", 1)
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    context.done("a", 1)
+                except RuntimeError as error:
+                    os._exit(7)
+                os._exit(0)
+            return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]
+        """
+    )
+    assert agent.run("a")["rows"] == b"7\n"
+    assert "after run() had ended" in failure(agent.run("a"), "run_raised")
+
+
+def test_strict_results_ask_for_every_item(start):
+    agent = start("def run(mini_batch):\n    yield mini_batch[0], mini_batch[0]", strict_results=True)
+    assert "1 results for the 2 items" in failure(agent.run("ab", mini_batch=0))
+    assert agent.run("ab", mini_batch=0, try_number=2)["rows"] == b"a\nb\n"
+
+
+def test_damaged_end_of_a_file_costs_only_the_items_in_it(start):
+    agent = start(HALFWAY)
+    failure(agent.run("abcde", mini_batch=0), "run_raised")
+    (path,) = (agent.folder / "checkpoints" / "0").iterdir()
+    content = path.read_bytes()
+    for damaged in (content[:-1], content[:-1] + b"\0", content[:-20] + bytes(20)):
+        path.write_bytes(damaged)
+        event = agent.run("abcde", mini_batch=0, try_number=2)
+        assert event["rows"] == b"A\nB\nC\nD\nE\n"
+        for other in path.parent.iterdir():
+            if other != path:
+                other.unlink()
+    path.write_bytes(b"no checkpoint")
+    assert agent.run("abcde", mini_batch=0, try_number=2)["rows"] == b"A\nB\nC\nD\nE\n"
+    agent.finish()
+    assert agent.stdout().split() == ["5", "4", "4", "4", "5"]
+
+
+def test_what_cannot_be_kept_is_told_once(start):
+    agent = start("def run(mini_batch):\n    for path in mini_batch: yield path, lambda: 0")
+    event = agent.run("ab")
+    assert event["returned"] == 2
+    (warning,) = event["warnings"]
+    assert "cannot be kept for another try: a row of the type function cannot be pickled" in warning["message"]
+
+
+def test_folder_that_cannot_be_written_is_told_once(start, tmp_path):
+    (tmp_path / "file").touch()
+    script = "def run(mini_batch):\n    for path in mini_batch: yield path, path"
+    event = start(script, checkpoints=str(tmp_path / "file" / "checkpoints")).run("ab")
+    assert event["rows"] == b"a\nb\n" and "has_checkpoints" not in event
+    (warning,) = event["warnings"]
+    assert "cannot be kept for another try: [Errno 20]" in warning["message"]
+
+
+def test_checks_name_the_item_of_a_row(start):
+    schema = {"columns": [{"name": "n", "type": "int64"}]}
+    script = """
+        def run(mini_batch):
+            for path in reversed(mini_batch):
+                yield path, None if path == "b" else {"n": "x" if path == "d" else 1}
+    """
+    event = start(script, output_format="jsonl", row_schema=schema).run("abcd")
+    assert (event["returned"], event["rows"]) == (3, b'{"n": 1}\n{"n": 1}\n')
+    assert [misfit["item"] for misfit in event["misfits"]] == [3]
+
+
+def test_generator_of_other_values_yields_rows(start):
+    agent = start("def run(mini_batch):\n    for path in mini_batch: yield [path, 1]")
+    event = agent.run("ab")
+    assert event["rows"] == b"['a', 1]\n['b', 1]\n"
+    assert "returned a generator" in event["warnings"][0]["message"]
+    assert not kept(agent)
+
+
+def test_run_item_keeps_its_results_when_another_item_fails(start):
+    agent = start(
+        """
+        import asyncio, os
+        async def run_item(item):
+            print(item)
+            if item == "c" and not os.path.exists("failed"):
+                open("failed", "w").close()
+                raise ValueError("halfway")
+            return None if item == "b" else item.upper()
+        """,
+        concurrency=1,
+    )
+    failure(agent.run("abcd", mini_batch=0), "run_raised")
+    event = agent.run("abcd", mini_batch=0, try_number=2)
+    assert (event["rows"], event["returned"]) == (b"A\nC\nD\n", 4)
+    agent.finish()
+    assert agent.stdout().split() == list("abccd")
+
+
+def test_run_item_keeps_its_results_from_time_to_time(start):
+    agent = start(
+        """
+        import asyncio, os
+        async def run_item(item):
+            if item == "c":
+                os._exit(9)
+            await asyncio.sleep(0.06)
+            return item
+        """,
+        concurrency=1,
+    )
+    agent.hand_over(agent.files("abcd"))
+    assert agent.receive() is None
+    agent = start("async def run_item(item): return item.upper()", **options(agent))
+    assert agent.run("abcd", mini_batch=0, try_number=2)["rows"] == b"a\nb\nC\nD\n"
+
+
+def test_quick_run_items_write_nothing(start):
+    agent = start("async def run_item(item): return item")
+    assert "has_checkpoints" not in agent.run("abcd")
+    assert not os.path.exists(agent.folder / "checkpoints")

@@ -1,0 +1,190 @@
+"""Scripts that hand back results of items early: what a failed attempt has handed back is not computed again."""
+
+import signal
+from collections import Counter
+
+import pytest
+
+from harness import is_alive, wait_until
+
+FILES = """
+    import os, signal, time
+    from recorder import record, recorded
+    def run(files):
+        record("run", items=len(files))
+        for file in files:
+            name = os.path.basename(file)
+            if name == os.environ["BAD"] and len(recorded("run")) <= int(os.environ.get("TIMES", 1)):
+                way = os.environ["WAY"]
+                if way == "raise":
+                    raise ValueError("halfway")
+                if way == "exit":
+                    os._exit(7)
+                if way == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if way == "hang":
+                    time.sleep(1000)
+                if way == "twice":
+                    yield files[0], "again"
+                if way == "foreign":
+                    yield "/elsewhere", "foreign"
+            record("item", name=name)
+            yield file, f"row of {name}"
+"""
+CAUSES = {
+    "raise": "run_raised",
+    "exit": "process_died",
+    "kill": "process_died",
+    "hang": "run_timed_out",
+    "twice": "illegal_result",
+    "foreign": "illegal_result",
+}
+
+
+def computed_once(workplace, items):
+    """Checks the side record of the script: each item was computed once, however often the mini-batch ran."""
+    counts = Counter(fact["name"] for fact in workplace.recorded("item"))
+    assert counts == Counter({item: 1 for item in items})
+
+
+def names(count):
+    return [f"{number:03}.txt" for number in range(count)]
+
+
+def rows(count):
+    return [f"row of {name}" for name in names(count)]
+
+
+@pytest.mark.parametrize("way", CAUSES)
+def test_second_try_gets_only_what_is_left(workplace, way):
+    workplace.data(100)
+    settings = {"run_invocation_timeout": 2, "arguments": ["--task_overhead_timeout", 2]} if way == "hang" else {}
+    job = workplace.job(FILES, mini_batch_size=100, run_max_try=2, **settings)
+    ended = job.run(BAD="070.txt", WAY=way)
+    assert ended.lines == rows(100)
+    assert (ended.items, ended.mini_batches) == ((100, 100, 0), (1, 1, 0))
+    assert [fact["items"] for fact in workplace.recorded("run")] == [100, 30]
+    computed_once(workplace, names(100))
+    statuses = [row["Status"] for row in ended.attempts()]
+    assert len(statuses) == 2 and statuses[1] == "RUN_DONE"
+    assert not (ended.logs.parent / "checkpoints").exists(), "nothing stays behind"
+    if way in ("twice", "foreign"):
+        item = {"twice": "000.txt' of mini-batch 0 twice", "foreign": "'/elsewhere', which is no item of"}[way]
+        assert item in ended.log("user/error/*/*.txt")
+
+
+def test_isolation_runs_only_what_is_left(workplace):
+    """A bad item fails each time: only its own range is computed more than once, and nothing before it."""
+    workplace.data(20)
+    job = workplace.job(FILES, mini_batch_size=20, run_max_try=2, isolate="items")
+    ended = job.run(BAD="013.txt", WAY="raise", TIMES="100")
+    assert ended.lines == [row for row in rows(20) if "013" not in row]
+    assert (ended.items, ended.result["items_rejected"]) == ((20, 19, 1), 1)
+    computed_once(workplace, [name for name in names(20) if name != "013.txt"])
+    assert not (ended.logs.parent / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("output_format", ["csv", "jsonl", "parquet"])
+def test_output_is_that_of_a_job_without_failures(workplace, output_format):
+    lines = "".join(f"{number},name {number % 3}\n" for number in range(200))
+    workplace.write({"table/t.csv": "id,name\n" + lines})
+    script = """
+        import os
+        from recorder import record
+        def run(table):
+            record("run", rows=len(table))
+            for index, row in table.sample(frac=1, random_state=1).iterrows():
+                if os.environ["FAILS"] == "yes" and index == 60 and len(table) > 150:
+                    raise ValueError("halfway")
+                row = {"id": row["id"], "name": row["name"]}
+                # Columns that only some rows have.
+                yield index, row if row["id"] % 50 else {**row, "more": 1.5}
+    """
+    inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "table"}]
+    settings = {"inputs": inputs, "append_row_file_name": f"rows.{output_format}", "output_format": "native"}
+    outputs = {}
+    for fails in ("yes", "no"):
+        job = workplace.job(script, output=fails, run_max_try=10, **settings)
+        ended = job.run(FAILS=fails)
+        outputs[fails] = ended.output
+    runs = [fact["rows"] for fact in workplace.recorded("run")]
+    assert runs[-1] == 200 and runs[:-1] == sorted(set(runs[:-1]), reverse=True), runs
+    assert outputs["yes"] == outputs["no"]
+
+
+def test_items_without_a_result_count_as_failed(workplace):
+    """As where `run` returns a shorter list."""
+    workplace.data(10)
+    script = """
+        def run(files):
+            for position, file in enumerate(files):
+                if position % 5 == 0:
+                    yield file, None
+                elif position % 5 != 1:
+                    yield position, position
+    """
+    ended = workplace.job(script, mini_batch_size=10).run()
+    assert ended.lines == ["2", "3", "4", "7", "8", "9"]
+    assert ended.items == (10, 8, 2)
+    ended = workplace.job(script, mini_batch_size=10, strict_results=True).run(expect=42)
+    assert "run() returned 8 results for the 10 items" in ended.log("user/error/*/*.txt")
+
+
+HELD = """
+    import os, time
+    from recorder import record
+    def run(files, context):
+        for file in files:
+            name = os.path.basename(file)
+            if name == os.environ.get("HOLD"):
+                record("held")
+                time.sleep(1000)
+            record("item", name=name)
+            context.done(file, f"row of {name}")
+"""
+
+
+def test_killed_engine_continues_in_the_middle_of_a_mini_batch(workplace):
+    workplace.data(10)
+    job = workplace.job(HELD, mini_batch_size=10, allow_reuse=True)
+    running = job.start(HOLD="006.txt")
+    pid = running.wait_for_record("held")[0]["pid"]
+    running.send(signal.SIGKILL)
+    running.wait()
+    wait_until(lambda: not is_alive(pid), "the Python process ends with its engine")
+    ended = job.run()
+    assert (ended.lines, ended.items) == (rows(10), (10, 10, 0))
+    computed_once(workplace, names(10))
+
+
+def test_retry_continues_failed_mini_batches_with_the_same_script_alone(workplace):
+    workplace.data(10)
+    job = workplace.job(FILES, mini_batch_size=10)
+    failed = job.run(BAD="004.txt", WAY="raise", expect=42)
+    assert failed.items == (10, 0, 10)
+    assert job.retry(failed.job_id, BAD="none").lines == rows(10)
+    computed_once(workplace, names(10))
+
+    workplace.record_file.unlink()
+    failed = job.run(BAD="004.txt", WAY="raise", expect=42)
+    job = workplace.job(FILES.replace("row of", "new row of"), mini_batch_size=10)
+    ended = job.retry(failed.job_id, BAD="none")
+    assert ended.lines == [f"new {row}" for row in rows(10)], "results of another script do not count"
+
+
+def test_run_item_keeps_the_items_beside_one_that_fails(workplace):
+    workplace.data(20)
+    script = """
+        import os
+        from recorder import record, recorded
+        async def run_item(item):
+            name = os.path.basename(item)
+            if name == "015.txt" and not recorded("failed"):
+                record("failed")
+                raise ValueError("halfway")
+            record("item", name=name)
+            return f"row of {name}"
+    """
+    ended = workplace.job(script, mini_batch_size=20, run_max_try=2, concurrency=1).run()
+    assert ended.lines == rows(20)
+    computed_once(workplace, names(20))
