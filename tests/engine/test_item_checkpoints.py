@@ -126,7 +126,7 @@ def test_items_without_a_result_count_as_failed(workplace):
     ended = workplace.job(script, mini_batch_size=10).run()
     assert ended.lines == ["2", "3", "4", "7", "8", "9"]
     assert ended.items == (10, 8, 2)
-    ended = workplace.job(script, mini_batch_size=10, strict_results=True).run(expect=42)
+    ended = workplace.job(script, mini_batch_size=10, strict_results=True, isolate="off").run(expect=42)
     assert "run() returned 8 results for the 10 items" in ended.log("user/error/*/*.txt")
 
 
@@ -159,7 +159,7 @@ def test_killed_engine_continues_in_the_middle_of_a_mini_batch(workplace):
 
 def test_retry_continues_failed_mini_batches_with_the_same_script_alone(workplace):
     workplace.data(10)
-    job = workplace.job(FILES, mini_batch_size=10)
+    job = workplace.job(FILES, mini_batch_size=10, isolate="off")
     failed = job.run(BAD="004.txt", WAY="raise", expect=42)
     assert failed.items == (10, 0, 10)
     assert job.retry(failed.job_id, BAD="none").lines == rows(10)
@@ -167,7 +167,7 @@ def test_retry_continues_failed_mini_batches_with_the_same_script_alone(workplac
 
     workplace.record_file.unlink()
     failed = job.run(BAD="004.txt", WAY="raise", expect=42)
-    job = workplace.job(FILES.replace("row of", "new row of"), mini_batch_size=10)
+    job = workplace.job(FILES.replace("row of", "new row of"), mini_batch_size=10, isolate="off")
     ended = job.retry(failed.job_id, BAD="none")
     assert ended.lines == [f"new {row}" for row in rows(10)], "results of another script do not count"
 

@@ -97,15 +97,13 @@ impl Chunk {
             (planned.replays, planned.work)
         };
         let Pending { tries_spent, deliveries_lost } = pending;
+        let job_id = job_id.to_owned();
         let descriptor = Descriptor {
-            job_id: job_id.to_owned(),
-            mini_batch,
             tries_spent,
             deliveries_lost,
-            copy: false,
             traceparent,
             replays,
-            work,
+            ..Descriptor::new(job_id, mini_batch, work)
         };
         serde_json::to_vec(&descriptor).map(Bytes::from)
     }

@@ -25,6 +25,9 @@ pub struct Descriptor {
     /// Whether it is a second start of a mini-batch that runs far longer than its peers, beside the first.
     #[serde(default, skip_serializing_if = "is_false")]
     pub copy: bool,
+    /// Whether an attempt on it was interrupted, through no fault of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_interrupted: bool,
     /// The trace of its message; `None` in the plan and without tracing.
     #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<TraceParent>,
@@ -184,6 +187,7 @@ impl Descriptor {
             tries_spent: 0,
             deliveries_lost: 0,
             copy: false,
+            was_interrupted: false,
             traceparent: None,
             replays: None,
             work,

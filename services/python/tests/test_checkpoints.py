@@ -91,7 +91,9 @@ def test_done_of_the_context_is_the_same(start):
     )
     failure(agent.run("abcd", mini_batch=0), "run_raised")
     agent.close()
-    agent = start("def run(mini_batch, context):\n    context.done('a', mini_batch)\n    context.done(1, 'd')", **options(agent))
+    agent = start(
+        "def run(mini_batch, context):\n    context.done('a', mini_batch)\n    context.done(1, 'd')", **options(agent)
+    )
     event = agent.run("abcd", mini_batch=0, try_number=2)
     assert (event["rows"], event["returned"]) == (b"['a', 'd']\nsecond\nd\n", 4), "an item may have no row"
 
@@ -215,7 +217,7 @@ def test_folder_that_cannot_be_written_is_told_once(start, tmp_path):
 
 
 def test_checks_name_the_item_of_a_row(start):
-    schema = {"columns": [{"name": "n", "type": "int64"}]}
+    schema = {"columns": [{"name": "n", "type": "integer"}]}
     script = """
         def run(mini_batch):
             for path in reversed(mini_batch):

@@ -25,6 +25,7 @@ use serde::de::DeserializeOwned;
 use crate::create::{Commit, create};
 use crate::upload::Upload;
 use crate::{Error, PlanComplete, Result, Stores};
+pub use checkpoints::CheckpointPiece;
 pub use parts::PartStream;
 pub(crate) use parts::part;
 

@@ -48,7 +48,7 @@ mod web;
 pub use beat::Beat;
 pub use create::Commit;
 pub use error::{Answer, Error, Source as ErrorSource, deepest_cause};
-pub use job_store::{JobStore, PartStream};
+pub use job_store::{CheckpointPiece, JobStore, PartStream};
 pub use limit_book::{LimitBook, LimitEntry};
 pub use logs::LogFile;
 pub use plan::{LeftOut, PlanComplete};

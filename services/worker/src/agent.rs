@@ -152,6 +152,7 @@ impl Agent {
         let interval = Duration::from_secs(self.spec.resource_monitor_interval_seconds);
         let _monitor = monitor::start(logs.join("perf").join(&self.node), interval);
         let checkpoints = Checkpoints::new(&self.store, &self.work_folder);
+        checkpoints.look().await;
         let (announcements, mut announcer) = Announcer {
             job_id: self.spec.job_id.clone(),
             store: self.store.clone(),
@@ -174,8 +175,10 @@ impl Agent {
             gpus: self.gpu_count,
             prefetch_bytes_max: self.prefetch_bytes_max,
             grace: self.timing.grace,
+            fetches_checkpoints: checkpoints.are_remote(),
             lease_max: self.tasks.limits().lease_max,
         };
+        let _uploads = checkpoints.keep();
         let mut executor = Executor {
             scheduler: Scheduler::new(config, now()),
             preparer: Arc::new(Preparer::new(self.spec.clone(), self.store.clone(), cache, self.prefetch_bytes_max)),
@@ -301,6 +304,7 @@ impl Executor {
         // The command may end with this agent, and then nothing kills the children of the processes.
         let all_ended = futures::future::join_all(ends.iter().map(CancellationToken::cancelled));
         let _ = tokio::time::timeout(END_TIME, all_ended).await;
+        self.checkpoints.finish().await;
         if let Some(limits) = self.limits.take() {
             limits.leave().await;
         }

@@ -1,25 +1,63 @@
 //! Item checkpoints: results that scripts hand back before their attempt has ended.
 //!
 //! Python processes write and read them (`python/package/gristmill/checkpoints.py`): one folder for each mini-batch, and
-//! in it one file for each attempt that has handed anything back. This node only decides where that folder is, and
-//! removes the checkpoints of a mini-batch once its success is announced.
+//! in it one file for each attempt that has handed anything back. A job with a folder keeps them there, where every node
+//! finds them. Otherwise each node keeps its own: it uploads what its processes add, in pieces, and fetches what other
+//! nodes have uploaded before a mini-batch is tried again. Once the success of a mini-batch is announced, its checkpoints
+//! are removed.
 
+use std::collections::{BTreeMap, HashMap};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use storage::JobStore;
+use bytes::Bytes;
+use storage::{CheckpointPiece, JobStore};
+use tokio::sync::Mutex;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Time between two uploads.
+const PERIOD: Duration = Duration::from_secs(2);
+/// Largest piece.
+const PIECE_BYTES_MAX: u64 = 16 << 20;
+/// Longest wait for the store at the start and the end of an agent.
+const STORE_TIME: Duration = Duration::from_secs(5);
 
 /// The checkpoints of one job on one node.
 #[derive(Clone, Debug)]
 pub struct Checkpoints {
     folder: Arc<Path>,
+    /// `None`: all nodes share the folder.
+    remote: Option<Arc<Remote>>,
+}
+
+#[derive(Debug)]
+struct Remote {
+    store: JobStore,
+    /// The files of which the store has the beginning, up to this length.
+    stored: Mutex<HashMap<File, u64>>,
+    are_old: AtomicBool,
+}
+
+/// A file of a mini-batch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct File {
+    mini_batch: u64,
+    name: String,
 }
 
 impl Checkpoints {
-    /// Keeps checkpoints in the folder of the job, where every node finds them, or on this node if the job has none.
+    /// Finds the checkpoints of a job. `work_folder` is that of the job on this node.
     pub fn new(store: &JobStore, work_folder: &Path) -> Self {
-        let folder = store.checkpoints_folder().unwrap_or_else(|| work_folder.join("checkpoints"));
-        Self { folder: folder.into() }
+        match store.checkpoints_folder() {
+            Some(folder) => Self { folder: folder.into(), remote: None },
+            None => {
+                let remote = Remote { store: store.clone(), stored: Mutex::default(), are_old: AtomicBool::new(false) };
+                Self { folder: work_folder.join("checkpoints").into(), remote: Some(remote.into()) }
+            }
+        }
     }
 
     /// The folder, which exists once a script has handed something back.
@@ -27,14 +65,221 @@ impl Checkpoints {
         &self.folder
     }
 
+    /// Looks whether an earlier run of the job has left any, and then makes the folder, which tells processes to look.
+    pub async fn look(&self) {
+        let Some(remote) = &self.remote else { return };
+        match tokio::time::timeout(STORE_TIME, remote.store.has_checkpoints()).await {
+            Ok(Ok(false)) => {}
+            Ok(Ok(true)) => {
+                remote.are_old.store(true, Ordering::Relaxed);
+                let _ = tokio::fs::create_dir_all(&self.folder).await;
+            }
+            Ok(Err(error)) => tracing::warn!("cannot look for results that the script has handed back: {error:#}"),
+            Err(_) => {}
+        }
+    }
+
+    /// Whether any mini-batch may have some in the store, although no attempt of it is known to have ended.
+    pub fn are_old(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.are_old.load(Ordering::Relaxed))
+    }
+
+    /// Whether those of other nodes must be fetched.
+    pub fn are_remote(&self) -> bool {
+        self.remote.is_some()
+    }
+
+    /// Uploads additions until the value is dropped, if the nodes do not share the folder.
+    pub fn keep(&self) -> Option<AbortOnDropHandle<()>> {
+        let checkpoints = self.remote.is_some().then(|| self.clone())?;
+        Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(PERIOD).await;
+                checkpoints.upload().await;
+            }
+        })))
+    }
+
+    /// Uploads the last additions of processes that have ended.
+    pub async fn finish(&self) {
+        let _ = tokio::time::timeout(STORE_TIME, self.upload()).await;
+    }
+
+    async fn upload(&self) {
+        let Some(remote) = &self.remote else { return };
+        let folder = self.folder.clone();
+        let found = tokio::task::spawn_blocking(move || files(&folder)).await.unwrap_or_default();
+        let mut stored = remote.stored.lock().await;
+        for (file, bytes) in found {
+            let offset = stored.entry(file.clone()).or_default();
+            while *offset < bytes {
+                let (path, piece) = (self.path(&file), *offset..bytes.min(*offset + PIECE_BYTES_MAX));
+                let Ok(Ok(content)) = tokio::task::spawn_blocking(move || read(&path, piece)).await else { break };
+                let (piece, length) = (CheckpointPiece { file: file.name.clone(), offset: *offset }, content.len());
+                if let Err(error) = remote.store.put_checkpoint(file.mini_batch, &piece, content).await {
+                    tracing::warn!("cannot upload results that the script has handed back: {error:#}");
+                    // The store does not answer; the next round goes on.
+                    return;
+                }
+                *offset += length as u64;
+            }
+        }
+    }
+
+    /// Fetches what other nodes have kept of a mini-batch. After an error, its items are computed again.
+    pub async fn fetch(&self, mini_batch: u64) {
+        if let Some(remote) = &self.remote
+            && let Err(error) = self.fetch_from(remote, mini_batch).await
+        {
+            tracing::warn!("cannot fetch results that other nodes have kept of mini-batch {mini_batch}: {error:#}");
+        }
+    }
+
+    async fn fetch_from(&self, remote: &Remote, mini_batch: u64) -> anyhow::Result<()> {
+        let mut offsets = BTreeMap::<String, Vec<u64>>::new();
+        for CheckpointPiece { file, offset } in remote.store.checkpoints_of(mini_batch).await? {
+            offsets.entry(file).or_default().push(offset);
+        }
+        for (name, offsets) in offsets {
+            let file = File { mini_batch, name };
+            let path = self.path(&file);
+            if path.exists() {
+                continue;
+            }
+            let mut content = Vec::new();
+            for offset in offsets {
+                let piece = CheckpointPiece { file: file.name.clone(), offset };
+                let bytes = remote.store.checkpoint(mini_batch, &piece).await?;
+                // A node that has started again uploads its files again.
+                let known = (content.len() as u64).checked_sub(offset).and_then(|known| usize::try_from(known).ok());
+                let Some(known) = known else { break };
+                content.extend_from_slice(bytes.get(known..).unwrap_or_default());
+            }
+            remote.stored.lock().await.insert(file, content.len() as u64);
+            tokio::fs::create_dir_all(path.parent().expect("in a folder")).await?;
+            tokio::fs::write(&path, content).await?;
+        }
+        Ok(())
+    }
+
     /// Removes what is kept of mini-batches that have succeeded. What stays after an error goes with the job.
     pub async fn remove(&self, mini_batches: &[u64]) {
         if mini_batches.is_empty() {
             return;
         }
-        let folders: Vec<PathBuf> =
-            mini_batches.iter().map(|mini_batch| self.folder.join(mini_batch.to_string())).collect();
+        let folders: Vec<PathBuf> = mini_batches.iter().map(|mini_batch| self.folder_of(*mini_batch)).collect();
         let remove = move || folders.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
         let _ = tokio::task::spawn_blocking(remove).await;
+        let Some(remote) = &self.remote else { return };
+        let mut stored = remote.stored.lock().await;
+        for mini_batch in mini_batches {
+            let before = stored.len();
+            stored.retain(|file, _| file.mini_batch != *mini_batch);
+            if stored.len() < before {
+                let _ = remote.store.delete_checkpoints_of(*mini_batch).await;
+            }
+        }
+    }
+
+    fn folder_of(&self, mini_batch: u64) -> PathBuf {
+        self.folder.join(mini_batch.to_string())
+    }
+
+    fn path(&self, file: &File) -> PathBuf {
+        self.folder_of(file.mini_batch).join(&file.name)
+    }
+}
+
+/// Returns all files and their sizes.
+fn files(folder: &Path) -> Vec<(File, u64)> {
+    let mut found = Vec::new();
+    for folder in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Some(mini_batch) = folder.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        for file in std::fs::read_dir(folder.path()).into_iter().flatten().flatten() {
+            if let (Ok(name), Ok(metadata)) = (file.file_name().into_string(), file.metadata()) {
+                found.push((File { mini_batch, name }, metadata.len()));
+            }
+        }
+    }
+    found
+}
+
+fn read(path: &Path, range: std::ops::Range<u64>) -> std::io::Result<Bytes> {
+    let mut file = std::fs::File::open(path)?;
+    file.seek(SeekFrom::Start(range.start))?;
+    let mut content = Vec::new();
+    file.take(range.end - range.start).read_to_end(&mut content)?;
+    match content.is_empty() {
+        true => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        false => Ok(content.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    fn write(checkpoints: &Checkpoints, name: &str, content: &str) {
+        let path = checkpoints.folder().join(name);
+        std::fs::create_dir_all(path.parent().expect("in a folder")).expect("writable");
+        std::fs::write(path, content).expect("writable");
+    }
+
+    fn content(checkpoints: &Checkpoints, name: &str) -> Option<String> {
+        std::fs::read_to_string(checkpoints.folder().join(name)).ok()
+    }
+
+    #[tokio::test]
+    async fn another_node_gets_what_was_uploaded_until_the_mini_batch_succeeds() {
+        let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
+        let [first, second] = [(); 2].map(|()| tempfile::tempdir().expect("temporary folder"));
+        let here = Checkpoints::new(&store, first.path());
+        assert!(here.are_remote());
+        here.upload().await;
+        write(&here, "7/a-1", "one");
+        write(&here, "8/a-2", "other");
+        here.upload().await;
+        write(&here, "7/a-1", "one two");
+        here.upload().await;
+        here.upload().await;
+        // A node that starts again forgets what it has uploaded.
+        write(&here, "7/a-1", "one two three");
+        Checkpoints::new(&store, first.path()).upload().await;
+
+        let there = Checkpoints::new(&store, second.path());
+        assert!(!there.are_old() && !there.folder().exists());
+        there.look().await;
+        assert!(there.are_old() && there.folder().exists());
+        there.fetch(7).await;
+        assert_eq!(content(&there, "7/a-1").as_deref(), Some("one two three"));
+        assert_eq!(content(&there, "8/a-2"), None);
+        write(&there, "7/b-1", "four");
+        there.upload().await;
+        assert_eq!(store.checkpoints_of(7).await.expect("readable").len(), 3, "what was fetched is not uploaded");
+
+        there.remove(&[7]).await;
+        assert_eq!(content(&there, "7/a-1"), None);
+        assert!(store.checkpoints_of(7).await.expect("readable").is_empty());
+        assert_eq!(store.checkpoints_of(8).await.expect("readable").len(), 1);
+        store.delete_checkpoints().await.expect("writable");
+        assert!(store.checkpoints_of(8).await.expect("readable").is_empty());
+    }
+
+    #[tokio::test]
+    async fn nodes_share_the_folder_of_a_job() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let store = JobStore::local(folder.path()).expect("folder exists");
+        let checkpoints = Checkpoints::new(&store, Path::new("/nowhere"));
+        assert!(!checkpoints.are_remote() && checkpoints.keep().is_none());
+        write(&checkpoints, "7/a-1", "one");
+        write(&checkpoints, "8/a-1", "other");
+        checkpoints.remove(&[7]).await;
+        assert_eq!(content(&checkpoints, "7/a-1"), None);
+        assert!(content(&checkpoints, "8/a-1").is_some());
+        store.delete_checkpoints().await.expect("writable");
+        store.delete_checkpoints().await.expect("nothing to remove");
+        assert!(!checkpoints.folder().exists());
     }
 }

@@ -101,6 +101,9 @@ impl Preparer {
     }
 
     async fn read(&self, descriptor: &Descriptor) -> Result<Preparation> {
+        if let Some(prepared) = Prepared::without_reading(descriptor) {
+            return Ok(Preparation::Ready(prepared.into()));
+        }
         let prepared = match &descriptor.work {
             Work::Rows { input, blocks, .. } => self.table(*input, blocks).await?,
             Work::Files { paths, versions, .. } => {

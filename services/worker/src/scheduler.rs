@@ -91,6 +91,8 @@ pub struct Config {
     pub prefetch_bytes_max: u64,
     /// How long a draining agent waits for `run()`.
     pub grace: Duration,
+    /// Whether each node has checkpoints of its own.
+    pub fetches_checkpoints: bool,
     /// Longest lease that the queue allows; `None`: no limit.
     pub lease_max: Option<Duration>,
 }
@@ -173,8 +175,8 @@ pub enum Action {
     Receive { messages_max: usize },
     /// Cancel the request.
     StopReceiving,
-    /// Prepare a mini-batch.
-    Prepare { lease: LeaseId, descriptor: Box<Descriptor> },
+    /// Prepare a mini-batch, of which other nodes may have checkpoints to fetch.
+    Prepare { lease: LeaseId, descriptor: Box<Descriptor>, fetches: bool },
     /// Start a process, with a GPU of its own if one is free.
     Start { process: ProcessId, gpu: Option<u32> },
     /// Send mini-batches to a process, in order, and the memory files of their tables.

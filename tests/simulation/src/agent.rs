@@ -115,6 +115,7 @@ impl Agent {
             gpus: self.witness.job.gpus,
             prefetch_bytes_max: u64::MAX,
             grace: GRACE,
+            fetches_checkpoints: false,
             lease_max: self.tasks.limits().lease_max,
         };
         let actor = self.actor.clone();
@@ -285,7 +286,7 @@ impl Executor {
         match action {
             Action::Receive { messages_max } => self.start_receiving(messages_max),
             Action::StopReceiving => self.receiving = None,
-            Action::Prepare { lease, descriptor } => self.prepare(lease, *descriptor),
+            Action::Prepare { lease, descriptor, .. } => self.prepare(lease, *descriptor),
             Action::Start { process, gpu } => return self.start(process, gpu),
             Action::HandOver { process, frames, .. } => {
                 if self.agent.actor.is_told_to_stop() {

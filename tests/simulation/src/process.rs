@@ -155,7 +155,13 @@ impl Life {
                 continue;
             }
             if let Some(receipt) = &receipt {
-                self.witness.began(receipt, frame.items, self.has_broken_gpu(), &self.actor);
+                let resumes = match self.bug {
+                    Some(Bug::IgnoresCheckpoints) => false,
+                    // Another rule is to find it.
+                    Some(Bug::ForgetsLostDeliveries) => true,
+                    _ => frame.resumes,
+                };
+                self.witness.began(receipt, frame.items, resumes, self.has_broken_gpu(), &self.actor);
             }
             runs += 1;
             if job.process_max_runs > 0 && runs > job.process_max_runs {

@@ -54,6 +54,8 @@ pub enum Bug {
     RunsMoreThanTheRange,
     /// Names rows that do not fit the schema by their positions in the whole mini-batch.
     CountsFromTheMiniBatch,
+    /// Does not look for what earlier attempts have handed back.
+    IgnoresCheckpoints,
     // Of a partitioner:
     PublishesBeforePlanning,
     // Of a reducer:

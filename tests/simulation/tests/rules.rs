@@ -129,6 +129,7 @@ bugs! {
     RunsWhatIsRecalled: "a delivery is run once";
     RunsMoreThanTheRange: "every row once, in order", "the final file appears whole", "every item has a result or is rejected";
     CountsFromTheMiniBatch: "every item has a result or is rejected";
+    IgnoresCheckpoints: "a later attempt looks for checkpoints";
     ForgetsRejectedItems: "every item has a result or is rejected", "no role panics";
     IgnoresSpotNotices: "a stopping node starts no mini-batch";
     NeverRecalls: "nothing waits behind a slow run";

@@ -1,7 +1,7 @@
 """Item checkpoints: results of items that a script hands back before ``run`` has ended.
 
-A generator yields ``(item, row)``, or the script calls ``context.done(item, row)``. The process appends each result to a
-file at once, so that it survives the end of the process. The next attempt gets only the items that are left, and its
+A generator yields ``(item, row)``, or the script calls ``context.done(item, row)``. The process appends each result to
+a file at once, so that it survives the end of the process. The next attempt gets only the items that are left, and its
 answer has the rows of all attempts, in the order of the items: as if one ``run`` had returned them.
 
 ``<folder>/<mini-batch>/<writer>`` is one file of each attempt that handed anything back: records, each a length, a
@@ -28,9 +28,9 @@ FORMAT = "gristmill item checkpoints 1"
 class ItemsDone:
     """The items of one mini-batch, or of a range of it, that the script has handed back.
 
-    ``paths``: all files of the mini-batch, ``None`` for a table. ``items``: how many of its items this attempt is about.
-    ``left``: the positions, in the whole mini-batch, of those that ``run`` gets. ``rows``: what has been handed back, by
-    these positions. ``has_files``: whether anything of it is on disk. ``warnings``: what users should know.
+    ``paths``: all files of the mini-batch, ``None`` for a table. ``items``: how many of its items this attempt is
+    about. ``left``: the positions, in the whole mini-batch, of those that ``run`` gets. ``rows``: what has been handed
+    back, by these positions. ``has_files``: whether anything of it is on disk. ``warnings``: what users should know.
     """
 
     def __init__(self, mini_batch, paths, folder, writer):
@@ -54,7 +54,11 @@ class ItemsDone:
 
     def read(self, folder):
         """Takes over what earlier attempts have handed back."""
-        for name in sorted(os.listdir(folder)):
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            return
+        for name in names:
             try:
                 with open(os.path.join(folder, name), "rb") as file:
                     records = _records(file.read())
@@ -94,8 +98,8 @@ class ItemsDone:
                 self.rows.setdefault(position, rows.get(index))
         elif returned is not None and not (hasattr(returned, "__len__") and len(returned) == 0):
             raise IllegalResult(
-                f"run() of mini-batch {self._number} returned a {type(returned).__name__}, and has handed back results of "
-                "items: hand back all of them, and return nothing"
+                f"run() of mini-batch {self._number} returned a {type(returned).__name__}, and has handed back results "
+                "of items: hand back all of them, and return nothing"
             )
         done = sorted(self.rows)
         result = RowsOfItems(len(done))

@@ -75,8 +75,8 @@ class HandingBack:
         """Takes the result of an item, from any thread of the process."""
         if self._channel.abandoned:
             raise RuntimeError(
-                "context.done() was called in a child process: call it in the process that called run(), with the results "
-                "of its children"
+                "context.done() was called in a child process: call it in the process that called run(), with the "
+                "results of its children"
             )
         if self._running is not mini_batch:
             raise RuntimeError("context.done() was called after run() had ended")

@@ -1,7 +1,11 @@
 //! Checkpoints: results that scripts hand back before an attempt has ended.
+//!
+//! In a folder, processes write their files themselves. In any other store a file is uploaded in pieces, each an object
+//! `checkpoints/<mini-batch>/<file>/<offset>`.
 
 use std::path::PathBuf;
 
+use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::ObjectStore;
 
@@ -10,27 +14,83 @@ use crate::{Error, Result};
 
 const FOLDER: &str = "checkpoints";
 
+/// A part of a file: its bytes from `offset`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CheckpointPiece {
+    /// Name of the file.
+    pub file: String,
+    /// Position of its first byte.
+    pub offset: u64,
+}
+
 impl JobStore {
     /// Returns the folder of the checkpoints, which may not exist. `None`: the job has no folder.
     pub fn checkpoints_folder(&self) -> Option<PathBuf> {
         self.folder.as_ref().map(|folder| folder.join(FOLDER))
     }
 
+    /// Returns whether there are any, in a store without folders.
+    pub async fn has_checkpoints(&self) -> Result<bool> {
+        let found = self.store.list(Some(&self.path(FOLDER))).try_next().await;
+        found.map(|found| found.is_some()).map_err(|error| Error::from_store(&self.name(FOLDER), error))
+    }
+
+    /// Writes a piece of a file.
+    pub async fn put_checkpoint(&self, mini_batch: u64, piece: &CheckpointPiece, bytes: Bytes) -> Result<()> {
+        self.put(&name(mini_batch, piece), bytes).await
+    }
+
+    /// Returns the pieces that are kept of a mini-batch, sorted.
+    pub async fn checkpoints_of(&self, mini_batch: u64) -> Result<Vec<CheckpointPiece>> {
+        let folder = format!("{FOLDER}/{mini_batch}");
+        let prefix = self.path(&folder);
+        let pieces = self.store.list(Some(&prefix)).try_filter_map(|meta| {
+            let parts = meta.location.prefix_match(&prefix);
+            let parts = parts.map(|parts| parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>());
+            let piece = parts.and_then(|parts| match <[String; 2]>::try_from(parts) {
+                Ok([file, offset]) => Some(CheckpointPiece { file, offset: offset.parse().ok()? }),
+                Err(_) => None,
+            });
+            async { Ok(piece) }
+        });
+        let mut pieces: Vec<_> =
+            pieces.try_collect().await.map_err(|error| Error::from_store(&self.name(&folder), error))?;
+        pieces.sort();
+        Ok(pieces)
+    }
+
+    /// Reads a piece.
+    pub async fn checkpoint(&self, mini_batch: u64, piece: &CheckpointPiece) -> Result<Bytes> {
+        self.get(&name(mini_batch, piece)).await
+    }
+
+    /// Removes the checkpoints of a mini-batch, which has succeeded, from a store without folders.
+    pub async fn delete_checkpoints_of(&self, mini_batch: u64) -> Result<()> {
+        self.delete_below(&format!("{FOLDER}/{mini_batch}")).await
+    }
+
     /// Removes all checkpoints. No attempt continues from them any more.
     pub async fn delete_checkpoints(&self) -> Result<()> {
-        if let Some(folder) = self.checkpoints_folder() {
-            return match std::fs::remove_dir_all(&folder) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    Err(Error::unavailable(&folder.display().to_string(), error))
-                }
-                _ => Ok(()),
-            };
-        }
-        let objects = self.store.list(Some(&self.path(FOLDER))).map_ok(|meta| meta.location);
-        let deleted = self.store.delete_stream(Box::pin(objects)).try_for_each(|_| async { Ok(()) }).await;
-        match deleted {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(Error::from_store(&self.name(FOLDER), error)),
+        let Some(folder) = self.checkpoints_folder() else { return self.delete_below(FOLDER).await };
+        match std::fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::unavailable(&folder.display().to_string(), error))
+            }
+            _ => Ok(()),
         }
     }
+
+    async fn delete_below(&self, folder: &str) -> Result<()> {
+        let objects = self.store.list(Some(&self.path(folder))).map_ok(|meta| meta.location);
+        let deleted = self.store.delete_stream(Box::pin(objects)).try_for_each(|_| async { Ok(()) }).await;
+        match deleted {
+            // Another role deletes them, too.
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(Error::from_store(&self.name(folder), error)),
+        }
+    }
+}
+
+fn name(mini_batch: u64, CheckpointPiece { file, offset }: &CheckpointPiece) -> String {
+    format!("{FOLDER}/{mini_batch}/{file}/{offset:015}")
 }

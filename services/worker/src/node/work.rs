@@ -93,7 +93,9 @@ impl Host for Arc<Shared> {
             let _ = timeout(2 * STORE_WAIT_MAX, logs.round(true)).await;
             let _ = std::fs::remove_dir_all(folder.join("logs"));
         }
-        let _ = std::fs::remove_dir_all(folder.join("inputs"));
+        for name in ["inputs", "checkpoints"] {
+            let _ = std::fs::remove_dir_all(folder.join(name));
+        }
         // Working directories in which user code left something stay.
         let _ = std::fs::remove_dir(folder.join("scratch"));
         let _ = std::fs::remove_dir(&folder);

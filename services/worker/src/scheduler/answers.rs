@@ -201,6 +201,12 @@ impl Scheduler {
     /// Empties the slot of a process that has ended, or was killed while the agent closes. Returns its GPU.
     pub(super) fn forget(&mut self, id: ProcessId) -> Option<u32> {
         let handed = self.process_mut(id)?.pipe.take();
+        for Handed { lease, .. } in &handed {
+            // The process may have worked on it.
+            if let Some(mini_batch) = self.mini_batches.get_mut(lease) {
+                mini_batch.descriptor.was_interrupted = true;
+            }
+        }
         self.take_back(handed);
         self.act(Action::Forget(id));
         self.empty(id.slot)

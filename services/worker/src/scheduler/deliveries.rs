@@ -74,7 +74,8 @@ impl Scheduler {
             && let Some(lease) = self.waiting.front().copied()
         {
             let Some(next) = self.mini_batches.get_mut(&lease) else { unreachable!("the node holds it") };
-            if let Some(prepared) = Prepared::without_reading(&next.descriptor) {
+            let fetches = self.config.fetches_checkpoints && next.resumes();
+            if !fetches && let Some(prepared) = Prepared::without_reading(&next.descriptor) {
                 next.stage = Stage::Ready(Box::new(prepared));
                 self.waiting.pop_front();
                 self.ready.push_back(lease);
@@ -92,7 +93,7 @@ impl Scheduler {
             let Some(next) = self.mini_batches.get_mut(&lease) else { unreachable!("the node holds it") };
             next.stage = Stage::Preparing { bytes, since: now.instant };
             let descriptor = Box::new(next.descriptor.clone());
-            self.act(Action::Prepare { lease, descriptor });
+            self.act(Action::Prepare { lease, descriptor, fetches });
         }
     }
 
@@ -265,7 +266,7 @@ impl MiniBatch {
                 Some(isolation) => isolation.next().map(|items| (items.start, items.end)),
                 None => self.descriptor.replays.and_then(|replays| replays.rows),
             },
-            resumes: self.descriptor.tries_spent > 0 || self.deliveries_lost > 0 || self.isolation.is_some(),
+            resumes: self.resumes(),
             replays: self.descriptor.replays.map(|replays| (replays.mini_batch, replays.item)),
             key: self.descriptor.key().to_vec(),
             rows_before: self.descriptor.rows_before(),

@@ -41,9 +41,16 @@ impl MiniBatch {
         }
     }
 
+    /// Whether an earlier attempt, or the one that it is a copy of, may have handed back results.
+    pub(super) fn resumes(&self) -> bool {
+        let Descriptor { tries_spent, was_interrupted, copy, .. } = self.descriptor;
+        tries_spent > 0 || was_interrupted || copy || self.deliveries_lost > 0 || self.isolation.is_some()
+    }
+
     /// Returns the descriptor to publish when the node returns the mini-batch.
     pub(super) fn unspent(self) -> Descriptor {
-        Descriptor { deliveries_lost: self.deliveries_lost, ..self.descriptor }
+        let was_interrupted = self.descriptor.was_interrupted || self.isolation.is_some();
+        Descriptor { deliveries_lost: self.deliveries_lost, was_interrupted, ..self.descriptor }
     }
 }
 

@@ -44,6 +44,7 @@ fn starting_with(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
         gpus: 0,
         prefetch_bytes_max: 100,
         grace: GRACE,
+        fetches_checkpoints: false,
         lease_max: None,
     };
     change(&mut config);

@@ -26,6 +26,7 @@ struct Held {
     tries_spent: u32,
     deliveries_lost: u32,
     is_copy: bool,
+    was_interrupted: bool,
     at: Instant,
     /// An agent has it.
     is_handed: bool,
@@ -168,6 +169,7 @@ impl JobWitness {
             tries_spent: spent_of(descriptor),
             deliveries_lost: descriptor.deliveries_lost + delivery.receive_count - 1,
             is_copy: descriptor.copy,
+            was_interrupted: descriptor.was_interrupted,
             at: Instant::now(),
             is_handed: false,
             lost: None,
@@ -202,9 +204,9 @@ impl JobWitness {
         }
     }
 
-    /// User code begins on a node, with all items or with a range of them. `in_vain`: whatever it does will fail, and not
-    /// because of the items.
-    pub fn began(&self, receipt: &Receipt, items: Option<(u64, u64)>, in_vain: bool, node: &Actor) {
+    /// User code begins on a node, with all items or with a range of them. `resumes`: it looks for what earlier attempts
+    /// have handed back. `in_vain`: whatever it does will fail, and not because of the items.
+    pub fn began(&self, receipt: &Receipt, items: Option<(u64, u64)>, resumes: bool, in_vain: bool, node: &Actor) {
         self.check_seat(node);
         let limit = self.job.lost_delivery_max;
         let mut state = self.state();
@@ -214,6 +216,11 @@ impl JobWitness {
             let detail =
                 format!("mini-batch {} begins after {} lost deliveries", held.mini_batch, held.deliveries_lost);
             self.report("lost deliveries have a limit", detail);
+        }
+        let Held { tries_spent, deliveries_lost, was_interrupted, is_copy, begun, .. } = &*held;
+        let is_later = *is_copy || *tries_spent > 0 || *deliveries_lost > 0 || *was_interrupted || !begun.is_empty();
+        if is_later && !resumes {
+            self.report("a later attempt looks for checkpoints", format!("mini-batch {}", held.mini_batch));
         }
         if !in_vain && !held.begun.insert(items) {
             self.report("a delivery is run once", format!("mini-batch {}", held.mini_batch));
@@ -242,6 +249,9 @@ impl JobWitness {
         state.returned.insert((mini_batch, spent));
         if let Some(held) = receipt.and_then(|receipt| state.held.get_mut(receipt)) {
             held.end = Some(End::Returned { spent });
+            if !held.begun.is_empty() && !descriptor.was_interrupted {
+                self.report("a later attempt looks for checkpoints", format!("mini-batch {mini_batch} was returned"));
+            }
         }
     }
 
