@@ -1,9 +1,10 @@
-"""Promises about the origin of the code, and the threat table of SECURITY.md."""
+"""Promises about the origin of the code, the threat table of SECURITY.md, and the table of GUARANTEES.md."""
 
 import re
 import subprocess
 from pathlib import Path
 
+import pytest
 import tomllib
 
 from harness import ROOT
@@ -49,20 +50,29 @@ def test_dependency_table_is_complete():
     assert set(listed) - used - tools == set(), "in services/README.md, and used by no crate"
 
 
-def test_every_test_that_the_threat_model_names_exists():
-    text = (ROOT / "SECURITY.md").read_text()
+@pytest.mark.parametrize(("document", "count"), [("SECURITY.md", 30), ("services/GUARANTEES.md", 25)])
+def test_every_test_that_a_document_names_exists(document, count):
+    text = (ROOT / document).read_text()
     named = NAMED_TEST.findall(text)
-    assert len(named) > 30, "the table has lost its tests"
+    assert len(named) > count, "the table has lost its tests"
     for file, test in named:
         path = next((place for place in (ROOT / file, ROOT / "services" / file) if place.exists()), None)
-        assert path is not None, f"SECURITY.md names {file}, which is not there"
+        assert path is not None, f"{document} names {file}, which is not there"
         definition = f"def {test}(" if path.suffix == ".py" else f"fn {test}("
-        assert definition in path.read_text(), f"SECURITY.md names {test}, which is not in {file}"
+        assert definition in path.read_text(), f"{document} names {test}, which is not in {file}"
 
 
 def test_every_threat_has_a_defence_and_a_test():
     rows = table(section("SECURITY.md", "What a hostile input can do"))
     assert len(rows) > 20
+    for row in rows:
+        assert len(row) == 3 and all(row), row
+        assert NAMED_TEST.search(row[2]), f"no test: {row[0]}"
+
+
+def test_every_guarantee_has_a_test():
+    rows = table(section("services/GUARANTEES.md", "What is guaranteed"))
+    assert len(rows) > 10
     for row in rows:
         assert len(row) == 3 and all(row), row
         assert NAMED_TEST.search(row[2]), f"no test: {row[0]}"

@@ -25,7 +25,7 @@ use crate::receive::{Reading, Received, received};
 use crate::service::dead_letter;
 use crate::stalls::describe;
 use crate::tally::Effect;
-use crate::{CrashPoint, Reducer};
+use crate::{CrashPoint, Reducer, Tally};
 
 /// Size from which a segment does not wait for more messages. Unless messages are large, one receive is smaller than
 /// the rest of [`SEGMENT_BYTES_MAX`].
@@ -140,17 +140,18 @@ impl Reducer {
     pub(crate) async fn append(&mut self, mut batch: Batch) -> anyhow::Result<Appended> {
         let has_ended = self.tally.ended_as().is_some();
         loop {
-            let mut seen = Seen::with_capacity(batch.len());
             let mut failed_copies = Vec::new();
-            let removed = batch.retain(|event| {
-                if let Some(attempt) = failed_copy(event) {
-                    failed_copies.push(attempt.clone());
-                    return false;
-                }
-                !self.tally.is_known(event) && !seen.is_repeated(event)
-            });
-            let known = removed - failed_copies.len() as u64;
+            if self.spec.speculation {
+                batch.retain(|event| match failed_copy(event) {
+                    Some(attempt) => {
+                        failed_copies.push(attempt.clone());
+                        false
+                    }
+                    None => true,
+                });
+            }
             failed_copies.iter().for_each(|attempt| self.copy_failed(attempt));
+            let known = retain_new(&mut batch, &self.tally);
             self.duplicates += known;
             metrics().duplicates_dropped.inc_by(known);
             if batch.is_empty() {
@@ -270,6 +271,13 @@ impl Reducer {
         }
         true
     }
+}
+
+/// Removes the events that change nothing: the ledger has them, they come too late, or the batch holds them twice. Returns
+/// how many of them were attempts.
+pub(crate) fn retain_new(batch: &mut Batch, tally: &Tally) -> u64 {
+    let mut seen = Seen::with_capacity(batch.len());
+    batch.retain(|event| !tally.is_known(event) && !seen.is_repeated(event))
 }
 
 /// Adds the mini-batches that a commit of this reducer has ended to its metrics.

@@ -21,6 +21,7 @@
 //! | the items that did not make it, and their tables | `rejects.rs` |
 //! | progress and reports for people | `progress.rs`, `reports.rs` |
 //! | the progress of a killed reducer | `committed.rs` |
+//! | what the model of the protocol calls | `parts.rs` |
 //! | how one process serves all jobs of a target | `service.rs` |
 //!
 //! Deliberately absent: any knowledge of queue backends, of how rows are made, and of how mini-batches reach workers.
@@ -42,6 +43,7 @@ mod ledger;
 mod nodes;
 mod options;
 mod output;
+pub mod parts;
 mod peers;
 mod presence;
 mod progress;
