@@ -187,7 +187,9 @@ impl Reducer {
     /// Reopens an ended job: its failed mini-batches are pending with all their tries. Removes `result.json` and a
     /// request to cancel.
     pub async fn reopen(&mut self) -> anyhow::Result<()> {
-        self.append_event(&ResultEvent::Reopened { at: milliseconds_since_epoch() }).await?;
+        let reopened = ResultEvent::Reopened { at: milliseconds_since_epoch() };
+        // Another reducer may end the job in the meantime.
+        while self.append_event(&reopened).await? == Appended::TooLate {}
         self.forget_settled().await?;
         self.store.reopen().await.context("reopen the job")?;
         Ok(())

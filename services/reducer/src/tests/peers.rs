@@ -192,6 +192,17 @@ async fn first_committed_end_decides() {
 }
 
 #[tokio::test]
+async fn job_that_ends_meanwhile_is_reopened() {
+    let mut job = Job::new();
+    job.options.peers = Peers::Many;
+    let (mut retry, mut reducer) = (job.open().await, job.open().await);
+    reducer.append_event(&End::Canceled(Some("by the user".into())).event()).await.expect("committed");
+    retry.reopen().await.expect("writable");
+    assert_eq!(retry.tally().ended_as(), None);
+    assert_eq!(job.open().await.tally().ended_as(), None, "the ledger says so");
+}
+
+#[tokio::test]
 async fn stopped_reducer_commits_its_messages_and_leaves_the_job_open() {
     let mut job = Job::new();
     job.options.peers = Peers::Many;
