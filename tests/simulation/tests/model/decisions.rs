@@ -135,6 +135,7 @@ pub fn answer(task: Task, count: u8, fate: Fate) -> Option<Answer> {
                 Answer { tried: Some(tried(&attempt)), next: next_try.as_ref().map(task_of) }
             }
             Announcement::Return { descriptor, .. } => Answer { tried: None, next: Some(task_of(&descriptor)) },
+            Announcement::Drop { .. } => unreachable!("the model has no second starts"),
             Announcement::Event(event) => unreachable!("only mini-batches are kept: {event:?}"),
         })
     })
@@ -177,6 +178,7 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
         prefetch_bytes_max: u64::MAX,
         grace: Duration::from_secs(30),
         lease_max: None,
+        fetches_checkpoints: false,
     };
     let mut scheduler = Scheduler::new(config, now);
     let process = ProcessId { slot: 0, number: 0 };
