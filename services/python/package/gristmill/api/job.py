@@ -226,8 +226,19 @@ class Job:
 
         :param separate: writes the rows to a file of their own, in the folder of the new job.
 
-        >>> job.replay().rejects        # doctest: +SKIP
+        >>> import gristmill, pathlib
+        >>> rate = pathlib.Path("rate.txt").absolute()
+        >>> def convert(prices: list):
+        ...     return [price * float(rate.read_text()) if price > 1 else price for price in prices]
+        >>> job = gristmill.run(convert, inputs=[1, 2], mini_batch_size=1, error_threshold=-1, progress=False)
+        >>> len(job.rejects)
+        1
+        >>> rate.write_text("1.5")
+        3
+        >>> job.replay(progress=False).rejects
         []
+        >>> job.to_pandas()["value"].tolist()
+        [1.0, 3.0]
         """
         from gristmill.api.start import replay
 
