@@ -40,7 +40,7 @@ def test_function_runs_on_a_target(target, workplace):
             return [1 / item for item in items]
         numbers = list(range(-2, 8))
         job = gristmill.submit(invert, inputs=numbers, mini_batch_size=2, target=NAME, output="out/out.parquet",
-                               error_threshold=-1)
+                               error_threshold=-1, isolate="off")
         job.wait(timeout=120, progress=False)
         found = gristmill.attach(job.id, target=NAME)
         same = [one.id for one in gristmill.jobs(NAME, name="invert")]
