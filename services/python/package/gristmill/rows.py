@@ -3,6 +3,9 @@
 The formats are ``text`` (compatible with the original), ``csv``, ``jsonl`` and ``parquet``. Each is a class with
 ``of_list`` and ``of_frame``, which return the bytes and the column names, ``None`` where there are none.
 
+A missing value in a row of a list is what it is in a frame: NaN, ``pandas.NaT`` and ``pandas.NA`` are nothing in CSV,
+and null in JSON lines and Parquet. Lines of ``text`` have them as the original writes them.
+
 Text may contain file names of any bytes: bytes that ``os.fsdecode`` could not decode are written unchanged.
 """
 
@@ -10,10 +13,13 @@ import csv
 import io
 import json
 import math
+import re
 
 from gristmill import _native
 from gristmill.delimited import DelimitedFrames, column_names, encode
-from gristmill.errors import valid_text
+from gristmill.errors import one_line, valid_text
+from gristmill.missing import is_missing, without_missing
+from gristmill.results import IllegalResult
 
 
 class RowsError(Exception):
@@ -55,27 +61,63 @@ class Csv(Text):
     separator = ","
 
     def of_list(self, result):
-        text = io.StringIO()
+        names = ["value"]
+        rows = self._single
         if result and all(isinstance(element, dict) for element in result):
-            names = list(dict.fromkeys(name for element in result for name in element))
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerows([element.get(name) for name in names] for element in result)
-            return encode(text.getvalue()), [valid_text(str(name)) for name in names]
-        writer = csv.writer(text, lineterminator="\n")
-        if result and all(isinstance(element, (list, tuple)) for element in result):
-            writer.writerows(result)
-            return encode(text.getvalue()), None
-        writer.writerows([element] for element in result)
-        return encode(text.getvalue()), ["value"]
+            keys = list(dict.fromkeys(name for element in result for name in element))
+            names = [valid_text(str(name)) for name in keys]
+
+            def rows(result):
+                return ([element.get(name) for name in keys] for element in result)
+
+        elif result and all(isinstance(element, (list, tuple)) for element in result):
+            names, rows = None, iter
+        text = _csv_text(rows(result))
+        # Most results have no missing value, and a look at each value would cost more than this.
+        if any(word in text for word in MISSING_WORDS) and MISSING_FIELDS.search(text):
+            text = _csv_text(map(without_missing, rows(result)))
+        return encode(text), names
+
+    @staticmethod
+    def _single(result):
+        return ([element] for element in result)
+
+
+MISSING_WORDS = ("nan", "NaN", "NaT", "<NA>")
+"""Texts of missing values, as ``csv`` writes them."""
+MISSING_FIELDS = re.compile(rf"(?:^|,)[-(]?s?(?:{'|'.join(MISSING_WORDS)})", re.MULTILINE)
+"""Fields that begin with one."""
+
+
+def _csv_text(rows):
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+class Unwritable(Exception):
+    """JSON has no form for the value, and its text says nothing."""
+
+
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def json_default(value):
-    """Converts values that ``json`` does not support: NumPy's to Python's, instants to ISO form, others to text."""
-    for method in ("tolist", "isoformat"):
-        convert = getattr(value, method, None)
-        if callable(convert):
-            return convert()
-    return str(value)
+    """Converts values that ``json`` does not support: NumPy's to Python's, instants to ISO form, missing ones to
+    ``None``, others to their text. An object without a text of its own, such as a function, is refused."""
+    convert = getattr(value, "tolist", None)
+    if callable(convert):
+        return convert()
+    convert = getattr(value, "isoformat", None)
+    if callable(convert):
+        text = convert()
+        return None if text == "NaT" else text
+    if is_missing(value):
+        return None
+    text = str(value)
+    if type(value).__str__ is object.__str__ and (text.startswith("<") or ADDRESS.search(text)):
+        raise Unwritable(value)
+    return text
 
 
 def without_nan(value):
@@ -93,13 +135,48 @@ def without_nan(value):
 
 def json_line(value):
     try:
-        line = json.dumps(value, default=json_default, ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        line = json.dumps(without_nan(value), default=json_default, ensure_ascii=False)
+        try:
+            line = json.dumps(value, default=json_default, ensure_ascii=False, allow_nan=False)
+        except ValueError:
+            line = json.dumps(without_nan(value), default=json_default, ensure_ascii=False)
+    except Unwritable as error:
+        raise _illegal(value, error.args[0]) from None
     try:
         return line.encode() + b"\n"
     except UnicodeEncodeError:
         return json.dumps(without_nan(value), default=json_default).encode() + b"\n"
+
+
+def _illegal(row, unwritable):
+    """Returns the failure for a row that holds a value that JSON lines cannot hold."""
+    field = _field_of(row, unwritable)
+    where = f"in the field {field.removeprefix('.')} of a row" if field else "as a row"
+    kind = type(unwritable)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return IllegalResult(
+        one_line(
+            f"run() returned a {name} {where}, which has no form in JSON: return text, numbers, lists and "
+            "dictionaries of them, or an object with a text (__str__) of its own"
+        )
+    )
+
+
+def _field_of(value, wanted):
+    """Returns where in a row an object is, such as ``.scores[0].source``; ``None`` if it is in none of its lists and
+    dictionaries, and no text if it is the row."""
+    if value is wanted:
+        return ""
+    if isinstance(value, dict):
+        parts = ((f".{key}", item) for key, item in value.items())
+    elif isinstance(value, (list, tuple)):
+        parts = ((f"[{position}]", item) for position, item in enumerate(value))
+    else:
+        return None
+    for part, item in parts:
+        below = _field_of(item, wanted)
+        if below is not None:
+            return part + below
+    return None
 
 
 class JsonLines:
@@ -128,9 +205,10 @@ class JsonLines:
         return text, names
 
 
-def _arrow_array(pyarrow, name, values, from_pandas=False):
+def _arrow_array(pyarrow, name, values):
     try:
-        return pyarrow.array(values, from_pandas=from_pandas)
+        # Missing values, also those in lists and dictionaries, become null, as in files of `DataFrame.to_parquet`.
+        return pyarrow.array(values, from_pandas=True)
     except pyarrow.ArrowException as error:
         raise RowsError(f"column {name!r} of the result cannot be written to a Parquet file: {error}") from None
 
@@ -149,7 +227,15 @@ class Parquet:
         written = _native.write_table(names, [("list", column) for column in cells], len(result))
         if isinstance(written, bytes):
             return written, names
-        pyarrow = _pyarrow(names[written], cells[written])
+        try:
+            pyarrow = _pyarrow(names[written], cells[written])
+        except RowsError:
+            # Without missing values, it may be a column that needs no pyarrow.
+            cells = [without_missing(column) for column in cells]
+            again = _native.write_table(names, [("list", column) for column in cells], len(result))
+            if isinstance(again, bytes):
+                return again, names
+            raise
         arrays = [_arrow_array(pyarrow, name, column) for name, column in zip(names, cells, strict=True)]
         return _arrow_stream(pyarrow, pyarrow.table(arrays, names=names)), names
 
@@ -163,10 +249,7 @@ class Parquet:
         if isinstance(written, bytes):
             return written, names
         pyarrow = _pyarrow(names[written], frame.iloc[:, written])
-        arrays = [
-            _arrow_array(pyarrow, name, frame.iloc[:, position], from_pandas=True)
-            for position, name in enumerate(names)
-        ]
+        arrays = [_arrow_array(pyarrow, name, frame.iloc[:, position]) for position, name in enumerate(names)]
         return _arrow_stream(pyarrow, pyarrow.table(arrays, names=names)), names
 
     def of_table(self, table):

@@ -1,0 +1,181 @@
+"""Missing values in lists of rows are what pandas makes of the same rows in a DataFrame; objects without a form in JSON
+are refused."""
+
+import datetime
+import decimal
+import enum
+import fractions
+import io
+import json
+import pathlib
+import uuid
+
+import numpy
+import pandas
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from gristmill import rows
+from gristmill.missing import is_missing
+from gristmill.results import IllegalResult
+
+NAN, NAT, NA = float("nan"), pandas.NaT, pandas.NA
+NOON = pandas.Timestamp("2024-06-01 12:00:00.5")
+BERLIN = pandas.Timestamp("2024-06-01 12:00", tz="Europe/Berlin")
+COLUMNS = {
+    "text": ["nancy", None, NAN, NAT, NA],
+    "number": [1.5, None, NAN, numpy.float32("nan"), numpy.float64("nan")],
+    "time": [NOON, None, NAN, NAT, NAT],
+    "zoned": [BERLIN, NAT, None, NAT, BERLIN],
+    "day": [datetime.date(2024, 1, 1), NAT, None, NAN, NA],
+    "money": [decimal.Decimal("1.50"), decimal.Decimal("NaN"), None, NAN, NA],
+    "flag": [True, NA, None, NAN, NAT],
+    "list": [["a", None], ["nan", "Hernandez"], None, NAN, NA],
+}
+MISSING = [None, NAN, NAT, NA, numpy.float32("nan"), numpy.datetime64("NaT"), numpy.timedelta64("NaT"), complex("nan")]
+
+
+def rows_of(*names):
+    return pandas.DataFrame({name: pandas.Series(COLUMNS[name], dtype=object) for name in names}).to_dict("records")
+
+
+@pytest.mark.parametrize("value", [*MISSING, decimal.Decimal("NaN"), numpy.float16("nan")], ids=repr)
+def test_what_is_missing(value):
+    assert is_missing(value) and pandas.isna(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["nan", "NaT", "", 0, 0.0, float("inf"), False, [], {}, (), b"", numpy.int64(1), numpy.array([NAN]),
+     numpy.str_("nan"), numpy.datetime64("2024-01-01"), decimal.Decimal(1), NOON, pandas.Series([NAN]), object(), len],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_not_missing(value):
+    assert not is_missing(value)
+
+
+def of_pandas(result):
+    file = io.BytesIO()
+    pandas.DataFrame(result).to_parquet(file)
+    return parquet.read_table(file)
+
+
+@pytest.mark.parametrize("names", [[name] for name in COLUMNS] + [list(COLUMNS)], ids="-".join)
+def test_parquet_has_the_nulls_of_pandas(names):
+    table = pyarrow.ipc.open_stream(rows.Parquet().of_list(rows_of(*names))[0]).read_all()
+    expected = of_pandas(rows_of(*names))
+    assert table.to_pydict() == expected.to_pydict()
+    kinds = [str(one).replace("large_", "").replace("element", "item") for one in table.schema.types]
+    assert kinds == [str(one).replace("large_", "").replace("element", "item") for one in expected.schema.types]
+
+
+def test_parquet_of_a_list_of_values():
+    table = pyarrow.ipc.open_stream(rows.Parquet().of_list([NOON, NAT, None])[0]).read_all()
+    assert table.to_pydict() == {"value": [NOON, None, None]}
+
+
+def test_parquet_needs_no_pyarrow_for_missing_values(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    written, _ = rows.Parquet().of_list(rows_of("text", "number", "flag"))
+    monkeypatch.undo()
+    table = pyarrow.ipc.open_stream(written).read_all().to_pydict()
+    assert table == {"text": ["nancy"] + [None] * 4, "number": [1.5] + [None] * 4, "flag": [True] + [None] * 4}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_csv_is_that_of_pandas(name):
+    # Objects, because a column of pandas has one notation for all its days.
+    frame = pandas.DataFrame({name: pandas.Series(COLUMNS[name], dtype=object), "n": range(5)})
+    expected = frame.to_csv(None, header=False, index=False).encode()
+    assert rows.Csv({}).of_list(frame.to_dict("records")) == (expected, [name, "n"])
+    sequences = [tuple(row.values()) for row in frame.to_dict("records")]
+    assert rows.Csv({}).of_list(sequences) == (expected, None)
+
+
+def test_csv_of_a_list_of_values():
+    expected = pandas.Series([1, NAN, NAT, NA, "nan", "a,b"], dtype=object).to_csv(None, header=False, index=False)
+    assert rows.Csv({}).of_list([1, NAN, NAT, NA, "nan", "a,b"]) == (expected.encode(), ["value"])
+
+
+def test_json_lines_have_null():
+    result = [{"v": value, "in": [value, {"w": value}]} for value in [*MISSING, decimal.Decimal("NaN")]]
+    lines = rows.JsonLines().of_list(result)[0].decode().splitlines()
+    assert set(lines) == {'{"v": null, "in": [null, {"w": null}]}'}
+    frame = pandas.DataFrame({"v": pandas.Series([NOON, NAT, NA], dtype=object)})
+    assert rows.JsonLines().of_list(frame.to_dict("records"))[0] == rows.JsonLines().of_frame(frame)[0]
+
+
+def test_lines_of_text_are_those_of_the_original():
+    assert rows.Text({}).of_list([NAN, NAT, NA, None])[0] == b"nan\nNaT\n<NA>\nNone\n"
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Named:
+    def __str__(self):
+        return "<named>"
+
+
+class Plain:
+    pass
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (decimal.Decimal("1.50"), '"1.50"'),
+        (uuid.UUID(int=7), '"00000000-0000-0000-0000-000000000007"'),
+        (pathlib.PurePosixPath("/a/b"), '"/a/b"'),
+        (Colour.RED, '"Colour.RED"'),
+        (datetime.date(2024, 1, 31), '"2024-01-31"'),
+        (datetime.timedelta(hours=1), '"1:00:00"'),
+        (numpy.int64(3), "3"),
+        (numpy.bool_(True), "true"),
+        (numpy.array([1.5, 2.0]), "[1.5, 2.0]"),
+        (fractions.Fraction(1, 3), '"1/3"'),
+        (b"x", "\"b'x'\""),
+        ({1}, '"{1}"'),
+        (ValueError("bad"), '"bad"'),
+        (Named(), '"<named>"'),
+    ],
+    ids=repr,
+)
+def test_json_lines_keep_values_with_a_text_of_their_own(value, text):
+    assert rows.JsonLines().of_list([{"v": value}])[0].decode() == f'{{"v": {text}}}\n'
+
+
+@pytest.mark.parametrize(
+    "value, kind",
+    [
+        (lambda: 1, "function"),
+        (len, "builtin_function_or_method"),
+        ((number for number in [1]), "generator"),
+        (Plain(), f"{__name__}.Plain"),
+        (int, "type"),
+        (json, "module"),
+        ({Plain()}, "set"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_json_lines_refuse_objects_without_a_text(value, kind):
+    with pytest.raises(IllegalResult, match=rf"returned a {kind} in the field v of a row, which has no form in JSON"):
+        rows.JsonLines().of_list([{"n": 1, "v": value}])
+    with pytest.raises(IllegalResult, match=rf"returned a {kind} in the field a.b\[1\] of a row"):
+        rows.JsonLines().of_list([{"a": {"b": [NAN, value]}}])
+    with pytest.raises(IllegalResult, match=rf"returned a {kind} as a row"):
+        rows.JsonLines().of_list([value])
+    with pytest.raises(IllegalResult, match=rf"returned a {kind} in the field v of a row"):
+        rows.JsonLines().of_frame(pandas.DataFrame({"v": pandas.Series([value], dtype=object)}))
+    assert rows.Text({}).of_list([value])[0] == f"{value}\n".encode(), "lines of text are those of the original"
+
+
+def test_object_without_a_text_fails_the_mini_batch(start):
+    agent = start(
+        "def run(mini_batch): return [{'path': path, 'f': run} for path in mini_batch]", output_format="jsonl"
+    )
+    event = agent.run("ab")
+    assert event["status"] == "illegal_result"
+    assert event["error"]["message"].startswith("run() returned a function in the field f of a row")
