@@ -89,7 +89,7 @@ def test_sequences_fill_columns_by_position_and_plain_values_the_column_value(an
 def test_frames(answer):
     frame = "pandas.DataFrame({'total': [1.5, None, 2.0], 'id': [1.0, 2.0, 3.0]})"
     event = answer(frame, COLUMNS, output_format="csv")
-    assert event["rows"] == b"1.0,1.5,\n3.0,2.0,\n", "the order of the schema, and the column that may be missing"
+    assert event["rows"] == b"1,1.5,\n3,2.0,\n", "the order of the schema, and the column that may be missing"
     assert (event["columns"], event["returned"]) == (["id", "total", "note"], 2)
     assert misfits(event) == [(1, "total: expected number, got null")]
     event = answer("pandas.DataFrame({'total': [1.5, 2.5, 3.5], 'id': [1, 2, 3], 'more': [1, 2, 3]})", COLUMNS)
@@ -162,3 +162,77 @@ def test_values_are_checked_as_json_lines_would_hold_them(answer):
     event = answer("[{'v': numpy.float32(1.5)}, {'v': float('nan')}, {'v': numpy.bool_(True)}]", schema)
     assert misfits(event) == [(2, "v: expected number or null, got true")]
     assert [json.loads(line) for line in event["rows"].splitlines()] == [{"v": 1.5}, {"v": None}]
+
+
+MISSING = "[{'at': pandas.NaT, 'n': pandas.NA}, {'at': float('nan'), 'n': float('nan')}, {'at': None, 'n': pandas.NaT}]"
+NULLABLE = {
+    "columns": [
+        {"name": "at", "type": "timestamp", "nullable": True},
+        {"name": "n", "type": "integer", "nullable": True},
+    ]
+}
+
+
+@pytest.mark.parametrize("output_format, rows", [("csv", b",\n" * 3), ("jsonl", b'{"at": null, "n": null}\n' * 3)])
+def test_missing_values_of_pandas_fit_columns_that_may_be_null(answer, output_format, rows):
+    event = answer(MISSING, NULLABLE, output_format=output_format)
+    assert (misfits(event), event["rows"]) == ([], rows)
+    required = {"columns": [{**column, "nullable": False} for column in NULLABLE["columns"]]}
+    assert misfits(answer(MISSING, required)) == [(item, "at: expected timestamp, got null") for item in range(3)]
+
+
+def test_missing_values_of_pandas_in_parquet(answer):
+    result = (
+        "[{'at': pandas.Timestamp('2026-01-31'), 'n': 1}, {'at': pandas.NaT, 'n': pandas.NA}, {'at': None, 'n': 3.0}]"
+    )
+    event = answer(result, NULLABLE, output_format="parquet")
+    table = pyarrow.ipc.open_stream(event["rows"]).read_all()
+    assert table["at"].null_count == 2 and table["n"].to_pylist() == [1, None, 3]
+    result = "[{'at': '2026-01-31 10:00:00', 'n': 1}, {'at': pandas.NaT, 'n': 2}, {'at': datetime.date(2026, 1, 31)}]"
+    event = answer(result, NULLABLE, output_format="parquet")
+    assert misfits(event) == [(2, 'at: expected timestamp, got "2026-01-31"')]
+    table = pyarrow.ipc.open_stream(event["rows"]).read_all()
+    assert table["at"].to_pylist() == ["2026-01-31 10:00:00", None], "not a text NaT"
+
+
+INTEGERS = {"columns": [{"name": "n", "type": "integer", "nullable": True}, {"name": "x", "type": "number"}]}
+OF_FLOATS = [
+    "[{'n': 3.0, 'x': 1.0}, {'n': None, 'x': 2.5}, {'n': numpy.float32(4), 'x': 3.5}, {'n': numpy.int8(5), 'x': 1}]",
+    "[[3.0, 1.0], [float('nan'), 2.5], (4, 3.5), (5, 1)]",
+    "pandas.DataFrame({'x': [1.0, 2.5, 3.5, 1], 'n': [3.0, None, 4.0, 5.0]}, index=[0, 0, 1, 1])",
+    "pandas.DataFrame({'n': pandas.Series([3.0, None, 4, 5.0], dtype=object), 'x': [1.0, 2.5, 3.5, 1]})",
+    "pandas.DataFrame({'n': pandas.Series([3.0, None, 4, 5.0], dtype='Float64'), 'x': [1.0, 2.5, 3.5, 1]})",
+    "pandas.DataFrame({'n': numpy.array([3, 'inf', 4, 5], 'float32'), 'x': [1.0, 2.5, 3.5, 1]})",
+]
+
+
+@pytest.mark.parametrize("result", OF_FLOATS)
+def test_columns_of_integers_hold_integers(answer, result):
+    event = answer(result, INTEGERS, items=4, output_format="csv")
+    lines = event["rows"].decode().splitlines()
+    assert ([line.split(",")[0] for line in lines], misfits(event)) == (["3", "", "4", "5"], [])
+    event = answer(result, INTEGERS, items=4)
+    assert [repr(json.loads(line)["n"]) for line in event["rows"].splitlines()] == ["3", "None", "4", "5"]
+    event = answer(result, INTEGERS, items=4, output_format="parquet")
+    table = pyarrow.ipc.open_stream(event["rows"]).read_all()
+    assert (str(table.schema.field("n").type), table["n"].to_pylist()) == ("int64", [3, None, 4, 5])
+
+
+def test_whole_frames_of_floats_become_integers_and_the_script_keeps_its_own(start):
+    script = """
+        import pandas
+        frame = pandas.DataFrame({"n": [1.0, 2.0], "x": [0.5, 1.5]})
+        rows = [{"n": 1.0, "x": 2.0}, {"n": 2.0, "x": 2.0}]
+        def run(mini_batch):
+            assert frame["n"].dtype == "float64" and repr(rows[0]["n"]) == "1.0"
+            return rows if mini_batch == ["a", "b"] else frame
+    """
+    agent = start(script, row_schema=INTEGERS, output_format="csv")
+    for items, rows in (("ab", b"1,2.0\n2,2.0\n"), ("cd", b"1,0.5\n2,1.5\n"), ("ab", b"1,2.0\n2,2.0\n")):
+        assert agent.run(items)["rows"] == rows
+    assert agent.run("cd")["rows"] == b"1,0.5\n2,1.5\n"
+
+
+def test_lines_of_text_keep_floats(answer):
+    event = answer("[{'n': 3.0, 'x': 1.0}] * 3", INTEGERS, output_format="text")
+    assert event["rows"] == b"{'n': 3.0, 'x': 1.0}\n" * 3

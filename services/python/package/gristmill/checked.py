@@ -2,13 +2,15 @@
 
 A row is checked in the form that it has in JSON lines. Rows that do not fit are taken out of the result, and their
 items are rejected. With columns, all other rows get these columns in this order, which makes one table of all
-mini-batches.
+mini-batches. Its columns of integers hold integers, also where a script returns 3.0.
 """
 
 import json
+import math
 
 from gristmill import _native
 from gristmill.delimited import column_names
+from gristmill.missing import is_missing
 from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, is_frame
 from gristmill.rows import JsonLines, json_line
 
@@ -23,6 +25,7 @@ class RowChecks:
         self._checker = _native.RowChecker(json.dumps(schema))
         columns = schema.get("columns")
         self._names = None if columns is None else [column["name"] for column in columns]
+        self._integers = [column["name"] for column in columns or () if column["type"] == "integer"]
         # The lines of `text` are those of the script.
         self._is_text = output_format == "text"
         self._is_parquet = output_format == "parquet"
@@ -32,7 +35,7 @@ class RowChecks:
         if type(result) is ArrowRows:
             kept, misfits = self._sift_table(result)
         elif is_frame(result):
-            kept, misfits = self._sift_frame(result)
+            kept, misfits = self._sift_frame(result, self._misfits_of(result))
         else:
             kept, misfits = self._sift_list(result)
         if misfits and len(result) != items and type(result) is not RowsOfItems:
@@ -58,6 +61,10 @@ class RowChecks:
             misfits = list(bad.items())
         if self._names is not None and not self._is_text:
             rows = [self._in_order(row) for row in rows]
+            for name in self._integers:
+                for position, row in enumerate(rows):
+                    if type(row[name]) is not int and row[name] is not None:
+                        rows[position] = {**row, name: _as_integer(row[name])}
             if self._is_parquet:
                 self._unify(rows)
         return rows, misfits
@@ -84,11 +91,12 @@ class RowChecks:
         for name in self._names:
             if len({isinstance(row[name], str) for row in rows if row[name] is not None}) == 2:
                 for row in rows:
-                    if hasattr(row[name], "isoformat"):
+                    if is_missing(row[name]):
+                        row[name] = None
+                    elif hasattr(row[name], "isoformat"):
                         row[name] = row[name].isoformat()
 
-    def _sift_frame(self, frame):
-        misfits = self._misfits_of(frame)
+    def _sift_frame(self, frame, misfits):
         if misfits:
             if len(misfits) == len(frame):
                 return [], misfits
@@ -101,14 +109,32 @@ class RowChecks:
                 frame = frame.assign(**{name: None})
             positions = {name: position for position, name in enumerate([*names, *absent])}
             frame = frame.iloc[:, [positions[name] for name in self._names]]
-        return frame, misfits
+        return self._with_integers(frame), misfits
+
+    def _with_integers(self, frame):
+        if self._is_text or not self._integers:
+            return frame
+        names = column_names(frame)
+        positions = map(names.index, self._integers)
+        replaced = {position: _integers_of(frame.iloc[:, position]) for position in positions}
+        if any(column is not None for column in replaced.values()):
+            # The frame is the script's.
+            frame = frame.copy(deep=False)
+            for position, column in replaced.items():
+                if column is not None:
+                    frame[frame.columns[position]] = column
+        return frame
 
     def _sift_table(self, rows):
         frame = rows.table.to_pandas()
         misfits = self._misfits_of(frame)
-        if not misfits and (self._names is None or rows.table.column_names == self._names):
-            return rows, misfits
-        return self._sift_frame(frame)
+        is_in_order = self._names is None or rows.table.column_names == self._names
+        if misfits or not is_in_order or not (self._is_parquet or self._is_text or not self._integers):
+            return self._sift_frame(frame, misfits)
+        if self._is_parquet:
+            for name in self._integers:
+                rows.table = _with_arrow_integers(rows.table, name)
+        return rows, misfits
 
     def _misfits_of(self, frame):
         names = column_names(frame)
@@ -118,6 +144,46 @@ class RowChecks:
             )
         lines, _ = JsonLines().of_frame(frame)
         return self._checker.misfits(lines)
+
+
+def _as_integer(number):
+    """Returns a number that fits a column of integers as an ``int``. NaN and infinity are null in JSON lines."""
+    return None if is_missing(number) or not math.isfinite(number) else int(number)
+
+
+def _integers_of(column):
+    """Returns a column of integers that holds floating-point numbers as integers, or ``None`` for any other."""
+    import numpy
+    import pandas
+
+    if column.dtype == object:
+        if pandas.api.types.infer_dtype(column, skipna=True) not in ("floating", "mixed-integer-float"):
+            return None
+        return pandas.Series([_as_integer(number) for number in column], index=column.index, dtype=object)
+    if column.dtype.kind != "f":
+        return None
+    if not isinstance(column.dtype, numpy.dtype):
+        return column.astype("Int64")
+    numbers = column.to_numpy()
+    known = numpy.isfinite(numbers)
+    if known.all():
+        return pandas.Series(numbers.astype(numpy.int64), index=column.index)
+    integers = numpy.where(known, numbers, 0).astype(numpy.int64).astype(object)
+    integers[~known] = None
+    return pandas.Series(integers, index=column.index, dtype=object)
+
+
+def _with_arrow_integers(table, name):
+    import pyarrow
+    import pyarrow.compute
+
+    position = table.column_names.index(name)
+    numbers = table.column(position)
+    if not pyarrow.types.is_floating(numbers.type):
+        return table
+    nothing = pyarrow.scalar(None, numbers.type)
+    integers = pyarrow.compute.if_else(pyarrow.compute.is_finite(numbers), numbers, nothing).cast(pyarrow.int64())
+    return table.set_column(position, name, integers)
 
 
 def for_answer(misfits, warnings):
