@@ -129,6 +129,53 @@ def test_wrong_items_fail_the_attempt_and_nothing_is_lost(start, yields, message
     assert agent.run("abc", mini_batch=0, try_number=2)["rows"] == b"A\nb\nc\n"
 
 
+TWICE = """
+    def run(mini_batch):
+        for path in mini_batch:
+            yield path, path.upper()
+            if path == "b":
+                yield BACK, "again"
+"""
+
+
+@pytest.mark.parametrize("back, item", [("path", "'b'"), ("1", "1")])
+def test_next_try_warns_of_an_item_that_was_handed_back_twice(start, back, item):
+    agent = start(TWICE.replace("BACK", back))
+    message = f"run() handed back item {item} of mini-batch 3 twice"
+    assert failure(agent.run("abcd", mini_batch=3)) == message
+    for _ in range(2):
+        event = agent.run("abcd", mini_batch=3, try_number=2)
+        assert event["rows"] == b"A\nB\nC\nD\n"
+        warned = [warning["message"] for warning in event["warnings"]]
+        assert warned == [f"{message} in an earlier try: its first row counts"]
+    agent.close()
+    agent = start(TWICE.replace("BACK", back), **options(agent))
+    for items, expected in (([0, 1], []), ([1, 3], warned)):
+        event = agent.run("abcd", mini_batch=3, items=items, try_number=3)
+        assert [warning["message"] for warning in event.get("warnings", [])] == expected
+
+
+def test_every_try_names_items_once_one_has(start):
+    """A try, or one of a range of the items, does not take pairs for rows because it begins with another value."""
+    agent = start(
+        """
+        def run(mini_batch):
+            for path in mini_batch:
+                yield "plain" if path == "c" else (path, path.upper())
+        """
+    )
+    told = "run() yielded a str after results of items: yield (item, row) each time"
+    assert failure(agent.run("abcde", mini_batch=0)) == told
+    assert failure(agent.run("abcde", mini_batch=0, try_number=2)) == told
+    assert failure(agent.run("abcde", mini_batch=0, items=[2, 4], try_number=3)) == told
+    assert failure(agent.run("abcde", mini_batch=0, items=[2, 3], try_number=4)) == told
+    assert agent.run("abcde", mini_batch=0, items=[3, 5], try_number=5)["rows"] == b"D\nE\n"
+    assert agent.run("cd", mini_batch=1)["rows"] == b"plain\n('d', 'D')\n", "another mini-batch decides for itself"
+    agent.close()
+    agent = start("def run(mini_batch):\n    for path in mini_batch: yield path", **options(agent))
+    assert failure(agent.run("abcde", mini_batch=0, items=[2, 3])) == told, "another process finds it"
+
+
 def test_error_that_the_script_catches_fails_the_attempt(start):
     agent = start(
         """

@@ -5,7 +5,8 @@ a file at once, so that it survives the end of the process. The next attempt get
 answer has the rows of all attempts, in the order of the items: as if one ``run`` had returned them.
 
 ``<folder>/<mini-batch>/<writer>`` is one file of each attempt that handed anything back: records, each a length, a
-checksum and a pickle. The first record is the header, each other one ``(position, row)``. The end of a file may be
+checksum and a pickle. The first record is the header, each other one ``(position, row)``, or ``(None, (position,
+warning))`` for an item that was handed back twice. The end of a file may be
 missing or damaged, because its process or machine has stopped: the readable part counts. Only processes of the same job
 write these files.
 """
@@ -53,11 +54,12 @@ class ItemsDone:
         self.warnings = []
 
     def read(self, folder):
-        """Takes over what earlier attempts have handed back."""
+        """Takes over what earlier attempts have handed back. Returns whether any of them has, for any item."""
         try:
             names = sorted(os.listdir(folder))
         except OSError:
-            return
+            return False
+        is_used = False
         for name in names:
             try:
                 with open(os.path.join(folder, name), "rb") as file:
@@ -66,12 +68,20 @@ class ItemsDone:
                 continue
             if next(records, None) != (FORMAT, self._all):
                 continue
+            is_used = True
             for record in records:
                 # What cannot be read is run again.
-                if record is not None and record[0] in self._range:
+                if record is None:
+                    continue
+                if record[0] is None:
+                    position, warning = record[1]
+                    if position in self._range and warning not in self.warnings:
+                        self.warnings.append(warning)
+                elif record[0] in self._range:
                     self.rows.setdefault(*record)
         self.has_files = True
         self.left = [position for position in self._range if position not in self.rows]
+        return is_used
 
     def add(self, item, row):
         """Takes the result of an item."""
@@ -123,7 +133,7 @@ class ItemsDone:
                 for position in known:
                     if position not in self.rows:
                         return position
-                raise self._repeated(item)
+                raise self._repeated(item, known[0])
         elif not isinstance(item, bool):
             try:
                 index = operator.index(item)
@@ -132,7 +142,7 @@ class ItemsDone:
             if 0 <= index < len(self.left):
                 position = self.left[index]
                 if position in self.rows:
-                    raise self._repeated(item)
+                    raise self._repeated(item, position)
                 return position
         raise self._foreign(item)
 
@@ -143,8 +153,12 @@ class ItemsDone:
                 self._positions.setdefault(self.paths[position], []).append(position)
         return self._positions
 
-    def _repeated(self, item):
-        return IllegalResult(one_line(f"run() handed back item {item!r} of mini-batch {self._number} twice"))
+    def _repeated(self, item, position):
+        """Returns the failure, which the next try does not repeat: that gets only items that have not been handed
+        back. So it warns."""
+        failure = one_line(f"run() handed back item {item!r} of mini-batch {self._number} twice")
+        self._keep(None, (position, f"{failure} in an earlier try: its first row counts"))
+        return IllegalResult(failure)
 
     def _foreign(self, item):
         positions = f"a position from 0 to {len(self.left) - 1}"

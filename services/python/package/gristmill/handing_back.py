@@ -23,6 +23,7 @@ class HandingBack:
         self._are_used = os.path.isdir(folder)
         self._creating = threading.Lock()
         self._running = None
+        self._names_items = False
         self.done = None
 
     def earlier(self, mini_batch):
@@ -30,11 +31,13 @@ class HandingBack:
         if self.done is not None:
             self.done.close()
             self.done = None
+        self._names_items = False
         if self._are_used or "resumes" in mini_batch:
             folder = self._folder_of(mini_batch)
             if os.path.isdir(folder):
                 done = self._of(mini_batch)
-                done.read(folder)
+                # What an earlier attempt has yielded decides for all of them, also for ranges of other items.
+                self._names_items = done.read(folder)
                 self.done = done if done.rows else None
         return self.done
 
@@ -50,13 +53,16 @@ class HandingBack:
             self._running = None
 
     def _exhaust(self, generator, mini_batch, warnings):
-        """Takes results of items, or returns rows as a list: the first value tells. A rank has no items to name."""
+        """Takes results of items, or returns rows as a list: the first value tells, of the first attempt that handed
+        anything back. A rank has no items to name."""
         rows = []
         for value in generator:
             if not rows and _is_pair(value) and mini_batch["payload"]["kind"] != "rank":
                 self.take(mini_batch, *value)
                 self._take_pairs(generator)
                 return None
+            if self._names_items:
+                raise _no_pair(value)
             rows.append(value)
         if rows or self.done is None:
             warnings.append(made_into_list(generator, mini_batch["mini_batch"]))
@@ -66,9 +72,7 @@ class HandingBack:
         done = self.done
         for value in generator:
             if not _is_pair(value):
-                raise IllegalResult(
-                    f"run() yielded a {type(value).__name__} after results of items: yield (item, row) each time"
-                )
+                raise _no_pair(value)
             done.add(*value)
 
     def take(self, mini_batch, item, row):
@@ -99,6 +103,10 @@ class HandingBack:
 
     def _folder_of(self, mini_batch):
         return os.path.join(self._folder, str(mini_batch["mini_batch"]))
+
+
+def _no_pair(value):
+    return IllegalResult(f"run() yielded a {type(value).__name__} after results of items: yield (item, row) each time")
 
 
 def _is_pair(value):
