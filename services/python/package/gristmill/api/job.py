@@ -222,6 +222,9 @@ class Job:
         """Runs the rejected items alone, with the entry script as it is now, in a job of their own, which is returned.
         Waits for the end, and raises like ``wait``.
 
+        A job of a function runs that function again, as it was when the job began, also where its name now means
+        another one. What it reads, such as a file, is as it is now.
+
         The output of this job then holds the rows of both, each at its place.
 
         :param separate: writes the rows to a file of their own, in the folder of the new job.
