@@ -5,6 +5,7 @@ import os
 
 import pandas as pd
 import pytest
+from pyarrow import parquet
 
 from harness import wait_until
 
@@ -83,6 +84,25 @@ def test_native_formats_keep_types(workplace, extension):
     assert frame["half"].fillna(-1).tolist() == [0.0, -1, 0.5, -1, 1.0, -1]
     assert frame["text"].tolist() == ["a,b", 'q"q\nz'] * 3
     assert frame["yes"].tolist() == [True, False] * 3
+
+
+@pytest.mark.parametrize("form", ["rows", "pandas.DataFrame(rows, dtype=object)"])
+def test_mini_batch_without_a_value_keeps_the_type_of_a_column(workplace, form):
+    """Parquet: the other mini-batches decide."""
+    workplace.data(4)
+    script = f"""
+        import pandas
+        def run(files):
+            number = int(open(files[0]).read())
+            rows = [{{"n": number or None, "half": number / 2 or float("nan"), "text": str(number) if number else None,
+                     "yes": number == 1 or None, "never": None}}]
+            return {form}
+    """
+    job = workplace.job(script, append_row_file_name="rows.parquet", output_format="native", mini_batch_size=1)
+    table = parquet.read_table(job.run().result["output"])
+    assert [str(kind) for kind in table.schema.types] == ["int64", "double", "string", "bool", "string"]
+    assert table["n"].to_pylist() == [None, 1, 2, 3] and table["half"].to_pylist() == [None, 0.5, 1.0, 1.5]
+    assert table["yes"].to_pylist() == [None, True, None, None] and table["never"].null_count == 4
 
 
 def test_output_appears_only_at_the_end(workplace):

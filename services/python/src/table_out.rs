@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, Float32Array, Float64Array, Int64Array, PrimitiveArray, StringArray,
+    ArrayRef, BooleanArray, Float32Array, Float64Array, Int64Array, NullArray, PrimitiveArray, StringArray,
     TimestampMicrosecondArray, TimestampMillisecondArray, TimestampNanosecondArray, TimestampSecondArray,
 };
 use arrow::datatypes::{self as types, ArrowPrimitiveType, Field, Schema, TimeUnit};
@@ -94,13 +94,16 @@ fn strings_of(cells: &Utf8<'_>, rows: usize) -> StringArray {
     (0..rows).map(|row| cells.get(row).map(|text| String::from_utf8_lossy(text).into_owned())).collect()
 }
 
-/// Converts an object column if all its cells have the same type. A column without values becomes text.
+/// Converts an object column if all its cells have the same type. A column without values has no type, because other
+/// mini-batches have its values.
 fn array_of_objects(py: Python<'_>, addresses: &[usize]) -> Option<ArrayRef> {
     let cells = || addresses.iter().map(|&address| read_object(py, address));
     let all = |accepts: fn(&ObjectCell<'_>) -> bool| {
         cells().all(|cell| matches!(cell, ObjectCell::Missing) || accepts(&cell))
     };
-    if all(|cell| matches!(cell, ObjectCell::Text(_))) {
+    if all(|_| false) {
+        Some(Arc::new(NullArray::new(addresses.len())))
+    } else if all(|cell| matches!(cell, ObjectCell::Text(_))) {
         let texts = cells().map(|cell| match cell {
             ObjectCell::Text(text) => Some(std::str::from_utf8(text).expect("Python gives valid UTF-8")),
             _ => None,

@@ -271,7 +271,7 @@ def test_parquet_types():
     table = pyarrow.ipc.open_stream(written).read_all()
     assert names == table.column_names == list(frame.columns)
     assert [str(field.type).split("[")[0] for field in table.schema] == [
-        "int32", "double", "bool", "string", "string", "timestamp", "bool", "string",
+        "int32", "double", "bool", "string", "string", "timestamp", "bool", "null",
     ]  # fmt: skip
     assert table.column("f").to_pylist() == [0.5, None]
     assert table.column("t").to_pylist()[1] is None
