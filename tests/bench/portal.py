@@ -14,20 +14,36 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
-from portal_pages import browse
-from portal_watched import compare
+from portal_pages import BROWSER, browse
+from portal_watched import Watched, compare
+from report import commit, hardware
 
+PAGE = Path(__file__).parent / "PORTAL.md"
+PORTAL = "portal"
 ROUNDS = 5
 LOOKS_EVERY_SECONDS = 0.45
 """The portal answers from memory until it looks at the job again."""
 
 
-def measure(
-    executable: str, synthetic: str, mini_batches: int, failures: int
-) -> tuple[dict[str, list[float]], dict[str, int], dict[str, float], dict[str, float]]:
-    """Returns the times of every answer, their sizes, the times of every page, and the memory of each process in MB."""
+@dataclass
+class Looks:
+    """What it takes to look at a job."""
+
+    answers: dict[str, list[float]]
+    """Seconds of each answer of the API."""
+    sizes: dict[str, int]
+    """Bytes of each answer."""
+    pages: dict[str, float]
+    """Seconds until each page is complete."""
+    memory: dict[str, float]
+    """The most memory of portal and browser, in MB."""
+
+
+def measure(executable: str, synthetic: str, mini_batches: int, failures: int) -> Looks:
     with tempfile.TemporaryDirectory() as home:
         made = subprocess.run(
             [synthetic, home, str(mini_batches), str(failures)], check=True, capture_output=True, text=True
@@ -83,39 +99,85 @@ def measure(
             pages, memory = browse(printed, job_id, mini_batches)
             status = Path(f"/proc/{portal.pid}/status").read_text()
             peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-            return times, sizes, pages, {"portal": int(peak.split()[1]) / 1024, **memory}
+            return Looks(times, sizes, pages, {PORTAL: int(peak.split()[1]) / 1024, **memory})
         finally:
             portal.terminate()
             portal.wait()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/bench portal", description=__doc__.partition("\n")[0])
     parser.add_argument("--mini-batches", type=int, default=1_000_000)
     parser.add_argument("--failures", type=int, default=1_000)
     parser.add_argument("--synthetic", required=True, help="the program that writes the job")
     parser.add_argument("--watched-mini-batches", type=int, default=200_000, help="size of the jobs that run")
     parser.add_argument("--watched-only", action="store_true", help="only compare jobs with and without a portal")
-    arguments = parser.parse_args()
-    if not arguments.watched_only:
-        show(arguments)
-    print("\n" + compare(os.environ["GRISTMILL"], sys.executable, arguments.watched_mini_batches))
+    parser.add_argument("--keep-results", action="store_true", help=f"print only, leave {PAGE.name} as it is")
+    options = parser.parse_args()
+    watched = lambda: compare(os.environ["GRISTMILL"], sys.executable, options.watched_mini_batches)  # noqa: E731
+    if options.watched_only:
+        print(watched().table())
+        return
+    looks = measure(os.environ["GRISTMILL"], options.synthetic, options.mini_batches, options.failures)
+    page = report(options.mini_batches, options.failures, looks, watched())
+    print(page)
+    if not options.keep_results:
+        PAGE.write_text(page)
 
 
-def show(arguments: argparse.Namespace) -> None:
-    times, sizes, pages, memory = measure(
-        os.environ["GRISTMILL"], arguments.synthetic, arguments.mini_batches, arguments.failures
-    )
-    print(f"A job of {arguments.mini_batches:,} mini-batches, {arguments.failures:,} of them failed.\n")
-    print("| answer | median | longest | bytes |\n|---|---|---|---|")
-    for name, seconds in times.items():
-        print(f"| {name} | {statistics.median(seconds):.3f} s | {max(seconds):.3f} s | {sizes[name]:,} |")
-    print("\n| page | complete after |\n|---|---|")
-    for name, seconds in pages.items():
-        print(f"| {name} | {seconds:.3f} s |")
-    print("\n| memory | MB |\n|---|---|")
-    for name, megabytes in memory.items():
-        print(f"| {name} | {megabytes:.0f} |")
+def report(mini_batches: int, failures: int, looks: Looks, watched: Watched) -> str:
+    slowest_answer = max(looks.answers, key=lambda name: max(looks.answers[name]))
+    slowest_page = max(looks.pages, key=looks.pages.__getitem__)
+    answer, page = max(looks.answers[slowest_answer]), looks.pages[slowest_page]
+    goals = [
+        (f"slowest answer ({slowest_answer})", f"{answer:.2f} s", "1 s", answer <= 1),
+        (f"slowest page ({slowest_page})", f"{page:.2f} s", "1 s", page <= 1),
+        ("memory of the portal", f"{looks.memory[PORTAL]:.0f} MB", "300 MB", looks.memory[PORTAL] <= 300),
+        ("memory of the browser", f"{looks.memory[BROWSER]:.0f} MB", "500 MB", looks.memory[BROWSER] <= 500),
+        ("a job with a portal watching", f"{watched.percent:+.1f} %", "+2 %", watched.percent <= 2),
+    ]
+    lines = [
+        "# The portal at a million mini-batches",
+        "",
+        f"Written by `scripts/bench portal`, {date.today().isoformat()}, commit {commit()}: a synthetic job of",
+        f"{mini_batches:,} mini-batches, of which {failures:,} failed. {', '.join(hardware().values())}.",
+        "",
+        "| | measured | at most | |",
+        "|---|---:|---:|---|",
+        *(
+            f"| {what} | {value} | {limit} | {'reached' if is_good else 'MISSED'} |"
+            for what, value, limit, is_good in goals
+        ),
+        "",
+        "## Answers",
+        "",
+        "The first look reads the whole ledger.",
+        "",
+        "| | median | longest | bytes |",
+        "|---|---:|---:|---:|",
+        *(
+            f"| {name} | {statistics.median(seconds):.3f} s | {max(seconds):.3f} s | {looks.sizes[name]:,} |"
+            for name, seconds in looks.answers.items()
+        ),
+        "",
+        "## Pages in Chromium, until they are complete",
+        "",
+        "| | seconds |",
+        "|---|---:|",
+        *(f"| {name} | {seconds:.3f} |" for name, seconds in looks.pages.items()),
+        "",
+        "## Most memory",
+        "",
+        "| | MB |",
+        "|---|---:|",
+        *(f"| {name} | {megabytes:.0f} |" for name, megabytes in looks.memory.items()),
+        "",
+        "## A job that a portal watches",
+        "",
+        watched.table(),
+        "",
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

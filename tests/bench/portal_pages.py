@@ -25,6 +25,7 @@ PAGES = [
     ("output", "jobs/{job}/output", "main .panel, main .empty"),
 ]
 WAIT_MS = 30_000
+BROWSER = "browser, all processes"
 
 
 def processes_of(pid: int) -> list[int]:
@@ -53,7 +54,7 @@ def browser_megabytes() -> float:
 def browse(address: str, job_id: str, mini_batches: int) -> tuple[dict[str, float], dict[str, float]]:
     """Returns the time of each page until it is complete, and the most memory of the browser."""
     times: dict[str, float] = {}
-    most = {"browser, all processes": 0.0, "browser, objects of the page": 0.0}
+    most = {BROWSER: 0.0, "browser, objects of the page": 0.0}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
@@ -76,7 +77,7 @@ def browse(address: str, job_id: str, mini_batches: int) -> tuple[dict[str, floa
             times[name] = time.perf_counter() - began
             metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
             now = {
-                "browser, all processes": browser_megabytes(),
+                BROWSER: browser_megabytes(),
                 "browser, objects of the page": metrics["JSHeapUsedSize"] / 1e6,
             }
             most = {key: max(most[key], now[key]) for key in most}

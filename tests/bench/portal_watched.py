@@ -10,6 +10,7 @@ import tempfile
 import threading
 import urllib.parse
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 
 ROUNDS = 5
@@ -19,8 +20,39 @@ SCRIPT = "def run(rank):\n    return [rank]\n"
 PATHS = ("", "/series", "/map?by=state", "/mini-batches?sort=state", "/timeline")
 
 
-def compare(executable: str, python: str, mini_batches: int) -> str:
-    """Returns the comparison as a table."""
+@dataclass
+class Watched:
+    """How long the same job took, alone and while a portal showed it."""
+
+    mini_batches: int
+    requests: int
+    """Requests to the portals."""
+    seconds: dict[str, list[float]]
+
+    @property
+    def percent(self) -> float:
+        """How much longer a job takes with a portal watching."""
+        alone, watched = (statistics.median(self.seconds[side]) for side in ("alone", "watched"))
+        return 100 * (watched / alone - 1)
+
+    def table(self) -> str:
+        lines = [
+            f"{self.mini_batches:,} mini-batches that do nothing, {ROUNDS} times in turns; {self.requests} requests to "
+            "the portal.",
+            "",
+            "| | median | all |",
+            "|---|---:|---|",
+            *(
+                f"| {side} | {statistics.median(all_):.2f} s | {', '.join(f'{each:.2f}' for each in all_)} |"
+                for side, all_ in self.seconds.items()
+            ),
+            "",
+            f"With a portal watching a job takes {self.percent:+.1f} % longer.",
+        ]
+        return "\n".join(lines)
+
+
+def compare(executable: str, python: str, mini_batches: int) -> Watched:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         (home / "code").mkdir()
@@ -48,17 +80,7 @@ def compare(executable: str, python: str, mini_batches: int) -> str:
                     requests += watcher.stop()
                 if number > 0:
                     seconds[side].append(json.loads(ended.stdout)["elapsed_seconds"])
-    alone, watched = (statistics.median(seconds[side]) for side in ("alone", "watched"))
-    lines = [
-        f"{mini_batches:,} mini-batches that do nothing, {ROUNDS} times in turns; {requests} requests to the portal.\n",
-        "| | median | all |\n|---|---|---|",
-        *(
-            f"| {side} | {statistics.median(all_):.2f} s | {', '.join(f'{each:.2f}' for each in all_)} |"
-            for side, all_ in seconds.items()
-        ),
-        f"\nWith a portal watching a job takes {100 * (watched / alone - 1):+.1f}% longer.",
-    ]
-    return "\n".join(lines)
+    return Watched(mini_batches, requests, seconds)
 
 
 class Watcher:

@@ -78,16 +78,22 @@ def commit() -> str:
     return name.strip() + ("-dirty" if changed else "")
 
 
-def machine() -> dict[str, str]:
+def hardware() -> dict[str, str]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     processor = models[0].split(":")[1].strip() if models else platform.machine()
-    rustc = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
-    versions = [f"{package} {importlib.metadata.version(package)}" for package in PACKAGES]
     return {
         "processor": f"{processor}, {os.cpu_count()} cores",
         "memory": f"{memory:.0f} GiB",
         "kernel": f"Linux {platform.release()}",
+    }
+
+
+def machine() -> dict[str, str]:
+    rustc = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    versions = [f"{package} {importlib.metadata.version(package)}" for package in PACKAGES]
+    return {
+        **hardware(),
         "versions": ", ".join([f"rustc {rustc}", f"Python {platform.python_version()}", *versions]),
     }
 
