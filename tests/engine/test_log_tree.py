@@ -4,6 +4,8 @@ import csv
 import pstats
 import re
 
+import pytest
+
 
 def test_log_tree_is_complete(workplace):
     workplace.data(6)
@@ -51,8 +53,13 @@ def test_log_tree_is_complete(workplace):
         *["Mini-batch Id", "Picked Count", "Process", "Process Start Time (UTC)", "Total", "Succeeded", "Failed"],
         *["Elapsed Seconds", "Process Seconds", "Run Method Seconds", "Status", "Error Category", "Error Message"],
         *["Mini-batch Detail", "Node", "Process Name"],
+        *["Waited Seconds", "Prepared Seconds", "Loaded Seconds", "Reported Seconds", "Second Start"],
     ]
     assert list(rows[0]) == columns
+    for row in rows:
+        assert float(row["Waited Seconds"]) > 0 and not row["Second Start"], row
+        parts = [float(row[f"{phase} Seconds"]) for phase in ("Loaded", "Run Method", "Reported")]
+        assert sum(parts) == pytest.approx(float(row["Elapsed Seconds"]), abs=1e-5), row
     assert {(row["Node"], row["Process Name"]) for row in rows} == {("0", "process000")}
     assert [row["Status"] for row in rows] == ["RUN_DONE"] * 5 + ["RUN_EXCEPTION"] * 2
     assert [row["Picked Count"] for row in rows] == ["1"] * 6 + ["2"]

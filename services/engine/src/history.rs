@@ -1,7 +1,7 @@
 //! The recorded attempts of one job in memory, for callers that show it: read segment by segment from the ledger while the
 //! job runs, and from its report of attempts once a completed job has dropped its ledger.
 //!
-//! Each attempt takes 64 bytes, so a million of them fit beside everything else that shows a job. Texts stay in the store:
+//! Each attempt takes 72 bytes, so a million of them fit beside everything else that shows a job. Texts stay in the store:
 //! [`FoundJob::recorded_attempts`](crate::FoundJob::recorded_attempts) reads those of single attempts. The states and
 //! counts are those of [`Tally`], the code of the reducer.
 
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use bytes::Bytes;
-use protocol::{AttemptCore, AttemptStatus, JobResult, ProcessName, RecordError, ResultEvent};
+use protocol::{AttemptCore, AttemptStatus, JobResult, Phases, ProcessName, RecordError, ResultEvent};
 use reducer::{Effect, MiniBatchState, Tally};
 
 use attempts::Attempts;
@@ -71,6 +71,8 @@ pub struct Attempted {
     pub run_seconds: f32,
     /// Processor time.
     pub process_seconds: f32,
+    /// Its phases before `run()`.
+    pub phases: Phases,
     /// Items of the mini-batch.
     pub items: u32,
     /// Items that succeeded.
@@ -89,6 +91,7 @@ pub struct Attempted {
 
 const IS_FINAL: u8 = 1;
 const COUNTS: u8 = 2;
+const IS_COPY: u8 = 4;
 
 impl Attempted {
     /// Returns the place of its record.
@@ -104,6 +107,17 @@ impl Attempted {
     /// Whether it succeeded and its rows are those of the mini-batch.
     pub fn counts(&self) -> bool {
         self.flags & COUNTS != 0
+    }
+
+    /// Whether it was a second start of its mini-batch, beside the first.
+    pub fn is_copy(&self) -> bool {
+        self.flags & IS_COPY != 0
+    }
+
+    /// Returns the duration from the end of `run()` to the answer; `None`: nothing measured its phases.
+    pub fn reported_seconds(&self) -> Option<f32> {
+        let reported = || self.phases.reported_seconds(self.elapsed_seconds.into(), self.run_seconds.into());
+        self.phases.are_known().then(|| reported() as f32)
     }
 
     /// Returns the time of its end, milliseconds since 1970.
@@ -167,6 +181,8 @@ struct Numbers<'a> {
     succeeded: u64,
     started_at: u64,
     seconds: [f64; 3],
+    phases: Phases,
+    is_copy: bool,
 }
 
 impl History {
@@ -210,6 +226,8 @@ impl History {
             succeeded: success.succeeded,
             started_at: success.started_at,
             seconds: [success.elapsed_seconds, success.run_seconds, success.process_seconds],
+            phases: success.phases,
+            is_copy: false,
         };
         self.add_attempt(&numbers, place, effect);
     }
@@ -228,6 +246,8 @@ impl History {
                     succeeded: attempt.succeeded,
                     started_at: attempt.started_at,
                     seconds: [attempt.elapsed_seconds, attempt.run_seconds, attempt.process_seconds],
+                    phases: attempt.phases,
+                    is_copy: attempt.copy,
                 };
                 self.add_attempt(&numbers, place, effect);
             }
@@ -278,6 +298,7 @@ impl History {
         let ordinal = previous.checked_sub(1).map_or(0, |before| self.attempts.get(before).ordinal).saturating_add(1);
         let narrow = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         let is_final = if numbers.is_final { IS_FINAL } else { 0 };
+        let is_copy = if numbers.is_copy { IS_COPY } else { 0 };
         self.attempts.push(Attempted {
             segment: place.segment,
             length: place.length,
@@ -288,13 +309,14 @@ impl History {
             elapsed_seconds: elapsed as f32,
             run_seconds: run as f32,
             process_seconds: cpu as f32,
+            phases: numbers.phases.checked(),
             items: narrow(numbers.items),
             succeeded: narrow(numbers.succeeded),
             try_number: u16::try_from(numbers.try_number).unwrap_or(u16::MAX),
             process,
             ordinal,
             status: numbers.status,
-            flags: is_final | if effect == Effect::Won { COUNTS } else { 0 },
+            flags: is_final | is_copy | if effect == Effect::Won { COUNTS } else { 0 },
         });
         self.latest[index] = u32::try_from(self.attempts.len()).expect("fewer than 4 thousand million attempts");
     }

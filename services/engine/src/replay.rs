@@ -278,7 +278,7 @@ fn key(job_id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{Attempt, AttemptStatus, Block, BlockRange, Rejected, Rows};
+    use protocol::{Attempt, AttemptStatus, Block, BlockRange, Phases, Rejected, Rows};
 
     use super::*;
 
@@ -308,6 +308,7 @@ mod tests {
             elapsed_seconds: 0.0,
             process_seconds: 0.0,
             run_seconds: 0.0,
+            phases: Phases::default(),
             error: None,
             warnings: vec![],
             warnings_total: 0,

@@ -10,8 +10,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use protocol::{
-    Attempt, AttemptStatus, Counts, ErrorReport, Input, InputKind, JobResult, JobSpec, JobState, PlanPosition, Planned,
-    ResultEvent, Rows, encode_record,
+    Attempt, AttemptStatus, Counts, ErrorReport, Input, InputKind, JobResult, JobSpec, JobState, Phases, PlanPosition,
+    Planned, ResultEvent, Rows, encode_record,
 };
 use storage::{JobStore, PlanComplete};
 
@@ -115,6 +115,7 @@ fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
         elapsed_seconds: seconds,
         process_seconds: seconds * 0.8,
         run_seconds: seconds * 0.9,
+        phases: Phases::new(seconds * 0.5, seconds * 0.05, seconds * 0.08),
         error: fails.then(|| {
             Box::new(ErrorReport {
                 category: "ValueError".to_owned(),

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 use engine::history::History;
 use engine::{FoundJob, State, Status};
-use protocol::{Attempt, AttemptStatus, ErrorReport, JobSpec, ResultEvent, Rows, encode_record};
+use protocol::{Attempt, AttemptStatus, ErrorReport, JobSpec, Phases, ResultEvent, Rows, encode_record};
 use storage::JobStore;
 
 use crate::watched::{View, view_of};
@@ -29,6 +29,7 @@ pub fn tried(mini_batch: u64, try_number: u32, status: AttemptStatus) -> Attempt
         elapsed_seconds: 0.5,
         process_seconds: 0.25,
         run_seconds: 0.375,
+        phases: Phases::new(0.0625, 0.25, 0.09375),
         error: (!is_success).then(|| {
             Box::new(ErrorReport {
                 category: "ValueError".into(),

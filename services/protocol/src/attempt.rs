@@ -2,17 +2,20 @@
 //!
 //! In large jobs almost every attempt is an *ordinary success*: final, without error, warnings or trace. It travels and
 //! is stored as its core, in a compact form: binary fields in a fixed order, a fraction of the JSON in size and in
-//! time. Every other attempt stays JSON, and so may gain fields. A change of the core's fields needs another marker.
+//! time. Every other attempt stays JSON, and so may gain fields. A change of the core's fields needs another marker: builds
+//! that did not measure the [`Phases`] of an attempt wrote the core alone.
 
 use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::is_false;
 use crate::trace::lenient;
-use crate::{ErrorReport, TraceParent, Warning, WarningKind};
+use crate::{ErrorReport, Phases, TraceParent, Warning, WarningKind};
 
-/// The first byte of a compact header. JSON never begins with it.
+/// The first byte of a compact header without phases. JSON never begins with it.
 pub(crate) const MARKER: u8 = 1;
+/// The first byte of a compact header with phases, which follow the core.
+pub(crate) const MARKER_OF_PHASES: u8 = 2;
 /// The last byte. On some file systems, bytes that a stopped machine has not written read as zeros, and zeros are valid
 /// numbers and texts: a header is whole only if it ends with this byte.
 const END: u8 = 1;
@@ -54,6 +57,9 @@ pub struct Attempt {
     pub process_seconds: f64,
     /// Duration of `run()`.
     pub run_seconds: f64,
+    /// Its phases before `run()`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub phases: Phases,
     /// Error that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Box<ErrorReport>>,
@@ -130,6 +136,9 @@ pub struct AttemptCore<Process, Text, Columns> {
     pub elapsed_seconds: f64,
     pub process_seconds: f64,
     pub run_seconds: f64,
+    /// In the compact form they follow the other fields.
+    #[serde(skip)]
+    pub phases: Phases,
     pub detail: Text,
 }
 
@@ -248,6 +257,7 @@ impl Attempt {
             elapsed_seconds: self.elapsed_seconds,
             process_seconds: self.process_seconds,
             run_seconds: self.run_seconds,
+            phases: self.phases,
             detail: &self.detail,
         }
     }
@@ -258,8 +268,8 @@ impl Attempt {
         #[rustfmt::skip]
         let Self {
             mini_batch: _, try_number: _, deliveries_lost: _, node: _, process: _, total: _, succeeded: _, rows: _,
-            columns: _, started_at: _, elapsed_seconds: _, process_seconds: _, run_seconds: _, detail: _,
-            status: AttemptStatus::Succeeded, is_final: true, error: None, warnings, warnings_total: 0, warning_kinds,
+            columns: _, started_at: _, elapsed_seconds: _, process_seconds: _, run_seconds: _, phases: _,
+            detail: _, status: AttemptStatus::Succeeded, is_final: true, error: None, warnings, warnings_total: 0, warning_kinds,
             rejected, pieces, extra_runs: 0, copy: false, traceparent: None,
         } = self else { return false };
         warnings.is_empty() && warning_kinds.is_empty() && rejected.is_empty() && pieces.is_empty()
@@ -292,6 +302,7 @@ impl<Process, Text, Columns> AttemptCore<Process, Text, Columns> {
             elapsed_seconds: self.elapsed_seconds,
             process_seconds: self.process_seconds,
             run_seconds: self.run_seconds,
+            phases: self.phases,
             detail: text(self.detail),
         }
     }
@@ -326,6 +337,7 @@ impl From<SuccessRef<'_>> for Attempt {
             elapsed_seconds: success.elapsed_seconds,
             process_seconds: success.process_seconds,
             run_seconds: success.run_seconds,
+            phases: success.phases,
             error: None,
             warnings: Vec::new(),
             warnings_total: 0,
@@ -344,15 +356,24 @@ impl From<SuccessRef<'_>> for Attempt {
 pub(crate) fn encode_success(attempt: &Attempt, into: &mut Vec<u8>) -> bool {
     let is_ordinary = attempt.is_ordinary_success();
     if is_ordinary {
-        into.push(MARKER);
+        let phases = attempt.phases.are_known().then(|| attempt.phases.microseconds());
+        into.push(if phases.is_some() { MARKER_OF_PHASES } else { MARKER });
         postcard::to_io(&attempt.core(), &mut *into).expect("memory takes everything, and every length is known");
+        if let Some(phases) = phases {
+            postcard::to_io(&phases, &mut *into).expect("memory takes everything, and the length is known");
+        }
         into.push(END);
     }
     is_ordinary
 }
 
 /// Reads the bytes that follow the marker.
-pub(crate) fn decode_success(fields: &[u8]) -> postcard::Result<SuccessRef<'_>> {
-    let (success, rest) = postcard::take_from_bytes(fields)?;
+pub(crate) fn decode_success(marker: u8, fields: &[u8]) -> postcard::Result<SuccessRef<'_>> {
+    let (mut success, mut rest): (SuccessRef<'_>, _) = postcard::take_from_bytes(fields)?;
+    if marker == MARKER_OF_PHASES {
+        let phases;
+        (phases, rest) = postcard::take_from_bytes(rest)?;
+        success.phases = Phases::of_microseconds(phases);
+    }
     if rest == [END] { Ok(success) } else { Err(postcard::Error::DeserializeBadEncoding) }
 }

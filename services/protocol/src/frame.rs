@@ -37,6 +37,8 @@ pub mod status_offset {
     /// For stdout and stderr of the script: the number, plus one, of the hand-over that printed last, and the offset of
     /// its output in the file. 0: nothing was printed.
     pub const PRINTED: [[usize; 2]; 2] = [[32, 40], [48, 56]];
+    /// `CLOCK_MONOTONIC` nanoseconds at which the last `run()` began. Written before `STATE`.
+    pub const RUN_SINCE: usize = 64;
 }
 
 /// A frame's header, agent to process.
@@ -261,6 +263,9 @@ pub struct Ending {
     /// Error that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorReport>,
+    /// Duration of loading, until `run()` began.
+    #[serde(default)]
+    pub load_seconds: f64,
     /// Duration of `run()`.
     pub run_seconds: f64,
     /// Processor time of the process since the start of the mini-batch.
@@ -310,6 +315,7 @@ impl Ending {
             returned: 0,
             columns: None,
             error: None,
+            load_seconds: 0.0,
             run_seconds: 0.0,
             process_seconds: 0.0,
             warnings: Vec::new(),

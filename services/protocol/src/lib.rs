@@ -14,6 +14,7 @@ mod frame;
 mod item_path;
 mod limits;
 mod names;
+mod phases;
 mod plan;
 mod record;
 mod report;
@@ -39,10 +40,11 @@ pub use frame::{
 pub use item_path::ItemPath;
 pub use limits::RateLimits;
 pub use names::{NameError, check_job_id, is_file_name, is_job_id, is_part_of};
+pub use phases::Phases;
 pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanPosition};
 pub use record::{
     EventRef, MessageError, Record, RecordError, begin_message, decode_records, encode_record, job_of_message,
-    read_records,
+    read_records, rows_length,
 };
 pub use report::{
     Copies, Counts, FailedMiniBatch, FailureCause, JobResult, JobState, Progress, RejectTables,

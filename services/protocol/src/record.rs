@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::attempt::{MARKER, decode_success, encode_success};
+use crate::attempt::{MARKER, MARKER_OF_PHASES, decode_success, encode_success};
 use crate::frame::{PREFIX_BYTES, encode_with};
 use crate::{NameError, ResultEvent, SuccessRef, check_job_id};
 
@@ -138,6 +138,14 @@ pub fn read_records(bytes: &[u8]) -> impl Iterator<Item = Result<Record<EventRef
     })
 }
 
+/// Returns the length of the rows at the end of a record.
+///
+/// # Panics
+/// If these bytes are shorter than the prefix of a record.
+pub fn rows_length(record: &[u8]) -> usize {
+    u32::from_le_bytes(record[4..PREFIX_BYTES].try_into().expect("four bytes")) as usize
+}
+
 fn read_record(bytes: &[u8], offset: usize) -> Result<Record<EventRef<'_>>, RecordError> {
     let truncated = || RecordError::Truncated { offset };
     let length_at = |at: usize| -> Result<usize, RecordError> {
@@ -153,8 +161,8 @@ fn read_record(bytes: &[u8], offset: usize) -> Result<Record<EventRef<'_>>, Reco
         return Err(truncated());
     }
     let event = match header.split_first() {
-        Some((&MARKER, fields)) => {
-            EventRef::Success(decode_success(fields).map_err(|source| RecordError::Success { offset, source })?)
+        Some((&marker @ (MARKER | MARKER_OF_PHASES), fields)) => {
+            EventRef::Success(decode_success(marker, fields).map_err(|source| RecordError::Success { offset, source })?)
         }
         _ => EventRef::Other(serde_json::from_slice(header).map_err(|source| RecordError::Header { offset, source })?),
     };
@@ -168,7 +176,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Attempt, AttemptStatus, ErrorReport, Rejected, Rows, TraceParent, Warning, WarningKind};
+    use crate::{Attempt, AttemptStatus, ErrorReport, Phases, Rejected, Rows, TraceParent, Warning, WarningKind};
 
     fn stopped(node: &str) -> ResultEvent {
         ResultEvent::NodeStopped { node: node.to_owned(), cause: None }
@@ -250,7 +258,10 @@ mod tests {
             (rejected, prop_oneof![3 => Just(0), 1 => any::<u32>()], prop_oneof![3 => Just(false), 1 => Just(true)]);
         let total = prop_oneof![3 => Just(0), 1 => any::<u64>()];
         let texts = (error, warnings, total, ".{0,30}", traceparent, kinds, isolation);
-        let times = (seconds(), seconds(), seconds());
+        let micros = || any::<u32>().prop_map(|count| f64::from(count) / 1e6);
+        let phases = option::of((micros(), micros(), micros()));
+        let phases = phases.prop_map(|phases| phases.map_or_else(Phases::default, |(a, b, c)| Phases::new(a, b, c)));
+        let times = (seconds(), seconds(), seconds(), phases);
         (ids, (status, rows, columns), counts, times, texts).prop_map(
             |(ids, (status, rows, columns), counts, times, texts)| Attempt {
                 mini_batch: ids.0,
@@ -268,6 +279,7 @@ mod tests {
                 elapsed_seconds: times.0,
                 process_seconds: times.1,
                 run_seconds: times.2,
+                phases: times.3,
                 error: texts.0.map(|message| Box::new(ErrorReport { message, ..ErrorReport::default() })),
                 warnings: texts.1.into_iter().map(|message| Warning { message }).collect(),
                 warnings_total: texts.2,
@@ -289,7 +301,7 @@ mod tests {
     }
 
     fn is_compact(record: &Bytes) -> bool {
-        record[PREFIX_BYTES] == MARKER
+        matches!(record[PREFIX_BYTES], MARKER | MARKER_OF_PHASES)
     }
 
     proptest! {
@@ -307,11 +319,11 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_rejected(header in vec(any::<u8>(), 0..200), is_compact in any::<bool>()) {
+        fn any_bytes_are_read_or_rejected(header in vec(any::<u8>(), 0..200), marker in option::of(MARKER..=MARKER_OF_PHASES)) {
             let mut bytes = Vec::new();
-            bytes.extend_from_slice(&(header.len() as u32 + u32::from(is_compact)).to_le_bytes());
+            bytes.extend_from_slice(&(header.len() as u32 + u32::from(marker.is_some())).to_le_bytes());
             bytes.extend_from_slice(&0u32.to_le_bytes());
-            bytes.extend(is_compact.then_some(MARKER));
+            bytes.extend(marker);
             bytes.extend_from_slice(&header);
             let _ = decode_records(&bytes.into()).next().expect("a record or an error");
         }
@@ -339,6 +351,27 @@ mod tests {
         assert_eq!(events[0], events[1]);
         let ResultEvent::Attempt(attempt) = &events[1] else { panic!("not an attempt: {:?}", events[1]) };
         assert_eq!(record_of(attempt)[PREFIX_BYTES..][..compact.len()], compact);
+        assert!(!attempt.phases.are_known());
+    }
+
+    #[test]
+    fn phases_take_a_few_bytes() {
+        let json = r#"{"mini_batch":7,"try_number":1,"deliveries_lost":0,"node":"0","process":"process000",
+            "status":"succeeded","is_final":true,"total":1,"succeeded":1,"rows":{"kind":"inline"},"started_at":1,
+            "elapsed_seconds":0.5,"process_seconds":0.25,"run_seconds":0.5,"detail":"a.png"}"#;
+        let without: Attempt = serde_json::from_str(json).expect("valid");
+        for (phases, bytes) in [((0.012, 0.0, 0.000_008), 4), ((1.5, 0.25, 0.01), 8), ((86_400.0, 60.0, 3.0), 14)] {
+            let phases = Phases::new(phases.0, phases.1, phases.2);
+            let with = Attempt { phases, ..without.clone() };
+            let record = record_of(&with);
+            assert_eq!(record.len(), record_of(&without).len() + bytes, "{phases:?}");
+            assert_eq!(rows_length(&record), b"rows".len());
+            let read = decode_records(&record).next().expect("one").expect("valid");
+            assert_eq!(read.event, ResultEvent::Attempt(Box::new(with.clone())));
+            let failed = Attempt { status: AttemptStatus::RunRaised, ..with };
+            let text = serde_json::to_string(&failed).expect("serialises");
+            assert_eq!(serde_json::from_str::<Attempt>(&text).expect("valid"), failed, "{text}");
+        }
     }
 
     #[test]

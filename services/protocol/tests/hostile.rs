@@ -5,8 +5,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use protocol::{
     Attempt, AttemptStatus, Block, BlockRange, DeadLetter, Descriptor, ErrorReport, FRAME_LENGTH_MAX, FileVersion,
-    FrameError, FrameReader, ItemPath, JobResult, JobSpec, ProcessEvent, Progress, ResultEvent, Rows, ToProcess, Work,
-    begin_message, decode_records, encode_frame, encode_record, job_of_message,
+    FrameError, FrameReader, ItemPath, JobResult, JobSpec, Phases, ProcessEvent, Progress, ResultEvent, Rows,
+    ToProcess, Work, begin_message, decode_records, encode_frame, encode_record, job_of_message,
 };
 
 const JOB: &str = "a-20261121-100203-ab12";
@@ -28,6 +28,7 @@ fn attempt() -> Attempt {
         elapsed_seconds: 0.5,
         process_seconds: 0.25,
         run_seconds: 0.5,
+        phases: Phases::new(0.5, 0.0, 0.25),
         error: Some(Box::new(ErrorReport {
             category: "ValueError".into(),
             message: "bad".into(),

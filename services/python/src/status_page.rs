@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use memmap2::{MmapOptions, MmapRaw};
 use protocol::status_offset::PRINTED;
-use protocol::{STATUS_PAGE_BYTES, status_offset};
+use protocol::{STATUS_PAGE_BYTES, SlotPhase, status_offset};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
@@ -33,24 +33,28 @@ impl StatusPage {
         Ok(Self { page, enabled: AtomicBool::new(true) })
     }
 
-    /// Notes that the process works on hand-over `sequence` (0: none) and enters `phase`.
-    fn set(&self, sequence: u64, phase: u8) {
-        if !self.enabled.load(Ordering::Relaxed) {
-            return;
-        }
+    /// Notes that the process works on hand-over `sequence` (0: none) and enters `phase`. Returns when: seconds of a
+    /// monotonic clock, so that the caller need not read it again.
+    fn set(&self, sequence: u64, phase: u8) -> f64 {
         let now = clock_gettime(ClockId::Monotonic);
         let nanoseconds = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-        self.field(status_offset::SINCE).store(nanoseconds, Ordering::Release);
-        self.field(status_offset::STATE).store((sequence << 8) | u64::from(phase), Ordering::Release);
+        if self.enabled.load(Ordering::Relaxed) {
+            if phase == SlotPhase::Run as u8 {
+                self.field(status_offset::RUN_SINCE).store(nanoseconds, Ordering::Release);
+            }
+            self.field(status_offset::SINCE).store(nanoseconds, Ordering::Release);
+            self.field(status_offset::STATE).store((sequence << 8) | u64::from(phase), Ordering::Release);
+        }
+        nanoseconds as f64 / 1e9
     }
 
-    /// Starts hand-over `sequence` with `phase`. Returns `False` if the agent has recalled it; then it must not run.
-    fn begin(&self, sequence: u64, phase: u8) -> bool {
-        self.set(sequence, phase);
+    /// Starts hand-over `sequence` with `phase`. Returns when, or `None` if the agent has recalled it; then it must not run.
+    fn begin(&self, sequence: u64, phase: u8) -> Option<f64> {
+        let now = self.set(sequence, phase);
         fence(Ordering::SeqCst);
         let end = self.field(status_offset::RECALL_END).load(Ordering::Acquire);
         let first = self.field(status_offset::RECALL_FIRST).load(Ordering::Acquire);
-        !(first..end).contains(&sequence)
+        (!(first..end).contains(&sequence)).then_some(now)
     }
 
     /// Notes that hand-over `attempt` is about to print to `stream` (0: stdout, 1: stderr) at `offset` of the file.

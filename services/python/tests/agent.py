@@ -203,6 +203,10 @@ class Agent:
         state, since = struct.unpack_from("<QQ", self._status)
         return state >> 8, PHASES[state & 0xFF], since
 
+    def run_since(self):
+        """Returns when the last ``run()`` began, from the status page."""
+        return struct.unpack_from("<Q", self._status, 64)[0]
+
     def recall(self, first, end):
         """Recalls the unstarted mini-batches `first .. end`."""
         struct.pack_into("<Q", self._status, 16, first)

@@ -12,7 +12,7 @@ def test_script_needs_only_run(start):
     event = agent.run(["/data/a.png", "/data/b c.png"])
     assert event["status"] == "succeeded" and event["sequence"] == 1 and event["returned"] == 2
     assert event["rows"] == b"/data/a.png\n/data/b c.png\n"
-    assert event["run_seconds"] >= 0 and event["process_seconds"] >= 0
+    assert event["run_seconds"] >= 0 and event["process_seconds"] >= 0 and event["load_seconds"] > 0
     assert "columns" not in event and "warnings" not in event
     assert agent.finish() == []
 

@@ -168,10 +168,11 @@ def test_status_page_shows_the_activity(start):
     agent.hand_over(agent.files([str(fifo)]))
     agent.wait_for_phase("run", 1)
     since = agent.status()[2]
+    assert agent.run_since() == since
     fifo.write_text("go on")
     assert agent.receive()["status"] == "succeeded"
     agent.wait_for_phase("idle", 0)
-    assert agent.status()[2] > since
+    assert agent.status()[2] > since == agent.run_since()
 
 
 def test_waiting_mini_batches_can_be_recalled(start):

@@ -3,12 +3,13 @@
 //! In large jobs almost every record is an ordinary success. A batch stores a few numbers of it, in one allocation for
 //! each message, and refers to the message for everything else.
 
+use std::num::NonZeroU32;
 use std::ops::Range;
 
 use bytes::Bytes;
 use protocol::{
     AttemptCore, AttemptRef, EventRef, ProcessName, Record, RecordError, ResultEvent, Rows, SuccessRef, encode_record,
-    read_records,
+    read_records, rows_length,
 };
 
 /// Approximate size of an ordinary success in a message: its path, its counts and times, and few rows.
@@ -33,11 +34,10 @@ struct Message {
     column_lists: Vec<Vec<String>>,
 }
 
-/// A record with its range in the message and the range of its rows, which it ends with.
+/// A record with its range in the message.
 #[derive(Debug)]
 struct Held {
     span: Span,
-    rows: Span,
     event: Event,
 }
 
@@ -58,8 +58,8 @@ pub(crate) enum Event {
 }
 
 /// An ordinary success: its process and its columns are positions in the lists of its message, its texts are ranges of
-/// it.
-pub(crate) type Success = AttemptCore<u32, Span, u32>;
+/// it. Positions of columns count from 1, so that having none takes no memory.
+pub(crate) type Success = AttemptCore<u32, Span, NonZeroU32>;
 
 /// A record, with the data that it shares with others.
 #[derive(Clone, Copy)]
@@ -188,8 +188,8 @@ impl<'a> RecordView<'a> {
     }
 
     /// Returns the columns at a position.
-    pub fn columns(&self, position: u32) -> &'a [String] {
-        &self.column_lists[position as usize]
+    pub fn columns(&self, position: NonZeroU32) -> &'a [String] {
+        &self.column_lists[position.get() as usize - 1]
     }
 
     /// Returns the rows of a success.
@@ -221,7 +221,7 @@ impl Message {
                 EventRef::Other(ResultEvent::Job { .. }) => continue,
                 EventRef::Other(event) => event.into(),
             };
-            self.records.push(Held { span: span.into(), rows: rows.into(), event });
+            self.records.push(Held { span: span.into(), event });
         }
         Ok(())
     }
@@ -238,7 +238,7 @@ impl Message {
             if column_lists.last().is_none_or(|last| *last != columns) {
                 column_lists.push(columns.into_iter().map(str::to_owned).collect());
             }
-            last_position(column_lists)
+            NonZeroU32::MIN.saturating_add(last_position(column_lists))
         };
         let body_start = body.as_ptr().addr();
         let span_of = |text: &str| {
@@ -348,7 +348,8 @@ impl Batch {
             self.bytes -= message.retain(|record, held| {
                 let start = end;
                 end += held.span.len();
-                changes(record, PlaceInSegment { start, rows: end - held.rows.len(), end })
+                let rows = end - rows_length(&record.body[held.span.range()]);
+                changes(record, PlaceInSegment { start, rows, end })
             });
         }
     }
@@ -379,6 +380,8 @@ fn last_position<T>(list: &[T]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use protocol::Phases;
+
     use super::*;
     use crate::fixtures::{batch, message, records, succeeded};
 
@@ -435,6 +438,7 @@ mod tests {
             let mut attempt = succeeded(mini_batch, 1, 1, 1);
             (attempt.node, attempt.process) =
                 (format!("n{}", mini_batch / 3).into(), format!("p{}", mini_batch / 2).into());
+            attempt.phases = Phases::new(mini_batch as f64, 0.5, 0.25);
             attempt.columns = (!mini_batch.is_multiple_of(4)).then(|| vec![format!("c{}", mini_batch / 5)]);
             attempt.rows = match mini_batch % 3 {
                 0 => Rows::Part { name: format!("{mini_batch}-1"), bytes: mini_batch },

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, AttemptStatus, ErrorReport, JobSpec, Output, Record, ResultEvent, Rows, decode_records, encode_record,
+    Attempt, AttemptStatus, ErrorReport, JobSpec, Output, Phases, Record, ResultEvent, Rows, decode_records,
+    encode_record,
 };
 use storage::{JobStore, PlanComplete};
 
@@ -43,6 +44,7 @@ pub(crate) fn attempt(
         elapsed_seconds: 0.25,
         process_seconds: 0.125,
         run_seconds: 0.2,
+        phases: Phases::new(1.5, 0.5, 0.0),
         error,
         warnings: vec![],
         warnings_total: 0,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use protocol::{Attempt, AttemptRef, AttemptStatus, ErrorReport, JobResult, ResultEvent};
+use protocol::{Attempt, AttemptRef, AttemptStatus, JobResult, ResultEvent};
 use storage::JobStore;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -28,7 +28,7 @@ use crate::stalls::describe;
 use crate::words::{counted, sentence};
 use crate::{Options, Tally};
 use file::{ReportFile, replace, timestamp};
-use processed::Processed;
+use processed::{Kind, Processed};
 use summaries::Summaries;
 use upload::Upload;
 
@@ -254,7 +254,7 @@ impl Files {
     fn segment(&mut self, segment: &Batch, is_new: bool, elapsed: Duration) {
         for record in segment.records() {
             match record.event {
-                Event::Success(success) => self.row(&record.attempt(success), AttemptStatus::Succeeded, None),
+                Event::Success(success) => self.row(&record.attempt(success), Kind::SUCCESS),
                 Event::Other(event) => self.event(event, is_new, elapsed),
             }
         }
@@ -320,13 +320,13 @@ impl Files {
         }
     }
 
-    fn row(&mut self, attempt: &AttemptRef, status: AttemptStatus, error: Option<&ErrorReport>) {
-        let pid = self.summaries.attempt(attempt, status == AttemptStatus::Succeeded);
-        self.processed.add(attempt, status, error, pid);
+    fn row(&mut self, attempt: &AttemptRef, kind: Kind<'_>) {
+        let pid = self.summaries.attempt(attempt, kind.status == AttemptStatus::Succeeded);
+        self.processed.add(attempt, kind, pid);
     }
 
     fn attempt(&mut self, attempt: &Attempt) {
-        self.row(&attempt.core(), attempt.status, attempt.error.as_deref());
+        self.row(&attempt.core(), attempt.into());
         for warning in &attempt.warnings {
             let message = warning.message.replace(['\n', '\r'], " ");
             let detail = one_line(&attempt.detail);

@@ -360,7 +360,8 @@ mod tests {
         let descriptor = descriptor(1030, 2000);
         let prepared = Prepared::unreadable(&descriptor);
         let began = Moment { instant: std::time::Instant::now(), milliseconds: 0 };
-        let attempted = Attempted { descriptor, deliveries_lost: 2, prepared, began };
+        let (received, preparation) = (began.instant, Duration::ZERO);
+        let attempted = Attempted { descriptor, deliveries_lost: 2, prepared, received, preparation, began };
         let ending = protocol::Ending::failed(AttemptStatus::RunRaised, protocol::ErrorReport::default());
         let (attempt, next_try) = conclude(attempted, ["0", ""], ending, 3, began);
         let outcome = Outcome { lease, process: None, attempt, rows: Bytes::new(), next_try, has_checkpoints: false };

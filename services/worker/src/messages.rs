@@ -174,7 +174,9 @@ mod tests {
         let descriptor = crate::scheduler::tests::descriptor(0, protocol::Work::Rank);
         let prepared = crate::prepare::Prepared::without_reading(&descriptor).expect("nothing to read");
         let now = crate::scheduler::Moment { instant: std::time::Instant::now(), milliseconds: 0 };
-        let attempted = crate::scheduler::Attempted { descriptor, deliveries_lost: 0, prepared, began: now };
+        let (received, preparation) = (now.instant, std::time::Duration::ZERO);
+        let attempted =
+            crate::scheduler::Attempted { descriptor, deliveries_lost: 0, prepared, received, preparation, began: now };
         crate::scheduler::conclude(attempted, ["0", "process000"], protocol::Ending::empty(), 1, now).0
     }
 

@@ -372,13 +372,28 @@ impl StatusPage {
             if state != self.load(status_offset::STATE) {
                 continue;
             }
-            let phase = SLOT_PHASES.get((state & 0xff) as usize).copied().unwrap_or(SlotPhase::Starting);
-            let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-            let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-            let elapsed = if since == 0 { 0 } else { now.saturating_sub(since) };
+            let phase = phase_of(state);
+            let elapsed = if since == 0 { 0 } else { monotonic_nanoseconds().saturating_sub(since) };
             return (phase, state >> 8, Duration::from_nanos(elapsed));
         }
     }
+
+    /// Returns how long ago `run()` of the current hand-over began; `None`: it has not begun. Exact once the process has
+    /// ended.
+    pub fn ran(&self) -> Option<Duration> {
+        let has_begun = matches!(phase_of(self.load(status_offset::STATE)), SlotPhase::Run | SlotPhase::Report);
+        let since = self.load(status_offset::RUN_SINCE);
+        has_begun.then(|| Duration::from_nanos(monotonic_nanoseconds().saturating_sub(since)))
+    }
+}
+
+fn phase_of(state: u64) -> SlotPhase {
+    SLOT_PHASES.get((state & 0xff) as usize).copied().unwrap_or(SlotPhase::Starting)
+}
+
+fn monotonic_nanoseconds() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 impl Drop for StatusPage {

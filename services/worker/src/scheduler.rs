@@ -162,8 +162,9 @@ pub enum Event {
     RecallAnswered { process: ProcessId, in_time: bool },
     /// A process sent an invalid frame in this phase.
     ConnectionDamaged { process: ProcessId, phase: SlotPhase, how: String },
-    /// A process and all its descendants have ended: exit status or minus the signal, last phase and last hand-over.
-    Exited { process: ProcessId, code: i32, phase: SlotPhase, sequence: u64 },
+    /// A process and all its descendants have ended: exit status or minus the signal, last phase and last hand-over, and
+    /// how long ago its `run()` began; `None`: it had not begun.
+    Exited { process: ProcessId, code: i32, phase: SlotPhase, sequence: u64, ran: Option<Duration> },
     /// The answer to [`Action::Examine`].
     Examined { process: ProcessId, findings: Box<Findings> },
 }
@@ -252,6 +253,8 @@ pub struct Scheduler {
     /// Users know that the limit of memory is too low.
     has_told_memory: bool,
     isolations: Isolations,
+    /// The tries spent on mini-batches of which another try follows, and when the last one ended.
+    tried: FxHashMap<u64, (u32, Instant)>,
 }
 
 impl Scheduler {
@@ -278,6 +281,7 @@ impl Scheduler {
             preparing_noticed: None,
             starts: Starts::default(),
             isolations: Isolations::default(),
+            tried: FxHashMap::default(),
         };
         (0..scheduler.slots.len()).for_each(|slot| scheduler.start_process(slot, now));
         scheduler
@@ -303,7 +307,9 @@ impl Scheduler {
             Event::Frame { process, frame, rows } => self.frame(process, frame, rows, now),
             Event::RecallAnswered { process, in_time } => self.recall_answered(process, in_time, now),
             Event::ConnectionDamaged { process, phase, how } => self.connection_damaged(process, phase, &how),
-            Event::Exited { process, code, phase, sequence } => self.exited(process, code, phase, sequence, now),
+            Event::Exited { process, code, phase, sequence, ran } => {
+                self.exited(process, code, (phase, sequence, ran), now);
+            }
             Event::Examined { process, findings } => self.examined(process, *findings, now),
         }
     }

@@ -215,7 +215,7 @@ impl Executor {
                 let Some(ended) = self.processes.get(&process) else { return };
                 let Sighting { phase, sequence, .. } = ended.sighting(process);
                 let phase = if self.agent.has(Bug::BlamesNobodyForDeaths) { SlotPhase::Idle } else { phase };
-                Event::Exited { process, code, phase, sequence }
+                Event::Exited { process, code, phase, sequence, ran: None }
             }
         };
         self.handle(event).await;

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use chrono::NaiveDateTime;
-use protocol::{Attempt, AttemptCore, AttemptStatus, ErrorReport, JobResult, Planned, ProcessName, ResultEvent, Rows};
+use protocol::{
+    Attempt, AttemptCore, AttemptStatus, ErrorReport, JobResult, Phases, Planned, ProcessName, ResultEvent, Rows,
+};
 
 use super::{History, Origin, Place};
 
@@ -13,7 +15,9 @@ use super::{History, Origin, Place};
 pub const PATH: &str = "sys/job_report/processed_mini-batches.csv";
 /// How much of it is read at a time.
 pub const PIECE_BYTES: u64 = 4 << 20;
-const COLUMNS: usize = 16;
+const COLUMNS: usize = 21;
+/// Columns of earlier builds, which measured no phases and named no second starts.
+const COLUMNS_MIN: usize = 16;
 
 /// Adds the rows of the report to a history.
 #[derive(Debug)]
@@ -61,7 +65,7 @@ impl Reader {
         let text = String::from_utf8_lossy(&text[row]);
         let Some(row) = Row::read(&text) else { return };
         // Almost every row is a success, so none of its texts are copied.
-        if row.status == AttemptStatus::Succeeded {
+        if row.status == AttemptStatus::Succeeded && !row.is_copy() {
             self.history.add_success(row.process(), &row.core, place);
         } else {
             self.history.add(&ResultEvent::Attempt(Box::new(row.attempt())), place);
@@ -110,6 +114,7 @@ impl<'a> Row<'a> {
                 elapsed_seconds: elapsed.parse().ok()?,
                 process_seconds: cpu.parse().ok()?,
                 run_seconds: run.parse().ok()?,
+                phases: phases(&cells),
                 detail: (),
             },
             status: status_of(status)?,
@@ -118,12 +123,17 @@ impl<'a> Row<'a> {
     }
 
     fn process(&self) -> ProcessName<&str> {
-        let [.., node, process] = &self.cells;
+        let [.., node, process, _, _, _, _, _] = &self.cells;
         ProcessName { node: unguarded(node), process: unguarded(process) }
     }
 
+    /// Whether it was a second start.
+    fn is_copy(&self) -> bool {
+        self.cells[COLUMNS - 1] == "True"
+    }
+
     fn attempt(&self) -> Attempt {
-        let [.., category, message, detail, _node, _process] = &self.cells;
+        let [.., category, message, detail, _node, _process, _, _, _, _, _] = &self.cells;
         let Self { core, status, .. } = self;
         let error = (*status != AttemptStatus::Succeeded).then(|| {
             let (category, message) = (unguarded(category).to_owned(), unguarded(message).to_owned());
@@ -146,6 +156,7 @@ impl<'a> Row<'a> {
             elapsed_seconds: core.elapsed_seconds,
             process_seconds: core.process_seconds,
             run_seconds: core.run_seconds,
+            phases: core.phases,
             error,
             warnings: vec![],
             warnings_total: 0,
@@ -153,11 +164,18 @@ impl<'a> Row<'a> {
             rejected: vec![],
             pieces: vec![],
             extra_runs: 0,
-            copy: false,
+            copy: self.is_copy(),
             detail: unguarded(detail).to_owned(),
             traceparent: None,
         }
     }
+}
+
+/// Returns the phases in the last cells, if they were measured.
+fn phases(cells: &[Cow<'_, str>; COLUMNS]) -> Phases {
+    let [.., waited, prepared, loaded, _reported, _copy] = cells;
+    let read = || Some(Phases::new(waited.parse().ok()?, prepared.parse().ok()?, loaded.parse().ok()?));
+    read().unwrap_or_default()
 }
 
 /// Returns the attempt of one row.
@@ -198,6 +216,9 @@ fn cells(row: &str) -> Option<[Cow<'_, str>; COLUMNS]> {
             }
         };
         rest = &rest[end..];
+        if position + 1 >= COLUMNS_MIN && rest.is_empty() {
+            break;
+        }
         if position + 1 < COLUMNS {
             rest = rest.strip_prefix(',')?;
         }

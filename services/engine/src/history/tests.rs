@@ -2,7 +2,8 @@ use std::sync::{Arc, RwLock};
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, AttemptStatus, ErrorReport, JobResult, JobSpec, JobState, Planned, ResultEvent, Rows, encode_record,
+    Attempt, AttemptStatus, ErrorReport, JobResult, JobSpec, JobState, Phases, Planned, ResultEvent, Rows,
+    encode_record,
 };
 use reducer::MiniBatchState;
 use storage::JobStore;
@@ -28,6 +29,7 @@ fn attempt(mini_batch: u64, try_number: u32, status: AttemptStatus, is_final: bo
         elapsed_seconds: 0.5,
         process_seconds: 0.25,
         run_seconds: 0.375,
+        phases: Phases::new(0.0625, 0.25, 0.09375),
         error: has_failed.then(|| {
             Box::new(ErrorReport {
                 category: "ValueError".into(),
@@ -66,8 +68,8 @@ fn job() -> (tempfile::TempDir, FoundJob) {
 }
 
 #[test]
-fn attempt_takes_64_bytes() {
-    assert_eq!(size_of::<Attempted>(), 64);
+fn attempt_takes_72_bytes() {
+    assert_eq!(size_of::<Attempted>(), 72);
 }
 
 #[test]
@@ -150,7 +152,8 @@ async fn report_stands_in_for_a_removed_ledger() {
         1,1,77,2023-11-14T22:13:20.001000,4,0,4,0.500000,0.250000,0.375000,RUN_EXCEPTION,ValueError,\
         \"bad, \"\"very\"\"\",\"/in/1, \"\"a\"\".txt\",n,process001\n\
         0,1,,2023-11-14T22:13:20.000000,4,3,1,0.500000,0.250000,0.375000,RUN_DONE,,,\"two\nlines\",n,process000\n\
-        1,2,,2023-11-14T22:13:20.002000,4,3,1,0.500000,0.250000,0.375000,RUN_DONE,,,'=1,n,process001\n";
+        1,2,,2023-11-14T22:13:20.002000,4,3,1,0.500000,0.250000,0.375000,RUN_DONE,,,'=1,n,process001,1.500000,0.250000,0.031250,0.093750,\n\
+        0,2,,2023-11-14T22:13:20.003000,4,3,1,0.500000,0.250000,0.375000,RUN_DONE,,,/in/0,n,process000,,,,,True\n";
     job.store.put_log(report::PATH, report.into()).await.expect("writable");
     let counts = protocol::Counts { total: 2, succeeded: 2, failed: 0 };
     let result = JobResult::new("example".into(), JobState::Completed, String::new());
@@ -162,11 +165,17 @@ async fn report_stands_in_for_a_removed_ledger() {
         let history = history.read().expect("whole");
         assert_eq!((history.origin(), history.tally().mini_batches()), (Origin::Report, counts));
         assert_eq!(history.attempts_of(1).count(), 2);
+        let reported: Vec<_> = history.attempts().map(Attempted::reported_seconds).collect();
+        let copies: Vec<_> = history.attempts().map(Attempted::is_copy).collect();
+        assert_eq!(copies, [false, false, false, true]);
+        assert_eq!(reported, [None, None, Some(0.09375), None], "rows of earlier builds have no phases");
         history.attempts().map(Attempted::place).collect()
     };
     let records = job.recorded_attempts(Origin::Report, &places).await;
     let texts: Vec<_> = records.iter().flatten().map(|record| record.attempt.detail.as_str()).collect();
-    assert_eq!(texts, ["/in/1, \"a\".txt", "two\nlines", "=1"]);
+    assert_eq!(texts, ["/in/1, \"a\".txt", "two\nlines", "=1", "/in/0"]);
+    let phases = records[2].as_ref().expect("it is there").attempt.phases;
+    assert_eq!(phases, Phases::new(1.5, 0.25, 0.031_25));
     let error = records[0].as_ref().and_then(|record| record.attempt.error.as_deref()).expect("it failed");
     assert_eq!((&*error.category, &*error.message), ("ValueError", "bad, \"very\""));
 }

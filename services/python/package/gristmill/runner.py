@@ -209,7 +209,8 @@ class Process:
         sequence = mini_batch["sequence"]
         status = self._status
         self._streams.attempt = sequence
-        if not status.begin(sequence, LOAD):
+        load_started = status.begin(sequence, LOAD)
+        if load_started is None:
             if mini_batch["payload"]["kind"] == "table":
                 os.close(self._channel.next_descriptor())
             self._channel.send_event({"frame": "recalled", "sequence": sequence})
@@ -218,13 +219,14 @@ class Process:
             argument, items = self._load(mini_batch)
         except Exception as error:
             self._release_table()
+            load_seconds = status.set(sequence, REPORT) - load_started
             process_ended = time.process_time()
-            self._fail_load(mini_batch, error, process_ended - process_started)
+            self._fail_load(mini_batch, error, load_seconds, process_ended - process_started)
             return process_ended
         functions, handing_back = self._functions, self._handing_back
         warnings = []
-        status.set(sequence, RUN)
-        started = time.perf_counter()
+        started = status.set(sequence, RUN)
+        load_seconds = started - load_started
         try:
             if functions.wants_context:
                 context = MiniBatchContext(
@@ -240,8 +242,7 @@ class Process:
                 result, warning = accept(result, mini_batch["mini_batch"])
                 if warning is not None:
                     warnings.append(warning)
-            run_seconds = time.perf_counter() - started
-            status.set(sequence, REPORT)
+            run_seconds = status.set(sequence, REPORT) - started
             if functions.coroutines is not None and (warning := functions.coroutines.warning()) is not None:
                 warnings.append(warning)
             returned = len(result)
@@ -256,18 +257,17 @@ class Process:
                 argument = context = result = None
                 self._release_table()
         except BaseException as error:
-            run_seconds = time.perf_counter() - started
-            status.set(sequence, REPORT)
+            run_seconds = status.set(sequence, REPORT) - started
             self._leave_if_forked(error)
             self._release_table()
             process_ended = time.process_time()
-            self._fail(mini_batch, error, run_seconds, process_ended - process_started)
+            self._fail(mini_batch, error, [load_seconds, run_seconds, process_ended - process_started])
             return process_ended
         self._streams.flush()
         process_ended = time.process_time()
         header = (
-            f'{{"frame":"answered","sequence":{sequence},"returned":{returned},"run_seconds":{run_seconds:.9f},'
-            f'"process_seconds":{process_ended - process_started:.9f}'
+            f'{{"frame":"answered","sequence":{sequence},"returned":{returned},"load_seconds":{load_seconds:.6f},'
+            f'"run_seconds":{run_seconds:.9f},"process_seconds":{process_ended - process_started:.9f}'
         )
         if columns is not None:
             header += f',"columns":{json.dumps(columns)}'
@@ -377,12 +377,12 @@ class Process:
             raise IllegalResult(f"the result is {len(payload)} bytes of rows, more than can be passed on: return less")
         return payload, columns
 
-    def _fail_load(self, mini_batch, error, process_seconds):
+    def _fail_load(self, mini_batch, error, load_seconds, process_seconds):
         occasion = f"loading {try_of(mini_batch)}"
         report = self._errors.report(occasion, type(error).__name__, one_line(str(error)))
-        self._send_failed(mini_batch, "load_failed", report, 0.0, process_seconds)
+        self._send_failed(mini_batch, "load_failed", report, [load_seconds, 0.0, process_seconds])
 
-    def _fail(self, mini_batch, error, run_seconds, process_seconds):
+    def _fail(self, mini_batch, error, seconds):
         occasion = f"run() of {try_of(mini_batch)}"
         self._streams.flush()
         printed = self._streams.printed()
@@ -392,9 +392,10 @@ class Process:
         else:
             status = "run_raised"
             report = self._errors.report_exception(occasion, error, printed=printed)
-        self._send_failed(mini_batch, status, report, run_seconds, process_seconds)
+        self._send_failed(mini_batch, status, report, seconds)
 
-    def _send_failed(self, mini_batch, status, report, run_seconds, process_seconds):
+    def _send_failed(self, mini_batch, status, report, seconds):
+        load_seconds, run_seconds, process_seconds = seconds
         self._streams.flush()
         self._channel.send_event(
             {
@@ -402,6 +403,7 @@ class Process:
                 "sequence": mini_batch["sequence"],
                 "status": status,
                 "error": report,
+                "load_seconds": load_seconds,
                 "run_seconds": run_seconds,
                 "process_seconds": process_seconds,
             }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use chrono::DateTime;
-use protocol::{AttemptRef, AttemptStatus, ErrorReport, ProcessName};
+use protocol::{Attempt, AttemptRef, AttemptStatus, ErrorReport, ProcessName};
 
 use super::file::ReportFile;
 use crate::csv::Dialect;
@@ -11,12 +11,32 @@ use crate::failures::one_line;
 
 const HEADER: &str = "Mini-batch Id,Picked Count,Process,Process Start Time (UTC),Total,Succeeded,Failed,\
     Elapsed Seconds,Process Seconds,Run Method Seconds,Status,Error Category,Error Message,Mini-batch Detail,\
-    Node,Process Name\n";
+    Node,Process Name,Waited Seconds,Prepared Seconds,Loaded Seconds,Reported Seconds,\
+    Second Start\n";
 
 #[derive(Debug)]
 pub(super) struct Processed {
     file: ReportFile,
     texts: Texts,
+}
+
+/// What an ordinary success need not say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kind<'a> {
+    pub status: AttemptStatus,
+    pub error: Option<&'a ErrorReport>,
+    /// Whether it was a second start.
+    pub is_copy: bool,
+}
+
+impl Kind<'_> {
+    pub const SUCCESS: Self = Self { status: AttemptStatus::Succeeded, error: None, is_copy: false };
+}
+
+impl<'a> From<&'a Attempt> for Kind<'a> {
+    fn from(attempt: &'a Attempt) -> Self {
+        Self { status: attempt.status, error: attempt.error.as_deref(), is_copy: attempt.copy }
+    }
 }
 
 /// Texts of the last row, which consecutive rows often share.
@@ -25,7 +45,7 @@ struct Texts {
     dialect: Dialect,
     /// A second, and its text.
     second: (i64, String),
-    /// A process, and the end of its rows.
+    /// A process, and its cells.
     process: Option<(ProcessName<String>, String)>,
 }
 
@@ -37,8 +57,8 @@ impl Processed {
         Self { file, texts }
     }
 
-    pub fn add(&mut self, attempt: &AttemptRef, status: AttemptStatus, error: Option<&ErrorReport>, pid: Option<u32>) {
-        self.file.write_with(|row| self.texts.write(attempt, status, error, pid, row));
+    pub fn add(&mut self, attempt: &AttemptRef, kind: Kind<'_>, pid: Option<u32>) {
+        self.file.write_with(|row| self.texts.write(attempt, kind, pid, row));
     }
 
     pub fn flush(&mut self) {
@@ -50,8 +70,7 @@ impl Texts {
     fn write(
         &mut self,
         attempt: &AttemptRef,
-        status: AttemptStatus,
-        error: Option<&ErrorReport>,
+        Kind { status, error, is_copy }: Kind<'_>,
         pid: Option<u32>,
         row: &mut String,
     ) {
@@ -87,18 +106,19 @@ impl Texts {
         self.text(attempt.detail, row);
         let ProcessName { node, process } = attempt.process;
         match &self.process {
-            Some((last, end)) if last.process == process && last.node == node => row.push_str(end),
+            Some((last, cells)) if last.process == process && last.node == node => row.push_str(cells),
             _ => {
-                let mut end = String::new();
+                let mut cells = String::new();
                 for name in [node, process] {
-                    end.push(',');
-                    self.text(name, &mut end);
+                    cells.push(',');
+                    self.text(name, &mut cells);
                 }
-                end.push('\n');
-                row.push_str(&end);
-                self.process = Some((ProcessName { node: node.to_owned(), process: process.to_owned() }, end));
+                row.push_str(&cells);
+                self.process = Some((ProcessName { node: node.to_owned(), process: process.to_owned() }, cells));
             }
         }
+        push_phases(row, attempt);
+        row.push_str(if is_copy { ",True\n" } else { ",\n" });
     }
 
     fn text(&self, field: &str, row: &mut String) {
@@ -123,6 +143,20 @@ fn push_number(row: &mut String, number: u64) {
     row.push_str(itoa::Buffer::new().format(number));
 }
 
+/// Writes the phases that no other cell tells: empty if nothing measured them.
+fn push_phases(row: &mut String, attempt: &AttemptRef) {
+    let phases = attempt.phases;
+    if !phases.are_known() {
+        return row.push_str(",,,,");
+    }
+    let reported = phases.reported_seconds(attempt.elapsed_seconds, attempt.run_seconds);
+    let before = [phases.waited_seconds, phases.prepared_seconds, phases.loaded_seconds].map(f64::from);
+    for seconds in before.into_iter().chain([reported]) {
+        row.push(',');
+        push_seconds(row, seconds);
+    }
+}
+
 /// Writes seconds with six decimals.
 fn push_seconds(row: &mut String, seconds: f64) {
     let microseconds = (seconds * 1e6).round();
@@ -144,13 +178,13 @@ fn push_fraction(row: &mut String, millionths: u64) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use protocol::Attempt;
+    use protocol::Phases;
 
     use super::*;
     use crate::fixtures::{failed, succeeded};
 
     fn add(processed: &mut Processed, attempt: &Attempt, pid: Option<u32>) {
-        processed.add(&attempt.core(), attempt.status, attempt.error.as_deref(), pid);
+        processed.add(&attempt.core(), attempt.into(), pid);
     }
 
     #[test]
@@ -161,6 +195,7 @@ mod tests {
         add(&mut processed, &succeeded(7, 1, 10, 9), Some(4321));
         let mut retried = failed(8, 2, false, 10);
         retried.deliveries_lost = 3;
+        (retried.phases, retried.copy) = (Phases::default(), true);
         retried.error.as_mut().expect("failed").message = "bad, \"very\" bad\nreally".into();
         add(&mut processed, &retried, None);
         processed.flush();
@@ -168,10 +203,10 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], HEADER.trim_end());
         let good = "7,1,4321,2023-11-14T22:13:20.123000,10,9,1,0.250000,0.125000,0.200000,RUN_DONE,,,/data/7.png,0,\
-                    process000";
+                    process000,1.500000,0.500000,0.000000,0.050000,";
         assert_eq!(lines[1], good);
         let bad = "8,5,,2023-11-14T22:13:20.123000,10,0,10,0.250000,0.125000,0.200000,RUN_EXCEPTION,ValueError,\
-                   \"bad, \"\"very\"\" bad\",/data/8.png,0,process000";
+                   \"bad, \"\"very\"\" bad\",/data/8.png,0,process000,,,,,True";
         assert_eq!(lines[2], bad);
         assert_eq!(lines.len(), 3);
     }

@@ -41,6 +41,7 @@ struct Work {
     elapsed_seconds: f64,
     process_seconds: f64,
     run_seconds: f64,
+    phases: [f64; 4],
 }
 
 const WORK_HEADER: &str = "Succeeded Attempts,Failed Attempts,Items,Succeeded Items,Failed Items,Elapsed Seconds,\
@@ -48,6 +49,8 @@ const WORK_HEADER: &str = "Succeeded Attempts,Failed Attempts,Items,Succeeded It
 /// After the columns of the original.
 const START_HEADER: &str = "Interpreter Seconds,Import Seconds,Init Method Seconds,First Run Seconds,GPU,\
     GPU Busy Seconds,GPU Idle Seconds";
+/// Last. With the seconds of `run()`, the phases of attempts.
+const PHASES_HEADER: &str = "Waited Seconds,Prepared Seconds,Loaded Seconds,Reported Seconds";
 
 impl Summaries {
     /// Applies any event except attempts.
@@ -83,6 +86,7 @@ impl Summaries {
         work.elapsed_seconds += attempt.elapsed_seconds;
         work.process_seconds += attempt.process_seconds;
         work.run_seconds += attempt.run_seconds;
+        work.add_phases(attempt);
         let ended_at = attempt.started_at.saturating_add((attempt.elapsed_seconds.max(0.0) * 1000.0) as u64);
         process.seen_at = process.seen_at.max(ended_at);
         if process.first_run.is_none_or(|(began, _)| attempt.started_at < began) {
@@ -108,15 +112,17 @@ impl Summaries {
     }
 
     pub fn process_csv(&self) -> String {
-        let mut text = format!("Node,Process Name,Process,Init Seconds,Return Code,{WORK_HEADER},{START_HEADER}\n");
+        let mut text = format!(
+            "Node,Process Name,Process,Init Seconds,Return Code,{WORK_HEADER},{START_HEADER},{PHASES_HEADER}\n"
+        );
         for (node, processes) in &self.nodes {
             for (name, &position) in processes {
                 let process = &self.processes[position];
                 let pid = process.pid.map_or_else(String::new, |pid| pid.to_string());
                 let init = process.init_seconds.map_or_else(String::new, |seconds| format!("{seconds:.6}"));
                 let code = process.return_code.map_or_else(String::new, |code| code.to_string());
-                let (work, start) = (process.work.csv(), process.start_csv());
-                let _ = writeln!(text, "{node},{name},{pid},{init},{code},{work},{start}");
+                let (work, start, phases) = (process.work.csv(), process.start_csv(), process.work.phases_csv());
+                let _ = writeln!(text, "{node},{name},{pid},{init},{code},{work},{start},{phases}");
             }
         }
         text
@@ -153,12 +159,12 @@ impl Summaries {
     }
 
     pub fn node_csv(&self) -> String {
-        let mut text = format!("Node,Processes,{WORK_HEADER}\n");
+        let mut text = format!("Node,Processes,{WORK_HEADER},{PHASES_HEADER}\n");
         for (node, processes) in &self.nodes {
             let mut total = Work::default();
             processes.values().for_each(|&position| total.add(&self.processes[position].work));
             let started = processes.keys().filter(|name| !name.is_empty()).count();
-            let _ = writeln!(text, "{node},{started},{}", total.csv());
+            let _ = writeln!(text, "{node},{started},{},{}", total.csv(), total.phases_csv());
         }
         text
     }
@@ -199,6 +205,23 @@ impl Work {
         self.elapsed_seconds += other.elapsed_seconds;
         self.process_seconds += other.process_seconds;
         self.run_seconds += other.run_seconds;
+        self.phases.iter_mut().zip(other.phases).for_each(|(sum, seconds)| *sum += seconds);
+    }
+
+    fn add_phases(&mut self, attempt: &AttemptRef) {
+        let phases = attempt.phases;
+        if phases.are_known() {
+            let [waited, prepared, loaded, reported] = &mut self.phases;
+            *waited += f64::from(phases.waited_seconds);
+            *prepared += f64::from(phases.prepared_seconds);
+            *loaded += f64::from(phases.loaded_seconds);
+            *reported += phases.reported_seconds(attempt.elapsed_seconds, attempt.run_seconds);
+        }
+    }
+
+    fn phases_csv(&self) -> String {
+        let [waited, prepared, loaded, reported] = self.phases;
+        format!("{waited:.6},{prepared:.6},{loaded:.6},{reported:.6}")
     }
 
     fn csv(&self) -> String {
@@ -244,9 +267,13 @@ mod tests {
             notice: String::new(),
         });
         let processes = summaries.process_csv();
-        let work = "\n0,process000,17,,-9,1,0,10,9,1,0.250000,0.125000,0.200000,,,,0.200000,,,\n";
+        let work = "\n0,process000,17,,-9,1,0,10,9,1,0.250000,0.125000,0.200000,,,,0.200000,,,,1.500000,0.500000,0.000000,0.050000\n";
         assert!(processes.contains(work), "{processes}");
-        assert!(summaries.node_csv().ends_with("\n0,2,1,1,15,9,6,0.500000,0.250000,0.400000\n"));
+        assert!(
+            summaries
+                .node_csv()
+                .ends_with("\n0,2,1,1,15,9,6,0.500000,0.250000,0.400000,3.000000,1.000000,0.000000,0.100000\n")
+        );
     }
 
     #[test]
@@ -260,7 +287,12 @@ mod tests {
         summaries.event(&ResultEvent::ProcessReady { node: node(), process: process(), init_seconds, start, notice });
         summaries.attempt(&succeeded(0, 1, 10, 10).core(), true);
         let processes = summaries.process_csv();
-        assert!(processes.ends_with(",0.050000,1.500000,2.500000,0.200000,1,0.200000,5.050000\n"), "{processes}");
+        assert!(
+            processes.ends_with(
+                ",0.050000,1.500000,2.500000,0.200000,1,0.200000,5.050000,1.500000,0.500000,0.000000,0.050000\n"
+            ),
+            "{processes}"
+        );
         let expected = "Start of a process, mean of 1 process: interpreter 0.050 s, import 1.500 s, init() 2.500 s, first \
                         run() 0.200 s.\nGPUs: 0.2 s busy in run(), 5.0 s idle.\n";
         assert_eq!(summaries.starts().replace("5.1 s", "5.0 s"), expected);

@@ -127,6 +127,7 @@ impl Executor {
     async fn process_reported(&mut self, process: ProcessId, report: Report) {
         let Some(running) = self.running(process) else { return };
         let (phase, sequence, _) = running.process.page.read();
+        let ran = matches!(report, Report::Exited(_)).then(|| running.process.page.ran()).flatten();
         match report {
             Report::Events(frames) => {
                 if let Some(bytes) = self.measure(process, &frames) {
@@ -144,7 +145,7 @@ impl Executor {
             Report::Broken(how) => self.handle(Event::ConnectionDamaged { process, phase, how }).await,
             Report::Exited(code) => {
                 self.limits_forget(process).await;
-                self.handle(Event::Exited { process, code, phase, sequence }).await;
+                self.handle(Event::Exited { process, code, phase, sequence, ran }).await;
             }
         }
     }

@@ -114,15 +114,31 @@ impl Scheduler {
 
     // ---- the end of a process ----------------------------------------------------------------------------------
 
-    pub(super) fn exited(&mut self, id: ProcessId, code: i32, phase: SlotPhase, sequence: u64, now: Moment) {
+    /// Reacts to the end of a process, which was in this phase of this hand-over, and whose `run()` began so long ago.
+    pub(super) fn exited(
+        &mut self,
+        id: ProcessId,
+        code: i32,
+        (phase, sequence, ran): (SlotPhase, u64, Option<Duration>),
+        now: Moment,
+    ) {
         let is_working = self.stop == Stop::No;
         let Some(process) = self.process_mut(id) else { return };
         let name = process.name.clone();
         let mut verdict = process.verdict(phase, sequence);
+        let last_sequence = sequence;
         let (mut sequence, mut since) = (0, process.started);
-        match &verdict {
+        match &mut verdict {
             Verdict::Failed(ending) => match process.pipe.get(ending.sequence) {
-                Some(handed) => (sequence, since) = (handed.sequence, handed.began.instant),
+                Some(handed) => {
+                    (sequence, since) = (handed.sequence, handed.began.instant);
+                    ending.load_seconds = match ran.filter(|_| sequence == last_sequence) {
+                        Some(ran) => now.instant.duration_since(since).saturating_sub(ran).as_secs_f64(),
+                        // It loaded to its end.
+                        None if phase == SlotPhase::Load => f64::INFINITY,
+                        None => 0.0,
+                    };
+                }
                 None => verdict = Verdict::Expected,
             },
             Verdict::NotStarted { .. } | Verdict::DiedIdle if !is_working => verdict = Verdict::Expected,
@@ -163,15 +179,16 @@ impl Scheduler {
         self.tell_end(id, None, now);
         match verdict {
             Verdict::Failed(ending) => {
-                let ending = *ending;
-                let error = match ending.error {
+                let mut ending = *ending;
+                let error = match ending.error.take() {
                     Some(error) => ErrorReport { printed: death.printed, ..error },
                     None => death,
                 };
                 if let Some(handed) = handed {
                     let mini_batch = self.mini_batch_of(handed);
                     self.act(Action::UserError { process: id, mini_batch, error: Box::new(error.clone()) });
-                    self.conclude(id, handed, Ending::failed(ending.status, error), Bytes::new(), now);
+                    let ending = Ending { error: Some(error), ..ending };
+                    self.conclude(id, handed, ending, Bytes::new(), now);
                 }
                 self.replace(id, now);
             }

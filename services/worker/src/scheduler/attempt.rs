@@ -1,9 +1,9 @@
 //! The record of an attempt, and whether another try follows.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Misfit, REJECTED_MAX, Rejected, Rows};
+use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Misfit, Phases, REJECTED_MAX, Rejected, Rows};
 
 use super::{Moment, ProcessId};
 use crate::lease::LeaseId;
@@ -20,6 +20,10 @@ pub(crate) struct Attempted {
     /// Deliveries lost before this one.
     pub deliveries_lost: u32,
     pub prepared: Prepared,
+    /// When it was received, or the try before it ended on this node.
+    pub received: Instant,
+    /// How long its preparation took.
+    pub preparation: Duration,
     pub began: Moment,
 }
 
@@ -47,16 +51,21 @@ pub(crate) fn conclude(
     tries_max: u32,
     now: Moment,
 ) -> (Attempt, Option<Descriptor>) {
-    let Attempted { descriptor, deliveries_lost, prepared, began } = attempted;
+    let Attempted { descriptor, deliveries_lost, prepared, received, preparation, began } = attempted;
     let try_number = descriptor.tries_spent.saturating_add(1);
     let succeeded = ending.status == AttemptStatus::Succeeded;
     let is_final = succeeded || try_number >= tries_max || ending.status == AttemptStatus::LostTooOften;
-    let elapsed: Duration = now.instant.duration_since(began.instant);
-    let run_seconds = match ending.status {
+    let elapsed = now.instant.duration_since(began.instant).as_secs_f64();
+    let (load_seconds, run_seconds) = match ending.status {
         // The process could no longer report it.
-        AttemptStatus::RunTimedOut | AttemptStatus::ProcessDied => elapsed.as_secs_f64(),
-        _ => ending.run_seconds,
+        AttemptStatus::RunTimedOut | AttemptStatus::ProcessDied => {
+            let load_seconds = ending.load_seconds.min(elapsed);
+            (load_seconds, elapsed - load_seconds)
+        }
+        AttemptStatus::LoadTimedOut => (elapsed, 0.0),
+        _ => (ending.load_seconds, ending.run_seconds),
     };
+    let waited = began.instant.duration_since(received).saturating_sub(preparation);
     let warnings_total = prepared.warnings_total + ending.warnings.len() as u64;
     let mut warnings = prepared.warnings;
     warnings.extend(ending.warnings);
@@ -75,9 +84,10 @@ pub(crate) fn conclude(
         rows: Rows::None,
         columns: ending.columns,
         started_at: began.milliseconds,
-        elapsed_seconds: elapsed.as_secs_f64().max(run_seconds),
+        elapsed_seconds: elapsed.max(load_seconds + run_seconds),
         process_seconds: ending.process_seconds,
         run_seconds,
+        phases: Phases::new(waited.as_secs_f64(), preparation.as_secs_f64(), load_seconds),
         error: ending.error.filter(|_| !succeeded).map(Box::new),
         warnings,
         warnings_total,
@@ -142,7 +152,8 @@ mod tests {
         let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
         let descriptor = Descriptor { tries_spent, ..descriptor(7, work) };
         let prepared = Prepared::without_reading(&descriptor).expect("local files");
-        Attempted { descriptor, deliveries_lost: 2, prepared, began: now() }
+        let (began, preparation) = (now(), Duration::ZERO);
+        Attempted { descriptor, deliveries_lost: 2, prepared, received: began.instant, preparation, began }
     }
 
     fn now() -> Moment {
@@ -196,6 +207,29 @@ mod tests {
             let ended = Moment { instant: began.instant + Duration::from_secs(5), ..began };
             let (attempt, _) = conclude(Attempted { began, ..attempted(0) }, WORKER, ending, 3, ended);
             assert_eq!((attempt.run_seconds, attempt.elapsed_seconds), (seconds, 5.0));
+        }
+    }
+
+    #[test]
+    fn phases_of_an_attempt_add_up() {
+        use AttemptStatus::{LoadFailed, LoadTimedOut, ProcessDied, RunTimedOut, Succeeded};
+        // It was received at 0 s, prepared from 1 s to 4 s, handed over at 6 s, and ended at 16 s.
+        for (status, [load, run], [loaded, ran, reported]) in [
+            (Succeeded, [2.0, 5.0], [2.0, 5.0, 3.0]),
+            (LoadFailed, [9.0, 0.0], [9.0, 0.0, 1.0]),
+            (LoadTimedOut, [0.0, 0.0], [10.0, 0.0, 0.0]),
+            (RunTimedOut, [2.0, 0.0], [2.0, 8.0, 0.0]),
+            (ProcessDied, [f64::INFINITY, 0.0], [10.0, 0.0, 0.0]),
+        ] {
+            let received = Instant::now();
+            let after = |seconds| Moment { instant: received + Duration::from_secs(seconds), milliseconds: 0 };
+            let (began, preparation) = (after(6), Duration::from_secs(3));
+            let ending = Ending { status, load_seconds: load, run_seconds: run, ..Ending::empty() };
+            let attempted = Attempted { received, preparation, began, ..attempted(0) };
+            let (attempt, _) = conclude(attempted, WORKER, ending, 3, after(16));
+            assert_eq!(attempt.phases, Phases::new(3.0, 3.0, loaded), "{status:?}");
+            assert_eq!((attempt.elapsed_seconds, attempt.run_seconds), (10.0, ran), "{status:?}");
+            assert_eq!(attempt.phases.reported_seconds(10.0, ran), reported, "{status:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The way of mini-batches from the queue into the pipe of a process, and out of it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{AttemptStatus, Descriptor, Ending, ErrorReport, MiniBatchFrame, Rejected};
@@ -22,6 +22,8 @@ const RECEIVE_MAX: usize = 512;
 /// From the limit of an attempt to the end of its lease: the agent acts first, and the queue redelivers the mini-batch
 /// if the agent hangs.
 const LEASE_GRACE: Duration = Duration::from_secs(5);
+/// Failed tries whose end is remembered until the next one. Other nodes may make it, and then nobody asks.
+const TRIED_MAX: usize = 10_000;
 
 impl Scheduler {
     /// Requests more mini-batches if the node holds fewer than its processes will soon need.
@@ -56,9 +58,14 @@ impl Scheduler {
                 false => (lost > limit).then(|| lost_too_often(&descriptor, lost, limit, &self.config.node)),
             };
             let is_copy = descriptor.copy;
-            let stage = Stage::Waiting { bytes };
-            let mini_batch =
-                MiniBatch { descriptor, deliveries_lost: lost, received: now.instant, stage, isolation: None };
+            let mini_batch = MiniBatch {
+                received: self.waits_since(&descriptor).unwrap_or(now.instant),
+                descriptor,
+                deliveries_lost: lost,
+                preparation: Duration::ZERO,
+                stage: Stage::Waiting { bytes },
+                isolation: None,
+            };
             self.mini_batches.insert(lease, mini_batch);
             match error {
                 Some(error) => self.fail_unrun(lease, AttemptStatus::LostTooOften, error, now),
@@ -66,6 +73,15 @@ impl Scheduler {
                 None => self.waiting.push_back(lease),
             }
         }
+    }
+
+    /// Returns when the try before the next one ended, if it was made here.
+    fn waits_since(&mut self, next: &Descriptor) -> Option<Instant> {
+        if next.copy || next.tries_spent == 0 {
+            return None;
+        }
+        let (tries_spent, ended) = self.tried.remove(&next.mini_batch)?;
+        (tries_spent == next.tries_spent).then_some(ended)
     }
 
     /// Prepares waiting mini-batches, as far as memory allows.
@@ -102,6 +118,7 @@ impl Scheduler {
         let Some(mini_batch) = self.mini_batches.get_mut(&lease) else { return };
         self.preparing.retain(|preparing| *preparing != lease);
         mini_batch.descriptor = descriptor;
+        mini_batch.preparation = mini_batch.preparing_for(now.instant);
         match preparation.of_replay(&mini_batch.descriptor) {
             Preparation::Ready(prepared) => {
                 mini_batch.stage = Stage::Ready(prepared);
@@ -203,8 +220,11 @@ impl Scheduler {
     }
 
     fn conclude_unrun(&mut self, lease: LeaseId, prepared: Prepared, ending: Ending, now: Moment) {
-        let Some(MiniBatch { descriptor, deliveries_lost, .. }) = self.mini_batches.remove(&lease) else { return };
-        let attempted = Attempted { descriptor, deliveries_lost, prepared, began: now };
+        let Some(mini_batch) = self.mini_batches.remove(&lease) else { return };
+        // Its preparation may have taken too long.
+        let preparation = mini_batch.preparing_for(now.instant);
+        let MiniBatch { descriptor, deliveries_lost, received, .. } = mini_batch;
+        let attempted = Attempted { descriptor, deliveries_lost, prepared, received, preparation, began: now };
         self.announce(lease, None, attempted, ending, Bytes::new(), now);
     }
 
@@ -215,9 +235,9 @@ impl Scheduler {
         if mini_batch.isolation.is_some() || self.isolates(process, &mini_batch, &ending) {
             return self.isolate(process, handed, mini_batch, ending, rows, now);
         }
-        let MiniBatch { descriptor, deliveries_lost, stage, .. } = mini_batch;
+        let MiniBatch { descriptor, deliveries_lost, stage, received, preparation, .. } = mini_batch;
         let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };
-        let attempted = Attempted { descriptor, deliveries_lost, prepared: *prepared, began };
+        let attempted = Attempted { descriptor, deliveries_lost, prepared: *prepared, received, preparation, began };
         self.announce(lease, Some(process), attempted, ending, rows, now);
     }
 
@@ -236,6 +256,9 @@ impl Scheduler {
         let has_checkpoints = ending.has_checkpoints;
         let (mut attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, now);
         self.reuse_table(table, &mut attempt.rejected);
+        if let Some(next_try) = next_try.as_ref().filter(|_| self.tried.len() < TRIED_MAX) {
+            self.tried.insert(next_try.mini_batch, (next_try.tries_spent, now.instant));
+        }
         let (number, has_succeeded) = (attempt.mini_batch, attempt.status == AttemptStatus::Succeeded && !attempt.copy);
         let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try, has_checkpoints });
         self.act(Action::Announce(Announcement::Outcome(outcome)));
@@ -254,6 +277,14 @@ impl Scheduler {
 }
 
 impl MiniBatch {
+    /// Returns how long its preparation has taken so far, or took.
+    fn preparing_for(&self, now: Instant) -> Duration {
+        match self.stage {
+            Stage::Preparing { since, .. } => now.duration_since(since),
+            _ => self.preparation,
+        }
+    }
+
     /// Moves the mini-batch into a pipe, and returns the frame for the process.
     pub(super) fn hand_over(&mut self, process: ProcessId, sequence: u64) -> MiniBatchFrame {
         let stage = std::mem::replace(&mut self.stage, Stage::Waiting { bytes: 0 });

@@ -123,11 +123,9 @@ impl Scheduler {
 
     /// Announces an isolated mini-batch, which is in no pipe.
     fn end_isolation(&mut self, lease: LeaseId, process: Option<ProcessId>, now: Moment) {
-        let Some(MiniBatch { descriptor, deliveries_lost, stage, isolation: Some(isolation), .. }) =
-            self.mini_batches.remove(&lease)
-        else {
-            return;
-        };
+        let Some(mini_batch) = self.mini_batches.remove(&lease) else { return };
+        let MiniBatch { descriptor, deliveries_lost, received, preparation, stage, isolation } = mini_batch;
+        let Some(isolation) = isolation else { return };
         let Stage::Ready(mut prepared) = stage else { unreachable!("it waits for a process, or waited last") };
         let table = prepared.take_table();
         let began = isolation.began;
@@ -139,7 +137,8 @@ impl Scheduler {
         let worker = [self.config.node.as_str(), name];
         let has_checkpoints = ending.has_checkpoints;
         let more_warnings = warnings_total - ending.warnings.len() as u64;
-        let attempted = Attempted { descriptor, deliveries_lost, prepared: *prepared, began };
+        let prepared = *prepared;
+        let attempted = Attempted { descriptor, deliveries_lost, prepared, received, preparation, began };
         let (mut attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, ended);
         attempt.warnings_total += more_warnings;
         (attempt.rejected, attempt.pieces, attempt.extra_runs) = (rejected, pieces, extra_runs);

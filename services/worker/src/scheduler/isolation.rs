@@ -54,6 +54,7 @@ pub(super) struct Isolation {
     /// Single items that have failed.
     items_failed: u32,
     runs: u32,
+    load_seconds: f64,
     run_seconds: f64,
     process_seconds: f64,
     warnings: Vec<Warning>,
@@ -147,6 +148,7 @@ impl Isolation {
             rejected: Vec::new(),
             items_failed: 0,
             runs: 0,
+            load_seconds: known(whole.load_seconds),
             run_seconds: whole.run_seconds,
             process_seconds: whole.process_seconds,
             warnings: Vec::new(),
@@ -174,6 +176,7 @@ impl Isolation {
         let Pending { items, .. } = self.pending.remove(position);
         self.probe = None;
         self.runs = self.runs.saturating_add(1);
+        self.load_seconds += known(ending.load_seconds);
         self.run_seconds += ending.run_seconds;
         self.process_seconds += ending.process_seconds;
         if ending.status == AttemptStatus::Succeeded {
@@ -341,6 +344,7 @@ impl Isolation {
         let ending = Ending {
             returned: self.good.returned,
             columns: self.good.columns,
+            load_seconds: self.load_seconds,
             run_seconds: self.run_seconds,
             process_seconds: self.process_seconds,
             warnings: self.warnings,
@@ -365,6 +369,11 @@ impl Isolation {
         let pieces = pieces.into_iter().map(|piece| (piece.items.start, piece.bytes)).collect();
         Isolated { ending, rows, pieces, rejected, warnings_total: self.warnings_total, extra_runs, ended: now }
     }
+}
+
+/// Returns the duration of loading, unless it ended with its process.
+fn known(load_seconds: f64) -> f64 {
+    if load_seconds.is_finite() { load_seconds } else { 0.0 }
 }
 
 /// Returns the rejected ranges with shortened texts, because one message must hold all of them.

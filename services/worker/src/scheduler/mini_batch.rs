@@ -1,6 +1,6 @@
 //! A mini-batch that this node holds, and its stage.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use protocol::{Descriptor, ErrorReport};
 
@@ -12,7 +12,10 @@ use crate::prepare::Prepared;
 pub(super) struct MiniBatch {
     pub(super) descriptor: Descriptor,
     pub(super) deliveries_lost: u32,
+    /// When it was received, or the try before it ended on this node.
     pub(super) received: Instant,
+    /// How long its preparation took.
+    pub(super) preparation: Duration,
     pub(super) stage: Stage,
     /// Its ranges, once its tries are spent and it is isolated.
     pub(super) isolation: Option<Box<Isolation>>,

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{
-    AttemptStatus, Block, BlockRange, Chance, Descriptor, Ending, ErrorReport, JobSpec, Payload, ProcessEvent,
-    SlotPhase, Work,
+    Attempt, AttemptStatus, Block, BlockRange, Chance, Descriptor, Ending, ErrorReport, JobSpec, Payload, Phases,
+    ProcessEvent, SlotPhase, Work,
 };
 
 use super::*;
@@ -120,7 +120,7 @@ fn frame(process: u32, frame: ProcessEvent) -> Event {
 }
 
 fn exited(process: u32, phase: SlotPhase, sequence: u64) -> Event {
-    Event::Exited { process: id(process), code: -9, phase, sequence }
+    Event::Exited { process: id(process), code: -9, phase, sequence, ran: None }
 }
 
 fn examined(process: u32) -> Event {
@@ -192,6 +192,18 @@ impl Node {
         self.scheduler.handle(event, self.now);
         self.scheduler.schedule(self.now);
         self.actions()
+    }
+
+    /// Reports an event that ends an attempt, and returns it.
+    fn attempt(&mut self, event: Event) -> Attempt {
+        self.scheduler.handle(event, self.now);
+        self.scheduler.schedule(self.now);
+        let ended = |action| match action {
+            Action::Announce(Announcement::Outcome(outcome)) => Some(outcome.attempt),
+            _ => None,
+        };
+        let mut attempts: Vec<_> = std::iter::from_fn(|| self.scheduler.next_action()).filter_map(ended).collect();
+        attempts.pop().expect("an attempt ends")
     }
 
     fn ready(&mut self, process: u32) {

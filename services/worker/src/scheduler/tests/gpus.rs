@@ -93,7 +93,7 @@ fn fail_first(node: &mut Node, number: u32, mini_batch: u64) -> String {
     let Event::Frame { frame: answer, .. } = failed(0, 1, GONE) else { unreachable!("constructed like this") };
     let actions = node.after(frame(answer));
     assert_eq!(actions, format!("{mini_batch} RunRaised, again, finish {number}"));
-    node.after(Event::Exited { process, code: 0, phase: SlotPhase::Idle, sequence: 0 })
+    node.after(Event::Exited { process, code: 0, phase: SlotPhase::Idle, sequence: 0, ran: None })
 }
 
 #[test]
@@ -130,7 +130,8 @@ fn end_of_the_process_tells_which_gpu_is_out_of_use() {
         let process = ProcessId { slot: 0, number };
         let frame = ProcessEvent::InitFailed { error: error(GONE), chance: Chance::Likely };
         node.after(Event::Frame { process, frame, rows: Bytes::new() });
-        node.scheduler.handle(Event::Exited { process, code: 72, phase: SlotPhase::Init, sequence: 0 }, node.now);
+        node.scheduler
+            .handle(Event::Exited { process, code: 72, phase: SlotPhase::Init, sequence: 0, ran: None }, node.now);
         let notice = |action| match action {
             Action::Announce(Announcement::Event(ResultEvent::ProcessEnded { notice, wear, .. })) => {
                 Some((notice, wear))

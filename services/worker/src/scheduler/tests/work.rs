@@ -17,6 +17,47 @@ fn node_requests_twice_what_its_processes_hold_and_once_at_a_time() {
 }
 
 #[test]
+fn waits_and_preparations_are_measured() {
+    let seconds = Duration::from_secs;
+    let mut node = starting(1);
+    node.after(Event::Received(vec![table(0, 1)]));
+    node.pass(seconds(2));
+    assert_eq!(node.after(read(0, 1)), "", "no process is ready");
+    node.pass(seconds(3));
+    node.ready(0);
+    node.pass(seconds(5));
+    assert_eq!(node.attempt(raised(0, 1)).phases, Phases::new(3.0, 2.0, 0.0));
+
+    // The next try waits from the end of this one, unless another node has made one in between.
+    for (number, (tries_spent, waited)) in (0..).zip([(1, 4.0), (2, 0.0)]) {
+        node.pass(seconds(4));
+        let next = Descriptor { tries_spent, ..descriptor(0, Work::Rank) };
+        node.after(Event::Received(vec![Delivered { descriptor: next, ..delivered(number) }]));
+        node.pass(seconds(1));
+        let attempt = node.attempt(if number == 0 { raised(0, 2) } else { done(0, 3) });
+        assert_eq!((attempt.try_number, attempt.phases), (tries_spent + 1, Phases::new(waited, 0.0, 0.0)));
+        node.scheduler.tried.insert(0, (1, node.now.instant));
+    }
+}
+
+#[test]
+fn phases_of_a_process_that_died_are_those_of_its_status_page() {
+    let seconds = Duration::from_secs;
+    for (phase, ran, loaded, in_run) in [
+        (SlotPhase::Load, None, 7.0, 0.0),
+        (SlotPhase::Run, Some(seconds(5)), 2.0, 5.0),
+        (SlotPhase::Report, Some(seconds(6)), 1.0, 6.0),
+    ] {
+        let mut node = working(1, 1);
+        node.pass(seconds(7));
+        node.after(Event::Exited { process: id(0), code: -9, phase, sequence: 1, ran });
+        let attempt = node.attempt(examined(0));
+        assert_eq!(attempt.phases, Phases::new(0.0, 0.0, loaded), "{phase:?}");
+        assert_eq!((attempt.run_seconds, attempt.elapsed_seconds), (in_run, 7.0), "{phase:?}");
+    }
+}
+
+#[test]
 fn memory_limits_preparations_except_the_first() {
     let mut node = starting(2);
     let tables = [60, 60, 300].into_iter().zip(0..).map(|(bytes, number)| table(number, bytes)).collect();
