@@ -93,6 +93,7 @@ class Job(Past):
             "mini_batch": number,
             "state": {0: "pending", 1: "succeeded", 2: "failed", 3: "retrying", 4: "succeeded"}[byte],
             "tries": self.tries[number],
+            "copy": is_done and number % 89 == 13,
             "deliveries_lost": 1 if number % 401 == 5 and is_done else 0,
             "started_at": self.start + int(1000 * began) if byte else None,
             "seconds": took,
@@ -145,6 +146,7 @@ class Job(Past):
                 "reused": False,
                 "duplicates_dropped": 0,
                 "failed_mini_batches": [],
+                "copies": {"started": 2, "won": 1},
             },
             "progress": {"planned": True, "retries": 3, "retrying": 3, "processes": len(self.processes), "nodes": 2}
             if is_open
@@ -365,10 +367,16 @@ class Job(Past):
                 "process": row["process"],
                 "started_at": row["started_at"] + at * step,
                 "ended_at": row["started_at"] + at * step + int(took * 1000),
+                "copy": row["copy"] and at + 1 == row["tries"],
                 "phases": [
-                    *([{"name": "waited", "seconds": 0.1}] if at > 0 else []),
-                    {"name": "loaded and reported", "seconds": took * 0.14},
-                    {"name": "ran", "seconds": took * 0.86},
+                    {"name": name, "seconds": seconds}
+                    for name, seconds in (
+                        ("waited", 0.1),
+                        ("prepared", took * 0.05),
+                        ("loaded", took * 0.1),
+                        ("ran", took * 0.86),
+                        ("reported", took * 0.04),
+                    )
                 ],
                 "elapsed_seconds": took,
                 "run_seconds": took * 0.86,
@@ -408,6 +416,7 @@ class Job(Past):
             },
             "key": [],
             "attempts": attempts,
+            "second_start": "won" if row["copy"] else "stopped" if number % 89 == 14 else None,
             "wait": None,
             "rows": {
                 "available": row["state"] == "succeeded",

@@ -46,7 +46,8 @@ class Past:
     def of_timeline(self, query: dict) -> dict:
         end = int(self.elapsed * 1000)
         low, high = int(query.get("from", self.start)) - self.start, int(query.get("to", self.start + end)) - self.start
-        bars = {"process": [], "mini_batch": [], "start": [], "end": [], "run": [], "status": []}
+        keys = ("process", "mini_batch", "start", "end", "loaded", "run", "status", "copy")
+        bars: dict[str, list] = {key: [] for key in keys}
         many = self.ended > 20_000
         for number in range(0 if many else self.ended):
             process = number % len(self.processes)
@@ -60,8 +61,10 @@ class Past:
                     number,
                     start - low,
                     start + took - low,
+                    took * 0.1 / 1000,
                     took * 0.86 / 1000,
                     {2: 2, 4: 0, 1: 0}.get(self.states[number], 0) if number % 61 != 7 else 1,
+                    number % 89 == 13,
                 ),
                 strict=True,
             ):
@@ -105,7 +108,15 @@ class Past:
                     "max": times[-1] * k,
                     "mean": sum(times) / len(times) * k,
                 }
-                for of, k in (("elapsed", 1), ("run", 0.86), ("overhead", 0.14), ("cpu", 0.7))
+                for of, k in (
+                    ("elapsed", 1),
+                    ("waited", 0.2),
+                    ("prepared", 0.05),
+                    ("loaded", 0.1),
+                    ("run", 0.86),
+                    ("reported", 0.04),
+                    ("cpu", 0.7),
+                )
             ],
             "slowest": [self.row(number) for number in slowest],
         }

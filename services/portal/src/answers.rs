@@ -12,6 +12,7 @@ pub mod nodes;
 pub mod output;
 mod phases;
 pub mod rejects;
+mod second_start;
 mod sentence;
 pub mod series;
 mod settings;

@@ -5,20 +5,33 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use engine::history::{Attempted, History, MARKED_TOGETHER, Origin};
+use protocol::Phases;
 use serde::Serialize;
 
 /// Number of slowest mini-batches to keep.
 pub const SLOWEST_MAX: usize = 20;
 
-type Duration = fn(&Attempted) -> f32;
+/// `None`: it is not known of this attempt.
+type Duration = fn(&Attempted) -> Option<f32>;
 
 /// The durations of an attempt.
-const DURATIONS: [(&str, Duration); 4] = [
-    ("elapsed", |attempt| attempt.elapsed_seconds),
-    ("run", |attempt| attempt.run_seconds),
-    ("overhead", |attempt| (attempt.elapsed_seconds - attempt.run_seconds).max(0.0)),
-    ("cpu", |attempt| attempt.process_seconds),
+const DURATIONS: [(&str, Duration); 8] = [
+    ("elapsed", |attempt| Some(attempt.elapsed_seconds)),
+    ("waited", |attempt| measured(attempt).map(|phases| phases.waited_seconds)),
+    ("prepared", |attempt| measured(attempt).map(|phases| phases.prepared_seconds)),
+    ("loaded", |attempt| measured(attempt).map(|phases| phases.loaded_seconds)),
+    ("run", |attempt| Some(attempt.run_seconds)),
+    ("reported", Attempted::reported_seconds),
+    // Loaded and reported, where nothing tells them apart.
+    ("overhead", |attempt| {
+        measured(attempt).is_none().then(|| (attempt.elapsed_seconds - attempt.run_seconds).max(0.0))
+    }),
+    ("cpu", |attempt| Some(attempt.process_seconds)),
 ];
+
+fn measured(attempt: &Attempted) -> Option<Phases> {
+    Some(attempt.phases).filter(|phases| phases.are_known())
+}
 
 /// The distribution of one duration over all attempts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,6 +53,8 @@ type Slow = (Reverse<u32>, u64);
 pub struct Measured {
     origin: Origin,
     version: u32,
+    /// Attempts that it has added.
+    known: usize,
     durations: [Sorted; DURATIONS.len()],
     /// The slowest of each [`MARKED_TOGETHER`] mini-batches.
     slowest: Vec<Vec<Slow>>,
@@ -48,15 +63,15 @@ pub struct Measured {
 impl Measured {
     /// Adds what the history has recorded since the last call.
     pub fn update(&mut self, history: &History) {
-        let known = self.durations[0].values.len();
         // The report of attempts replaces the ledger.
-        if self.origin != history.origin() || known > history.attempts_kept() {
+        if self.origin != history.origin() || self.known > history.attempts_kept() {
             *self = Self { origin: history.origin(), ..Self::default() };
         }
-        let new = history.attempts_kept() - self.durations[0].values.len();
+        let new = history.attempts_kept() - self.known;
+        self.known += new;
         if new > 0 {
             for (sorted, (_, duration)) in self.durations.iter_mut().zip(DURATIONS) {
-                sorted.add(history.attempts().rev().take(new).map(duration).collect());
+                sorted.add(history.attempts().rev().take(new).filter_map(duration).collect());
             }
         }
         for range in history.changed_since(self.version) {
@@ -163,10 +178,22 @@ mod tests {
     fn percentiles_are_exact() {
         let attempts: Vec<_> = (1..=100).map(|n| took(n, 1, n as f64)).collect();
         let all = of(&history(&attempts)).percentiles();
+        let names: Vec<_> = all.iter().map(|percentiles| percentiles.of).collect();
+        assert_eq!(names, ["elapsed", "waited", "prepared", "loaded", "run", "reported", "cpu"]);
+        assert_eq!((all[1].p50, all[2].max, all[3].mean, all[5].p99), (0.0625, 0.25, 0.09375, 49.406_25));
         let expected =
             Percentiles { of: "elapsed", p50: 50.0, p90: 90.0, p95: 95.0, p99: 99.0, max: 100.0, mean: 50.5 };
-        assert_eq!((all.len(), &all[0]), (4, &expected));
+        assert_eq!(all[0], expected);
         assert!(of(&History::default()).percentiles().is_empty());
+    }
+
+    #[test]
+    fn phases_of_earlier_builds_are_not_guessed() {
+        let mut earlier = took(0, 1, 2.0);
+        earlier.phases = Phases::default();
+        let all = of(&history(&[earlier, took(1, 1, 4.0)])).percentiles();
+        let of = |name: &str| all.iter().find(|percentiles| percentiles.of == name).expect("measured").max;
+        assert_eq!((of("overhead"), of("waited"), of("elapsed")), (1.0, 0.0625, 4.0));
     }
 
     #[test]
@@ -183,7 +210,7 @@ mod tests {
             assert_eq!(kept.slowest(), whole.slowest(), "{round}");
         }
         assert_eq!(kept.slowest().len(), SLOWEST_MAX);
-        assert!(kept.memory_bytes() >= 4 * 4 * growing.attempts_kept());
+        assert!(kept.memory_bytes() >= 4 * 7 * growing.attempts_kept());
     }
 
     #[test]

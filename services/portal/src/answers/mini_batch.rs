@@ -13,6 +13,7 @@ use tables::first_rows::{FirstRows, first_rows};
 use super::frames::{Frame, frames};
 use super::job::{Wait, quoted};
 use super::phases::{Phase, phases};
+use super::second_start::{self, SecondStart};
 use super::{document, table};
 use crate::error::{Answer, Refusal};
 use crate::routes::Portal;
@@ -37,6 +38,7 @@ pub struct MiniBatch {
     items: Items,
     key: Vec<(String, String)>,
     attempts: Vec<Attempt>,
+    second_start: Option<SecondStart>,
     wait: Option<Wait>,
     rows: Rows,
     previous_failed: Option<u64>,
@@ -61,6 +63,8 @@ struct Item {
 #[derive(Debug, Serialize)]
 struct Attempt {
     try_number: u32,
+    /// Whether it was a second start.
+    copy: bool,
     status: &'static str,
     status_text: &'static str,
     counts: bool,
@@ -159,6 +163,7 @@ pub async fn of(view: &View, number: u64) -> Answer<MiniBatch> {
     let records = view.found().recorded_attempts(known.origin, &places).await;
     let descriptor = view.found().descriptor(number).await;
     let logs = store.logs().await.unwrap_or_default();
+    let second_start = second_start::of(view, number, known.state, &known.attempts).await;
     let counting = known.attempts.iter().position(Attempted::counts);
     let counting_record = counting.and_then(|position| records[position].as_ref());
     let rows = rows(view, known.state, counting_record).await;
@@ -183,6 +188,7 @@ pub async fn of(view: &View, number: u64) -> Answer<MiniBatch> {
         items: items(descriptor.as_ref(), known.attempts.last(), detail),
         key: descriptor.as_ref().map_or_else(Vec::new, |descriptor| descriptor.key().to_vec()),
         attempts: attempts.collect(),
+        second_start,
         wait: waiting.map(Wait::from),
         rows,
         previous_failed: known.previous_failed,
@@ -243,6 +249,7 @@ fn attempt(
     }
     Attempt {
         try_number: recorded.try_number,
+        copy: recorded.copy,
         status: recorded.status.word(),
         status_text: status_text(recorded.status),
         counts: attempted.counts() || decides,

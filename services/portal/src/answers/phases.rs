@@ -1,8 +1,8 @@
-//! The phases of an attempt, as far as its record tells them apart.
+//! The phases of an attempt: waited, prepared, loaded, ran, reported.
 //!
-//! A record has the time of the hand-over to the process, the duration until its answer, and that of `run()`. Loading and
-//! reporting are the rest. The wait before a hand-over is known for a further try on the same node, because one clock
-//! measured the end of the try before it.
+//! Records of earlier builds have only the time of the hand-over to the process, the duration until its answer, and that of
+//! `run()`. There, loading and reporting are the rest, and the wait before a hand-over is known for a further try on the
+//! same node, because one clock measured the end of the try before it.
 
 use protocol::{Attempt, AttemptStatus, Descriptor, ItemPath, Work};
 use serde::Serialize;
@@ -19,6 +19,9 @@ pub struct Phase {
 pub fn phases(attempt: &Attempt, before: Option<&Attempt>, descriptor: Option<&Descriptor>) -> Vec<Phase> {
     let elapsed = known(attempt.elapsed_seconds);
     let run = known(attempt.run_seconds).min(elapsed);
+    if attempt.phases.are_known() {
+        return measured(attempt, elapsed, run);
+    }
     let in_process = match attempt.status {
         AttemptStatus::Succeeded | AttemptStatus::RunRaised | AttemptStatus::IllegalResult => {
             vec![("loaded and reported", elapsed - run), ("ran", run)]
@@ -30,7 +33,21 @@ pub fn phases(attempt: &Attempt, before: Option<&Attempt>, descriptor: Option<&D
     };
     let waited = before.and_then(|before| waited_seconds(before, attempt));
     let wait = if descriptor.is_some_and(needs_no_preparation) { "waited" } else { "waited and prepared" };
-    let all = waited.map(|seconds| (wait, seconds)).into_iter().chain(in_process);
+    those_that_took_time(waited.map(|seconds| (wait, seconds)).into_iter().chain(in_process))
+}
+
+fn measured(attempt: &Attempt, elapsed: f64, run: f64) -> Vec<Phase> {
+    let phases = attempt.phases;
+    let [waited, prepared, loaded] =
+        [phases.waited_seconds, phases.prepared_seconds, phases.loaded_seconds].map(|seconds| known(seconds.into()));
+    // The ranges of a mini-batch wait for a process, too.
+    let rest = if attempt.extra_runs > 0 { "reported, or waited between runs" } else { "reported" };
+    let reported = known(phases.reported_seconds(elapsed, run));
+    let all = [("waited", waited), ("prepared", prepared), ("loaded", loaded), ("ran", run), (rest, reported)];
+    those_that_took_time(all.into_iter())
+}
+
+fn those_that_took_time(all: impl Iterator<Item = (&'static str, f64)>) -> Vec<Phase> {
     all.filter(|(_, seconds)| *seconds > 0.0).map(|(name, seconds)| Phase { name, seconds }).collect()
 }
 
@@ -57,12 +74,31 @@ fn needs_no_preparation(descriptor: &Descriptor) -> bool {
 #[cfg(test)]
 mod tests {
     use protocol::AttemptStatus::{LoadFailed, LostTooOften, ProcessDied, RunRaised, Succeeded};
+    use protocol::Phases;
 
     use super::*;
-    use crate::fixtures::tried;
+    use crate::fixtures;
+
+    /// An attempt as earlier builds recorded it.
+    fn tried(mini_batch: u64, try_number: u32, status: AttemptStatus) -> Attempt {
+        Attempt { phases: Phases::default(), ..fixtures::tried(mini_batch, try_number, status) }
+    }
 
     fn told(phases: &[Phase]) -> Vec<(&str, f64)> {
         phases.iter().map(|phase| (phase.name, phase.seconds)).collect()
+    }
+
+    #[test]
+    fn all_five_phases_are_told() {
+        let attempt = fixtures::tried(1, 1, Succeeded);
+        let before = [("waited", 0.0625), ("prepared", 0.25), ("loaded", 0.09375), ("ran", 0.375)];
+        let expected = [&before[..], &[("reported", 0.03125)]].concat();
+        assert_eq!(told(&phases(&attempt, None, None)), expected);
+        let isolated = Attempt { extra_runs: 2, ..attempt.clone() };
+        assert_eq!(phases(&isolated, None, None)[4].name, "reported, or waited between runs");
+        let mut hostile = attempt;
+        hostile.phases = Phases { waited_seconds: f32::NAN, prepared_seconds: -1.0, loaded_seconds: 9.0 };
+        assert_eq!(told(&phases(&hostile, None, None)), [("loaded", 9.0), ("ran", 0.375)]);
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub struct Row {
     pub mini_batch: u64,
     pub state: &'static str,
     tries: u16,
+    /// Whether the attempt that stands for it was a second start.
+    copy: bool,
     deliveries_lost: u32,
     started_at: Option<u64>,
     seconds: Option<f32>,
@@ -258,6 +260,7 @@ fn draft(history: &History, mini_batch: u64) -> Draft {
         mini_batch,
         state: word(history.state(mini_batch)),
         tries: latest.map_or(0, |latest| latest.ordinal),
+        copy: shown.is_some_and(Attempted::is_copy),
         deliveries_lost: history.tally().deliveries_lost(mini_batch),
         started_at: shown.map(|shown| shown.started_at),
         seconds: shown.map(|shown| shown.elapsed_seconds),

@@ -55,8 +55,11 @@ struct Bars {
     mini_batch: Vec<u32>,
     start: Vec<i64>,
     end: Vec<i64>,
+    loaded: Vec<f32>,
     run: Vec<f32>,
     status: Vec<u8>,
+    /// Whether it was a second start.
+    copy: Vec<bool>,
 }
 
 #[derive(Debug, Serialize)]
@@ -111,8 +114,10 @@ fn drawn(history: &History, wanted: &Wanted) -> Timeline {
             all.mini_batch.push(attempt.mini_batch);
             all.start.push(after(attempt.started_at));
             all.end.push(after(attempt.ended_at()));
+            all.loaded.push(attempt.phases.loaded_seconds);
             all.run.push(attempt.run_seconds);
             all.status.push(status(attempt));
+            all.copy.push(attempt.is_copy());
         }
         bars = Some(all);
     } else {

@@ -30,11 +30,15 @@ export interface Failure {
 }
 export interface Setting { key: string; value: string; group: string }
 export interface Command { what: string; command: string }
+/** Second starts of slow mini-batches; absent if there were none. */
+export interface Copies { started: number; won: number }
 export interface JobResult {
+  copies?: Copies;
   cause: string | null; output: string | null; warnings: number; reused: boolean; duplicates_dropped: number;
   failed_mini_batches: { mini_batch: number; detail: string; error: string; log: string }[];
 }
 export interface Progress {
+  copies?: Copies;
   planned: boolean; retries: number; retrying: number; processes: number; nodes: number; silent_since?: number;
   step?: string; trouble?: string;
 }
@@ -66,7 +70,7 @@ export interface MiniBatchMap {
 }
 
 export interface Row {
-  mini_batch: number; state: MiniBatchState; tries: number; deliveries_lost: number; started_at: number | null;
+  mini_batch: number; state: MiniBatchState; tries: number; copy: boolean; deliveries_lost: number; started_at: number | null;
   seconds: number | null; run_seconds: number | null; process_seconds: number | null;
   items: number | null; items_failed: number | null; node: string | null; process: string | null;
   detail: string | null; error: string | null;
@@ -80,7 +84,7 @@ export interface AttemptError {
   category: string; message: string; traceback: string; frames: Frame[]; log: string; printed: string;
 }
 export interface Attempt {
-  try_number: number; status: string; status_text: string; counts: boolean; is_final: boolean;
+  try_number: number; copy: boolean; status: string; status_text: string; counts: boolean; is_final: boolean;
   node: string; process: string; started_at: number; ended_at: number;
   phases: { name: string; seconds: number }[];
   elapsed_seconds: number; run_seconds: number; process_seconds: number; items: number; succeeded: number;
@@ -93,7 +97,8 @@ export interface ResultRows {
 export interface MiniBatch {
   revision: string; mini_batch: number; state: MiniBatchState; tries: number; deliveries_lost: number;
   items: { total: number | null; shown: { path: string; range: string | null }[]; kind: string };
-  key: [string, string][]; attempts: Attempt[]; wait: Wait | null; rows: ResultRows;
+  key: [string, string][]; attempts: Attempt[]; second_start: "won" | "stopped" | "open" | "failed" | null;
+  wait: Wait | null; rows: ResultRows;
   previous_failed: number | null; next_failed: number | null;
   can_run_again: boolean; test_case: { file_name: string; job_file: string; command: string } | null;
 }
@@ -102,7 +107,8 @@ export interface TimelineProcess {
   node: string; process: string; attempts: number; failed: number; busy_seconds: number;
 }
 export interface Bars {
-  process: number[]; mini_batch: number[]; start: number[]; end: number[]; run: number[]; status: number[];
+  process: number[]; mini_batch: number[]; start: number[]; end: number[]; loaded: number[]; run: number[];
+  status: number[]; copy: boolean[];
 }
 export interface Bins { step_ms: number; busy: number[][]; failed: number[][] }
 export interface Percentiles {

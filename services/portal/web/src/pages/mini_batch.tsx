@@ -56,6 +56,7 @@ function Content({ job, data }: { job: Job; data: MiniBatch }) {
       <div class="stack">
         {data.wait && <Panel title="Now" flush><WaitLine job={job} wait={data.wait} open /></Panel>}
         {attempts.length === 0 && <Panel title="Attempts"><Empty title="No attempt has ended yet.">{job.result ? "The job ended before this mini-batch ran. A retry runs it." : "It waits for a process, or one works on it."}</Empty></Panel>}
+        {data.second_start && <SecondStart of={data.second_start} attempts={data.attempts} />}
         {attempts.map((attempt, at) => <AttemptPanel key={`${attempt.try_number}-${attempt.started_at}`} job={job} attempt={attempt} open={at === 0} />)}
         <RowsPanel data={data} />
       </div>
@@ -67,11 +68,28 @@ function Content({ job, data }: { job: Job; data: MiniBatch }) {
   );
 }
 
+const SECOND_STARTS = {
+  won: ["First start", "stopped", "The second start succeeded first, and its rows count."],
+  stopped: ["Second start", "stopped", "It ran far longer than others, so it was started a second time. The first start succeeded first."],
+  open: ["Second start", "open", "It runs far longer than others, so it was started a second time. The first success counts."],
+  failed: ["Second start", "did not succeed", "It ran far longer than others, so it was started a second time. Neither start succeeded."],
+} as const;
+
+/** The start of which no attempt is recorded. */
+function SecondStart({ of, attempts }: { of: NonNullable<MiniBatch["second_start"]>; attempts: Attempt[] }) {
+  const second = attempts.find(({ copy }) => copy);
+  // The first start may have failed.
+  const both = second && attempts.some(({ copy, try_number }) => !copy && try_number === second.try_number);
+  if (both || (second && of !== "won")) return null;
+  const [title, state, text] = SECOND_STARTS[of];
+  return <Panel title={title} end={<span class={`badge ${of === "open" ? "busy" : "idle"}`}>{state}</span>}><p class="muted">{text}</p></Panel>;
+}
+
 function AttemptPanel({ job, attempt, open }: { job: Job; attempt: Attempt; open: boolean }) {
   const good = attempt.status === "succeeded";
   return (
     <Panel
-      title={<>Try {attempt.try_number}</>}
+      title={<>Try {attempt.try_number}{attempt.copy && ", second start"}</>}
       end={
         <>
           {attempt.counts && <span class="pill">{good ? "its rows count" : "decided the failure"}</span>}
@@ -104,7 +122,8 @@ function Phases({ attempt }: { attempt: Attempt }) {
   const phases = attempt.phases.filter(({ seconds }) => seconds > 0);
   const total = phases.reduce((sum, { seconds }) => sum + seconds, 0);
   if (total <= 0) return null;
-  const tone = (name: string) => (name.endsWith("ran") ? "busy" : name.startsWith("waited") ? "idle" : "odd");
+  // Earlier builds did not tell all phases apart: `loaded and ran`.
+  const tone = (name: string) => (name.endsWith("ran") ? "ran" : (/^\w+/.exec(name)?.[0] ?? ""));
   return (
     <div>
       <div class="bar phases" role="img" aria-label={phases.map(({ name, seconds }) => `${name} ${duration(seconds)}`).join(", ")}>

@@ -37,6 +37,7 @@ function Facts({ job }: { job: Job }) {
   const { mini_batches, items, retrying, result, progress } = job;
   const isOpen = result === null;
   const { total } = mini_batches;
+  const copies = result?.copies ?? progress?.copies;
   return (
     <Panel title="Mini-batches" end={progress?.step && isOpen && <span class="muted">{progress.step}</span>}>
       <Progress counts={mini_batches} retrying={retrying} />
@@ -46,6 +47,7 @@ function Facts({ job }: { job: Job }) {
         {(retrying > 0 || isOpen) && <Fact name={isOpen ? "To be tried again" : "Had tries left"}><Num value={retrying} /></Fact>}
         <Fact name="Items succeeded"><Num value={items.succeeded} />{items.total > 0 && <small> of <Num value={items.total} /></small>}</Fact>
         <Fact name="Items failed" bad={items.failed > 0}><Num value={items.failed} /></Fact>
+        {copies && <Fact name="Second starts"><Num value={copies.started} /> <small>{copies.won} won</small></Fact>}
         <Fact name="Rate">{job.rate === null ? <span class="muted">–</span> : rate(job.rate)}</Fact>
         {isOpen && <Fact name="Done in">{job.eta_seconds === null ? <span class="muted">unknown</span> : duration(job.eta_seconds)}</Fact>}
         <Fact name={isOpen ? "Running for" : "Took"}>{job.elapsed_seconds === null ? "–" : duration(job.elapsed_seconds)}</Fact>

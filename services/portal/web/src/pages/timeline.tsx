@@ -8,7 +8,8 @@ import { Gantt } from "../ui/gantt";
 import { isPartial } from "./mini_batches";
 
 const NAMES: Record<string, string> = {
-  elapsed: "whole attempt", run: "run()", overhead: "before and after run()", cpu: "processor time",
+  elapsed: "from hand-over to end", waited: "waited", prepared: "prepared", loaded: "loaded", run: "ran", reported: "reported",
+  overhead: "before and after run()", cpu: "processor time",
 };
 
 export function TimelinePage({ job }: { job: Job }) {
@@ -40,7 +41,7 @@ export function TimelinePage({ job }: { job: Job }) {
               }
               footer={
                 <>
-                  {data.bars ? <><span class="key good">succeeded (solid: in run())</span><span class="key warn">failed a try</span><span class="key bad">failed or timed out</span><span class="key odd">process died</span></>
+                  {data.bars ? <><span class="key good">succeeded (solid: in run())</span><span class="key warn">failed a try</span><span class="key bad">failed or timed out</span><span class="key odd">process died</span>{data.bars.copy.includes(true) && <span class="key busy">second start</span>}</>
                     : <><span class="key good">busy</span><span class="key bad">failed attempts</span><span>Zoom in to see single attempts.</span></>}
                   <span>{clock(shownFrom, span)} to {clock(shownTo, span)}, {duration(span / 1000)}. Drag to zoom.</span>
                 </>
@@ -121,7 +122,7 @@ function Slowest({ job, rows }: { job: string; rows: Row[] }) {
                 <td><a class="num" href={address(["jobs", job, "mini-batches", row.mini_batch])}>{row.mini_batch}</a></td>
                 <td class="busy"><span class="bar thin"><span class="busy" style={{ width: `${((row.seconds ?? 0) / most) * 100}%` }} /></span><span class="num">{compact(row.seconds ?? 0)}</span></td>
                 <td class="right num">{row.run_seconds === null ? "–" : compact(row.run_seconds)}</td>
-                <td><MiniBatchBadge state={row.state} partial={isPartial(row)} small /></td>
+                <td><MiniBatchBadge state={row.state} partial={isPartial(row)} small />{row.copy && <> <span class="pill">second start</span></>}</td>
                 <td class="mono">{row.process} <span class="muted">{row.node}</span></td>
               </tr>
             ))}</tbody>

@@ -102,8 +102,8 @@ function Told({ timeline, process, bar, bin, at }: { timeline: Timeline; process
   const row = timeline.processes[process];
   const { bars, bins } = timeline;
   if (bar !== null && bars) {
-    const [start, end, run] = [bars.start[bar] ?? 0, bars.end[bar] ?? 0, bars.run[bar] ?? 0];
-    return <><strong>Mini-batch {bars.mini_batch[bar]}</strong>{STATUS[bars.status[bar] ?? 0]} after {compact((end - start) / 1000)}, {compact(run)} in run()<div class="muted">{row?.process} on {row?.node}, from {moment(timeline.from + start)}</div></>;
+    const [start, end, run, copy] = [bars.start[bar] ?? 0, bars.end[bar] ?? 0, bars.run[bar] ?? 0, bars.copy[bar]];
+    return <><strong>Mini-batch {bars.mini_batch[bar]}{copy && ", second start"}</strong>{STATUS[bars.status[bar] ?? 0]} after {compact((end - start) / 1000)}, {compact(run)} in run()<div class="muted">{row?.process} on {row?.node}, from {moment(timeline.from + start)}</div></>;
   }
   if (bin !== null && bins) {
     const [busy, failed] = [bins.busy[process]?.[bin] ?? 0, bins.failed[process]?.[bin] ?? 0];
@@ -148,7 +148,8 @@ function drawBars(context: CanvasRenderingContext2D, { timeline, rowHeight }: Ga
   const { bars, from } = timeline;
   if (!bars) return;
   const solid = STATUS_COLOURS.map(colour);
-  // Light: prepared, loaded, reported. Solid: in run().
+  const second = colour("accent");
+  // Light: loaded, reported. Solid: in run().
   const light = solid.map((full) => mixed(full, colour("panel"), 0.55));
   // Failures last: they stay visible among their neighbours.
   for (const failed of [false, true]) {
@@ -161,9 +162,14 @@ function drawBars(context: CanvasRenderingContext2D, { timeline, rowHeight }: Ga
       const width = Math.max(end - start - (end - start > 4 ? 1 : 0), failed ? 2 : 0.75);
       context.fillStyle = light[status] ?? "";
       context.fillRect(start, y, width, rowHeight - 2 * gap);
-      const share = Math.min(1, ((bars.run[bar] ?? 0) * 1000) / Math.max(1, (bars.end[bar] ?? 0) - (bars.start[bar] ?? 0)));
+      const part = (seconds = 0) => Math.min(1, (seconds * 1000) / Math.max(1, (bars.end[bar] ?? 0) - (bars.start[bar] ?? 0)));
+      const [loaded, run] = [part(bars.loaded[bar]), part(bars.run[bar])];
       context.fillStyle = solid[status] ?? "";
-      context.fillRect(start, y, Math.max(width * share, 0.75), rowHeight - 2 * gap);
+      context.fillRect(start + width * Math.min(loaded, 1 - run), y, Math.max(width * run, 0.75), rowHeight - 2 * gap);
+      if (bars.copy[bar]) {
+        context.fillStyle = second;
+        context.fillRect(start, y, width, Math.max(2, (rowHeight - 2 * gap) / 4));
+      }
     }
   }
 }

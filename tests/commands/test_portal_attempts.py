@@ -1,0 +1,140 @@
+"""The portal tells the phases of attempts apart, and marks second starts."""
+
+from __future__ import annotations
+
+import csv
+import signal
+
+import pytest
+
+from harness import COMPLETED, FAILED
+from portal_client import Portal
+
+PHASES = ["waited", "prepared", "loaded", "ran", "reported"]
+SLOW_SECONDS = 0.7
+
+SLOW = f"""
+    import os, time
+    import gristmill.tables
+
+    class Slow:
+        def __str__(self):
+            time.sleep({SLOW_SECONDS})
+            return "slow"
+
+    def init():
+        read = gristmill.tables.read_frame
+        def slow_read(*arguments):
+            time.sleep({SLOW_SECONDS})
+            return read(*arguments)
+        if os.environ["SLOW"] == "loaded":
+            gristmill.tables.read_frame = slow_read
+
+    def run(frame):
+        if os.environ["SLOW"] in ("ran", "waited"):
+            time.sleep({SLOW_SECONDS})
+        if os.environ["SLOW"] == "died":
+            os._exit(9)
+        return [Slow() if os.environ["SLOW"] == "reported" else "quick"] * len(frame)
+"""
+
+
+@pytest.fixture
+def portal(workplace) -> Portal:
+    return Portal(workplace)
+
+
+def table_job(workplace, slow, count=2, **settings):
+    """Returns a job of so many mini-batches on one process, in which this phase is slow."""
+    workplace.environment["SLOW"] = slow
+    workplace.write({"data/rows.csv": "id\n" + "".join(f"{number}\n" for number in range(count))})
+    inputs = [{"name": "rows", "type": "tabular", "path": "data", "format": "csv"}]
+    return workplace.job(SLOW, inputs=inputs, mini_batch_size="1 rows", **settings)
+
+
+def attempts_of(portal, job_id, number):
+    attempts = portal.get(f"/jobs/{job_id}/mini-batches/{number}")["attempts"]
+    for attempt in attempts:
+        names = [phase["name"] for phase in attempt["phases"]]
+        assert names == [name for name in PHASES if name in names], names
+    return [{phase["name"]: phase["seconds"] for phase in attempt["phases"]} for attempt in attempts]
+
+
+@pytest.mark.parametrize("slow", ["waited", "loaded", "ran", "reported"])
+def test_phase_that_is_slow_is_the_longest(workplace, portal, slow):
+    ended = table_job(workplace, slow).run()
+    rows = ended.attempts()
+    # The first one loads pandas as well. What is slow for the second is slow for the first, for which it waits.
+    number, row = max(enumerate(rows), key=lambda row: row[1]["Process Start Time (UTC)"])
+    (attempt,) = attempts_of(portal, ended.job_id, number)
+    own = {phase: seconds for phase, seconds in attempt.items() if slow == "waited" or phase != "waited"}
+    assert set(own) >= {"prepared", "loaded", "ran", "reported"}, attempt
+    assert max(own, key=own.__getitem__) == slow and own[slow] >= SLOW_SECONDS * 0.9, attempt
+
+    percentiles = {row["of"]: row for row in portal.get(f"/jobs/{ended.job_id}/timeline")["percentiles"]}
+    name = "run" if slow == "ran" else slow
+    assert percentiles[name]["max"] >= attempt[slow] * 0.999, percentiles
+    column = "Run Method Seconds" if slow == "ran" else f"{slow.capitalize()} Seconds"
+    assert float(row[column]) == pytest.approx(attempt[slow], abs=2e-6), row
+    with (ended.logs / "sys/job_report/process_summary.csv").open(newline="") as file:
+        (summary,) = csv.DictReader(file)
+    assert float(summary[column]) >= attempt[slow] - 1e-5, summary
+
+
+def test_dead_process_leaves_its_phases(workplace, portal):
+    ended = table_job(workplace, "died", count=1, run_max_try=2, error_threshold=0).run(expect=FAILED)
+    first, second = attempts_of(portal, ended.job_id, 0)
+    for attempt in (first, second):
+        assert "ran" in attempt and "reported" not in attempt, attempt
+        assert 0 < attempt["loaded"] < attempt["loaded"] + attempt["ran"], attempt
+    # From the end of the first try on: another process had to start.
+    assert second["waited"] > 0.01, second
+
+
+SECOND_START = """
+    import os, time
+    from recorder import record, wait_for
+    def run(files):
+        name, mark = os.path.basename(files[0]), os.environ["MARK"]
+        if name != "005.txt":
+            time.sleep(0.05)
+            return [name]
+        first = not os.path.exists(mark)
+        open(mark if first else mark + "2", "w").close()
+        if first == (os.environ["WINS"] == "first"):
+            wait_for(lambda: os.path.exists(mark + "2"))
+            return [name]
+        record("slower")
+        time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("wins", ["first", "second"])
+def test_second_start_is_marked(workplace, portal, wins):
+    workplace.data(12)
+    workplace.environment |= {"MARK": str(workplace.folder / "mark"), "WINS": wins}
+    ended = workplace.job(SECOND_START, speculation=True, process_count_per_node=3).run(expect=COMPLETED)
+    has_won = wins == "second"
+    job = portal.get(f"/jobs/{ended.job_id}")
+    assert job["result"]["copies"] == {"started": 1, "won": int(has_won)}, job["result"]
+    mini_batch = portal.get(f"/jobs/{ended.job_id}/mini-batches/5")
+    assert [attempt["copy"] for attempt in mini_batch["attempts"]] == [has_won], mini_batch["attempts"]
+    assert mini_batch["second_start"] == ("won" if has_won else "stopped"), mini_batch
+    assert portal.get(f"/jobs/{ended.job_id}/mini-batches/4")["second_start"] is None
+    timeline = portal.get(f"/jobs/{ended.job_id}/timeline")
+    bars = dict(zip(timeline["bars"]["mini_batch"], timeline["bars"]["copy"], strict=True))
+    assert bars == {number: has_won and number == 5 for number in range(12)}, bars
+    assert [row["copy"] for row in timeline["slowest"] if row["mini_batch"] == 5] == [has_won], timeline["slowest"]
+    in_report = {int(row["Mini-batch Id"]): row["Second Start"] == "True" for row in ended.attempts()}
+    assert in_report == bars, in_report
+
+
+def test_open_second_start_is_shown(workplace, portal):
+    workplace.data(12)
+    workplace.environment |= {"MARK": str(workplace.folder / "mark"), "WINS": "neither"}
+    script = SECOND_START.replace('os.environ["WINS"] == "first"', "None")
+    running = workplace.job(script, speculation=True, process_count_per_node=3).start()
+    running.wait_for_record("slower", 2)
+    mini_batch = portal.get(f"/jobs/{workplace.job_ids()[-1]}/mini-batches/5")
+    assert (mini_batch["second_start"], mini_batch["attempts"]) == ("open", []), mini_batch
+    running.send(signal.SIGKILL)
