@@ -14,6 +14,8 @@
 //! | PUT | chunks of the plan, a ledger segment every 200 ms at most, progress every 3 s, reports every 10 s, logs |
 //! | PUT | a sign of life of the workers every 2 s, by one node for all |
 //! | GET | requests to cancel, commits of other reducers and signs of life, every 2 to 3 s; the ledger at the end |
+//! | GET | of each node, with `speculation`: what has succeeded elsewhere, every 2 s while a run takes longer than that |
+//! | GET, PUT | of each node, with `limits`: the share of the node, every 4 s |
 //! | LIST | open jobs, every 5 s |
 //! | PUT of rows | a part for each mini-batch with more than 64 KiB of them; the output, 8 MiB at a time |
 //! | GET of parts | each part below 5 MiB is read for the output; a larger one is copied by S3, with one PUT |
@@ -21,7 +23,7 @@
 //! | GET of inputs | of inputs in a store: each file, or a block for each mini-batch of a table, and beginnings of files |
 //!
 //! `P` is the number of processes of a node, and `depth` the number of mini-batches that a process gets at a time: 20 ms of
-//! work. Not included: retries, storage, and the bytes of requests that leave the region.
+//! work. Not included: retries, item checkpoints, storage, and the bytes of requests that leave the region.
 
 use protocol::{Input, InputKind, ItemPath, JobSpec};
 use serde::Serialize;
@@ -82,6 +84,10 @@ const PROCESS_LOGS: f64 = 2.0;
 const LOG_SECONDS: f64 = 120.0;
 const LOG_UPLOADS_AT_FIRST: f64 = 5.0;
 const WATCH_SECONDS: f64 = 2.0;
+/// Time between two looks of a node for what has succeeded elsewhere, and the shortest run during which it looks.
+const SETTLED_SECONDS: f64 = 2.0;
+/// Time between two renewals of a node's share of the limits.
+const LIMITS_SECONDS: f64 = 4.0;
 const LOOK_SECONDS: f64 = 5.0;
 const POLL_SECONDS: f64 = 20.0;
 const START_SECONDS: f64 = 5.0;
@@ -105,6 +111,10 @@ pub struct Workload {
     pub input_gets: u64,
     /// Listings of them.
     pub input_lists: u64,
+    /// Whether slow mini-batches are started a second time.
+    pub speculates: bool,
+    /// Whether nodes share the limits of a service.
+    pub shares_limits: bool,
 }
 
 /// Requests by kind, of all roles together.
@@ -162,15 +172,20 @@ impl Requests {
         let log_uploads = log_files * (LOG_UPLOADS_AT_FIRST.min(seconds / LOOK_SECONDS) + seconds / LOG_SECONDS);
         let (rows_put, rows_got) = rows(mini_batches, work.row_bytes as f64, is_inline);
         let beats = seconds / WATCH_SECONDS;
+        let looks = work.speculates && work.run_seconds > SETTLED_SECONDS;
+        let looks = if looks { nodes * seconds / SETTLED_SECONDS } else { 0.0 };
+        let shares = if work.shares_limits && work.nodes > 1 { nodes * seconds / LIMITS_SECONDS } else { 0.0 };
         let puts = rows_put
             + chunks
             + commits
             + beats
+            + shares
             + seconds / PROGRESS_SECONDS
             + REPORTS * seconds / REPORT_SECONDS
             + log_uploads;
         // A reducer looks for cancel requests, commits of others and beats; a node for cancel requests and beats.
-        let gets = rows_got + 3.0 * seconds / PROGRESS_SECONDS + 2.0 * nodes * seconds / WATCH_SECONDS + commits;
+        let watches = 3.0 * seconds / PROGRESS_SECONDS + 2.0 * nodes * seconds / WATCH_SECONDS;
+        let gets = rows_got + watches + looks + shares + commits;
         let whole = |number: f64| number.ceil() as u64;
         Self {
             queue_sends: whole(sends + result_sends),
@@ -239,6 +254,8 @@ impl Cost {
                 // The last page of each input may be short.
                 inputs => totals.files.div_ceil(LISTED) + inputs,
             },
+            speculates: spec.speculation,
+            shares_limits: !spec.limits.is_empty(),
             ..assumed
         };
         Self { requests: Requests::of(&workload), workload, prices }
@@ -312,6 +329,20 @@ mod tests {
         assert_eq!(far.requests.lists - near.requests.lists, 10);
         let difference = far.dollars().1 - near.dollars().1;
         assert!((difference - (10.0 * 0.0004 + 0.01 * 0.005)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn second_starts_and_limits_cost_requests_of_each_node() {
+        // 2 500 seconds on each of two nodes.
+        let work = Workload { nodes: 2, ..workload(10_000, 2.5, 5) };
+        let of = |work: Workload| cost(work).requests;
+        let (speculating, limited) =
+            (of(Workload { speculates: true, ..work }), of(Workload { shares_limits: true, ..work }));
+        assert_eq!((speculating.gets - of(work).gets, speculating.puts), (2_505, of(work).puts));
+        let more = [limited.gets - of(work).gets, limited.puts - of(work).puts];
+        assert!(more.iter().all(|more| more.abs_diff(1_252) <= 1), "{more:?}");
+        let alone = Workload { nodes: 1, ..work };
+        assert_eq!(of(Workload { shares_limits: true, ..alone }), of(alone), "a node alone shares nothing");
     }
 
     #[test]
