@@ -144,6 +144,27 @@ HELD = """
 """
 
 
+def test_second_start_gets_only_what_is_left(workplace):
+    workplace.data(40)
+    workplace.environment["MARK"] = str(workplace.folder / "mark")
+    script = """
+        import os, time
+        from recorder import record
+        def run(files):
+            for file in files:
+                name = os.path.basename(file)
+                if name == "006.txt" and not os.path.exists(os.environ["MARK"]):
+                    open(os.environ["MARK"], "a").close()
+                    time.sleep(1000)
+                record("item", name=name)
+                yield file, f"row of {name}"
+    """
+    ended = workplace.job(script, mini_batch_size=4, process_count_per_node=3).run()
+    assert ended.lines == rows(40), str(ended)
+    assert ended.result["copies"] == {"started": 1, "won": 1}
+    computed_once(workplace, names(40))
+
+
 def test_killed_engine_continues_in_the_middle_of_a_mini_batch(workplace):
     workplace.data(10)
     job = workplace.job(HELD, mini_batch_size=10, allow_reuse=True)

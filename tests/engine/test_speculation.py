@@ -31,7 +31,7 @@ def job(workplace, first, second, **settings):
     lines = [f"def {name}(name):\n        {code}" for name, code in (("run_first", first), ("run_second", second))]
     script = SCRIPT + "".join(f"    {line}\n" for line in lines)
     workplace.environment["MARK"] = str(workplace.folder / "mark")
-    return workplace.job(script, **{"speculation": True, "process_count_per_node": 3, **settings})
+    return workplace.job(script, **{"process_count_per_node": 3, **settings})
 
 
 def all_lines(ended):
@@ -88,9 +88,11 @@ def test_two_failures_are_one(workplace):
     assert ended.result["elapsed_seconds"] < 40, "the job does not wait for a second start that has failed"
 
 
-@pytest.mark.parametrize("settings", [{}, {"output_action": "summary_only"}])
-def test_nothing_is_started_twice_unless_asked_for(workplace, settings):
-    ended = job(workplace, "time.sleep(6); return [name]", "return [name]", speculation=None, **settings).run()
+@pytest.mark.parametrize(
+    "settings", [{"speculation": False}, {"output_action": "summary_only"}, {"limits": {"concurrent": 9}}], ids=str
+)
+def test_nothing_is_started_twice_where_it_may_do_harm(workplace, settings):
+    ended = job(workplace, "time.sleep(8); return [name]", "return [name]", **settings).run()
     assert ended.mini_batches == (FILES, FILES, 0)
     assert "copies" not in ended.result and workplace.recorded("second") == []
 

@@ -26,7 +26,7 @@ def target(request, workplace, components):
 
 def run_beside_a_slow_worker(workplace, target, disturb=lambda slow: None, sleep="1000"):
     workplace.data(FILES)
-    job = workplace.job(SCRIPT, speculation=True, process_count_per_node=1)
+    job = workplace.job(SCRIPT, process_count_per_node=1)
     slow = target.worker(NODE="slow", SLEEP=sleep)
     job_id = target.enqueue(job)
     slow.wait_for_record("run")

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use partitioner::{Inputs, MissingColumn, Survey};
-use protocol::{JobSpec, MODEL};
+use protocol::{JobSpec, MODEL, OutputAction};
 
 use crate::arguments::{Placeholders, read_arguments};
 use crate::identity::Identity;
@@ -228,6 +228,10 @@ fn read_keys(top: &Section<'_>, job: &mut JobSpec, paths: &Paths) -> (Vec<String
     }
     job.limits = limits::read_limits(top);
     output::read_output(top, paths, job);
+    if top.get("speculation").is_none() {
+        // Requests to a service cost money, and a script that writes its own results may not run twice at once.
+        job.speculation = job.output.action == OutputAction::AppendRow && job.limits.is_empty();
+    }
     read_result_schema(top, paths, job);
     let placeholders = Placeholders::new(top, job);
     let arguments = read_arguments(top, &placeholders);

@@ -16,7 +16,7 @@ const QUANTILE: f64 = 0.9;
 /// It is slow if it takes this many times as long,
 const FACTOR: f64 = 2.0;
 /// and at least this long: starting a process and reading a mini-batch take a while, too.
-const LEAST: Duration = Duration::from_secs(3);
+const LEAST: Duration = Duration::from_secs(5);
 /// Successful attempts from which run times say something.
 const KNOWN_MIN: u64 = 3;
 /// One mini-batch of this many may be started a second time, and of each job at least one.

@@ -216,7 +216,7 @@ const LIMITS: &[Key] = &[
     key_with_default("isolate_items_max", "integer from 2", "10000")
         .meaning("Items of the largest mini-batch that `isolate` divides.")
         .job(|job, node| integer(node, 2, u32::MAX.into()).map(|items| job.isolate_items_max = items)),
-    key_with_default("speculation", BOOLEAN, "false")
+    key("speculation", BOOLEAN, "`true` with `append_row` and without `limits`, else `false`")
         .meaning(
             "Whether a mini-batch that runs far longer than its peers is started a second time elsewhere, once nothing else \
              waits; the first success counts. See *Slow mini-batches*.",

@@ -29,6 +29,21 @@ fn defaults_are_those_of_the_original() {
 }
 
 #[test]
+fn slow_mini_batches_are_started_twice_unless_that_may_do_harm() {
+    let workplace = Workplace::new();
+    for (changes, expected) in [
+        ("", true),
+        ("speculation: false", false),
+        ("limits: {concurrent: 9}", false),
+        ("limits: {concurrent: 9}\nspeculation: true", true),
+        ("output_action: summary_only", false),
+        ("output_action: summary_only\nspeculation: true", true),
+    ] {
+        assert_eq!(workplace.spec(changes).speculation, expected, "{changes}");
+    }
+}
+
+#[test]
 fn mini_batch_size_takes_files_bytes_and_rows() {
     use MiniBatchSize::{Bytes, Files, Rows};
     let workplace = Workplace::new();

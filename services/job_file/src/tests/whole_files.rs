@@ -108,6 +108,7 @@ fn job_on_files_is_read_completely() {
         allow_reuse: true,
         durability: Durability::Full,
         concurrency: DEFAULT_CONCURRENCY,
+        speculation: true,
         ..JobSpec::default()
     };
     assert_eq!(parsed.spec, expected);
