@@ -92,8 +92,8 @@ pub enum ResultEvent {
     },
     /// Something takes unusually long.
     Waiting(Box<Waiting>),
-    /// A mini-batch makes progress although no attempt ends: its items run in ranges. It counts for
-    /// `progress_update_timeout` alone.
+    /// A mini-batch makes progress although no attempt ends: its items run in ranges, or it waits for a service. It counts
+    /// for `progress_update_timeout` alone.
     Working {
         /// Node.
         node: String,

@@ -255,6 +255,8 @@ pub struct Scheduler {
     isolations: Isolations,
     /// The tries spent on mini-batches of which another try follows, and when the last one ended.
     tried: FxHashMap<u64, (u32, Instant)>,
+    /// When the reducer was last told that a mini-batch goes on; at first, when there was something to tell.
+    progress_told: Option<Instant>,
 }
 
 impl Scheduler {
@@ -282,6 +284,7 @@ impl Scheduler {
             starts: Starts::default(),
             isolations: Isolations::default(),
             tried: FxHashMap::default(),
+            progress_told: None,
         };
         (0..scheduler.slots.len()).for_each(|slot| scheduler.start_process(slot, now));
         scheduler
@@ -303,7 +306,7 @@ impl Scheduler {
                 self.not_started(process, gpu, message, (chance, String::new()), now);
             }
             Event::Measured { process, bytes } => self.measured(process, bytes),
-            Event::Limited { process, time } => self.limited(process, time),
+            Event::Limited { process, time } => self.limited(process, time, now),
             Event::Frame { process, frame, rows } => self.frame(process, frame, rows, now),
             Event::RecallAnswered { process, in_time } => self.recall_answered(process, in_time, now),
             Event::ConnectionDamaged { process, phase, how } => self.connection_damaged(process, phase, &how),

@@ -12,12 +12,16 @@ use super::process::{Life, Process, Slot, Verdict};
 use super::starts::Next;
 use super::wear::level;
 use super::{Action, Findings, Moment, ProcessId, Scheduler, Stop};
+use crate::lease::LeaseId;
 use crate::node_log::user_error_name;
 
 /// Longest wait for a service that a process may report at once.
 const RATE_LIMITED_SECONDS_MAX: f64 = 3600.0;
 /// Shorter waits for the limits of the job are not worth a warning.
 const LIMITED_TOLD: Duration = Duration::from_secs(1);
+/// Share of `progress_update_timeout` between two messages that the mini-batches of a node go on, and the least time.
+const PROGRESS_SHARE: u32 = 20;
+const PROGRESS_MIN: Duration = Duration::from_secs(1);
 
 impl Scheduler {
     // ---- frames ------------------------------------------------------------------------------------------------
@@ -57,7 +61,7 @@ impl Scheduler {
             }
             ProcessEvent::RateLimited { sequence, seconds } => {
                 let time = Duration::from_secs_f64(seconds.clamp(0.0, RATE_LIMITED_SECONDS_MAX));
-                let front = process.pipe.rate_limited(sequence, time);
+                let front = process.pipe.rate_limited(sequence, time, now);
                 // The lease ends later, too.
                 self.begin(front);
             }
@@ -71,9 +75,24 @@ impl Scheduler {
     }
 
     /// Extends the attempt of a process, which waited for the limits of the job, and with it the lease.
-    pub(super) fn limited(&mut self, id: ProcessId, time: Duration) {
+    pub(super) fn limited(&mut self, id: ProcessId, time: Duration, now: Moment) {
         let front = self.process_mut(id).and_then(|process| process.pipe.limited(time));
         self.begin(front);
+        if let Some(front) = front {
+            self.goes_on(front.lease, now);
+        }
+    }
+
+    /// Tells the reducer now and then that a mini-batch makes progress, although no attempt ends.
+    pub(super) fn goes_on(&mut self, lease: LeaseId, now: Moment) {
+        let Some(mini_batch) = self.mini_batches.get(&lease) else { return };
+        let timeout = Duration::from_secs(self.config.spec.progress_update_timeout_seconds);
+        let told = self.progress_told.get_or_insert(now.instant);
+        if now.instant.saturating_duration_since(*told) >= (timeout / PROGRESS_SHARE).max(PROGRESS_MIN) {
+            *told = now.instant;
+            let mini_batch = mini_batch.descriptor.mini_batch;
+            self.tell(ResultEvent::Working { node: self.config.node.clone(), mini_batch });
+        }
     }
 
     /// Whether a process works on a range of a bad mini-batch. That it fails as well says nothing about the process.

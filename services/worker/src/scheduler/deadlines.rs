@@ -43,6 +43,11 @@ impl Scheduler {
             }
         }
         self.notice_slow_preparation(now);
+        let waits = |process: &Process| process.pipe.front().filter(|front| front.waits_until > Some(now.instant));
+        let waiting = self.processes().find_map(waits);
+        if let Some(front) = waiting {
+            self.goes_on(front.lease, now);
+        }
         sightings.into_iter().for_each(|seen| self.watch(seen, now));
     }
 

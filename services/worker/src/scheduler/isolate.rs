@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Ending, Isolate, OutputFormat, Payload, ResultEvent, Warning};
+use protocol::{AttemptStatus, Ending, Isolate, OutputFormat, Payload, Warning};
 
 use super::isolation::{Isolated, Isolation};
 use super::mini_batch::{MiniBatch, Stage};
@@ -15,10 +15,6 @@ use crate::lease::LeaseId;
 const HOPELESS_MAX: u32 = 3;
 /// Runs of ranges in a row that fail, after which it does the same: many mini-batches may be isolated side by side.
 const VAIN_RUNS_MAX: u32 = 256;
-
-/// Share of `progress_update_timeout` after which an isolation tells the reducer that it goes on, and the least time.
-const PROGRESS_SHARE: u32 = 20;
-const PROGRESS_MIN: Duration = Duration::from_secs(1);
 
 /// The isolations of a node.
 #[derive(Debug, Default)]
@@ -72,7 +68,7 @@ impl Scheduler {
         let MiniBatch { stage, isolation, .. } = mini_batch;
         let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };
         let number = mini_batch.descriptor.mini_batch;
-        let mut isolation = match isolation {
+        let isolation = match isolation {
             Some(mut isolation) => {
                 let failed = ending.status != AttemptStatus::Succeeded;
                 self.isolations.vain_runs = if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };
@@ -96,14 +92,10 @@ impl Scheduler {
                 Box::new(Isolation::new(items, self.config.spec.isolate, ending, moments, until))
             }
         };
-        let interval = Duration::from_secs(self.config.spec.progress_update_timeout_seconds) / PROGRESS_SHARE;
-        if isolation.tells(interval.max(PROGRESS_MIN), now.instant) {
-            let event = ResultEvent::Working { node: self.config.node.clone(), mini_batch: number };
-            self.act(Action::Announce(Announcement::Event(event)));
-        }
         let goes_on = isolation.next().is_some() && !(self.isolations.are_over() && isolation.is_vain());
         let (stage, isolation) = (Stage::Ready(prepared), Some(isolation));
         self.mini_batches.insert(handed.lease, MiniBatch { stage, isolation, ..mini_batch });
+        self.goes_on(handed.lease, now);
         if goes_on {
             self.act(Action::Wait { lease: handed.lease });
             self.ready.push_front(handed.lease);

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use protocol::{AttemptStatus, Ending, ErrorReport, Isolate, Misfit, REJECTED_MAX, Rejected, Warning};
@@ -41,8 +41,6 @@ pub(super) struct Isolation {
     ended: Moment,
     /// When ranges that have not been run are rejected.
     until: Instant,
-    /// When the reducer was last told of progress.
-    told: Instant,
     /// Ranges to run, in reverse order.
     pending: Vec<Pending>,
     /// The next range to run, if it is not the last one of these.
@@ -140,7 +138,6 @@ impl Isolation {
             began,
             ended,
             until,
-            told: began.instant,
             pending: Vec::new(),
             probe: None,
             again: None,
@@ -305,15 +302,6 @@ impl Isolation {
     /// Whether no range has succeeded so far.
     pub(super) fn is_vain(&self) -> bool {
         self.good.ranges == 0
-    }
-
-    /// Whether the reducer is to be told of progress, which it hears of at most once in `interval`.
-    pub(super) fn tells(&mut self, interval: Duration, now: Instant) -> bool {
-        let is_due = now.saturating_duration_since(self.told) >= interval;
-        if is_due {
-            self.told = now;
-        }
-        is_due
     }
 
     fn is_hopeless(&self) -> bool {

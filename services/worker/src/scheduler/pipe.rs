@@ -25,6 +25,8 @@ pub(super) struct Handed {
     pub(super) rate_limited: Duration,
     /// Time that it waits for the limits of the job.
     pub(super) limited: Duration,
+    /// Until when the process waits, because a service has limited its rate.
+    pub(super) waits_until: Option<Instant>,
 }
 
 impl Handed {
@@ -64,8 +66,14 @@ impl Pipe {
     /// Adds a mini-batch, and returns the number of the hand-over.
     pub(super) fn hand_over(&mut self, lease: LeaseId, now: Moment) -> u64 {
         self.last_sequence += 1;
-        let (rate_limited, limited) = (Duration::ZERO, Duration::ZERO);
-        self.handed.push_back(Handed { sequence: self.last_sequence, lease, began: now, rate_limited, limited });
+        self.handed.push_back(Handed {
+            sequence: self.last_sequence,
+            lease,
+            began: now,
+            rate_limited: Duration::ZERO,
+            limited: Duration::ZERO,
+            waits_until: None,
+        });
         self.last_sequence
     }
 
@@ -109,9 +117,10 @@ impl Pipe {
     }
 
     /// Adds a wait to the first hand-over, which it returns, if it has this number.
-    pub(super) fn rate_limited(&mut self, sequence: u64, time: Duration) -> Option<Handed> {
+    pub(super) fn rate_limited(&mut self, sequence: u64, time: Duration, now: Moment) -> Option<Handed> {
         let front = self.handed.front_mut().filter(|front| front.sequence == sequence)?;
         front.rate_limited += time;
+        front.waits_until = Some(front.waits_until.map_or(now.instant, |until| until.max(now.instant)) + time);
         Some(*front)
     }
 

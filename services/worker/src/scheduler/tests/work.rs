@@ -190,6 +190,22 @@ fn wait_for_the_limits_of_the_job_does_not_count_and_is_told() {
 }
 
 #[test]
+fn mini_batch_that_waits_for_a_service_goes_on() {
+    let mut node = starting_with(1, |config| Arc::make_mut(&mut config.spec).progress_update_timeout_seconds = 40);
+    node.ready(0);
+    node.after(Event::Received(vec![delivered(0)]));
+    node.runs(0, 1);
+    let second = Duration::from_secs(1);
+    assert_eq!(node.tick(second), "", "a run that waits for nothing says nothing");
+    let rate_limited = |seconds| frame(0, ProcessEvent::RateLimited { sequence: 1, seconds });
+    assert_eq!(node.after(rate_limited(6.0)), "");
+    let told: Vec<String> = (0..7).map(|_| node.tick(second)).collect();
+    assert_eq!(told, ["", "", "0 goes on", "", "0 goes on", "", ""], "every 2 s, until the wait is over");
+    let limited = Event::Limited { process: ProcessId { slot: 0, number: 0 }, time: second };
+    assert_eq!(node.after(limited), "0 goes on");
+}
+
+#[test]
 fn lease_lasts_as_long_as_the_attempt_that_waits() {
     let mut node = working(1, 1);
     let deadline = |node: &mut Node, seconds| {
