@@ -9,10 +9,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use protocol::{
-    Descriptor, FileVersion, ItemPath, JobResult, JobSpec, JobState, Misfit, OutputAction, Rejected, Replayed, Work,
-};
-use reducer::{RejectedMiniBatch, Rejects, counted, job_without_rows};
+use protocol::{Descriptor, FileVersion, ItemPath, JobResult, JobSpec, JobState, Misfit, OutputAction, Rejected, Work};
+use reducer::{Rejects, counted, job_without_rows};
 
 use crate::again::{can_run_alone, describe, move_outputs};
 use crate::execute::Execution;
@@ -152,9 +150,13 @@ impl Jobs {
                          not known: `gristmill replay {job_id} --separate` writes a file of its own"
                     );
                 }
-                let total = add(rejected, job.spec.replays.is_some(), &mut plan)
-                    .with_context(|| format!("replay job {job_id}"))?;
-                items += total;
+                let again = || {
+                    check_items(rejected.descriptor.as_ref(), rejected.attempt.mini_batch)?;
+                    rejected.replay(job.spec.replays.is_some())
+                };
+                let again = again().with_context(|| format!("replay job {job_id}"))?;
+                items += again.items;
+                plan.extend(again.plan);
             }
         }
         check_inputs(&plan, job_id)?;
@@ -191,43 +193,13 @@ impl Replay {
     }
 }
 
-/// Adds the mini-batches that run the rejects of one mini-batch. Returns the number of items.
-fn add(rejected: &RejectedMiniBatch, is_replay: bool, plan: &mut Vec<Descriptor>) -> Result<u64> {
-    let number = rejected.attempt.mini_batch;
-    let Some(planned) = &rejected.descriptor else { bail!("its plan has no mini-batch {number}, or has been removed") };
+/// Checks that the items of a mini-batch can run alone.
+fn check_items(planned: Option<&Descriptor>, number: u64) -> Result<()> {
+    let Some(planned) = planned else { bail!("its plan has no mini-batch {number}, or has been removed") };
     if !can_run_alone(planned) {
         bail!("mini-batch {number} has no items, only a number, so only `retry` can run it again");
     }
-    // Those of a replay belong to the mini-batches of the first job.
-    let base = planned.replays.filter(|_| is_replay).unwrap_or(Replayed { mini_batch: number, item: 0, rows: None });
-    let mut total = 0;
-    let ranges = rejected.ranges_to_replay();
-    for range in ranges.map_or_else(|| vec![None], |ranges| ranges.into_iter().map(Some).collect()) {
-        let mut descriptor = planned.clone();
-        let mut place = Replayed { rows: planned.replays.and_then(|replays| replays.rows), ..base };
-        match (&mut descriptor.work, range) {
-            (Work::Files { paths, versions, stamps, .. }, range) => {
-                if let Some((first, end)) = range {
-                    let (first, end) = (usize::try_from(first)?, usize::try_from(end)?.min(paths.len()));
-                    *paths = paths.get(first..end).context("the plan and the ledger differ")?.to_vec();
-                    place.item += first as u64;
-                }
-                // Files are read as they are now: a bad one may have been corrected.
-                versions.clear();
-                stamps.clear();
-                total += paths.len() as u64;
-            }
-            (_, Some((first, end))) => {
-                place.rows = Some((first, end));
-                total += end.saturating_sub(first);
-            }
-            (_, None) => total += rejected.attempt.total.max(1),
-        }
-        descriptor.replays = Some(place);
-        (descriptor.tries_spent, descriptor.deliveries_lost, descriptor.traceparent) = (0, 0, None);
-        plan.push(descriptor);
-    }
-    Ok(total)
+    Ok(())
 }
 
 /// Checks that local files still exist, and that local tables are those that were planned: a replay runs a range of their
@@ -278,115 +250,13 @@ fn key(job_id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{Attempt, AttemptStatus, Block, BlockRange, Phases, Rejected, Rows};
-
     use super::*;
-
-    fn rejected(work: Work, replays: Option<Replayed>, ranges: &[(u64, u64)]) -> RejectedMiniBatch {
-        let reject = |(item, items): &(u64, u64)| Rejected {
-            item: *item,
-            items: *items,
-            detail: String::new(),
-            values: String::new(),
-            status: AttemptStatus::RunRaised,
-            error: Default::default(),
-        };
-        let status = if ranges.is_empty() { AttemptStatus::RunRaised } else { AttemptStatus::Succeeded };
-        let attempt = Attempt {
-            mini_batch: 7,
-            try_number: 3,
-            deliveries_lost: 0,
-            node: "0".into(),
-            process: "process000".into(),
-            status,
-            is_final: true,
-            total: 5,
-            succeeded: 0,
-            rows: Rows::None,
-            columns: None,
-            started_at: 0,
-            elapsed_seconds: 0.0,
-            process_seconds: 0.0,
-            run_seconds: 0.0,
-            phases: Phases::default(),
-            error: None,
-            warnings: vec![],
-            warnings_total: 0,
-            warning_kinds: vec![],
-            rejected: ranges.iter().map(reject).collect(),
-            pieces: vec![],
-            extra_runs: 0,
-            copy: false,
-            detail: String::new(),
-            traceparent: None,
-        };
-        let descriptor = Descriptor { replays, ..Descriptor::new("first", 7, work) };
-        RejectedMiniBatch { attempt, descriptor: Some(descriptor) }
-    }
-
-    fn files() -> Work {
-        let paths = ["/a", "/b", "/c", "/d", "/e"].map(ItemPath::from).to_vec();
-        Work::Files { input: 0, paths, versions: vec![], stamps: vec![1, 2, 3, 4, 5], key: vec![] }
-    }
-
-    fn rows() -> Work {
-        let range = BlockRange::Lines { first: 0, last: 50 };
-        let block = Block { path: "/t".into(), version: None, range, path_columns: vec![] };
-        Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] }
-    }
-
-    /// Returns for each mini-batch of the plan its place, and its files.
-    fn planned(rejected: &RejectedMiniBatch, is_replay: bool) -> (Vec<(Replayed, String)>, u64) {
-        let mut plan = Vec::new();
-        let items = add(rejected, is_replay, &mut plan).expect("it can be replayed");
-        let short = |descriptor: &Descriptor| match &descriptor.work {
-            Work::Files { paths, stamps, .. } => {
-                assert!(stamps.is_empty(), "files are read as they are now");
-                paths.iter().map(ItemPath::display).collect()
-            }
-            _ => String::new(),
-        };
-        (plan.iter().map(|one| (one.replays.expect("a replay"), short(one))).collect(), items)
-    }
-
-    fn at(mini_batch: u64, item: u64, rows: Option<(u64, u64)>) -> Replayed {
-        Replayed { mini_batch, item, rows }
-    }
-
-    #[test]
-    fn neighbours_run_together() {
-        let (plan, items) = planned(&rejected(files(), None, &[(0, 1), (2, 1), (3, 2)]), false);
-        assert_eq!(plan, [(at(7, 0, None), "/a".into()), (at(7, 2, None), "/c/d/e".into())]);
-        assert_eq!(items, 4);
-        let (plan, items) = planned(&rejected(rows(), None, &[(1, 1), (3, 1)]), false);
-        assert_eq!(
-            plan.iter().map(|(place, _)| *place).collect::<Vec<_>>(),
-            [at(7, 0, Some((1, 2))), at(7, 0, Some((3, 4)))]
-        );
-        assert_eq!(items, 2);
-    }
-
-    #[test]
-    fn mini_batch_that_failed_runs_as_a_whole() {
-        assert_eq!(planned(&rejected(files(), None, &[]), false), (vec![(at(7, 0, None), "/a/b/c/d/e".into())], 5));
-        assert_eq!(planned(&rejected(rows(), None, &[]), false), (vec![(at(7, 0, None), String::new())], 5));
-    }
-
-    #[test]
-    fn replay_of_a_replay_belongs_to_the_first_job() {
-        let (plan, _) = planned(&rejected(files(), Some(at(2, 10, None)), &[(1, 1)]), true);
-        assert_eq!(plan, [(at(2, 11, None), "/b".into())]);
-        let (plan, _) = planned(&rejected(rows(), Some(at(2, 0, Some((10, 20)))), &[(13, 1)]), true);
-        assert_eq!(plan[0].0, at(2, 0, Some((13, 14))));
-        let (plan, _) = planned(&rejected(rows(), Some(at(2, 0, Some((10, 20)))), &[]), true);
-        assert_eq!(plan[0].0, at(2, 0, Some((10, 20))));
-        let (plan, _) = planned(&rejected(files(), Some(at(2, 10, None)), &[(1, 1)]), false);
-        assert_eq!(plan, [(at(7, 1, None), "/b".into())], "the output of the replay was its own");
-    }
 
     #[test]
     fn mini_batch_without_items_is_refused() {
-        let refused = add(&rejected(Work::Rank, None, &[]), false, &mut Vec::new()).expect_err("no items");
+        let rank = Descriptor::new("first", 7, Work::Rank);
+        let refused = check_items(Some(&rank), 7).expect_err("no items");
         assert!(refused.to_string().contains("only `retry`"));
+        assert!(check_items(None, 7).is_err());
     }
 }

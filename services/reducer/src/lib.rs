@@ -66,7 +66,7 @@ pub use nodes::Nodes;
 pub use options::{CrashPoint, Options};
 pub use output::job_without_rows;
 pub use peers::Peers;
-pub use rejects::{FirstReject, Reject, RejectGroup, RejectGroups, RejectedMiniBatch, Rejects};
+pub use rejects::{FirstReject, Reject, RejectGroup, RejectGroups, RejectedMiniBatch, Rejects, Replay};
 pub use service::{Service, ServiceOptions};
 pub use stalls::{Elapsed, describe};
 pub use tally::{Effect, MiniBatchState, Tally, Warnings};

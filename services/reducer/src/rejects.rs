@@ -5,6 +5,7 @@
 //! `index.rs` remembers where these records are, `read.rs` reads them in the order of the input with bounded memory, this
 //! file makes one [`Reject`] of each item, and `tables.rs` writes them as CSV and Parquet. `write.rs` puts the tables into
 //! the log tree when a job ends: not beside the output, because the next step of a pipeline reads that whole folder.
+//! `replay.rs` plans to run them again.
 //!
 //! An item for which `run()` returned no result without an error is counted as failed, but nothing tells which item that
 //! is: it is no reject.
@@ -12,6 +13,7 @@
 mod groups;
 mod index;
 mod read;
+mod replay;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -22,6 +24,7 @@ use protocol::{Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorRepor
 pub use groups::{FirstReject, RejectGroup, RejectGroups};
 pub(crate) use index::RejectIndex;
 pub use read::Rejects;
+pub use replay::Replay;
 
 /// A mini-batch with rejected items.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,23 +103,6 @@ impl RejectedMiniBatch {
         })
     }
 
-    /// Returns the ranges of items to replay, in order, as the first item and the end: neighbours together. `None`: the
-    /// whole mini-batch.
-    pub fn ranges_to_replay(&self) -> Option<Vec<(u64, u64)>> {
-        if self.attempt.status != AttemptStatus::Succeeded {
-            return None;
-        }
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
-        for range in self.ranges() {
-            let end = range.item.saturating_add(range.items);
-            match ranges.last_mut().filter(|(_, last)| *last == range.item) {
-                Some((_, last)) => *last = end,
-                None => ranges.push((range.item, end)),
-            }
-        }
-        Some(ranges)
-    }
-
     /// Returns the ranges of items that failed, each with its error.
     fn ranges(&self) -> impl Iterator<Item = Range<'_>> {
         let attempt = &self.attempt;
@@ -124,7 +110,7 @@ impl RejectedMiniBatch {
             item: self.rows_to_run().map_or(0, |(first, _)| first),
             items: self.items(),
             detail: &attempt.detail,
-            values: "",
+            values: &attempt.values,
             status: attempt.status,
             error: attempt.error.as_deref(),
         });

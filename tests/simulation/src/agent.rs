@@ -193,7 +193,7 @@ impl Executor {
                 Event::Received(deliveries.into_iter().map(|delivery| self.hold(delivery, requested)).collect())
             }
             Message::Prepared(lease, descriptor) => {
-                let items = self.agent.witness.job.items(descriptor.mini_batch);
+                let items = self.agent.witness.job.items_of_argument(descriptor.mini_batch);
                 let payload = match items {
                     1 => Payload::Rank,
                     _ => Payload::Files { paths: vec!["/item".into(); items as usize], stamps: vec![] },

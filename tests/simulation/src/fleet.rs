@@ -1,5 +1,7 @@
 //! One seed, from the first job to the end of the last.
 
+mod replay;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,6 +50,8 @@ pub struct Played {
     pub time: Duration,
     /// Jobs that stood still because messages had vanished, and were retried.
     pub retried: u64,
+    /// Jobs whose rejects ran again.
+    pub replays: u64,
 }
 
 /// Plays one seed. The error is the first broken rule.
@@ -81,7 +85,16 @@ pub fn run(scenario: Scenario) -> Result<Played, Violation> {
             play: 0,
             lives: Arc::default(),
         };
-        world.play().await
+        let mut played = world.clone().play().await?;
+        if let Some(replays) = world.of_replays().await {
+            let more = replays.play().await?;
+            played.replays = more.jobs;
+            played.attempts += more.attempts;
+            played.lives += more.lives;
+            played.time += more.time;
+            played.retried += more.retried;
+        }
+        Ok(played)
     });
     runtime.shutdown_background();
     played

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Isolate, JobSpec, Output};
+use protocol::{AttemptStatus, Isolate, JobSpec, Output, Replayed};
 
 use crate::weather::{Bug, Dice};
 
@@ -62,6 +62,21 @@ pub(crate) struct Job {
     pub broken_gpu: Option<u32>,
     /// No node can provision it.
     pub is_broken: bool,
+    /// The job whose rejects it runs again.
+    replays: Option<Box<Replays>>,
+}
+
+/// The job whose rejects another one runs again, and the places of the mini-batches of that one.
+#[derive(Clone, Debug)]
+struct Replays {
+    first: Job,
+    places: Vec<Replayed>,
+}
+
+impl Replays {
+    fn place(&self, mini_batch: u64) -> Replayed {
+        self.places[mini_batch as usize]
+    }
 }
 
 /// Items of one mini-batch that fail, and how.
@@ -172,8 +187,43 @@ impl Job {
         }
     }
 
+    /// Returns the job that runs the rejects of this one again. A user has corrected its script, which may still fail a
+    /// first try.
+    pub fn replayed(&self, places: impl Iterator<Item = Replayed>) -> Self {
+        let places: Vec<Replayed> = places.collect();
+        let mini_batches = places.len() as u64;
+        let dice = Dice::new(self.number, "replay");
+        let failing = (0..mini_batches).filter(|_| dice.happens(0.3));
+        Self {
+            begins: Duration::ZERO,
+            mini_batches,
+            failures: failing.map(|mini_batch| (mini_batch, (1, AttemptStatus::RunRaised))).collect(),
+            large: None,
+            bad_items: BTreeMap::new(),
+            slow: BTreeSet::new(),
+            planned: (0..mini_batches).collect(),
+            replays: Some(Box::new(Replays { first: self.clone(), places })),
+            ..self.clone()
+        }
+    }
+
+    /// Whether it ends with rejects whose rows have places in its output. Where rows do not fit the schema, the place is not
+    /// known; and only a job that isolates keeps the rows of its mini-batches.
+    pub fn can_be_replayed(&self) -> bool {
+        let has_places = self.bad_items.values().all(|bad| bad.misfits.is_empty());
+        self.replays.is_none() && !self.is_broken && !self.bad_items.is_empty() && has_places && self.is_certain()
+    }
+
     pub fn id(&self) -> String {
-        format!("simulated-{}", self.number)
+        match &self.replays {
+            Some(replays) => replays.first.id_of_replay(),
+            None => format!("simulated-{}", self.number),
+        }
+    }
+
+    /// Returns the id of the job that runs its rejects again.
+    pub fn id_of_replay(&self) -> String {
+        format!("{}-replay", self.id())
     }
 
     pub fn spec(&self, folder: &Path, bug: Option<Bug>) -> JobSpec {
@@ -196,7 +246,11 @@ impl Job {
             process_max_runs: self.process_max_runs,
             process_max_memory: self.process_max_memory,
             speculation: self.speculation,
-            isolate: if self.bad_items.is_empty() { Isolate::Off } else { Isolate::Items },
+            isolate: match self.bad_items.is_empty() && self.replays.is_none() {
+                true => Isolate::Off,
+                false => Isolate::Items,
+            },
+            replays: self.replays.as_ref().map(|replays| replays.first.id()),
             ..example
         }
     }
@@ -208,7 +262,19 @@ impl Job {
 
     /// Returns the number of items of a mini-batch.
     pub fn items(&self, mini_batch: u64) -> u64 {
+        if let Some(replays) = &self.replays {
+            let place = replays.place(mini_batch);
+            return place.rows.map_or_else(|| replays.first.items(place.mini_batch), |(first, end)| end - first);
+        }
         if self.bad_items.contains_key(&mini_batch) { ITEMS } else { 1 }
+    }
+
+    /// Returns the number of items of the table that is prepared for a mini-batch: a replay runs some of them.
+    pub fn items_of_argument(&self, mini_batch: u64) -> u64 {
+        match &self.replays {
+            Some(replays) => replays.first.items(replays.place(mini_batch).mini_batch),
+            None => self.items(mini_batch),
+        }
     }
 
     /// Returns the items of a mini-batch that are rejected, in order.
@@ -244,6 +310,9 @@ impl Job {
 
     /// Returns the rows of some items that fit the schema.
     pub fn rows(&self, mini_batch: u64, items: Range<u64>) -> Bytes {
+        if let Some(replays) = &self.replays {
+            return replays.first.rows(replays.place(mini_batch).mini_batch, items);
+        }
         let misfits: BTreeSet<u64> = self.misfits(mini_batch, items.clone()).collect();
         let items = items.filter(|item| !misfits.contains(item));
         let row = |item| format!("row of item {item} of mini-batch {mini_batch} of job {}\n", self.number);
@@ -279,8 +348,17 @@ impl Job {
 
     /// Returns the final file if these mini-batches have succeeded.
     pub fn output(&self, succeeded: impl Fn(u64) -> bool) -> Vec<u8> {
+        if let Some(Replays { first, .. }) = self.replays.as_deref() {
+            return (0..first.mini_batches).map(|id| first.rows(id, 0..first.items(id))).collect::<Vec<_>>().concat();
+        }
         let rows: Vec<Bytes> =
             (0..self.mini_batches).filter(|&id| succeeded(id)).map(|id| self.rows_of_success(id)).collect();
         rows.concat()
+    }
+
+    /// Returns the final file before the job ends, if it replaces that of another job.
+    pub fn output_before(&self) -> Option<Vec<u8>> {
+        let Replays { first, .. } = self.replays.as_deref()?;
+        Some(first.output(|mini_batch| first.succeeds(mini_batch)))
     }
 }

@@ -227,7 +227,13 @@ impl Life {
 
     /// Returns the items that it was handed.
     fn range_of(&self, frame: &MiniBatchFrame) -> Range<u64> {
-        frame.items.map_or(0..self.witness.job.items(frame.mini_batch), |(first, end)| first..end)
+        match frame.items {
+            Some((first, end)) if self.bug == Some(Bug::ReplaysTheFirstItems) && frame.replays.is_some() => {
+                0..end - first
+            }
+            Some((first, end)) => first..end,
+            None => 0..self.witness.job.items(frame.mini_batch),
+        }
     }
 
     /// Returns the items that it runs.

@@ -54,6 +54,8 @@ pub enum Bug {
     RunsMoreThanTheRange,
     /// Names rows that do not fit the schema by their positions in the whole mini-batch.
     CountsFromTheMiniBatch,
+    /// Runs the first items of a mini-batch instead of those that a replay names.
+    ReplaysTheFirstItems,
     /// Does not look for what earlier attempts have handed back.
     IgnoresCheckpoints,
     // Of a partitioner:

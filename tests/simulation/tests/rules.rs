@@ -53,12 +53,13 @@ fn every_rule_holds_in_any_weather() {
     }
     let sum = |of: fn(&Played) -> u64| played.iter().map(of).sum::<u64>();
     println!(
-        "{} seeds, {} jobs, {} runs of user code, {} lives of roles, {} jobs retried, {} hours",
+        "{} seeds, {} jobs, {} runs of user code, {} lives of roles, {} jobs retried, {} replayed, {} hours",
         played.len(),
         sum(|played| played.jobs),
         sum(|played| played.attempts),
         sum(|played| played.lives),
         sum(|played| played.retried),
+        sum(|played| played.replays),
         sum(|played| played.time.as_secs()) / 3600
     );
 }
@@ -129,6 +130,7 @@ bugs! {
     RunsWhatIsRecalled: "a delivery is run once";
     RunsMoreThanTheRange: "every row once, in order", "the final file appears whole", "every item has a result or is rejected";
     CountsFromTheMiniBatch: "every item has a result or is rejected";
+    ReplaysTheFirstItems: "every row once, in order", "the final file appears whole";
     IgnoresCheckpoints: "a later attempt looks for checkpoints";
     ForgetsRejectedItems: "every item has a result or is rejected", "no role panics";
     IgnoresSpotNotices: "a stopping node starts no mini-batch";
