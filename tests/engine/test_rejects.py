@@ -103,6 +103,23 @@ def test_rows_of_a_table_are_named_by_file_bytes_and_key(workplace):
     assert row["path"].endswith("rows.parquet") and "row group 5" in row["detail"]
 
 
+def test_row_of_a_mini_batch_of_one_is_in_the_table(workplace):
+    script = """
+        def run(frame):
+            if frame["id"][0] == 7:
+                raise KeyError("no price")
+            return frame
+    """
+    pq.write_table(pa.table({"id": range(10), "store": list("abcdefghij")}), workplace.folder / "rows.parquet")
+    inputs = [{"name": "sales", "type": "tabular", "path": "rows.parquet"}]
+    ended = workplace.job(script, inputs=inputs, mini_batch_size="1 rows", run_max_try=2).run()
+    (row,), frame = table(ended)
+    assert (row["row"], json.loads(row["values"])) == ("7", {"id": 7, "store": "h"})
+    assert frame["values"][0] == row["values"]
+    ended = workplace.job(script, inputs=inputs, mini_batch_size="2 rows", isolate="off").run()
+    assert table(ended)[0][0]["values"] == "", "nothing tells which of the two rows is at fault"
+
+
 def test_other_causes_have_their_words(workplace):
     workplace.data(4)
     script = """

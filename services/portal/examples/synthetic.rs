@@ -135,6 +135,7 @@ fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
         rejected: vec![],
         pieces: vec![],
         extra_runs: 0,
+        values: String::new(),
         copy: false,
         detail: path(number),
         traceparent: None,

@@ -47,6 +47,7 @@ pub fn tried(mini_batch: u64, try_number: u32, status: AttemptStatus) -> Attempt
         rejected: vec![],
         pieces: vec![],
         extra_runs: 0,
+        values: String::new(),
         copy: false,
         detail: format!("/in/{mini_batch}.<b>png"),
         traceparent: None,

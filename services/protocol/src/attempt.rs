@@ -89,6 +89,9 @@ pub struct Attempt {
     pub copy: bool,
     /// First item, for people.
     pub detail: String,
+    /// The row of a mini-batch of one row that has failed, as a JSON object of columns and values; else empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub values: String,
     /// Its trace; `None` without tracing.
     #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<TraceParent>,
@@ -270,9 +273,9 @@ impl Attempt {
             mini_batch: _, try_number: _, deliveries_lost: _, node: _, process: _, total: _, succeeded: _, rows: _,
             columns: _, started_at: _, elapsed_seconds: _, process_seconds: _, run_seconds: _, phases: _,
             detail: _, status: AttemptStatus::Succeeded, is_final: true, error: None, warnings, warnings_total: 0, warning_kinds,
-            rejected, pieces, extra_runs: 0, copy: false, traceparent: None,
+            rejected, pieces, extra_runs: 0, copy: false, values, traceparent: None,
         } = self else { return false };
-        warnings.is_empty() && warning_kinds.is_empty() && rejected.is_empty() && pieces.is_empty()
+        values.is_empty() && warnings.is_empty() && warning_kinds.is_empty() && rejected.is_empty() && pieces.is_empty()
     }
 }
 
@@ -347,6 +350,7 @@ impl From<SuccessRef<'_>> for Attempt {
             extra_runs: 0,
             copy: false,
             detail: success.detail.to_owned(),
+            values: String::new(),
             traceparent: None,
         }
     }

@@ -40,6 +40,7 @@ fn attempt() -> Attempt {
         rejected: vec![],
         pieces: vec![],
         extra_runs: 0,
+        values: String::new(),
         copy: false,
         detail: "/data/7.png".into(),
         traceparent: None,

@@ -52,6 +52,7 @@ pub(crate) fn attempt(
         rejected: vec![],
         pieces: vec![],
         extra_runs: 0,
+        values: String::new(),
         copy: false,
         detail: format!("/data/{mini_batch}.png"),
         traceparent: None,

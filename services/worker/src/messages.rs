@@ -70,7 +70,7 @@ impl<'a> Messages<'a> {
 fn cut(event: ResultEvent) -> ResultEvent {
     match event {
         ResultEvent::Attempt(mut attempt) => {
-            let Attempt { error, warnings, warning_kinds, detail, rejected, .. } = &mut *attempt;
+            let Attempt { error, warnings, warning_kinds, detail, values, rejected, .. } = &mut *attempt;
             if let Some(error) = error {
                 cut_error(error);
             }
@@ -78,6 +78,7 @@ fn cut(event: ResultEvent) -> ResultEvent {
             warning_kinds.truncate(CUT_WARNINGS);
             warnings.iter_mut().for_each(|warning| cut_text(&mut warning.message));
             cut_text(detail);
+            values.clear();
             for Rejected { detail, values, error, .. } in rejected {
                 values.clear();
                 let ErrorReport { category, message, traceback, log, printed } = error;

@@ -27,6 +27,16 @@ pub(crate) struct Attempted {
     pub began: Moment,
 }
 
+impl Attempted {
+    /// Returns the row of a mini-batch that has only one, by its position in the table.
+    pub(super) fn only_row(&self) -> Option<u64> {
+        match self.descriptor.replays.and_then(|replays| replays.rows) {
+            Some((first, end)) => (first.saturating_add(1) == end).then_some(first),
+            None => (self.prepared.total == 1).then_some(0),
+        }
+    }
+}
+
 /// An attempt that has ended, and its next try.
 #[derive(Debug)]
 pub struct Outcome {
@@ -95,6 +105,7 @@ pub(crate) fn conclude(
         rejected: of_misfits(ending.misfits, &descriptor, without_result),
         pieces: Vec::new(),
         extra_runs: 0,
+        values: String::new(),
         copy: descriptor.copy,
         detail: descriptor.detail(),
         traceparent: descriptor.traceparent,
@@ -130,12 +141,17 @@ pub(super) fn add_values(rejected: &mut [Rejected], table: &MemoryFile, bytes: u
         return;
     }
     let rows: Vec<u64> = single.iter().map(|rejected| rejected.item).collect();
-    let each = (VALUES_BYTES / rows.len()).min(ROW_BYTES_MAX);
-    // They are for people: without them, the place of the row still tells.
-    let texts = table.copy(bytes).ok().and_then(|stream| tables::row_texts(&stream, &rows, each).ok());
-    for (rejected, text) in single.into_iter().zip(texts.unwrap_or_default()) {
+    for (rejected, text) in single.into_iter().zip(values(&rows, table, bytes)) {
         rejected.values = text;
     }
+}
+
+/// Returns what these rows of a table hold, each as a JSON object. Empty if the table cannot be read: the texts are for
+/// people, who still have the place of the row. `bytes`: length of the table.
+pub(super) fn values(rows: &[u64], table: &MemoryFile, bytes: u64) -> Vec<String> {
+    let each = (VALUES_BYTES / rows.len().max(1)).min(ROW_BYTES_MAX);
+    let texts = table.copy(bytes).ok().and_then(|stream| tables::row_texts(&stream, rows, each).ok());
+    texts.unwrap_or_default()
 }
 
 #[cfg(test)]

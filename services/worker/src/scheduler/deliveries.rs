@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use protocol::{AttemptStatus, Descriptor, Ending, ErrorReport, MiniBatchFrame, Rejected};
 
-use super::attempt::add_values;
+use super::attempt::{add_values, values};
 use super::copies::copy_lost;
 use super::mini_batch::{MiniBatch, Stage, lost_too_often};
 use super::pipe::Handed;
@@ -251,10 +251,16 @@ impl Scheduler {
         now: Moment,
     ) {
         let table = attempted.prepared.take_table();
+        let row = attempted.only_row();
         let name = process.and_then(|process| self.process(process)).map_or("", |process| process.name.as_str());
         let worker = [self.config.node.as_str(), name];
         let has_checkpoints = ending.has_checkpoints;
         let (mut attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, now);
+        if let Some((table, bytes)) = &table
+            && let Some(row) = row.filter(|_| attempt.is_final && attempt.status != AttemptStatus::Succeeded)
+        {
+            attempt.values = values(&[row], table, *bytes).pop().unwrap_or_default();
+        }
         self.reuse_table(table, &mut attempt.rejected);
         if let Some(next_try) = next_try.as_ref().filter(|_| self.tried.len() < TRIED_MAX) {
             self.tried.insert(next_try.mini_batch, (next_try.tries_spent, now.instant));
