@@ -10,6 +10,7 @@ mod merged;
 mod object;
 mod parquet;
 mod source;
+mod types;
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
