@@ -311,6 +311,17 @@ impl Isolation {
     /// Returns the outcome. `detail` names an item for people; `by_position`: columns have no names in the output.
     pub(super) fn finish(mut self, detail: impl Fn(u64) -> String, by_position: bool, now: Moment) -> Isolated {
         let extra_runs = self.runs;
+        if self.good.has_other_columns && by_position {
+            // As one mini-batch, they would have had the columns of all.
+            let first = self.good.columns.as_deref().unwrap_or_default();
+            let message = format!(
+                "other items of the mini-batch returned other columns than the first, {first:?}, so their rows cannot stand \
+                 below one header, and all its items failed; return the same columns for every item, or set \
+                 output_format: parquet or jsonl"
+            );
+            self.whole.warnings.push(Warning { message });
+            self.give_up();
+        }
         if self.good.ranges == 0 {
             let (ending, ended) = (self.whole, self.ended);
             return Isolated {
@@ -322,11 +333,6 @@ impl Isolation {
                 extra_runs,
                 ended,
             };
-        }
-        if self.good.has_other_columns && by_position {
-            let first = self.good.columns.as_deref().unwrap_or_default();
-            let message = format!("some ranges of its items returned other columns than the first, {first:?}");
-            self.warn(Warning { message });
         }
         let rejected = rejected(self.rejected, detail);
         let ending = Ending {
