@@ -7,7 +7,7 @@
 
 mod warnings;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use protocol::{Attempt, AttemptCore, AttemptStatus, Counts, JobState, Planned, ProcessName, Progress, ResultEvent};
 
@@ -80,6 +80,8 @@ pub struct Tally {
     extra_runs: u64,
     /// Items that were rejected from mini-batches that succeeded.
     items_rejected: HashMap<u64, u64>,
+    /// Mini-batches that have spent their tries, and succeeded without the items that were rejected.
+    partly_failed: HashSet<u64>,
     /// Mini-batches of which the second start succeeded first.
     copies_won: BTreeSet<u64>,
     ended_as: Option<(JobState, Option<String>)>,
@@ -232,6 +234,9 @@ impl Tally {
             if !attempt.rejected.is_empty() {
                 let items = attempt.rejected.iter().map(|rejected| rejected.items).sum();
                 self.items_rejected.insert(attempt.mini_batch, items);
+                if attempt.extra_runs > 0 {
+                    self.partly_failed.insert(attempt.mini_batch);
+                }
                 self.failures.items_rejected(attempt);
             }
         }
@@ -332,6 +337,7 @@ impl Tally {
         self.items_succeeded -= u64::from(entry.succeeded);
         self.items_failed -= u64::from(entry.total - entry.succeeded);
         self.items_rejected.remove(&mini_batch);
+        self.partly_failed.remove(&mini_batch);
         self.copies_won.remove(&mini_batch);
         *entry = Entry { state: MiniBatchState::Pending, total: 0, succeeded: 0, ..*entry };
     }
@@ -464,6 +470,11 @@ impl Tally {
     /// Returns the number of items that were rejected from mini-batches that succeeded.
     pub fn items_rejected(&self) -> u64 {
         self.items_rejected.values().sum()
+    }
+
+    /// Returns the number of mini-batches that have spent their tries, and succeeded without the items that were rejected.
+    pub fn partly_failed(&self) -> u64 {
+        self.partly_failed.len() as u64
     }
 
     /// Returns the number of attempts that changed nothing.

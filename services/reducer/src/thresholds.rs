@@ -51,6 +51,9 @@ impl Limits {
 /// Returns the cause if failures exceed a threshold. Every comparison except that of `fail_fast` is a strict "greater
 /// than".
 ///
+/// A mini-batch that succeeded without some items, after it had spent its tries, is a failed one for the limits on
+/// mini-batches: they protect as they did in the original, which has no isolation.
+///
 /// A failed mini-batch that has another try counts towards `allowed_failed_count` only if `polled`. The original polled
 /// every ten seconds, so a quick second try could prevent the failure.
 pub fn exceeded(tally: &Tally, thresholds: &ErrorThresholds, polled: bool) -> Option<String> {
@@ -65,24 +68,27 @@ pub fn exceeded(tally: &Tally, thresholds: &ErrorThresholds, polled: bool) -> Op
         let text = format!("The number of failed items is {failed_items}, which exceeds error threshold {threshold}.");
         return Some(with_cause(text, tally));
     }
-    let failed = if polled { tally.currently_failed() } else { tally.mini_batches().failed };
+    let partly = tally.partly_failed();
+    let failed = partly + if polled { tally.currently_failed() } else { tally.mini_batches().failed };
     if is_above(failed, thresholds.allowed_failed_count) {
         let allowed = thresholds.allowed_failed_count;
         let text =
             format!("The number of failed mini batches is {failed}, which exceeds allowed failed count {allowed}.");
         // The counts of the summary do not include them.
-        let text = match failed - tally.mini_batches().failed {
+        let text = match failed - partly - tally.mini_batches().failed {
             0 => text,
             retrying => format!("{text} {retrying} of them failed a try and had tries left."),
         };
+        let text = if partly > 0 { format!("{text} {partly} of them lost only rejected items.") } else { text };
         return Some(with_cause(text, tally));
     }
     let counts = tally.mini_batches();
-    let percent = counts.failed as f64 * 100.0 / counts.total as f64;
+    let failed = counts.failed + partly;
+    let percent = failed as f64 * 100.0 / counts.total as f64;
     if counts.total > 0 && percent > thresholds.allowed_failed_percent {
         let text = format!(
             "The percentage of failed mini batches is {:.2} ({} of {}), which exceeds allowed failed percent {}.",
-            percent, counts.failed, counts.total, thresholds.allowed_failed_percent
+            percent, failed, counts.total, thresholds.allowed_failed_percent
         );
         return Some(with_cause(text, tally));
     }
@@ -210,6 +216,39 @@ mod tests {
         let expected = "run() returned no results: 0 of 10 items succeeded. Return one result for each item: a list, or \
                         a DataFrame.";
         assert_eq!(cause, expected);
+    }
+
+    #[test]
+    fn mini_batch_that_lost_only_some_items_is_a_failed_one() {
+        let error = ErrorReport { category: "ValueError".into(), ..Default::default() };
+        let (status, detail, values) = (AttemptStatus::RunRaised, String::new(), String::new());
+        let rejected = |item| Rejected {
+            item,
+            items: 1,
+            detail: detail.clone(),
+            values: values.clone(),
+            status,
+            error: error.clone(),
+        };
+        let isolated = |mini_batch| Attempt {
+            rejected: vec![rejected(0), rejected(2)],
+            extra_runs: 6,
+            ..succeeded(mini_batch, 1, 9, 7)
+        };
+        let mut tally = tally(vec![isolated(0), isolated(1), succeeded(2, 1, 9, 9)]);
+        tally.apply(&ResultEvent::Planned(Planned { mini_batches: 3, items: None }));
+        let cause = |thresholds| exceeded(&tally, &thresholds, true);
+        let count = |allowed_failed_count| cause(ErrorThresholds { allowed_failed_count, ..off() });
+        let said = "The number of failed mini batches is 2, which exceeds allowed failed count 1. 2 of them lost only \
+                    rejected items.";
+        assert!(count(1).is_some_and(|cause| cause.starts_with(said)), "{:?}", count(1));
+        assert_eq!(count(2), None);
+        let percent = |allowed_failed_percent| cause(ErrorThresholds { allowed_failed_percent, ..off() });
+        assert!(percent(66.0).is_some_and(|cause| cause.contains("is 66.67 (2 of 3)")));
+        assert_eq!(percent(67.0), None);
+        let alike = |fail_fast| cause(ErrorThresholds { fail_fast, ..off() });
+        assert!(alike(2).is_some_and(|cause| cause.contains("occurred 2 times")), "once for each mini-batch");
+        assert_eq!(alike(3), None);
     }
 
     #[test]

@@ -263,7 +263,8 @@ fn gauges(
     let above = |key, label, value, limit, unit| Gauge { key, label, value, limit, unit, fails_when: "above" };
     let count = |limit: i64| u64::try_from(limit).ok().map(|limit| limit as f64);
     let counts = moment.mini_batches;
-    let percent = if counts.total == 0 { 0.0 } else { counts.failed as f64 * 100.0 / counts.total as f64 };
+    let failed = counts.failed + tally.partly_failed();
+    let percent = if counts.total == 0 { 0.0 } else { failed as f64 * 100.0 / counts.total as f64 };
     let percent_limit = Some(allowed_failed_percent).filter(|limit| *limit < 100.0);
     let repeated = tally.failures().repeated().map_or(0, |repeated| repeated.count);
     let mut gauges = vec![
@@ -271,7 +272,7 @@ fn gauges(
         above(
             "allowed_failed_count",
             "Failed mini-batches",
-            (counts.failed + moment.retrying) as f64,
+            (failed + moment.retrying) as f64,
             count(allowed_failed_count),
             "mini-batches",
         ),
