@@ -210,7 +210,15 @@ pub struct WarningKind {
     pub column_type: Option<ColumnType>,
 }
 
+/// End of [`WarningKind::problem`] where the record has not reached `run()`.
+pub const RECORD_FAILED: &str = "the record failed";
+
 impl WarningKind {
+    /// Whether each of the warnings is about a record that has not reached `run()`.
+    pub fn loses_records(&self) -> bool {
+        self.problem.ends_with(RECORD_FAILED)
+    }
+
     /// Adds the warnings to their kind in `kinds`, or as a new kind while there are fewer than [`WARNING_KINDS_MAX`].
     pub fn add_to(self, kinds: &mut Vec<Self>) {
         match kinds.iter().position(|known| known.column == self.column && known.problem == self.problem) {

@@ -31,7 +31,8 @@ pub use conda::{CONDA_TOOLS, CondaError, CondaFile};
 pub use dead_letter::{DeadBody, DeadLetter};
 pub use descriptor::{Block, BlockRange, Descriptor, FileVersion, Replayed, Work};
 pub use event::{
-    ErrorReport, Planned, ResultEvent, SLOT_PHASES, SlotPhase, Start, WARNING_KINDS_MAX, Waiting, Warning, WarningKind,
+    ErrorReport, Planned, RECORD_FAILED, ResultEvent, SLOT_PHASES, SlotPhase, Start, WARNING_KINDS_MAX, Waiting,
+    Warning, WarningKind,
 };
 pub use frame::{
     Chance, Configure, Ending, FRAME_LENGTH_MAX, FrameError, FrameReader, MiniBatchFrame, Misfit, Payload,

@@ -166,16 +166,31 @@ fn with_first(text: String, tally: &Tally) -> String {
         }
         None => match rejects(tally) {
             Some(rejects) => format!(" {rejects}"),
-            None if tally.items().failed > 0 => " run() returned fewer results than it received items.".to_owned(),
+            None if tally.items().failed > 0 => format!(" {}", sentence(&few_results(tally))),
             None => String::new(),
         },
     };
     format!("{text}{first}")
 }
 
+/// Returns why items of mini-batches that succeeded have no result, although none is known as rejected.
+pub(crate) fn few_results(tally: &Tally) -> String {
+    let (mut lost, mut first) = (0, "");
+    for kind in tally.warnings().kinds().iter().filter(|kind| kind.loses_records()) {
+        first = if lost == 0 { &kind.first } else { first };
+        lost += kind.count;
+    }
+    let fewer = "run() returned fewer results than it received items";
+    match tally.items().failed.saturating_sub(lost) {
+        _ if lost == 0 => fewer.to_owned(),
+        0 => format!("{} could not be read, first: {first}", counted(lost, "record")),
+        _ => format!("{} could not be read, first: {first}; and {fewer}", counted(lost, "record")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use protocol::{Attempt, AttemptStatus, ErrorReport, Planned, Rejected, ResultEvent};
+    use protocol::{Attempt, AttemptStatus, ErrorReport, Planned, RECORD_FAILED, Rejected, ResultEvent, WarningKind};
 
     use super::*;
     use crate::fixtures::{failed, succeeded};
@@ -216,6 +231,28 @@ mod tests {
         let expected = "run() returned no results: 0 of 10 items succeeded. Return one result for each item: a list, or \
                         a DataFrame.";
         assert_eq!(cause, expected);
+    }
+
+    #[test]
+    fn records_that_could_not_be_read_are_named() {
+        let kind = WarningKind {
+            column: Some("total".into()),
+            problem: format!("not a whole number, {RECORD_FAILED}"),
+            count: 2,
+            first: "t.csv, line 335: \"abc\"".into(),
+            remedy: String::new(),
+            column_type: None,
+        };
+        let read = |succeeded_items| {
+            let warning_kinds = vec![kind.clone()];
+            few_results(&tally(vec![Attempt {
+                warning_kinds,
+                warnings_total: 2,
+                ..succeeded(0, 1, 10, succeeded_items)
+            }]))
+        };
+        assert_eq!(read(8), "2 records could not be read, first: t.csv, line 335: \"abc\"");
+        assert!(read(7).ends_with("\"abc\"; and run() returned fewer results than it received items"));
     }
 
     #[test]

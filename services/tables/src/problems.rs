@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use protocol::{ColumnType, MismatchPolicy, TableFormat, TableOptions, WARNING_KINDS_MAX, Warning, WarningKind};
+use protocol::{
+    ColumnType, MismatchPolicy, RECORD_FAILED, TableFormat, TableOptions, WARNING_KINDS_MAX, Warning, WarningKind,
+};
 
 use crate::WINDOW_ROWS;
 use crate::scalar::{parse_float, parse_integer, trim};
@@ -113,7 +115,7 @@ impl Problem {
             Self::OtherHeader => {
                 ("a header that differs from that of the first file", "the names of the first file are used")
             }
-            Self::NoObject => ("lines that are no JSON object", FAILED),
+            Self::NoObject => ("lines that are no JSON object", RECORD_FAILED),
             Self::UnknownKey => ("a key that none of the first rows has", "it was dropped"),
         }
     }
@@ -152,8 +154,6 @@ impl Problem {
         }
     }
 }
-
-const FAILED: &str = "the record failed";
 
 /// One kind of problem, and its number of occurrences.
 struct Counted {
@@ -224,7 +224,7 @@ impl Problems {
     /// Adds an unreadable record, which fails under any policy.
     pub fn unreadable_record(&mut self, place: &mut Place, position: usize, reason: impl Display) {
         self.unread_records += 1;
-        let message = |place: &str| format!("{place}: {reason}; {FAILED}");
+        let message = |place: &str| format!("{place}: {reason}; {RECORD_FAILED}");
         self.add(Problem::NoObject, (None, None), || place.describe(position), message);
     }
 
@@ -242,7 +242,9 @@ impl Problems {
                 Problem::LeadingZeros | Problem::Rounded => {
                     format!("{place}, column \"{column}\": {value} is read as {became}; {what}: {outcome}")
                 }
-                _ if fails => format!("{place}, column \"{column}\": {value} is no {}; {FAILED}", problem.expected()),
+                _ if fails => {
+                    format!("{place}, column \"{column}\": {value} is no {}; {RECORD_FAILED}", problem.expected())
+                }
                 _ => format!("{place}, column \"{column}\": {value} is no {}; read as {became}", problem.expected()),
             }
         };
@@ -279,7 +281,8 @@ impl Problems {
                 None => self.unread_records += 1,
             }
         }
-        let message = |place: &str| format!("{place}: {defect}; {}", if fails { FAILED } else { problem.words().1 });
+        let message =
+            |place: &str| format!("{place}: {defect}; {}", if fails { RECORD_FAILED } else { problem.words().1 });
         self.add(problem, (column, None), || place.describe(position), message);
     }
 
@@ -323,7 +326,7 @@ impl Problems {
                 // This type keeps JSON values that the other turns into text.
                 counted.column_type = Some(ColumnType::Json);
             }
-            let outcome = if fails && counted.problem.can_fail() { FAILED } else { outcome };
+            let outcome = if fails && counted.problem.can_fail() { RECORD_FAILED } else { outcome };
             let remedy = remedy(&counted, options);
             let Counted { column, count, first, column_type, .. } = counted;
             WarningKind { column, problem: format!("{what}, {outcome}"), count, first, remedy, column_type }

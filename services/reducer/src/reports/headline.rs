@@ -2,6 +2,7 @@
 
 use protocol::{ErrorThresholds, FailureCause};
 
+use crate::thresholds::few_results;
 use crate::words::{clause, counted};
 use crate::{Failures, Tally};
 
@@ -19,7 +20,7 @@ pub(crate) fn headline(tally: &Tally, thresholds: &ErrorThresholds) -> Option<St
     };
     let causes = tally.failures().causes();
     let why = match mini_batches.failed {
-        0 if tally.items_rejected() == 0 => "run() returned fewer results than it received items".to_owned(),
+        0 if tally.items_rejected() == 0 => few_results(tally),
         0 if causes.is_empty() => "rejected before the last retry".to_owned(),
         _ => why(&causes, tally.failures()),
     };
