@@ -165,7 +165,7 @@ impl Reducer {
         }
         self.reports.decided("Every mini batch has ended; writing the final file.").await;
         let bases = match self.spec.replays {
-            Some(_) => Some(Bases::read(&self.store, &self.spec).await?),
+            Some(_) => Some(Bases::read(&self.store, &self.spec, self.options.store_patience).await?),
             None => None,
         };
         let store = self.store.clone();

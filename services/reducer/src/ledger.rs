@@ -26,8 +26,8 @@ use crate::tally::reserve;
 /// Largest segment, unless a single message is larger.
 pub(crate) const SEGMENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Pauses between tries of a commit. [`Ledger`] limits their sum.
-const COMMIT_RETRY: ExponentialBuilder = ExponentialBuilder::new()
+/// Pauses between tries of a request. Callers limit their sum.
+pub(crate) const RETRY: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(250))
     .with_max_delay(Duration::from_secs(8))
     .without_max_times();
@@ -302,7 +302,7 @@ impl Ledger {
     async fn commit_patiently(&self, sequence: u64, segment: Vec<Bytes>) -> storage::Result<Commit> {
         let commit = || self.store.commit_segment(sequence, segment.clone());
         commit
-            .retry(COMMIT_RETRY.with_total_delay(Some(self.patience)))
+            .retry(RETRY.with_total_delay(Some(self.patience)))
             .when(|error| matches!(error, storage::Error::Unavailable { .. }))
             .notify(|error, pause| {
                 tracing::warn!(error = %format!("{error:#}"), pause.seconds = pause.as_secs_f64(), "cannot commit results, trying again");

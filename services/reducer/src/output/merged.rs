@@ -10,6 +10,7 @@ use std::iter::Peekable;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use backon::Retryable;
 use protocol::{Descriptor, JobSpec, Replayed, is_job_id};
 use storage::JobStore;
 use tokio::runtime::Handle;
@@ -17,7 +18,7 @@ use tokio::runtime::Handle;
 use super::InOrder;
 use super::source::Source;
 use crate::Tally;
-use crate::ledger::{Index, Ledger, RowsAt};
+use crate::ledger::{Index, Ledger, RETRY, RowsAt};
 use crate::tally::Effect;
 
 /// Segments that are read concurrently.
@@ -44,19 +45,26 @@ struct Base {
 }
 
 impl Bases {
-    /// Reads the jobs before a replay. Changes nothing in the store.
-    pub async fn read(store: &JobStore, spec: &JobSpec) -> anyhow::Result<Self> {
+    /// Reads the jobs before a replay, again for a while if the store does not answer. Changes nothing in the store.
+    pub async fn read(store: &JobStore, spec: &JobSpec, patience: Duration) -> anyhow::Result<Self> {
+        let is_unavailable = |error: &anyhow::Error| {
+            error.chain().any(|cause| matches!(cause.downcast_ref(), Some(storage::Error::Unavailable { .. })))
+        };
+        let retry = RETRY.with_total_delay(Some(patience));
+        (|| Self::read_once(store, spec)).retry(retry).when(is_unavailable).await
+    }
+
+    async fn read_once(store: &JobStore, spec: &JobSpec) -> anyhow::Result<Self> {
         let mut earlier = Vec::new();
         let mut next = spec.replays.clone();
         while let Some(job_id) = next {
             ensure!(is_job_id(&job_id) && earlier.len() < CHAIN_MAX, "{job_id:?} is not the id of an earlier job");
-            let base = async {
-                let store = store.sibling(&job_id)?;
-                let spec = store.spec().await?;
-                anyhow::Ok((store, spec))
-            };
-            let Ok((store, spec)) = base.await else {
-                bail!("job {job_id}, whose rows belong into this output, has been removed or cannot be read");
+            let store = store.sibling(&job_id)?;
+            let spec = match store.spec().await {
+                Err(storage::Error::NotFound { .. }) => {
+                    bail!("job {job_id}, whose rows belong into this output, has been removed")
+                }
+                spec => spec.with_context(|| format!("read job {job_id}"))?,
             };
             let index = read_index(&store, &job_id).await.with_context(|| format!("read job {job_id}"))?;
             let places = if spec.replays.is_some() { places(&store, &job_id).await? } else { Vec::new() };
