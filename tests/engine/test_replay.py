@@ -59,6 +59,25 @@ def test_replay_completes_the_output(workplace):
     assert nothing.exit_status != 0 and "no rejected items: nothing to replay" in nothing.stderr
 
 
+@pytest.mark.parametrize("cause", ["rejected", "missing"])
+def test_retry_after_a_threshold_was_exceeded(workplace, cause):
+    """Mini-batches that lack items run again as a whole: otherwise nothing could continue such a job."""
+    workplace.data(12)
+    script = FILES if cause == "rejected" else FILES.replace("raise ValueError", "return names[1:]  #")
+    job = workplace.job(script, **SETTINGS, error_threshold=0, process_count_per_node=1)
+    first = job.run(expect=42, BAD="006.txt")
+    assert "exceeds error threshold 0" in first.result["cause"]
+    again = workplace.command("retry", first.job_id, "--json", BAD="006.txt")
+    assert again.exit_status == 42 and "exceeds error threshold 0" in again.result["cause"], "it is no better"
+    assert "had succeeded without some of its items, which fails the job, and runs again as a whole" in again.stderr
+    before = len(workplace.recorded("run"))
+    last = workplace.command("retry", first.job_id, "--json", BAD="")
+    assert last.exit_status == 0 and last.items == (12, 12, 0), str(last)
+    assert output_of(last) == names(12)
+    ran = {name for fact in workplace.recorded("run")[before:] for name in fact["names"]}
+    assert {"004.txt", "005.txt", "006.txt", "007.txt"} <= ran and "000.txt" not in ran
+
+
 def test_mini_batches_that_failed_as_a_whole(workplace):
     workplace.data(8)
     job = workplace.job(FILES, isolate="off", mini_batch_size=2, run_max_try=1)

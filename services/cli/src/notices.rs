@@ -152,6 +152,11 @@ fn continuing(continuation: &Continuation) -> String {
         ),
         false => line(continuation.failed, "has failed for good", "have failed for good"),
     }
+    line(
+        continuation.incomplete,
+        "had succeeded without some of its items, which fails the job, and runs again as a whole",
+        "had succeeded without some of their items, which fails the job, and run again as a whole",
+    );
     let limit = counted(u64::from(continuation.lost_delivery_max), "time");
     let cost = format!("this uses up no try (a mini-batch may be lost {limit})");
     line(
@@ -180,6 +185,7 @@ mod tests {
             announced: 0,
             failed: 0,
             reopened: false,
+            incomplete: 0,
             interrupted: 0,
             retrying: 0,
             untried: None,

@@ -238,11 +238,10 @@ impl Execution<'_> {
         let lost = reducer.forget_lost_rows().await.context("look for the rows of what is committed")?;
         Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
         let tally = reducer.tally();
-        let committed = tally.mini_batches().succeeded.saturating_sub(announced);
+        let mut committed = tally.mini_batches().succeeded.saturating_sub(announced);
         let failed = tally.mini_batches().failed;
-        if self.reopened {
-            reducer.reopen().await?;
-        }
+        let incomplete = if self.reopened { reducer.reopen().await? } else { 0 };
+        committed = committed.saturating_sub(incomplete);
         let mut interrupted = HashMap::new();
         for (body, receive_count) in tasks.in_flight().await.context("read the task queue")? {
             // A second start costs nothing when it is lost.
@@ -255,6 +254,7 @@ impl Execution<'_> {
         tasks.purge().await.context("clear the task queue")?;
         let unfinished = Unfinished::new(reducer.tally(), interrupted);
         let continuation = unfinished.explain(&self.spec, committed, announced, failed, self.reopened);
+        let continuation = continuation.with_incomplete(incomplete);
         events.notice(Notice::Continuing(continuation));
         Ok(unfinished)
     }

@@ -134,12 +134,11 @@ impl Engine {
         // Also takes back a request to cancel that no reducer has seen yet, and an end without a result.
         let has_ended = result.is_some() || reducer.tally().ended_as().is_some();
         let reopened = has_ended || job.cancel_requested().await?.is_some();
-        if reopened {
-            reducer.reopen().await?;
-        }
+        let incomplete = if reopened { reducer.reopen().await? } else { 0 };
         let unfinished = Unfinished::new(reducer.tally(), Default::default());
-        let continuation = unfinished.explain(&spec, mini_batches.succeeded, 0, mini_batches.failed, reopened);
-        events.notice(Notice::Continuing(continuation));
+        let committed = mini_batches.succeeded.saturating_sub(incomplete);
+        let continuation = unfinished.explain(&spec, committed, 0, mini_batches.failed, reopened);
+        events.notice(Notice::Continuing(continuation.with_incomplete(incomplete)));
         store.mark_open(job_id).await?;
         if store.is_being_removed(job_id).await? {
             store.mark_ended(job_id).await?;

@@ -64,6 +64,7 @@ impl Unfinished {
             announced,
             failed,
             reopened,
+            incomplete: 0,
             interrupted: self.interrupted as u64,
             retrying: self.retrying as u64,
             untried: self.planned.map(|planned| planned.saturating_sub(named)),
@@ -86,6 +87,8 @@ pub struct Continuation {
     pub failed: u64,
     /// The failed ones run again.
     pub reopened: bool,
+    /// Succeeded without some of their items, and run again, because the job would fail again at once otherwise.
+    pub incomplete: u64,
     /// Interrupted with their node.
     pub interrupted: u64,
     /// Failed a try, and have tries left.
@@ -96,4 +99,12 @@ pub struct Continuation {
     pub none_tried: bool,
     /// Number of times that a mini-batch may be lost with its node.
     pub lost_delivery_max: u32,
+}
+
+impl Continuation {
+    /// Adds successes that run again.
+    pub(crate) fn with_incomplete(self, incomplete: u64) -> Self {
+        let untried = self.untried.map(|untried| untried.saturating_sub(incomplete));
+        Self { incomplete, untried, none_tried: self.none_tried && incomplete == 0, ..self }
+    }
 }

@@ -113,7 +113,8 @@ pub enum ResultEvent {
         /// Why, in one line; `None` when completed.
         cause: Option<String>,
     },
-    /// Reverts the successes of these mini-batches, because the machine stopped before their parts were on its disk.
+    /// Reverts the successes of these mini-batches, because the machine stopped before their parts were on its disk, or
+    /// because the job is reopened and would fail again at once for want of the items that they lack.
     RowsLost {
         /// Mini-batches that are pending again.
         mini_batches: Vec<u64>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use protocol::{JobResult, JobSpec, Progress, ResultEvent, milliseconds_since_epoch};
+use protocol::{JobResult, JobSpec, OutputAction, Progress, ResultEvent, milliseconds_since_epoch};
 use queue::{Delivery, Queue, Receive};
 use storage::JobStore;
 use tokio::sync::{mpsc, watch};
@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
+use crate::batch::Batch;
 use crate::believed::Published;
 use crate::commit::Appended;
 use crate::judge::{End, Judge};
@@ -184,15 +185,27 @@ impl Reducer {
         Ok(lost)
     }
 
-    /// Reopens an ended job: its failed mini-batches are pending with all their tries. Removes `result.json` and a
-    /// request to cancel.
-    pub async fn reopen(&mut self) -> anyhow::Result<()> {
-        let reopened = ResultEvent::Reopened { at: milliseconds_since_epoch() };
-        // Another reducer may end the job in the meantime.
-        while self.append_event(&reopened).await? == Appended::TooLate {}
+    /// Reopens an ended job: its failed mini-batches are pending with all their tries, and so are those that succeeded
+    /// without some of their items if the job would fail again at once because of them. Returns the number of the latter.
+    /// Removes `result.json` and a request to cancel.
+    pub async fn reopen(&mut self) -> anyhow::Result<u64> {
+        let collects_rows = self.spec.output.action == OutputAction::AppendRow;
+        let again = loop {
+            let again = self.tally.that_fail_again(&self.spec.thresholds, collects_rows);
+            // One segment: a reader never sees the half.
+            let mut batch = Batch::default();
+            if !again.is_empty() {
+                batch.add_event(&ResultEvent::RowsLost { mini_batches: again.clone() });
+            }
+            batch.add_event(&ResultEvent::Reopened { at: milliseconds_since_epoch() });
+            // Another reducer may end the job in the meantime.
+            if self.append(batch).await? != Appended::TooLate {
+                break again.len() as u64;
+            }
+        };
         self.forget_settled().await?;
         self.store.reopen().await.context("reopen the job")?;
-        Ok(())
+        Ok(again)
     }
 
     /// Runs until the job ends, and writes `result.json`. After an error the job has not ended, and another reducer may

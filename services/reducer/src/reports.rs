@@ -309,7 +309,9 @@ impl Files {
             ResultEvent::Reopened { .. } => self.overview_line("The job was reopened."),
             ResultEvent::RowsLost { mini_batches } => {
                 let count = counted(mini_batches.len() as u64, "mini batch");
-                self.overview_line(&format!("The rows of {count} were lost; the mini-batches run again."));
+                self.overview_line(&format!(
+                    "The rows of {count} were lost or are incomplete; the mini-batches run again."
+                ));
             }
             ResultEvent::Job { .. }
             | ResultEvent::Attempt(_)

@@ -5,6 +5,7 @@
 //! ledger. A success replaces an earlier failure, a failure never replaces a success, and an attempt that is announced
 //! twice changes nothing the second time.
 
+mod reopened;
 mod warnings;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -85,6 +86,7 @@ pub struct Tally {
     /// Mini-batches of which the second start succeeded first.
     copies_won: BTreeSet<u64>,
     ended_as: Option<(JobState, Option<String>)>,
+    times_reopened: u64,
     failures: Failures,
     nodes: Nodes,
 }
@@ -340,28 +342,6 @@ impl Tally {
         self.partly_failed.remove(&mini_batch);
         self.copies_won.remove(&mini_batch);
         *entry = Entry { state: MiniBatchState::Pending, total: 0, succeeded: 0, ..*entry };
-    }
-
-    fn reopen(&mut self) {
-        for entry in &mut self.entries {
-            match entry.state {
-                MiniBatchState::Failed => self.items_failed -= u64::from(entry.total),
-                MiniBatchState::Retrying | MiniBatchState::Pending => {}
-                MiniBatchState::Succeeded => continue,
-            }
-            *entry = Entry::default();
-        }
-        self.failed = 0;
-        self.retrying = 0;
-        self.failures = Failures::default();
-        self.ended_as = None;
-        self.begin_session();
-    }
-
-    /// Resets nodes, processes and a failure to plan, which belong to an earlier run.
-    pub fn begin_session(&mut self) {
-        self.nodes = Nodes::default();
-        self.plan_failure = None;
     }
 
     /// Returns the state of a mini-batch.

@@ -1,7 +1,7 @@
 //! The tally is the same for any order of events and any duplicates.
 
 use proptest::prelude::*;
-use protocol::{ColumnType, Rejected, WarningKind};
+use protocol::{ColumnType, ErrorThresholds, Rejected, WarningKind};
 
 use super::*;
 use crate::batch::Batch;
@@ -115,6 +115,28 @@ fn reopening_makes_failures_pending_and_keeps_successes() {
     tally.apply(&event(succeeded(1, 1, 5, 5)));
     tally.apply(&event(failed(2, 3, true, 5)));
     assert!(tally.is_complete());
+}
+
+#[test]
+fn successes_whose_missing_items_fail_the_job_run_again() {
+    let events = [event(succeeded(0, 1, 2, 2)), event(succeeded(1, 1, 3, 1)), event(failed(2, 3, true, 5))];
+    let tally = fold(&events);
+    let again = |error_threshold, collects_rows| {
+        tally.that_fail_again(&ErrorThresholds { error_threshold, ..ErrorThresholds::default() }, collects_rows)
+    };
+    assert_eq!(again(1, true), [1], "2 > 1");
+    assert!(again(2, true).is_empty() && again(-1, true).is_empty(), "the failed mini-batch runs again anyway");
+    let pending = fold(&[event(succeeded(0, 1, 2, 0))]);
+    assert!(pending.that_fail_again(&ErrorThresholds::default(), true).is_empty(), "others may have rows");
+    let planned = ResultEvent::Planned(Planned { mini_batches: 1, items: None });
+    let nothing = fold(&[event(succeeded(0, 1, 2, 0)), planned]);
+    assert_eq!(nothing.that_fail_again(&ErrorThresholds::default(), true), [0]);
+    assert!(nothing.that_fail_again(&ErrorThresholds::default(), false).is_empty(), "no row is wanted");
+    let mut tally = tally;
+    tally.apply(&ResultEvent::RowsLost { mini_batches: vec![1] });
+    tally.apply(&ResultEvent::Reopened { at: 0 });
+    assert_eq!(tally.items(), Counts { total: 2, succeeded: 2, failed: 0 });
+    assert_eq!((tally.state(1), tally.tries_spent(1)), (MiniBatchState::Pending, 0));
 }
 
 #[test]

@@ -118,6 +118,27 @@ async fn reopened_job_runs_failed_mini_batches() {
 }
 
 #[tokio::test]
+async fn reopened_job_runs_successes_again_whose_missing_items_fail_it() {
+    let mut job = Job::new();
+    job.spec.thresholds.error_threshold = 0;
+    job.send_rows(0, "zero\n").await;
+    job.send_event(event(succeeded(1, 1, 5, 4))).await;
+    job.planned(2).await;
+    assert_eq!(job.run().await.state, JobState::Failed);
+    let mut reducer = job.open().await;
+    assert_eq!(reducer.reopen().await.expect("writable"), 1);
+    for reducer in [&reducer, &job.open().await] {
+        let tally = reducer.tally();
+        assert_eq!((tally.state(0), tally.state(1)), (MiniBatchState::Succeeded, MiniBatchState::Pending));
+        assert_eq!((tally.items().failed, tally.times_reopened()), (0, 1));
+    }
+    job.send_rows(1, "one\n").await;
+    let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
+    assert_eq!((result.state, result.items.failed), (JobState::Completed, 0));
+    assert_eq!(job.output(), "zero\none\n");
+}
+
+#[tokio::test]
 async fn table_of_rejects_follows_the_end_of_the_job() {
     let mut job = Job::new();
     job.spec.thresholds.allowed_failed_count = 0;

@@ -455,6 +455,7 @@ impl JobWitness {
                 ResultEvent::Reopened { .. } => {
                     (state.ended, state.result, state.is_canceled) = (false, None, false);
                 }
+                ResultEvent::RowsLost { mini_batches: lost } => state.succeeded.retain(|one| !lost.contains(one)),
                 ResultEvent::Attempt(attempt) if !state.ended => {
                     if attempt.copy && attempt.status != AttemptStatus::Succeeded {
                         self.report("a second start spends no try", format!("mini-batch {}", attempt.mini_batch));
