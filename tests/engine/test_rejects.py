@@ -59,11 +59,12 @@ def test_every_file_of_a_failed_mini_batch_is_in_the_table(workplace):
     assert os.listdir(workplace.folder / "output") == ["rows.txt"], "the next step of a pipeline reads the whole folder"
 
     shown = workplace.command("rejects", ended.job_id)
-    heading, group, tables = shown.stdout.splitlines()
+    heading, group, tables, again = shown.stdout.splitlines()
     assert heading == f"job {ended.job_id}: 4 rejected items in 2 mini-batches"
     path = f"{workplace.folder}/data/002.txt"
     assert group.startswith("  4 × ValueError: missing total in ") and f", first: {path} (mini-batch 1)" in group
     assert f"{ended.logs}/rejects.parquet" in tables
+    assert again == f"  run them again with: gristmill replay {ended.job_id}"
     summary = counted(workplace, ended.job_id)
     assert (summary["items"], summary["mini_batches"], summary["tables"]) == (4, 2, ended.result["rejects"])
     assert f"rejects: 4 items, in {ended.logs}/rejects.csv" in workplace.command("status", ended.job_id).stdout

@@ -88,6 +88,128 @@ def test_mini_batches_that_failed_as_a_whole(workplace):
     assert output_of(replay(workplace, second.job_id, BAD="")) == names(8)
 
 
+def refused(workplace, *command):
+    """Returns the one line of a command that refuses to do anything."""
+    ended = workplace.command(*command, BAD="")
+    assert ended.exit_status != 0, str(ended)
+    (line,) = ended.stderr.strip().splitlines()
+    return line
+
+
+def test_retry_does_not_take_rows_of_replays_out_of_the_output(workplace):
+    workplace.data(8)
+    job = workplace.job(FILES, isolate="off", mini_batch_size=2, run_max_try=1)
+    first = job.run(BAD="002.txt 005.txt 007.txt")
+    second = replay(workplace, first.job_id, BAD="005.txt 007.txt")
+    third = replay(workplace, first.job_id, BAD="007.txt")
+    assert output_of(third) == names(8, without=[6, 7])
+    for job_id in (first.job_id, second.job_id):
+        line = refused(workplace, "retry", job_id)
+        assert f"replay {third.job_id} has put its rows into the output of job {job_id}" in line
+        assert line.endswith(f"run its rejected items again with: gristmill replay {job_id}")
+    assert output_of(third) == names(8, without=[6, 7])
+    assert output_of(workplace.command("retry", third.job_id, "--json", BAD="")) == names(8), "the last one may go on"
+    assert "no rejected items: nothing to replay" in refused(workplace, "replay", first.job_id)
+
+
+def test_replay_of_a_job_that_has_run_again_since(workplace):
+    workplace.data(8)
+    job = workplace.job(FILES, isolate="off", mini_batch_size=2, run_max_try=1)
+    first = job.run(BAD="002.txt 007.txt")
+    failed = replay(workplace, first.job_id, expect=42, BAD="002.txt 007.txt")
+    again = workplace.command("retry", first.job_id, "--json", BAD="007.txt")
+    assert again.exit_status == 0 and output_of(again) == names(8, without=[6, 7])
+    line = refused(workplace, "retry", failed.job_id)
+    assert f"job {first.job_id} has run again since its replay {failed.job_id} was planned" in line
+    last = replay(workplace, first.job_id, BAD="")
+    assert last.items == (2, 2, 0) and output_of(last) == names(8)
+
+
+def test_output_that_was_changed_since_is_kept(workplace):
+    workplace.data(8)
+    job = workplace.job(FILES, **SETTINGS)
+    first = job.run(BAD="002.txt 007.txt")
+    output = Path(first.result["output"])
+    with output.open("a") as file:
+        file.write("by hand\n")
+    line = refused(workplace, "replay", first.job_id)
+    assert f"{output} is missing, or was changed since job {first.job_id} wrote it" in line and "--separate" in line
+    assert output.read_text().endswith("by hand\n")
+    assert output_of(replay(workplace, first.job_id, "--separate", BAD="")) == ["002.txt", "007.txt"]
+    other = job.run("--fresh", BAD="003.txt")
+    assert "was changed since" in refused(workplace, "replay", first.job_id)
+    second = replay(workplace, other.job_id, BAD="")
+    assert output_of(second) == names(8), "a job may go on where its own rows are"
+    assert "was changed since" in refused(workplace, "replay", first.job_id)
+
+
+def test_rejects_are_shown_with_their_replay(workplace):
+    workplace.data(8)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 007.txt")
+
+    def shown(command, job_id=first.job_id):
+        ended = workplace.command(command, job_id, BAD="002.txt 007.txt")
+        return ended.stdout + ended.stderr
+
+    again = f"run the rejects again with: gristmill replay {first.job_id}"
+    assert again in shown("status")
+    assert f"run them again with: gristmill replay {first.job_id}" in shown("rejects")
+    nothing = shown("retry")
+    assert "no mini-batch failed, but 2 items were rejected; run its rejected items again with" in nothing
+    merged = "the output holds the rows of job"
+    assert merged not in shown("replay"), "a replay that fails has written nothing"
+    second = replay(workplace, first.job_id, BAD="007.txt")
+    assert any(merged in note for note in second.result["notes"])
+    assert again not in shown("status") and f"{merged} {second.job_id} as well" in shown("status")
+    assert f"gristmill rejects {second.job_id}" in shown("rejects")
+    assert json.loads(workplace.command("status", first.job_id, "--json").stdout)["replayed_by"] == second.job_id
+    assert "but 1 item was rejected" in shown("retry")
+    replay(workplace, first.job_id, BAD="")
+    assert "no mini-batch failed: nothing to do" in shown("retry")
+
+
+def test_removed_replay_is_named(workplace):
+    workplace.data(8)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 007.txt")
+    second = replay(workplace, first.job_id, BAD="007.txt")
+    third = replay(workplace, first.job_id, expect=42, BAD="007.txt")
+    assert workplace.command("clean", first.job_id).exit_status == 0
+    for command in (("replay", second.job_id), ("retry", third.job_id)):
+        line = refused(workplace, *command)
+        assert f"job {first.job_id}, whose rows belong into the output" in line and "has been removed" in line
+    assert output_of(replay(workplace, second.job_id, "--separate", BAD="")) == ["007.txt"]
+
+
+def test_same_run_reuses_the_replay(workplace):
+    workplace.data(8)
+    job = workplace.job(FILES, **SETTINGS, allow_reuse=True)
+    first = job.run(BAD="002.txt 007.txt")
+    last = replay(workplace, first.job_id, BAD="")
+    before = len(workplace.recorded("run"))
+    again = job.run(BAD="")
+    assert again.result["reused"] and again.job_id == last.job_id, str(again)
+    assert len(workplace.recorded("run")) == before, "nothing runs"
+    Path(last.result["output"]).write_text("by hand")
+    assert not job.run(BAD="").result["reused"]
+
+
+def test_canceled_replay_continues(workplace):
+    workplace.data(12)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 006.txt 009.txt")
+    before = len(workplace.recorded("run"))
+    running = workplace.start("replay", first.job_id, "--json", BAD="", HOLD="009.txt")
+    wait_until(
+        lambda: [fact for fact in workplace.recorded("run")[before:] if fact["names"] == ["009.txt"]], "it holds"
+    )
+    running.send(signal.SIGINT)
+    assert running.wait().state == "Canceled"
+    jobs = len(workplace.job_ids())
+    before = len(workplace.recorded("run"))
+    assert output_of(replay(workplace, first.job_id, BAD="")) == names(12)
+    assert len(workplace.job_ids()) == jobs, "the same replay continues"
+    assert [fact["names"] for fact in workplace.recorded("run")[before:]] == [["009.txt"]]
+
+
 def test_separate_output(workplace):
     workplace.data(8)
     first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 007.txt")

@@ -23,7 +23,7 @@ pub fn is_doubt(notice: &Notice) -> bool {
         notice,
         Notice::InputsChanged(_)
             | Notice::NewJob { .. }
-            | Notice::NothingToDo(_)
+            | Notice::NothingToDo { .. }
             | Notice::Waiting(_)
             | Notice::CancelRequested { .. }
     );
@@ -49,8 +49,14 @@ pub fn sentence(notice: &Notice) -> String {
              continues the old one as planned"
         ),
         Notice::NewJob { earlier, reason } => new_job(earlier, reason),
-        Notice::NothingToDo(job_id) => {
+        Notice::NothingToDo { job_id, rejected: 0, .. } => {
             format!("job {job_id} is completed, and no mini-batch failed: nothing to do")
+        }
+        Notice::NothingToDo { job_id, rejected, remedy } => {
+            let items = counted(*rejected, "item");
+            let were = if *rejected == 1 { "was" } else { "were" };
+            let problem = format!("job {job_id} is completed, and no mini-batch failed, but {items} {were} rejected");
+            remedies::after(&problem, remedy.as_ref())
         }
         Notice::DamagedResult => "result.json cannot be read and is removed; the result is determined again".to_owned(),
         Notice::ChangedSinceStart { script, differences } => {

@@ -4,6 +4,7 @@ use anyhow::Result;
 use engine::{For, Jobs, RejectSummary};
 use reducer::{RejectGroup, clause, counted};
 
+use crate::remedies::flags;
 use crate::{Exit, TargetFlags, complete};
 
 #[derive(Debug, clap::Args)]
@@ -26,7 +27,14 @@ pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> 
     } else if summary.items == 0 {
         say!(err, "job {} has no rejects", summary.job_id);
     } else {
+        let replay = jobs.replayed_by(&job).await.ok().flatten().map(|replay| replay.spec.job_id);
+        let has_ended = job.result.is_some();
         say!(out, "{}", shown(&summary));
+        if let Some(replay) = replay {
+            say!(out, "  replayed: `gristmill rejects {replay}{}` shows what is still rejected", flags(jobs.target()));
+        } else if has_ended {
+            say!(out, "  run them again with: gristmill replay {}{}", summary.job_id, flags(jobs.target()));
+        }
     }
     Ok(Exit::Done)
 }

@@ -25,6 +25,9 @@ pub fn flags(target: &TargetRef) -> String {
 pub fn text(remedy: &Remedy) -> String {
     match remedy {
         Remedy::Retry { job_id, target } => format!("continue with: gristmill retry {job_id}{}", flags(target)),
+        Remedy::Replay { job_id, target } => {
+            format!("run its rejected items again with: gristmill replay {job_id}{}", flags(target))
+        }
         Remedy::ListJobs(target) => format!("list the jobs with: gristmill jobs{}", flags(target)),
         Remedy::Cancel => "`gristmill cancel` stops it".to_owned(),
         Remedy::CreateQueues(target) => {

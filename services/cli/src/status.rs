@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::progress::wait_line;
-use crate::summary::summary;
+use crate::summary::replayed_summary;
 use crate::times::duration;
 use crate::{Exit, Show, TargetFlags, complete, printed, remedies, watch_for_stop};
 
@@ -105,7 +105,7 @@ fn shown(status: &Status, jobs: &Jobs, json: bool) -> String {
         return serde_json::to_string(&status.document(remedies::hint)).expect("plain data always serialises");
     }
     if let Some(result) = &status.result {
-        return summary(result, jobs.target());
+        return replayed_summary(result, jobs.target(), status.replayed_by.as_deref());
     }
     let mut lines = vec![heading(status)];
     lines.extend(status.progress.iter().flat_map(|progress| described(progress, status.state)));
@@ -202,8 +202,10 @@ mod tests {
 
     #[test]
     fn heading_says_what_the_job_waits_for() {
-        let status =
-            |state, hint| Status { job_id: "a".into(), state, hint, result: None, progress: None, logs: String::new() };
+        let status = |state, hint| {
+            let (job_id, logs) = ("a".into(), String::new());
+            Status { job_id, state, hint, result: None, progress: None, replayed_by: None, logs }
+        };
         let hint = Hint { job_id: "a".into(), target: TargetRef::ThisMachine, lack: Lack::FirstWorker };
         let expected = "job a is queued: no worker has started; start one with: gristmill worker";
         assert_eq!(heading(&status(State::Queued, Some(hint))), expected);

@@ -12,6 +12,11 @@ use crate::times::duration;
 
 /// Returns the summary of a job. `target`: where later commands find it.
 pub fn summary(result: &JobResult, target: &TargetRef) -> String {
+    replayed_summary(result, target, None)
+}
+
+/// Works like [`summary`] for a job of which a later replay may have completed the output.
+pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Option<&str>) -> String {
     let mut text = String::new();
     let elapsed = duration(result.elapsed_seconds);
     let id = &result.job_id;
@@ -58,6 +63,12 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     }
     if matches!(result.state, JobState::Failed | JobState::Canceled) {
         let _ = writeln!(text, "  continue with: gristmill retry {id}{}", flags(target));
+    }
+    let has_rejects = result.items_rejected > 0 || result.rejects.is_some();
+    if let Some(replay) = replayed_by {
+        let _ = writeln!(text, "  replayed: the output holds the rows of job {replay} as well");
+    } else if result.state == JobState::Completed && has_rejects {
+        let _ = writeln!(text, "  run the rejects again with: gristmill replay {id}{}", flags(target));
     }
     let _ = write!(text, "  logs: {}", result.logs);
     text

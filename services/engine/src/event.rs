@@ -7,7 +7,7 @@ use protocol::Progress;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-use crate::{Continuation, Hint};
+use crate::{Continuation, Hint, Remedy};
 
 /// Something that happened.
 #[derive(Debug)]
@@ -45,8 +45,8 @@ pub enum Notice {
     InputsChanged(String),
     /// An earlier job of the same name is neither continued nor reused.
     NewJob { earlier: String, reason: NewJobReason },
-    /// This job is completed, and no mini-batch failed.
-    NothingToDo(String),
+    /// This job is completed, and no mini-batch failed; so many items are rejected, which only a replay runs.
+    NothingToDo { job_id: String, rejected: u64, remedy: Option<Remedy> },
     /// The result of the job cannot be read; the engine determines it again.
     DamagedResult,
     /// The script itself, its data or its models have changed since the job began; with the differences that are known.

@@ -67,6 +67,7 @@ mod logs;
 mod rejects;
 mod remedy;
 mod replay;
+mod replayed;
 mod roles;
 mod run;
 mod same_job;

@@ -8,6 +8,8 @@ use crate::TargetRef;
 pub enum Remedy {
     /// Continue a job of this place.
     Retry { job_id: String, target: TargetRef },
+    /// Run the rejected items of a job of this place again.
+    Replay { job_id: String, target: TargetRef },
     /// List the jobs of this place.
     ListJobs(TargetRef),
     /// Stop a job that has not ended.

@@ -9,20 +9,16 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use protocol::{Descriptor, FileVersion, ItemPath, JobResult, JobSpec, JobState, Misfit, OutputAction, Rejected, Work};
+use protocol::{Descriptor, FileVersion, ItemPath, JobResult, JobSpec, Misfit, OutputAction, Rejected, Work};
 use reducer::{Rejects, counted, job_without_rows};
 
 use crate::again::{can_run_alone, describe, move_outputs};
 use crate::execute::Execution;
+use crate::replayed::{check_output, has_completed, key, name_of_replay};
 use crate::run::{Locks, take_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;
 use crate::{Busy, Engine, Events, Fixable, For, FoundJob, Jobs, Remedy, Retry, StopRequest};
-
-/// End of the names of replays.
-const SUFFIX: &str = "-replay";
-/// Maximum length of the name of a job.
-const NAME_BYTES_MAX: usize = 32;
 
 /// What a replay runs.
 struct Replay {
@@ -46,8 +42,8 @@ impl Engine {
         let jobs = Jobs::Here(home.clone());
         let mut job = jobs.find(wanted, For::Look).await?;
         // The last one holds what is still rejected.
-        while let Some(next) = if separate { None } else { self.replay_of(&job.spec.job_id).await? } {
-            if next.result.is_none() {
+        while let Some(next) = if separate { None } else { jobs.replay_of(&job).await? } {
+            if !has_completed(&next) {
                 return self.retry(&next.spec.job_id, stop, events).await;
             }
             job = next;
@@ -59,6 +55,9 @@ impl Engine {
         let replay = jobs.rejects_of(&job, separate).await?;
         // Before anything is created: another job may be writing it.
         let output = if separate { None } else { take_output(&replay.spec, home)? };
+        if replay.spec.replays.is_some() {
+            check_output(&job, home)?;
+        }
         let key = if separate { String::new() } else { key(&job_id) };
         let (id, store, turn) = jobs.create(&replay.spec.name, &key, replay.spec.durability).await?;
         let Replay { mut spec, plan, items } = replay.named(id, separate, &store)?;
@@ -76,25 +75,20 @@ impl Engine {
         self.execute(execution, locks, stop, events).await
     }
 
-    /// Returns the newest job of this machine that replays a job into its output, and that may still complete or has.
-    async fn replay_of(&self, job_id: &str) -> Result<Option<FoundJob>> {
-        let jobs = self.jobs();
-        for id in self.home().index()?.find(&key(job_id))? {
-            let Some(job) = jobs.job(&id).await? else { continue };
-            let counts = job.result.as_ref().is_none_or(|result| result.state == JobState::Completed);
-            if counts && job.spec.replays.as_deref() == Some(job_id) {
-                return Ok(Some(job));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Creates a replay of a job of a compute target, ready to be published. The script is that of this machine, if its
-    /// folder is here.
+    /// Creates a replay of a job of a compute target, ready to be published, or of the last replay of that job, or
+    /// continues one that has not ended. The script is that of this machine, if its folder is here.
     pub async fn replay_on(&self, wanted: &str, separate: bool, target: &Target, events: &Events) -> Result<Retry> {
         let target_store = target.open_store().await?;
         let jobs = target.jobs(target_store.clone());
-        let job = jobs.find(wanted, For::Look).await?;
+        let mut job = jobs.find(wanted, For::Look).await?;
+        while let Some(next) = if separate { None } else { jobs.replay_of(&job).await? } {
+            match &next.result {
+                None => return self.retry_on(&next.spec.job_id, target, events).await,
+                // It would run the script that it has packed.
+                Some(_) if !has_completed(&next) => break,
+                Some(_) => job = next,
+            }
+        }
         let replay = jobs.rejects_of(&job, separate).await?;
         let (id, store, _) = jobs.create(&replay.spec.name, "", replay.spec.durability).await?;
         let Replay { mut spec, plan, items } = replay.named(id, separate, &store)?;
@@ -128,7 +122,13 @@ impl Jobs {
             return Err(Fixable::error(problem, retry()));
         }
         let merges = !separate && job.spec.output.action == OutputAction::AppendRow;
-        if merges && let Some(without) = job_without_rows(&job.store, job_id).await? {
+        let without = match merges {
+            true => job_without_rows(&job.store, job_id).await.with_context(|| {
+                format!("only `gristmill replay {job_id} --separate` can run the rejects of job {job_id}")
+            })?,
+            false => None,
+        };
+        if let Some(without) = without {
             bail!(
                 "job {without} has kept its output and no longer the rows of its mini-batches, so nothing can be added to \
                  them (a job keeps them if it isolates bad items and has rejects): `gristmill replay {job_id} --separate` \
@@ -162,16 +162,11 @@ impl Jobs {
         check_inputs(&plan, job_id)?;
         let mut spec = job.spec.clone();
         spec.replays = merges.then(|| job_id.clone());
-        let mut notes =
+        spec.replays_run = merges.then(|| rejects.times_reopened());
+        spec.notes =
             vec![format!("replays {} of job {job_id}, which does not change", counted(items, "rejected item"))];
-        if merges {
-            notes.push(format!("the output holds the rows of job {job_id} as well, each at its place"));
-        }
-        spec.notes = notes;
         spec.description = format!("The rejected items of job {job_id}, run again.");
-        let mut name = spec.name.trim_end_matches(SUFFIX).to_owned();
-        name.truncate(name.floor_char_boundary(NAME_BYTES_MAX - SUFFIX.len()));
-        spec.name = name + SUFFIX;
+        spec.name = name_of_replay(&spec.name);
         // No later run continues or reuses it.
         spec.fingerprint.clear();
         spec.allow_reuse = false;
@@ -241,11 +236,6 @@ fn check_inputs(plan: &[Descriptor], job_id: &str) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns the key under which the index of this machine finds the replays of a job.
-fn key(job_id: &str) -> String {
-    format!("replay-of:{job_id}")
 }
 
 #[cfg(test)]

@@ -91,9 +91,10 @@ impl Engine {
         // It may have ended, or have been continued, before it was locked.
         let job = jobs.job(job_id).await?.with_context(|| format!("job {job_id} has been removed"))?;
         if let Some(result) = nothing_to_do(&job) {
-            events.notice(Notice::NothingToDo(result.job_id.clone()));
+            events.notice(jobs.nothing_to_do(&job, result).await?);
             return Ok(result.clone());
         }
+        jobs.check_may_run_again(&job).await?;
         let output = take_output(&job.spec, home)?;
         let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
         drop(turn);
@@ -142,7 +143,18 @@ impl Engine {
                 let execution = Execution::resume(job, home, self.settings());
                 return Ok(Choice::Run(Box::new(execution), Locks::new(home, lock, output, &id)?));
             }
-            let Some(result) = job.result.clone() else { continue };
+            let Some(mut result) = job.result.clone() else { continue };
+            // A replay with the same script has completed its output.
+            let replays =
+                if spec.allow_reuse { jobs.completed_replays(&job).await.unwrap_or_default() } else { vec![] };
+            let is_same = |replay: &FoundJob| replay.spec.snapshot_digest == job.spec.snapshot_digest;
+            let mut holder = &job;
+            if replays.iter().all(is_same)
+                && let Some(last) = replays.last()
+                && let Some(of_last) = &last.result
+            {
+                (holder, result) = (last, of_last.clone());
+            }
             if !spec.allow_reuse || result.state != JobState::Completed || result.mini_batches.failed > 0 {
                 continue;
             }
@@ -156,7 +168,7 @@ impl Engine {
                 not_reused.get_or_insert((id, NewJobReason::OutputChanged(missing.display())));
                 continue;
             }
-            if !is_untouched(Path::new(&output), &job, home) {
+            if !is_untouched(Path::new(&output), holder, home) {
                 not_reused.get_or_insert((id, NewJobReason::OutputChanged(output)));
                 continue;
             }
@@ -251,7 +263,7 @@ async fn inputs_have_changed(job: &FoundJob) -> bool {
 }
 
 /// Whether nothing has written to the output since the job ended.
-fn is_untouched(output: &Path, job: &FoundJob, home: &Home) -> bool {
+pub(crate) fn is_untouched(output: &Path, job: &FoundJob, home: &Home) -> bool {
     let modified = |path: &Path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     match (modified(output), modified(&home.job_folder(&job.spec.job_id).join("result.json"))) {
         (Some(output), Some(ended)) => output <= ended || job.spec.output.action == OutputAction::SummaryOnly,

@@ -23,6 +23,8 @@ pub struct Status {
     pub hint: Option<Hint>,
     pub result: Option<JobResult>,
     pub progress: Option<Progress>,
+    /// The last replay that has put its rows into the output of the job.
+    pub replayed_by: Option<String>,
     /// The folder of its logs.
     pub logs: String,
 }
@@ -37,14 +39,17 @@ pub struct StatusDocument {
     pub hint: Option<String>,
     pub result: Option<JobResult>,
     pub progress: Option<Progress>,
+    /// The last replay that has put its rows into the output of the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replayed_by: Option<String>,
     pub logs: String,
 }
 
 impl Status {
     /// Returns the JSON object of the status; `words` are those of the caller for what a job waits for.
     pub fn document(&self, words: impl FnOnce(&Hint) -> String) -> StatusDocument {
-        let Self { job_id, state, hint, result, progress, logs } = self.clone();
-        StatusDocument { job_id, state, hint: hint.as_ref().map(words), result, progress, logs }
+        let Self { job_id, state, hint, result, progress, replayed_by, logs } = self.clone();
+        StatusDocument { job_id, state, hint: hint.as_ref().map(words), result, progress, replayed_by, logs }
     }
 }
 
@@ -118,7 +123,7 @@ impl Look {
     pub async fn status(&self, jobs: &Jobs) -> Result<Status> {
         let standing = self.standing(jobs).await?;
         let committed = if standing.state == State::Interrupted { self.job.committed().await } else { None };
-        Ok(self.as_status(standing, committed))
+        Ok(self.as_status(standing, committed, self.replayed_by(jobs).await))
     }
 
     /// Works like [`status`](Self::status) for a caller that has read the ledger of the job, so that it is not read again.
@@ -129,20 +134,28 @@ impl Look {
             let before = self.progress.clone().unwrap_or_else(Reducer::no_progress);
             committed_in(history.read().unwrap_or_else(PoisonError::into_inner).tally(), before)
         });
-        Ok(self.as_status(standing, committed))
+        // Pages ask often, and a listing of a store costs money.
+        let replayed_by = if matches!(jobs, Jobs::Here(_)) { self.replayed_by(jobs).await } else { None };
+        Ok(self.as_status(standing, committed, replayed_by))
+    }
+
+    /// Returns the last replay that has put its rows into the output. What cannot be read does not hide the status.
+    async fn replayed_by(&self, jobs: &Jobs) -> Option<String> {
+        jobs.replayed_by(&self.job).await.ok().flatten().map(|replay| replay.spec.job_id)
     }
 
     async fn standing(&self, jobs: &Jobs) -> Result<Standing> {
         jobs.standing(&self.job, self.progress.as_ref(), self.pulse).await
     }
 
-    fn as_status(&self, standing: Standing, committed: Option<Progress>) -> Status {
+    fn as_status(&self, standing: Standing, committed: Option<Progress>, replayed_by: Option<String>) -> Status {
         Status {
             job_id: self.job.spec.job_id.clone(),
             state: standing.state,
             hint: standing.hint,
             result: self.job.result.clone(),
             progress: committed.or_else(|| self.progress.clone()),
+            replayed_by,
             logs: self.job.store.shown("logs"),
         }
     }

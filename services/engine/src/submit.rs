@@ -119,11 +119,13 @@ impl Engine {
     /// of an ended job also those that failed. Messages that are still in a queue do no harm.
     pub async fn retry_on(&self, wanted: &str, target: &Target, events: &Events) -> Result<Retry> {
         let store = target.open_store().await?;
-        let found = target.jobs(store.clone()).find(wanted, For::Change).await?;
+        let jobs = target.jobs(store.clone());
+        let found = jobs.find(wanted, For::Change).await?;
         if let Some(result) = nothing_to_do(&found) {
-            events.notice(Notice::NothingToDo(result.job_id.clone()));
+            events.notice(jobs.nothing_to_do(&found, result).await?);
             return Ok(Retry::NothingToDo(Box::new(result.clone())));
         }
+        jobs.check_may_run_again(&found).await?;
         let FoundJob { store: job, spec, result } = found;
         let job_id = &spec.job_id;
         let queues = target.open_queues(false).await?;

@@ -79,8 +79,9 @@ pub fn history(attempts: &[Attempt]) -> History {
 }
 
 fn status(job_id: &str) -> Status {
-    let (hint, result, progress) = (None, None, None);
-    Status { job_id: job_id.to_owned(), state: State::Running, hint, result, progress, logs: String::new() }
+    let (hint, result, progress, replayed_by) = (None, None, None, None);
+    let (job_id, state, logs) = (job_id.to_owned(), State::Running, String::new());
+    Status { job_id, state, hint, result, progress, replayed_by, logs }
 }
 
 /// A job without a store.

@@ -108,6 +108,9 @@ pub struct JobSpec {
     /// replay, or one with an output of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replays: Option<String>,
+    /// How often that job had been reopened when this one was planned, because its rejects change when it runs again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replays_run: Option<u64>,
     /// Whether mini-batches that run far longer than their peers are started a second time.
     #[serde(default, skip_serializing_if = "is_false")]
     pub speculation: bool,

@@ -39,11 +39,14 @@ impl Reducer {
         }
     }
 
-    /// Returns the decisions about the inputs before the start of the job and during the listing.
-    async fn notes(&self) -> Vec<String> {
+    /// Returns the decisions about the inputs before the start of the job and during the listing, and what a complete
+    /// replay has done to the output.
+    async fn notes(&self, state: JobState) -> Vec<String> {
         let plan = self.store.plan_complete().await.ok().flatten();
         let left_out = plan.and_then(|plan| plan.left_out.line());
-        self.spec.notes.iter().cloned().chain(left_out).collect()
+        let base = self.spec.replays.as_ref().filter(|_| state == JobState::Completed);
+        let merged = base.map(|job_id| format!("the output holds the rows of job {job_id} as well, each at its place"));
+        self.spec.notes.iter().cloned().chain(merged).chain(left_out).collect()
     }
 
     /// Writes the output of a complete job, and the result of any job.
@@ -100,7 +103,7 @@ impl Reducer {
                 .collect(),
             warning_kinds: self.tally.warnings().kinds().to_vec(),
             duplicates_dropped: self.tally.duplicates() + self.duplicates,
-            notes: self.notes().await.into_iter().chain(self.tally.nodes().notes()).collect(),
+            notes: self.notes(state).await.into_iter().chain(self.tally.nodes().notes()).collect(),
             failed_mini_batches: self.tally.failures().given_up_first().take(FAILED_NAMED_MAX).map(named).collect(),
             reused: false,
         };

@@ -64,7 +64,7 @@ pub use failures::{Dominant, FailureGroup, Failures, GivenUp, Repeated};
 pub use job::{FailJob, Reducer};
 pub use nodes::Nodes;
 pub use options::{CrashPoint, Options};
-pub use output::job_without_rows;
+pub use output::{job_without_rows, times_reopened};
 pub use peers::Peers;
 pub use rejects::{FirstReject, Reject, RejectGroup, RejectGroups, RejectedMiniBatch, Rejects, Replay};
 pub use service::{Service, ServiceOptions};

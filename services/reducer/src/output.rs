@@ -28,7 +28,7 @@ use crate::words::counted;
 use local::LocalFile;
 pub(crate) use merged::Bases;
 use merged::Merged;
-pub use merged::job_without_rows;
+pub use merged::{job_without_rows, times_reopened};
 use object::Object;
 pub(crate) use parquet::properties as parquet_properties;
 use source::Source;

@@ -101,7 +101,11 @@ async fn publish_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
     });
     let retried = retrying.await?;
     let submission = match retried.map_err(|error| conflict((options.words.error)(&error)))? {
-        Retry::NothingToDo(_) => return Err(conflict("the job is completed, and no mini-batch failed")),
+        Retry::NothingToDo(_) => {
+            return Err(conflict(
+                "the job is completed, and no mini-batch failed; `gristmill replay` runs rejected items",
+            ));
+        }
         Retry::Submission(submission) => submission,
     };
     tokio::spawn(async move {

@@ -6,7 +6,8 @@ use engine::history::{History, Origin};
 use engine::targets::TargetRef;
 use engine::{State as JobState, StatusDocument};
 use protocol::{
-    Counts, ErrorThresholds, JobSpec, OutputAction, OutputFormat, Progress, Waiting, milliseconds_since_epoch,
+    Counts, ErrorThresholds, JobResult, JobSpec, OutputAction, OutputFormat, Progress, Waiting,
+    milliseconds_since_epoch,
 };
 use reducer::Tally;
 use serde::Serialize;
@@ -179,7 +180,9 @@ impl Job {
             kinds => kinds.iter().map(ToString::to_string).collect(),
         });
         let so_far = progress.map_or(&[][..], |progress| &progress.notes);
-        let notes = result.map_or_else(|| [&spec.notes, so_far].concat(), |result| result.notes.clone());
+        let mut notes = result.map_or_else(|| [&spec.notes, so_far].concat(), |result| result.notes.clone());
+        let replayed = status.replayed_by.as_ref();
+        notes.extend(replayed.map(|replay| format!("replayed: the output holds the rows of job {replay} as well")));
         let same = snapshot.same.iter().map(|job| Same { job_id: job.job_id.clone(), state: job.state }).collect();
         Self {
             revision: view.revision(history),
@@ -203,7 +206,7 @@ impl Job {
             script: spec.source_directory.as_path().join(&spec.entry_script).display().to_string(),
             job_file: Some(spec.job_file.clone()).filter(|file| !file.is_empty()),
             lineage: Lineage { continued: history.reopened().to_vec(), same },
-            commands: commands(spec, &(words.flags)(target), state),
+            commands: commands(spec, &(words.flags)(target), state, result.is_some_and(has_rejects)),
             can_cancel: !is_read_only && state.is_open() && state != JobState::Canceling,
             can_retry: !is_read_only && can_retry,
             warnings,
@@ -336,7 +339,12 @@ impl From<&reducer::FailureGroup> for Failure {
     }
 }
 
-fn commands(spec: &JobSpec, flags: &str, state: JobState) -> Vec<Command> {
+/// Whether items of an ended job can be replayed.
+fn has_rejects(result: &JobResult) -> bool {
+    result.items_rejected > 0 || result.rejects.is_some()
+}
+
+fn commands(spec: &JobSpec, flags: &str, state: JobState, has_rejects: bool) -> Vec<Command> {
     let id = &spec.job_id;
     let mut commands = vec![
         Command { what: "status", command: format!("gristmill status {id}{flags}") },
@@ -348,6 +356,10 @@ fn commands(spec: &JobSpec, flags: &str, state: JobState) -> Vec<Command> {
         commands.push(Command { what: "cancel", command: format!("gristmill cancel {id}{flags}") });
     } else {
         commands.push(Command { what: "retry", command: format!("gristmill retry {id}{flags}") });
+    }
+    if has_rejects {
+        commands.push(Command { what: "rejects", command: format!("gristmill rejects {id}{flags}") });
+        commands.push(Command { what: "replay", command: format!("gristmill replay {id}{flags}") });
     }
     if !spec.job_file.is_empty() {
         commands.push(Command { what: "run", command: format!("gristmill run {}{flags}", quoted(&spec.job_file)) });

@@ -89,7 +89,8 @@ mod tests {
 
     fn status(state: State, hint: Option<&str>) -> StatusDocument {
         let (job_id, logs, hint) = ("a".to_owned(), String::new(), hint.map(str::to_owned));
-        StatusDocument { job_id, state, hint, result: None, progress: Some(Reducer::no_progress()), logs }
+        let progress = Some(Reducer::no_progress());
+        StatusDocument { job_id, state, hint, result: None, progress, replayed_by: None, logs }
     }
 
     fn moment() -> Moment {

@@ -57,6 +57,7 @@ impl Bases {
     async fn read_once(store: &JobStore, spec: &JobSpec) -> anyhow::Result<Self> {
         let mut earlier = Vec::new();
         let mut next = spec.replays.clone();
+        let mut planned_at = spec.replays_run;
         while let Some(job_id) = next {
             ensure!(is_job_id(&job_id) && earlier.len() < CHAIN_MAX, "{job_id:?} is not the id of an earlier job");
             let store = store.sibling(&job_id)?;
@@ -66,7 +67,12 @@ impl Bases {
                 }
                 spec => spec.with_context(|| format!("read job {job_id}"))?,
             };
-            let index = read_index(&store, &job_id).await.with_context(|| format!("read job {job_id}"))?;
+            let (index, run) = read_index(&store, &job_id).await.with_context(|| format!("read job {job_id}"))?;
+            ensure!(
+                planned_at.is_none_or(|planned| planned == run),
+                "job {job_id} has run again since this replay of it was planned, so other items are rejected now"
+            );
+            planned_at = spec.replays_run;
             let places = if spec.replays.is_some() { places(&store, &job_id).await? } else { Vec::new() };
             earlier.push(Base { job_id, store, index, places });
             next = spec.replays;
@@ -91,22 +97,30 @@ impl Bases {
     }
 }
 
-/// Returns the job whose rows have been removed, so that a replay of `job_id` cannot write the whole output. `store`:
-/// that of the job.
+/// Returns the job whose rows have been removed, so that a replay of `job_id` cannot write the whole output. Fails if a
+/// whole job has been removed. `store`: that of the job.
 pub async fn job_without_rows(store: &JobStore, job_id: &str) -> anyhow::Result<Option<String>> {
     let mut bases = Bases { earlier: Vec::new(), places: Vec::new() };
     let mut wanted = Some(job_id.to_owned());
     while let Some(job_id) = wanted.filter(|_| bases.earlier.len() < CHAIN_MAX) {
-        let store = store.sibling(&job_id)?;
-        let Ok(spec) = store.spec().await else { return Ok(Some(job_id)) };
-        let index = read_index(&store, &job_id).await.with_context(|| format!("read job {job_id}"))?;
+        let removed = || format!("job {job_id}, whose rows belong into the output, has been removed or cannot be read");
+        // The folder of a removed job does not exist.
+        let Ok(store) = store.sibling(&job_id) else { bail!(removed()) };
+        let Ok(spec) = store.spec().await else { bail!(removed()) };
+        let (index, _) = read_index(&store, &job_id).await.with_context(|| format!("read job {job_id}"))?;
         bases.earlier.push(Base { job_id, store, index, places: Vec::new() });
         wanted = spec.replays;
     }
     Ok(bases.incomplete().await?.map(str::to_owned))
 }
 
-async fn read_index(store: &JobStore, job_id: &str) -> anyhow::Result<Index> {
+/// Returns how often a job has been reopened, by its ledger. Changes nothing in the store.
+pub async fn times_reopened(store: &JobStore, job_id: &str) -> anyhow::Result<u64> {
+    Ok(read_index(store, job_id).await?.1)
+}
+
+/// Returns the rows of a job, and how often it has been reopened.
+async fn read_index(store: &JobStore, job_id: &str) -> anyhow::Result<(Index, u64)> {
     let mut tally = Tally::default();
     let mut ledger = Ledger::new(store.clone(), job_id, Duration::ZERO);
     while let Some(mut segment) = ledger.read_next(SEGMENTS_AHEAD).await? {
@@ -120,7 +134,9 @@ async fn read_index(store: &JobStore, job_id: &str) -> anyhow::Result<Index> {
             false
         });
     }
-    Ok(ledger.index)
+    // As of a job that completed without rejects: none of its rows would be found.
+    ensure!(ledger.segments() > 0, "the ledger of job {job_id} has been removed");
+    Ok((ledger.index, tally.times_reopened()))
 }
 
 /// Returns the places of the mini-batches of a replay, from its plan.

@@ -1,0 +1,158 @@
+//! The replays of a job: whose rows its output holds, and whether they still belong there.
+//!
+//! A replay is planned from the rejects of its base, the job that it replays. If the base runs again, other items are
+//! rejected, and the rows of the replay belong nowhere.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use protocol::{JobResult, JobState};
+use reducer::{job_without_rows, times_reopened};
+
+use crate::run::is_untouched;
+use crate::{Fixable, FoundJob, Home, Jobs, Notice, Remedy, is_named, started};
+
+/// End of the names of replays.
+const SUFFIX: &str = "-replay";
+/// Maximum length of the name of a job.
+const NAME_BYTES_MAX: usize = 32;
+/// Replays of one chain that are followed.
+const CHAIN_MAX: usize = 1000;
+
+/// Returns the key under which the index of this machine finds the replays of a job.
+pub(crate) fn key(job_id: &str) -> String {
+    format!("replay-of:{job_id}")
+}
+
+/// Returns the name of the replays of a job.
+pub(crate) fn name_of_replay(name: &str) -> String {
+    let mut name = name.trim_end_matches(SUFFIX).to_owned();
+    name.truncate(name.floor_char_boundary(NAME_BYTES_MAX - SUFFIX.len()));
+    name + SUFFIX
+}
+
+/// Returns the number of rejected items of a job that has ended.
+pub(crate) fn rejected(result: &JobResult) -> u64 {
+    result.rejects.as_ref().map_or(result.items_rejected, |tables| tables.items)
+}
+
+/// Whether a job has completed and no item was rejected.
+fn nothing_is_left(result: &JobResult) -> bool {
+    result.state == JobState::Completed && result.mini_batches.failed == 0 && rejected(result) == 0
+}
+
+/// Whether a job has completed.
+pub(crate) fn has_completed(job: &FoundJob) -> bool {
+    job.result.as_ref().is_some_and(|result| result.state == JobState::Completed)
+}
+
+impl Jobs {
+    /// Returns the newest replay of a job whose rows are in the output of that job, or may still get there: one that has
+    /// completed, was canceled or has not ended.
+    pub(crate) async fn replay_of(&self, base: &FoundJob) -> Result<Option<FoundJob>> {
+        let base_id = &base.spec.job_id;
+        // Its ledger may have been removed.
+        if base.result.as_ref().is_some_and(nothing_is_left) {
+            return Ok(None);
+        }
+        let ids = match self {
+            Self::Here(home) => home.index()?.find(&key(base_id))?,
+            Self::There { .. } => {
+                let name = name_of_replay(&base.spec.name);
+                let ids = self.ids().await?.into_iter();
+                ids.filter(|id| id != base_id && is_named(id, &name) && started(id) >= started(base_id)).collect()
+            }
+        };
+        let mut run = None;
+        for id in ids {
+            // A job that cannot be read, or has been removed, is no obstacle.
+            let Ok(Some(job)) = self.job(&id).await else { continue };
+            let has_failed = job.result.as_ref().is_some_and(|result| result.state == JobState::Failed);
+            if has_failed || job.spec.replays.as_deref() != Some(base_id) {
+                continue;
+            }
+            let run = match run {
+                Some(run) => run,
+                None => *run.insert(times_reopened(&base.store, base_id).await?),
+            };
+            if job.spec.replays_run.is_none_or(|planned| planned == run) {
+                return Ok(Some(job));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the replays that have completed the output of a job one after the other, the last one last.
+    pub(crate) async fn completed_replays(&self, job: &FoundJob) -> Result<Vec<FoundJob>> {
+        let mut chain: Vec<FoundJob> = Vec::new();
+        while chain.len() < CHAIN_MAX
+            && let Some(next) = self.replay_of(chain.last().unwrap_or(job)).await?.filter(has_completed)
+        {
+            chain.push(next);
+        }
+        Ok(chain)
+    }
+
+    /// Returns the last replay that has put its rows into the output of a job that has ended with rejects.
+    pub async fn replayed_by(&self, job: &FoundJob) -> Result<Option<FoundJob>> {
+        match job.result.as_ref().is_some_and(|result| rejected(result) > 0) {
+            true => Ok(self.completed_replays(job).await?.pop()),
+            false => Ok(None),
+        }
+    }
+
+    /// Returns the notice that a completed job has nothing left to run, except perhaps rejected items.
+    pub(crate) async fn nothing_to_do(&self, job: &FoundJob, result: &JobResult) -> Result<Notice> {
+        let replay = self.replayed_by(job).await?.and_then(|replay| replay.result);
+        let rejected = rejected(replay.as_ref().unwrap_or(result));
+        let job_id = result.job_id.clone();
+        let remedy = Remedy::Replay { job_id: job_id.clone(), target: self.target().clone() };
+        Ok(Notice::NothingToDo { job_id, rejected, remedy: (rejected > 0).then_some(remedy) })
+    }
+
+    /// Checks that a job may run again: its output must not lose the rows of a replay, and, if it is a replay itself, its
+    /// base must be as it was.
+    pub(crate) async fn check_may_run_again(&self, job: &FoundJob) -> Result<()> {
+        let job_id = &job.spec.job_id;
+        if let Some(last) = self.completed_replays(job).await?.pop() {
+            let (last, target) = (last.spec.job_id, self.target().clone());
+            let problem = format!(
+                "replay {last} has put its rows into the output of job {job_id}, which a retry would write without them"
+            );
+            return Err(Fixable::error(problem, Remedy::Replay { job_id: job_id.clone(), target }));
+        }
+        let Some(base_id) = &job.spec.replays else { return Ok(()) };
+        let Ok(Some(base)) = self.job(base_id).await else {
+            bail!("job {base_id}, whose rows belong into the output of replay {job_id}, has been removed");
+        };
+        let run = times_reopened(&base.store, base_id).await.with_context(|| format!("read job {base_id}"))?;
+        if job.spec.replays_run.is_some_and(|planned| planned != run) {
+            let (job_id, target) = (base_id.clone(), self.target().clone());
+            let problem = format!("job {base_id} has run again since its replay {} was planned", job.spec.job_id);
+            return Err(Fixable::error(problem, Remedy::Replay { job_id, target }));
+        }
+        if let Some(without) = job_without_rows(&job.store, base_id).await? {
+            bail!("job {without} no longer has its rows, which belong into the output of replay {job_id}");
+        }
+        // An interrupted replay may have written the output already.
+        if let (Some(result), Self::Here(home)) = (&job.result, self) {
+            let last = if result.output.is_some() { job } else { &base };
+            check_output(last, home)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks that nothing has changed the output since this job wrote it, before a replay writes it again. What is behind a
+/// URL is not compared.
+pub(crate) fn check_output(job: &FoundJob, home: &Home) -> Result<()> {
+    let job_id = &job.spec.job_id;
+    let Some(output) = job.result.as_ref().and_then(|result| result.output.as_deref()) else { return Ok(()) };
+    if job.spec.output.folder.is_url() || is_untouched(Path::new(output), job, home) {
+        return Ok(());
+    }
+    bail!(
+        "{output} is missing, or was changed since job {job_id} wrote it, and a replay writes it again: `gristmill replay \
+         {job_id} --separate` writes a file of its own, and `gristmill run --fresh` runs the whole job again"
+    )
+}
