@@ -131,7 +131,9 @@ def test_damaged_parts_run_again(interrupted, tear):
     ended, again = continue_job(job, "retry")
     assert "the rows of 1 mini-batch that had succeeded (the first is mini-batch 7) are missing" in ended.stderr
     assert sorted(again) == ["007.txt", *ALL[25:]]
-    assert "The rows of 1 mini batch were lost or are incomplete; the mini-batches run again." in ended.log("job_progress_overview.*")
+    assert "The rows of 1 mini batch were lost or are incomplete; the mini-batches run again." in ended.log(
+        "job_progress_overview.*"
+    )
 
 
 @TORN

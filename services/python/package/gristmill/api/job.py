@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.api import command
 from gristmill.api.errors import GristmillError, Interrupted, JobCanceled, JobFailed, at_call, warn
+from gristmill.api.output import read_batches
 
 if TYPE_CHECKING:
     import pandas
@@ -291,7 +292,7 @@ class Job:
         """
         import pyarrow
 
-        batches = list(self._batches())
+        batches = list(read_batches(self.output))
         return pyarrow.Table.from_batches(batches) if batches else pyarrow.table({})
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -315,27 +316,7 @@ class Job:
         >>> sum(batch.num_rows for batch in job)
         2
         """
-        return self._batches()
-
-    def _batches(self) -> Iterator[pyarrow.RecordBatch]:
-        path = self.output
-        if path.endswith(".parquet"):
-            import pyarrow.parquet
-
-            with _opened(path) as file:
-                yield from pyarrow.parquet.ParquetFile(file).iter_batches()
-        elif path.endswith(".csv"):
-            import pyarrow.csv
-
-            with _opened(path) as file:
-                yield from pyarrow.csv.open_csv(file)
-        elif path.endswith(".jsonl"):
-            import pyarrow.json
-
-            with _opened(path) as file:
-                yield from pyarrow.json.read_json(file).to_batches()
-        else:
-            raise GristmillError(f"{path} is text without columns: read it with open(job.output), or set output_format")
+        return read_batches(self.output)
 
     @property
     def failures(self) -> list[dict[str, Any]]:
@@ -499,13 +480,3 @@ def _linked(name: str, value: str) -> str:
     if name in ("logs", "output") and value.startswith("/"):
         return f"<a href='file://{text}'>{text}</a>"
     return text
-
-
-def _opened(path: str) -> Any:
-    """Opens the output, which may be in a store that Arrow knows."""
-    if "://" not in path:
-        return open(path, "rb")
-    import pyarrow.fs
-
-    system, inside = pyarrow.fs.FileSystem.from_uri(path)
-    return system.open_input_file(inside)
