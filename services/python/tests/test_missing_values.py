@@ -40,7 +40,7 @@ def rows_of(*names):
     return pandas.DataFrame({name: pandas.Series(COLUMNS[name], dtype=object) for name in names}).to_dict("records")
 
 
-@pytest.mark.parametrize("value", [*MISSING, decimal.Decimal("NaN"), numpy.float16("nan")], ids=repr)
+@pytest.mark.parametrize("value", [*MISSING, decimal.Decimal("NaN"), numpy.float16("nan")])
 def test_what_is_missing(value):
     assert is_missing(value) and pandas.isna(value)
 
@@ -49,7 +49,6 @@ def test_what_is_missing(value):
     "value",
     ["nan", "NaT", "", 0, 0.0, float("inf"), False, [], {}, (), b"", numpy.int64(1), numpy.array([NAN]),
      numpy.str_("nan"), numpy.datetime64("2024-01-01"), decimal.Decimal(1), NOON, pandas.Series([NAN]), object(), len],
-    ids=repr,
 )  # fmt: skip
 def test_what_is_not_missing(value):
     assert not is_missing(value)
@@ -141,7 +140,6 @@ class Plain:
         (ValueError("bad"), '"bad"'),
         (Named(), '"<named>"'),
     ],
-    ids=repr,
 )
 def test_json_lines_keep_values_with_a_text_of_their_own(value, text):
     assert rows.JsonLines().of_list([{"v": value}])[0].decode() == f'{{"v": {text}}}\n'
