@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.api import command
 from gristmill.api.errors import GristmillError, Interrupted, JobCanceled, JobFailed, at_call, warn
-from gristmill.api.output import read_batches
 
 if TYPE_CHECKING:
     import pandas
@@ -292,6 +291,8 @@ class Job:
         """
         import pyarrow
 
+        from gristmill.api.output import read_batches
+
         batches = list(read_batches(self.output))
         return pyarrow.Table.from_batches(batches) if batches else pyarrow.table({})
 
@@ -316,6 +317,8 @@ class Job:
         >>> sum(batch.num_rows for batch in job)
         2
         """
+        from gristmill.api.output import read_batches
+
         return read_batches(self.output)
 
     @property
