@@ -45,7 +45,7 @@ def portal(workplace) -> Portal:
 
 
 def table_job(workplace, slow, count=2, **settings):
-    """Returns a job of so many mini-batches on one process, in which this phase is slow."""
+    """Returns a job whose mini-batches run on one process and are slow in one phase."""
     workplace.environment["SLOW"] = slow
     workplace.write({"data/rows.csv": "id\n" + "".join(f"{number}\n" for number in range(count))})
     inputs = [{"name": "rows", "type": "tabular", "path": "data", "format": "csv"}]

@@ -45,7 +45,7 @@ pub enum Notice {
     InputsChanged(String),
     /// An earlier job of the same name is neither continued nor reused.
     NewJob { earlier: String, reason: NewJobReason },
-    /// This job is completed, and no mini-batch failed; so many items are rejected, which only a replay runs.
+    /// This job has completed, and no mini-batch failed. Only a replay runs its rejected items again.
     NothingToDo { job_id: String, rejected: u64, remedy: Option<Remedy> },
     /// The result of the job cannot be read; the engine determines it again.
     DamagedResult,

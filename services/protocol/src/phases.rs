@@ -40,8 +40,8 @@ impl Phases {
         if all.iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0) { self } else { Self::default() }
     }
 
-    /// Returns the duration from the end of `run()` to the answer, for an attempt of these durations: formatting of rows, and the
-    /// ways between agent and process.
+    /// Returns the duration from the end of `run()` to the answer: formatting of rows, and the ways between agent and
+    /// process. The arguments are the durations of the attempt and of `run()`.
     pub fn reported_seconds(self, elapsed_seconds: f64, run_seconds: f64) -> f64 {
         let loaded = f64::from(self.loaded_seconds);
         let rest = elapsed_seconds - run_seconds - loaded;

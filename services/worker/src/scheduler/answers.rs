@@ -133,7 +133,7 @@ impl Scheduler {
 
     // ---- the end of a process ----------------------------------------------------------------------------------
 
-    /// Reacts to the end of a process, which was in this phase of this hand-over, and whose `run()` began so long ago.
+    /// Handles the end of a process: its last phase and hand-over, and the time since its `run()` began.
     pub(super) fn exited(
         &mut self,
         id: ProcessId,

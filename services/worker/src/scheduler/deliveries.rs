@@ -22,7 +22,8 @@ const RECEIVE_MAX: usize = 512;
 /// From the limit of an attempt to the end of its lease: the agent acts first, and the queue redelivers the mini-batch
 /// if the agent hangs.
 const LEASE_GRACE: Duration = Duration::from_secs(5);
-/// Failed tries whose end is remembered until the next one. Other nodes may make it, and then nobody asks.
+/// Most failed tries whose end a node remembers until the next try. If another node makes that try, the entry stays
+/// unread.
 const TRIED_MAX: usize = 10_000;
 
 impl Scheduler {
