@@ -244,6 +244,41 @@ def test_killed_replay_continues(workplace):
     assert len(workplace.job_ids()) == jobs, "the same replay continues"
 
 
+MENDED = {"mended/entry.py": "import os\ndef run(files): return [os.path.basename(file) for file in files]\n"}
+
+
+def test_script_of_another_folder(workplace):
+    workplace.data(8)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 006.txt")
+    workplace.write({**MENDED, "empty/other.py": ""})
+    line = refused(workplace, "replay", first.job_id, "--source-directory", "empty")
+    assert line.endswith(f"empty has no file entry.py, the entry script of job {first.job_id}")
+    before = len(workplace.recorded("run"))
+    last = replay(workplace, first.job_id, "--source-directory", "mended", BAD="002.txt 006.txt")
+    assert output_of(last) == names(8)
+    assert len(workplace.recorded("run")) == before, "the first script does not run"
+
+
+def test_interrupted_replay_keeps_its_script(workplace):
+    workplace.data(8)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 006.txt")
+    workplace.write(MENDED)
+    before = len(workplace.recorded("run"))
+    running = workplace.start("replay", first.job_id, "--json", BAD="", HOLD="006.txt")
+    facts = wait_until(
+        lambda: [fact for fact in workplace.recorded("run")[before:] if fact["names"] == ["006.txt"]], "it holds"
+    )
+    running.send(signal.SIGKILL)
+    running.wait()
+    wait_until(lambda: not is_alive(facts[-1]["pid"]), "the Python process ends with its engine")
+    line = refused(workplace, "replay", first.job_id, "--source-directory", "mended")
+    assert "has begun with the script in" in line and "cancel it to begin another" in line
+    (begun,) = set(workplace.job_ids()) - {first.job_id}
+    assert workplace.command("cancel", begun).exit_status == 0
+    last = replay(workplace, first.job_id, "--source-directory", "mended", BAD="002.txt 006.txt")
+    assert output_of(last) == names(8) and last.job_id != begun
+
+
 ROWS = 400
 BAD_ROWS = (0, 117, 118, 399)
 FRAMES = """

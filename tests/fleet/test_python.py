@@ -59,6 +59,25 @@ def test_function_runs_on_a_target(target, workplace):
     assert f"target='{target.name}': Completed, 4 of 5 mini-batches succeeded, 1 failed" in text
 
 
+def test_changed_function_runs_the_rejects_of_a_target(target, workplace):
+    target.reducer()
+    target.worker()
+    text = """
+        import gristmill, json
+        def invert(items):
+            return [1 / item for item in items]
+        settings = {"mini_batch_size": 1, "error_threshold": -1, "progress": False}
+        job = gristmill.run(invert, inputs=[2, 0, 4], target=NAME, **settings)
+        rejects = len(job.rejects)
+        def invert(items):
+            return [1 / item if item else 0 for item in items]
+        replay = gristmill.attach(job.id, target=NAME).replay(function=invert, progress=False)
+        print(json.dumps([rejects, replay.rejects, replay.to_pandas()["value"].tolist()]))
+    """
+    found = python(workplace, text.replace("NAME", repr(target.name)))
+    assert found == [1, [], [0.5, 0.0, 0.25]]
+
+
 @pytest.fixture
 def elsewhere(workplace):
     """A machine with another home, for workers and reducers."""

@@ -83,7 +83,8 @@ const LOGS_EXAMPLES: &str = "Examples:
 const REPLAY_EXAMPLES: &str = "Examples:
   gristmill rejects score                         show what was rejected, and why
   gristmill replay score                          after the script is corrected: complete the output
-  gristmill replay score --separate               write the rows to a file of their own";
+  gristmill replay score --separate               write the rows to a file of their own
+  gristmill replay score --source-directory new   with the script of another folder";
 
 const PORTAL_EXAMPLES: &str = "Examples:
   gristmill portal                                all jobs of this machine; prints the address and opens a browser

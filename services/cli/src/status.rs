@@ -203,8 +203,8 @@ mod tests {
     #[test]
     fn heading_says_what_the_job_waits_for() {
         let status = |state, hint| {
-            let (job_id, logs) = ("a".into(), String::new());
-            Status { job_id, state, hint, result: None, progress: None, replayed_by: None, logs }
+            let (job_id, source_directory, logs) = ("a".into(), String::new(), String::new());
+            Status { job_id, state, hint, result: None, progress: None, replayed_by: None, source_directory, logs }
         };
         let hint = Hint { job_id: "a".into(), target: TargetRef::ThisMachine, lack: Lack::FirstWorker };
         let expected = "job a is queued: no worker has started; start one with: gristmill worker";

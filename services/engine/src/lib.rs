@@ -98,6 +98,7 @@ pub use list::{READS_AT_ONCE, Summary};
 pub use logs::{FirstError, NewLines, OVERVIEW, Tail, TailEnd};
 pub use rejects::RejectSummary;
 pub use remedy::{Fixable, Remedy};
+pub use replay::ReplayOptions;
 pub use roles::{NAME_LENGTH_MAX, NodeFolders, is_node_name, new_node_name};
 pub use settings::{PREFETCH_BYTES, Settings};
 pub use standing::{Hint, Lack, Pulse, Since, Standing};

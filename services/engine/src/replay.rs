@@ -6,7 +6,7 @@
 //! file of its own. Otherwise it is a job like any other, so a replay of a replay, and one that is killed, need no more.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use protocol::{Descriptor, FileVersion, ItemPath, JobResult, JobSpec, Misfit, OutputAction, Rejected, Work};
@@ -20,6 +20,15 @@ use crate::submit::send_snapshots;
 use crate::targets::Target;
 use crate::{Busy, Engine, Events, Fixable, For, FoundJob, Jobs, Remedy, Retry, StopRequest};
 
+/// How a replay differs from the job that it replays.
+#[derive(Clone, Debug, Default)]
+pub struct ReplayOptions {
+    /// Write the rows to a file of their own, and leave the output of the job as it is.
+    pub separate: bool,
+    /// A folder that replaces that of the entry script.
+    pub source_directory: Option<PathBuf>,
+}
+
 /// What a replay runs.
 struct Replay {
     spec: JobSpec,
@@ -29,21 +38,25 @@ struct Replay {
 
 impl Engine {
     /// Runs the rejected items of a job of this machine again; `wanted`: its id, the beginning of its id, or its name.
-    /// The output of that job then holds the rows of both, unless `separate`: then the rows are in a file of their own. An
-    /// interrupted replay is continued, and one that completed is replayed in turn.
+    /// The output of that job then holds the rows of both, unless they go to a file of their own. An interrupted replay is
+    /// continued, and one that completed is replayed in turn.
     pub async fn replay(
         &self,
         wanted: &str,
-        separate: bool,
+        options: &ReplayOptions,
         stop: &StopRequest,
         events: &Events,
     ) -> crate::Result<JobResult> {
         let home = self.home();
         let jobs = Jobs::Here(home.clone());
         let mut job = jobs.find(wanted, For::Look).await?;
+        let separate = options.separate;
         // The last one holds what is still rejected.
         while let Some(next) = if separate { None } else { jobs.replay_of(&job).await? } {
             if !has_completed(&next) {
+                if options.begins_anew(&next, &jobs)? {
+                    break;
+                }
                 return self.retry(&next.spec.job_id, stop, events).await;
             }
             job = next;
@@ -52,7 +65,7 @@ impl Engine {
         if job.result.is_none() && home.is_running(&job_id)? {
             return Err(Busy::Running(job_id).into());
         }
-        let replay = jobs.rejects_of(&job, separate).await?;
+        let replay = jobs.rejects_of(&job, options).await?;
         // Before anything is created: another job may be writing it.
         let output = if separate { None } else { take_output(&replay.spec, home)? };
         if replay.spec.replays.is_some() {
@@ -77,19 +90,29 @@ impl Engine {
 
     /// Creates a replay of a job of a compute target, ready to be published, or of the last replay of that job, or
     /// continues one that has not ended. The script is that of this machine, if its folder is here.
-    pub async fn replay_on(&self, wanted: &str, separate: bool, target: &Target, events: &Events) -> Result<Retry> {
+    pub async fn replay_on(
+        &self,
+        wanted: &str,
+        options: &ReplayOptions,
+        target: &Target,
+        events: &Events,
+    ) -> Result<Retry> {
+        let separate = options.separate;
         let target_store = target.open_store().await?;
         let jobs = target.jobs(target_store.clone());
         let mut job = jobs.find(wanted, For::Look).await?;
         while let Some(next) = if separate { None } else { jobs.replay_of(&job).await? } {
             match &next.result {
-                None => return self.retry_on(&next.spec.job_id, target, events).await,
+                None => {
+                    options.begins_anew(&next, &jobs)?;
+                    return self.retry_on(&next.spec.job_id, target, events).await;
+                }
                 // It would run the script that it has packed.
                 Some(_) if !has_completed(&next) => break,
                 Some(_) => job = next,
             }
         }
-        let replay = jobs.rejects_of(&job, separate).await?;
+        let replay = jobs.rejects_of(&job, options).await?;
         let (id, store, _) = jobs.create(&replay.spec.name, "", replay.spec.durability).await?;
         let Replay { mut spec, plan, items } = replay.named(id, separate, &store)?;
         if spec.snapshots.source.is_some() && spec.source_directory.as_path().join(&spec.entry_script).is_file() {
@@ -103,9 +126,32 @@ impl Engine {
     }
 }
 
+impl ReplayOptions {
+    /// Whether a replay that has not completed stays as it is, because it was canceled and ran another script. An error: it
+    /// has not ended.
+    fn begins_anew(&self, replay: &FoundJob, jobs: &Jobs) -> Result<bool> {
+        let (job_id, begun_with) = (&replay.spec.job_id, &replay.spec.source_directory);
+        match &self.source_directory {
+            Some(folder) if !is_same(folder, begun_with.as_path()) => match &replay.result {
+                Some(_) => Ok(true),
+                None => {
+                    let problem = format!(
+                        "replay {job_id} has begun with the script in {} and has not ended; cancel it to begin another",
+                        begun_with.display()
+                    );
+                    let remedy = Remedy::Retry { job_id: job_id.clone(), target: jobs.target().clone() };
+                    Err(Fixable::error(problem, remedy))
+                }
+            },
+            _ => Ok(false),
+        }
+    }
+}
+
 impl Jobs {
     /// Returns what a replay of a job runs, or why it cannot run.
-    async fn rejects_of(&self, job: &FoundJob, separate: bool) -> Result<Replay> {
+    async fn rejects_of(&self, job: &FoundJob, options: &ReplayOptions) -> Result<Replay> {
+        let ReplayOptions { separate, source_directory } = options;
         let job_id = &job.spec.job_id;
         let retry = || Remedy::Retry { job_id: job_id.clone(), target: self.target().clone() };
         let Some(result) = &job.result else {
@@ -121,7 +167,7 @@ impl Jobs {
             let problem = format!("not all mini-batches of job {job_id} have ended, or its plan has been removed");
             return Err(Fixable::error(problem, retry()));
         }
-        let merges = !separate && job.spec.output.action == OutputAction::AppendRow;
+        let merges = !*separate && job.spec.output.action == OutputAction::AppendRow;
         let without = match merges {
             true => job_without_rows(&job.store, job_id).await.with_context(|| {
                 format!("only `gristmill replay {job_id} --separate` can run the rejects of job {job_id}")
@@ -161,6 +207,10 @@ impl Jobs {
         }
         check_inputs(&plan, job_id)?;
         let mut spec = job.spec.clone();
+        if let Some(folder) = source_directory {
+            check_script(&spec, folder)?;
+            spec.source_directory = folder.clone().into();
+        }
         spec.replays = merges.then(|| job_id.clone());
         spec.replays_run = merges.then(|| rejects.times_reopened());
         spec.notes =
@@ -186,6 +236,21 @@ impl Replay {
         self.spec.job_id = id;
         Ok(self)
     }
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+/// Checks that a folder has the entry script of a job.
+fn check_script(spec: &JobSpec, folder: &Path) -> Result<()> {
+    if spec.has_built_in_script() {
+        bail!("job {} has no entry script of its own that another could replace", spec.job_id);
+    }
+    if !folder.join(&spec.entry_script).is_file() {
+        bail!("{} has no file {}, the entry script of job {}", folder.display(), spec.entry_script, spec.job_id);
+    }
+    Ok(())
 }
 
 /// Checks that the items of a mini-batch can run alone.

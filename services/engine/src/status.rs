@@ -25,6 +25,8 @@ pub struct Status {
     pub progress: Option<Progress>,
     /// The last replay that has put its rows into the output of the job.
     pub replayed_by: Option<String>,
+    /// The folder of its entry script, on the machine that started it.
+    pub source_directory: String,
     /// The folder of its logs.
     pub logs: String,
 }
@@ -42,14 +44,17 @@ pub struct StatusDocument {
     /// The last replay that has put its rows into the output of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replayed_by: Option<String>,
+    /// The folder of its entry script, on the machine that started it.
+    pub source_directory: String,
     pub logs: String,
 }
 
 impl Status {
     /// Returns the JSON object of the status; `words` are those of the caller for what a job waits for.
     pub fn document(&self, words: impl FnOnce(&Hint) -> String) -> StatusDocument {
-        let Self { job_id, state, hint, result, progress, replayed_by, logs } = self.clone();
-        StatusDocument { job_id, state, hint: hint.as_ref().map(words), result, progress, replayed_by, logs }
+        let Self { job_id, state, hint, result, progress, replayed_by, source_directory, logs } = self.clone();
+        let hint = hint.as_ref().map(words);
+        StatusDocument { job_id, state, hint, result, progress, replayed_by, source_directory, logs }
     }
 }
 
@@ -156,6 +161,7 @@ impl Look {
             result: self.job.result.clone(),
             progress: committed.or_else(|| self.progress.clone()),
             replayed_by,
+            source_directory: self.job.spec.source_directory.display(),
             logs: self.job.store.shown("logs"),
         }
     }

@@ -2,6 +2,7 @@
 
 import json
 
+import pandas as pd
 import pytest
 
 import gristmill
@@ -34,3 +35,59 @@ def test_rejects_are_replayed_into_the_output(tmp_path):
     assert job.to_pandas()["price"].tolist() == [3.0, 4.0, 6.0], "at its place"
     with pytest.raises(gristmill.GristmillError, match="reject"):
         replay.replay(progress=False)
+
+
+def test_changed_function_runs_the_rejects(tmp_path):
+    def load():
+        return {"EUR": 1.5}
+
+    def convert(row, state):
+        return row.assign(price=row["price"] * row["currency"].map(state.__getitem__))
+
+    (tmp_path / "prices.csv").write_text("currency,price\nEUR,2\nCHF,2\nEUR,4\nJPY,6\n")
+    job = gristmill.run(convert, "prices.csv", init=load, error_threshold=-1, progress=False)
+    job = gristmill.attach(job.id)
+    assert [reject["values"]["currency"] for reject in job.rejects] == ["CHF", "JPY"]
+
+    def mended(row, state):
+        if (row["currency"] == "JPY").any():
+            raise ValueError("not yet")
+        return row.assign(price=row["price"] * row["currency"].map(lambda name: state.get(name, 2)))
+
+    assert len(job.replay(function=mended, progress=False).rejects) == 1
+    assert job.to_pandas()["price"].tolist() == [3.0, 4.0, 6.0]
+
+    # The rejects of the replay, with another init.
+    assert job.replay(function=convert, init=lambda: {"JPY": 0.5}, progress=False).rejects == []
+    assert job.to_pandas()["price"].tolist() == [3.0, 4.0, 6.0, 3.0]
+
+
+def test_replay_refuses_functions_that_do_not_fit(tmp_path):
+    def fail(numbers):
+        raise ValueError("bad")
+
+    job = gristmill.run(lambda numbers: [1 / number for number in numbers], [1, 0], error_threshold=-1, progress=False)
+    with pytest.raises(TypeError, match="must be a function, not 'script"):
+        job.replay(function="script.py", progress=False)
+    with pytest.raises(TypeError, match="takes no argument"):
+        job.replay(function=lambda: [], progress=False)
+    with pytest.raises(TypeError, match="init goes with a function"):
+        job.replay(init=dict, progress=False)
+
+    def frames(frame: pd.DataFrame):
+        return frame
+
+    with pytest.raises(TypeError, match="takes a list, and frames a table"):
+        job.replay(function=frames, progress=False)
+
+    with pytest.raises(gristmill.JobFailed):
+        job.replay(function=fail, progress=False)
+    assert job.replay(function=lambda numbers: numbers, progress=False).rejects == []
+
+    (tmp_path / "entry.py").write_text("def run(files):\n    return [1 / len(open(file).read()) for file in files]\n")
+    (tmp_path / "data").mkdir()
+    for name, text in (("a.txt", "a"), ("b.txt", "")):
+        (tmp_path / "data" / name).write_text(text)
+    script = gristmill.run("entry.py", "data", error_threshold=-1, run_max_try=1, progress=False)
+    with pytest.raises(TypeError, match=r"runs the entry script in .*, not a function of this machine"):
+        script.replay(function=fail, progress=False)

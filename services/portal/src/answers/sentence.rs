@@ -88,9 +88,10 @@ mod tests {
     use super::*;
 
     fn status(state: State, hint: Option<&str>) -> StatusDocument {
-        let (job_id, logs, hint) = ("a".to_owned(), String::new(), hint.map(str::to_owned));
+        let (job_id, hint) = ("a".to_owned(), hint.map(str::to_owned));
+        let (source_directory, logs) = (String::new(), String::new());
         let progress = Some(Reducer::no_progress());
-        StatusDocument { job_id, state, hint, result: None, progress, replayed_by: None, logs }
+        StatusDocument { job_id, state, hint, result: None, progress, replayed_by: None, source_directory, logs }
     }
 
     fn moment() -> Moment {

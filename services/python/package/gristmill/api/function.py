@@ -9,6 +9,7 @@ import io
 import json
 import linecache
 import os
+import pickle
 import shutil
 import sys
 import sysconfig
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gristmill.api.errors import GristmillError
 from gristmill.api.inputs import in_use
 
 ENTRY = '''"""Runs a function that was pickled from Python."""
@@ -162,6 +164,19 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, argument:
         # Another thread was first.
         shutil.rmtree(beside)
     return folder
+
+
+def unpack(folder: Path) -> tuple[str, Callable[[], Any] | None]:
+    """Returns the form of the argument of a packed function, and its ``init``."""
+    try:
+        about = json.loads((folder / "function.json").read_text())
+        pickled = (folder / "function.pkl").read_bytes()
+    except OSError as error:
+        raise GristmillError(f"the function of the job is no longer on this machine: {error}") from None
+    if about["python"] != list(sys.version_info[:2]):
+        version = ".".join(map(str, about["python"]))
+        raise GristmillError(f"the function of the job was pickled by Python {version}: replay it from that version")
+    return about["argument"], pickle.loads(pickled)["init"]
 
 
 _PICKLING = threading.RLock()

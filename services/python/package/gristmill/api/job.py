@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gristmill.api import command
@@ -218,34 +218,44 @@ class Job:
             self._call("retry", self.id)
         return self.wait(progress=progress)
 
-    def replay(self, separate: bool = False, progress: bool = True) -> Job:
-        """Runs the rejected items alone, with the entry script as it is now, in a job of their own, which is returned.
-        Waits for the end, and raises like ``wait``.
+    def replay(
+        self,
+        separate: bool = False,
+        progress: bool = True,
+        *,
+        function: Callable[..., Any] | None = None,
+        init: Callable[[], Any] | None = None,
+    ) -> Job:
+        """Runs the rejected items alone, in a job of their own, which is returned. Waits for the end, and raises like
+        ``wait``.
 
-        A job of a function runs that function again, as it was when the job began, also where its name now means
-        another one. What it reads, such as a file, is as it is now.
-
-        The output of this job then holds the rows of both, each at its place.
+        The output of this job then holds the rows of both, each at its place. An entry script runs as it is now. A
+        function runs as it was when the job began, unless another one replaces it.
 
         :param separate: writes the rows to a file of their own, in the folder of the new job.
+        :param function: runs in place of the function of the job. It gets the same kind of mini-batches.
+        :param init: runs in place of the ``init`` of the job.
+        :raises TypeError: the function cannot be used. The message says why.
 
-        >>> import gristmill, pathlib
-        >>> rate = pathlib.Path("rate.txt").absolute()
-        >>> def convert(prices: list):
-        ...     return [price * float(rate.read_text()) if price > 1 else price for price in prices]
-        >>> job = gristmill.run(convert, inputs=[1, 2], mini_batch_size=1, error_threshold=-1, progress=False)
+        >>> import gristmill
+        >>> def invert(numbers: list):
+        ...     return [1 / number for number in numbers]
+        >>> job = gristmill.run(invert, inputs=[2, 0, 4], mini_batch_size=1, error_threshold=-1, progress=False)
         >>> len(job.rejects)
         1
-        >>> rate.write_text("1.5")
-        3
-        >>> job.replay(progress=False).rejects
+        >>> def invert(numbers: list):
+        ...     return [1 / number if number else 0.0 for number in numbers]
+        >>> job.replay(function=invert, progress=False).rejects
         []
         >>> job.to_pandas()["value"].tolist()
-        [1.0, 3.0]
+        [0.5, 0.0, 0.25]
         """
         from gristmill.api.start import replay
 
-        return replay(self, separate).wait(progress=progress)
+        try:
+            return replay(self, separate, function, init).wait(progress=progress)
+        except Exception as error:
+            raise at_call(error) from error.__cause__
 
     def logs(self, path: str | None = None) -> str | list[str]:
         """Returns the text of a log file, or of all files below a folder; without ``path``, the names of all files.

@@ -247,10 +247,39 @@ def _plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
-def replay(job: Job, separate: bool) -> Job:
+def replay(job: Job, separate: bool, function: Any, init: Any) -> Job:
     """Starts a job that runs the rejected items of a job, and returns as soon as it has an id."""
-    where = [] if job.target is None else ["--target", job.target]
-    return _job(Child(["replay", job.id, *(["--separate"] if separate else []), *where]), job.target)
+    arguments = ["replay", job.id, *(["--separate"] if separate else [])]
+    arguments += [] if job.target is None else ["--target", job.target]
+    if function is not None:
+        arguments += ["--source-directory", str(_replacement(job, function, init))]
+    elif init is not None:
+        raise TypeError("init goes with a function: pass both")
+    return _job(Child(arguments), job.target)
+
+
+def _replacement(job: Job, changed: Any, init: Any) -> Path:
+    """Returns the folder of a function that runs in place of that of a job."""
+    from gristmill.api import function
+
+    root = home() / "functions"
+    if not callable(changed):
+        raise TypeError(f"function must be a function, not {changed!r}")
+    function.check(changed, init)
+    folder = Path(job.status["source_directory"])
+    if folder.parent.parent != root:
+        raise TypeError(
+            f"job {job.id} runs the entry script in {folder}, not a function of this machine: correct the script, and "
+            "replay without a function"
+        )
+    was, its_init = function.unpack(folder)
+    wanted = function.argument_of(changed)
+    takes_tables = was in ("pandas", "pyarrow", "polars")
+    if wanted is not None and (wanted != "list") != takes_tables:
+        kinds = "a table" if takes_tables else "a list", "a list" if takes_tables else "a table"
+        raise TypeError(f"the function of job {job.id} takes {kinds[0]}, and {function.name_of(changed)} {kinds[1]}")
+    argument = was if wanted is None or was == "items" else wanted
+    return function.pack(changed, its_init if init is None else init, argument, root)
 
 
 def _job(child: Child, target: str | None) -> Job:
