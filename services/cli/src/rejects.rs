@@ -27,7 +27,7 @@ pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> 
     } else if summary.items == 0 {
         say!(err, "job {} has no rejects", summary.job_id);
     } else {
-        let replay = jobs.replayed_by(&job).await.ok().flatten().map(|replay| replay.spec.job_id);
+        let replay = jobs.replayed_by(&job, None).await.ok().flatten().map(|replay| replay.spec.job_id);
         let has_ended = job.result.is_some();
         say!(out, "{}", shown(&summary));
         if let Some(replay) = replay {

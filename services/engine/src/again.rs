@@ -9,10 +9,8 @@ use protocol::{
 use storage::{JobStore, PlanComplete};
 use worker::replace_paths;
 
-use crate::{For, FoundJob, Jobs, Lock, new_job_id};
+use crate::{For, FoundJob, Jobs, Lock, name_with, new_job_id};
 
-/// Maximum length of the name of a job.
-const NAME_BYTES_MAX: usize = 32;
 /// Maximum number of ids to try where machines share a store.
 const IDS_MAX: usize = 5;
 
@@ -48,10 +46,7 @@ impl Jobs {
             Work::Files { paths, .. } => Some(paths.len() as u64),
             _ => None,
         };
-        let suffix = format!("-{mini_batch}");
-        let mut name = job.spec.name.clone();
-        name.truncate(name.floor_char_boundary(NAME_BYTES_MAX.saturating_sub(suffix.len())));
-        name.push_str(&suffix);
+        let name = name_with(&job.spec.name, &format!("-{mini_batch}"));
         let (id, store, _turn) = self.create(&name, "", job.spec.durability).await?;
         let spec = alone(&job.spec, id.clone(), name, mini_batch, &store)?;
         (descriptor.job_id, descriptor.mini_batch) = (id.clone(), 0);

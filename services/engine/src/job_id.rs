@@ -2,6 +2,9 @@
 
 use chrono::{DateTime, NaiveDateTime, Utc};
 
+/// Maximum length of the name of a job.
+const NAME_BYTES_MAX: usize = 32;
+
 /// Sorts ids by their time, and removes names that are not ids.
 pub fn newest_first(mut ids: Vec<String>) -> Vec<String> {
     ids.retain(|id| started(id).is_some());
@@ -28,6 +31,12 @@ pub fn new_job_id(name: &str) -> String {
     format!("{name}-{}-{}", Utc::now().format("%Y%m%d-%H%M%S"), storage::random_name())
 }
 
+/// Returns the name of a job that follows from another one: the beginning of its name, and this end.
+pub(crate) fn name_with(name: &str, suffix: &str) -> String {
+    let bytes = name.floor_char_boundary(NAME_BYTES_MAX.saturating_sub(suffix.len()));
+    format!("{}{suffix}", &name[..bytes])
+}
+
 /// Returns the time in an id, by which ids sort.
 pub(crate) fn started(id: &str) -> Option<&str> {
     name_and_time(id).map(|(_, time)| time)
@@ -46,6 +55,13 @@ fn name_and_time(id: &str) -> Option<(&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn name_that_follows_from_another_has_its_end() {
+        assert_eq!(name_with("score", "-7"), "score-7");
+        let name = name_with(&"a".repeat(NAME_BYTES_MAX), "-replay");
+        assert_eq!((name.len(), name.ends_with("a-replay")), (NAME_BYTES_MAX, true));
+    }
 
     #[test]
     fn id_holds_name_and_time() {

@@ -111,7 +111,7 @@ pub use unfinished::Continuation;
 // Names that many modules of this crate share.
 use home::{Lock, OutputLock, Removed};
 use index::Index;
-use job_id::{is_named, new_job_id, started};
+use job_id::{is_named, name_with, new_job_id, started};
 use targets::{QueueAddress, Queues, Role, Target, TargetRef};
 use unfinished::Unfinished;
 

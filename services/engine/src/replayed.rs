@@ -10,12 +10,10 @@ use protocol::{JobResult, JobState};
 use reducer::{job_without_rows, times_reopened};
 
 use crate::run::is_untouched;
-use crate::{Fixable, FoundJob, Home, Jobs, Notice, Remedy, is_named, started};
+use crate::{Fixable, FoundJob, Home, Jobs, Notice, Remedy, is_named, name_with, started};
 
 /// End of the names of replays.
 const SUFFIX: &str = "-replay";
-/// Maximum length of the name of a job.
-const NAME_BYTES_MAX: usize = 32;
 /// Replays of one chain that are followed.
 const CHAIN_MAX: usize = 1000;
 
@@ -26,9 +24,7 @@ pub(crate) fn key(job_id: &str) -> String {
 
 /// Returns the name of the replays of a job.
 pub(crate) fn name_of_replay(name: &str) -> String {
-    let mut name = name.trim_end_matches(SUFFIX).to_owned();
-    name.truncate(name.floor_char_boundary(NAME_BYTES_MAX - SUFFIX.len()));
-    name + SUFFIX
+    name_with(name.trim_end_matches(SUFFIX), SUFFIX)
 }
 
 /// Returns the number of rejected items of a job that has ended.
@@ -50,6 +46,11 @@ impl Jobs {
     /// Returns the newest replay of a job whose rows are in the output of that job, or may still get there: one that has
     /// completed, was canceled or has not ended.
     pub(crate) async fn replay_of(&self, base: &FoundJob) -> Result<Option<FoundJob>> {
+        self.replay_of_run(base, None).await
+    }
+
+    /// `run`: how often the job has been reopened, if the caller knows it. Otherwise its whole ledger may be read.
+    async fn replay_of_run(&self, base: &FoundJob, mut run: Option<u64>) -> Result<Option<FoundJob>> {
         let base_id = &base.spec.job_id;
         // Its ledger may have been removed.
         if base.result.as_ref().is_some_and(nothing_is_left) {
@@ -63,7 +64,6 @@ impl Jobs {
                 ids.filter(|id| id != base_id && is_named(id, &name) && started(id) >= started(base_id)).collect()
             }
         };
-        let mut run = None;
         for id in ids {
             // A job that cannot be read, or has been removed, is no obstacle.
             let Ok(Some(job)) = self.job(&id).await else { continue };
@@ -83,27 +83,31 @@ impl Jobs {
     }
 
     /// Returns the replays that have completed the output of a job one after the other, the last one last.
-    pub(crate) async fn completed_replays(&self, job: &FoundJob) -> Result<Vec<FoundJob>> {
+    pub(crate) async fn completed_replays(&self, job: &FoundJob, run: Option<u64>) -> Result<Vec<FoundJob>> {
         let mut chain: Vec<FoundJob> = Vec::new();
-        while chain.len() < CHAIN_MAX
-            && let Some(next) = self.replay_of(chain.last().unwrap_or(job)).await?.filter(has_completed)
-        {
+        while chain.len() < CHAIN_MAX {
+            let next = match chain.last() {
+                Some(last) => self.replay_of(last).await?,
+                None => self.replay_of_run(job, run).await?,
+            };
+            let Some(next) = next.filter(has_completed) else { break };
             chain.push(next);
         }
         Ok(chain)
     }
 
-    /// Returns the last replay that has put its rows into the output of a job that has ended with rejects.
-    pub async fn replayed_by(&self, job: &FoundJob) -> Result<Option<FoundJob>> {
+    /// Returns the last replay that has put its rows into the output of a job that has ended with rejects. `run`: how often
+    /// the job has been reopened, if the caller knows it. Otherwise the whole ledger of a replayed job is read.
+    pub async fn replayed_by(&self, job: &FoundJob, run: Option<u64>) -> Result<Option<FoundJob>> {
         match job.result.as_ref().is_some_and(|result| rejected(result) > 0) {
-            true => Ok(self.completed_replays(job).await?.pop()),
+            true => Ok(self.completed_replays(job, run).await?.pop()),
             false => Ok(None),
         }
     }
 
     /// Returns the notice that a completed job has nothing left to run, except perhaps rejected items.
     pub(crate) async fn nothing_to_do(&self, job: &FoundJob, result: &JobResult) -> Result<Notice> {
-        let replay = self.replayed_by(job).await?.and_then(|replay| replay.result);
+        let replay = self.replayed_by(job, None).await?.and_then(|replay| replay.result);
         let rejected = rejected(replay.as_ref().unwrap_or(result));
         let job_id = result.job_id.clone();
         let remedy = Remedy::Replay { job_id: job_id.clone(), target: self.target().clone() };
@@ -114,7 +118,7 @@ impl Jobs {
     /// base must be as it was.
     pub(crate) async fn check_may_run_again(&self, job: &FoundJob) -> Result<()> {
         let job_id = &job.spec.job_id;
-        if let Some(last) = self.completed_replays(job).await?.pop() {
+        if let Some(last) = self.completed_replays(job, None).await?.pop() {
             let (last, target) = (last.spec.job_id, self.target().clone());
             let problem = format!(
                 "replay {last} has put its rows into the output of job {job_id}, which a retry would write without them"

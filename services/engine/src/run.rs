@@ -146,7 +146,7 @@ impl Engine {
             let Some(mut result) = job.result.clone() else { continue };
             // A replay with the same script has completed its output.
             let replays =
-                if spec.allow_reuse { jobs.completed_replays(&job).await.unwrap_or_default() } else { vec![] };
+                if spec.allow_reuse { jobs.completed_replays(&job, None).await.unwrap_or_default() } else { vec![] };
             let is_same = |replay: &FoundJob| replay.spec.snapshot_digest == job.spec.snapshot_digest;
             let mut holder = &job;
             if replays.iter().all(is_same)

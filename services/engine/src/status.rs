@@ -8,7 +8,7 @@ use protocol::{JobResult, Progress};
 use reducer::{Reducer, committed_in};
 use serde::Serialize;
 
-use crate::history::SharedHistory;
+use crate::history::{Origin, SharedHistory};
 use crate::{For, FoundJob, Hint, Jobs, Pulse, Standing, State};
 
 /// Longer than the silence of a reducer that serves a job with workers.
@@ -128,7 +128,7 @@ impl Look {
     pub async fn status(&self, jobs: &Jobs) -> Result<Status> {
         let standing = self.standing(jobs).await?;
         let committed = if standing.state == State::Interrupted { self.job.committed().await } else { None };
-        Ok(self.as_status(standing, committed, self.replayed_by(jobs).await))
+        Ok(self.as_status(standing, committed, self.replayed_by(jobs, None).await))
     }
 
     /// Works like [`status`](Self::status) for a caller that has read the ledger of the job, so that it is not read again.
@@ -140,13 +140,17 @@ impl Look {
             committed_in(history.read().unwrap_or_else(PoisonError::into_inner).tally(), before)
         });
         // Pages ask often, and a listing of a store costs money.
-        let replayed_by = if matches!(jobs, Jobs::Here(_)) { self.replayed_by(jobs).await } else { None };
+        let run = {
+            let history = history.read().unwrap_or_else(PoisonError::into_inner);
+            (history.origin() == Origin::Ledger).then(|| history.tally().times_reopened())
+        };
+        let replayed_by = if matches!(jobs, Jobs::Here(_)) { self.replayed_by(jobs, run).await } else { None };
         Ok(self.as_status(standing, committed, replayed_by))
     }
 
     /// Returns the last replay that has put its rows into the output. What cannot be read does not hide the status.
-    async fn replayed_by(&self, jobs: &Jobs) -> Option<String> {
-        jobs.replayed_by(&self.job).await.ok().flatten().map(|replay| replay.spec.job_id)
+    async fn replayed_by(&self, jobs: &Jobs, run: Option<u64>) -> Option<String> {
+        jobs.replayed_by(&self.job, run).await.ok().flatten().map(|replay| replay.spec.job_id)
     }
 
     async fn standing(&self, jobs: &Jobs) -> Result<Standing> {
@@ -164,5 +168,55 @@ impl Look {
             source_directory: self.job.spec.source_directory.display(),
             logs: self.job.store.shown("logs"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, RwLock};
+
+    use bytes::Bytes;
+    use protocol::{Durability, JobSpec, JobState, ResultEvent, encode_record};
+
+    use super::*;
+    use crate::Home;
+    use crate::history::History;
+    use crate::replayed::key;
+
+    const BASE: &str = "a-20261121-100203-ab12";
+    const REPLAY: &str = "a-replay-20261121-100204-ab12";
+
+    async fn ended(home: &Home, spec: JobSpec, items_rejected: u64) {
+        let store = home.create_job(&spec.job_id, Durability::Process).expect("writable");
+        store.put_spec(&spec).await.expect("writable");
+        let result = JobResult::new(spec.job_id.clone(), JobState::Completed, String::new());
+        store.create_result(&JobResult { items_rejected, ..result }).await.expect("writable");
+    }
+
+    fn known(events: &[ResultEvent]) -> SharedHistory {
+        let mut segment = Vec::new();
+        events.iter().for_each(|event| encode_record(event, b"", &mut segment));
+        let mut history = History::default();
+        history.add_segment(&Bytes::from(segment)).expect("valid");
+        Arc::new(RwLock::new(history))
+    }
+
+    #[tokio::test]
+    async fn ledger_that_a_caller_has_read_is_not_read_again() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let home = Home::new(folder.path().to_owned());
+        home.make().expect("writable");
+        home.index().expect("writable").add(&key(BASE), "a-replay", REPLAY, Durability::Process).expect("writable");
+        ended(&home, JobSpec { job_id: BASE.into(), ..JobSpec::example() }, 1).await;
+        let (job_id, replays) = (REPLAY.to_owned(), Some(BASE.to_owned()));
+        ended(&home, JobSpec { job_id, replays, replays_run: Some(1), ..JobSpec::example() }, 0).await;
+        let jobs = Jobs::Here(home);
+        let look = jobs.look(BASE).await.expect("it is there");
+        // There is no ledger that could be read.
+        let replayed_by = async |events: &[ResultEvent]| {
+            look.status_with(&jobs, &known(events)).await.expect("it can be read").replayed_by
+        };
+        assert_eq!(replayed_by(&[ResultEvent::Reopened { at: 0 }]).await.as_deref(), Some(REPLAY));
+        assert_eq!(replayed_by(&[ResultEvent::CutShort]).await, None, "it replayed another run");
     }
 }
