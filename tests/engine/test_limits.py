@@ -69,7 +69,18 @@ def test_script_counts_its_tokens(workplace):
         )
         ended = job.run()
     assert ended.items == (24, 24, 0)
+    assert "never asked" not in " ".join(ended.result["first_warnings"])
     service.check_rate(24_000, 100)
+
+
+def test_limits_without_effect_are_named(workplace):
+    workplace.data(4)
+    job = workplace.job("def run(files): return files", mini_batch_size=1, limits={"requests_per_minute": 600})
+    ended = job.run()
+    assert ended.items == (4, 4, 0)
+    (warning,) = ended.result["first_warnings"]
+    assert warning.startswith("limits are set, but the script never asked for them"), warning
+    assert ended.result["warnings"] == 1
 
 
 def test_wrong_limits_are_named(workplace):

@@ -56,5 +56,6 @@ def test_nodes_share_limits_and_one_dies(workplace, target):
     lines = target.output(result).decode().split()
     assert lines == [f"{number:03}.txt" for number in range(120)]
     service.check_rate(480)
+    assert not any("never asked" in warning for warning in result["first_warnings"])
     books = [name for name in target.objects("jobs") if "nodes/limits/" in name]
     assert books, "the nodes agreed through the store"

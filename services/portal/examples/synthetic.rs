@@ -137,6 +137,7 @@ fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
         extra_runs: 0,
         values: String::new(),
         copy: false,
+        asked_limits: false,
         detail: path(number),
         traceparent: None,
     };

@@ -49,6 +49,7 @@ pub fn tried(mini_batch: u64, try_number: u32, status: AttemptStatus) -> Attempt
         extra_runs: 0,
         values: String::new(),
         copy: false,
+        asked_limits: false,
         detail: format!("/in/{mini_batch}.<b>png"),
         traceparent: None,
     }

@@ -87,6 +87,9 @@ pub struct Attempt {
     /// Whether it was a second start of the mini-batch, beside the first. The failure of a copy spends no try.
     #[serde(default, skip_serializing_if = "is_false")]
     pub copy: bool,
+    /// Whether the process has asked for the `limits` of the job since its attempt before.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub asked_limits: bool,
     /// First item, for people.
     pub detail: String,
     /// The row of a mini-batch of one row that has failed, as a JSON object of columns and values; else empty.
@@ -273,7 +276,7 @@ impl Attempt {
             mini_batch: _, try_number: _, deliveries_lost: _, node: _, process: _, total: _, succeeded: _, rows: _,
             columns: _, started_at: _, elapsed_seconds: _, process_seconds: _, run_seconds: _, phases: _,
             detail: _, status: AttemptStatus::Succeeded, is_final: true, error: None, warnings, warnings_total: 0, warning_kinds,
-            rejected, pieces, extra_runs: 0, copy: false, values, traceparent: None,
+            rejected, pieces, extra_runs: 0, copy: false, asked_limits: false, values, traceparent: None,
         } = self else { return false };
         values.is_empty() && warnings.is_empty() && warning_kinds.is_empty() && rejected.is_empty() && pieces.is_empty()
     }
@@ -349,6 +352,7 @@ impl From<SuccessRef<'_>> for Attempt {
             pieces: Vec::new(),
             extra_runs: 0,
             copy: false,
+            asked_limits: false,
             detail: success.detail.to_owned(),
             values: String::new(),
             traceparent: None,

@@ -288,6 +288,7 @@ mod tests {
                 pieces: vec![],
                 extra_runs: texts.6.1,
                 copy: texts.6.2,
+                asked_limits: texts.6.2,
                 values: if status == AttemptStatus::Succeeded { String::new() } else { texts.3.clone() },
                 detail: texts.3,
                 traceparent: texts.4,

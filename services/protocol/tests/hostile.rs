@@ -42,6 +42,7 @@ fn attempt() -> Attempt {
         extra_runs: 0,
         values: String::new(),
         copy: false,
+        asked_limits: false,
         detail: "/data/7.png".into(),
         traceparent: None,
     }

@@ -25,6 +25,9 @@ const ABANDON_TIME: Duration = Duration::from_secs(20);
 const HISTORY_BYTES_KEPT: u64 = 1 << 20;
 /// Failed mini-batches in the result.
 const FAILED_NAMED_MAX: usize = 10;
+/// Warning about `limits` without effect.
+const LIMITS_UNUSED: &str = "limits are set, but the script never asked for them, so it may have made any number of requests: \
+                             write run_item, or call context.limit.acquire() before each request";
 /// Warnings in the result.
 const WARNINGS_NAMED_MAX: usize = 5;
 
@@ -73,6 +76,9 @@ impl Reducer {
             End::Failed(cause) => (JobState::Failed, Some(cause), None),
             End::Canceled(reason) => (JobState::Canceled, Some(reason.unwrap_or_else(|| "canceled".into())), None),
         };
+        if !self.spec.limits.is_empty() && !self.tally.asked_limits() && self.tally.mini_batches().succeeded > 0 {
+            warnings.push(LIMITS_UNUSED.to_owned());
+        }
         let rejects = self.write_rejects().await.unwrap_or_else(|warning| {
             warnings.push(warning);
             None

@@ -54,6 +54,7 @@ pub(crate) fn attempt(
         extra_runs: 0,
         values: String::new(),
         copy: false,
+        asked_limits: false,
         detail: format!("/data/{mini_batch}.png"),
         traceparent: None,
     }

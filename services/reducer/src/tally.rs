@@ -85,6 +85,7 @@ pub struct Tally {
     partly_failed: HashSet<u64>,
     /// Mini-batches of which the second start succeeded first.
     copies_won: BTreeSet<u64>,
+    asked_limits: bool,
     ended_as: Option<(JobState, Option<String>)>,
     times_reopened: u64,
     failures: Failures,
@@ -221,6 +222,7 @@ impl Tally {
     }
 
     fn apply_attempt(&mut self, attempt: &Attempt) -> Effect {
+        self.asked_limits |= attempt.asked_limits;
         let Some(index) = self.delivered(attempt.mini_batch, attempt.deliveries_lost) else { return Effect::Nothing };
         if attempt.status != AttemptStatus::Succeeded {
             let effect = self.fail(index, attempt);
@@ -439,6 +441,11 @@ impl Tally {
     /// Returns the number of mini-batches of which the second start succeeded first.
     pub fn copies_won(&self) -> u64 {
         self.copies_won.len() as u64
+    }
+
+    /// Whether any process has asked for the `limits` of the job.
+    pub fn asked_limits(&self) -> bool {
+        self.asked_limits
     }
 
     /// Returns the mini-batches of the complete plan of which no attempt has ended.

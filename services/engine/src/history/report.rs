@@ -165,6 +165,7 @@ impl<'a> Row<'a> {
             pieces: vec![],
             extra_runs: 0,
             copy: self.is_copy(),
+            asked_limits: false,
             values: String::new(),
             detail: unguarded(detail).to_owned(),
             traceparent: None,

@@ -45,6 +45,7 @@ fn attempt(mini_batch: u64, try_number: u32, status: AttemptStatus, is_final: bo
         extra_runs: 0,
         values: String::new(),
         copy: false,
+        asked_limits: false,
         detail: format!("/in/{mini_batch}, \"a\".txt"),
         traceparent: None,
     }

@@ -91,8 +91,11 @@ impl Executor {
         self.announcements.send(announcement).await;
     }
 
-    /// Adds an attempt to its trace and to the logs.
+    /// Completes an attempt by what the scheduler does not know, and adds it to the logs.
     fn record(&mut self, Outcome { process, attempt, .. }: &mut Outcome) {
+        if let (Some(limits), Some(process)) = (&mut self.limits, *process) {
+            attempt.asked_limits = limits.has_asked(process);
+        }
         attempt.traceparent = trace::go_on(attempt.traceparent, || processed(&self.agent.spec.job_id, attempt));
         if let Some(running) = process.and_then(|process| self.running(process)) {
             running.log.attempt(running.process.id(), attempt);

@@ -1,6 +1,6 @@
 //! Answers the processes that ask whether the limits of the job allow a request.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,8 @@ pub(super) struct Limits {
     keeper: Option<Keeper>,
     /// Until when the waits of processes are reported to the scheduler.
     reported: HashMap<ProcessId, Instant>,
+    /// Processes that have asked since their last attempt.
+    asked: HashSet<ProcessId>,
 }
 
 impl Limits {
@@ -33,11 +35,11 @@ impl Limits {
         let now = Instant::now();
         if agent.is_alone {
             let limiter = Arc::new(Mutex::new(Limiter::alone(limits, now)));
-            return Some(Self { limiter, keeper: None, reported: HashMap::new() });
+            return Some(Self { limiter, keeper: None, reported: HashMap::new(), asked: HashSet::new() });
         }
         let limiter = Arc::new(Mutex::new(Limiter::new(limits, now)));
         let keeper = Keeper::start(agent.store.clone(), agent.node.clone(), limits, limiter.clone());
-        Some(Self { limiter, keeper: Some(keeper), reported: HashMap::new() })
+        Some(Self { limiter, keeper: Some(keeper), reported: HashMap::new(), asked: HashSet::new() })
     }
 
     /// Gives up the share of the node.
@@ -51,9 +53,15 @@ impl Limits {
         self.limiter.lock().expect("no holder panics")
     }
 
+    /// Whether a process has asked since the last call.
+    pub(super) fn has_asked(&mut self, process: ProcessId) -> bool {
+        self.asked.remove(&process)
+    }
+
     fn ask(&mut self, ask: Ask) {
         let now = Instant::now();
         self.limiter().ask(ask, now);
+        self.asked.insert(ask.key.0);
         self.reported.entry(ask.key.0).or_insert(now);
     }
 

@@ -107,6 +107,7 @@ pub(crate) fn conclude(
         extra_runs: 0,
         values: String::new(),
         copy: descriptor.copy,
+        asked_limits: false,
         detail: descriptor.detail(),
         traceparent: descriptor.traceparent,
     };
