@@ -123,6 +123,18 @@ pub struct Rejected {
     pub status: AttemptStatus,
     /// Error of that run. Its texts may be shortened.
     pub error: ErrorReport,
+    /// That run; `None`: the one in which the mini-batch succeeded, or unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<FailedRun>,
+}
+
+/// The run of a range of items that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedRun {
+    /// Process.
+    pub process: CompactString,
+    /// Wall clock at its start, milliseconds since the epoch.
+    pub started_at: u64,
 }
 
 /// The fields that every attempt has, however it ended; [`Attempt`] documents them. Process, texts and columns are

@@ -25,7 +25,7 @@ mod trace;
 mod wear;
 
 pub use attempt::{
-    Attempt, AttemptCore, AttemptRef, AttemptStatus, ProcessName, REJECTED_MAX, Rejected, Rows, SuccessRef,
+    Attempt, AttemptCore, AttemptRef, AttemptStatus, FailedRun, ProcessName, REJECTED_MAX, Rejected, Rows, SuccessRef,
 };
 pub use conda::{CONDA_TOOLS, CondaError, CondaFile};
 pub use dead_letter::{DeadBody, DeadLetter};

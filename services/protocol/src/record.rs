@@ -252,6 +252,7 @@ mod tests {
             detail,
             status: AttemptStatus::RunTimedOut,
             error: ErrorReport::default(),
+            run: (item % 2 == 0).then(|| crate::FailedRun { process: "process001".into(), started_at: items }),
         });
         let rejected = prop_oneof![3 => Just(vec![]), 1 => vec(rejected, 1..3)];
         let isolation =

@@ -204,7 +204,7 @@ mod tests {
         let claim = |attempt: Attempt, items| {
             let (detail, status, error) = (String::new(), AttemptStatus::RunRaised, ErrorReport::default());
             let values = String::new();
-            let rejected = vec![Rejected { item: 0, items, detail, values, status, error }];
+            let rejected = vec![Rejected { item: 0, items, detail, values, status, error, run: None }];
             rejected_event(&ResultEvent::Attempt(Box::new(Attempt { rejected, ..attempt }))).is_some()
         };
         assert!(!claim(succeeded(7, 1, 10, 8), 2));

@@ -19,7 +19,7 @@ mod tables;
 mod tests;
 mod write;
 
-use protocol::{Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, Input, Rejected, Work};
+use protocol::{Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, FailedRun, Input, Rejected, Work};
 
 pub use groups::{FirstReject, RejectGroup, RejectGroups};
 pub(crate) use index::RejectIndex;
@@ -66,9 +66,9 @@ pub struct Reject<'a> {
     pub tries: u32,
     /// Node of the last try.
     pub node: &'a str,
-    /// Process of the last try; empty if none received it.
+    /// Process of the last run of the item; empty if none received it.
     pub process: &'a str,
-    /// Start of the last try, milliseconds since 1970.
+    /// Start of that run, milliseconds since 1970.
     pub started_at: u64,
 }
 
@@ -80,6 +80,8 @@ struct Range<'a> {
     values: &'a str,
     status: AttemptStatus,
     error: Option<&'a ErrorReport>,
+    /// `None`: the attempt.
+    run: Option<&'a FailedRun>,
 }
 
 /// The error of an attempt that recorded none.
@@ -113,16 +115,18 @@ impl RejectedMiniBatch {
             values: &attempt.values,
             status: attempt.status,
             error: attempt.error.as_deref(),
+            run: None,
         });
         let has_succeeded = whole.is_none();
         let isolated = attempt.rejected.iter().filter(move |rejected| has_succeeded && rejected.items > 0);
-        let isolated = isolated.map(|Rejected { item, items, detail, values, status, error }| Range {
+        let isolated = isolated.map(|Rejected { item, items, detail, values, status, error, run }| Range {
             item: *item,
             items: *items,
             detail,
             values,
             status: *status,
             error: Some(error),
+            run: run.as_ref(),
         });
         whole.into_iter().chain(isolated)
     }
@@ -176,8 +180,8 @@ impl RejectedMiniBatch {
             error: range.error.unwrap_or(&NO_ERROR),
             tries: attempt.try_number,
             node: &attempt.node,
-            process: &attempt.process,
-            started_at: attempt.started_at,
+            process: range.run.map_or(&attempt.process, |run| &run.process),
+            started_at: range.run.map_or(attempt.started_at, |run| run.started_at),
         };
         match work {
             Some(Work::Files { paths, .. }) if file.is_some() => {

@@ -266,6 +266,7 @@ mod tests {
             values: values.clone(),
             status,
             error: error.clone(),
+            run: None,
         };
         let isolated = |mini_batch| Attempt {
             rejected: vec![rejected(0), rejected(2)],
@@ -302,6 +303,7 @@ mod tests {
                     message: "no total".into(),
                     ..Default::default()
                 },
+                run: None,
             };
             tally(vec![Attempt { rejected: (0..count).map(reject).collect(), ..succeeded(0, 1, 3, 3 - count) }])
         };

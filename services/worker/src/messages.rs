@@ -163,6 +163,7 @@ mod tests {
             values: "v".repeat(400),
             status: AttemptStatus::RunRaised,
             error,
+            run: None,
         };
         let attempt = Attempt { rejected: vec![rejected; REJECTED_MAX], ..attempt() };
         let mut messages = Messages::new("job", 192 * 1024);

@@ -86,6 +86,7 @@ mod tests {
             values: String::new(),
             status: AttemptStatus::RunRaised,
             error: ErrorReport::default(),
+            run: None,
         };
         let attempt = match ranges {
             [] => failed(7, 3, true, 5),

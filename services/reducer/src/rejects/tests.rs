@@ -109,6 +109,7 @@ fn items_isolated_from_a_success_are_rejects() {
             values: format!("{{\"id\":{item}}}"),
             status: AttemptStatus::RunTimedOut,
             error: ErrorReport { category: format!("Error{item}"), ..ErrorReport::default() },
+            run: None,
         };
         let ranges = ranges.iter().map(rejected).collect();
         let mini_batch = rejected_from(Attempt { rejected: ranges, ..succeeded(0, 3, 9, 5) }, work);
@@ -137,6 +138,28 @@ fn items_isolated_from_a_success_are_rejects() {
     assert_eq!(isolated(&[(3, 1), (4, 5)], rows), expected);
 }
 
+#[test]
+fn isolated_item_names_its_own_run() {
+    let rejected = |run| Rejected {
+        item: 0,
+        items: 1,
+        detail: String::new(),
+        values: String::new(),
+        status: AttemptStatus::RunRaised,
+        error: ErrorReport::default(),
+        run,
+    };
+    let own = FailedRun { process: "process007".into(), started_at: 5 };
+    // Builds without this field wrote the other one.
+    for (run, expected) in [(Some(own), ("process007", 5)), (None, ("process000", 9))] {
+        let attempt = Attempt { rejected: vec![rejected(run)], started_at: 9, ..succeeded(0, 3, 2, 1) };
+        let mini_batch = rejected_from(attempt, files(&["/in/a", "/in/b"]));
+        let inputs = inputs();
+        let reject = mini_batch.rejects(&inputs).next().expect("one");
+        assert_eq!((reject.process, reject.started_at), expected);
+    }
+}
+
 #[tokio::test]
 async fn isolated_items_stay_rejected_until_their_mini_batch_runs_again() {
     let mut job = Committed::new();
@@ -148,6 +171,7 @@ async fn isolated_items_stay_rejected_until_their_mini_batch_runs_again() {
         values: String::new(),
         status: AttemptStatus::RunRaised,
         error: ErrorReport::default(),
+        run: None,
     };
     let isolated = |number| event(Attempt { rejected: vec![rejected.clone()], ..succeeded(number, 3, 2, 1) });
     job.commit([isolated(0), event(succeeded(1, 1, 1, 1)), isolated(1), isolated(2)]).await;

@@ -59,6 +59,7 @@ fn rejected_items_are_failed_items_of_a_success() {
         values: String::new(),
         status: AttemptStatus::RunRaised,
         error: *failed(0, 1, true, 1).error.expect("failed"),
+        run: None,
     };
     let isolated = event(Attempt { rejected: vec![rejected], extra_runs: 6, ..succeeded(0, 3, 10, 9) });
     let mut tally = fold(&[event(failed(0, 2, false, 10)), isolated.clone(), isolated, event(succeeded(1, 1, 10, 10))]);

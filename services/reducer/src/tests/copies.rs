@@ -129,7 +129,8 @@ async fn rejects_of_the_slower_start_do_not_count() {
     assert_eq!(slow.copies(9).await.len(), 2);
     slow.copy_succeeds(38).await;
     let (status, error) = (AttemptStatus::RunRaised, ErrorReport::default());
-    let rejected = vec![Rejected { item: 0, items: 1, detail: "/38".into(), values: String::new(), status, error }];
+    let rejected =
+        vec![Rejected { item: 0, items: 1, detail: "/38".into(), values: String::new(), status, error, run: None }];
     let isolated = Attempt { rejected, extra_runs: 2, rows: Rows::None, ..succeeded(38, 3, 1, 0) };
     slow.job.send_event(event(isolated)).await;
     slow.job.send_rows(39, "row 39\n").await;

@@ -130,7 +130,7 @@ fn of_misfits(misfits: Vec<Misfit>, descriptor: &Descriptor, mut without_result:
         let item = first.saturating_add(misfit.item);
         let detail = descriptor.item_detail(item);
         let (values, status) = (String::new(), AttemptStatus::IllegalResult);
-        Rejected { item, items, detail, values, status, error: misfit.error() }
+        Rejected { item, items, detail, values, status, error: misfit.error(), run: None }
     });
     rejected.filter(|rejected| rejected.items > 0).collect()
 }

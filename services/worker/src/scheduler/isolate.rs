@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Ending, Isolate, OutputFormat, Payload, Warning};
+use protocol::{AttemptStatus, Ending, FailedRun, Isolate, OutputFormat, Payload, Warning};
 
 use super::isolation::{Isolated, Isolation};
 use super::mini_batch::{MiniBatch, Stage};
@@ -68,6 +68,7 @@ impl Scheduler {
         let MiniBatch { stage, isolation, .. } = mini_batch;
         let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };
         let number = mini_batch.descriptor.mini_batch;
+        let name = process.name();
         let isolation = match isolation {
             Some(mut isolation) => {
                 let failed = ending.status != AttemptStatus::Succeeded;
@@ -76,7 +77,10 @@ impl Scheduler {
                     // No item is at fault, so none is rejected for it.
                     Some(gpu) if self.has_other_gpu_than(gpu) && isolation.again() => {}
                     Some(_) => isolation.give_up(),
-                    None => isolation.ended(ending, rows, now.instant),
+                    None => {
+                        let run = FailedRun { process: name.into(), started_at: handed.began.milliseconds };
+                        isolation.ended(ending, rows, run, now.instant);
+                    }
                 }
                 isolation
             }
@@ -89,7 +93,7 @@ impl Scheduler {
                 let first =
                     mini_batch.descriptor.replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
                 let items = first..first.saturating_add(prepared.passed);
-                Box::new(Isolation::new(items, self.config.spec.isolate, ending, moments, until))
+                Box::new(Isolation::new(items, self.config.spec.isolate, ending, &name, moments, until))
             }
         };
         let goes_on = isolation.next().is_some() && !(self.isolations.are_over() && isolation.is_vain());

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Ending, ErrorReport, Isolate, Misfit, REJECTED_MAX, Rejected, Warning};
+use protocol::{AttemptStatus, Ending, ErrorReport, FailedRun, Isolate, Misfit, REJECTED_MAX, Rejected, Warning};
 
 use super::Moment;
 
@@ -93,11 +93,12 @@ struct Failed {
 struct Cause {
     status: AttemptStatus,
     error: ErrorReport,
+    run: FailedRun,
 }
 
 impl Cause {
-    fn of(ending: &Ending) -> Arc<Self> {
-        Arc::new(Self { status: ending.status, error: ending.error.clone().unwrap_or_default() })
+    fn of(ending: &Ending, run: FailedRun) -> Arc<Self> {
+        Arc::new(Self { status: ending.status, error: ending.error.clone().unwrap_or_default(), run })
     }
 }
 
@@ -125,11 +126,12 @@ impl Isolated {
 
 impl Isolation {
     /// Divides a mini-batch of at least two items, which are these of its argument. `whole`: how its last try ended,
-    /// which began at `began`.
+    /// which this process began at `began`.
     pub(super) fn new(
         items: Range<u64>,
         division: Isolate,
         whole: Ending,
+        process: &str,
         [began, ended]: [Moment; 2],
         until: Instant,
     ) -> Self {
@@ -152,7 +154,8 @@ impl Isolation {
             warnings_total: 0,
             whole,
         };
-        let cause = Cause::of(&isolation.whole);
+        let run = FailedRun { process: process.into(), started_at: began.milliseconds };
+        let cause = Cause::of(&isolation.whole, run);
         isolation.divide(items, &cause);
         isolation
     }
@@ -167,8 +170,8 @@ impl Isolation {
         self.probe.or(self.pending.len().checked_sub(1))
     }
 
-    /// Takes the result of the range that was to be run next.
-    pub(super) fn ended(&mut self, ending: Ending, rows: Bytes, now: Instant) {
+    /// Takes the result of the range that was to be run next, and which run that was.
+    pub(super) fn ended(&mut self, ending: Ending, rows: Bytes, run: FailedRun, now: Instant) {
         let Some(position) = self.position() else { return };
         let Pending { items, .. } = self.pending.remove(position);
         self.probe = None;
@@ -177,9 +180,9 @@ impl Isolation {
         self.run_seconds += ending.run_seconds;
         self.process_seconds += ending.process_seconds;
         if ending.status == AttemptStatus::Succeeded {
-            self.succeeded(&items, ending, rows);
+            self.succeeded(&items, ending, rows, &run);
         } else {
-            let cause = Cause::of(&ending);
+            let cause = Cause::of(&ending, run);
             let count = items.end - items.start;
             self.items_failed += u32::from(count == 1);
             // Each division adds one range that may be rejected.
@@ -215,7 +218,7 @@ impl Isolation {
         self.pending.splice(position..position, pieces);
     }
 
-    fn succeeded(&mut self, items: &Range<u64>, ending: Ending, rows: Bytes) {
+    fn succeeded(&mut self, items: &Range<u64>, ending: Ending, rows: Bytes, run: &FailedRun) {
         let Good { ranges, returned, rows: all, pieces, columns, has_other_columns, has_checkpoints } = &mut self.good;
         *ranges += 1;
         *has_checkpoints |= ending.has_checkpoints;
@@ -231,11 +234,11 @@ impl Isolation {
         }
         ending.warnings.into_iter().for_each(|warning| self.warn(warning));
         let without_result = (items.end - items.start).saturating_sub(ending.returned);
-        self.reject_misfits(items, ending.misfits, without_result);
+        self.reject_misfits(items, ending.misfits, without_result, run);
     }
 
     /// Rejects the items of a range whose rows do not fit the schema of the job.
-    fn reject_misfits(&mut self, range: &Range<u64>, misfits: Vec<Misfit>, mut without_result: u64) {
+    fn reject_misfits(&mut self, range: &Range<u64>, misfits: Vec<Misfit>, mut without_result: u64, run: &FailedRun) {
         let mut unnamed = 0;
         for misfit in misfits {
             let items = misfit.items.min(without_result);
@@ -245,7 +248,8 @@ impl Isolation {
             match self.rejected.len() + self.pending.len() < REJECTED_MAX {
                 _ if range.is_empty() => {}
                 true => {
-                    let cause = Cause { status: AttemptStatus::IllegalResult, error: misfit.error() };
+                    let (status, error) = (AttemptStatus::IllegalResult, misfit.error());
+                    let cause = Cause { status, error, run: run.clone() };
                     self.rejected.push(Failed { items: range, cause: Arc::new(cause) });
                 }
                 false => unnamed += items,
@@ -388,8 +392,8 @@ fn rejected(mut failed: Vec<Failed>, detail: impl Fn(u64) -> String) -> Vec<Reje
             printed: String::new(),
         };
         let (detail, status) = (beginning(&detail(items.start)), cause.status);
-        let values = String::new();
-        Rejected { item: items.start, items: items.end - items.start, detail, values, status, error }
+        let (values, run) = (String::new(), Some(cause.run.clone()));
+        Rejected { item: items.start, items: items.end - items.start, detail, values, status, error, run }
     };
     failed.into_iter().map(in_short).collect()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::collection::btree_set;
 use proptest::prelude::*;
-use protocol::{Attempt, Isolate, Misfit, REJECTED_MAX};
+use protocol::{Attempt, FailedRun, Isolate, Misfit, REJECTED_MAX};
 
 use super::super::isolation::{Isolated, Isolation};
 use super::*;
@@ -72,6 +72,23 @@ fn only_the_item_that_fails_alone_is_rejected() {
     assert_eq!(&rows[..], b"a\nb\nd\n");
     assert_eq!(rejected_items(&attempt), [(2, 1)]);
     assert_eq!((attempt.rejected[0].status, &*attempt.rejected[0].detail), (AttemptStatus::RunRaised, "/in/2"));
+}
+
+#[test]
+fn rejected_item_names_the_run_in_which_it_failed_alone() {
+    let mut node = isolating(1, 4);
+    node.after(raised(0, 1));
+    node.after(with_rows(0, 2, "a\nb\n"));
+    node.pass(Duration::from_secs(1));
+    node.after(raised(0, 3));
+    node.pass(Duration::from_secs(2));
+    node.after(raised(0, 4));
+    node.pass(Duration::from_secs(3));
+    let ended_at = node.now.milliseconds;
+    let (attempt, _) = announced(&mut node, with_rows(0, 5, "d\n"));
+    let [rejected] = &attempt.rejected[..] else { panic!("{attempt:?}") };
+    let run = rejected.run.as_ref().expect("known");
+    assert_eq!((&*run.process, ended_at - run.started_at, ended_at - attempt.started_at), (PROCESS, 5000, 6000));
 }
 
 #[test]
@@ -239,8 +256,14 @@ fn isolation_that_would_outlive_its_lease_ends() {
     assert_eq!(node.tick(2 * LIMIT + Duration::from_secs(1)), "start 1, return 1, 0 Succeeded");
 }
 
+const PROCESS: &str = "process000";
+
 fn moment() -> Moment {
     Moment { instant: Instant::now(), milliseconds: 0 }
+}
+
+fn run() -> FailedRun {
+    FailedRun { process: PROCESS.into(), started_at: 0 }
 }
 
 /// Isolates `items` items, of which runs of these fail. Checks that every run is of items that are not decided, and that
@@ -249,7 +272,7 @@ fn isolate(items: u64, bad: &BTreeSet<u64>) -> Isolated {
     let now = moment();
     let until = now.instant + Duration::from_secs(60);
     let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
-    let mut isolation = Isolation::new(0..items, Isolate::Items, whole, [now, now], until);
+    let mut isolation = Isolation::new(0..items, Isolate::Items, whole, PROCESS, [now, now], until);
     let mut decided = BTreeSet::new();
     while let Some(range) = isolation.next() {
         assert!(!range.is_empty() && decided.range(range.clone()).next().is_none(), "{range:?} was run before");
@@ -257,13 +280,13 @@ fn isolate(items: u64, bad: &BTreeSet<u64>) -> Isolated {
             decided.extend(range.clone());
             let rows: String = range.clone().map(|item| format!("{item}\n")).collect();
             let ending = Ending { returned: range.end - range.start, ..Ending::empty() };
-            isolation.ended(ending, rows.into(), now.instant);
+            isolation.ended(ending, rows.into(), run(), now.instant);
         } else {
             if range.end == range.start + 1 {
                 decided.insert(range.start);
             }
             let failed = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
-            isolation.ended(failed, Bytes::new(), now.instant);
+            isolation.ended(failed, Bytes::new(), run(), now.instant);
         }
     }
     isolation.finish(|item| item.to_string(), true, now)
@@ -305,11 +328,11 @@ fn rejected_ranges_fit_into_one_message() {
 fn rows_of_a_range_that_do_not_fit_reject_their_items() {
     let now = moment();
     let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
-    let mut isolation = Isolation::new(0..8, Isolate::Items, whole, [now, now], now.instant + LIMIT);
+    let mut isolation = Isolation::new(0..8, Isolate::Items, whole, PROCESS, [now, now], now.instant + LIMIT);
     let misfit = |item| Misfit { item, items: 1, message: "total: missing".into() };
     let [one, two] = [[2].to_vec(), [0, 3].to_vec()].map(|items| items.into_iter().map(misfit).collect::<Vec<_>>());
-    isolation.ended(Ending { returned: 3, misfits: one, ..Ending::empty() }, Bytes::new(), now.instant);
-    isolation.ended(Ending { returned: 3, misfits: two, ..Ending::empty() }, Bytes::new(), now.instant);
+    isolation.ended(Ending { returned: 3, misfits: one, ..Ending::empty() }, Bytes::new(), run(), now.instant);
+    isolation.ended(Ending { returned: 3, misfits: two, ..Ending::empty() }, Bytes::new(), run(), now.instant);
     let isolated = isolation.finish(|item| item.to_string(), true, now);
     let rejected: Vec<_> = isolated.rejected.iter().map(|one| (one.item, one.items, one.status)).collect();
     let status = AttemptStatus::IllegalResult;
@@ -322,10 +345,10 @@ fn long_errors_are_shortened() {
     let now = moment();
     let error = ErrorReport { message: "ü".repeat(5000), traceback: "t".repeat(16_000), ..ErrorReport::default() };
     let fails = || Ending::failed(AttemptStatus::RunRaised, error.clone());
-    let mut isolation = Isolation::new(0..100, Isolate::Items, fails(), [now, now], now.instant + LIMIT);
+    let mut isolation = Isolation::new(0..100, Isolate::Items, fails(), PROCESS, [now, now], now.instant + LIMIT);
     while let Some(range) = isolation.next() {
         let ending = if range.start == 0 && range.end == 1 { Ending::empty() } else { fails() };
-        isolation.ended(ending, Bytes::new(), now.instant);
+        isolation.ended(ending, Bytes::new(), run(), now.instant);
     }
     let isolated = isolation.finish(|_| "/long".repeat(1000), true, now);
     let bytes = serde_json::to_vec(&isolated.rejected).expect("plain data").len();
@@ -337,10 +360,10 @@ fn ranges_with_other_columns_cannot_be_joined_where_columns_have_no_names() {
     for (by_position, status, warnings) in [(true, AttemptStatus::RunRaised, 1), (false, AttemptStatus::Succeeded, 0)] {
         let now = moment();
         let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
-        let mut isolation = Isolation::new(0..2, Isolate::Items, whole, [now, now], now.instant + LIMIT);
+        let mut isolation = Isolation::new(0..2, Isolate::Items, whole, PROCESS, [now, now], now.instant + LIMIT);
         for name in ["a", "b"] {
             let ending = Ending { returned: 1, columns: Some(vec![name.into()]), ..Ending::empty() };
-            isolation.ended(ending, Bytes::from_static(b"1\n"), now.instant);
+            isolation.ended(ending, Bytes::from_static(b"1\n"), run(), now.instant);
         }
         let isolated = isolation.finish(|item| item.to_string(), by_position, now);
         assert_eq!((isolated.ending.status, isolated.warnings_total), (status, warnings));
