@@ -183,6 +183,30 @@ impl Failures {
         groups
     }
 
+    /// Returns the first error of each reason, the most frequent reason first.
+    pub(crate) fn kinds(&self) -> Vec<String> {
+        let mut groups: Vec<_> = self.groups.values().collect();
+        groups.sort_by_key(|group| group.order);
+        let mut kinds: Vec<(u64, &FailureGroup, String)> = Vec::new();
+        for &group in groups.iter().filter(|group| !group.message.is_empty()) {
+            let reason = reason_of(&group.category, &group.message);
+            match kinds.iter_mut().find(|(_, _, known)| *known == reason) {
+                Some((count, ..)) => *count += group.count,
+                None => kinds.push((group.count, group, reason)),
+            }
+        }
+        // Without a message, or those beyond the groups: probably more of the most frequent ones.
+        for &group in groups.iter().filter(|group| group.message.is_empty()) {
+            let alike = kinds.iter_mut().filter(|(_, known, _)| known.category == group.category);
+            match alike.max_by_key(|(count, ..)| *count) {
+                Some((count, ..)) => *count += group.count,
+                None => kinds.push((group.count, group, String::new())),
+            }
+        }
+        kinds.sort_by_key(|(count, ..)| std::cmp::Reverse(*count));
+        kinds.into_iter().map(|(_, first, _)| first.error()).collect()
+    }
+
     /// Returns some of the finally failed mini-batches, lowest first.
     pub fn given_up_first(&self) -> impl Iterator<Item = &GivenUp> {
         self.given_up.values()
@@ -277,10 +301,14 @@ fn in_lines(error: &ErrorReport) -> ErrorReport {
 
 /// Returns the reason of a failure, which is equal for errors that differ only in numbers, paths and quoted texts.
 pub(crate) fn reason(error: &ErrorReport) -> String {
+    reason_of(&error.category, &error.message)
+}
+
+fn reason_of(category: &str, message: &str) -> String {
     const PUNCTUATION: [char; 11] = ['(', ')', '[', ']', '{', '}', ',', ';', ':', '.', '='];
-    let mut reason = format!("{}:", error.category);
+    let mut reason = format!("{category}:");
     let mut quote = None;
-    for word in one_line(&error.message).split_whitespace() {
+    for word in one_line(message).split_whitespace() {
         let word = word.trim_matches(PUNCTUATION);
         if quote.is_some() {
             quote = quote.filter(|quote| !word.ends_with(*quote));
@@ -358,6 +386,20 @@ mod tests {
         assert_eq!(repeated.count, 3);
         assert!(repeated.sentence.contains("cannot read 0x7f"), "{}", repeated.sentence);
         assert_eq!(failures.reasons.len(), 3, "{:?}", failures.reasons);
+    }
+
+    #[test]
+    fn kinds_of_errors_differ_in_more_than_numbers() {
+        let mut failures = Failures::default();
+        let mut fail = |message: &str| {
+            let mut attempt = failed(0, 1, true, 1);
+            attempt.error.as_mut().expect("failed").message = message.into();
+            failures.attempt_failed(&attempt);
+        };
+        fail("no total");
+        fail("no total");
+        (0..1000).for_each(|row| fail(&format!("row {row} is bad")));
+        assert_eq!(failures.kinds(), ["ValueError: row 0 is bad", "ValueError: no total"]);
     }
 
     #[test]

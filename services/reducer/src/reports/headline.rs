@@ -1,6 +1,6 @@
 //! The line about the failures of a completed job, the same in every report.
 
-use protocol::{ErrorThresholds, FailureCause};
+use protocol::ErrorThresholds;
 
 use crate::thresholds::few_results;
 use crate::words::{clause, counted};
@@ -22,7 +22,7 @@ pub(crate) fn headline(tally: &Tally, thresholds: &ErrorThresholds) -> Option<St
     let why = match mini_batches.failed {
         0 if tally.items_rejected() == 0 => few_results(tally),
         0 if causes.is_empty() => "rejected before the last retry".to_owned(),
-        _ => why(&causes, tally.failures()),
+        _ => why(tally.failures()),
     };
     let see = match causes.first() {
         Some(_) if mini_batches.failed > 0 || tally.items_rejected() > 0 => "; see logs/job_error.txt",
@@ -33,11 +33,11 @@ pub(crate) fn headline(tally: &Tally, thresholds: &ErrorThresholds) -> Option<St
     Some(format!("completed with failures: {failed} ({why}){see}; {allowed}"))
 }
 
-fn why(causes: &[FailureCause], failures: &Failures) -> String {
-    let Some(first) = causes.first() else { return "for an unknown cause".to_owned() };
-    match failures.groups().len() {
-        1 => clause(&first.error).to_owned(),
-        kinds => format!("{} and {}", clause(&first.error), counted(kinds as u64 - 1, "other cause")),
+fn why(failures: &Failures) -> String {
+    match &failures.kinds()[..] {
+        [] => "for an unknown cause".to_owned(),
+        [only] => clause(only).to_owned(),
+        [first, others @ ..] => format!("{} and {}", clause(first), counted(others.len() as u64, "other cause")),
     }
 }
 
@@ -81,6 +81,20 @@ mod tests {
         let expected = "completed with failures: 2 of 3 mini-batches failed (ValueError: bad value and 1 other cause); see \
                         logs/job_error.txt; this is within the limits of the job";
         assert_eq!(headline(&two, &limited).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn errors_that_differ_in_numbers_are_one_cause() {
+        let of_row = |mini_batch, row| {
+            let mut attempt = failed(mini_batch, 1, true, 1);
+            attempt.error.as_mut().expect("failed").message = format!("row {row} is bad");
+            attempt
+        };
+        let text = headline(&tally([of_row(0, 7), of_row(1, 8)], 3), &OFF).expect("two failed");
+        assert!(
+            text.starts_with("completed with failures: 2 of 3 mini-batches failed (ValueError: row 7 is bad);"),
+            "{text}"
+        );
     }
 
     #[test]

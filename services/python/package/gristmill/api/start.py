@@ -267,7 +267,7 @@ def _replacement(job: Job, changed: Any, init: Any) -> Path:
         raise TypeError(f"function must be a function, not {changed!r}")
     function.check(changed, init)
     folder = Path(job.status["source_directory"])
-    if folder.parent.parent != root:
+    if folder.parent.parent.resolve() != root.resolve():
         raise TypeError(
             f"job {job.id} runs the entry script in {folder}, not a function of this machine: correct the script, and "
             "replay without a function"
