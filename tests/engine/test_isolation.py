@@ -247,6 +247,17 @@ def test_context_names_the_rows_of_a_range(workplace):
     assert job.run().items == (ROWS, ROWS - 1, 1)
 
 
+def test_plan_counts_the_extra_runs_of_its_largest_mini_batch(workplace):
+    """Also where the size is one of bytes, and the rows of text are not counted."""
+    workplace.write({"small.csv": "id\n" + "7\n" * 15})
+    inputs = [{"name": "table", "type": "tabular", "path": "small.csv"}]
+    for size, items, extra_runs in (("1MB", 16, 8), ("4 rows", 4, 4)):
+        job = workplace.job("def run(rows): return rows", inputs=inputs, mini_batch_size=size)
+        shown = workplace.command("plan", job.file).stdout
+        expected = f"isolate: one bad item in a mini-batch of {items} costs at most {extra_runs} extra runs"
+        assert expected in shown.splitlines(), shown
+
+
 def test_partition_keys_are_not_divided(workplace):
     workplace.write({"data/store=1/a.txt": "1", "data/store=2/b.txt": "2"})
     inputs = [{"name": "data", "type": "file", "path": "data", "partition_format": "store={store}/{file}.txt"}]

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use anyhow::Result;
 use engine::Decisions;
-use protocol::Descriptor;
+use partitioner::Largest;
+use protocol::{Descriptor, Isolate};
 use reducer::counted;
 use serde::Serialize;
 use storage::PlanComplete;
@@ -48,7 +49,7 @@ pub async fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<Exit
     }
     let mut shown = 0;
     let mut descriptor_bytes = 0;
-    let mut items_max = None;
+    let mut largest = Largest::of(&parsed.spec);
     for descriptor in &mut plan {
         let descriptor = match descriptor {
             Ok(descriptor) => descriptor,
@@ -58,7 +59,7 @@ pub async fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<Exit
                 return Ok(Exit::Invalid);
             }
         };
-        items_max = items_max.max(descriptor.items());
+        largest.add(&descriptor);
         let written = if arguments.cost.cost {
             descriptor_bytes += serde_json::to_vec(&descriptor).map_or(0, |text| text.len() as u64);
             Ok(())
@@ -75,7 +76,8 @@ pub async fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<Exit
         }
     }
     let totals = plan.totals();
-    let extra_runs = parsed.spec.extra_runs_for_one(items_max);
+    let is_divided = parsed.spec.isolate != Isolate::Off;
+    let extra_runs = if is_divided { parsed.spec.extra_runs_for_one(largest.items()) } else { None };
     let cost = arguments.cost.of(&parsed.spec, &totals, descriptor_bytes);
     let last = match (arguments.cost.cost, arguments.json) {
         (true, true) => vec![cost::json(&cost).to_string()],

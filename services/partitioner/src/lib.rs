@@ -34,6 +34,7 @@ mod describe;
 mod error;
 mod glob;
 mod inputs;
+mod largest;
 mod listing;
 mod partition_format;
 mod plan;
@@ -45,6 +46,7 @@ mod walk;
 
 pub use error::{Error, Result};
 pub use inputs::Inputs;
+pub use largest::Largest;
 pub use partition_format::{FormatError, PartitionFormat};
 pub use plan::{Plan, inputs_digest, plan};
 pub use publish::Partitioner;
