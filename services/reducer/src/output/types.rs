@@ -10,6 +10,9 @@ use arrow::compute::{CastOptions, cast_with_options, nullif};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type};
 use arrow::util::display::FormatOptions;
 
+/// The zone of columns with several zones.
+const UTC: &str = "UTC";
+
 /// Returns the type of the values. Categories apply only within one frame.
 pub(super) fn plain(data_type: &DataType) -> DataType {
     match data_type {
@@ -59,6 +62,8 @@ pub(super) fn unify(left: &DataType, right: &DataType) -> Option<DataType> {
         (Timestamp(left_unit, left_zone), Timestamp(right_unit, right_zone)) if left_zone == right_zone => {
             Some(Timestamp((*left_unit).max(*right_unit), left_zone.clone()))
         }
+        // The instants stay, and their zones differ.
+        (Timestamp(left, Some(_)), Timestamp(right, Some(_))) => Some(Timestamp((*left).max(*right), Some(UTC.into()))),
         (left, right) if left.is_integer() && right.is_integer() => Some(unify_integers(left, right)),
         (left, right) if left.is_numeric() && right.is_numeric() && !is_decimal(left) && !is_decimal(right) => {
             Some(Float64)
@@ -141,6 +146,11 @@ pub(super) fn conform(array: &ArrayRef, to: &DataType) -> anyhow::Result<ArrayRe
             let values = conform(lists.values(), field.data_type())?;
             Arc::new(FixedSizeListArray::try_new(field.clone(), *length, values, lists.nulls().cloned())?)
         }
+        // Arrow writes no texts with the names of zones.
+        (DataType::Timestamp(unit, Some(_)), DataType::Utf8 | DataType::LargeUtf8) => {
+            let instants = cast_with_options(array, &DataType::Timestamp(*unit, Some("+00:00".into())), &EXACT)?;
+            cast_with_options(&instants, to, &EXACT)?
+        }
         (from, to) => {
             let is_counted = from.is_floating() && to.is_integer();
             cast_with_options(&if is_counted { without_nan(array)? } else { array.clone() }, to, &EXACT)?
@@ -166,8 +176,9 @@ fn without_nan(column: &ArrayRef) -> anyhow::Result<ArrayRef> {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Float64Array, Int64Array, ListArray, NullArray, StringArray};
+    use arrow::array::{Float64Array, Int64Array, ListArray, NullArray, StringArray, TimestampMicrosecondArray};
     use arrow::buffer::OffsetBuffer;
+    use arrow::datatypes::{TimeUnit, TimestampMicrosecondType};
     use arrow::util::display::array_value_to_string;
 
     use super::*;
@@ -196,6 +207,28 @@ mod tests {
             values.extend((0..array.len()).map(|row| array_value_to_string(&array, row).expect("printable")));
         }
         Some((unified, values))
+    }
+
+    fn instant(zone: Option<&str>) -> ArrayRef {
+        let values = TimestampMicrosecondArray::from(vec![1_700_000_000_000_000]);
+        Arc::new(values.with_timezone_opt(zone))
+    }
+
+    #[test]
+    fn instants_of_several_zones_are_those_of_utc() {
+        let [berlin, lisbon, naive] = [Some("Europe/Berlin"), Some("Europe/Lisbon"), None].map(instant);
+        let utc = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
+        for zones in [[&berlin, &lisbon], [&lisbon, &berlin]] {
+            let types = zones.map(|array| array.data_type().clone());
+            assert_eq!(unify(&types[0], &types[1]), Some(utc.clone()));
+            for array in zones {
+                let array = conform(array, &utc).expect("an instant");
+                assert_eq!(array.as_primitive::<TimestampMicrosecondType>().value(0), 1_700_000_000_000_000);
+            }
+        }
+        let (data_type, values) = unified(&[berlin, naive, lisbon]).expect("texts");
+        assert_eq!(data_type, DataType::Utf8);
+        assert_eq!(values, ["2023-11-14T22:13:20Z", "2023-11-14T22:13:20", "2023-11-14T22:13:20Z"]);
     }
 
     fn integers(values: &[i64]) -> ArrayRef {

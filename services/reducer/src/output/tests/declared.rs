@@ -36,3 +36,17 @@ async fn parquet_has_the_declared_columns() {
     let days: ArrayRef = Arc::new(Date32Array::from(vec![Some(20_484), Some(-1), None, None]));
     assert_eq!(rows.columns()[..4], [counts, totals, instants, days]);
 }
+
+#[tokio::test]
+async fn declared_instants_of_several_zones_are_those_of_utc() {
+    let in_zone = |zone: &str| -> ArrayRef {
+        Arc::new(TimestampMicrosecondArray::from(vec![7_000_000]).with_timezone(zone.to_owned()))
+    };
+    let results = ["Europe/Berlin", "Europe/Lisbon"].map(in_zone).map(|at| Outcome::Inline(stream(vec![("at", at)])));
+    let mut job = parquet_job((0..).zip(results).collect()).await;
+    let column = ResultColumn { name: "at".to_owned(), kind: ColumnKind::Timestamp, nullable: false };
+    job.output.row_schema = Some(ResultSchema::Columns(vec![column]));
+    let rows = read_parquet(&job.write().await.expect("written").path);
+    let expected: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![7_000_000, 7_000_000]).with_timezone("UTC"));
+    assert_eq!(rows.columns(), [expected]);
+}
