@@ -173,7 +173,7 @@ def test_retry_of_a_partial_result_runs_removed_parts_again(workplace):
     first = job.run()
     assert first.mini_batches == (FILES, FILES - 1, 1)
     ended = job.retry(first.job_id, MENDED="1")
-    assert "the rows of 3 mini-batches that had succeeded" in ended.stderr
+    assert "3 mini-batches that had succeeded" in ended.stderr and "power cut" not in ended.stderr
     assert ended.output == expected_output()
     assert ended.mini_batches == (FILES, FILES, 0)
 

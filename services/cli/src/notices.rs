@@ -82,11 +82,19 @@ pub fn sentence(notice: &Notice) -> String {
                  mini-batches recorded only there run again"
             )
         }
-        Notice::RowsLost { mini_batches, first } => format!(
-            "the rows of {} that had succeeded (the first is mini-batch {first}) are missing or incomplete: a \
-             power cut loses unwritten data, and a completed job keeps only its output; they run again",
-            counted(*mini_batches, "mini-batch")
-        ),
+        Notice::RowsLost { mini_batches, first, had_completed } => {
+            let mini_batches = counted(*mini_batches, "mini-batch");
+            match had_completed {
+                true => format!(
+                    "{mini_batches} that had succeeded (the first is mini-batch {first}) run again as well: the job has \
+                     completed and kept only its output"
+                ),
+                false => format!(
+                    "the rows of {mini_batches} that had succeeded (the first is mini-batch {first}) are missing or \
+                     incomplete, as after a power cut; they run again"
+                ),
+            }
+        }
         Notice::Continuing(continuation) => continuing(continuation),
         Notice::LargeScriptFolder(incomplete) => incomplete.to_string(),
         Notice::CreatingEnvironment { file, folder } => {

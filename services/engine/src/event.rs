@@ -55,8 +55,8 @@ pub enum Notice {
     ChangedWhileRunning { script: bool, differences: Vec<Difference> },
     /// A power cut has damaged this many segments of the ledger.
     LedgerMended(u32),
-    /// Rows of this many successes are lost; their mini-batches run again.
-    RowsLost { mini_batches: u64, first: u64 },
+    /// Rows of this many successes are lost; their mini-batches run again. A job that had completed has removed them.
+    RowsLost { mini_batches: u64, first: u64, had_completed: bool },
     /// The job continues an earlier run.
     Continuing(Continuation),
     /// The script folder holds more than can travel to a target.
@@ -90,16 +90,20 @@ pub enum NewJobReason {
 
 impl Notice {
     /// Returns the notice about successes whose rows are lost, if there are any.
-    pub(crate) fn lost_rows(mini_batches: &[u64]) -> Option<Self> {
+    pub(crate) fn lost_rows(mini_batches: &[u64], had_completed: bool) -> Option<Self> {
         let first = *mini_batches.first()?;
-        Some(Self::RowsLost { mini_batches: mini_batches.len() as u64, first })
+        Some(Self::RowsLost { mini_batches: mini_batches.len() as u64, first, had_completed })
     }
 
     /// Whether people must see it even if they want a quiet command.
     pub fn is_warning(&self) -> bool {
         let is_note = matches!(
             self,
-            Self::Decision(_) | Self::Continuing(_) | Self::CreatingEnvironment { .. } | Self::WaitingForProcesses
+            Self::Decision(_)
+                | Self::RowsLost { had_completed: true, .. }
+                | Self::Continuing(_)
+                | Self::CreatingEnvironment { .. }
+                | Self::WaitingForProcesses
         );
         !is_note
     }

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use worker::{Agent, Stop, StopSender};
 
+use crate::replayed::has_completed;
 use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job};
 
 /// Lease of a delivery of a local job. The next process that locks the job releases all deliveries.
@@ -37,6 +38,8 @@ pub struct Execution<'a> {
     pub resumed: bool,
     /// It had ended; its failed mini-batches run again.
     pub reopened: bool,
+    /// It had completed, so it may have kept only its output.
+    pub had_completed: bool,
     pub home: &'a Home,
     pub settings: &'a Settings,
     /// The check of the script, which goes on while queues and reducer are opened.
@@ -236,7 +239,7 @@ impl Execution<'_> {
             events.notice(Notice::LedgerMended(reducer.segments_repaired()));
         }
         let lost = reducer.forget_lost_rows().await.context("look for the rows of what is committed")?;
-        Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
+        Notice::lost_rows(&lost, self.had_completed).into_iter().for_each(|notice| events.notice(notice));
         let tally = reducer.tally();
         let mut committed = tally.mini_batches().succeeded.saturating_sub(announced);
         let failed = tally.mini_batches().failed;
@@ -320,6 +323,7 @@ impl<'a> Execution<'a> {
     /// Continues a job found on disk.
     pub fn resume(job: FoundJob, home: &'a Home, settings: &'a Settings) -> Self {
         let reopened = job.result.is_some();
+        let had_completed = has_completed(&job);
         let listings = Inputs::new(job.store.stores().options());
         Self {
             store: job.store,
@@ -327,6 +331,7 @@ impl<'a> Execution<'a> {
             listings,
             resumed: true,
             reopened,
+            had_completed,
             home,
             settings,
             check: None,

@@ -197,9 +197,10 @@ impl Engine {
         same_job::write(&home.job_folder(&spec.job_id), &identity)?;
         store.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
-        let (settings, resumed, reopened) = (self.settings(), false, false);
+        let (settings, resumed, reopened, had_completed) = (self.settings(), false, false, false);
         let new_job = new_job.map(Box::new);
-        let execution = Execution { store, spec, listings, resumed, reopened, home, settings, check: None, new_job };
+        let execution =
+            Execution { store, spec, listings, resumed, reopened, had_completed, home, settings, check: None, new_job };
         Ok(Choice::Run(Box::new(execution), locks))
     }
 

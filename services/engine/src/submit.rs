@@ -18,6 +18,7 @@ use storage::{JobStore, PlanComplete, Source, TargetStore};
 
 use crate::execute::make_output_folder;
 use crate::functions;
+use crate::replayed::has_completed;
 use crate::run::nothing_to_do;
 use crate::{
     Engine, Events, Fixable, For, FoundJob, Home, Jobs, Notice, QueueAddress, Queues, Remedy, Target, Unfinished,
@@ -126,12 +127,13 @@ impl Engine {
             return Ok(Retry::NothingToDo(Box::new(result.clone())));
         }
         jobs.check_may_run_again(&found).await?;
+        let had_completed = has_completed(&found);
         let FoundJob { store: job, spec, result } = found;
         let job_id = &spec.job_id;
         let queues = target.open_queues(false).await?;
         let mut reducer = Reducer::open(job.clone(), queues.results.clone(), reducer::Options::shared()).await?;
         let lost = reducer.forget_lost_rows().await?;
-        Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
+        Notice::lost_rows(&lost, had_completed).into_iter().for_each(|notice| events.notice(notice));
         let mini_batches = reducer.tally().mini_batches();
         // Also takes back a request to cancel that no reducer has seen yet, and an end without a result.
         let has_ended = result.is_some() || reducer.tally().ended_as().is_some();
