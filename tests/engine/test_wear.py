@@ -73,6 +73,14 @@ def test_process_is_replaced_after_its_runs(workplace):
     assert "Note: 3 processes were replaced: 3 after process_max_runs." in ended.log("job_result.txt")
 
 
+def test_last_process_is_not_replaced(workplace):
+    workplace.data(6)
+    ended = workplace.job(COUNTS, process_max_runs=2, process_count_per_node=1).run()
+    assert ended.mini_batches == (6, 6, 0)
+    assert len(workplace.recorded("init")) == 3, "nothing is left for a fourth"
+    assert ended.result["notes"] == ["2 processes were replaced: 2 after process_max_runs"]
+
+
 def test_replacement_spends_no_try_of_a_failing_mini_batch(workplace):
     workplace.data(6)
     script = COUNTS.replace("return [", 'assert not files[0].endswith("003.txt"), "three is bad"\n        return [')

@@ -370,9 +370,10 @@ impl Scheduler {
     /// Finishes worn-out processes and, when the node stops, all idle ones.
     pub(super) fn finish_idle_processes(&mut self, now: Moment) {
         let stopping = self.stop != Stop::No;
+        let has_work = self.has_unstarted();
         for slot in 0..self.slots.len() {
             let Some(process) = self.slots[slot].process.as_deref_mut() else { continue };
-            if !(stopping || process.is_worn_out()) || !process.pipe.is_empty() {
+            if !(stopping || process.is_to_be_replaced(has_work)) || !process.pipe.is_empty() {
                 continue;
             }
             let (id, name, wear) = (process.id, process.name.clone(), process.condition.wear().cloned());

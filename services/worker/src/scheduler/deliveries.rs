@@ -76,6 +76,12 @@ impl Scheduler {
         }
     }
 
+    /// Whether the node holds mini-batches that no process has.
+    pub(super) fn has_unstarted(&self) -> bool {
+        let leases = [self.waiting.len(), self.preparing.len(), self.ready.len(), self.copies.len()];
+        leases.iter().any(|held| *held > 0)
+    }
+
     /// Returns when the try before the next one ended, if it was made here.
     fn waits_since(&mut self, next: &Descriptor) -> Option<Instant> {
         if next.copy || next.tries_spent == 0 {

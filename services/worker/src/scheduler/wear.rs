@@ -89,6 +89,17 @@ impl Condition {
 }
 
 impl Process {
+    /// Whether it is worn out, and another process is to start now. `has_work`: the node holds work that no process has.
+    pub(super) fn is_to_be_replaced(&self, has_work: bool) -> bool {
+        match self.condition.wear() {
+            None => false,
+            // The last process of a job needs no replacement.
+            Some(Wear::Runs { .. } | Wear::Memory { .. }) => has_work,
+            // Its mini-batch is tried again.
+            Some(Wear::Failures { .. } | Wear::Gpu { .. } | Wear::Other) => true,
+        }
+    }
+
     /// Returns the number of mini-batches to hand over now.
     pub(super) fn wanted(&self, limits: Limits) -> usize {
         self.pipe.wanted().min(self.runs_left(limits).saturating_sub(self.pipe.len()))

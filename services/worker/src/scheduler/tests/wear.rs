@@ -54,6 +54,17 @@ fn process_gets_no_more_mini_batches_than_it_may_run() {
 }
 
 #[test]
+fn process_is_replaced_once_there_is_work_for_another_one() {
+    let mut node = limited(|spec| spec.process_max_runs = 1);
+    assert_eq!(node.after(done(0, 1)), "0 Succeeded");
+    assert_eq!(node.after(Event::Received(vec![delivered(10)])), "finish 0");
+    assert_eq!(wears(&mut node, exited(0, SlotPhase::Idle, 0)), [Some(Wear::Runs { runs: 1 })]);
+    assert_eq!(node.after(done(1, 1)), "1 Succeeded, finish 1", "10 waits for a process");
+    node.ready(2);
+    assert_eq!(node.after(done(2, 1)), "10 Succeeded");
+}
+
+#[test]
 fn recalled_mini_batch_is_not_a_run() {
     let mut node = limited(|spec| spec.process_max_runs = 3);
     node.after(done(0, 1));
@@ -63,6 +74,7 @@ fn recalled_mini_batch_is_not_a_run() {
     assert_eq!(node.tick(Duration::from_millis(60)), "recall 3..4 from 0");
     node.after(Event::RecallAnswered { process: id(0), in_time: true });
     assert_eq!(node.after(done(0, 2)), "10 Succeeded, 0 gets 11");
+    node.after(Event::Received(vec![delivered(12)]));
     assert_eq!(node.after(done(0, 4)), "11 Succeeded, finish 0");
 }
 
