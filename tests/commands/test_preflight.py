@@ -138,6 +138,13 @@ def test_output_inside_an_input_is_rejected(workplace):
     assert sorted(path.name for path in (workplace.folder / "data").iterdir()) == ["000.txt", "001.txt"]
 
 
+def test_output_below_a_file_is_rejected(workplace):
+    workplace.data(1)
+    workplace.write({"file": "x"})
+    said = refusals(workplace, workplace.job("def run(files): return files", output="file/out"))
+    assert "file is a file, and no folder can be made there" in said, said
+
+
 def test_output_on_a_read_only_disk_is_rejected(workplace):
     workplace.data(1)
     (workplace.folder / "disk").mkdir()
