@@ -149,6 +149,41 @@ def test_script_may_change_its_frame(start):
     assert event["columns"] == ["n", "text", "total"]
 
 
+def test_ranges_of_a_table_share_its_frame_and_none_sees_what_another_changes(start):
+    agent = start(
+        """
+        import gristmill.tables as tables
+        reads, read_frame = [], tables.read_frame
+
+        def counted(*arguments):
+            reads.append(1)
+            return read_frame(*arguments)
+
+        tables.read_frame = counted
+
+        def run(frame):
+            seen = "|".join(f"{row}" for row in frame.values.tolist()) + f" read {len(reads)}"
+            frame.iloc[:, 0] = 9
+            for cell in frame.iloc[:, -1]:
+                if isinstance(cell, list):
+                    cell.append("changed")
+            return [seen]
+        """
+    )
+    plain = batch(n=pa.array([1, 2, 3]), text=pa.array(["a", None, "c"]))
+    rows = [agent.run_table(plain, mini_batch=7, items=items)["rows"] for items in ([0, 2], [0, 1], [1, 3], [0, 1])]
+    ranges = [b"[1, 'a']|[2, None]", b"[1, 'a']", b"[2, None]|[3, 'c']", b"[1, 'a']"]
+    assert rows == [seen + b" read 1\n" for seen in ranges]
+    assert agent.run_table(plain, mini_batch=8, items=[2, 3])["rows"] == b"[3, 'c'] read 2\n"
+
+    field = pa.field("j", pa.large_string(), metadata={"ARROW:extension:name": "arrow.json"})
+    schema = pa.schema([pa.field("n", pa.int64()), field])
+    nested = pa.record_batch([pa.array([1]), pa.array(["[5]"], pa.large_string())], schema=schema)
+    for read in (3, 4):
+        event = agent.run_table(nested, mini_batch=9, items=[0, 1])
+        assert event["rows"] == f"[1, [5]] read {read}\n".encode()
+
+
 def test_several_tables_in_one_frame_keep_their_order(start):
     from agent import memory_file
 

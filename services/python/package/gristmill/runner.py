@@ -307,7 +307,7 @@ class Process:
                 return paths, done.items
             return paths, len(paths)
         if kind == "table":
-            from gristmill.tables import read_frame
+            from gristmill.tables import frame_of
 
             descriptor = self._channel.next_descriptor()
             try:
@@ -320,7 +320,7 @@ class Process:
                         first, end = mini_batch["items"]
                         return table.slice(first, end - first), end - first
                     return table, payload["rows"]
-                frame = read_frame(descriptor, payload["bytes"])
+                frame = frame_of(mini_batch, descriptor)
                 if done is not None:
                     return frame.iloc[done.left].reset_index(drop=True), done.items
                 if "items" in mini_batch:

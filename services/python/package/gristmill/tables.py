@@ -10,8 +10,33 @@ BLOCKS_MAX = 100
 _reader = TableReader()
 
 
+_divided = (None, None)
+"""The number of the mini-batch of which ranges are run, and its frame."""
+
+
 class LoadError(Exception):
     """The mini-batch cannot be converted to an argument of ``run``."""
+
+
+def frame_of(mini_batch, fd):
+    """Returns the frame of a mini-batch, or of the mini-batch that this is a range of: hundreds of ranges may share it,
+    each of which gets a copy of its rows."""
+    global _divided
+    number, frame = _divided
+    if "items" in mini_batch and mini_batch["mini_batch"] == number:
+        return frame
+    frame = read_frame(fd, mini_batch["payload"]["bytes"])
+    is_shared = "items" in mini_batch and _holds_only_values(frame)
+    _divided = (mini_batch["mini_batch"], frame) if is_shared else (None, None)
+    return frame
+
+
+def _holds_only_values(frame):
+    """Returns whether a copy of the frame shares nothing with it that a script can change: no dict and no list."""
+    import pandas
+
+    objects = (column for _, column in frame.items() if column.dtype == object)
+    return all(pandas.api.types.infer_dtype(column) != "mixed" for column in objects)
 
 
 def read_frame(fd, length):

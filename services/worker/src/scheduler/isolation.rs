@@ -6,9 +6,10 @@
 //! on another node if this one dies.
 //!
 //! One bad item among `n` costs about `2 * log2(n)` runs of together twice the size of the mini-batch. Isolation ends
-//! early if it has no chance, takes too long, or has rejected as many ranges as one message can name. It has no chance if
-//! the first items fail alone, and so do probes from the middle of the largest ranges that are left: the first items may be
-//! the only bad ones. Pure.
+//! early if it has no chance, takes too long, or has rejected as many ranges as one message can name, after items that
+//! follow each other and fail with the same exception have become one range: no good item is lost for the sake of a list.
+//! It has no chance if the first items fail alone, and so do probes from the middle of the largest ranges that are left:
+//! the first items may be the only bad ones. Pure.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -100,6 +101,11 @@ impl Cause {
     fn of(ending: &Ending, run: FailedRun) -> Arc<Self> {
         Arc::new(Self { status: ending.status, error: ending.error.clone().unwrap_or_default(), run })
     }
+
+    /// Whether the other one is an error of the same kind, whatever its text.
+    fn is_like(&self, other: &Self) -> bool {
+        self.status == other.status && self.error.category == other.error.category
+    }
 }
 
 /// The outcome of an isolation, as the mini-batch announces it.
@@ -185,9 +191,7 @@ impl Isolation {
             let cause = Cause::of(&ending, run);
             let count = items.end - items.start;
             self.items_failed += u32::from(count == 1);
-            // Each division adds one range that may be rejected.
-            let has_room = self.rejected.len() + self.pending.len() + 2 <= REJECTED_MAX;
-            if count > 1 && self.division == Isolate::Items && has_room {
+            if count > 1 && self.division == Isolate::Items && self.makes_room() {
                 self.divide(items, &cause);
             } else {
                 self.rejected.push(Failed { items, cause });
@@ -199,10 +203,29 @@ impl Isolation {
         }
     }
 
+    /// Whether a range may be divided: each division adds one that may be rejected.
+    fn has_room(&self) -> bool {
+        self.rejected.len() + self.pending.len() + 2 <= REJECTED_MAX
+    }
+
+    /// As [`has_room`](Self::has_room), after rejected neighbours have become one range if there is none.
+    fn makes_room(&mut self) -> bool {
+        if !self.has_room() {
+            self.rejected.sort_unstable_by_key(|failed| failed.items.start);
+            self.rejected.dedup_by(|next, last| {
+                let joins = last.items.end == next.items.start && last.cause.is_like(&next.cause);
+                if joins {
+                    last.items.end = next.items.end;
+                }
+                joins
+            });
+        }
+        self.has_room()
+    }
+
     /// Makes the item in the middle of the largest range the next one to run, once enough items have failed in vain.
     fn choose_probe(&mut self) {
-        let has_room = self.rejected.len() + self.pending.len() + 2 <= REJECTED_MAX;
-        if self.good.ranges > 0 || self.items_failed < FIRST_ITEMS || !has_room {
+        if self.good.ranges > 0 || self.items_failed < FIRST_ITEMS || !self.has_room() {
             return;
         }
         let size = |pending: &Pending| pending.items.end - pending.items.start;

@@ -325,6 +325,17 @@ fn rejected_ranges_fit_into_one_message() {
 }
 
 #[test]
+fn many_bad_items_in_one_place_cost_no_good_one() {
+    for first in [3, 5000, 13_000] {
+        let bad: BTreeSet<u64> = (first..first + 1000).collect();
+        let isolated = isolate(14_000, &bad);
+        let rejected: u64 = isolated.rejected.iter().map(|rejected| rejected.items).sum();
+        assert_eq!((isolated.ending.returned, rejected), (13_000, 1000));
+        assert!(isolated.rejected.len() <= REJECTED_MAX && isolated.rejected.iter().any(|one| one.items == 1));
+    }
+}
+
+#[test]
 fn rows_of_a_range_that_do_not_fit_reject_their_items() {
     let now = moment();
     let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
