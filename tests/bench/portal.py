@@ -168,6 +168,8 @@ def report(mini_batches: int, failures: int, looks: Looks, watched: Watched) -> 
         "",
         "## Most memory",
         "",
+        "That of the browser is measured once it has collected its garbage.",
+        "",
         "| | MB |",
         "|---|---:|",
         *(f"| {name} | {megabytes:.0f} |" for name, megabytes in looks.memory.items()),

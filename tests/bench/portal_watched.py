@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import statistics
@@ -136,5 +137,5 @@ def drain(events) -> None:
     try:
         while events.read1():
             pass
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):
         pass

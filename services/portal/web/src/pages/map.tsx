@@ -51,13 +51,16 @@ function palette(by: Colouring, bytes: Uint8Array, { first, last }: Range): Uint
   return pixels;
 }
 
+/** The pixels of the last map, used again: each takes megabytes, which a browser frees late. */
+let drawn = new Uint32Array(0);
+
 function draw(canvas: HTMLCanvasElement, cells: Cells, range: Range, { columns, cell, gap, width, height }: Layout): void {
   canvas.width = width;
   canvas.height = height;
   const context = canvas.getContext("2d");
   if (!context) return;
-  const image = context.createImageData(width, height);
-  const pixels = new Uint32Array(image.data.buffer);
+  if (drawn.length !== width * height) drawn = new Uint32Array(width * height);
+  const pixels = drawn.fill(0);
   const colours = palette(cells.by, cells.bytes, range);
   const filled = cell - gap;
   const rare: number[] = [];
@@ -78,7 +81,7 @@ function draw(canvas: HTMLCanvasElement, cells: Cells, range: Range, { columns, 
       }
     }
   }
-  context.putImageData(image, 0, 0);
+  context.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), width, height), 0, 0);
 }
 
 export function MapCanvas({ job, cells, range, select }: MapProps) {

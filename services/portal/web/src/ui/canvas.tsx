@@ -14,6 +14,11 @@ export function useCanvas() {
     resized.observe(element);
     return () => resized.disconnect();
   }, []);
+  useEffect(() => {
+    const element = canvas.current;
+    // Frees its pixels now rather than when the browser collects the element.
+    return () => void (element && (element.width = 0));
+  }, []);
   /** Draws once the place has a width, and again when anything of `shown` changes. */
   const useDrawing = (draw: (canvas: HTMLCanvasElement) => void, shown: unknown[]) =>
     useEffect(() => {
