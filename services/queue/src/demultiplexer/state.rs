@@ -11,8 +11,8 @@ use super::{Arrival, DemultiplexerOptions, Unreadable};
 use crate::clock::deadline;
 use crate::{Delivery, Error, Queue, Receipt, Receive};
 
-/// Maximum number of deliveries that wait for views; with more, receiving stops.
-const UNVIEWED_MAX: usize = 64;
+/// Maximum number of deliveries that wait without a reader that asks for them; with more, receiving stops.
+const UNASKED_MAX: usize = 64;
 
 /// The state, and the notifications of its changes.
 #[derive(Debug)]
@@ -287,15 +287,23 @@ impl Shared {
             }
             state.paused_until = None;
         }
-        let waiting = |has_view: bool| -> usize {
-            let groups = state.groups.values().filter(|group| group.has_view == has_view);
-            groups.map(|group| group.waiting.len()).sum()
-        };
-        let (for_readers, for_nobody) = (waiting(true), waiting(false));
+        let unviewed = state.groups.values().filter(|group| !group.has_view);
+        let for_nobody: usize = unviewed.map(|group| group.waiting.len()).sum();
         let asks = || state.asks.values().filter(|ask| !ask.was_polled || ask.deadline > now);
-        let asked: usize = asks().fold(0, |sum, ask| sum.saturating_add(ask.messages_max));
-        // Deliveries that wait for other views do not stop receiving, unless there are too many.
-        let asked = if for_nobody < UNVIEWED_MAX { asked.saturating_sub(for_readers) } else { 0 };
+        let mut asked_of: BTreeMap<&str, usize> = BTreeMap::new();
+        for ask in asks() {
+            let asked = asked_of.entry(&ask.group).or_default();
+            *asked = asked.saturating_add(ask.messages_max);
+        }
+        let waiting_of = |group: &str| state.groups.get(group).map_or(0, |group| group.waiting.len());
+        let missing = asked_of.iter().map(|(group, asked)| asked.saturating_sub(waiting_of(group)));
+        let missing = missing.fold(0, usize::saturating_add);
+        let excess = |(name, group): (&String, &Group)| {
+            group.waiting.len().saturating_sub(asked_of.get(name.as_str()).copied().unwrap_or(0))
+        };
+        // Deliveries of other groups do not stop receiving, unless there are too many.
+        let unasked: usize = state.groups.iter().map(excess).sum();
+        let asked = if unasked < UNASKED_MAX { missing } else { 0 };
         // Readers that pause between two asks expect to find more immediately afterwards.
         let has_views = state.groups.values().any(|group| group.has_view);
         let idle_wish = if has_views { 0 } else { state.idle_wish.saturating_sub(for_nobody) };

@@ -245,3 +245,21 @@ async fn waiting_group_does_not_starve_another() {
     // Group `a` has no view yet; `b` is served nevertheless.
     assert_eq!(bodies(&receive(&target.demultiplexer.view("b"), 5).await), [b"b:1"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn excess_of_one_reader_does_not_starve_another() {
+    let target = target(DemultiplexerOptions { idle_wish: 0, ..options() });
+    let (a, b) = (target.demultiplexer.view("a"), target.demultiplexer.view("b"));
+    target.send(&["a:1", "a:2", "a:3", "b:1"]).await;
+    assert_eq!(bodies(&receive(&b, 1).await), [b"b:1"]);
+    assert_eq!(bodies(&receive(&a, 10).await), [b"a:1", b"a:2", b"a:3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn search_for_the_messages_of_one_reader_holds_few_of_others() {
+    let target = target(DemultiplexerOptions { idle_wish: 0, ..options() });
+    let (_a, b) = (target.demultiplexer.view("a"), target.demultiplexer.view("b"));
+    target.send(&["a:1"; 100]).await;
+    assert!(receive(&b, 1).await.is_empty());
+    assert_eq!(target.depth().await.in_flight, 64);
+}
