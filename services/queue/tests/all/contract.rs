@@ -75,6 +75,7 @@ fn view(shared: Local) -> Local {
         poll_wait: Duration::from_secs(20),
         idle_wish: 0,
         hold_max: None,
+        look_every: None,
     };
     let (demultiplexer, _arrivals) = Demultiplexer::start(shared.queue.clone(), options);
     let queue = demultiplexer.view("job");
