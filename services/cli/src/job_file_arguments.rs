@@ -24,6 +24,9 @@ pub struct JobFileArguments {
     /// Replace a value of the job file: `mini_batch_size=20`, `inputs.images.path=data/*.png`.
     #[arg(long = "set", value_name = "KEY=VALUE", add = complete::set_keys())]
     set: Vec<String>,
+    /// `low`, `normal` or `high`: the weight of the job on nodes that it shares with other jobs.
+    #[arg(long, value_name = "PRIORITY", value_parser = ["low", "normal", "high"])]
+    priority: Option<String>,
     /// Of a document of Azure ML: data or a value for an input; without NAME where there is one input.
     #[arg(long = "input", value_name = "[NAME=]VALUE")]
     input: Vec<String>,
@@ -37,7 +40,7 @@ pub struct JobFileArguments {
 
 impl JobFileArguments {
     pub fn new(job_file: PathBuf) -> Self {
-        Self { job_file, set: Vec::new(), input: Vec::new(), step: None, text: OnceLock::new() }
+        Self { job_file, set: Vec::new(), priority: None, input: Vec::new(), step: None, text: OnceLock::new() }
     }
 
     /// Reads the job file. A compute target of `target` takes precedence over that of the file.
@@ -51,7 +54,11 @@ impl JobFileArguments {
             let (key, value) = pair.split_once('=').with_context(|| format!("--set {pair}: write it as KEY=VALUE"))?;
             Ok((key.trim().to_owned(), value.trim().to_owned()))
         });
-        let overrides = overrides.collect::<anyhow::Result<_>>().map_err(|error| self.invalid(format!("{error:#}")))?;
+        let priority = self.priority.clone().map(|priority| Ok(("priority".to_owned(), priority)));
+        let overrides = overrides
+            .chain(priority)
+            .collect::<anyhow::Result<_>>()
+            .map_err(|error| self.invalid(format!("{error:#}")))?;
         let text = match self.text.get() {
             Some(text) => text,
             None => {

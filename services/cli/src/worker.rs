@@ -26,7 +26,7 @@ pub struct WorkerArguments {
     /// Time for running mini-batches to end when the worker must stop [default: 30].
     #[arg(long, value_name = "SECONDS")]
     grace: Option<u64>,
-    /// Python processes for each job [default: as the job sets it].
+    /// Python processes, which jobs that have work at the same time divide [default: as a job sets it, or one for each core].
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     process_count: Option<u32>,
     /// Stop in time when the cloud announces that it reclaims this spot instance [default URL: the metadata service of AWS].

@@ -155,6 +155,7 @@ impl Execution<'_> {
             dead_letters: None,
             node: String::new(),
             process_count,
+            share: None,
             gpu_count,
             python: PathBuf::new(),
             package: self.settings.package(&folder)?,

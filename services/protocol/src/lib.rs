@@ -16,6 +16,7 @@ mod limits;
 mod names;
 mod phases;
 mod plan;
+mod priority;
 mod record;
 mod report;
 mod result_schema;
@@ -43,6 +44,7 @@ pub use limits::RateLimits;
 pub use names::{NameError, check_job_id, is_file_name, is_job_id, is_part_of};
 pub use phases::Phases;
 pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanPosition};
+pub use priority::Priority;
 pub use record::{
     EventRef, MessageError, Record, RecordError, begin_message, decode_records, encode_record, job_of_message,
     read_records, rows_length,

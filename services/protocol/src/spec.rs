@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::table::TableOptions;
-use crate::{ItemPath, NameError, RateLimits, ResultSchema, check_job_id, is_file_name};
+use crate::{ItemPath, NameError, Priority, RateLimits, ResultSchema, check_job_id, is_file_name};
 
 /// Everything that the roles need to know about a job.
 ///
@@ -55,6 +55,12 @@ pub struct JobSpec {
     pub node_count: Option<u32>,
     /// Python processes per node; `None`: one per core, or 1 on a node with a GPU.
     pub process_count_per_node: Option<u32>,
+    /// Weight of the job on nodes that it shares with other jobs.
+    #[serde(default, skip_serializing_if = "Priority::is_normal")]
+    pub priority: Priority,
+    /// Largest part of the processes of a node, in percent; `None`: all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_share: Option<u32>,
     /// Limit of one `run()` call.
     pub run_invocation_timeout_seconds: u64,
     /// Additional time for loading the mini-batch and reporting.

@@ -53,6 +53,8 @@ pub struct Capabilities {
     pub exact_counts: bool,
     /// The backend delivers new messages in the order in which they were sent.
     pub first_in_first_out: bool,
+    /// Groups take turns: a few messages of one do not wait for many of another.
+    pub groups_take_turns: bool,
     /// Messages claimed by a dropped [`Queue::receive`] are visible again immediately, and that claim is not counted.
     pub dropped_receive_returns: bool,
     /// The largest body, if there is a limit that a test can reach.
@@ -80,6 +82,7 @@ macro_rules! queue_contract {
             oversized_message_is_rejected_with_its_batch
             receive_respects_its_limit
             new_messages_are_delivered_in_order
+            few_messages_do_not_wait_for_many_of_another_group
             expired_lease_makes_message_visible
             extension_lengthens_lease
             extension_shortens_lease

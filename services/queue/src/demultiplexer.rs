@@ -49,6 +49,9 @@ pub struct DemultiplexerOptions {
     pub idle_wish: usize,
     /// How long a delivery waits for the reader of its view before it is returned; `None`: without limit.
     pub hold_max: Option<Duration>,
+    /// How often the demultiplexer looks for other groups while readers ask for nothing: it receives one message, and
+    /// returns it at once if its view is open. `None`: never.
+    pub look_every: Option<Duration>,
 }
 
 /// Why a message cannot be read, for people.
@@ -200,6 +203,10 @@ async fn poll(shared: Arc<Shared>, arrivals: mpsc::Sender<Arrival>) {
                 shared.asked.notified().await;
                 continue;
             }
+            Poll::WaitOrLook(moment) => {
+                tokio::select! { () = shared.asked.notified() => {} () = sleep_until(moment) => {} }
+                continue;
+            }
         };
         let arrived = match shared.queue.receive(request).await {
             Ok(deliveries) => {
@@ -231,7 +238,7 @@ async fn keep(shared: Arc<Shared>) {
     let lease = shared.options.lease;
     let period = shared.options.hold_max.map_or(lease / 3, |hold_max| hold_max.min(lease / 3));
     loop {
-        sleep(period).await;
+        tokio::select! { () = sleep(period) => {} () = shared.found.notified() => {} }
         for (group, excess) in shared.take_excess() {
             let count = excess.len();
             match return_deliveries(&*shared.queue, shared.options.return_by, &group, excess, Duration::ZERO).await {

@@ -56,9 +56,9 @@ impl Default for SqliteOptions {
 /// A queue in a SQLite file in WAL mode: `tasks.db`, `tasks.db-wal` and `tasks.db-shm`
 /// belong together. The file must be on a local disk, because network file systems do not support the locks.
 ///
-/// Messages are delivered first in, first out. Messages that return after an expired lease or a delay follow all new
-/// messages; released messages keep their place. One receive returns at most about 16 MiB, no matter how many messages
-/// it requests. Groups are ignored.
+/// Groups take turns, a message each; within a group, messages are delivered first in, first out. Messages that return after
+/// an expired lease or a delay follow all new messages; released messages are the first again. One receive returns at most
+/// about 16 MiB, no matter how many messages it requests.
 ///
 /// Each open queue has a thread. It runs calls that arrive while it is busy together, in one commit, so many
 /// callers are cheap. One call with a hundred messages still costs far less than a hundred calls. If a commit fails,

@@ -95,6 +95,7 @@ impl Service {
             poll_wait: POLL_WAIT,
             idle_wish: IDLE_WISH,
             hold_max: None,
+            look_every: None,
         };
         let (demultiplexer, arrivals) = Demultiplexer::start(self.results.clone(), options);
         let health = self.options.health.clone();

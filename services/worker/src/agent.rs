@@ -31,7 +31,7 @@ use crate::node_log::NodeLog;
 use crate::prepare::{Preparation, Preparer};
 use crate::python_process::Report;
 use crate::scheduler::{
-    Config, Event, Moment, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Stop, wait_of_node,
+    Config, Event, Moment, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Share as JobShare, Stop, wait_of_node,
 };
 use crate::{Crash, monitor};
 use limits::Limits;
@@ -102,6 +102,8 @@ pub struct Agent {
     pub node: String,
     /// Python processes to run.
     pub process_count: u32,
+    /// How many of them the job may have now; `None`: all of them.
+    pub share: Option<watch::Receiver<JobShare>>,
     /// GPUs of this machine.
     pub gpu_count: u32,
     /// Interpreter.
@@ -167,10 +169,12 @@ impl Agent {
         let alive = self.health.coming_round(format!("the agent of job {}", self.spec.job_id));
         let log = NodeLog::open(&logs, &self.node);
         let cache = self.work_folder.join("inputs");
+        let mut share = self.share.clone();
         let config = Config {
             spec: self.spec.clone(),
             node: self.node.clone(),
             processes: self.process_count,
+            share: share.as_mut().map(|share| share.borrow_and_update().clone()),
             first_process: log.first_process_number(),
             gpus: self.gpu_count,
             prefetch_bytes_max: self.prefetch_bytes_max,
@@ -211,6 +215,7 @@ impl Agent {
                     ended.context("the announcer panicked")??;
                     unreachable!("the announcer ends before its senders only with an error");
                 }
+                share = next_share(&mut share) => executor.handle(Event::Share(share)).await,
                 _ = tick.tick() => executor.tick().await,
                 message = inbox.recv() => {
                     executor.receive(message.expect("the executor itself holds a sender")).await?;
@@ -315,6 +320,16 @@ impl Executor {
     fn running(&mut self, process: ProcessId) -> Option<&mut Running> {
         self.running[process.slot].as_mut().filter(|running| running.id == process)
     }
+}
+
+/// Waits for the next share of the job.
+async fn next_share(share: &mut Option<watch::Receiver<JobShare>>) -> JobShare {
+    if let Some(share) = share
+        && share.changed().await.is_ok()
+    {
+        return share.borrow_and_update().clone();
+    }
+    std::future::pending().await
 }
 
 fn now() -> Moment {

@@ -7,12 +7,13 @@
 //! A node is stateless: the queue redelivers what a killed node held. What it keeps on disk is a cache by content
 //! (unpacked folders, environments), which the nodes of one machine may share.
 //!
-//! Absent on purpose: sharing of processors between jobs that are here at the same time (each has its own processes), and
-//! any choice between jobs, which is the queue's.
+//! Jobs that are here at the same time divide its processes by weight. Absent on purpose: any choice between jobs that
+//! wait, which is the queue's.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `roster` | decides which jobs are here, what they need, and when the node leaves them |
+//! | `shares` | divides processes and GPUs among the jobs that are here |
 //! | `executor` | executes the decisions, and reports what happens |
 //! | `errands` | requests to the store and the shared queues |
 //! | `provision`, `work` | make a job ready, run its agent, clean up after it |
@@ -30,6 +31,8 @@ mod protection;
 mod provision;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 pub mod roster;
+#[allow(missing_docs, reason = "public for the simulation alone")]
+pub(crate) mod shares;
 mod spot;
 mod work;
 
@@ -50,7 +53,7 @@ use crate::{Crash, default_process_count};
 use executor::{Executor, Trouble};
 use protection::Protection;
 pub use protection::TaskProtection;
-use roster::{Config, Event, Periods};
+use roster::{Capacity, Config, Event, Periods};
 pub use spot::SpotNotice;
 use work::Shared;
 
@@ -93,7 +96,8 @@ pub struct NodeOptions {
     pub timing: Timing,
     /// How long the node waits.
     pub periods: Periods,
-    /// Python processes of each job here; `None`: as many as the job asks for.
+    /// Python processes of a job that is alone here, which several jobs divide; `None`: as many as the job asks for, and
+    /// one for each core or GPU for several.
     pub process_count: Option<u32>,
     /// How often the node uploads changed log files.
     pub log_period: Duration,
@@ -187,16 +191,20 @@ fn config(node: &Node) -> Config {
     let options = &node.options;
     Config {
         node: node.name.clone(),
-        idle_wish: process_count(node, None) as usize,
+        idle_wish: capacity(node).process_count(None) as usize,
+        capacity: capacity(node),
         delay_max: node.tasks.limits().delay_max,
         notice_time: options.spot_notice.as_ref().map_or(Duration::ZERO, |spot| spot.patience),
         periods: options.periods,
     }
 }
 
-/// Returns the number of processes of a job that asks for this many.
-fn process_count(node: &Node, wanted: Option<u32>) -> u32 {
-    node.options.process_count.or(wanted).unwrap_or_else(|| default_process_count(node.gpu_count))
+fn capacity(node: &Node) -> Capacity {
+    Capacity {
+        process_count: node.options.process_count,
+        process_count_default: default_process_count(node.gpu_count),
+        gpus: node.gpu_count,
+    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@
 //! | `isolate` | which mini-batches are isolated |
 //! | `copies` | second starts of slow mini-batches, and the end of the slower one |
 //! | `starts` | whether another process starts |
+//! | `fit` | how many processes the job may have while other jobs have work on the node |
 //! | `deadlines` | timeouts: stacks, kills, recalls, notices |
 //! | `gpus` | which process has which GPU, and which GPU is out of use |
 //! | `wear` | when a process is replaced although it works |
@@ -30,6 +31,7 @@ mod attempt;
 mod copies;
 mod deadlines;
 mod deliveries;
+mod fit;
 mod gpus;
 mod isolate;
 mod isolation;
@@ -61,6 +63,7 @@ pub use crate::stop::Stop;
 pub use attempt::Outcome;
 pub(crate) use attempt::{Attempted, conclude};
 pub use deadlines::{NOTICE_AFTER_MAX, NOTICE_AGAIN, wait_of_node};
+pub use fit::Share;
 use gpus::Gpus;
 use isolate::Isolations;
 use mini_batch::MiniBatch;
@@ -84,6 +87,8 @@ pub struct Config {
     pub node: String,
     /// Python processes to run, and the number of the first one.
     pub processes: u32,
+    /// What the job may have on a node that it shares with others; `None`: all processes.
+    pub share: Option<Share>,
     pub first_process: u32,
     /// GPUs of the machine.
     pub gpus: u32,
@@ -139,6 +144,8 @@ pub struct Findings {
 pub enum Event {
     /// The agent is asked to stop.
     Stop(Stop),
+    /// The job may have more or fewer processes from now on.
+    Share(Share),
     /// Some time has passed.
     Tick(Vec<Sighting>),
     /// The queue has answered [`Action::Receive`].
@@ -246,6 +253,10 @@ pub struct Scheduler {
     /// When a slow preparation was last reported.
     preparing_noticed: Option<Instant>,
     slots: Vec<Slot>,
+    /// Processes that the job may have now.
+    allowed: usize,
+    /// The node may hold more mini-batches than its processes will soon need.
+    has_shrunk: bool,
     next_process: u32,
     starts: Starts,
     limits: Limits,
@@ -262,11 +273,19 @@ pub struct Scheduler {
 impl Scheduler {
     /// Starts the processes.
     pub fn new(config: Config, now: Moment) -> Self {
+        let mut gpus = Gpus::new(config.gpus);
+        let mut allowed = config.processes as usize;
+        if let Some(share) = &config.share {
+            gpus.prefer(share.gpus.clone());
+            allowed = allowed.min(share.processes.max(1) as usize);
+        }
         let mut scheduler = Self {
+            allowed,
+            has_shrunk: false,
             slots: (0..config.processes).map(|_| Slot::default()).collect(),
             next_process: config.first_process,
             limits: Limits::of(&config.spec),
-            gpus: Gpus::new(config.gpus),
+            gpus,
             has_told_memory: false,
             config,
             actions: VecDeque::new(),
@@ -286,7 +305,7 @@ impl Scheduler {
             tried: FxHashMap::default(),
             progress_told: None,
         };
-        (0..scheduler.slots.len()).for_each(|slot| scheduler.start_process(slot, now));
+        (0..allowed).for_each(|slot| scheduler.start_process(slot, now));
         scheduler
     }
 
@@ -294,6 +313,7 @@ impl Scheduler {
     pub fn handle(&mut self, event: Event, now: Moment) {
         match event {
             Event::Stop(stop) => self.stop(stop, now),
+            Event::Share(share) => self.fit(share, now),
             Event::Tick(sightings) => self.tick(sightings, now),
             Event::Received(deliveries) => self.received(deliveries, now),
             Event::Prepared { lease, descriptor, preparation } => self.prepared(lease, *descriptor, preparation, now),
@@ -321,6 +341,7 @@ impl Scheduler {
     pub fn schedule(&mut self, now: Moment) {
         self.finish_idle_processes(now);
         self.return_waiting();
+        self.return_excess();
         self.tend_copies(now);
         self.prepare_next(now);
         self.hand_over(now);

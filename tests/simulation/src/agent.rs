@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use worker::parts::{Announcements, Announcer, Checkpoints, Held, LeaseId, Leases, Preparation, Prepared, Received};
+use worker::roster::Share;
 use worker::scheduler::{
     Action, Announcement, Config, Delivered, Event, Findings, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop,
 };
@@ -24,6 +25,7 @@ use worker::scheduler::{
 use crate::actor::Actor;
 use crate::gpus::Gpus;
 use crate::process::{Life, Order, Process};
+use crate::shares::OwnShare;
 use crate::weather::Bug;
 use crate::witness::{JobWitness, descriptor};
 
@@ -52,6 +54,7 @@ pub(crate) struct Agent {
 /// What the loop reacts to.
 pub(crate) enum Message {
     Told,
+    Shared,
     Tick,
     Received(Received),
     Prepared(LeaseId, Box<Descriptor>),
@@ -79,11 +82,12 @@ struct Executor {
     stacks: BTreeSet<ProcessId>,
     receipts: HashMap<LeaseId, Receipt>,
     accidents: u32,
+    share: OwnShare,
 }
 
 impl Agent {
     /// Works until the stop is requested, and returns what it holds; `None`: it has failed.
-    pub async fn work(self, mut stop: watch::Receiver<Stop>) -> Option<Held> {
+    pub async fn work(self, mut stop: watch::Receiver<Stop>, share: watch::Receiver<Share>) -> Option<Held> {
         // A node that ignores lost leases does not watch the clock either.
         let leases = Leases::new(LEASE_STEP, !self.has(Bug::IgnoresLostLeases));
         let (messages, mut inbox) = mpsc::unbounded_channel();
@@ -111,6 +115,7 @@ impl Agent {
             spec,
             node: self.actor.name().to_owned(),
             processes: self.spec.process_count_per_node.expect("the job says how many"),
+            share: (!self.has(Bug::IgnoresShares)).then(|| share.borrow().clone()),
             first_process: 0,
             gpus: self.witness.job.gpus,
             prefetch_bytes_max: u64::MAX,
@@ -135,6 +140,7 @@ impl Agent {
             stacks: BTreeSet::new(),
             receipts: HashMap::new(),
             accidents: 0,
+            share: OwnShare::new(share),
         };
         executor.execute().await;
         while !executor.scheduler.is_over(now()) {
@@ -143,6 +149,7 @@ impl Agent {
                 biased;
                 _ = &mut announcer => return None,
                 Ok(()) = stop.changed() => Message::Told,
+                () = executor.share.wait() => Message::Shared,
                 Some(message) = inbox.recv() => message,
                 () = sleep(tick) => Message::Tick,
             };
@@ -188,6 +195,10 @@ impl Executor {
     async fn receive(&mut self, message: Message) {
         let event = match message {
             Message::Told => return,
+            Message::Shared => match self.share.changed() {
+                Some(share) if !self.agent.has(Bug::IgnoresShares) => Event::Share(share),
+                _ => return,
+            },
             Message::Tick => return self.tick().await,
             Message::Received(Received { requested, deliveries }) => {
                 Event::Received(deliveries.into_iter().map(|delivery| self.hold(delivery, requested)).collect())
@@ -293,6 +304,10 @@ impl Executor {
                     let name = self.agent.actor.name().to_owned();
                     self.agent.witness.report("a stopping node starts no mini-batch", name);
                 }
+                if self.share.handed(process) {
+                    let name = self.agent.actor.name().to_owned();
+                    self.agent.witness.report("a job has no more processes than its share", name);
+                }
                 if self.outgrown.contains(&process) {
                     let name = self.agent.actor.name().to_owned();
                     self.agent.witness.report("a process above its memory gets no mini-batch", name);
@@ -327,6 +342,7 @@ impl Executor {
             Action::Forget(process) => {
                 self.gpus.leaves(process);
                 self.processes.remove(&process);
+                self.share.forget(process);
                 self.stacks.remove(&process);
             }
             Action::Announce(announcement) => self.announce(announcement).await,

@@ -23,6 +23,7 @@ use crate::job::Job;
 use crate::node::Node;
 use crate::queue_layer::{QueueLayer, Side};
 use crate::rules;
+use crate::shares::Shares;
 use crate::store_layer::StoreLayer;
 use crate::weather::{Bug, Scenario, Weather};
 use crate::witness::{JobWitness, Violation, Witness};
@@ -399,6 +400,7 @@ impl World {
             results,
             bug: self.scenario.bug,
             accidents: Arc::default(),
+            shares: Shares::default(),
         };
         node.live().await;
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Isolate, JobSpec, Output, Replayed};
+use protocol::{AttemptStatus, Isolate, JobSpec, Output, Priority, Replayed};
 
 use crate::weather::{Bug, Dice};
 
@@ -16,7 +16,7 @@ const TRIES_MAX: u32 = 3;
 /// Items of a mini-batch that is isolated when its tries are spent.
 pub(crate) const ITEMS: u64 = 6;
 /// Processes of each node.
-const PROCESSES: u32 = 2;
+pub(crate) const PROCESSES: u32 = 2;
 /// Why nodes cannot work on a broken job.
 pub(crate) const BROKEN: &str = "there is no such interpreter";
 
@@ -30,6 +30,7 @@ pub(crate) struct Job {
     pub canceled_after: Option<Duration>,
     /// Nodes that may work on it at a time.
     pub node_count: Option<u32>,
+    pub priority: Priority,
     pub mini_batches: u64,
     /// Tries that fail before one succeeds; `u32::MAX`: all.
     failures: BTreeMap<u64, (u32, AttemptStatus)>,
@@ -95,12 +96,14 @@ impl Job {
         let count = [1, 1, 1, 2, 2, 3][dice.below(6) as usize];
         let first = seed % JOBS;
         let step = 1 + dice.below(JOBS / 2 - 1);
+        let priorities = Dice::new(seed, "priorities");
         let jobs = (0..count).map(|index| {
             let job = Self::new((first + index * step) % JOBS);
             let begins = if index == 0 { Duration::ZERO } else { dice.time(Duration::from_secs(180)) };
             let canceled_after = dice.happens(0.08).then(|| dice.time(Duration::from_secs(120)));
             let node_count = dice.happens(0.3).then(|| 1 + u32::from(dice.happens(0.3)));
-            Self { begins, canceled_after, node_count, is_broken: dice.happens(0.05), ..job }
+            let priority = [Priority::Low, Priority::Normal, Priority::High][priorities.below(3) as usize];
+            Self { begins, canceled_after, node_count, priority, is_broken: dice.happens(0.05), ..job }
         });
         jobs.collect()
     }
@@ -231,6 +234,7 @@ impl Job {
         JobSpec {
             job_id: self.id(),
             node_count: self.node_count,
+            priority: self.priority,
             name: "simulated".into(),
             rank_mini_batch_count: self.mini_batches,
             output: Output { folder: folder.into(), ..example.output },

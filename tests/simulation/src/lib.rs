@@ -20,6 +20,7 @@
 //! | `node` | a node: provisions jobs and runs agents for the executor of a node |
 //! | `agent` | one job on a node: executes the actions of its scheduler |
 //! | `process` | a Python process |
+//! | `gpus`, `shares` | what the jobs of a node have of its GPUs and processes |
 //! | `actor`, `weather` | how a role dies, freezes and fails, and how often |
 //! | `queue_layer`, `store_layer` | queue and store as one role sees them |
 //! | `job` | the jobs, and what their scripts do |
@@ -34,6 +35,7 @@ mod node;
 mod process;
 mod queue_layer;
 mod rules;
+mod shares;
 mod store_layer;
 mod weather;
 mod witness;

@@ -4,19 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use protocol::JobSpec;
+use protocol::{JobSpec, Priority};
 use queue::{Queue, View};
 use storage::TargetStore;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use worker::parts::{Errands, Executor, Held, Host, Trouble, attended};
-use worker::roster::{Config, Errand, Event, Periods, Standing, Step, Unprovisioned};
+use worker::roster::{Capacity, Config, Errand, Event, Found, Periods, Share, Standing, Step, Unprovisioned};
 use worker::{Stop, Timing};
 
 use crate::actor::{Actor, Told};
 use crate::agent::{Agent, LEASE_STEP, PATIENCE};
-use crate::job::BROKEN;
+use crate::job::{BROKEN, PROCESSES};
 use crate::queue_layer::QueueLayer;
+use crate::shares::Shares;
 use crate::weather::Bug;
 use crate::witness::Witness;
 
@@ -25,6 +26,8 @@ const TICK: Duration = Duration::from_secs(4);
 const WATCH_PERIOD: Duration = Duration::from_secs(10);
 /// Longer than in production, as reducers here are more patient.
 const BEAT_PERIOD: Duration = Duration::from_secs(30);
+/// Each job wants two processes, so that two jobs cannot both have what they want.
+pub(crate) const CAPACITY: Capacity = Capacity { process_count: None, process_count_default: 3, gpus: PROCESSES };
 /// Failures to provision a job in one life of a node: fewer than it reports to the job.
 const ACCIDENTS_MAX: u32 = 2;
 
@@ -38,6 +41,7 @@ pub(crate) struct Node {
     pub results: Arc<QueueLayer>,
     pub bug: Option<Bug>,
     pub accidents: Arc<AtomicU32>,
+    pub shares: Shares,
 }
 
 impl Node {
@@ -49,6 +53,7 @@ impl Node {
         let config = Config {
             node: actor.name().to_owned(),
             idle_wish: 2,
+            capacity: CAPACITY,
             delay_max: tasks.limits().delay_max,
             notice_time: weather.spot_time.saturating_sub(Duration::from_secs(20)),
             periods: Periods { idle_exit, job_idle: weather.job_idle, watch: WATCH_PERIOD, ..Periods::default() },
@@ -87,8 +92,13 @@ impl Node {
             // It may wait for a seat to lapse.
             let idle_max = weather.idle_exit.map(|time| time + Periods::default().seat_lapse);
             let should_end = event.is_none() && idle_max.is_some_and(|time| idle_since.elapsed() > time);
+            let has_looked = event.is_none();
             let event = event.unwrap_or_else(|| executor.tick());
             executor.handle(event).await;
+            let unfair = self.shares.unfair(CAPACITY.process_count_default).filter(|_| has_looked);
+            if let Some(detail) = unfair.filter(|_| !executor.roster.is_stopping()) {
+                witness.report("jobs with work divide a node by weight", detail);
+            }
             witness.visits(actor.name(), executor.roster.jobs());
             if executor.roster.jobs() > 0 {
                 idle_since = Instant::now();
@@ -134,6 +144,13 @@ impl Host for Node {
             Errand::Watch { .. } if self.has(Bug::StaysOnEndedJobs) => {
                 Event::Watched { visit, standing: Standing::Open }
             }
+            Errand::LookUp if self.has(Bug::IgnoresPriorities) => match errands.run(errand).await {
+                Event::LookedUp { visit, looked_at, found: Ok(Found::Open(spec)) } => {
+                    let spec = Box::new(JobSpec { priority: Priority::Normal, ..*spec });
+                    Event::LookedUp { visit, looked_at, found: Ok(Found::Open(spec)) }
+                }
+                event => event,
+            },
             Errand::Tell { .. } if self.has(Bug::TellsNoReason) => Event::Done { visit, step: Step::Tell },
             errand => errands.run(errand).await,
         }
@@ -162,11 +179,15 @@ impl Host for Node {
         spec: Self::Ready,
         tasks: Arc<View>,
         stop: watch::Receiver<Stop>,
+        share: watch::Receiver<Share>,
     ) -> (Option<Held>, ()) {
-        let Self { actor, bug, .. } = self;
+        let Self { actor, bug, shares, .. } = self;
+        let priority = self.witness.of(&job_id).job.priority;
+        shares.begin(&job_id, priority, tasks.clone(), stop.clone(), share.clone());
         let (witness, node) = (self.witness.of(&job_id).clone(), actor.name().to_owned());
         let agent = Agent { actor, witness: witness.clone(), store: store.clone(), tasks, results, spec, bug };
-        let held = attended(&store, &node, BEAT_PERIOD, agent.work(stop)).await;
+        let held = attended(&store, &node, BEAT_PERIOD, agent.work(stop, share)).await;
+        shares.end(&job_id);
         held.iter().flatten().for_each(|(receipt, descriptor)| witness.returned(Some(receipt), descriptor));
         (held, ())
     }

@@ -26,6 +26,10 @@ pub enum Bug {
     IgnoresRunLimits,
     /// Does not measure the memory of processes.
     IgnoresMemory,
+    /// Keeps all processes of a job while other jobs have work.
+    IgnoresShares,
+    /// Takes every job for one of normal priority.
+    IgnoresPriorities,
     /// Drops what a failure tells about its GPU.
     HidesGpuTroubles,
     /// Does not announce a mini-batch whose preparation took too long.

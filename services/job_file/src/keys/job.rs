@@ -1,6 +1,6 @@
 //! Keys at the top of the job file.
 
-use protocol::{DEFAULT_CONCURRENCY, Durability, Isolate, MiniBatchSize, OutputAction, RateLimits};
+use protocol::{DEFAULT_CONCURRENCY, Durability, Isolate, MiniBatchSize, OutputAction, Priority, RateLimits};
 
 use super::option::TIMEOUT_SECONDS_MAX;
 use super::{Key, REQUIRED, Table, key, key_with_default};
@@ -247,6 +247,23 @@ const NODES: &[Key] = &[
         .job(|job, node| process_count(node).map(|processes| job.process_count_per_node = Some(processes)))
         .argument(13, |job, _| job.process_count_per_node.map(|processes| processes.to_string()))
         .leave_out(|job| job.process_count_per_node = None),
+    key_with_default("priority", "`low`, `normal`, `high`", "normal")
+        .meaning(
+            "On a compute target: how many of a node's processes the job gets while other jobs have work there: four times \
+             as many as a job of the next lower priority. See [Several jobs on one fleet](#several-jobs-on-one-fleet).",
+        )
+        .job(|job, node| {
+            let priorities = [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)];
+            choice(node, &priorities).map(|priority| job.priority = priority)
+        })
+        .leave_out(|job| job.priority = Priority::Normal),
+    key("max_share", "1 to 100", "100")
+        .meaning(
+            "On a compute target: the largest part of a node's processes that the job gets, in percent, even while no \
+             other job has work. At least one process.",
+        )
+        .job(|job, node| integer(node, 1, 100).map(|percent| job.max_share = Some(percent)))
+        .leave_out(|job| job.max_share = None),
     key("process_max_runs", "integer from 1", "any number")
         .meaning(
             "Runs after which a process is replaced by a new one, between two mini-batches. See \

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use protocol::{
     ColumnType, Environment, HeaderMode, InputKind, ItemPath, MiniBatchSize, MismatchPolicy, OutputAction,
-    OutputFormat, TableFormat,
+    OutputFormat, Priority, TableFormat,
 };
 
 use super::{BASE, Workplace};
@@ -374,6 +374,8 @@ fn command_line_replaces_values_of_the_file() {
         ("mini_batch_size", "20"),
         ("node_count", "2"),
         ("process_count_per_node", "3"),
+        ("priority", "high"),
+        ("max_share", "25"),
         ("run_invocation_timeout", "100"),
         ("run_max_try", "4"),
         ("run_max_try", "5"),
@@ -382,6 +384,7 @@ fn command_line_replaces_values_of_the_file() {
     let spec = workplace.load(&text, &overrides).expect("valid").spec;
     assert_eq!(spec.mini_batch_size, MiniBatchSize::Files(20));
     assert_eq!((spec.node_count, spec.process_count_per_node), (Some(2), Some(3)));
+    assert_eq!((spec.priority, spec.max_share), (Priority::High, Some(25)));
     assert_eq!((spec.run_invocation_timeout_seconds, spec.progress_update_timeout_seconds), (100, 390));
     assert_eq!((spec.run_max_try, spec.logging_level.as_str()), (5, "DEBUG"));
 

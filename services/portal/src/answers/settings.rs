@@ -1,6 +1,6 @@
 //! The settings of a job, for people. Values of environment variables are not shown, because they may be secrets.
 
-use protocol::{Environment, InputKind, JobSpec, MiniBatchSize, OutputAction};
+use protocol::{Environment, InputKind, JobSpec, MiniBatchSize, OutputAction, Priority};
 use serde::Serialize;
 
 use super::job::{format_word, output_path};
@@ -51,6 +51,12 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
     add("time", "first_task_creation_timeout", seconds(spec.first_task_creation_timeout_seconds));
     add("processes", "node_count", or(spec.node_count, "every node"));
     add("processes", "process_count_per_node", or(spec.process_count_per_node, "one per core, or 1 with a GPU"));
+    if spec.priority != Priority::Normal {
+        add("processes", "priority", spec.priority.word().to_owned());
+    }
+    if let Some(percent) = spec.max_share {
+        add("processes", "max_share", format!("{percent} % of a node"));
+    }
     if spec.process_max_runs > 0 {
         add("processes", "process_max_runs", spec.process_max_runs.to_string());
     }

@@ -79,6 +79,21 @@ pub async fn new_messages_are_delivered_in_order(harness: &dyn Harness) {
     assert_eq!(bodies, [b"a", b"b", b"c", b"d", b"e"]);
 }
 
+/// A group gets its turn however many messages of another one wait, where the backend promises it.
+pub async fn few_messages_do_not_wait_for_many_of_another_group(harness: &dyn Harness) {
+    let test = Tester::new(harness);
+    if !test.capabilities.groups_take_turns {
+        return;
+    }
+    let message = |group: &str, number: usize| Message::new(format!("{group}{number}"), group);
+    test.queue.send((0..1500).map(|number| message("many", number)).collect()).await.expect("send");
+    test.take(10).await;
+    test.queue.send((0..10).map(|number| message("few", number)).collect()).await.expect("send");
+    let next = test.take(20).await;
+    let few = next.iter().filter(|delivery| delivery.body.starts_with(b"few")).count();
+    assert_eq!(few, 10, "{:?}", sorted_bodies(&next));
+}
+
 /// A waiting receive returns when a message is sent.
 pub async fn send_wakes_waiting_receive(harness: &dyn Harness) {
     let test = Tester::new(harness);

@@ -11,8 +11,8 @@ use super::{Arrival, DemultiplexerOptions, Unreadable};
 use crate::clock::deadline;
 use crate::{Delivery, Error, Queue, Receipt, Receive};
 
-/// Maximum number of deliveries that wait for views; with more, receiving stops.
-const UNVIEWED_MAX: usize = 64;
+/// Maximum number of deliveries that wait without a reader that asks for them; with more, receiving stops.
+const UNASKED_MAX: usize = 64;
 
 /// The state, and the notifications of its changes.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub(super) struct Shared {
     pub(super) asked: Notify,
     /// Wakes the readers.
     pub(super) answered: Notify,
+    /// A look has found messages that no reader asks for.
+    pub(super) found: Notify,
     arrivals: OnceLock<mpsc::Sender<Arrival>>,
 }
 
@@ -34,6 +36,10 @@ struct State {
     last_ask: u64,
     idle_wish: usize,
     paused_until: Option<Instant>,
+    /// When the next look for other groups is due, unless the queue is asked before.
+    look_at: Instant,
+    /// The current receive is a look for other groups.
+    is_look: bool,
     /// The last ask that the current receive covers; `None` while there is no receive.
     receiving_for: Option<u64>,
     /// Receiving has stopped, possibly because of this error.
@@ -57,6 +63,8 @@ struct Group {
 pub(super) struct Arrived {
     pub(super) delivery: Delivery,
     received_at: Instant,
+    /// A look has found it, and its reader did not ask for it.
+    is_unasked: bool,
     pub(super) leased_until: Instant,
 }
 
@@ -75,8 +83,12 @@ struct Ask {
 /// The next step of the receiving loop.
 pub(super) enum Poll {
     Receive(Receive),
+    /// Wait until this moment.
     WaitUntil(Instant),
+    /// Wait for a request.
     Wait,
+    /// Wait for a request until this moment.
+    WaitOrLook(Instant),
 }
 
 /// The answer to a reader.
@@ -96,12 +108,14 @@ impl Shared {
             last_ask: 0,
             idle_wish: options.idle_wish,
             paused_until: None,
+            look_at: Instant::now(),
+            is_look: false,
             receiving_for: None,
             stopped: None,
             changed_at: Instant::now(),
         };
-        let (asked, answered) = (Notify::new(), Notify::new());
-        Self { queue, options, state: Mutex::new(state), asked, answered, arrivals: OnceLock::new() }
+        let [asked, answered, found] = std::array::from_fn(|_| Notify::new());
+        Self { queue, options, state: Mutex::new(state), asked, answered, found, arrivals: OnceLock::new() }
     }
 
     pub(super) fn set_arrivals(&self, arrivals: mpsc::Sender<Arrival>) {
@@ -200,7 +214,10 @@ impl Shared {
         let mut state = self.lock();
         let group = state.groups.entry(name.to_owned()).or_default();
         group.has_view = true;
-        group.changed_at = Some(Instant::now());
+        let now = Instant::now();
+        group.changed_at = Some(now);
+        // Its reader is about to ask.
+        state.look_at = now + self.options.look_every.unwrap_or_default();
         drop(state);
         self.asked.notify_one();
         self.answered.notify_waiters();
@@ -287,28 +304,39 @@ impl Shared {
             }
             state.paused_until = None;
         }
-        let waiting = |has_view: bool| -> usize {
-            let groups = state.groups.values().filter(|group| group.has_view == has_view);
-            groups.map(|group| group.waiting.len()).sum()
-        };
-        let (for_readers, for_nobody) = (waiting(true), waiting(false));
+        let unviewed = state.groups.values().filter(|group| !group.has_view);
+        let for_nobody: usize = unviewed.map(|group| group.waiting.len()).sum();
         let asks = || state.asks.values().filter(|ask| !ask.was_polled || ask.deadline > now);
-        let asked: usize = asks().fold(0, |sum, ask| sum.saturating_add(ask.messages_max));
-        // Deliveries that wait for other views do not stop receiving, unless there are too many.
-        let asked = if for_nobody < UNVIEWED_MAX { asked.saturating_sub(for_readers) } else { 0 };
+        let mut asked_of: BTreeMap<&str, usize> = BTreeMap::new();
+        for ask in asks() {
+            let asked = asked_of.entry(&ask.group).or_default();
+            *asked = asked.saturating_add(ask.messages_max);
+        }
+        let waiting_of = |group: &str| state.groups.get(group).map_or(0, |group| group.waiting.len());
+        let missing = asked_of.iter().map(|(group, asked)| asked.saturating_sub(waiting_of(group)));
+        let missing = missing.fold(0, usize::saturating_add);
+        let excess = |(name, group): (&String, &Group)| {
+            group.waiting.len().saturating_sub(asked_of.get(name.as_str()).copied().unwrap_or(0))
+        };
+        // Deliveries of other groups do not stop receiving, unless there are too many.
+        let unasked: usize = state.groups.iter().map(excess).sum();
+        let asked = if unasked < UNASKED_MAX { missing } else { 0 };
         // Readers that pause between two asks expect to find more immediately afterwards.
         let has_views = state.groups.values().any(|group| group.has_view);
         let idle_wish = if has_views { 0 } else { state.idle_wish.saturating_sub(for_nobody) };
-        let messages_max = asked.max(idle_wish);
+        let look_every = self.options.look_every.filter(|_| has_views && missing == 0 && unasked < UNASKED_MAX);
+        state.is_look = look_every.is_some() && state.look_at <= now;
+        let messages_max = asked.max(idle_wish).max(usize::from(state.is_look));
         if messages_max == 0 {
             // A reader that gets nothing now waits no longer than it asked to.
             state.asks.values_mut().for_each(|ask| ask.was_polled = true);
             self.answered.notify_waiters();
-            return Poll::Wait;
+            return if look_every.is_some() { Poll::WaitOrLook(state.look_at) } else { Poll::Wait };
         }
         let visibility = asks().map(|ask| ask.visibility).max().unwrap_or(self.options.lease);
         let wait = asks().map(|ask| ask.deadline.saturating_duration_since(now)).min();
         let wait = wait.map_or(self.options.poll_wait, |wait| wait.min(self.options.poll_wait));
+        let wait = if state.is_look { Duration::ZERO } else { wait };
         state.receiving_for = Some(state.last_ask);
         Poll::Receive(Receive { messages_max, visibility, wait })
     }
@@ -318,6 +346,10 @@ impl Shared {
         let mut state = self.lock();
         state.was_polled(None);
         let now = Instant::now();
+        let is_look = std::mem::take(&mut state.is_look);
+        if let Some(every) = self.options.look_every {
+            state.look_at = now + every;
+        }
         let mut arrivals = Vec::new();
         for delivery in deliveries {
             state.changed_at = now;
@@ -336,7 +368,11 @@ impl Shared {
                 }
             };
             group.changed_at = Some(now);
-            group.waiting.push_back(Arrived { delivery, received_at: now, leased_until: now + visibility });
+            let is_unasked = is_look && group.has_view;
+            if is_unasked {
+                self.found.notify_one();
+            }
+            group.waiting.push_back(Arrived { delivery, received_at: now, is_unasked, leased_until: now + visibility });
         }
         drop(state);
         self.answered.notify_waiters();
@@ -374,7 +410,8 @@ impl Shared {
     /// Takes the deliveries that have waited too long for the reader of their view.
     pub(super) fn take_excess(&self) -> Vec<(String, Vec<Delivery>)> {
         let Some(hold_max) = self.options.hold_max else { return Vec::new() };
-        self.take_waiting(|group, arrived| group.has_view && arrived.received_at.elapsed() >= hold_max)
+        let is_excess = |arrived: &Arrived| arrived.is_unasked || arrived.received_at.elapsed() >= hold_max;
+        self.take_waiting(|group, arrived| group.has_view && is_excess(arrived))
     }
 
     fn take_waiting(&self, is_meant: impl Fn(&Group, &Arrived) -> bool) -> Vec<(String, Vec<Delivery>)> {

@@ -1,18 +1,23 @@
 //! The file: its schema, and every statement that runs on it.
 //!
-//! There is one table with its index, and a table for large bodies. `visible_at` is the time from which a message may
-//! be received: in the past (new or released), or in the future because of a delay (`receive_count` 0) or a lease. The
-//! index defines the order of claims.
+//! There is one table with its index, a table for large bodies, and one for turns. `visible_at` is the time from which a
+//! message may be received: in the past (new or released), or in the future because of a delay (`receive_count` 0) or a
+//! lease. The index defines the order of claims.
+//!
+//! Groups take turns. A new message is visible since [`VISIBLE_NOW`] plus its *place*: one behind the last message of its
+//! group, but not before the first message that waits. So ten messages of one group do not wait for a thousand of another,
+//! and a claim costs what it costs with one group.
 //!
 //! SQLite reads a whole row to change one of its columns. So the row that changes with every claim, extension and
 //! release contains the body only if it is small.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags, Row, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
 
 use super::failure::{explain, misconfigured};
 use super::{Durability, SqliteOptions};
@@ -31,7 +36,7 @@ enum FileKind {
     Empty,
     /// A queue with the schema of this build.
     Queue,
-    /// A queue of an earlier build, which had no table for large bodies.
+    /// A queue of an earlier build, which had no table for turns, or for large bodies either.
     Former,
     Other,
     ReadOnly,
@@ -39,8 +44,7 @@ enum FileKind {
 
 /// Marks a SQLite file as a queue ("GmQu").
 const APPLICATION_ID: i32 = 0x476d_5175;
-const SCHEMA_VERSION: i32 = 2;
-const FORMER_SCHEMA_VERSION: i32 = 1;
+const SCHEMA_VERSION: i32 = 3;
 
 /// Ids are never reused (AUTOINCREMENT), so a receipt (id, delivery) identifies one delivery permanently.
 const SCHEMA: &str = "
@@ -53,8 +57,12 @@ const SCHEMA: &str = "
     CREATE INDEX message_by_visible_at ON message (visible_at);
 ";
 
-/// The table that queues of earlier builds lack. A message with a row here has an empty `body`.
-const SCHEMA_OF_LARGE_BODIES: &str = "CREATE TABLE large_body (id INTEGER PRIMARY KEY, body BLOB NOT NULL)";
+/// The tables that queues of earlier builds lack. A message with a row in `large_body` has an empty `body`. `turn` has the
+/// place of the last message of each group that is ahead of others.
+const SCHEMA_OF_LATER_TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS large_body (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
+    CREATE TABLE IF NOT EXISTS turn (name TEXT PRIMARY KEY, place INTEGER NOT NULL) WITHOUT ROWID;
+";
 
 /// From this size on, a body has its own row: half a page.
 const LARGE_BODY_BYTES: usize = 4096;
@@ -63,6 +71,9 @@ const LARGE_BODY_BYTES: usize = 4096;
 /// order of their ids, and stored with the same length as current dates (6 bytes), so that a claim overwrites
 /// the row in place, without moving the body.
 const VISIBLE_NOW: i64 = 1 << 40;
+
+/// End of the places, in 2013: later times are those of leases and delays.
+const PLACES_END: i64 = VISIBLE_NOW + (1 << 38);
 
 /// Pages of 8 KiB between two checkpoints: 16 MiB, so that the file is synced a few times a second at full speed.
 const CHECKPOINT_PAGES: i32 = 2048;
@@ -83,6 +94,11 @@ const SET_LEASE: &str = "UPDATE message SET visible_at = ?1 WHERE id = ?2 AND re
 const DELETE: &str = "DELETE FROM message WHERE id = ?1 AND receive_count = ?2";
 const HAS_LARGE_BODIES: &str = "SELECT EXISTS (SELECT 1 FROM large_body)";
 const DELETE_LARGE_BODY: &str = "DELETE FROM large_body WHERE id = ?1";
+const FIRST_PLACE: &str = "SELECT min(visible_at) FROM message WHERE visible_at > ?1";
+const LAST_PLACE: &str = "SELECT max(place) FROM turn";
+const PLACE: &str = "SELECT place FROM turn WHERE name = ?1";
+const SET_PLACE: &str = "INSERT OR REPLACE INTO turn (name, place) VALUES (?1, ?2)";
+const FORGET_PLACES: &str = "DELETE FROM turn WHERE place < ?1";
 const NEXT_VISIBLE: &str = "SELECT min(visible_at) FROM message";
 const COUNT: &str = "SELECT count(*) FROM message";
 const COUNT_HIDDEN: &str = "
@@ -127,7 +143,7 @@ impl Store {
                 store.connection.pragma_update(None, "application_id", APPLICATION_ID)?;
             }
             if matches!(kind, FileKind::Empty | FileKind::Former) {
-                store.connection.execute_batch(SCHEMA_OF_LARGE_BODIES)?;
+                store.connection.execute_batch(SCHEMA_OF_LATER_TABLES)?;
                 store.connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
             }
             store.file_kind()
@@ -141,7 +157,7 @@ impl Store {
         Ok(match marks {
             _ if self.connection.is_readonly("main")? => FileKind::ReadOnly,
             (APPLICATION_ID, SCHEMA_VERSION) => FileKind::Queue,
-            (APPLICATION_ID, FORMER_SCHEMA_VERSION) => FileKind::Former,
+            (APPLICATION_ID, 1..SCHEMA_VERSION) => FileKind::Former,
             (0, 0) if empty => FileKind::Empty,
             _ => FileKind::Other,
         })
@@ -164,16 +180,31 @@ impl Store {
 
     pub(super) fn send(&self, messages: &[Message]) -> rusqlite::Result<()> {
         let mut insert = self.connection.prepare_cached(INSERT)?;
+        let mut turns = self.turns()?;
         for message in messages {
             let delayed = !message.delay.is_zero();
-            let visible_at = if delayed { self.clock.after(message.delay) } else { VISIBLE_NOW };
+            let visible_at = if delayed { self.clock.after(message.delay) } else { turns.next(&message.group)? };
             let is_large = message.body.len() >= LARGE_BODY_BYTES;
             insert.execute(params![visible_at, if is_large { &[] } else { &message.body[..] }])?;
             if is_large {
                 self.connection.prepare_cached(INSERT_LARGE_BODY)?.execute([&message.body[..]])?;
             }
         }
-        Ok(())
+        turns.save()
+    }
+
+    fn turns(&self) -> rusqlite::Result<Turns<'_>> {
+        let mut first = self.connection.prepare_cached(FIRST_PLACE)?;
+        let first: Option<i64> = first.query_row([VISIBLE_NOW], |row| row.get(0))?;
+        let before = match first.filter(|first| *first < PLACES_END) {
+            Some(first) => first - VISIBLE_NOW - 1,
+            // Nothing waits, so all groups are level.
+            None => {
+                let last: Option<i64> = self.connection.prepare_cached(LAST_PLACE)?.query_row([], |row| row.get(0))?;
+                last.unwrap_or(0)
+            }
+        };
+        Ok(Turns { connection: &self.connection, before, places: BTreeMap::new() })
     }
 
     /// Returns whether a claim would find a message.
@@ -282,9 +313,44 @@ impl Store {
         self.run(PURGE_LARGE_BODIES)
     }
 
-    /// Returns the current time, but never a time before [`VISIBLE_NOW`], even if the machine's clock shows 1970.
+    /// Returns the current time, but never a time before [`PLACES_END`], even if the machine's clock shows 1970.
     fn now(&self) -> i64 {
-        self.clock.now_milliseconds().max(VISIBLE_NOW)
+        self.clock.now_milliseconds().max(PLACES_END)
+    }
+}
+
+/// The places of messages that one call sends.
+struct Turns<'a> {
+    connection: &'a Connection,
+    /// The place before the first message that waits.
+    before: i64,
+    /// The place of the last message of each group.
+    places: BTreeMap<&'a str, i64>,
+}
+
+impl<'a> Turns<'a> {
+    /// Returns since when the next message of a group is visible.
+    fn next(&mut self, group: &'a str) -> rusqlite::Result<i64> {
+        let last = match self.places.get(group) {
+            Some(last) => *last,
+            None => {
+                let mut place = self.connection.prepare_cached(PLACE)?;
+                let last: Option<i64> = place.query_row([group], |row| row.get(0)).optional()?;
+                last.map_or(self.before, |last| last.max(self.before))
+            }
+        };
+        let next = (last + 1).min(PLACES_END - VISIBLE_NOW - 1);
+        self.places.insert(group, next);
+        Ok(VISIBLE_NOW + next)
+    }
+
+    fn save(self) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(FORGET_PLACES)?.execute([self.before])?;
+        let mut set_place = self.connection.prepare_cached(SET_PLACE)?;
+        for (group, place) in self.places {
+            set_place.execute(params![group, place])?;
+        }
+        Ok(())
     }
 }
 
@@ -326,145 +392,4 @@ fn use_write_ahead_log(connection: &Connection, lock_wait_max: Duration) -> rusq
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ManualClock;
-
-    fn open(folder: &tempfile::TempDir) -> Store {
-        let options = SqliteOptions { clock: Clock::Manual(ManualClock::new()), ..SqliteOptions::default() };
-        Store::open(&folder.path().join("queue.db"), options).expect("opens")
-    }
-
-    fn plan(store: &Store, statement: &str) -> String {
-        let mut explain = store.connection.prepare(&format!("EXPLAIN QUERY PLAN {statement}")).expect("is SQL");
-        let parameters = vec![0; explain.parameter_count()];
-        let rows = explain.query_map(rusqlite::params_from_iter(parameters), |row| row.get::<_, String>(3));
-        rows.expect("runs").collect::<Result<Vec<_>, _>>().expect("runs").join("\n")
-    }
-
-    #[test]
-    fn statements_find_rows_by_index() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = open(&folder);
-        let visible = "SEARCH message USING INDEX message_by_visible_at (visible_at<?)\n\
-                       SEARCH large_body USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN";
-        assert_eq!(plan(&store, VISIBLE), visible, "the index is the order of claims: nothing is scanned or sorted");
-        for statement in [CLAIM, UNCLAIM, SET_LEASE, DELETE] {
-            let plan = plan(&store, statement);
-            assert_eq!(plan, "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)", "{statement}");
-        }
-        for statement in [COUNT_HIDDEN, IN_FLIGHT, RELEASE_ALL] {
-            let plan = plan(&store, statement);
-            assert!(plan.starts_with("SEARCH message USING INDEX message_by_visible_at (visible_at>?)"), "{plan}");
-        }
-        assert_eq!(plan(&store, DELETE_LARGE_BODY), "SEARCH large_body USING INTEGER PRIMARY KEY (rowid=?)");
-        assert_eq!(plan(&store, NEXT_VISIBLE), "SEARCH message USING COVERING INDEX message_by_visible_at");
-        assert_eq!(plan(&store, COUNT), "SCAN message USING COVERING INDEX message_by_visible_at");
-    }
-
-    #[test]
-    fn full_durability_syncs_every_commit() {
-        let folder = tempfile::tempdir().expect("a folder");
-        for (durability, expected) in [(Durability::Normal, 1), (Durability::Full, 2)] {
-            let options = SqliteOptions { durability, ..SqliteOptions::default() };
-            let store = Store::open(&folder.path().join("queue.db"), options).expect("opens");
-            let synchronous = store.connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i32>(0));
-            assert_eq!(synchronous.expect("is known"), expected);
-        }
-    }
-
-    #[test]
-    fn claims_and_extensions_do_not_rewrite_large_bodies() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = open(&folder);
-        store.send(&[Message::new(vec![1; 2_000_000], "job")]).expect("sends");
-        let log = folder.path().join("queue.db-wal");
-        let empty_the_log = "PRAGMA wal_checkpoint(TRUNCATE)";
-        store.connection.query_row(empty_the_log, [], |_| Ok(())).expect("checkpoints");
-        let claimed = store.claim(1, Duration::from_secs(60)).expect("claims");
-        assert!(store.extend(&[(claimed[0].receipt.clone(), Duration::from_secs(90))]).expect("extends").is_empty());
-        let written = std::fs::metadata(log).expect("exists").len();
-        assert!(written < 100_000, "{written} bytes written");
-    }
-
-    fn large_bodies(store: &Store) -> i64 {
-        store.connection.query_row("SELECT count(*) FROM large_body", [], |row| row.get(0)).expect("counts")
-    }
-
-    #[test]
-    fn body_of_any_size_is_stored_and_removed_with_its_message() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = open(&folder);
-        let bodies: Vec<_> = [0, 1, LARGE_BODY_BYTES - 1, LARGE_BODY_BYTES, 1_000_000].map(|size| vec![7; size]).into();
-        let messages: Vec<_> = bodies.iter().map(|body| Message::new(body.clone(), "job")).collect();
-        let minute = Duration::from_secs(60);
-        store.send(&messages).expect("sends");
-        let deliveries = store.claim(10, minute).expect("claims");
-        assert_eq!(deliveries.iter().map(|delivery| delivery.body.to_vec()).collect::<Vec<_>>(), bodies);
-        let in_flight = store.in_flight().expect("looks");
-        assert_eq!(in_flight.into_iter().map(|(body, _)| body.to_vec()).collect::<Vec<_>>(), bodies);
-        assert_eq!(large_bodies(&store), 2);
-        let receipts: Vec<_> = deliveries.into_iter().map(|delivery| delivery.receipt).collect();
-        store.acknowledge(&receipts[..4]).expect("acknowledges");
-        assert_eq!(large_bodies(&store), 1, "the other is not acknowledged");
-        store.release(&receipts[4..]).expect("releases");
-        let again = store.claim(1, minute).expect("claims").remove(0);
-        store.acknowledge(&receipts[4..]).expect("too late");
-        assert_eq!(large_bodies(&store), 1, "another receiver holds it");
-        assert_eq!(again.body, bodies[4]);
-        store.purge().expect("purges");
-        assert_eq!(large_bodies(&store), 0);
-    }
-
-    #[test]
-    fn queue_of_an_earlier_build_is_upgraded() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("queue.db");
-        let former = Connection::open(&path).expect("opens");
-        former.execute_batch(SCHEMA).expect("is SQL");
-        former.pragma_update(None, "application_id", APPLICATION_ID).expect("writes");
-        former.pragma_update(None, "user_version", FORMER_SCHEMA_VERSION).expect("writes");
-        let large = vec![1; 100_000];
-        former.execute(INSERT, params![VISIBLE_NOW, large]).expect("inserts");
-        drop(former);
-        for _ in 0..2 {
-            let store = open(&folder);
-            let delivery = store.claim(1, Duration::from_secs(60)).expect("claims").remove(0);
-            assert_eq!(delivery.body, large);
-            store.release(&[delivery.receipt]).expect("releases");
-        }
-    }
-
-    #[test]
-    fn claim_stops_at_its_size_limit() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = open(&folder);
-        store.send(&vec![Message::new(vec![1; CLAIM_BYTES_MAX / 4], "job"); 6]).expect("sends");
-        let numbers = |messages_max| -> Vec<i64> {
-            let deliveries = store.claim(messages_max, Duration::from_secs(60)).expect("claims");
-            deliveries.iter().map(|delivery| delivery.receipt.numbers().0).collect()
-        };
-        assert_eq!(numbers(100), [1, 2, 3, 4]);
-        assert_eq!(numbers(1), [5]);
-        assert_eq!(numbers(100), [6]);
-    }
-
-    #[test]
-    fn full_disk_fails_one_transaction_only() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = open(&folder);
-        let path = folder.path().join("queue.db");
-        store.connection.pragma_update(None, "max_page_count", 40).expect("sets a limit");
-        let small = Message::new("small", "job");
-        store.send(std::slice::from_ref(&small)).expect("fits");
-        let large = Message::new(vec![0; 1 << 20], "job");
-        let error =
-            store.in_transaction(|store| store.send(&[small.clone(), large.clone()])).expect_err("does not fit");
-        let error = explain(&path, error);
-        assert!(matches!(&error, Error::Misconfigured { .. }), "{error:?}");
-        let expected =
-            format!("queue {} cannot be used: the disk is full; free some space and run again", path.display());
-        assert_eq!(format!("{error:#}"), expected);
-        assert_eq!(store.claim(10, Duration::from_secs(60)).expect("still works").len(), 1);
-    }
-}
+mod tests;

@@ -43,6 +43,7 @@ fn capabilities() -> Capabilities {
         delay: true,
         exact_counts: true,
         first_in_first_out: true,
+        groups_take_turns: false,
         dropped_receive_returns: true,
         message_bytes_max: None,
     }
@@ -53,7 +54,8 @@ fn sqlite() -> Local {
     let folder = tempfile::tempdir().expect("a folder");
     let options = SqliteOptions { clock: Clock::Manual(clock.clone()), ..SqliteOptions::default() };
     let queue = SqliteQueue::open(folder.path().join("queue.db"), options).expect("opens");
-    Local { queue: Arc::new(queue), clock, capabilities: capabilities(), _folder: Some(folder), _demultiplexer: None }
+    let capabilities = Capabilities { groups_take_turns: true, ..capabilities() };
+    Local { queue: Arc::new(queue), clock, capabilities, _folder: Some(folder), _demultiplexer: None }
 }
 
 fn memory(old_receipt_deletes: bool) -> Local {
@@ -75,6 +77,7 @@ fn view(shared: Local) -> Local {
         poll_wait: Duration::from_secs(20),
         idle_wish: 0,
         hold_max: None,
+        look_every: None,
     };
     let (demultiplexer, _arrivals) = Demultiplexer::start(shared.queue.clone(), options);
     let queue = demultiplexer.view("job");

@@ -30,6 +30,7 @@ fn options() -> DemultiplexerOptions {
         poll_wait: Duration::from_secs(20),
         idle_wish: 10,
         hold_max: Some(Duration::from_secs(10)),
+        look_every: None,
     }
 }
 
@@ -244,4 +245,36 @@ async fn waiting_group_does_not_starve_another() {
     assert_eq!(target.new_group().await, "a");
     // Group `a` has no view yet; `b` is served nevertheless.
     assert_eq!(bodies(&receive(&target.demultiplexer.view("b"), 5).await), [b"b:1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn excess_of_one_reader_does_not_starve_another() {
+    let target = target(DemultiplexerOptions { idle_wish: 0, ..options() });
+    let (a, b) = (target.demultiplexer.view("a"), target.demultiplexer.view("b"));
+    target.send(&["a:1", "a:2", "a:3", "b:1"]).await;
+    assert_eq!(bodies(&receive(&b, 1).await), [b"b:1"]);
+    assert_eq!(bodies(&receive(&a, 10).await), [b"a:1", b"a:2", b"a:3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn search_for_the_messages_of_one_reader_holds_few_of_others() {
+    let target = target(DemultiplexerOptions { idle_wish: 0, ..options() });
+    let (_a, b) = (target.demultiplexer.view("a"), target.demultiplexer.view("b"));
+    target.send(&["a:1"; 100]).await;
+    assert!(receive(&b, 1).await.is_empty());
+    assert_eq!(target.depth().await.in_flight, 64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reader_with_enough_does_not_hide_other_groups() {
+    let look_every = Some(Duration::from_secs(5));
+    let mut target = target(DemultiplexerOptions { idle_wish: 0, look_every, ..options() });
+    let a = target.demultiplexer.view("a");
+    target.send(&["a:1"]).await;
+    assert_eq!(bodies(&receive(&a, 1).await), [b"a:1"]);
+    target.send(&["a:2", "b:1"]).await;
+    assert_eq!(target.new_group().await, "b");
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(target.depth().await, Depth { visible: 1, in_flight: 2, delayed: 0 }, "other receivers can have `a:2`");
+    assert_eq!(bodies(&receive(&a, 1).await), [b"a:2"]);
 }

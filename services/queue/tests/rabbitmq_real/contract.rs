@@ -37,6 +37,7 @@ impl Harness for Rabbit {
             delay: false,
             exact_counts: false,
             first_in_first_out: true,
+            groups_take_turns: false,
             dropped_receive_returns: true,
             message_bytes_max: Some(16 << 20),
         }

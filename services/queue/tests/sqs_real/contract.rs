@@ -29,6 +29,7 @@ impl Harness for Aws {
             delay: true,
             exact_counts: false,
             first_in_first_out: false,
+            groups_take_turns: false,
             dropped_receive_returns: true,
             message_bytes_max: Some(self.queue.limits().message_bytes_max),
         }

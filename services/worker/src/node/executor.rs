@@ -17,7 +17,7 @@ use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::errands::{Errands, let_go};
-use super::roster::{Action, Config, Errand, Event, Roster, Step, Unprovisioned, VisitId};
+use super::roster::{Action, Config, Errand, Event, Roster, Share, Step, Unprovisioned, VisitId};
 use crate::agent::Timing;
 use crate::scheduler::deliveries_lost;
 use crate::stop::{Stop, StopSender};
@@ -49,6 +49,7 @@ pub trait Host: Clone + Send + 'static {
         ready: Self::Ready,
         view: Arc<View>,
         stop: watch::Receiver<Stop>,
+        share: watch::Receiver<Share>,
     ) -> impl Future<Output = (Option<Held>, Self::Remains)> + Send;
 
     fn clean_up(remains: Self::Remains) -> impl Future<Output = ()> + Send;
@@ -65,6 +66,7 @@ struct Resources<H: Host> {
     tasks: Vec<AbortHandle>,
     ready: Option<H::Ready>,
     agent: Option<(Arc<View>, StopSender)>,
+    share: watch::Sender<Share>,
     held: Held,
     remains: Option<H::Remains>,
 }
@@ -197,6 +199,7 @@ impl<H: Host> Executor<H> {
                 let provisioning = self.host.clone().provision(self.visits[&visit].errands.clone(), *spec);
                 self.spawn(visit, async move { Report::Provisioned(visit, provisioning.await) });
             }
+            Action::Share { visit, share } => drop(self.visits[&visit].share.send_replace(share)),
             Action::Work(visit) => self.work(visit),
             Action::StopAgent { visit, stop } => {
                 if let Some((_, agent)) = &self.visits[&visit].agent {
@@ -241,7 +244,8 @@ impl<H: Host> Executor<H> {
             job_id,
         };
         let (tasks, held) = (Vec::new(), Held::new());
-        self.visits.insert(visit, Resources { errands, tasks, ready: None, agent: None, held, remains: None });
+        let share = watch::Sender::default();
+        self.visits.insert(visit, Resources { errands, tasks, ready: None, agent: None, share, held, remains: None });
     }
 
     fn work(&mut self, visit: VisitId) {
@@ -249,7 +253,8 @@ impl<H: Host> Executor<H> {
         let Some(ready) = resources.ready.take() else { return };
         let view = self.demultiplexer.view(&resources.errands.job_id);
         let stop = StopSender::default();
-        let working = self.host.clone().work(resources.errands.clone(), ready, view.clone(), stop.subscribe());
+        let (errands, share) = (resources.errands.clone(), resources.share.subscribe());
+        let working = self.host.clone().work(errands, ready, view.clone(), stop.subscribe(), share);
         resources.agent = Some((view, stop));
         self.spawn(visit, async move {
             let (held, remains) = working.await;
@@ -288,6 +293,7 @@ fn demultiplexer_options(lease: Duration) -> DemultiplexerOptions {
         poll_wait: Duration::from_secs(20),
         idle_wish: 0,
         hold_max: Some(Duration::from_secs(10)),
+        look_every: Some(Duration::from_secs(5)),
     }
 }
 

@@ -10,8 +10,10 @@
 //! |---|---|
 //! | `visit` | the stages of a visit |
 //! | `seat` | which seat a node takes, when it renews the seat, and when the seat counts as lost |
+//! | `division` | how many processes each job has |
 //! | `watch` | what is due while a job is provisioned or worked on |
 
+mod division;
 mod seat;
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,8 @@ use storage::Commit;
 use tokio::time::Instant;
 
 use super::Ended;
+pub use super::shares::Capacity;
+pub use crate::scheduler::Share;
 use crate::stop::Stop;
 use seat::Observed;
 use visit::{Stage, Visit};
@@ -36,6 +40,7 @@ pub struct Config {
     pub node: String,
     /// Mini-batches that an idle node could start at once.
     pub idle_wish: usize,
+    pub capacity: Capacity,
     /// The longest delay of a message of the task queue; zero: it has no delays.
     pub delay_max: Duration,
     /// How long anything may run after a spot notice.
@@ -179,6 +184,8 @@ pub enum Action {
     Run { visit: VisitId, errand: Errand },
     /// Fetch and make what the job needs.
     Provision { visit: VisitId, spec: Box<JobSpec> },
+    /// Tell the agent how many processes it may have. It has been told before it starts.
+    Share { visit: VisitId, share: Share },
     /// Start the agent.
     Work(VisitId),
     /// Tell the agent to stop.
@@ -266,6 +273,7 @@ impl Roster {
             Event::GivenBack { visit, is_quiet } => self.given_back(visit, is_quiet),
             Event::Done { visit, step } => self.done(visit, step, now),
         }
+        self.divide(now);
     }
 
     /// Returns the next action to execute, oldest first.

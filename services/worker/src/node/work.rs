@@ -16,8 +16,8 @@ use super::errands::{Errands, STORE_WAIT_MAX};
 use super::executor::{Held, Host};
 use super::logs::LogUpload;
 use super::protection::{Hold, Protection};
-use super::roster::Unprovisioned;
-use super::{Node, process_count};
+use super::roster::{Share, Unprovisioned};
+use super::{Node, capacity};
 use crate::agent::{Agent, report_provisioning};
 use crate::dead_letters::bury;
 use crate::side_inputs::Turns;
@@ -61,14 +61,16 @@ impl Host for Arc<Shared> {
         ((spec, python), protection): Self::Ready,
         view: Arc<View>,
         stop: watch::Receiver<Stop>,
+        share: watch::Receiver<Share>,
     ) -> (Option<Held>, Remains) {
         protection.settled().await;
         let Node { name, options, .. } = &self.node;
-        let agent = self.agent(spec, python, view);
+        let processes = share.borrow().processes;
+        let agent = self.agent(spec, python, view, share);
         let folder = agent.work_folder.clone();
         let upload = || LogUpload::new(agent.logs(), store.clone(), options.log_period);
         let mut logs = store.folder().is_none().then(upload);
-        tracing::info!(job.id = job_id, "working on it with {} processes", agent.process_count);
+        tracing::info!(job.id = job_id, "working on it with {processes} of {} processes", agent.process_count);
         let span = tracing::error_span!("agent", job.id = job_id, node.id = name);
         let working = AbortOnDropHandle::new(tokio::spawn(agent.work(stop).instrument(span)));
         let uploading = async {
@@ -104,7 +106,7 @@ impl Host for Arc<Shared> {
 
 impl Shared {
     /// Returns the agent of a job, about to start.
-    fn agent(&self, spec: JobSpec, python: PathBuf, view: Arc<View>) -> Agent {
+    fn agent(&self, spec: JobSpec, python: PathBuf, view: Arc<View>, share: watch::Receiver<Share>) -> Agent {
         let node = &self.node;
         Agent {
             store: node.target.job(&spec.job_id),
@@ -112,7 +114,8 @@ impl Shared {
             results: node.results.clone(),
             dead_letters: Some(node.dead_letters.clone()),
             node: node.name.clone(),
-            process_count: process_count(node, spec.process_count_per_node),
+            process_count: capacity(node).process_count(spec.process_count_per_node),
+            share: Some(share),
             gpu_count: node.gpu_count,
             python,
             package: node.package.clone(),

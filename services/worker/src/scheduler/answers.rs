@@ -164,7 +164,8 @@ impl Scheduler {
             _ => {}
         }
         let is_expected = matches!(verdict, Verdict::Expected);
-        let wear = process.condition.wear().filter(|_| is_expected && is_working && process.pipe.is_empty()).cloned();
+        let is_replaced = is_expected && is_working && !process.is_surplus && process.pipe.is_empty();
+        let wear = process.condition.wear().filter(|_| is_replaced).cloned();
         (process.life, process.code) = (Life::Ended(verdict), code);
         self.log("INFO", format!("{name} exits with returncode {code}."));
         if is_expected {
@@ -325,9 +326,12 @@ impl Scheduler {
     }
 
     /// Decides whether and when the next process starts in an empty slot, after one with this GPU.
-    fn plan_start(&mut self, slot: usize, gpu: Option<u32>, now: Moment) {
+    pub(super) fn plan_start(&mut self, slot: usize, gpu: Option<u32>, now: Moment) {
         if self.stop != Stop::No || self.gave_up.is_some() {
             return self.stop_if_alone();
+        }
+        if self.is_full() {
+            return;
         }
         if self.gpus.is_missing(gpu) {
             // Without a GPU, the script would be slow, or fail.
@@ -364,29 +368,30 @@ impl Scheduler {
 
     fn may_start(&self) -> Next {
         let starting = self.processes().filter(|process| matches!(process.life, Life::Starting)).count();
-        self.starts.next(self.config.processes, starting)
+        self.starts.next(self.allowed as u32, starting)
     }
 
-    /// Finishes worn-out processes and, when the node stops, all idle ones.
+    /// Finishes worn-out and surplus processes and, when the node stops, all idle ones.
     pub(super) fn finish_idle_processes(&mut self, now: Moment) {
         let stopping = self.stop != Stop::No;
         let has_work = self.has_unstarted();
         for slot in 0..self.slots.len() {
             let Some(process) = self.slots[slot].process.as_deref_mut() else { continue };
-            if !(stopping || process.is_to_be_replaced(has_work)) || !process.pipe.is_empty() {
+            let is_unwanted = stopping || process.is_surplus;
+            if !(is_unwanted || process.is_to_be_replaced(has_work)) || !process.pipe.is_empty() {
                 continue;
             }
             let (id, name, wear) = (process.id, process.name.clone(), process.condition.wear().cloned());
             match process.life {
                 Life::Working => {
                     process.life = Life::Finishing { since: now.instant };
-                    if let Some(wear) = wear.filter(|_| !stopping) {
+                    if let Some(wear) = wear.filter(|_| !is_unwanted) {
                         self.log(level(&wear), format!("{name} {wear}, replacing it"));
                     }
                     self.act(Action::Finish(id));
                 }
                 // `init()` may take long, and the node no longer needs the process.
-                Life::Starting | Life::InitFailed if stopping => {
+                Life::Starting | Life::InitFailed if is_unwanted => {
                     self.log("INFO", format!("{name} is still starting and no longer needed, killing it"));
                     self.kill(id);
                 }

@@ -32,9 +32,7 @@ impl Scheduler {
         if self.is_receiving || self.stop != Stop::No || self.gave_up.is_some() {
             return;
         }
-        let depth_of = |process: &Process| process.depth(self.limits);
-        let depths = self.slots.iter().map(|slot| slot.process.as_deref().map_or(1, depth_of));
-        let depth: usize = depths.sum();
+        let depth = self.depth();
         let held = self.mini_batches.len().saturating_sub(self.waiting_for_another_gpu());
         let wanted = (2 * depth).saturating_sub(held).min(RECEIVE_MAX);
         // A few mini-batches are not worth a call.
@@ -43,6 +41,12 @@ impl Scheduler {
         }
         self.is_receiving = true;
         self.act(Action::Receive { messages_max: wanted });
+    }
+
+    /// Returns the number of mini-batches that the processes should hold.
+    pub(super) fn depth(&self) -> usize {
+        let depth_of = |process: &Process| process.depth(self.limits);
+        self.used_slots().map(|slot| self.slots[slot].process.as_deref().map_or(1, depth_of)).sum()
     }
 
     pub(super) fn received(&mut self, deliveries: Vec<Delivered>, now: Moment) {
@@ -107,7 +111,7 @@ impl Scheduler {
             let Stage::Waiting { bytes } = next.stage else { unreachable!("it waits") };
             let held: u64 = self.mini_batches.values().map(MiniBatch::bytes).sum();
             let idle = self.preparing.is_empty() && self.ready.is_empty();
-            let full = self.preparing.len() > self.slots.len() || held + bytes > self.config.prefetch_bytes_max;
+            let full = self.preparing.len() > self.allowed || held + bytes > self.config.prefetch_bytes_max;
             if full && !idle {
                 return;
             }
@@ -148,7 +152,7 @@ impl Scheduler {
     }
 
     fn hand_over_ready(&mut self, now: Moment) {
-        let share = self.ready.len().div_ceil(self.slots.len().max(1));
+        let share = self.ready.len().div_ceil(self.allowed.max(1));
         for slot in 0..self.slots.len() {
             let process = self.slots[slot].process.as_deref_mut();
             let Some(process) = process.filter(|process| process.takes_work()) else { continue };

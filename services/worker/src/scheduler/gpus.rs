@@ -97,8 +97,11 @@ impl Trouble {
 /// The GPUs of a node.
 #[derive(Debug, Default)]
 pub(super) struct Gpus {
-    /// GPUs that no process holds. A process that starts takes the smallest, or none; its end frees it.
+    /// GPUs that no process holds. A process that starts takes a preferred one, else the smallest, or none; its end frees
+    /// it.
     free: BTreeSet<u32>,
+    /// GPUs that other jobs of the node leave to this one.
+    preferred: Vec<u32>,
     /// GPUs on which the last mini-batch or start has failed.
     failing: BTreeMap<u32, Failing>,
     /// GPUs out of use, and why.
@@ -129,7 +132,23 @@ impl Gpus {
     }
 
     pub(super) fn take(&mut self) -> Option<u32> {
-        self.free.pop_first()
+        let preferred = self.preferred.iter().find(|gpu| self.free.contains(*gpu));
+        let gpu = preferred.or_else(|| self.free.first()).copied()?;
+        self.free.take(&gpu)
+    }
+
+    pub(super) fn prefer(&mut self, gpus: Vec<u32>) {
+        self.preferred = gpus;
+    }
+
+    /// Whether a process with this GPU may keep it while other jobs use the rest.
+    pub(super) fn prefers(&self, gpu: u32) -> bool {
+        self.preferred.contains(&gpu)
+    }
+
+    /// Whether GPUs are out of use, and no other is free.
+    pub(super) fn are_exhausted(&self) -> bool {
+        self.free.is_empty() && !self.out.is_empty()
     }
 
     pub(super) fn give_back(&mut self, gpu: Option<u32>) {

@@ -35,6 +35,8 @@ pub(super) struct Process {
     pub(super) life: Life,
     pub(super) pipe: Pipe,
     pub(super) condition: Condition,
+    /// The job may have fewer processes now, and no other follows this one.
+    pub(super) is_surplus: bool,
     /// The GPU that it has for itself.
     pub(super) gpu: Option<u32>,
     /// What users should know about it when it ends.
@@ -99,6 +101,7 @@ impl Process {
             life: Life::Starting,
             pipe: Pipe::default(),
             condition: Condition::default(),
+            is_surplus: false,
             gpu,
             notice: String::new(),
             code: 0,
@@ -127,7 +130,7 @@ impl Process {
     }
 
     pub(super) fn takes_work(&self) -> bool {
-        matches!(self.life, Life::Working) && !self.is_worn_out()
+        matches!(self.life, Life::Working) && !self.is_worn_out() && !self.is_surplus
     }
 
     /// Returns the meaning of its end while the node works. `phase` and `sequence` are its last ones.

@@ -2,6 +2,7 @@
 
 mod copies;
 mod ends;
+mod fit;
 mod gpus;
 mod isolate;
 mod wear;
@@ -40,6 +41,7 @@ fn starting_with(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
         spec: Arc::new(JobSpec::example()),
         node: "0".into(),
         processes,
+        share: None,
         first_process: 0,
         gpus: 0,
         prefetch_bytes_max: 100,
@@ -48,12 +50,13 @@ fn starting_with(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
         lease_max: None,
     };
     change(&mut config);
+    let started = config.share.as_ref().map_or(processes, |share| share.processes);
     let now = Moment { instant: Instant::now(), milliseconds: 1_000_000 };
     let doing = vec![(SlotPhase::Init, 0, Duration::ZERO); processes as usize];
     let mut node = Node { scheduler: Scheduler::new(config, now), now, doing, requested: vec![] };
     let gpus = node.scheduler.config.gpus;
     let with = |process| if process < gpus { format!(" with GPU {process}") } else { String::new() };
-    let expected: Vec<_> = (0..processes).map(|process| format!("start {process}{}", with(process))).collect();
+    let expected: Vec<_> = (0..started).map(|process| format!("start {process}{}", with(process))).collect();
     assert_eq!(node.actions(), expected.join(", "));
     node
 }

@@ -1,6 +1,6 @@
 //! Decisions of a roster: events in, actions out.
 
-use protocol::JobSpec;
+use protocol::{JobSpec, Priority};
 
 use super::*;
 
@@ -14,7 +14,8 @@ struct Played {
 
 fn config() -> Config {
     let (delay_max, notice_time) = (900 * SECOND, 100 * SECOND);
-    Config { node: "here".into(), idle_wish: 4, delay_max, notice_time, periods: Periods::default() }
+    let capacity = Capacity { process_count: Some(4), process_count_default: 4, gpus: 0 };
+    Config { node: "here".into(), idle_wish: 4, capacity, delay_max, notice_time, periods: Periods::default() }
 }
 
 fn open(node_count: Option<u32>) -> Answer<Found> {
@@ -117,7 +118,7 @@ impl Played {
 /// Returns the short form of an action, or `None` for actions that every test would have to repeat.
 fn in_words(action: Action) -> Option<String> {
     Some(match action {
-        Action::Wish(_) | Action::Log { .. } => return None,
+        Action::Wish(_) | Action::Log { .. } | Action::Share { .. } => return None,
         Action::Open { job_id, .. } => format!("open {job_id}"),
         Action::Run { errand: Errand::Drop { .. }, .. } => "drop".into(),
         Action::Run { errand, .. } => format!("{errand:?}"),
@@ -131,6 +132,47 @@ fn in_words(action: Action) -> Option<String> {
         Action::Pause(time) => format!("pause {} s", time.as_secs()),
         Action::Drain => "drain".into(),
     })
+}
+
+/// Returns the shares that follow from an event, as processes of visits in the order of their arrival.
+fn shares(played: &mut Played, event: Event) -> Vec<(u64, u32)> {
+    played.roster.handle(event, played.now);
+    let actions = std::iter::from_fn(|| played.roster.next_action());
+    let shares = actions.filter_map(|action| match action {
+        Action::Share { visit: VisitId(visit), share } => Some((visit, share.processes)),
+        _ => None,
+    });
+    shares.collect()
+}
+
+#[test]
+fn jobs_with_work_divide_the_processes_of_the_node() {
+    let mut played = Played::looking_up();
+    played.looked_up(open(None));
+    let [first, second] = [0, 1].map(VisitId);
+    assert_eq!(shares(&mut played, Event::Provisioned { visit: first, result: Ok(()) }), [(0, 4)], "it is alone");
+    played.after(Event::Arrived("second".into()));
+    let spec = Box::new(JobSpec { priority: Priority::High, ..JobSpec::example() });
+    played.looked_up(Ok(Found::Open(spec)));
+    assert_eq!(shares(&mut played, Event::Provisioned { visit: second, result: Ok(()) }), [(0, 1), (1, 3)]);
+    let quiet = |since| Event::Tick(vec![(first, None), (second, since)]);
+    let since = Some(played.now);
+    played.now += 9 * SECOND;
+    assert!(shares(&mut played, quiet(since)).is_empty(), "its next messages may be on their way");
+    played.now += SECOND;
+    assert_eq!(shares(&mut played, quiet(since)), [(0, 4), (1, 1)], "it has no work");
+    assert_eq!(shares(&mut played, quiet(None)), [(0, 1), (1, 3)]);
+    let canceled = Event::Watched { visit: second, standing: Standing::Canceled };
+    assert_eq!(shares(&mut played, canceled), [(0, 4)], "it leaves");
+}
+
+#[test]
+fn agent_knows_its_share_before_it_starts() {
+    let mut played = Played::looking_up();
+    played.looked_up(open(None));
+    played.roster.handle(Event::Provisioned { visit: played.visit(), result: Ok(()) }, played.now);
+    assert!(matches!(played.roster.next_action(), Some(Action::Share { .. })));
+    assert!(matches!(played.roster.next_action(), Some(Action::Work(_))));
 }
 
 #[test]

@@ -8,7 +8,8 @@ use tokio::time::Instant;
 
 use super::seat::Seat;
 use super::watch::PASS_ON_PERIOD;
-use super::{Action, Answer, Errand, Found, Memory, Roster, Step, Unanswered, Unprovisioned, VisitId};
+use super::{Action, Answer, Errand, Found, Memory, Roster, Share, Step, Unanswered, Unprovisioned, VisitId};
+use crate::node::shares::Claim;
 use crate::stop::Stop;
 
 /// How long the queue hides the messages of a job that this node may not work on, where it can.
@@ -61,6 +62,10 @@ pub(super) struct Visit {
     /// The job, until it is provisioned.
     pub(super) spec: Option<Box<JobSpec>>,
     pub(super) seat: Option<Seat>,
+    /// What the job claims of the node while it has work.
+    pub(super) claim: Option<Claim>,
+    /// What the agent has been told.
+    pub(super) share: Share,
     /// The next look at the job; `None`: one is under way.
     pub(super) look_at: Option<Instant>,
     pub(super) looks: u32,
@@ -159,7 +164,9 @@ impl Roster {
         let period = self.config.periods.watch;
         let Some(visit) = self.visits.get_mut(&id) else { return };
         let Some(spec) = visit.spec.take() else { return };
+        let claim = self.config.capacity.claim(&spec);
         visit.stage = Stage::Provisioning;
+        visit.claim = Some(claim);
         (visit.look_at, visit.pass_on_at) = (Some(now + period), Some(now + PASS_ON_PERIOD));
         self.log(id, false, "provisioning".to_owned());
         self.act(Action::Provision { visit: id, spec });
@@ -170,6 +177,7 @@ impl Roster {
         let Err(Unprovisioned { reason, may_pass }) = result else {
             visit.memory.failures = 0;
             visit.stage = Stage::Working;
+            self.divide(now);
             return self.act(Action::Work(id));
         };
         visit.memory.failures += 1;

@@ -1,0 +1,41 @@
+//! How jobs that have work at the same time divide a node.
+
+use serde::{Deserialize, Serialize};
+
+/// How much of a node a job gets while other jobs have work there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// A quarter of what a job of normal priority gets.
+    Low,
+    /// The default.
+    #[default]
+    Normal,
+    /// Four times what a job of normal priority gets.
+    High,
+}
+
+impl Priority {
+    /// Returns the weight of a job when a node divides its processes.
+    pub fn weight(self) -> u32 {
+        match self {
+            Self::Low => 1,
+            Self::Normal => 4,
+            Self::High => 16,
+        }
+    }
+
+    /// Returns its value in a job file.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Normal => "normal",
+            Self::High => "high",
+        }
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+    pub(crate) fn is_normal(&self) -> bool {
+        *self == Self::Normal
+    }
+}

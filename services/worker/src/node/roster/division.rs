@@ -1,0 +1,39 @@
+//! How many processes each job has: divided again whenever a job arrives, leaves, gets work or has none any more.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::visit::{Stage, Visit};
+use super::{Action, Roster, Share, VisitId};
+use crate::node::shares::Claim;
+use crate::stop::Stop;
+
+/// A job has no work once no message of it has been here for this long: its next ones may be on their way.
+const IDLE_AFTER: Duration = Duration::from_secs(10);
+
+impl Visit {
+    /// Returns what the job claims now; `None`: no agent works on it, or the agent stops.
+    fn claims(&self, now: Instant) -> Option<Claim> {
+        let has_work = self.quiet_since.is_none_or(|since| now - since < IDLE_AFTER);
+        let is_here = self.stage == Stage::Working && self.stop == Stop::No;
+        self.claim.filter(|_| is_here).map(|claim| Claim { has_work, ..claim })
+    }
+}
+
+impl Roster {
+    /// Tells the agents whose shares have changed.
+    pub(super) fn divide(&mut self, now: Instant) {
+        let here = self.visits.iter().filter_map(|(id, visit)| Some((*id, visit.claims(now)?, visit.share.clone())));
+        let (ids, claims, before): (Vec<VisitId>, Vec<Claim>, Vec<Share>) = here.collect();
+        let shares = self.config.capacity.shares(&claims, &before);
+        for ((id, before), share) in ids.into_iter().zip(before).zip(shares) {
+            if share != before
+                && let Some(visit) = self.visits.get_mut(&id)
+            {
+                visit.share = share.clone();
+                self.act(Action::Share { visit: id, share });
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+"""Jobs that have work at the same time divide the processes of a worker."""
+
+import json
+
+FEW, MANY, TOGETHER = 6, 60, 20
+
+WAITS_FOR_THE_OTHER = f"""
+    import os
+    from recorder import record, recorded, wait_for
+    def run(files):
+        record("few began")
+        wait_for(lambda: len(recorded("many began")) >= {TOGETHER})
+        return [os.path.basename(files[0])]
+"""
+
+FOLLOWS_THE_OTHER = f"""
+    import os, time
+    from recorder import record, recorded, wait_for
+    def run(files):
+        name = os.path.basename(files[0])
+        few_ended = os.environ["FEW_ENDED"]
+        record("many began")
+        time.sleep(0.05)
+        if int(name[:3]) >= {MANY // 2}:
+            wait_for(lambda: os.path.exists(few_ended))
+        if os.path.exists(few_ended):
+            record("many alone")
+            wait_for(lambda: len({{fact["pid"] for fact in recorded("many alone")}}) == 4)
+        return [name]
+"""
+
+
+def pids(facts):
+    return {fact["pid"] for fact in facts}
+
+
+def test_jobs_with_work_divide_a_worker(workplace, sqlite):
+    """The second job halves the first one, and has all processes once the first has ended."""
+    few_ended = workplace.folder / "few_ended"
+    workplace.data(FEW, "few")
+    workplace.data(MANY, "many")
+
+    def job(name, script):
+        inputs = [{"name": "data", "type": "file", "path": name}]
+        names = {"name": f"the-{name}", "entry_script": f"{name}.py", "output": f"output/{name}"}
+        return workplace.job(script, file=f"{name}.yaml", inputs=inputs, speculation=False, **names)
+
+    few = sqlite.enqueue(job("few", WAITS_FOR_THE_OTHER))
+    many = sqlite.enqueue(job("many", FOLLOWS_THE_OTHER))
+    sqlite.reducer()
+    sqlite.worker("--process-count", 4, FEW_ENDED=str(few_ended))
+    result = sqlite.wait_for_end(few)
+    assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(FEW))
+    assert sqlite.status(many)["result"] is None, "the second job goes on"
+
+    # Runs of the first job end only after the second has begun: from then on each begins runs in two processes.
+    facts = [json.loads(line) for line in workplace.record_file.read_text().splitlines()]
+    events = [fact["event"] for fact in facts]
+    first, last = events.index("many began"), len(events) - events[::-1].index("few began")
+    together = facts[first:last]
+    assert len(pids(fact for fact in together if fact["event"] == "many began")) <= 2
+    assert len(pids(fact for fact in together if fact["event"] == "few began")) <= 2
+
+    few_ended.touch()
+    result = sqlite.wait_for_end(many)
+    assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(MANY))
+    assert len(workplace.recorded("few began")) == FEW, "no mini-batch ran twice"
+    assert len(workplace.recorded("many began")) == MANY
+
+
+def test_job_behind_long_runs_begins(workplace, sqlite):
+    """A worker whose processes are busy for long, and which has more work than it needs, still learns of another job."""
+    ended = workplace.folder / "small_ended"
+    workplace.data(40)
+    waits = """
+        import os
+        from recorder import record, wait_for
+        def run(files):
+            record("large began")
+            wait_for(lambda: os.path.exists(os.environ["SMALL_ENDED"]))
+            return [os.path.basename(files[0])]
+    """
+    large = sqlite.enqueue(workplace.job(waits, name="large", speculation=False))
+    sqlite.reducer()
+    worker = sqlite.worker("--process-count", 2, SMALL_ENDED=str(ended))
+    worker.wait_for_record("large began")
+    workplace.data(10, "small")
+    small = workplace.job(
+        "def run(files): return ['row']",
+        file="small.yaml",
+        name="small",
+        entry_script="small.py",
+        inputs=[{"name": "data", "type": "file", "path": "small"}],
+        output="output/small",
+    )
+    sqlite.wait_for_end(sqlite.enqueue(small))
+    assert len(workplace.recorded("large began")) == 2, "the runs of the large job went on"
+    ended.touch()
+    sqlite.wait_for_end(large)
+    assert len(workplace.recorded("large began")) == 40, "no mini-batch ran twice"
+
+
+def test_job_has_no_more_than_its_max_share(workplace, sqlite):
+    workplace.data(12)
+    script = """
+        import time
+        from recorder import record
+        def run(files):
+            record("run")
+            time.sleep(0.05)
+            return ["row"]
+    """
+    job_id = sqlite.enqueue(workplace.job(script, max_share=50), "--priority", "high")
+    (spec,) = map(json.loads, sqlite.objects(f"jobs/{job_id}/spec.json").values())
+    assert (spec["priority"], spec["max_share"]) == ("high", 50)
+    sqlite.reducer()
+    sqlite.worker("--process-count", 4)
+    sqlite.wait_for_end(job_id)
+    assert len(pids(workplace.recorded("run"))) == 2
