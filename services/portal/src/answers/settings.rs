@@ -51,6 +51,9 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
     add("time", "first_task_creation_timeout", seconds(spec.first_task_creation_timeout_seconds));
     add("processes", "node_count", or(spec.node_count, "every node"));
     add("processes", "process_count_per_node", or(spec.process_count_per_node, "one per core, or 1 with a GPU"));
+    if !spec.requires.is_empty() {
+        add("processes", "requires", spec.requires.to_string());
+    }
     if spec.process_max_runs > 0 {
         add("processes", "process_max_runs", spec.process_max_runs.to_string());
     }
