@@ -44,6 +44,7 @@ RARE: dict[str, set[Need]] = {
         ("s3:AbortMultipartUpload", "jobs/*/logs/*"),  # after failed uploads
         ("s3:AbortMultipartUpload", "jobs/*/output/*"),
         ("s3:AbortMultipartUpload", "outputs/*"),
+        ("s3:GetObject", "workers/*"),  # with `requires`
         ("s3:GetObject", "outputs/*"),  # if two reducers write one output
         ("s3:ListBucketMultipartUploads", "bucket"),  # after an output of more than 8 MiB
         ("s3:PutObject", "jobs/*/copies/*"),  # with `speculation`
@@ -61,6 +62,7 @@ RARE: dict[str, set[Need]] = {
         ("s3:DeleteObject", "jobs/*/copies/settled"),  # by `retry` of a job with `speculation`
         ("s3:DeleteObject", "jobs/*/result.json"),  # by `retry`
         ("s3:GetObject", "inputs/*"),  # for tables
+        ("s3:GetObject", "workers/*"),  # with `requires`
         ("s3:GetObject", "outputs/*"),  # by people, for results
         ("s3:PutObject", "jobs/*/control/cancel"),  # by `cancel` of an open job
         ("s3:PutObject", "jobs/*/ledger/*"),  # by `retry`
@@ -70,6 +72,7 @@ RARE: dict[str, set[Need]] = {
     },
     "operator": {
         ("s3:AbortMultipartUpload", "doctor/*"),  # after a failed upload
+        ("s3:DeleteObject", "workers/*"),  # by `clean`, after a worker was killed
         ("sqs:ChangeMessageVisibility", "results"),  # by `doctor`, of an idle queue
         ("sqs:ChangeMessageVisibility", "tasks"),
         ("sqs:DeleteMessage", "results"),

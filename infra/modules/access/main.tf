@@ -56,10 +56,16 @@ locals {
         ], local.input_object_arns)
       },
       {
-        sid       = "WriteRowsLogsAndSeats"
-        actions   = ["s3:PutObject"]
-        resources = ["${local.job_arn}/parts/*", "${local.job_arn}/logs/*", "${local.job_arn}/nodes/*"]
+        sid     = "WriteRowsLogsAndSeats"
+        actions = ["s3:PutObject"]
+        resources = [
+          "${local.job_arn}/parts/*",
+          "${local.job_arn}/logs/*",
+          "${local.job_arn}/nodes/*",
+          "${local.target_arn}/workers/*",
+        ]
       },
+      { sid = "LeaveWorkers", actions = ["s3:DeleteObject"], resources = ["${local.target_arn}/workers/*"] },
       # Keeps the service from stopping a busy task.
       { sid = "ProtectOwnTask", actions = ["ecs:UpdateTaskProtection"], resources = local.worker_tasks },
       local.encrypt,
@@ -81,7 +87,11 @@ locals {
         actions   = ["s3:ListBucket", "s3:ListBucketMultipartUploads"]
         resources = distinct(concat([local.bucket_arn], local.output_bucket_arns))
       },
-      { sid = "ReadJobs", actions = ["s3:GetObject"], resources = concat(["${local.job_arn}/*"], local.output_object_arns) },
+      {
+        sid       = "ReadJobs"
+        actions   = ["s3:GetObject"]
+        resources = concat(["${local.job_arn}/*", "${local.target_arn}/workers/*"], local.output_object_arns)
+      },
       {
         sid     = "WriteLedgerReportsAndResult"
         actions = ["s3:PutObject"]
@@ -122,7 +132,7 @@ locals {
         sid     = "ReadJobs"
         actions = ["s3:GetObject"]
         resources = concat(
-          ["${local.job_arn}/*", "${local.target_arn}/snapshots/*"],
+          ["${local.job_arn}/*", "${local.target_arn}/snapshots/*", "${local.target_arn}/workers/*"],
           local.input_object_arns,
           local.output_object_arns,
         )
@@ -204,7 +214,7 @@ locals {
       {
         sid       = "RemoveJobs"
         actions   = ["s3:DeleteObject"]
-        resources = ["${local.job_arn}/*", "${local.target_arn}/snapshots/*"]
+        resources = ["${local.job_arn}/*", "${local.target_arn}/snapshots/*", "${local.target_arn}/workers/*"]
       },
       {
         sid       = "TryStore"

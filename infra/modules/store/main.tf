@@ -3,6 +3,7 @@
 #   PREFIX/jobs/ID/…          plan, parts, ledger, logs, result of a job
 #   PREFIX/open/ID            the job has not ended
 #   PREFIX/snapshots/DIGEST   scripts and reference data, named by their content
+#   PREFIX/workers/NODE       what a worker offers to jobs
 #   PREFIX/doctor/…           test objects of `gristmill doctor`
 
 resource "aws_s3_bucket" "store" {

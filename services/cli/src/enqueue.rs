@@ -68,7 +68,9 @@ async fn submit(
     let target = arguments.target.require(parsed.compute_target.as_deref(), settings)?;
     settings.engine.check(&mut parsed, &target.store_options(), true, events)?.finish()?;
     let signals = watch_for_stop(stopped.clone());
-    Ok((settings.engine.submit(parsed, &target, false, events).await?, target, signals))
+    let submission = settings.engine.submit(parsed, &target, false, events).await?;
+    submission.warn_of_unfit_workers(events).await;
+    Ok((submission, target, signals))
 }
 
 pub async fn retry(arguments: RetryArguments, target: &Target, settings: &Settings) -> Result<Exit> {

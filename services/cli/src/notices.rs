@@ -1,5 +1,6 @@
 //! The text of notices: one line each, or one line with details below.
 
+use engine::targets::TargetRef;
 use engine::{Continuation, NewJobReason, Notice};
 use job_file::Difference;
 use reducer::counted;
@@ -116,6 +117,13 @@ pub fn sentence(notice: &Notice) -> String {
                  the same files at the same place (a shared disk); URLs (s3://…) work everywhere",
                 paths.join(", ")
             )
+        }
+        Notice::NoWorkerFits { unfit, target } => {
+            let of = match target {
+                TargetRef::Named(name) => format!(" of target {name}"),
+                TargetRef::ThisMachine | TargetRef::Addresses { .. } => String::new(),
+            };
+            format!("{}; the job waits for one that does", remedies::unfit(unfit, &of))
         }
     }
 }

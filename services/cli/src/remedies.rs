@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Error;
 use engine::targets::TargetRef;
 use engine::{Busy, Fixable, Hint, Lack, Remedy};
+use protocol::Unfit;
 
 use crate::times::ago;
 
@@ -94,6 +95,16 @@ pub fn hint(hint: &Hint) -> String {
              is publishing it, continue with: {retry}",
             ago(*since)
         ),
+        Lack::FittingWorker(unfit) => {
+            let labels = unfit.requires.labels.iter();
+            let labels: String = labels.map(|(name, value)| format!(" --label {name}={value}")).collect();
+            let node = if unfit.requires.has_sizes() { "one on a machine that does" } else { "one" };
+            format!(
+                "{}; start {node} with: gristmill worker{flags}{labels}; or cancel the job, and enqueue it with another \
+                 `requires`",
+                self::unfit(unfit, "")
+            )
+        }
         Lack::Progress(since) => format!(
             "the process that runs it has not been heard from since {}; it is stopped (Ctrl-Z; `fg` continues it), or its \
              disk does not answer",
@@ -104,9 +115,19 @@ pub fn hint(hint: &Hint) -> String {
     }
 }
 
+/// Returns why no worker takes a job. `of`: where the workers are, with a blank in front.
+pub fn unfit(unfit: &Unfit, of: &str) -> String {
+    let Unfit { requires, nodes, nearest, lacks } = unfit;
+    match nodes {
+        1 => format!("the only worker{of}, {nearest}, does not meet `requires` ({requires}): {lacks}"),
+        _ => format!("none of the {nodes} workers{of} meets `requires` ({requires}); {nearest} comes nearest: {lacks}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use engine::Since;
+    use protocol::Requirements;
 
     use super::*;
 
@@ -128,6 +149,24 @@ mod tests {
         assert!(text.ends_with("continue with: gristmill retry job --target t"), "{text}");
         let text = hinted(Lack::Reducer(since), target());
         assert!(text.ends_with("; results wait in the queue; start one with: gristmill reducer --target t"), "{text}");
+        let labels = [("zone".to_owned(), "b".to_owned())].into();
+        let requires = Requirements { labels, ..Requirements::default() };
+        let lacks = "its label zone is a, the job requires b".to_owned();
+        let unfit = Unfit { requires, nodes: 2, nearest: "a1".to_owned(), lacks };
+        assert_eq!(
+            hinted(Lack::FittingWorker(unfit.clone()), target()),
+            "none of the 2 workers meets `requires` (label zone=b); a1 comes nearest: its label zone is a, the job requires \
+             b; start one with: gristmill worker --target t --label zone=b; or cancel the job, and enqueue it with \
+             another `requires`"
+        );
+        let requires = Requirements { gpus: 1, ..Requirements::default() };
+        let lacks = "it has no GPU, the job requires 1".to_owned();
+        assert_eq!(
+            hinted(Lack::FittingWorker(Unfit { requires, nodes: 1, lacks, ..unfit }), target()),
+            "the only worker, a1, does not meet `requires` (1 GPU): it has no GPU, the job requires 1; start one on a \
+             machine that does with: gristmill worker --target t; or cancel the job, and enqueue it with another \
+             `requires`"
+        );
         let expected = "no reducer has looked at it yet; start one with: gristmill reducer";
         assert_eq!(hinted(Lack::FirstReducer, TargetRef::ThisMachine), expected);
     }

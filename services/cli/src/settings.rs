@@ -3,6 +3,7 @@
 //! Values in `gristmill.toml` may name any other variable as `${NAME}`. Stores and queues read the variables of their vendors.
 //! An empty endpoint (`AWS_ENDPOINT_URL…`) counts as unset.
 
+use std::collections::BTreeMap;
 use std::env::{current_dir, current_exe, remove_var, split_paths, var, var_os, vars_os};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,6 +20,8 @@ pub struct Settings {
     pub targets: TargetChoice,
     pub log_filter: String,
     pub log_format: Option<String>,
+    /// Labels of a worker, `zone=a,gpu_model=H200`.
+    labels: Option<String>,
     /// Address of the HTTP endpoints of a role.
     pub listen: Option<String>,
     /// The token of the portal, if the user chose one.
@@ -70,6 +73,7 @@ impl Settings {
             },
             log_filter: var("GRISTMILL_LOG").unwrap_or_else(|_| "warn".to_owned()),
             log_format: text("GRISTMILL_LOG_FORMAT"),
+            labels: text("GRISTMILL_LABELS"),
             listen: text("GRISTMILL_LISTEN"),
             portal_token: text("GRISTMILL_PORTAL_TOKEN"),
             has_display: text("DISPLAY").or_else(|| text("WAYLAND_DISPLAY")).is_some(),
@@ -77,6 +81,15 @@ impl Settings {
             ecs_agent: text("ECS_AGENT_URI"),
             crash_at: var("GRISTMILL_CRASH_AT").ok(),
         }
+    }
+
+    /// Returns the labels of a worker.
+    pub fn labels(&self) -> anyhow::Result<BTreeMap<String, String>> {
+        let labels = self.labels.as_deref().unwrap_or_default().split(',').map(str::trim);
+        let labels = labels.filter(|label| !label.is_empty()).map(|text| {
+            crate::worker::label(text).map_err(|problem| anyhow::anyhow!("GRISTMILL_LABELS, {text:?}: {problem}"))
+        });
+        labels.collect()
     }
 
     /// Removes empty endpoints of AWS from the environment, because its SDK would take them for addresses and panic.

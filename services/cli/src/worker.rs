@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use engine::{NAME_LENGTH_MAX, is_node_name, new_node_name};
+use protocol::{LABEL_ALLOWED, is_label};
 use telemetry::Role;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -29,6 +30,9 @@ pub struct WorkerArguments {
     /// Python processes, which jobs that have work at the same time divide [default: as a job sets it, or one for each core].
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     process_count: Option<u32>,
+    /// A label that jobs may require, `zone=a`; repeat it for several.
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
     /// Stop in time when the cloud announces that it reclaims this spot instance [default URL: the metadata service of AWS].
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true)]
     spot_notice: Option<Option<String>>,
@@ -58,6 +62,8 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     let mut node = settings.engine.node(name.clone(), &target, &store, &queues, &folders)?;
     node.options.periods.idle_exit = arguments.idle_exit.map(Duration::from_secs);
     node.options.process_count = arguments.process_count;
+    node.options.labels = settings.labels()?;
+    node.options.labels.extend(arguments.labels);
     node.options.health = watched.health.clone();
     if let Some(seconds) = arguments.grace {
         node.options.timing.grace = Duration::from_secs(seconds);
@@ -81,6 +87,7 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
         std::future::pending::<()>().await;
     }));
     life!("worker {name} is ready for the jobs of target {} ({})", target.name, target.queue()?);
+    life!("worker {name} offers {}", node.offer());
     watched.tell_where();
     let ended = node.run(stopped).await;
     queues.close().await;
@@ -96,4 +103,13 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads `NAME=VALUE`.
+pub fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=').map(|(name, value)| (name.trim(), value.trim())) {
+        Some((name, value)) if is_label(name) && is_label(value) => Ok((name.to_owned(), value.to_owned())),
+        Some(_) => Err(format!("name and value must each have {LABEL_ALLOWED}")),
+        None => Err("write it as NAME=VALUE".to_owned()),
+    }
 }

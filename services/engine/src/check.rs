@@ -95,6 +95,7 @@ impl Engine {
             Err(problems) => problems,
         };
         if !parsed.elsewhere {
+            self.warn_of_unfit_machine(parsed, events);
             let unwritable = unwritable_url(&parsed.spec, options, events);
             problems.extend(unwritable.map(|message| parsed.problem("output", message)));
         }

@@ -147,6 +147,11 @@ impl Jobs {
                 if let Err(error) = clean_snapshots(store, request.dry_run, &mut report).await {
                     report.keep("snapshots", None, KeptReason::Failed(error));
                 }
+                if !request.dry_run
+                    && let Err(error) = store.remove_stale_workers().await
+                {
+                    report.keep("workers", None, KeptReason::Failed(error.into()));
+                }
             }
         }
         Ok(report)

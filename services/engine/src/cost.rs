@@ -86,6 +86,8 @@ const LOG_UPLOADS_AT_FIRST: f64 = 5.0;
 const WATCH_SECONDS: f64 = 2.0;
 /// Time between two looks of a node for what has succeeded elsewhere, and the shortest run during which it looks.
 const SETTLED_SECONDS: f64 = 2.0;
+/// Time between two renewals of a node's entry in the list of workers.
+const REGISTRATION_SECONDS: f64 = storage::WORKER_PERIOD.as_secs() as f64;
 /// Time between two renewals of a node's share of the limits.
 const LIMITS_SECONDS: f64 = 4.0;
 const LOOK_SECONDS: f64 = 5.0;
@@ -180,6 +182,7 @@ impl Requests {
             + commits
             + beats
             + shares
+            + nodes * (1.0 + seconds / REGISTRATION_SECONDS)
             + seconds / PROGRESS_SECONDS
             + REPORTS * seconds / REPORT_SECONDS
             + log_uploads;

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use job_file::{Difference, Problem};
-use protocol::Progress;
+use protocol::{Progress, Unfit};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-use crate::{Continuation, Hint, Remedy};
+use crate::{Continuation, Hint, Remedy, TargetRef};
 
 /// Something that happened.
 #[derive(Debug)]
@@ -71,6 +71,8 @@ pub enum Notice {
     CancelRequested { job_id: String, seconds: u64 },
     /// Some paths of this machine, and how many more there are, which the nodes at this queue may not have.
     LocalPaths { paths: Vec<String>, more: usize, queue: String },
+    /// No worker of this target that runs now takes the job.
+    NoWorkerFits { unfit: Unfit, target: TargetRef },
 }
 
 /// Why an earlier job is neither continued nor reused.

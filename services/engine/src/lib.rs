@@ -55,6 +55,7 @@ pub mod doctor;
 mod error;
 mod event;
 mod execute;
+mod fit;
 mod follow;
 mod functions;
 pub mod history;

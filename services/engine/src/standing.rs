@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use protocol::{JobResult, Progress, milliseconds_since_epoch};
+use protocol::{JobResult, Progress, Unfit, milliseconds_since_epoch};
 
 use crate::{FoundJob, Jobs, OpenJobs, State, TargetRef};
 
@@ -33,7 +33,7 @@ pub struct Hint {
 }
 
 /// What a job lacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Lack {
     /// No reducer has looked at it yet.
@@ -44,6 +44,8 @@ pub enum Lack {
     FirstWorker,
     /// Workers have been silent; whether all mini-batches are published.
     Worker { since: Since, planned: bool },
+    /// No worker works on it, and those that run do not have what it requires.
+    FittingWorker(Unfit),
     /// The process that runs the local job has been silent: it is stopped, or its disk does not answer.
     Progress(Since),
     /// The process that ran the local job has ended.
@@ -199,13 +201,16 @@ fn there(seen: Seen<'_>) -> (State, Option<Lack>) {
     let lack = lacks_reducer(seen);
     let Some((progress, _)) = seen else { return (State::Queued, lack) };
     let has_started = progress.nodes > 0;
-    match progress.silent_since {
+    let (state, lack) = match progress.silent_since {
         _ if lack.is_some() => (if has_started { State::Waiting } else { State::Queued }, lack),
         _ if progress.step.is_some() => (State::Running, None),
         _ if !has_started => (State::Queued, Some(Lack::FirstWorker)),
         Some(since) => (State::Waiting, Some(Lack::Worker { since: Since::new(since), planned: progress.planned })),
         None => (State::Running, None),
-    }
+    };
+    let is_for_worker = matches!(lack, Some(Lack::FirstWorker | Lack::Worker { .. }));
+    let unfit = progress.unfit.clone().filter(|_| is_for_worker);
+    (state, unfit.map(Lack::FittingWorker).or(lack))
 }
 
 fn lacks_reducer(seen: Seen<'_>) -> Option<Lack> {
@@ -225,7 +230,7 @@ fn here(seen: Seen<'_>) -> (State, Option<Lack>) {
 
 #[cfg(test)]
 mod tests {
-    use protocol::Counts;
+    use protocol::{Counts, Requirements};
     use reducer::Reducer;
 
     use super::*;
@@ -252,6 +257,19 @@ mod tests {
         let new = Progress { nodes: 0, ..progress() };
         assert_eq!(waits(&new, 3), (State::Queued, Some(Lack::FirstWorker)));
         assert_eq!(waits(&progress(), 3), (State::Running, None));
+    }
+
+    #[test]
+    fn job_that_no_worker_takes_says_why() {
+        let requires = Requirements { gpus: 1, ..Requirements::default() };
+        let unfit = Unfit { requires, nodes: 1, nearest: "a".into(), lacks: "it has no GPU".into() };
+        let lacks = Some(Lack::FittingWorker(unfit.clone()));
+        let new = Progress { nodes: 0, unfit: Some(unfit), ..progress() };
+        assert_eq!(waits(&new, 3), (State::Queued, lacks.clone()));
+        let left = Progress { nodes: 1, silent_since: Some(0), ..new.clone() };
+        assert_eq!(waits(&left, 3), (State::Waiting, lacks));
+        assert_eq!(waits(&Progress { nodes: 1, ..new.clone() }, 3), (State::Running, None), "a worker has come");
+        assert!(matches!(waits(&new, 90).1, Some(Lack::Reducer(_))), "an old list may be wrong");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use reducer::Reducer;
 use storage::{JobStore, PlanComplete, Source, TargetStore};
 
 use crate::execute::make_output_folder;
+use crate::fit::warn_of_unfit_workers;
 use crate::functions;
 use crate::replayed::has_completed;
 use crate::run::nothing_to_do;
@@ -148,6 +149,7 @@ impl Engine {
             store.mark_ended(job_id).await?;
             bail!("job {job_id} cannot be continued, because a clean-up of the target is removing it");
         }
+        warn_of_unfit_workers(&spec, &store, target.reference(), events).await;
         let (target, listings) = (target.clone(), Inputs::new(job.stores().options()));
         Ok(Retry::Submission(Box::new(Submission { store, job, spec, queues, target, unfinished, listings })))
     }
@@ -183,6 +185,11 @@ impl Submission {
         let told = results.send(vec![Message::new(body, &spec.job_id)]).await;
         told.context("tell the reducers that the job cannot be planned")?;
         Ok(Published::Never(cause))
+    }
+
+    /// Says so if none of the workers that run now takes the job.
+    pub async fn warn_of_unfit_workers(&self, events: &Events) {
+        warn_of_unfit_workers(&self.spec, &self.store, self.target.reference(), events).await;
     }
 
     /// Returns what continues the job after an interruption.

@@ -180,6 +180,8 @@ pub static INPUT: Keys = Keys { tables: input::INPUT, prefix: "" };
 pub static ENVIRONMENT: Keys = Keys { tables: input::ENVIRONMENT, prefix: "" };
 /// Keys of `limits`.
 pub static LIMITS: Keys = Keys { tables: input::LIMITS, prefix: "" };
+/// Keys of `requires`.
+pub static REQUIRES: Keys = Keys { tables: input::REQUIRES, prefix: "" };
 /// Options of the engine among `arguments`.
 pub static OPTIONS: Keys = Keys { tables: option::TABLES, prefix: "--" };
 
@@ -235,5 +237,5 @@ pub fn name_of_setting(setting: &str) -> Option<String> {
 pub fn settable() -> impl Iterator<Item = (String, &'static str)> {
     let parts = |of: &'static str, keys: Keys| keys.rows().map(move |key| (format!("{of}.{}", key.name), key.values));
     let top = JOB.rows().map(|key| (key.name.to_owned(), key.values));
-    top.chain(parts("environment", ENVIRONMENT)).chain(parts("limits", LIMITS))
+    top.chain(parts("environment", ENVIRONMENT)).chain(parts("limits", LIMITS)).chain(parts("requires", REQUIRES))
 }

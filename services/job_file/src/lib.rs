@@ -43,6 +43,7 @@ mod overrides;
 mod paths;
 mod problem;
 mod reference;
+mod requires;
 mod result_schema;
 mod script;
 mod section;

@@ -15,7 +15,7 @@ use crate::result_schema::read_result_schema;
 use crate::values::{key_name, word};
 use crate::{
     AzureNames, Context, Entry, Fault, Location, Paths, Problem, Problems, Section, Steps, Wishes, argv, destination,
-    environment, limits, mini_batches, options, output, overrides, script, snapshot, yaml,
+    environment, limits, mini_batches, options, output, overrides, requires, script, snapshot, yaml,
 };
 
 /// A job file without mistakes.
@@ -227,6 +227,7 @@ fn read_keys(top: &Section<'_>, job: &mut JobSpec, paths: &Paths) -> (Vec<String
         }
     }
     job.limits = limits::read_limits(top);
+    job.requires = requires::read_requires(top);
     output::read_output(top, paths, job);
     if top.get("speculation").is_none() {
         // Requests to a service cost money, and a script that writes its own results may not run twice at once.

@@ -35,10 +35,24 @@ fn set(entries: &mut Vec<Entry>, path: &str, node: Node) -> Result<(), Fault> {
         return set_in_input(&mut found.node.value, rest, node);
     }
     if let Value::Mapping(entries) = &mut found.node.value {
-        replace(entries, rest, node);
+        match rest.strip_prefix("labels.").filter(|_| key == "requires") {
+            Some(label) => set_label(entries, label, node),
+            None => replace(entries, rest, node),
+        }
         return Ok(());
     }
     Err(Fault::new(&found.node, format!("a mapping in the job file, or --set {key}=…")))
+}
+
+/// Sets one of the labels that a job requires.
+fn set_label(requires: &mut Vec<Entry>, label: &str, node: Node) {
+    match requires.iter_mut().find(|entry| entry.key == "labels").map(|entry| &mut entry.node.value) {
+        Some(Value::Mapping(labels)) => replace(labels, label, node),
+        _ => {
+            let labels = Value::Mapping(vec![Entry { key: label.to_owned(), location: Location::Override, node }]);
+            replace(requires, "labels", Node { location: Location::Override, value: labels });
+        }
+    }
 }
 
 /// Sets a key of an input, which is given by its name or its position.

@@ -2,7 +2,7 @@
 //!
 //! A part between `<!-- keys: NAME -->` and `<!-- end -->` is generated: a table of keys, or a list of names.
 
-use crate::keys::{ENVIRONMENT, INPUT, JOB, Key, Keys, LIMITS, OPTIONS, Table};
+use crate::keys::{ENVIRONMENT, INPUT, JOB, Key, Keys, LIMITS, OPTIONS, REQUIRES, Table};
 
 const BEGIN: &str = "<!-- keys: ";
 const END: &str = "<!-- end -->";
@@ -31,7 +31,7 @@ fn generated(name: &str) -> Option<String> {
         "reserved" => Some(listed(|key| key.argument.is_some(), "--")),
         "not in the fingerprint" => Some(listed(|key| key.leave_out.is_some(), "")),
         _ => {
-            let keys = [JOB, INPUT, ENVIRONMENT, LIMITS, OPTIONS].into_iter();
+            let keys = [JOB, INPUT, ENVIRONMENT, LIMITS, REQUIRES, OPTIONS].into_iter();
             let mut tables = keys.flat_map(|keys| keys.tables.iter().map(move |table| (keys, table)));
             tables.find(|(_, table)| table.name == name).map(|(keys, table)| rows(keys, table))
         }

@@ -9,6 +9,7 @@ mod destinations;
 mod fingerprints;
 mod mltable;
 mod refused;
+mod requires;
 mod result_schema;
 mod table;
 mod whole_files;

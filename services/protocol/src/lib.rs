@@ -19,6 +19,7 @@ mod plan;
 mod priority;
 mod record;
 mod report;
+mod requirements;
 mod result_schema;
 mod spec;
 mod table;
@@ -53,6 +54,7 @@ pub use report::{
     Copies, Counts, FailedMiniBatch, FailureCause, JobResult, JobState, Progress, RejectTables,
     milliseconds_since_epoch,
 };
+pub use requirements::{LABEL_ALLOWED, Offer, Requirements, Unfit, is_label};
 pub use result_schema::{ColumnKind, ResultColumn, ResultSchema};
 pub use spec::{
     BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, Input, InputKind, Isolate,

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
-use crate::{Waiting, WarningKind};
+use crate::{Unfit, Waiting, WarningKind};
 
 /// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +88,9 @@ pub struct Progress {
     /// now, or none has yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_since: Option<u64>,
+    /// Why no worker of the target takes the job, while none works on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unfit: Option<Unfit>,
     /// Current step of the reducer, if it is not processing results: `writing the output`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,

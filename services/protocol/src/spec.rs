@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::table::TableOptions;
-use crate::{ItemPath, NameError, Priority, RateLimits, ResultSchema, check_job_id, is_file_name};
+use crate::{ItemPath, NameError, Priority, RateLimits, Requirements, ResultSchema, check_job_id, is_file_name};
 
 /// Everything that the roles need to know about a job.
 ///
@@ -104,6 +104,9 @@ pub struct JobSpec {
     /// What all processes of all nodes together may ask of a service.
     #[serde(default, skip_serializing_if = "RateLimits::is_empty")]
     pub limits: RateLimits,
+    /// What each node must have to take the job.
+    #[serde(default, skip_serializing_if = "Requirements::is_empty")]
+    pub requires: Requirements,
     /// What becomes of a mini-batch whose tries are spent.
     #[serde(default, skip_serializing_if = "Isolate::is_off")]
     pub isolate: Isolate,

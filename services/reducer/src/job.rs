@@ -16,6 +16,7 @@ use tracing::Instrument;
 use crate::batch::Batch;
 use crate::believed::Published;
 use crate::commit::Appended;
+use crate::fit::Fit;
 use crate::judge::{End, Judge};
 use crate::ledger::{Ledger, RowsAt};
 use crate::presence::Moment;
@@ -50,6 +51,7 @@ pub struct Reducer {
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) progress_written: Option<(Progress, Instant)>,
     pub(crate) waits: Waits,
+    pub(crate) fit: Fit,
     /// Whether the absence of workers has been logged.
     pub(crate) is_silent: bool,
     failure: watch::Sender<Option<String>>,
@@ -110,6 +112,7 @@ impl Reducer {
             progress: watch::Sender::new(Self::no_progress()),
             progress_written: None,
             waits: Waits::default(),
+            fit: Fit::default(),
             is_silent: false,
             failure: watch::Sender::new(None),
             all_ended: CancellationToken::new(),
@@ -340,6 +343,7 @@ impl Reducer {
             return Ok(Some(Exit::EndedElsewhere(Box::new(result))));
         }
         self.look_for_workers().await;
+        self.look_for_fit().await;
         self.speculate().await;
         self.show_progress();
         self.write_progress().await;

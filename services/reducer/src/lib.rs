@@ -35,6 +35,7 @@ mod copies;
 mod csv;
 mod failures;
 mod finish;
+mod fit;
 #[cfg(test)]
 mod fixtures;
 mod job;

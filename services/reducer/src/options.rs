@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use protocol::milliseconds_since_epoch;
 use queue::Queue;
+use storage::TargetStore;
 
 use crate::Peers;
 
@@ -41,6 +42,8 @@ pub struct Options {
     pub dead_letters: Option<Arc<dyn Queue>>,
     /// Task queue, for second starts of mini-batches; `None`: there are none.
     pub tasks: Option<Arc<dyn Queue>>,
+    /// The target, whose list of workers tells whether one takes the job; `None`: unknown.
+    pub target: Option<TargetStore>,
     /// Whether to write reports for people.
     pub reports: bool,
     /// Called at every step of the write path.
@@ -66,6 +69,7 @@ impl Default for Options {
             output_grace: Duration::from_secs(30),
             dead_letters: None,
             tasks: None,
+            target: None,
             reports: true,
             crash: Arc::new(|_| {}),
         }

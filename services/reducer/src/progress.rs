@@ -51,6 +51,7 @@ impl Reducer {
             processes: 0,
             nodes: 0,
             silent_since: None,
+            unfit: None,
             step: None,
             trouble: None,
             waiting: vec![],
@@ -69,6 +70,7 @@ impl Reducer {
             progress.at = milliseconds_since_epoch();
             self.tally.write_counts(progress);
             progress.silent_since = self.workers_silent_since();
+            progress.unfit = self.fit.unfit.clone();
             progress.copies = self.copies();
             progress.processes = nodes.processes_up() as u64;
             progress.nodes = self.nodes_heard();

@@ -221,8 +221,11 @@ impl Running {
             return;
         }
         job.is_served = true;
-        let options =
-            Options { dead_letters: Some(self.service.dead_letters.clone()), ..self.service.options.reducer.clone() };
+        let options = Options {
+            dead_letters: Some(self.service.dead_letters.clone()),
+            target: Some(self.service.target.clone()),
+            ..self.service.options.reducer.clone()
+        };
         let task = Task {
             job: self.service.target.job(&job_id),
             target: self.service.target.clone(),

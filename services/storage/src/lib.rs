@@ -59,7 +59,7 @@ pub use remote::{Destination, file_name, is_below};
 pub use seats::Seat;
 pub use snapshot::{Limit, Source, pack, unpack};
 pub use stores::{StoreOptions, Stores};
-pub use target::{Removal, TargetStore};
+pub use target::{Removal, TargetStore, WORKER_PERIOD};
 pub use tree::Tree;
 pub use upload::Upload;
 

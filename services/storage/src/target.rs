@@ -1,15 +1,17 @@
-//! The store of a compute target: all jobs and the list of open jobs. [`removal`] removes jobs, and [`snapshots`] keeps
-//! the folders that travel with them.
+//! The store of a compute target: all jobs and the list of open jobs. [`removal`] removes jobs, [`snapshots`] keeps the
+//! folders that travel with them, and [`workers`] lists the workers.
 //!
 //! ```text
 //! jobs/<job_id>/…      the objects of one job: `JobStore`
 //! open/<job_id>        empty: the job has not ended
 //! snapshots/<digest>   a packed folder or file, named by its content
 //! snapshots/removing   a removal of snapshots is in progress
+//! workers/<name>       what a worker offers
 //! ```
 
 mod removal;
 mod snapshots;
+mod workers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +28,7 @@ use crate::stores::shown;
 use crate::{Error, JobStore, Result, StoreOptions, Stores};
 
 pub use removal::Removal;
+pub use workers::WORKER_PERIOD;
 
 /// All jobs of one compute target.
 #[derive(Clone, Debug)]

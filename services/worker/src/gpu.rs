@@ -19,7 +19,7 @@ pub(crate) fn threads_each(processes: u32) -> u32 {
     (cores() / processes.max(1)).max(1)
 }
 
-fn cores() -> u32 {
+pub(crate) fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1))
 }
 

@@ -44,6 +44,7 @@ mod messages;
 mod monitor;
 mod node;
 mod node_log;
+mod offer;
 mod oom;
 mod orphans;
 mod prepare;
@@ -62,6 +63,7 @@ pub use allocator::keep_freed_memory;
 pub use environment::interpreter;
 pub use gpu::{count_by_driver, default_process_count};
 pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection, roster};
+pub use offer::offer;
 pub use side_inputs::{fetch_side_inputs, replace_paths};
 pub use stop::{Stop, StopSender};
 

@@ -18,6 +18,7 @@
 //! | `errands` | requests to the store and the shared queues |
 //! | `provision`, `work` | make a job ready, run its agent, clean up after it |
 //! | `beat` | signs of life |
+//! | `registration` | lists the node among the workers of its target |
 //! | `logs` | uploads logs while a job runs |
 //! | `protection`, `spot` | task protection of ECS; spot notices of EC2 |
 
@@ -29,6 +30,7 @@ pub(crate) mod executor;
 mod logs;
 mod protection;
 mod provision;
+mod registration;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 pub mod roster;
 #[allow(missing_docs, reason = "public for the simulation alone")]
@@ -36,11 +38,13 @@ pub(crate) mod shares;
 mod spot;
 mod work;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use protocol::Offer;
 use queue::Queue;
 use storage::TargetStore;
 use telemetry::{Health, metrics};
@@ -49,10 +53,11 @@ use tokio::sync::watch;
 use crate::agent::Timing;
 use crate::side_inputs::Turns;
 use crate::stop::Stop;
-use crate::{Crash, default_process_count};
+use crate::{Crash, default_process_count, offer};
 use executor::{Executor, Trouble};
 use protection::Protection;
 pub use protection::TaskProtection;
+use registration::Registration;
 use roster::{Capacity, Config, Event, Periods};
 pub use spot::SpotNotice;
 use work::Shared;
@@ -99,6 +104,8 @@ pub struct NodeOptions {
     /// Python processes of a job that is alone here, which several jobs divide; `None`: as many as the job asks for, and
     /// one for each core or GPU for several.
     pub process_count: Option<u32>,
+    /// Labels that jobs may require.
+    pub labels: BTreeMap<String, String>,
     /// How often the node uploads changed log files.
     pub log_period: Duration,
     /// Where to look for spot notices.
@@ -116,6 +123,7 @@ impl Default for NodeOptions {
             timing: Timing { lease_step: seconds(30), grace: seconds(30), patience: seconds(120) },
             periods: Periods::default(),
             process_count: None,
+            labels: BTreeMap::new(),
             log_period: seconds(5),
             spot_notice: None,
             health: Health::default(),
@@ -136,6 +144,11 @@ pub enum Ended {
 }
 
 impl Node {
+    /// Returns what this node offers to jobs.
+    pub fn offer(&self) -> Offer {
+        offer(self.gpu_count, self.options.labels.clone())
+    }
+
     /// Works until the caller stops it, there is no work, or the machine is taken away. Returns everything it holds
     /// to the queue. An error means that a queue cannot be used.
     pub async fn run(self, mut stop: watch::Receiver<Stop>) -> Result<Ended> {
@@ -147,7 +160,9 @@ impl Node {
         let node = &shared.node;
         let queues = [node.tasks.clone(), node.results.clone()];
         let timing = node.options.timing;
-        let mut executor = Executor::start(shared.clone(), config(node), node.target.clone(), queues, timing).await;
+        let config = config(node);
+        let registration = Registration::start(node.target.clone(), node.name.clone(), config.offer.clone());
+        let mut executor = Executor::start(shared.clone(), config, node.target.clone(), queues, timing).await;
         let first = *stop.borrow_and_update();
         executor.handle(Event::Stop(first)).await;
         let mut tick = tokio::time::interval(TICK);
@@ -182,6 +197,7 @@ impl Node {
         metrics().jobs_open.set(0);
         // A reader may have been about to take some messages when it ended.
         executor.drain().await;
+        registration.remove().await;
         shared.clear_work_folder();
         failure.map(|()| executor.roster.ended())
     }
@@ -191,6 +207,7 @@ fn config(node: &Node) -> Config {
     let options = &node.options;
     Config {
         node: node.name.clone(),
+        offer: node.offer(),
         idle_wish: capacity(node).process_count(None) as usize,
         capacity: capacity(node),
         delay_max: node.tasks.limits().delay_max,

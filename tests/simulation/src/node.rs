@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use protocol::{JobSpec, Priority};
+use protocol::{JobSpec, Offer, Priority};
 use queue::{Queue, View};
 use storage::TargetStore;
 use tokio::sync::watch;
@@ -52,6 +52,7 @@ impl Node {
         let idle_exit = weather.idle_exit.filter(|_| !self.has(Bug::StaysIdle));
         let config = Config {
             node: actor.name().to_owned(),
+            offer: Offer::default(),
             idle_wish: 2,
             capacity: CAPACITY,
             delay_max: tasks.limits().delay_max,

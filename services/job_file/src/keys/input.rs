@@ -9,6 +9,7 @@ use crate::{Fault, Node};
 const BOOLEAN: &str = "`true`, `false`";
 
 pub static INPUT: &[Table] = &[Table { name: "input", rows: OF_INPUT }];
+pub static REQUIRES: &[Table] = &[Table { name: "node requirements", rows: OF_REQUIRES }];
 pub static LIMITS: &[Table] = &[Table { name: "service limits", rows: OF_LIMITS }];
 pub static ENVIRONMENT: &[Table] = &[Table { name: "environment", rows: OF_ENVIRONMENT }];
 
@@ -112,6 +113,18 @@ const OF_LIMITS: &[Key] = &[
     key("tokens_per_minute", "integer from 1", "any number")
         .meaning("Tokens in any minute, as `context.limit.acquire(tokens=…)` counts them."),
     key("concurrent", "1 to 1000000", "any number").meaning("Requests at the same time."),
+];
+
+const OF_REQUIRES: &[Key] = &[
+    key("gpus", "1 to 1000", "any number").meaning("GPUs of the node, as its driver counts them."),
+    key("memory", "size: `500MB`, `16GB`", "any amount").meaning(
+        "Memory of the node in multiples of 1024: what its kernel reports, or the limit of its container. A machine sold \
+         with 16 GB reports a little less.",
+    ),
+    key("processors", "1 to 10000", "any number").meaning("Processors that the node may use."),
+    key("labels", "mapping of texts", "none").meaning(
+        "Labels that the node has (`gristmill worker --label NAME=VALUE`), with these values.",
+    ),
 ];
 
 const OF_ENVIRONMENT: &[Key] = &[

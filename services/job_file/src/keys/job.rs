@@ -1,6 +1,8 @@
 //! Keys at the top of the job file.
 
-use protocol::{DEFAULT_CONCURRENCY, Durability, Isolate, MiniBatchSize, OutputAction, Priority, RateLimits};
+use protocol::{
+    DEFAULT_CONCURRENCY, Durability, Isolate, MiniBatchSize, OutputAction, Priority, RateLimits, Requirements,
+};
 
 use super::option::TIMEOUT_SECONDS_MAX;
 use super::{Key, REQUIRED, Table, key, key_with_default};
@@ -242,6 +244,13 @@ const NODES: &[Key] = &[
         )
         .job(|job, node| node_count(node).map(|nodes| job.node_count = Some(nodes)))
         .leave_out(|job| job.node_count = None),
+    key("requires", "mapping", "any node")
+        .meaning(
+            "What each node of a compute target must have to take the job: `gpus`, `memory`, `processors`, `labels`. See \
+             [Which nodes take a job](#which-nodes-take-a-job).",
+        )
+        .with_parts()
+        .leave_out(|job| job.requires = Requirements::default()),
     key("process_count_per_node", "1 to 1000", "one for each core, or 1 where there is a GPU")
         .meaning("Python processes on each node.")
         .job(|job, node| process_count(node).map(|processes| job.process_count_per_node = Some(processes)))

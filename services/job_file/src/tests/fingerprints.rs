@@ -77,6 +77,7 @@ fn settings_of_operation_keep_the_fingerprint() {
         "durability: full",
         "process_max_runs: 9",
         "process_max_memory: 1.5GB",
+        "requires: {gpus: 1, labels: {zone: a}}",
         "mini_batch_size: 10",
     ] {
         assert_eq!(workplace.spec(changes).fingerprint, first, "{changes}");

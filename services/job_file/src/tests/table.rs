@@ -1,6 +1,6 @@
 //! The table of keys: its rows match the reference, the parsers, the defaults and the fingerprint.
 
-use crate::keys::{self, ENVIRONMENT, INPUT, JOB, Key, LIMITS, OPTIONS};
+use crate::keys::{self, ENVIRONMENT, INPUT, JOB, Key, LIMITS, OPTIONS, REQUIRES};
 use crate::with_tables;
 
 use super::Workplace;
@@ -23,7 +23,7 @@ fn reference_has_the_rows_of_the_table() {
         "JOB_FILE.md differs from the table of keys: {differs:?}; write its tables with\n\
          UPDATE_REFERENCE=1 cargo nextest run --workspace -E 'test(reference_has_the_rows_of_the_table)'"
     );
-    for keys in [JOB, INPUT, ENVIRONMENT, LIMITS, OPTIONS] {
+    for keys in [JOB, INPUT, ENVIRONMENT, LIMITS, REQUIRES, OPTIONS] {
         for name in keys.names() {
             let row = format!("\n| `{}{name}` |", keys.prefix);
             assert!(reference.contains(&row), "JOB_FILE.md has no row for {name}");
@@ -45,7 +45,7 @@ fn generated_part_replaces_the_old_one() {
 
 #[test]
 fn every_row_is_documented_and_unique() {
-    for keys in [JOB, INPUT, ENVIRONMENT, LIMITS, OPTIONS] {
+    for keys in [JOB, INPUT, ENVIRONMENT, LIMITS, REQUIRES, OPTIONS] {
         for (index, Key { name, meaning, values, .. }) in keys.rows().enumerate() {
             assert!(meaning.ends_with(['.', '…', ')']) && !values.is_empty(), "{name}");
             assert!(!meaning.contains('\n'), "{name}: a cell is one line");
@@ -78,6 +78,12 @@ fn every_key_is_read_and_checked() {
         for value in ["[[[]]]", "0", "-1", "1.5", "many"] {
             let said = workplace.problems(&format!("limits: {{{key}: {value}}}"));
             assert!(said.contains(&format!(": limits.{key}: ")), "{key} takes {value}: {said}");
+        }
+    }
+    for key in REQUIRES.names() {
+        for value in ["[[[]]]", "0", "-1", "1.5", "many"] {
+            let said = workplace.problems(&format!("requires: {{{key}: {value}}}"));
+            assert!(said.contains(&format!(": requires.{key}: ")), "{key} takes {value}: {said}");
         }
     }
     for option in OPTIONS.names().filter(|option| *option != "metrics_name_prefix") {
@@ -115,7 +121,7 @@ fn every_setting_of_a_job_has_a_key() {
     let spec = workplace.spec(
         "outputs: {images: images}\nfail_fast: 3\nmodel: labels.txt\nprocess_max_runs: 9\nprocess_max_memory: 1GB\n\
          concurrency: 9\nlimits: {concurrent: 9}\nisolate: items\nisolate_items_max: 9\nspeculation: true\n\
-         priority: high\nmax_share: 50\nresult_schema: {columns: {a: any}}",
+         priority: high\nmax_share: 50\nresult_schema: {columns: {a: any}}\nrequires: {gpus: 1}",
     );
     let json = serde_json::to_value(&spec).expect("plain data");
     let known: Vec<&str> = keys::of_job().map(|key| key.setting).collect();

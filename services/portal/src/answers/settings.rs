@@ -57,6 +57,9 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
     if let Some(percent) = spec.max_share {
         add("processes", "max_share", format!("{percent} % of a node"));
     }
+    if !spec.requires.is_empty() {
+        add("processes", "requires", spec.requires.to_string());
+    }
     if spec.process_max_runs > 0 {
         add("processes", "process_max_runs", spec.process_max_runs.to_string());
     }

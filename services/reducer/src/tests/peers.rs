@@ -7,11 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
     PutOptions, PutPayload, PutResult, Result as StoreResult,
 };
+use protocol::Offer;
+use storage::TargetStore;
 use tokio::sync::Notify;
 
 use super::*;
@@ -231,6 +234,32 @@ async fn ledger_that_contradicts_the_plan_is_rejected() {
     let opened = Reducer::open(job.store.clone(), job.results.clone(), job.options.clone()).await;
     let message = format!("{:#}", opened.expect_err("the plan has no such mini-batch"));
     assert!(message.ends_with("mini-batch 18446744073709551615 was never published"), "{message}");
+}
+
+#[tokio::test]
+async fn progress_says_why_no_worker_takes_the_job() {
+    let mut job = Job::new();
+    let target = TargetStore::new(Arc::new(InMemory::new()), ObjectPath::default());
+    job.options = Options { target: Some(target.clone()), ..Options::shared() };
+    job.spec.requires.gpus = 2;
+    let looked = async |reducer: &mut Reducer| {
+        reducer.look_for_fit().await;
+        reducer.show_progress();
+        reducer.progress().borrow().unfit.clone()
+    };
+    assert_eq!(looked(&mut job.open().await).await, None, "workers may still come");
+    target.put_worker("a", &Offer { gpus: 1, ..Offer::default() }).await.expect("writable");
+    let mut reducer = job.open().await;
+    let unfit = looked(&mut reducer).await.expect("it has too few GPUs");
+    assert_eq!((unfit.nodes, unfit.nearest.as_str()), (1, "a"));
+    assert_eq!(unfit.lacks, "it has 1 GPU, the job requires 2");
+    target.put_worker("b", &Offer { gpus: 2, ..Offer::default() }).await.expect("writable");
+    assert_eq!(looked(&mut job.open().await).await, None);
+    assert_eq!(looked(&mut reducer).await, Some(unfit), "the list is read now and then");
+    job.send_event(crate::fixtures::started("b", "process000")).await;
+    reducer.drain().await.expect("committed");
+    assert_eq!(looked(&mut reducer).await, None, "a worker works on it");
+    assert_eq!(reducer.tally().mini_batches().failed, 0);
 }
 
 #[tokio::test]

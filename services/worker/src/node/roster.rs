@@ -23,7 +23,7 @@ mod watch;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use protocol::JobSpec;
+use protocol::{JobSpec, Offer};
 use storage::Commit;
 use tokio::time::Instant;
 
@@ -38,6 +38,8 @@ use visit::{Stage, Visit};
 #[derive(Clone, Debug)]
 pub struct Config {
     pub node: String,
+    /// What the node offers to jobs.
+    pub offer: Offer,
     /// Mini-batches that an idle node could start at once.
     pub idle_wish: usize,
     pub capacity: Capacity,
@@ -214,6 +216,8 @@ struct Memory {
     rests_until: Option<Instant>,
     /// Failures to provision the job, in a row.
     failures: u32,
+    /// The log says that the node does not meet what the job requires.
+    is_unfit: bool,
 }
 
 /// The jobs of a node.

@@ -1,6 +1,6 @@
 //! Decisions of a roster: events in, actions out.
 
-use protocol::{JobSpec, Priority};
+use protocol::{JobSpec, Priority, Requirements};
 
 use super::*;
 
@@ -15,7 +15,9 @@ struct Played {
 fn config() -> Config {
     let (delay_max, notice_time) = (900 * SECOND, 100 * SECOND);
     let capacity = Capacity { process_count: Some(4), process_count_default: 4, gpus: 0 };
-    Config { node: "here".into(), idle_wish: 4, capacity, delay_max, notice_time, periods: Periods::default() }
+    let offer = Offer { gpus: 1, ..Offer::default() };
+    let periods = Periods::default();
+    Config { node: "here".into(), offer, idle_wish: 4, capacity, delay_max, notice_time, periods }
 }
 
 fn open(node_count: Option<u32>) -> Answer<Found> {
@@ -212,6 +214,34 @@ fn queue_without_delays_is_spared_by_holding_messages() {
     assert_eq!(played.looked_up(Err(Unanswered)), "");
     assert_eq!(played.pass(1), "");
     assert_eq!(played.pass(1), "GiveBack { delay: 0ns }");
+}
+
+#[test]
+fn job_that_requires_more_than_the_node_has_is_turned_away() {
+    let requiring = |gpus, zone: Option<&str>| {
+        let labels = zone.map(|zone| ("zone".to_owned(), zone.to_owned()));
+        let requires = Requirements { gpus, labels: labels.into_iter().collect(), ..Requirements::default() };
+        Ok(Found::Open(Box::new(JobSpec { requires, node_count: Some(1), ..JobSpec::example() })))
+    };
+    let mut played = Played::new(config());
+    for is_logged in [true, false] {
+        played.arrive();
+        let visit = played.visit();
+        let (looked_at, found) = (played.now, requiring(1, Some("a")));
+        played.roster.handle(Event::LookedUp { visit, looked_at, found }, played.now);
+        let actions: Vec<Action> = std::iter::from_fn(|| played.roster.next_action()).collect();
+        let logged = actions.iter().find_map(|action| match action {
+            Action::Log { message, is_warning: false, .. } => Some(message.as_str()),
+            _ => None,
+        });
+        let message = "this node leaves the job to others: it has no label zone, the job requires zone=a";
+        assert_eq!(logged, is_logged.then_some(message), "once");
+        let actions = actions.into_iter().filter_map(in_words).collect::<Vec<_>>();
+        assert_eq!(actions, ["GiveBack { delay: 5s }"], "it takes no seat");
+        assert_eq!(played.given_back(true), "pause 8 s, close", "the nodes that it fits ask first");
+    }
+    played.arrive();
+    assert_eq!(played.looked_up(requiring(1, None)), "ReadSeat { number: 0, known: 0 }", "it may fit later");
 }
 
 #[test]

@@ -94,6 +94,11 @@ impl Visit {
 
 impl Roster {
     pub(super) fn looked_up(&mut self, id: VisitId, looked_at: Instant, found: Answer<Found>, now: Instant) {
+        if let Ok(Found::Open(spec)) = &found
+            && let Some(lacks) = self.config.offer.lacks(&spec.requires)
+        {
+            return self.leave_to_others(id, &lacks, now);
+        }
         let Some(visit) = self.visit_in(id, Stage::LookingUp) else { return };
         match found {
             Ok(Found::Open(spec)) => {
@@ -114,6 +119,15 @@ impl Roster {
             }
             Err(Unanswered) => self.turn_away(id, now),
         }
+    }
+
+    /// Turns away a job that requires more than this node has. Its log says so once.
+    fn leave_to_others(&mut self, id: VisitId, lacks: &str, now: Instant) {
+        let Some(visit) = self.visit_in(id, Stage::LookingUp) else { return };
+        if !std::mem::replace(&mut visit.memory.is_unfit, true) {
+            self.log(id, false, format!("this node leaves the job to others: {lacks}"));
+        }
+        self.turn_away(id, now);
     }
 
     /// Reads a seat; after the last one, leaves the job to others.
@@ -278,7 +292,7 @@ impl Roster {
 
     fn close(&mut self, id: VisitId) {
         let Some(Visit { job_id, memory, again, .. }) = self.visits.remove(&id) else { return };
-        if !memory.observed.is_empty() || memory.rests_until.is_some() || memory.failures > 0 {
+        if !memory.observed.is_empty() || memory.rests_until.is_some() || memory.failures > 0 || memory.is_unfit {
             self.memories.insert(job_id.clone(), memory);
         }
         self.act(Action::Close(id));

@@ -1,0 +1,146 @@
+//! The list of workers of a target: what each offers to jobs, in `workers/<name>`.
+//!
+//! A worker writes its entry when it starts, renews it, and removes it when it ends. The entry of a worker that was killed
+//! becomes stale. The list decides nothing; it tells people which jobs no worker takes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use protocol::{Offer, is_label};
+
+use super::TargetStore;
+use crate::{Error, Result};
+
+/// From one renewal of an entry to the next.
+pub const WORKER_PERIOD: Duration = Duration::from_secs(300);
+/// An entry that was not renewed for this long is stale: three periods.
+const STALE_SECONDS: i64 = 900;
+/// The largest entry that is read; a worker has a few labels.
+const ENTRY_BYTES_MAX: u64 = 64 * 1024;
+/// Entries that are read; more would say nothing new.
+const READ_MAX: usize = 1000;
+const READ_AT_ONCE: usize = 16;
+
+impl TargetStore {
+    /// Writes or renews the entry of a worker.
+    pub async fn put_worker(&self, name: &str, offer: &Offer) -> Result<()> {
+        let body = serde_json::to_vec(offer).expect("plain data always serialises");
+        let put = self.store.put(&self.worker(name), body.into()).await;
+        put.map(drop).map_err(|error| Error::from_store(&self.name(&format!("workers/{name}")), error))
+    }
+
+    /// Removes the entry of a worker.
+    pub async fn remove_worker(&self, name: &str) -> Result<()> {
+        match self.store.delete(&self.worker(name)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(Error::from_store(&self.name(&format!("workers/{name}")), error)),
+        }
+    }
+
+    /// Returns what the workers offer, without stale entries and those that cannot be read.
+    pub async fn workers(&self) -> Result<BTreeMap<String, Offer>> {
+        let (mut fresh, _) = self.listed_workers().await?;
+        fresh.truncate(READ_MAX);
+        let read = fresh.into_iter().map(|path: ObjectPath| async move {
+            let bytes = match self.store.get(&path).await {
+                Ok(found) => found.bytes().await,
+                Err(error) => Err(error),
+            };
+            match bytes {
+                Ok(bytes) => Ok(path.filename().map(str::to_owned).zip(believed(&bytes))),
+                // It has ended since.
+                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Err(error) => Err(Error::from_store(&self.name("workers"), error)),
+            }
+        });
+        let found: Vec<_> = stream::iter(read).buffer_unordered(READ_AT_ONCE).try_collect().await?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Removes stale entries.
+    pub async fn remove_stale_workers(&self) -> Result<()> {
+        let (_, stale) = self.listed_workers().await?;
+        for path in stale {
+            self.remove_worker(path.filename().unwrap_or_default()).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the places of all entries: fresh ones, and stale ones.
+    async fn listed_workers(&self) -> Result<(Vec<ObjectPath>, Vec<ObjectPath>)> {
+        let listed = self.store.list(Some(&self.path("workers"))).try_collect::<Vec<_>>().await;
+        let listed = listed.map_err(|error| Error::from_store(&self.name("workers"), error))?;
+        let now = chrono::Utc::now();
+        let is_entry = |meta: &ObjectMeta| {
+            let name = meta.location.filename().unwrap_or_default();
+            meta.size <= ENTRY_BYTES_MAX && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        let (fresh, stale): (Vec<_>, Vec<_>) = listed
+            .into_iter()
+            .filter(is_entry)
+            .partition(|meta| (now - meta.last_modified).num_seconds() < STALE_SECONDS);
+        let places = |metas: Vec<ObjectMeta>| metas.into_iter().map(|meta| meta.location).collect();
+        Ok((places(fresh), places(stale)))
+    }
+
+    fn worker(&self, name: &str) -> ObjectPath {
+        self.path("workers").join(name)
+    }
+}
+
+/// Reads an entry. Scripts can write one too, so labels that no worker may have do not reach a terminal.
+fn believed(bytes: &[u8]) -> Option<Offer> {
+    let mut offer: Offer = serde_json::from_slice(bytes).ok()?;
+    offer.labels.retain(|name, value| is_label(name) && is_label(value));
+    Some(offer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::super::tests::targets;
+    use super::*;
+
+    fn offer(gpus: u32) -> Offer {
+        Offer { gpus, ..Offer::default() }
+    }
+
+    #[tokio::test]
+    async fn workers_are_listed_until_they_end() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for target in targets(folder.path()).await {
+            assert_eq!(target.workers().await.expect("readable"), BTreeMap::new());
+            target.put_worker("a", &offer(1)).await.expect("writable");
+            target.put_worker("a", &offer(2)).await.expect("writable");
+            target.put_worker("b", &offer(0)).await.expect("writable");
+            let expected = BTreeMap::from([("a".to_owned(), offer(2)), ("b".to_owned(), offer(0))]);
+            assert_eq!(target.workers().await.expect("readable"), expected);
+            target.remove_worker("a").await.expect("removable");
+            target.remove_worker("a").await.expect("removed before");
+            target.remove_stale_workers().await.expect("readable");
+            assert_eq!(target.workers().await.expect("readable"), BTreeMap::from([("b".to_owned(), offer(0))]));
+        }
+    }
+
+    #[tokio::test]
+    async fn stale_and_damaged_entries_do_not_count() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let [target, _] = targets(folder.path()).await;
+        for name in ["killed", "damaged", "alive", "large"] {
+            target.put_worker(name, &offer(1)).await.expect("writable");
+        }
+        let path = |name: &str| folder.path().join("workers").join(name);
+        std::fs::write(path("damaged"), "{").expect("writable");
+        std::fs::write(path("large"), " ".repeat(70_000)).expect("writable");
+        std::fs::write(path("alive"), r#"{"gpus": 1, "labels": {"zone": "a\u001b[2J"}}"#).expect("writable");
+        let killed = std::fs::File::options().write(true).open(path("killed")).expect("there");
+        killed.set_modified(SystemTime::now() - 3 * WORKER_PERIOD - Duration::from_secs(5)).expect("settable");
+        assert_eq!(target.workers().await.expect("readable"), BTreeMap::from([("alive".to_owned(), offer(1))]));
+        target.remove_stale_workers().await.expect("removable");
+        assert!(!path("killed").exists() && path("alive").exists());
+    }
+}

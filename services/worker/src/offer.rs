@@ -1,0 +1,66 @@
+//! What this machine offers to jobs.
+
+use std::collections::BTreeMap;
+use std::fs::read_to_string;
+use std::path::Path;
+
+use protocol::Offer;
+
+use crate::gpu::cores;
+
+/// Returns the offer of a worker on this machine, or in this container.
+pub fn offer(gpus: u32, labels: BTreeMap<String, String>) -> Offer {
+    Offer { gpus, memory: memory(Path::new("/")), processors: cores(), labels }
+}
+
+/// Returns the memory of the machine, or the limit of a control group of this process if that is smaller; 0: unknown.
+fn memory(root: &Path) -> u64 {
+    let text = read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+    let machine = total.and_then(|total| total.trim().parse::<u64>().ok()).map_or(0, |kilobytes| kilobytes * 1024);
+    limits(root).into_iter().fold(machine, |least, limit| if least == 0 { limit } else { least.min(limit) })
+}
+
+/// Returns the limits of the control groups of this process.
+fn limits(root: &Path) -> Vec<u64> {
+    let groups = root.join("sys/fs/cgroup");
+    let own = read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    // Of version 2; version 1 has a file of its own.
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let files = Path::new(own).ancestors().map(|group| groups.join(group).join("memory.max"));
+    let files = files.chain([groups.join("memory/memory.limit_in_bytes")]);
+    files.filter_map(|file| read_to_string(file).ok()?.trim().parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_the_smallest_limit() {
+        let root = tempfile::tempdir().expect("temporary folder");
+        let write = |name: &str, text: &str| {
+            let path = root.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("has a folder")).expect("writable");
+            std::fs::write(path, text).expect("writable");
+        };
+        assert_eq!(memory(root.path()), 0, "unknown");
+        write("proc/meminfo", "MemTotal:       16000000 kB\nMemFree:  1 kB\n");
+        write("proc/self/cgroup", "0::/system.slice/worker.service\n");
+        write("sys/fs/cgroup/system.slice/worker.service/memory.max", "max\n");
+        assert_eq!(memory(root.path()), 16_384_000_000);
+        write("sys/fs/cgroup/system.slice/memory.max", "4294967296\n");
+        assert_eq!(memory(root.path()), 4 << 30, "a group around that of the process");
+        write("sys/fs/cgroup/system.slice/worker.service/memory.max", "1073741824\n");
+        assert_eq!(memory(root.path()), 1 << 30);
+        write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(memory(root.path()), 1 << 30, "version 1 without a limit");
+    }
+
+    #[test]
+    fn this_machine_offers_processors_and_memory() {
+        let labels = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
+        let offer = offer(2, labels.clone());
+        assert!(offer.processors > 0 && offer.memory > 0 && offer.gpus == 2 && offer.labels == labels, "{offer}");
+    }
+}
