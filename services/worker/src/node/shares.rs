@@ -63,7 +63,7 @@ impl Capacity {
 
     fn divide(&self, claims: &[Claim], before: &[u32]) -> Vec<u32> {
         let with_work = || claims.iter().filter(|claim| claim.has_work);
-        // Nobody needs anything now, so nothing starts or ends.
+        // No job has work now, so no process starts or ends.
         if with_work().next().is_none() {
             return before.iter().map(|count| (*count).max(1)).collect();
         }
