@@ -81,7 +81,8 @@ class Coroutines:
         """Lets every item of the process wait: a service limits its caller, not one item."""
         self._answers += 1
         now = self._loop.time()
-        longer = now + seconds - max(self._resume_at, now)
+        # Not `now + seconds - now`, which is another number after some hours of uptime.
+        longer = seconds - max(self._resume_at - now, 0.0)
         if longer > 0:
             self._resume_at = now + seconds
             self._waited += longer
