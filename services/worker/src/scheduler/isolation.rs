@@ -208,7 +208,7 @@ impl Isolation {
         self.rejected.len() + self.pending.len() + 2 <= REJECTED_MAX
     }
 
-    /// As [`has_room`](Self::has_room), after rejected neighbours have become one range if there is none.
+    /// Whether a range may be divided. If there is no room, joins rejected neighbours with errors of the same kind first.
     fn makes_room(&mut self) -> bool {
         if !self.has_room() {
             self.rejected.sort_unstable_by_key(|failed| failed.items.start);
