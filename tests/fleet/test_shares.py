@@ -69,7 +69,7 @@ def test_jobs_with_work_divide_a_worker(workplace, sqlite):
 
 
 def test_job_behind_long_runs_begins(workplace, sqlite):
-    """A worker whose processes are busy for long, and which has more work than it needs, still learns of another job."""
+    """A worker whose processes are busy for long, with more work than it needs, still learns of another job."""
     ended = workplace.folder / "small_ended"
     workplace.data(40)
     waits = """
