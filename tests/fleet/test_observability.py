@@ -38,7 +38,8 @@ class Role:
     def __init__(self, target: Target, name: str, **environment: str) -> None:
         self.target = target
         self.running = target.role(name, "--listen", "127.0.0.1:0", **environment)
-        self.url = self.running.process.stdout.readline().decode().split()[-1]
+        lines = iter(self.running.process.stdout.readline, b"")
+        self.url = next(line for line in lines if b"http://" in line).decode().split()[-1]
 
     def get(self, path: str) -> tuple[int, str]:
         try:
