@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use protocol::{Descriptor, FileVersion, ItemPath, JobResult, JobSpec, Misfit, OutputAction, Rejected, Work};
+use protocol::{Attempt, Descriptor, FileVersion, ItemPath, JobResult, JobSpec, OutputAction, Work};
 use reducer::{Rejects, counted, job_without_rows};
 
 use crate::again::{can_run_alone, describe, move_outputs};
@@ -189,11 +189,11 @@ impl Jobs {
                 break;
             }
             for rejected in &mini_batches {
-                let misfit = |reject: &Rejected| reject.error.category == Misfit::CATEGORY;
-                if merges && rejected.attempt.rejected.iter().any(misfit) {
+                let Attempt { succeeded, pieces, .. } = &rejected.attempt;
+                if merges && *succeeded > 0 && pieces.is_empty() {
                     bail!(
-                        "job {job_id} has rows that do not fit its `result_schema`, whose places between the others are \
-                         not known: `gristmill replay {job_id} --separate` writes a file of its own"
+                        "job {job_id} has items without a result whose places between the rows of other items are not \
+                         known: `gristmill replay {job_id} --separate` writes a file of its own"
                     );
                 }
                 let again = || {

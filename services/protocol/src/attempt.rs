@@ -72,12 +72,13 @@ pub struct Attempt {
     /// The same warnings, counted by kind. At most [`WARNING_KINDS_MAX`](crate::WARNING_KINDS_MAX).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warning_kinds: Vec<WarningKind>,
-    /// Items of a success that failed when ranges of the mini-batch were tried on their own, in order. At most
+    /// Items of a success that failed on their own, or whose rows do not fit the schema of the job, in order. At most
     /// [`REJECTED_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<Rejected>,
-    /// Where the rows of a success come from several runs: the first item of each piece, and its size in bytes. A
-    /// replay puts the rows of rejected items between them. At most [`REJECTED_MAX`] + 1, in the order of the rows.
+    /// The rows of a success between rejected items: the first item of each piece, and its size in bytes. A replay puts
+    /// the rows of rejected items between them. Empty if none are rejected, or the rows cannot be divided. At most
+    /// [`REJECTED_MAX`] + 1, in the order of the rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pieces: Vec<(u64, u64)>,
     /// Runs of ranges of the mini-batch, after its last try had failed. If there were any, the rows of a success are
@@ -251,6 +252,12 @@ impl AttemptStatus {
 }
 
 impl Attempt {
+    /// Whether it is a success without items that have failed, which counts as a failed mini-batch too. Rows that do not
+    /// fit the schema of the job are no failure of a run.
+    pub fn failed_in_part(&self) -> bool {
+        self.extra_runs > 0 || self.rejected.iter().any(|rejected| rejected.status != AttemptStatus::IllegalResult)
+    }
+
     /// Returns the number of items that did not succeed.
     pub fn failed(&self) -> u64 {
         self.core().failed()

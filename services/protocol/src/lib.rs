@@ -37,7 +37,7 @@ pub use event::{
     Warning, WarningKind,
 };
 pub use frame::{
-    Chance, Configure, Ending, FRAME_LENGTH_MAX, FrameError, FrameReader, MiniBatchFrame, Misfit, Payload,
+    Chance, Configure, Ending, FRAME_LENGTH_MAX, FailedItems, FrameError, FrameReader, MiniBatchFrame, Payload,
     ProcessEvent, STATUS_PAGE_BYTES, ToProcess, encode_frame, status_offset,
 };
 pub use item_path::ItemPath;

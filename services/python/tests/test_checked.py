@@ -31,7 +31,10 @@ def answer(start):
 
 
 def misfits(event):
-    return [(one["item"], one["message"]) for one in event.get("misfits", [])]
+    assert {(one["status"], one["error"]["category"]) for one in event.get("failed_items", [])} <= {
+        ("illegal_result", "RowDoesNotFit")
+    }
+    return [(one["item"], one["error"]["message"]) for one in event.get("failed_items", [])]
 
 
 def test_rows_that_fit_stay_as_they_are(answer):
@@ -145,9 +148,11 @@ def test_run_item_names_the_item_where_others_return_nothing(start):
 
 def test_many_bad_rows_fit_into_one_answer(answer):
     event = answer("[{'total': 'x'}] * 1000", JSON, items=1000)
-    assert event["misfits"] == [{"item": 0, "items": 1000, "message": 'total: expected number, got "x"'}]
+    [range_of_items] = event["failed_items"]
+    assert (range_of_items["item"], range_of_items["items"]) == (0, 1000)
+    assert range_of_items["error"]["message"] == 'total: expected number, got "x"'
     event = answer("[{'total': i if i % 2 else 'x'} for i in range(1000)]", JSON, items=1000)
-    assert (len(event["misfits"]), event["returned"]) == (256, 500)
+    assert (len(event["failed_items"]), event["returned"]) == (256, 500)
     (warning,) = event["warnings"]
     assert warning["message"].startswith("244 more items have rows that do not fit result_schema")
 

@@ -272,7 +272,7 @@ def test_checks_name_the_item_of_a_row(start):
     """
     event = start(script, output_format="jsonl", row_schema=schema).run("abcd")
     assert (event["returned"], event["rows"]) == (3, b'{"n": 1}\n{"n": 1}\n')
-    assert [misfit["item"] for misfit in event["misfits"]] == [3]
+    assert [failed["item"] for failed in event["failed_items"]] == [3]
 
 
 def test_generator_of_other_values_yields_rows(start):

@@ -130,6 +130,7 @@ bugs! {
     RunsWhatIsRecalled: "a delivery is run once";
     RunsMoreThanTheRange: "every row once, in order", "the final file appears whole", "every item has a result or is rejected";
     CountsFromTheMiniBatch: "every item has a result or is rejected";
+    JoinsPieces: "every row once, in order", "the final file appears whole";
     ReplaysTheFirstItems: "every row once, in order", "the final file appears whole";
     IgnoresCheckpoints: "a later attempt looks for checkpoints";
     ForgetsRejectedItems: "every item has a result or is rejected", "no role panics";
