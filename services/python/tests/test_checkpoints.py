@@ -300,7 +300,7 @@ def test_run_item_keeps_its_results_when_another_item_fails(start):
     event = agent.run("abcd", mini_batch=0, try_number=2)
     assert (event["rows"], event["returned"]) == (b"A\nC\nD\n", 4)
     agent.finish()
-    assert agent.stdout().split() == list("abccd")
+    assert agent.stdout().split() == list("abcdc")
 
 
 def test_run_item_keeps_its_results_from_time_to_time(start):

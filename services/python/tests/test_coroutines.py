@@ -261,7 +261,7 @@ def test_range_names_its_items_from_its_start(start):
     assert (rows(event), named(event), event["pieces"]) == (["2", "4"], [(1, 1)], [[0, 2], [2, 2]])
 
 
-@pytest.mark.parametrize("items, concurrency, calls", [(5, 8, 5), (500, 1, 16), (500, 3, 18)])
+@pytest.mark.parametrize("items, concurrency, calls", [(5, 8, 5), (500, 1, 16), (500, 3, 20)])
 def test_mini_batch_of_which_everything_fails_is_given_up(start, items, concurrency, calls):
     """Items from everywhere are tried before the rest is left."""
     agent = failing(start, range(items), concurrency=concurrency)

@@ -149,7 +149,8 @@ bugs! {
     CountsCopies: "a second start spends no try";
     DropsTheSlowerTooEarly: "commit, then drop the slower start";
     CopiesTwice: "a slow mini-batch is started once more";
-    ServiceDropsOpenJobs: "commit, then acknowledge";
+    ServiceDropsOpenJobs:
+        "commit, then acknowledge", "while queue and store keep their promises, a job is completed";
     NodeDropsOpenJobs: "publish again, then acknowledge", "every job ends";
     KeepsWhatItTurnsAway: "a node returns what it turns away";
     StaysOnEndedJobs: "nothing is left of an ended job";

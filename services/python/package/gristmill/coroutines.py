@@ -213,12 +213,13 @@ class Order:
         if not self._any_succeeded and self.tried >= FIRST_ITEMS:
             if self._probes is None:
                 left = self._items - self._next
-                self._probed = {self._next + left * part // PROBES for part in range(PROBES)} if left else set()
-                self._probes, self._probes_to_fail = iter(sorted(self._probed)), len(self._probed)
+                probes = {self._next + left * part // PROBES for part in range(PROBES)} if left else set()
+                self._probes, self._probes_to_fail = sorted(probes, reverse=True), len(probes)
             if self._probes_to_fail <= 0:
                 raise StopIteration
-            if (probe := next(self._probes, None)) is not None:
-                return probe
+            if self._probes:
+                self._probed.add(self._probes[-1])
+                return self._probes.pop()
         while self._next in self._probed:
             self._next += 1
         if self._next >= self._items:

@@ -320,7 +320,7 @@ impl MiniBatch {
                 None => self.descriptor.replays.and_then(|replays| replays.rows),
             },
             resumes: self.resumes(),
-            names_failed_items: !self.descriptor.copy && named_from.is_some_and(|first| try_number >= first),
+            names_failed_items: named_from.is_some_and(|first| try_number >= first),
             replays: self.descriptor.replays.map(|replays| (replays.mini_batch, replays.item)),
             key: self.descriptor.key().to_vec(),
             rows_before: self.descriptor.rows_before(),

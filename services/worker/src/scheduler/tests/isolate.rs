@@ -394,10 +394,10 @@ fn only_the_last_try_names_items_that_fail() {
         (Isolate::Items, 1, 1, [false, false]),
         (Isolate::Off, 1, 0, [false, false]),
     ] {
-        let spec = JobSpec { run_max_try, isolate, ..JobSpec::example() };
-        let mut node = starting_with(1, |config| (config.spec, config.gpus) = (spec.into(), gpus));
-        node.ready(0);
         for (number, named) in (0..).zip(named) {
+            let spec = JobSpec { run_max_try, isolate, ..JobSpec::example() };
+            let mut node = starting_with(1, |config| (config.spec, config.gpus) = (spec.into(), gpus));
+            node.ready(0);
             let mut delivered = of_files(number, 4);
             delivered.descriptor.tries_spent = u32::try_from(number).expect("small");
             node.scheduler.handle(Event::Received(vec![delivered]), node.now);
