@@ -124,3 +124,36 @@ def test_waiting_for_a_service_is_no_timeout(workplace):
         run_max_try=1,
     )
     assert job.run().lines == ["asked 2 times"]
+
+
+FAILS = """
+    import os
+    from recorder import record
+    async def run_item(item):
+        name = os.path.basename(item)
+        record("item", name=name)
+        if name in ("007.txt", "013.txt"):
+            raise ValueError(f"cannot read {name}")
+        return name
+"""
+
+
+def test_items_that_fail_are_rejected_and_no_other_runs_twice(workplace):
+    workplace.data(40)
+    ended = workplace.job(FAILS, mini_batch_size=10, run_max_try=3).run()
+    bad = ["007.txt", "013.txt"]
+    assert ended.lines == [name for number in range(40) if (name := f"{number:03}.txt") not in bad]
+    assert (ended.items, ended.mini_batches, ended.result.get("extra_runs", 0)) == ((40, 38, 2), (4, 4, 0), 0)
+    runs = Counter(fact["name"] for fact in workplace.recorded("item"))
+    assert {name for name, count in runs.items() if count > 1} == set(bad) and runs["007.txt"] == 3
+    rejects = workplace.command("rejects", ended.job_id).stdout
+    assert "2 × ValueError" in rejects and "007.txt" in rejects
+
+
+def test_mini_batch_with_items_that_failed_counts_as_failed(workplace):
+    workplace.data(40)
+    settings = {"mini_batch_size": 10, "run_max_try": 1, "error_threshold": -1}
+    ended = workplace.job(FAILS, fail_fast=1, **settings).run(expect=42)
+    assert "mini-batches failed (ValueError: cannot read" in ended.stderr
+    ended = workplace.job(FAILS, isolate="off", **settings).run()
+    assert (ended.items, ended.mini_batches) == ((40, 20, 20), (4, 2, 2)), "as Azure ML counts"

@@ -213,3 +213,54 @@ def test_table_that_cannot_be_written_is_a_warning(workplace):
     assert warning.startswith(f"cannot write {first.logs}/rejects.csv: ") and "\n" not in warning
     assert "rejects" not in second.result
     assert counted(workplace, first.job_id)["items"] == 1, "the ledger still names them"
+
+
+COUNTS = """
+    def run(rows):
+        return [str(value) for value in rows["id"]]
+"""
+
+
+def test_records_that_cannot_be_read_are_in_the_table(workplace):
+    lines = [f'{{"id": {number}}}' for number in range(300)]
+    lines[7], lines[250] = "{broken", "[1]"
+    workplace.write({"table/t.jsonl": "\n".join(lines) + "\n"})
+    inputs = [{"name": "table", "type": "tabular", "format": "jsonl", "path": "table"}]
+    ended = workplace.job(COUNTS, inputs=inputs, mini_batch_size="1KB", error_threshold=-1).run()
+    assert ended.items == (300, 298, 2)
+    rows, _ = table(ended)
+    shown = [(os.path.basename(row["detail"]), row["item"], row["items"], row["cause"]) for row in rows]
+    assert shown == [("t.jsonl, line 8", "", "1", "load_failed"), ("t.jsonl, line 251", "", "1", "load_failed")]
+    assert {(row["input"], os.path.basename(row["path"]), row["exception"]) for row in rows} == {
+        ("table", "t.jsonl", "UnreadableRecord")
+    }
+    assert all(row["message"] for row in rows)
+    groups = counted(workplace, ended.job_id)["groups"]
+    assert sum(group["items"] for group in groups) == 2
+    refused = workplace.command("replay", ended.job_id)
+    (line,) = refused.stderr.strip().splitlines()
+    assert "no rejects but 2 unreadable records" in line and "correct the input" in line
+
+
+def test_many_records_that_do_not_fit_are_counted(workplace):
+    values = ["x" if number >= 200 and number % 2 else str(number) for number in range(1000)]
+    workplace.write({"table/t.csv": "id\n" + "\n".join(values) + "\n"})
+    inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "table", "on_type_mismatch": "error"}]
+    script = """
+        import os
+        def run(rows):
+            if (rows["id"] == 500).any() and os.environ["BAD"]:
+                raise ValueError("500")
+            return [str(value) for value in rows["id"]]
+    """
+    job = workplace.job(script, inputs=inputs, mini_batch_size="1MB", run_max_try=1, error_threshold=-1)
+    ended = job.run(BAD="1")
+    assert ended.items == (1000, 599, 401)
+    rows, _ = table(ended)
+    assert len(rows) == 101 and sum(int(row["items"]) for row in rows if row["exception"] == "UnreadableRecord") == 400
+    assert [row["values"] for row in rows if row["exception"] == "ValueError"] == ['{"id":500}']
+    assert rows[1]["message"] == 'column "id": "x" is no integer' and rows[1]["detail"].endswith("t.csv, line 203")
+    replayed = workplace.command("replay", ended.job_id, "--json", BAD="")
+    assert "does not replay 400 unreadable records" in " ".join(replayed.result["notes"])
+    output = open(replayed.result["output"]).read().split()
+    assert output == [value for value in values if value != "x"]

@@ -288,11 +288,26 @@ FRAMES = """
             raise ValueError("a bad row")
         return rows.assign(double=rows["id"] * 2)
 """
+ITEMS = """
+    import os
+    async def run_item(row):
+        if str(row["id"]) in os.environ["BAD"].split():
+            raise ValueError("a bad row")
+        return {**row, "double": row["id"] * 2}
+"""
+UNFIT = """
+    import os
+    def run(rows):
+        bad = [int(number) for number in os.environ["BAD"].split()]
+        return rows.assign(double=[number * 2 if number not in bad else "two" for number in rows["id"]])
+"""
+SCHEMA = {"columns": {"id": "integer", "name": "string", "double": "integer"}}
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("form", [("rows.txt", "text"), ("rows.csv", "native"), ("rows.parquet", "native")])
-def test_rows_of_tables(workplace, kind, form):
+@pytest.mark.parametrize("script, schema", [(FRAMES, {}), (ITEMS, {}), (UNFIT, {"result_schema": SCHEMA})])
+def test_rows_of_tables(workplace, kind, form, script, schema):
     """After the replay the output is that of a job without bad rows."""
     rows = [(number, f"name {number % 7}") for number in range(ROWS)]
     if kind == "csv":
@@ -306,16 +321,17 @@ def test_rows_of_tables(workplace, kind, form):
         parquet.write_table(table, workplace.folder / "table/t.parquet", row_group_size=150)
     inputs = [{"name": "table", "type": "tabular", "format": kind, "path": "table"}]
     file_name, output_format = form
-    settings = {"inputs": inputs, "append_row_file_name": file_name, "output_format": output_format}
+    settings = {"inputs": inputs, "append_row_file_name": file_name, "output_format": output_format, **schema}
     settings["mini_batch_size"] = "150 rows"
-    job = workplace.job(FRAMES, **settings)
+    job = workplace.job(script, **settings)
     first = job.run(BAD=" ".join(map(str, BAD_ROWS)))
     assert first.items == (ROWS, ROWS - len(BAD_ROWS), len(BAD_ROWS))
+    assert (first.result.get("extra_runs", 0) > 0) == (script == FRAMES), "only `run` does not know the bad rows"
     second = replay(workplace, first.job_id, BAD="118")
     assert second.items == (4, 3, 1)
     third = replay(workplace, first.job_id, BAD="")
     assert third.items == (1, 1, 0)
-    clean = workplace.job(FRAMES, output="clean", **settings).run(BAD="")
+    clean = workplace.job(script, output="clean", **settings).run(BAD="")
     output = Path(third.result["output"]).read_bytes()
     if file_name != "rows.parquet":
         assert output == clean.output

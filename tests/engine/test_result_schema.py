@@ -39,7 +39,7 @@ def test_bad_row_rejects_its_item_at_once(workplace, name):
     assert row["path"].endswith("/data/006.txt")
     assert ended.result["items_rejected"] == 1
     assert 'total: expected number, got "a lot"' in ended.log("job_error.txt")
-    assert "Items whose rows do not fit result_schema: 1." in ended.log("job_result.txt")
+    assert "Items rejected: 1." in ended.log("job_result.txt")
     names = [f"{number:03}.txt" for number in range(12) if number != 6]
     if name == "rows.csv":
         assert ended.lines == ["name,total,note", *(f"{name},{int(name[:3]) / 2}," for name in names)]

@@ -42,7 +42,7 @@ pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Opt
         let (runs, items) = (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
         let _ = writeln!(text, "  isolation: {runs}, {items} rejected");
     } else if result.items_rejected > 0 {
-        let _ = writeln!(text, "  result_schema: {} rejected", counted(result.items_rejected, "item"));
+        let _ = writeln!(text, "  items rejected: {}", result.items_rejected);
     }
     if result.copies != Default::default() {
         let _ = writeln!(text, "  speculation: {}", result.copies.sentence());

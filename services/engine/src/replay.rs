@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use protocol::{Descriptor, FileVersion, ItemPath, JobResult, JobSpec, Misfit, OutputAction, Rejected, Work};
+use protocol::{Attempt, Descriptor, FileVersion, ItemPath, JobResult, JobSpec, OutputAction, Work};
 use reducer::{Rejects, counted, job_without_rows};
 
 use crate::again::{can_run_alone, describe, move_outputs};
@@ -182,18 +182,19 @@ impl Jobs {
             );
         }
         let mut plan = Vec::new();
-        let mut items = 0;
+        let (mut items, mut unread) = (0, 0);
         loop {
             let mini_batches = rejects.next().await.with_context(|| format!("read job {job_id}"))?;
             if mini_batches.is_empty() {
                 break;
             }
             for rejected in &mini_batches {
-                let misfit = |reject: &Rejected| reject.error.category == Misfit::CATEGORY;
-                if merges && rejected.attempt.rejected.iter().any(misfit) {
+                let Attempt { succeeded, rejected: named, unread: records, pieces, .. } = &rejected.attempt;
+                unread += records.iter().map(|record| record.records).sum::<u64>();
+                if merges && *succeeded > 0 && !named.is_empty() && pieces.is_empty() {
                     bail!(
-                        "job {job_id} has rows that do not fit its `result_schema`, whose places between the others are \
-                         not known: `gristmill replay {job_id} --separate` writes a file of its own"
+                        "job {job_id} has items without a result whose places between the rows of other items are not \
+                         known: `gristmill replay {job_id} --separate` writes a file of its own"
                     );
                 }
                 let again = || {
@@ -205,6 +206,13 @@ impl Jobs {
                 plan.extend(again.plan);
             }
         }
+        if plan.is_empty() {
+            bail!(
+                "job {job_id} has no rejects but {}, whose places may change with the file: correct the input, and run \
+                 the job again",
+                counted(unread, "unreadable record")
+            );
+        }
         check_inputs(&plan, job_id)?;
         let mut spec = job.spec.clone();
         if let Some(folder) = source_directory {
@@ -215,6 +223,10 @@ impl Jobs {
         spec.replays_run = merges.then(|| rejects.times_reopened());
         spec.notes =
             vec![format!("replays {} of job {job_id}, which does not change", counted(items, "rejected item"))];
+        if unread > 0 {
+            let records = counted(unread, "unreadable record");
+            spec.notes.push(format!("does not replay {records}: correct the input, and run the job again"));
+        }
         spec.description = format!("The rejected items of job {job_id}, run again.");
         spec.name = name_of_replay(&spec.name);
         // No later run continues or reuses it.

@@ -133,6 +133,7 @@ fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
         warnings_total: 0,
         warning_kinds: vec![],
         rejected: vec![],
+        unread: vec![],
         pieces: vec![],
         extra_runs: 0,
         values: String::new(),

@@ -72,12 +72,16 @@ pub struct Attempt {
     /// The same warnings, counted by kind. At most [`WARNING_KINDS_MAX`](crate::WARNING_KINDS_MAX).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warning_kinds: Vec<WarningKind>,
-    /// Items of a success that failed when ranges of the mini-batch were tried on their own, in order. At most
+    /// Items of a success that failed on their own, or whose rows do not fit the schema of the job, in order. At most
     /// [`REJECTED_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<Rejected>,
-    /// Where the rows of a success come from several runs: the first item of each piece, and its size in bytes. A
-    /// replay puts the rows of rejected items between them. At most [`REJECTED_MAX`] + 1, in the order of the rows.
+    /// Records of a success that could not be read, so that `run()` did not get them. At most [`UNREAD_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<UnreadRecord>,
+    /// The rows of a success between rejected items: the first item of each piece, and its size in bytes. A replay puts
+    /// the rows of rejected items between them. Empty if none are rejected, or the rows cannot be divided. At most
+    /// [`REJECTED_MAX`] + 1, in the order of the rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pieces: Vec<(u64, u64)>,
     /// Runs of ranges of the mini-batch, after its last try had failed. If there were any, the rows of a success are
@@ -106,6 +110,27 @@ pub(crate) fn is_zero<Number: Default + PartialEq>(number: &Number) -> bool {
 
 /// Most entries of [`Attempt::rejected`]: an attempt must fit into one message.
 pub const REJECTED_MAX: usize = 256;
+
+/// Most entries of [`Attempt::unread`]: an attempt must fit into one message.
+pub const UNREAD_MAX: usize = 100;
+
+/// A record of a table that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnreadRecord {
+    /// Its file; empty for several records.
+    pub path: String,
+    /// Its place, for people: `data.csv, line 7`; empty for several records.
+    pub place: String,
+    /// Number of records: 1, or more for those that have no entry of their own.
+    pub records: u64,
+    /// Why. It may be shortened.
+    pub message: String,
+}
+
+impl UnreadRecord {
+    /// Category of its error.
+    pub const CATEGORY: &str = "UnreadableRecord";
+}
 
 /// An item, or a range of items, that has no result in the success of its mini-batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -251,6 +276,12 @@ impl AttemptStatus {
 }
 
 impl Attempt {
+    /// Whether it is a success without items that have failed, which counts as a failed mini-batch too. Rows that do not
+    /// fit the schema of the job are no failure of a run.
+    pub fn failed_in_part(&self) -> bool {
+        self.extra_runs > 0 || self.rejected.iter().any(|rejected| rejected.status != AttemptStatus::IllegalResult)
+    }
+
     /// Returns the number of items that did not succeed.
     pub fn failed(&self) -> u64 {
         self.core().failed()
@@ -288,9 +319,14 @@ impl Attempt {
             mini_batch: _, try_number: _, deliveries_lost: _, node: _, process: _, total: _, succeeded: _, rows: _,
             columns: _, started_at: _, elapsed_seconds: _, process_seconds: _, run_seconds: _, phases: _,
             detail: _, status: AttemptStatus::Succeeded, is_final: true, error: None, warnings, warnings_total: 0, warning_kinds,
-            rejected, pieces, extra_runs: 0, copy: false, asked_limits: false, values, traceparent: None,
+            rejected, unread, pieces, extra_runs: 0, copy: false, asked_limits: false, values, traceparent: None,
         } = self else { return false };
-        values.is_empty() && warnings.is_empty() && warning_kinds.is_empty() && rejected.is_empty() && pieces.is_empty()
+        values.is_empty()
+            && warnings.is_empty()
+            && warning_kinds.is_empty()
+            && rejected.is_empty()
+            && unread.is_empty()
+            && pieces.is_empty()
     }
 }
 
@@ -361,6 +397,7 @@ impl From<SuccessRef<'_>> for Attempt {
             warnings_total: 0,
             warning_kinds: Vec::new(),
             rejected: Vec::new(),
+            unread: Vec::new(),
             pieces: Vec::new(),
             extra_runs: 0,
             copy: false,

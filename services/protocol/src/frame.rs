@@ -131,6 +131,9 @@ pub struct MiniBatchFrame {
     /// Whether an earlier attempt may have handed back results of some items.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resumes: bool,
+    /// Whether the answer may name items that have failed, because no other try follows and the job isolates them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub names_failed_items: bool,
     /// The mini-batch of an earlier job that runs again, and the position in it of the first item; `None`: it is no
     /// replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -273,33 +276,33 @@ pub struct Ending {
     /// Warnings for the user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
-    /// Items of a success whose rows do not fit the schema of the job, in order. The payload is without these rows.
+    /// Items of a success that have no result, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub misfits: Vec<Misfit>,
+    pub failed_items: Vec<FailedItems>,
+    /// Where the rows of the other items are: the first item of each piece between failed items, and its size in bytes.
+    /// Empty if all items have a result, or the rows cannot be divided.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pieces: Vec<(u64, u64)>,
+    /// Whether each item of a failure was tried on its own, or enough of them to know that the cause is no item.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub items_tried: bool,
     /// Whether there are checkpoints of the mini-batch, which a success makes superfluous.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_checkpoints: bool,
 }
 
-/// An item, or a range of items, whose rows do not fit the schema of the job.
+/// An item, or a range of items, without a result in a success: `run_item()` raised, or their rows do not fit the schema
+/// of the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Misfit {
+pub struct FailedItems {
     /// Position of the first item in the argument of `run()`, from 0.
     pub item: u64,
     /// Number of items.
     pub items: u64,
-    /// The field of the first row that does not fit, and why.
-    pub message: String,
-}
-
-impl Misfit {
-    /// Category of the error of its items.
-    pub const CATEGORY: &str = "RowDoesNotFit";
-
-    /// Returns the error of its items.
-    pub fn error(&self) -> ErrorReport {
-        ErrorReport { category: Self::CATEGORY.to_owned(), message: self.message.clone(), ..ErrorReport::default() }
-    }
+    /// [`AttemptStatus::RunRaised`], or [`AttemptStatus::IllegalResult`] for rows that do not fit.
+    pub status: AttemptStatus,
+    /// Error of the first item.
+    pub error: ErrorReport,
 }
 
 fn succeeded() -> AttemptStatus {
@@ -319,7 +322,9 @@ impl Ending {
             run_seconds: 0.0,
             process_seconds: 0.0,
             warnings: Vec::new(),
-            misfits: Vec::new(),
+            failed_items: Vec::new(),
+            pieces: Vec::new(),
+            items_tried: false,
             has_checkpoints: false,
         }
     }

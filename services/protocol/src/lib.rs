@@ -28,6 +28,7 @@ mod wear;
 
 pub use attempt::{
     Attempt, AttemptCore, AttemptRef, AttemptStatus, FailedRun, ProcessName, REJECTED_MAX, Rejected, Rows, SuccessRef,
+    UNREAD_MAX, UnreadRecord,
 };
 pub use conda::{CONDA_TOOLS, CondaError, CondaFile};
 pub use dead_letter::{DeadBody, DeadLetter};
@@ -37,7 +38,7 @@ pub use event::{
     Warning, WarningKind,
 };
 pub use frame::{
-    Chance, Configure, Ending, FRAME_LENGTH_MAX, FrameError, FrameReader, MiniBatchFrame, Misfit, Payload,
+    Chance, Configure, Ending, FRAME_LENGTH_MAX, FailedItems, FrameError, FrameReader, MiniBatchFrame, Payload,
     ProcessEvent, STATUS_PAGE_BYTES, ToProcess, encode_frame, status_offset,
 };
 pub use item_path::ItemPath;

@@ -30,8 +30,18 @@ def answer(start):
     return answer
 
 
+def tables_of(event):
+    """Returns the tables on both sides of item 1, which has no row."""
+    (_, bytes_before), (item, _) = event["pieces"]
+    assert item == 2
+    return [pyarrow.ipc.open_stream(event["rows"][start:]).read_all() for start in (0, bytes_before)]
+
+
 def misfits(event):
-    return [(one["item"], one["message"]) for one in event.get("misfits", [])]
+    assert {(one["status"], one["error"]["category"]) for one in event.get("failed_items", [])} <= {
+        ("illegal_result", "RowDoesNotFit")
+    }
+    return [(one["item"], one["error"]["message"]) for one in event.get("failed_items", [])]
 
 
 def test_rows_that_fit_stay_as_they_are(answer):
@@ -107,16 +117,14 @@ def test_parquet(answer):
         output_format="parquet",
     )
     assert misfits(event) == [(1, "name: expected string, got null")]
-    table = pyarrow.ipc.open_stream(event["rows"]).read_all()
-    assert (table.column_names, table.num_rows) == (["at", "name"], 2)
+    assert [(table.column_names, table.num_rows) for table in tables_of(event)] == [(["at", "name"], 1)] * 2
     event = answer(
         "[{'name': 'a', 'at': datetime.datetime(2026, 1, 31)}, {'name': 'b', 'at': 7}, ['2026-01-31 10:00:00', 'c']]",
         schema,
         output_format="parquet",
     )
     assert misfits(event) == [(1, "at: expected timestamp, got 7")]
-    table = pyarrow.ipc.open_stream(event["rows"]).read_all()
-    assert table.to_pylist() == [
+    assert [row for table in tables_of(event) for row in table.to_pylist()] == [
         {"at": "2026-01-31T00:00:00", "name": "a"},
         {"at": "2026-01-31 10:00:00", "name": "c"},
     ], "the reducer writes instants"
@@ -145,11 +153,13 @@ def test_run_item_names_the_item_where_others_return_nothing(start):
 
 def test_many_bad_rows_fit_into_one_answer(answer):
     event = answer("[{'total': 'x'}] * 1000", JSON, items=1000)
-    assert event["misfits"] == [{"item": 0, "items": 1000, "message": 'total: expected number, got "x"'}]
+    [range_of_items] = event["failed_items"]
+    assert (range_of_items["item"], range_of_items["items"]) == (0, 1000)
+    assert range_of_items["error"]["message"] == 'total: expected number, got "x"'
     event = answer("[{'total': i if i % 2 else 'x'} for i in range(1000)]", JSON, items=1000)
-    assert (len(event["misfits"]), event["returned"]) == (256, 500)
+    assert (len(event["failed_items"]), event["returned"]) == (256, 500)
     (warning,) = event["warnings"]
-    assert warning["message"].startswith("244 more items have rows that do not fit result_schema")
+    assert warning["message"].startswith("244 more items have failed than the 256 that")
 
 
 def test_without_a_schema_nothing_is_checked(start):

@@ -272,7 +272,7 @@ def test_checks_name_the_item_of_a_row(start):
     """
     event = start(script, output_format="jsonl", row_schema=schema).run("abcd")
     assert (event["returned"], event["rows"]) == (3, b'{"n": 1}\n{"n": 1}\n')
-    assert [misfit["item"] for misfit in event["misfits"]] == [3]
+    assert [failed["item"] for failed in event["failed_items"]] == [3]
 
 
 def test_generator_of_other_values_yields_rows(start):
@@ -300,7 +300,7 @@ def test_run_item_keeps_its_results_when_another_item_fails(start):
     event = agent.run("abcd", mini_batch=0, try_number=2)
     assert (event["rows"], event["returned"]) == (b"A\nC\nD\n", 4)
     agent.finish()
-    assert agent.stdout().split() == list("abccd")
+    assert agent.stdout().split() == list("abcdc")
 
 
 def test_run_item_keeps_its_results_from_time_to_time(start):

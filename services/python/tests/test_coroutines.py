@@ -1,5 +1,7 @@
 """Entry scripts with ``async def`` functions, ``run_item``, and services that limit their rate."""
 
+import textwrap
+
 import pyarrow
 import pytest
 
@@ -71,27 +73,22 @@ def test_item_of_a_table_is_a_dictionary_and_none_is_no_row(start):
     assert event["returned"] == 3, "an item without a row has succeeded"
 
 
-def test_first_error_names_its_item_and_ends_the_others(start):
+def test_first_error_names_its_item(start):
     agent = start(
         """
-        import asyncio, sys
-        ended = []
         async def run_item(item):
-            try:
-                if item == "c":
-                    raise ValueError("no total")
-                await asyncio.sleep(60 if item != "calm" else 0)
-            finally:
-                ended.append(item)
-            return " ".join(ended)
+            if item in "ce":
+                raise ValueError(f"no total in {item}")
+            return item
         """
     )
-    event = agent.run(["a", "b", "c", "d"])
-    assert (event["status"], event["error"]["message"]) == ("run_raised", "no total")
+    event = agent.run(["a", "b", "c", "d", "e"])
+    assert (event["status"], event["error"]["message"]) == ("run_raised", "no total in c")
     first, *_ = [line for line in event["error"]["traceback"].splitlines() if "File" in line]
     assert "score.py" in first and "asyncio" not in event["error"]["traceback"]
     assert "in item 2 of the mini-batch: c" in event["error"]["traceback"]
-    assert rows(agent.run(["calm"])) == ["c", "a", "b", "d", "calm"]
+    assert "1 more items of the mini-batch failed" in event["error"]["traceback"]
+    assert not event["items_tried"], "another try may follow"
     assert agent.finish() == []
 
 
@@ -207,3 +204,148 @@ async def run(mini_batch):
     assert [round(agent.run(["a"])["seconds"], 1), round(agent.receive()["seconds"], 1)] == [0.2, 0.1]
     event = agent.receive()
     assert (event["status"], event["error"]["category"]) == ("run_raised", "TooMany")
+
+
+# ---- Items that fail -------------------------------------------------------------------------------------------------
+
+FAILS = """
+import asyncio
+calls = []
+async def run_item(item):
+    calls.append(item)
+    await asyncio.sleep(0)
+    if item in BAD:
+        raise KeyError(item)
+    return " ".join(calls) if item == "calls" else item
+"""
+
+
+def failing(start, bad, **configure):
+    return start(f"BAD = set({sorted(map(str, bad))!r})\n{FAILS}", **configure)
+
+
+def named(event):
+    return [(failed["item"], failed["items"]) for failed in event["failed_items"]]
+
+
+def test_items_that_fail_in_the_last_try_are_named_and_the_others_kept(start):
+    agent = failing(start, [1, 4])
+    event = agent.run([str(item) for item in range(6)], names_failed_items=True)
+    assert rows(event) == ["0", "2", "3", "5"]
+    assert (event["returned"], named(event)) == (4, [(1, 1), (4, 1)])
+    assert event["pieces"] == [[0, 2], [2, 4], [5, 2]]
+    failed = event["failed_items"][1]
+    assert (failed["status"], failed["error"]["category"]) == ("run_raised", "KeyError")
+    first, *_ = [line for line in failed["error"]["traceback"].splitlines() if "File" in line]
+    assert "score.py" in first and "in item 4 of the mini-batch: 4" in failed["error"]["traceback"]
+    log = (agent.logs / failed["error"]["log"]).read_text()
+    assert "run_item() of mini-batch 0, try 1, item 1: KeyError: '1'" in log and log.count("Traceback") == 2
+
+
+def test_next_try_gets_only_what_failed(start):
+    agent = failing(start, ["1", "3"], concurrency=2)
+    items = ["0", "1", "2", "3", "calls"]
+    assert agent.run(items, mini_batch=0)["status"] == "run_raised"
+    event = agent.run(items, mini_batch=0, try_number=2, names_failed_items=True)
+    assert event["rows"] == b"0\n2\n0 1 2 3 calls\n", "each good item ran once"
+    assert (event["returned"], named(event), event["pieces"]) == (3, [(1, 1), (3, 1)], [[0, 2], [2, 2], [4, 14]])
+    event = agent.run([*items, "calls"], mini_batch=1)
+    assert event["status"] == "run_raised"
+    event = agent.run(["calls"], mini_batch=2)
+    assert rows(event)[:7] == ["0", "1", "2", "3", "calls", "1", "3"], "the second try had two items"
+
+
+def test_range_names_its_items_from_its_start(start):
+    agent = failing(start, [3])
+    event = agent.run([str(item) for item in range(6)], items=[2, 5], names_failed_items=True)
+    assert (rows(event), named(event), event["pieces"]) == (["2", "4"], [(1, 1)], [[0, 2], [2, 2]])
+
+
+@pytest.mark.parametrize("items, concurrency, calls", [(5, 8, 5), (500, 1, 16), (500, 3, 20)])
+def test_mini_batch_of_which_everything_fails_is_given_up(start, items, concurrency, calls):
+    """Items from everywhere are tried before the rest is left."""
+    agent = failing(start, range(items), concurrency=concurrency)
+    event = agent.run([str(item) for item in range(items)], names_failed_items=True)
+    assert (event["status"], event["error"]["category"], event["items_tried"]) == ("run_raised", "KeyError", True)
+    tried = [int(item) for item in rows(agent.run(["calls"]))[:-1]]
+    assert len(tried) == len(set(tried)) <= calls
+    assert items == 5 or {number // 100 for number in tried} == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("concurrency", [1, 8, 64])
+@pytest.mark.parametrize("bad", [range(100), range(8, 300), [*range(12), 499], range(0, 500, 2), range(100, 500)])
+def test_no_good_item_is_lost_to_bad_ones_in_one_place(start, bad, concurrency):
+    agent = failing(start, bad, concurrency=concurrency)
+    event = agent.run([str(item) for item in range(500)], names_failed_items=True)
+    good = [str(item) for item in range(500) if item not in bad]
+    assert (rows(event), event["returned"]) == (good, len(good))
+    items = [item for first, count in named(event) for item in range(first, first + count)]
+    assert items == list(bad)
+    assert sum(size for _, size in event["pieces"]) == len(event["rows"])
+
+
+def test_more_failed_items_than_an_answer_can_name_are_in_a_warning(start):
+    agent = failing(start, range(0, 600, 2))
+    event = agent.run([str(item) for item in range(600)], names_failed_items=True)
+    assert (event["returned"], len(event["failed_items"]), len(event["pieces"])) == (300, 256, 256)
+    [warning] = event["warnings"]
+    assert warning["message"] == (
+        "44 more items have failed than the 256 that a mini-batch can name; the first of them is item 512 of the "
+        "mini-batch: KeyError: '512'"
+    )
+
+
+@pytest.mark.parametrize("output_format", ["csv", "jsonl", "parquet"])
+def test_pieces_have_the_columns_of_the_whole(start, output_format):
+    script = """
+        async def run_item(item):
+            if item == "1":
+                raise ValueError
+            return {"a": 1} if item != "2" or SAME else {"b": 2}
+    """
+    for same in (True, False):
+        agent = start(f"SAME = {same}\n" + textwrap.dedent(script), output_format=output_format)
+        event = agent.run(["0", "1", "2"], names_failed_items=True)
+        assert (event["returned"], named(event)) == (2, [(1, 1)])
+        assert len(event["pieces"]) == (2 if same or output_format == "jsonl" else 0)
+        assert event.get("columns") == {"jsonl": None}.get(output_format, ["a"] if same else ["a", "b"])
+        agent.finish()
+
+
+def test_failures_and_rows_that_do_not_fit_are_named_together(start):
+    agent = start(
+        """
+        async def run_item(item):
+            if item == "3":
+                raise ValueError("bad")
+            return {"total": "x" if item == "1" else 1} if item != "0" else None
+        """,
+        output_format="jsonl",
+        row_schema={"columns": [{"name": "total", "type": "number"}]},
+    )
+    event = agent.run([str(item) for item in range(6)], names_failed_items=True)
+    assert [(failed["item"], failed["status"]) for failed in event["failed_items"]] == [
+        (1, "illegal_result"),
+        (3, "run_raised"),
+    ]
+    assert (event["returned"], event["pieces"]) == (4, [[0, 0], [2, 13], [4, 26]])
+
+
+def test_variables_of_an_item_that_failed_are_not_kept(start):
+    agent = start(
+        """
+        import gc, weakref
+        class Large: pass
+        seen = []
+        async def run_item(item):
+            if item == "last":
+                gc.collect()
+                return sum(one() is not None for one in seen)
+            large = Large()
+            seen.append(weakref.ref(large))
+            raise ValueError
+        """,
+        concurrency=1,
+    )
+    event = agent.run([*map(str, range(7)), "last"], names_failed_items=True)
+    assert rows(event) == ["0"]

@@ -130,8 +130,8 @@ impl Failures {
 
     /// Adds the items that were rejected from a mini-batch that succeeded: each range is one failure with its error.
     pub(crate) fn items_rejected(&mut self, attempt: &Attempt) {
-        // Before the isolation, the last try has failed like any other.
-        if let Some(rejected) = attempt.rejected.first().filter(|_| attempt.extra_runs > 0) {
+        // Its last try has failed like any other.
+        if let Some(rejected) = attempt.rejected.first().filter(|_| attempt.failed_in_part()) {
             self.count_reason(&in_lines(&rejected.error));
         }
         for rejected in &attempt.rejected {

@@ -1,7 +1,7 @@
 //! The items that did not make it ("rejects"), from the ledger and the plan.
 //!
 //! The ledger is the truth: the last attempt of a failed mini-batch names the error, a success names the items that were
-//! isolated from it, and the plan names their places.
+//! isolated from it and the records that could not be read, and the plan names the places of items.
 //! `index.rs` remembers where these records are, `read.rs` reads them in the order of the input with bounded memory, this
 //! file makes one [`Reject`] of each item, and `tables.rs` writes them as CSV and Parquet. `write.rs` puts the tables into
 //! the log tree when a job ends: not beside the output, because the next step of a pipeline reads that whole folder.
@@ -19,7 +19,11 @@ mod tables;
 mod tests;
 mod write;
 
-use protocol::{Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, FailedRun, Input, Rejected, Work};
+use std::borrow::Cow;
+
+use protocol::{
+    Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, FailedRun, Input, Rejected, UnreadRecord, Work,
+};
 
 pub use groups::{FirstReject, RejectGroup, RejectGroups};
 pub(crate) use index::RejectIndex;
@@ -40,8 +44,8 @@ pub struct RejectedMiniBatch {
 pub struct Reject<'a> {
     /// Mini-batch.
     pub mini_batch: u64,
-    /// Position of the first of its items in the mini-batch, from 0.
-    pub item: u64,
+    /// Position of the first of its items in the mini-batch, from 0; `None`: `run()` did not get it.
+    pub item: Option<u64>,
     /// Number of items: 1, or more where rows failed together.
     pub items: u64,
     /// Name of the input in the job file; empty without inputs.
@@ -61,7 +65,7 @@ pub struct Reject<'a> {
     /// How the last try ended.
     pub status: AttemptStatus,
     /// The error of the last try.
-    pub error: &'a ErrorReport,
+    pub error: Cow<'a, ErrorReport>,
     /// Number of tries.
     pub tries: u32,
     /// Node of the last try.
@@ -94,15 +98,60 @@ static NO_ERROR: ErrorReport = ErrorReport {
 };
 
 impl RejectedMiniBatch {
-    /// Returns its rejected items in the order of the input: one for each file, and one for rows that failed together.
+    /// Returns its rejected items in the order of the input: one for each file, and one for rows that failed together. Then
+    /// the records that could not be read.
     pub fn rejects<'a>(&'a self, inputs: &'a [Input]) -> impl Iterator<Item = Reject<'a>> {
         let key = key(self.descriptor.as_ref());
-        self.ranges().flat_map(move |range| {
+        let key_of_unread = key.clone();
+        let rejected = self.ranges().flat_map(move |range| {
             let key = key.clone();
             let files = self.files_of(&range);
             let parts = files.unwrap_or(1);
             (0..parts).map(move |part| self.reject(&range, files.map(|_| part), &key, inputs))
-        })
+        });
+        rejected.chain(self.unread().iter().map(move |record| self.unread_reject(record, &key_of_unread, inputs)))
+    }
+
+    /// Returns the records that could not be read. A mini-batch that failed is rejected with all its items.
+    fn unread(&self) -> &[UnreadRecord] {
+        if self.attempt.status == AttemptStatus::Succeeded { &self.attempt.unread } else { &[] }
+    }
+
+    fn unread_reject<'a>(&'a self, record: &'a UnreadRecord, key: &str, inputs: &'a [Input]) -> Reject<'a> {
+        let attempt = &self.attempt;
+        let error = ErrorReport {
+            category: UnreadRecord::CATEGORY.to_owned(),
+            message: record.message.clone(),
+            ..ErrorReport::default()
+        };
+        Reject {
+            mini_batch: attempt.mini_batch,
+            item: None,
+            items: record.records,
+            input: self.input(inputs),
+            path: record.path.clone(),
+            row: None,
+            bytes: None,
+            key: key.to_owned(),
+            detail: record.place.clone(),
+            values: "",
+            status: AttemptStatus::LoadFailed,
+            error: Cow::Owned(error),
+            tries: attempt.try_number,
+            node: &attempt.node,
+            process: "",
+            started_at: attempt.started_at,
+        }
+    }
+
+    /// Returns the name of its input; empty if unknown.
+    fn input<'a>(&self, inputs: &'a [Input]) -> &'a str {
+        match self.descriptor.as_ref().map(|descriptor| &descriptor.work) {
+            Some(Work::Files { input, .. } | Work::Rows { input, .. }) => {
+                inputs.get(*input as usize).map_or("", |input| &input.name)
+            }
+            _ => "",
+        }
     }
 
     /// Returns the ranges of items that failed, each with its error.
@@ -161,15 +210,11 @@ impl RejectedMiniBatch {
         let attempt = &self.attempt;
         let item = range.item + file.unwrap_or_default();
         let work = self.descriptor.as_ref().map(|descriptor| &descriptor.work);
-        let input = match work {
-            Some(Work::Files { input, .. } | Work::Rows { input, .. }) => inputs.get(*input as usize),
-            _ => None,
-        };
         let mut reject = Reject {
             mini_batch: attempt.mini_batch,
-            item,
+            item: Some(item),
             items: if file.is_some() { 1 } else { range.items },
-            input: input.map_or("", |input| input.name.as_str()),
+            input: self.input(inputs),
             path: String::new(),
             row: None,
             bytes: None,
@@ -177,7 +222,7 @@ impl RejectedMiniBatch {
             detail: range.detail.to_owned(),
             values: range.values,
             status: range.status,
-            error: range.error.unwrap_or(&NO_ERROR),
+            error: Cow::Borrowed(range.error.unwrap_or(&NO_ERROR)),
             tries: attempt.try_number,
             node: &attempt.node,
             process: range.run.map_or(&attempt.process, |run| &run.process),

@@ -238,7 +238,7 @@ impl Tally {
             if !attempt.rejected.is_empty() {
                 let items = attempt.rejected.iter().map(|rejected| rejected.items).sum();
                 self.items_rejected.insert(attempt.mini_batch, items);
-                if attempt.extra_runs > 0 {
+                if attempt.failed_in_part() {
                     self.partly_failed.insert(attempt.mini_batch);
                 }
                 self.failures.items_rejected(attempt);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Field, Schema};
-use protocol::{Block, BlockRange, TableFormat, TableOptions, TableSchema, Warning, WarningKind};
+use protocol::{Block, BlockRange, TableFormat, TableOptions, TableSchema, UnreadRecord, Warning, WarningKind};
 
 use crate::column::{Column, Finished, Texts};
 use crate::delimited::Table;
@@ -52,6 +52,8 @@ pub struct Decoded {
     /// Number of records that are not in `batch` because they are unreadable, or because they must fail if they do not
     /// fit.
     pub failed_records: u64,
+    /// What is wrong with these records.
+    pub unread: Vec<UnreadRecord>,
     /// The first [`crate::WARNINGS_MAX`] warnings.
     pub warnings: Vec<Warning>,
     /// Number of all warnings.
@@ -279,6 +281,7 @@ impl Decoder {
             batch,
             rows: rows as u64,
             failed_records: 0,
+            unread: Vec::new(),
             warnings: Vec::new(),
             warnings_total: 0,
             warning_kinds: Vec::new(),
@@ -329,8 +332,10 @@ fn finish(table: Table, request: &DecodeRequest, rows_of_blocks: &[usize]) -> Re
         batch = filter_record_batch(&batch, &BooleanArray::from_iter(failed.iter().map(|failed| Some(!failed))))?;
     }
     let failed_records = (rows - batch.num_rows()) as u64 + problems.unread_records;
+    let unread = problems.take_unread(failed_records);
     let (warnings, warnings_total, warning_kinds) = problems.finish(request.options);
-    Ok(Decoded { rows: batch.num_rows() as u64, batch, failed_records, warnings, warnings_total, warning_kinds })
+    let rows = batch.num_rows() as u64;
+    Ok(Decoded { batch, rows, failed_records, unread, warnings, warnings_total, warning_kinds })
 }
 
 /// Arrow's name for text that is JSON.

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use protocol::{
-    ColumnType, MismatchPolicy, RECORD_FAILED, TableFormat, TableOptions, WARNING_KINDS_MAX, Warning, WarningKind,
+    ColumnType, MismatchPolicy, RECORD_FAILED, TableFormat, TableOptions, UNREAD_MAX, UnreadRecord, WARNING_KINDS_MAX,
+    Warning, WarningKind,
 };
 
 use crate::WINDOW_ROWS;
@@ -22,6 +23,9 @@ const LINE_COUNT_BYTES_MAX: u64 = 1 << 30;
 
 /// Maximum bytes of a value in a message.
 const VALUE_BYTES_MAX: usize = 60;
+
+/// Maximum bytes of the reason why a record failed, besides its place.
+const REASON_BYTES_MAX: usize = 300;
 
 /// Maximum number of checkpoints, which avoid counting the lines of a file once per block.
 const CHECKPOINTS_MAX: usize = 1024;
@@ -172,14 +176,50 @@ pub(crate) struct Problems {
     kinds: Vec<Counted>,
     /// Rows in the columns that must not reach the frame.
     failed_rows: Vec<usize>,
+    /// The first records that failed, and the rows in the columns of those that have one.
+    unread: Vec<UnreadRecord>,
+    unread_rows: Vec<usize>,
     /// Number of records that did not become rows.
     pub unread_records: u64,
 }
 
 impl Problems {
     pub fn new(policy: MismatchPolicy) -> Self {
-        let (warnings, kinds, failed_rows) = (Vec::new(), Vec::new(), Vec::new());
-        Self { policy, warnings, total: 0, kinds, failed_rows, unread_records: 0 }
+        Self {
+            policy,
+            warnings: Vec::new(),
+            total: 0,
+            kinds: Vec::new(),
+            failed_rows: Vec::new(),
+            unread: Vec::new(),
+            unread_rows: Vec::new(),
+            unread_records: 0,
+        }
+    }
+
+    /// Fails a record, which is this row of the columns, if it is one.
+    fn fail(&mut self, row: Option<usize>, place: &mut Place, position: usize, reason: impl FnOnce() -> String) {
+        match row {
+            Some(row) => self.failed_rows.push(row),
+            None => self.unread_records += 1,
+        }
+        // Several cells of a row may fail it. The last entry is for the records without one.
+        if self.unread.len() < UNREAD_MAX - 1 && !row.is_some_and(|row| self.unread_rows.contains(&row)) {
+            self.unread_rows.extend(row);
+            let (path, place) = (place.file.name().to_owned(), place.describe(position));
+            self.unread.push(UnreadRecord { path, place, records: 1, message: shortened(reason()) });
+        }
+    }
+
+    /// Returns entries for all records that failed, of which there are this many.
+    pub fn take_unread(&mut self, records: u64) -> Vec<UnreadRecord> {
+        let mut unread = std::mem::take(&mut self.unread);
+        let rest = records.saturating_sub(unread.len() as u64);
+        if rest > 0 {
+            let message = format!("more than {} records of the mini-batch could not be read", unread.len());
+            unread.push(UnreadRecord { path: String::new(), place: String::new(), records: rest, message });
+        }
+        unread
     }
 
     /// Returns whether a record that does not fit fails.
@@ -223,7 +263,7 @@ impl Problems {
 
     /// Adds an unreadable record, which fails under any policy.
     pub fn unreadable_record(&mut self, place: &mut Place, position: usize, reason: impl Display) {
-        self.unread_records += 1;
+        self.fail(None, place, position, || reason.to_string());
         let message = |place: &str| format!("{place}: {reason}; {RECORD_FAILED}");
         self.add(Problem::NoObject, (None, None), || place.describe(position), message);
     }
@@ -233,7 +273,8 @@ impl Problems {
         let Misfit { problem, became } = what;
         let fails = self.fails(problem);
         if fails {
-            self.failed_rows.push(row);
+            let reason = || format!("column \"{column}\": {} is no {}", quoted(value), problem.expected());
+            self.fail(Some(row), place, position, reason);
         }
         let message = |place: &str| {
             let (what, outcome) = problem.words();
@@ -276,10 +317,7 @@ impl Problems {
     ) {
         let fails = self.fails(problem);
         if fails {
-            match row {
-                Some(row) => self.failed_rows.push(row),
-                None => self.unread_records += 1,
-            }
+            self.fail(row, place, position, || defect.to_string());
         }
         let message =
             |place: &str| format!("{place}: {defect}; {}", if fails { RECORD_FAILED } else { problem.words().1 });
@@ -400,6 +438,14 @@ impl Display for Became {
 }
 
 /// Returns a value for people: one line of limited length.
+fn shortened(mut reason: String) -> String {
+    if reason.len() > REASON_BYTES_MAX {
+        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+        reason.push('…');
+    }
+    reason
+}
+
 fn quoted(value: &[u8]) -> String {
     let shown = String::from_utf8_lossy(&value[..value.len().min(VALUE_BYTES_MAX)]);
     let ellipsis = if value.len() > VALUE_BYTES_MAX { "…" } else { "" };

@@ -182,6 +182,7 @@ fn decode(
         file: Some(files.fill(stream.pieces())?),
         bytes,
         passed: rows,
+        unread: decoded.unread,
         warnings: decoded.warnings,
         warnings_total: decoded.warnings_total,
         warning_kinds: decoded.warning_kinds,

@@ -16,6 +16,7 @@
 //! | `process` | the life of a process |
 //! | `answers` | reactions to frames and to the end of a process |
 //! | `attempt` | the record of an attempt, and whether another try follows |
+//! | `rejects` | the items that an attempt names as rejected |
 //! | `isolation` | the ranges of a mini-batch whose tries are spent |
 //! | `isolate` | which mini-batches are isolated |
 //! | `copies` | second starts of slow mini-batches, and the end of the slower one |
@@ -38,6 +39,7 @@ mod isolation;
 mod mini_batch;
 mod pipe;
 mod process;
+mod rejects;
 mod starts;
 mod stop;
 #[cfg(test)]

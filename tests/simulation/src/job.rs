@@ -42,6 +42,8 @@ pub(crate) struct Job {
     large: Option<u64>,
     /// Mini-batches of several items, of which these fail every run that they are a part of.
     bad_items: BTreeMap<u64, BadItems>,
+    /// Whether its script is called for each item, so that the process knows which item raises.
+    pub by_item: bool,
     /// Whether slow mini-batches are started a second time.
     pub speculation: bool,
     /// Mini-batches whose first start is slow.
@@ -183,6 +185,7 @@ impl Job {
             flaky,
             large,
             bad_items,
+            by_item: Dice::new(number, "run_item").happens(0.5),
             quick,
             planned,
             lost_delivery_max: if poison.is_some() { 3 } else { 1000 },
@@ -210,11 +213,9 @@ impl Job {
         }
     }
 
-    /// Whether it ends with rejects whose rows have places in its output. Where rows do not fit the schema, the place is not
-    /// known; and only a job that isolates keeps the rows of its mini-batches.
+    /// Whether it ends with rejects. Only a job that isolates keeps the rows of its mini-batches.
     pub fn can_be_replayed(&self) -> bool {
-        let has_places = self.bad_items.values().all(|bad| bad.misfits.is_empty());
-        self.replays.is_none() && !self.is_broken && !self.bad_items.is_empty() && has_places && self.is_certain()
+        self.replays.is_none() && !self.is_broken && !self.bad_items.is_empty() && self.is_certain()
     }
 
     pub fn id(&self) -> String {
@@ -286,9 +287,13 @@ impl Job {
         self.bad_items.get(&mini_batch).into_iter().flat_map(|bad| bad.items.union(&bad.misfits).copied())
     }
 
-    /// Returns those of some items of a mini-batch whose rows do not fit the schema.
-    pub fn misfits(&self, mini_batch: u64, items: Range<u64>) -> impl Iterator<Item = u64> + '_ {
-        self.bad_items.get(&mini_batch).into_iter().flat_map(move |bad| bad.misfits.range(items.clone()).copied())
+    /// Returns those of some items of a mini-batch that have no row, though their run does not end the process: those that
+    /// raise, and those whose rows do not fit the schema.
+    pub fn failed_items(&self, mini_batch: u64, items: Range<u64>) -> BTreeMap<u64, AttemptStatus> {
+        let Some(bad) = self.bad_items.get(&mini_batch) else { return BTreeMap::new() };
+        let raise = bad.items.range(items.clone()).filter(|_| bad.status == AttemptStatus::RunRaised);
+        let misfits = bad.misfits.range(items).map(|item| (*item, AttemptStatus::IllegalResult));
+        raise.map(|item| (*item, AttemptStatus::RunRaised)).chain(misfits).collect()
     }
 
     /// Returns how a run of some items of a mini-batch ends.
@@ -312,13 +317,11 @@ impl Job {
         self.planned.contains(&mini_batch)
     }
 
-    /// Returns the rows of some items that fit the schema.
+    /// Returns the rows of some items, as if none failed.
     pub fn rows(&self, mini_batch: u64, items: Range<u64>) -> Bytes {
         if let Some(replays) = &self.replays {
             return replays.first.rows(replays.place(mini_batch).mini_batch, items);
         }
-        let misfits: BTreeSet<u64> = self.misfits(mini_batch, items.clone()).collect();
-        let items = items.filter(|item| !misfits.contains(item));
         let row = |item| format!("row of item {item} of mini-batch {mini_batch} of job {}\n", self.number);
         let rows: String = items.map(row).collect();
         if self.large == Some(mini_batch) { rows.repeat(500).into() } else { rows.into() }

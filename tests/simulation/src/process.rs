@@ -1,11 +1,12 @@
 //! A simulated Python process. It runs mini-batches as the job's script says, and shows its phase on a status page.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Chance, Ending, ErrorReport, MiniBatchFrame, Misfit, ProcessEvent, SlotPhase};
+use protocol::{AttemptStatus, Chance, Ending, ErrorReport, FailedItems, MiniBatchFrame, ProcessEvent, SlotPhase};
 use queue::Receipt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -170,19 +171,15 @@ impl Life {
             }
             let is_slow =
                 job.is_slow(frame.mini_batch) && receipt.as_ref().is_some_and(|receipt| !self.witness.is_copy(receipt));
-            let Some(ending) = self.run(&frame, is_slow).await else { return self.exit(-11) };
+            let Some((ending, rows)) = self.run(&frame, is_slow).await else { return self.exit(-11) };
             grow(runs % 2 * job.leak);
             enter(SlotPhase::Idle, None);
-            let rows = match ending.status {
-                AttemptStatus::Succeeded => self.witness.job.rows(frame.mini_batch, self.items_of(&frame)),
-                _ => Bytes::new(),
-            };
             self.send(ProcessEvent::Answered(ending), rows);
         }
     }
 
-    /// Returns how the run ended; `None`: the process dies.
-    async fn run(&self, frame: &MiniBatchFrame, is_slow: bool) -> Option<Ending> {
+    /// Returns how the run ended, and its rows; `None`: the process dies.
+    async fn run(&self, frame: &MiniBatchFrame, is_slow: bool) -> Option<(Ending, Bytes)> {
         let (job, dice) = (&self.witness.job, self.actor.dice());
         let (sequence, began) = (frame.sequence, Instant::now());
         let long = Duration::from_millis(10) + dice.time(Duration::from_secs(30));
@@ -198,27 +195,63 @@ impl Life {
         if self.has_broken_gpu() {
             let error = ErrorReport { message: GPU_GONE.into(), ..ErrorReport::default() };
             let failed = Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error) };
-            return (!dice.happens(0.3)).then_some(failed);
+            return (!dice.happens(0.3)).then_some((failed, Bytes::new()));
         }
         let status = match job.flaky == Some(frame.mini_batch) && dice.happens(0.5) {
             true => AttemptStatus::RunRaised,
             false => job.ends_of(frame.mini_batch, self.range_of(frame), frame.try_number),
         };
         let run_seconds = began.elapsed().as_secs_f64();
+        let items = self.items_of(frame);
+        let failed = job.failed_items(frame.mini_batch, items.clone());
+        let names_failed = job.by_item && frame.names_failed_items && failed.len() < items.clone().count();
         match status {
             AttemptStatus::ProcessDied => None,
             AttemptStatus::RunTimedOut => std::future::pending().await,
-            AttemptStatus::RunRaised => {
+            AttemptStatus::RunRaised if !names_failed || failed.is_empty() => {
                 let error = ErrorReport { message: "as the script says".into(), ..ErrorReport::default() };
-                Some(Ending { sequence, run_seconds, ..Ending::failed(status, error) })
+                let items_tried = job.by_item && frame.names_failed_items && !failed.is_empty();
+                let ending = Ending { sequence, run_seconds, items_tried, ..Ending::failed(status, error) };
+                Some((ending, Bytes::new()))
             }
             _ => {
-                let items = self.items_of(frame);
-                let misfits = self.misfits_of(frame, items.clone());
-                let returned = items.end - items.start - misfits.len() as u64;
-                Some(Ending { sequence, returned, misfits, run_seconds, ..Ending::empty() })
+                let (answer, rows) = self.answer(frame.mini_batch, items, &failed);
+                Some((Ending { sequence, run_seconds, ..answer }, rows))
             }
         }
+    }
+
+    /// Returns the answer about some items of a mini-batch, of which these have failed, and the rows of the others.
+    fn answer(&self, mini_batch: u64, items: Range<u64>, failed: &BTreeMap<u64, AttemptStatus>) -> (Ending, Bytes) {
+        let job = &self.witness.job;
+        if failed.is_empty() {
+            return (Ending { returned: items.end - items.start, ..Ending::empty() }, job.rows(mini_batch, items));
+        }
+        // An answer counts from the first of its items.
+        let first = if self.bug == Some(Bug::CountsFromTheMiniBatch) { 0 } else { items.start };
+        let (mut rows, mut pieces, mut joins) = (Vec::new(), Vec::new(), false);
+        for item in items.clone() {
+            let good = (!failed.contains_key(&item)).then(|| job.rows(mini_batch, item..item + 1));
+            match (&good, pieces.last_mut()) {
+                (Some(row), Some((_, bytes))) if joins || self.bug == Some(Bug::JoinsPieces) => {
+                    *bytes += row.len() as u64;
+                }
+                (Some(row), _) => pieces.push((item - first, row.len() as u64)),
+                (None, _) => {}
+            }
+            joins = good.is_some();
+            rows.extend(good);
+        }
+        let error = || ErrorReport { message: "no total".into(), ..ErrorReport::default() };
+        let failed_items = failed.iter().map(|(item, status)| FailedItems {
+            item: item - first,
+            items: 1,
+            status: *status,
+            error: error(),
+        });
+        let returned = rows.len() as u64;
+        let ending = Ending { returned, failed_items: failed_items.collect(), pieces, ..Ending::empty() };
+        (ending, rows.concat().into())
     }
 
     fn has_broken_gpu(&self) -> bool {
@@ -242,13 +275,6 @@ impl Life {
             range if self.bug == Some(Bug::RunsMoreThanTheRange) && frame.items.is_some() => 0..range.end,
             range => range,
         }
-    }
-
-    /// Returns those of the items whose rows do not fit, counted from the first.
-    fn misfits_of(&self, frame: &MiniBatchFrame, items: Range<u64>) -> Vec<Misfit> {
-        let first = if self.bug == Some(Bug::CountsFromTheMiniBatch) { 0 } else { items.start };
-        let misfits = self.witness.job.misfits(frame.mini_batch, items);
-        misfits.map(|item| Misfit { item: item - first, items: 1, message: "no total".into() }).collect()
     }
 
     /// Lets time pass. A process freezes with its node.

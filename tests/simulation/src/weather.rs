@@ -56,8 +56,10 @@ pub enum Bug {
     RunsWhatIsRecalled,
     /// Runs items before its range as well.
     RunsMoreThanTheRange,
-    /// Names rows that do not fit the schema by their positions in the whole mini-batch.
+    /// Names failed items by their positions in the whole mini-batch.
     CountsFromTheMiniBatch,
+    /// Says that the rows before and after a failed item are one piece.
+    JoinsPieces,
     /// Runs the first items of a mini-batch instead of those that a replay names.
     ReplaysTheFirstItems,
     /// Does not look for what earlier attempts have handed back.

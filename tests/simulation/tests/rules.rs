@@ -130,6 +130,7 @@ bugs! {
     RunsWhatIsRecalled: "a delivery is run once";
     RunsMoreThanTheRange: "every row once, in order", "the final file appears whole", "every item has a result or is rejected";
     CountsFromTheMiniBatch: "every item has a result or is rejected";
+    JoinsPieces: "every row once, in order", "the final file appears whole";
     ReplaysTheFirstItems: "every row once, in order", "the final file appears whole";
     IgnoresCheckpoints: "a later attempt looks for checkpoints";
     ForgetsRejectedItems: "every item has a result or is rejected", "no role panics";
@@ -148,7 +149,8 @@ bugs! {
     CountsCopies: "a second start spends no try";
     DropsTheSlowerTooEarly: "commit, then drop the slower start";
     CopiesTwice: "a slow mini-batch is started once more";
-    ServiceDropsOpenJobs: "commit, then acknowledge";
+    ServiceDropsOpenJobs:
+        "commit, then acknowledge", "while queue and store keep their promises, a job is completed";
     NodeDropsOpenJobs: "publish again, then acknowledge", "every job ends";
     KeepsWhatItTurnsAway: "a node returns what it turns away";
     StaysOnEndedJobs: "nothing is left of an ended job";

@@ -162,6 +162,7 @@ impl<'a> Row<'a> {
             warnings_total: 0,
             warning_kinds: vec![],
             rejected: vec![],
+            unread: vec![],
             pieces: vec![],
             extra_runs: 0,
             copy: self.is_copy(),

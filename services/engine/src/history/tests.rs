@@ -41,6 +41,7 @@ fn attempt(mini_batch: u64, try_number: u32, status: AttemptStatus, is_final: bo
         warnings_total: 0,
         warning_kinds: vec![],
         rejected: vec![],
+        unread: vec![],
         pieces: vec![],
         extra_runs: 0,
         values: String::new(),

@@ -14,9 +14,6 @@ from gristmill.missing import is_missing
 from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, is_frame
 from gristmill.rows import JsonLines, json_line
 
-MISFITS_MAX = 256
-"""Most entries of one answer."""
-
 
 class RowChecks:
     """The checks of one process. Only jobs with a schema have them."""
@@ -31,7 +28,10 @@ class RowChecks:
         self._is_parquet = output_format == "parquet"
 
     def sift(self, result, items):
-        """Returns the result without the rows that do not fit, and ``(item, reason)`` of those, in order."""
+        """Returns the result without the rows that do not fit, and ``(item, reason)`` of those, in order.
+
+        Rows of a list keep their ``positions``, if they have any.
+        """
         if type(result) is ArrowRows:
             kept, misfits = self._sift_table(result)
         elif is_frame(result):
@@ -51,13 +51,16 @@ class RowChecks:
         misfits = self._checker.misfits(b"".join([json_line(row) for row in rows]))
         if self._names is None or self._is_text:
             rows = result
+        positions = getattr(result, "positions", None)
         if misfits:
-            positions = getattr(result, "positions", None) or range(len(result))
+            if positions is None:
+                positions = range(len(result))
             bad = {}
             for row, reason in misfits:
                 bad.setdefault(positions[row], reason)
             # An item is rejected with all its rows.
-            rows = [row for row, position in zip(rows, positions, strict=True) if position not in bad]
+            kept = [(row, position) for row, position in zip(rows, positions, strict=True) if position not in bad]
+            rows, positions = [row for row, _ in kept], [position for _, position in kept]
             misfits = list(bad.items())
         if self._names is not None and not self._is_text:
             rows = [self._in_order(row) for row in rows]
@@ -67,6 +70,11 @@ class RowChecks:
                         rows[position] = {**row, name: _as_integer(row[name])}
             if self._is_parquet:
                 self._unify(rows)
+        if positions is not None and rows is not result:
+            checked = RowsOfItems(len(positions))
+            checked.extend(rows)
+            checked.positions = positions
+            rows = checked
         return rows, misfits
 
     def _as_object(self, row):
@@ -184,26 +192,3 @@ def _with_arrow_integers(table, name):
     nothing = pyarrow.scalar(None, numbers.type)
     integers = pyarrow.compute.if_else(pyarrow.compute.is_finite(numbers), numbers, nothing).cast(pyarrow.int64())
     return table.set_column(position, name, integers)
-
-
-def for_answer(misfits, warnings):
-    """Returns what an answer says about rows that do not fit: one entry each, or one for neighbours if there are many.
-    Those that have no room are in a warning."""
-    entries = [{"item": item, "items": 1, "message": reason} for item, reason in misfits]
-    if len(entries) <= MISFITS_MAX:
-        return entries
-    ranges = entries[:1]
-    for entry in entries[1:]:
-        last = ranges[-1]
-        if last["item"] + last["items"] == entry["item"]:
-            last["items"] += 1
-        else:
-            ranges.append(entry)
-    left = sum(entry["items"] for entry in ranges[MISFITS_MAX:])
-    if left:
-        first = ranges[MISFITS_MAX]
-        warnings.append(
-            f"{left} more items have rows that do not fit result_schema; the first is item {first['item']} of the "
-            f"mini-batch: {first['message']}"
-        )
-    return ranges[:MISFITS_MAX]

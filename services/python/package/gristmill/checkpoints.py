@@ -100,20 +100,24 @@ class ItemsDone:
         self.close()
         if self._error is not None:
             raise self._error
+        failures = {}
         if type(returned) is RowsOfItems and returned.items == len(self.left):
             # `run_item` hands back results only where that may save work.
             positions = range(len(returned)) if returned.positions is None else returned.positions
             rows = dict(zip(positions, returned, strict=True))
+            failures = {self.left[index]: error for index, error in returned.failures}
             for index, position in enumerate(self.left):
-                self.rows.setdefault(position, rows.get(index))
+                if position not in failures:
+                    self.rows.setdefault(position, rows.get(index))
         elif returned is not None and not (hasattr(returned, "__len__") and len(returned) == 0):
             raise IllegalResult(
                 f"run() of mini-batch {self._number} returned a {type(returned).__name__}, and has handed back results "
                 "of items: hand back all of them, and return nothing"
             )
         done = sorted(self.rows)
-        result = RowsOfItems(len(done))
+        result = RowsOfItems(len(done) + len(failures))
         first = self._range.start
+        result.failures = [(position - first, error) for position, error in failures.items()]
         result.positions = [position - first for position in done if self.rows[position] is not None]
         result.extend(self.rows[position + first] for position in result.positions)
         return result

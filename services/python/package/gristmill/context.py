@@ -80,6 +80,11 @@ class MiniBatchContext:
             self._limit = Limit()
         return self._limit
 
+    @property
+    def resumes(self):
+        """Whether results of an earlier try are kept, so that this one gets the other items."""
+        return self._handing_back is not None and self._handing_back.done is not None
+
     def done(self, item, row=None):
         """Hands back the row of an item before ``run`` has ended, so that no later try runs the item again.
 

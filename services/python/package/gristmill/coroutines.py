@@ -6,11 +6,13 @@ time, which spends no try and does not count towards ``run_invocation_timeout``.
 
 import asyncio
 import email.utils
+import operator
 import os
 import random
 import time
+import traceback
 
-from gristmill.errors import is_own_frame
+from gristmill.errors import add_note, is_own_frame
 from gristmill.flags import dictionaries
 from gristmill.results import RowsOfItems
 
@@ -20,6 +22,8 @@ PAUSE_SECONDS_MAX = 60.0
 """Longest pause, with doubling, of an answer that does not say how long."""
 KEEP_SECONDS = 0.05
 """Time between two moments at which the results of ``run_item`` are kept for another try."""
+FIRST_ITEMS = PROBES = 8
+"""Items that fail before any succeeds: so many from the start, and so many from everywhere, before the rest is left."""
 RATE_LIMITED_SECONDS_MAX = 3600.0
 """Longest time that one mini-batch waits for a service. After it, the answer is an error like any other."""
 
@@ -122,16 +126,20 @@ class ItemFunction:
     def run(self, mini_batch, context):
         """Returns one row for each item, in order, and none where ``run_item`` returns ``None``."""
         items = list(mini_batch) if isinstance(mini_batch, list) else dictionaries(mini_batch)
-        result = RowsOfItems(len(items))
-        rows = self._coroutines.run(self._rows_of, items, context)
+        rows, failures, tried = self._coroutines.run(self._rows_of, items, context)
+        result = RowsOfItems(tried)
+        result.failures = failures
         result.extend(row for row in rows if row is not None)
         if len(result) < len(rows):
             result.positions = [position for position, row in enumerate(rows) if row is not None]
         return result
 
     async def _rows_of(self, items, context):
+        """Returns the row of each item, the failures, and how many items were tried. One that fails does not end the
+        others: what they have done may be dear."""
         rows = [None] * len(items)
-        rest = iter(enumerate(items))
+        failures = []
+        order = Order(len(items), context.resumes)
         arguments = (context,) if self._wants_context else ()
         new = []
         keep_at = time.monotonic() + KEEP_SECONDS
@@ -143,16 +151,20 @@ class ItemFunction:
 
         async def work():
             nonlocal keep_at
-            for position, item in rest:
+            for position in order:
+                item = items[position]
                 try:
                     rows[position] = await self._coroutines.repeated(self._run_item, item, *arguments)
-                    new.append(position)
-                    if (now := time.monotonic()) >= keep_at:
-                        keep_at = now + KEEP_SECONDS
-                        keep()
                 except Exception as error:
-                    _add_note(error, f"in item {position} of the mini-batch: {_in_short(item)}")
-                    raise
+                    add_note(error, f"in item {position} of the mini-batch: {_in_short(item)}")
+                    failures.append((position, _without_values(error)))
+                    order.failed(position)
+                    continue
+                order.succeeded()
+                new.append(position)
+                if (now := time.monotonic()) >= keep_at:
+                    keep_at = now + KEEP_SECONDS
+                    keep()
 
         tasks = [asyncio.ensure_future(work()) for _ in range(min(self._concurrency, len(items)))]
         try:
@@ -164,7 +176,56 @@ class ItemFunction:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return rows
+        if failures:
+            keep()
+            failures.sort(key=operator.itemgetter(0))
+        return rows, failures, order.tried
+
+
+class Order:
+    """The order in which items are tried: from the first to the last.
+
+    If the first ones all fail, some from everywhere are tried before the others. If these fail as well, the cause is no
+    item, and the others are not tried. ``tried``: items whose calls have ended.
+    """
+
+    def __init__(self, items, any_succeeded):
+        self._items = items
+        self._next = 0
+        self.tried = 0
+        self._any_succeeded = any_succeeded
+        self._probes = None
+        self._probed = set()
+        self._probes_to_fail = PROBES
+
+    def succeeded(self):
+        self.tried += 1
+        self._any_succeeded = True
+
+    def failed(self, position):
+        self.tried += 1
+        self._probes_to_fail -= position in self._probed
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self._any_succeeded and self.tried >= FIRST_ITEMS:
+            if self._probes is None:
+                left = self._items - self._next
+                probes = {self._next + left * part // PROBES for part in range(PROBES)} if left else set()
+                self._probes, self._probes_to_fail = sorted(probes, reverse=True), len(probes)
+            if self._probes_to_fail <= 0:
+                raise StopIteration
+            if self._probes:
+                self._probed.add(self._probes[-1])
+                return self._probes.pop()
+        while self._next in self._probed:
+            self._next += 1
+        if self._next >= self._items:
+            raise StopIteration
+        self._next += 1
+        return self._next - 1
 
 
 def _of_the_script(entry):
@@ -174,18 +235,19 @@ def _of_the_script(entry):
     return entry
 
 
+def _without_values(error):
+    """Returns an exception of the script that does not keep the variables of the script alive."""
+    error.__traceback__ = _of_the_script(error.__traceback__)
+    traceback.clear_frames(error.__traceback__)
+    return error
+
+
 NOTE_CHARACTERS_MAX = 200
 
 
 def _in_short(item):
     text = item if isinstance(item, str) else repr(item)
     return text if len(text) <= NOTE_CHARACTERS_MAX else text[: NOTE_CHARACTERS_MAX - 1] + "…"
-
-
-def _add_note(error, note):
-    # Python 3.10 has no notes.
-    if hasattr(error, "add_note"):
-        error.add_note(note)
 
 
 NOT_SAID = object()

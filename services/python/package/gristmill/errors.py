@@ -44,6 +44,12 @@ def user_traceback(error):
         return f"{type(error).__name__}: the traceback cannot be shown: {second!r}\n"
 
 
+def add_note(error, note):
+    """Adds a line to the traceback of an exception. Python 3.10 has no notes."""
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+
+
 def describe(error):
     """Returns the message of an exception, in one line."""
     if isinstance(error, SystemExit):

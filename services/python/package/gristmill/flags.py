@@ -12,6 +12,7 @@ A script without them pays nothing.
 import json
 
 from gristmill.context import MiniBatchFiles
+from gristmill.results import RowsOfItems
 
 ASYNC_MODE = "--amlbi_async_mode"
 
@@ -74,6 +75,9 @@ def dictionaries(frame):
 def _with_outputs_alone(run):
     def with_outputs_alone(*arguments):
         result = run(*arguments)
+        if type(result) is RowsOfItems:
+            result[:] = map(_output_of, result)
+            return result
         return [_output_of(element) for element in result] if isinstance(result, (list, tuple)) else result
 
     return with_outputs_alone

@@ -58,12 +58,14 @@ class ArrowRows:
 
 
 class RowsOfItems(list):
-    """A result in which one item has any number of rows: ``items`` of the mini-batch succeeded.
+    """A result in which one item has any number of rows: ``items`` of the mini-batch have been tried.
 
-    ``positions`` are the items of the rows, in order; ``None``: each item has one row.
+    ``positions`` are the items of the rows, in order; ``None``: each item has one row. ``failures`` are items among
+    them that have none because of an exception: ``(item, exception)``, in order.
     """
 
     def __init__(self, items):
         super().__init__()
         self.items = items
         self.positions = None
+        self.failures = []

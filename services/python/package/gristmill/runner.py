@@ -18,9 +18,10 @@ from gristmill import _native, contract
 from gristmill.arrow_tables import MissingPyarrow, SharedTable, require_pyarrow
 from gristmill.channel import AgentGone, Channel, SocketClosed, payload_fits
 from gristmill.context import MiniBatchContext, MiniBatchFiles
-from gristmill.errors import ErrorLog, chance_of_another_start, hint_on_start, one_line
+from gristmill.errors import ErrorLog, add_note, chance_of_another_start, hint_on_start, one_line
 from gristmill.handing_back import HandingBack
 from gristmill.logs import UserStreams, configure_root_logging, register_stack_dump
+from gristmill.profiling import make_profiler
 from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, accept
 from gristmill.rows import make_formatter
 from gristmill.script import AsyncFunction, EntryFunctions, MissingRun, extend_search_path, import_script
@@ -224,7 +225,7 @@ class Process:
             self._fail_load(mini_batch, error, load_seconds, process_ended - process_started)
             return process_ended
         functions, handing_back = self._functions, self._handing_back
-        warnings = []
+        warnings, failed_items, pieces, items_tried = [], (), (), False
         started = status.set(sequence, RUN)
         load_seconds = started - load_started
         try:
@@ -246,13 +247,26 @@ class Process:
             if functions.coroutines is not None and (warning := functions.coroutines.warning()) is not None:
                 warnings.append(warning)
             returned = len(result)
+            failures = result.failures if type(result) is RowsOfItems else ()
+            if failures:
+                is_last = mini_batch.get("names_failed_items", False)
+                any_succeeded = len(failures) < result.items
+                if not (is_last and any_succeeded):
+                    items_tried = is_last
+                    raise self._first_of(failures)
             if returned != items:
                 returned = self._compare_lengths(mini_batch, result, items, warnings)
             misfits = ()
             if self._checks is not None:
                 result, misfits = self._checks.sift(result, items)
-                returned -= len(misfits)
-            payload, columns = self._rows_of(result)
+            if failures or misfits:
+                returned -= len(failures) + len(misfits)
+                from gristmill.failed_items import in_pieces
+
+                failed_items = self._named(mini_batch, failures, misfits, warnings)
+                payload, columns, pieces = in_pieces(result, failed_items, items, self._rows_of)
+            else:
+                payload, columns = self._rows_of(result)
             if self._shared is not None:
                 argument = context = result = None
                 self._release_table()
@@ -261,7 +275,7 @@ class Process:
             self._leave_if_forked(error)
             self._release_table()
             process_ended = time.process_time()
-            self._fail(mini_batch, error, [load_seconds, run_seconds, process_ended - process_started])
+            self._fail(mini_batch, error, [load_seconds, run_seconds, process_ended - process_started], items_tried)
             return process_ended
         self._streams.flush()
         process_ended = time.process_time()
@@ -271,10 +285,8 @@ class Process:
         )
         if columns is not None:
             header += f',"columns":{json.dumps(columns)}'
-        if misfits:
-            from gristmill.checked import for_answer
-
-            header += f',"misfits":{json.dumps(for_answer(misfits, warnings))}'
+        if failed_items:
+            header += f',"failed_items":{json.dumps(failed_items)},"pieces":{json.dumps(pieces)}'
         if handing_back.done is not None and handing_back.done.has_files:
             header += ',"has_checkpoints":true'
         if warnings:
@@ -363,6 +375,21 @@ class Process:
             )
         return returned
 
+    def _first_of(self, failures):
+        _, error = failures[0]
+        if len(failures) > 1:
+            add_note(error, f"{len(failures) - 1} more items of the mini-batch failed")
+        return error
+
+    def _named(self, mini_batch, failures, misfits, warnings):
+        """Returns the items without a result, as the answer names them."""
+        from gristmill.failed_items import limited, that_do_not_fit, that_raised
+
+        def report(item, error):
+            return self._errors.report_exception(f"run_item() of {try_of(mini_batch)}, item {item}", error)
+
+        return limited(that_raised(failures, report) + that_do_not_fit(misfits), warnings)
+
     def _rows_of(self, result):
         formatter = self._formatter
         if formatter is None:
@@ -382,7 +409,7 @@ class Process:
         report = self._errors.report(occasion, type(error).__name__, one_line(str(error)))
         self._send_failed(mini_batch, "load_failed", report, [load_seconds, 0.0, process_seconds])
 
-    def _fail(self, mini_batch, error, seconds):
+    def _fail(self, mini_batch, error, seconds, items_tried):
         occasion = f"run() of {try_of(mini_batch)}"
         self._streams.flush()
         printed = self._streams.printed()
@@ -392,9 +419,9 @@ class Process:
         else:
             status = "run_raised"
             report = self._errors.report_exception(occasion, error, printed=printed)
-        self._send_failed(mini_batch, status, report, seconds)
+        self._send_failed(mini_batch, status, report, seconds, items_tried)
 
-    def _send_failed(self, mini_batch, status, report, seconds):
+    def _send_failed(self, mini_batch, status, report, seconds, items_tried=False):
         load_seconds, run_seconds, process_seconds = seconds
         self._streams.flush()
         self._channel.send_event(
@@ -406,6 +433,7 @@ class Process:
                 "load_seconds": load_seconds,
                 "run_seconds": run_seconds,
                 "process_seconds": process_seconds,
+                "items_tried": items_tried,
             }
         )
 
@@ -454,38 +482,3 @@ def require_pandas():
             f"the input is tabular, and {sys.executable} has no {' and no '.join(missing)}: "
             f"run {sys.executable} -m pip install pandas"
         )
-
-
-def make_profiler(module_name):
-    """Returns the profiler of the named module, or ``None``."""
-    if not module_name:
-        return None
-    if module_name == "profile":
-        return PureProfiler()
-    import cProfile
-
-    return cProfile.Profile()
-
-
-class PureProfiler:
-    """``profile``, whose own class cannot be used for a second call."""
-
-    def __init__(self):
-        self._total = None
-
-    def runcall(self, function, *arguments):
-        import profile
-        import pstats
-
-        profiler = profile.Profile()
-        try:
-            return profiler.runcall(function, *arguments)
-        finally:
-            if self._total is None:
-                self._total = pstats.Stats(profiler)
-            else:
-                self._total.add(profiler)
-
-    def dump_stats(self, path):
-        if self._total is not None:
-            self._total.dump_stats(path)

@@ -18,7 +18,7 @@ impl Index {
             }
             Event::Other(event) => match &**event {
                 ResultEvent::Attempt(attempt) if effect == Effect::Won => {
-                    if attempt.extra_runs > 0 {
+                    if attempt.extra_runs > 0 || !attempt.pieces.is_empty() {
                         self.join(attempt.mini_batch, &attempt.pieces);
                     }
                     let attempt = attempt.core();

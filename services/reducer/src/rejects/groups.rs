@@ -55,7 +55,7 @@ struct Group {
 impl RejectGroups {
     /// Adds a reject. Those of a mini-batch follow each other.
     pub fn add(&mut self, reject: &Reject<'_>) {
-        let error = reject.error;
+        let error = &*reject.error;
         let mut key = (reject.status, reason(error));
         let mut message = one_line(&error.message);
         if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&key) {

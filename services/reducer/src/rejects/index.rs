@@ -35,7 +35,9 @@ impl RejectIndex {
             ResultEvent::Attempt(attempt) => {
                 let state = tally.state(attempt.mini_batch);
                 let has_rejects = match attempt.status {
-                    AttemptStatus::Succeeded => effect == Effect::Won && !attempt.rejected.is_empty(),
+                    AttemptStatus::Succeeded => {
+                        effect == Effect::Won && !(attempt.rejected.is_empty() && attempt.unread.is_empty())
+                    }
                     _ => attempt.is_final && effect == Effect::Counted && state == MiniBatchState::Failed,
                 };
                 if has_rejects {

@@ -159,10 +159,10 @@ impl Tables {
 /// Returns the values of a reject in the order of [`COLUMNS`].
 fn cells<'a>(reject: &'a Reject<'a>) -> [Cell<'a>; COLUMNS.len()] {
     let number = |number: u64| Cell::Number(Some(number));
-    let error = reject.error;
+    let error = &*reject.error;
     [
         number(reject.mini_batch),
-        number(reject.item),
+        Cell::Number(reject.item),
         number(reject.items),
         Cell::Text(reject.input),
         Cell::Text(&reject.path),

@@ -49,6 +49,10 @@ fn group(rows: u64) -> BlockRange {
     BlockRange::RowGroup { row_group: 0, offset: 0, rows }
 }
 
+fn rows_of(blocks: Vec<Block>) -> Work {
+    Work::Rows { input: 0, blocks, rows_before: None, key: vec![] }
+}
+
 fn rejected_from(attempt: Attempt, work: Work) -> RejectedMiniBatch {
     let descriptor = Some(planned(attempt.mini_batch, work));
     RejectedMiniBatch { attempt, descriptor }
@@ -61,7 +65,7 @@ fn each_file_of_a_failed_mini_batch_is_a_reject() {
     let rejects: Vec<_> = mini_batch.rejects(&inputs).collect();
     let places: Vec<_> =
         rejects.iter().map(|reject| (reject.mini_batch, reject.item, reject.items, &*reject.path)).collect();
-    assert_eq!(places, [(4, 0, 1, "/in/a"), (4, 1, 1, "/in/b\\n"), (4, 2, 1, "/in/c")]);
+    assert_eq!(places, [(4, Some(0), 1, "/in/a"), (4, Some(1), 1, "/in/b\\n"), (4, Some(2), 1, "/in/c")]);
     let first = &rejects[0];
     assert_eq!((first.input, first.tries, first.node, first.process), ("second", 3, "0", "process000"));
     assert_eq!((first.status, &*first.error.category), (AttemptStatus::RunRaised, "ValueError"));
@@ -114,7 +118,8 @@ fn items_isolated_from_a_success_are_rejects() {
         let ranges = ranges.iter().map(rejected).collect();
         let mini_batch = rejected_from(Attempt { rejected: ranges, ..succeeded(0, 3, 9, 5) }, work);
         let shown = |reject: Reject<'_>| {
-            (reject.item, reject.items, reject.path, reject.row, reject.error.category.clone(), reject.status)
+            let item = reject.item.expect("run() got it");
+            (item, reject.items, reject.path, reject.row, reject.error.category.clone(), reject.status)
         };
         mini_batch.rejects(&inputs).map(shown).collect::<Vec<_>>()
     };
@@ -136,6 +141,30 @@ fn items_isolated_from_a_success_are_rejects() {
         (4, 5, "b".into(), Some(104), "Error4".into(), timed_out),
     ];
     assert_eq!(isolated(&[(3, 1), (4, 5)], rows), expected);
+}
+
+#[test]
+fn records_that_could_not_be_read_are_rejects() {
+    let record = |place: &str, records| UnreadRecord {
+        path: "/in/a.csv".into(),
+        place: place.into(),
+        records,
+        message: "column \"n\": \"x\" is no integer".into(),
+    };
+    let unread = vec![record("/in/a.csv, line 3", 1), record("", 7)];
+    let succeeded = Attempt { unread: unread.clone(), ..succeeded(2, 1, 20, 12) };
+    let lines = rows_of(vec![block("/in/a.csv", BlockRange::Lines { first: 0, last: 90 })]);
+    let inputs = inputs();
+    let mini_batch = rejected_from(succeeded, lines.clone());
+    let rejects: Vec<_> = mini_batch.rejects(&inputs).collect();
+    let places: Vec<_> = rejects.iter().map(|one| (one.item, one.items, &*one.path, &*one.detail)).collect();
+    assert_eq!(places, [(None, 1, "/in/a.csv", "/in/a.csv, line 3"), (None, 7, "/in/a.csv", "")]);
+    let first = &rejects[0];
+    assert_eq!((first.input, first.process, first.status), ("first", "", AttemptStatus::LoadFailed));
+    assert_eq!((&*first.error.category, &*first.error.message), ("UnreadableRecord", &*unread[0].message));
+    assert_eq!(mini_batch.replay(false).expect("planned").plan, [], "its place may change with the file");
+    let failed = rejected_from(Attempt { unread, ..failed(2, 1, true, 20) }, lines);
+    assert_eq!(failed.rejects(&inputs).map(|one| one.items).collect::<Vec<_>>(), [20], "no record counts twice");
 }
 
 #[test]

@@ -77,7 +77,7 @@ pub(super) fn job_result(result: &JobResult, tally: &Tally, starts: &str, warnin
         let (runs, items) = (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
         let _ = writeln!(text, "Isolation of failing items: {runs}, {items} rejected.");
     } else if result.items_rejected > 0 {
-        let _ = writeln!(text, "Items whose rows do not fit result_schema: {}.", result.items_rejected);
+        let _ = writeln!(text, "Items rejected: {}.", result.items_rejected);
     }
     if result.copies != Default::default() {
         let _ = writeln!(text, "Mini-batches that ran far longer than others: {}.", result.copies.sentence());

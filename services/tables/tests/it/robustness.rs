@@ -95,6 +95,8 @@ proptest! {
         let whole = input.decode_all();
         prop_assert_eq!(whole.rows as usize, whole.batch.num_rows());
         prop_assert!(whole.warnings_total >= whole.failed_records && whole.warnings.len() <= 10);
+        let unread: u64 = whole.unread.iter().map(|record| record.records).sum();
+        prop_assert_eq!(unread, whole.failed_records, "{:?}", &whole.unread);
         if !input.options.support_multi_line {
             let blocks = input.blocks(block_bytes);
             let rows: u64 = blocks.iter().map(|block| block.rows).sum();

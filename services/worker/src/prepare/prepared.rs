@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use protocol::{Descriptor, ErrorReport, ItemPath, Payload, Replayed, Warning, WarningKind, Work};
+use protocol::{Descriptor, ErrorReport, ItemPath, Payload, Replayed, UnreadRecord, Warning, WarningKind, Work};
 
 use super::remote::Downloads;
 use crate::memory_files::MemoryFile;
@@ -29,6 +29,8 @@ impl Preparation {
         match self {
             Self::Ready(mut prepared) if first < end && end <= found => {
                 (prepared.passed, prepared.total) = (end - first, end - first);
+                // The replayed job has named them.
+                prepared.unread.clear();
                 Self::Ready(prepared)
             }
             _ => Self::Failed(ErrorReport {
@@ -55,6 +57,8 @@ pub struct Prepared {
     pub passed: u64,
     /// Items of the mini-batch, including those that failed before `run()`.
     pub total: u64,
+    /// Those, if they are records of a table.
+    pub unread: Vec<UnreadRecord>,
     /// Warnings from reading it.
     pub warnings: Vec<Warning>,
     /// Number of warnings, including those left out of `warnings`.
@@ -81,6 +85,7 @@ impl Prepared {
             bytes: 0,
             passed: total,
             total,
+            unread: Vec::new(),
             warnings: Vec::new(),
             warnings_total: 0,
             warning_kinds: Vec::new(),

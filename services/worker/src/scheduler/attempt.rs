@@ -3,16 +3,12 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Misfit, Phases, REJECTED_MAX, Rejected, Rows};
+use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Phases, Rows};
 
+use super::rejects::{rejected, shifted};
 use super::{Moment, ProcessId};
 use crate::lease::LeaseId;
-use crate::memory_files::MemoryFile;
 use crate::prepare::Prepared;
-
-/// Bytes of the rejected rows that an attempt names, because one message must hold all of them, and of one row.
-const VALUES_BYTES: usize = 64 * 1024;
-const ROW_BYTES_MAX: usize = 4 * 1024;
 
 /// A mini-batch whose attempt has ended.
 pub(crate) struct Attempted {
@@ -81,6 +77,8 @@ pub(crate) fn conclude(
     warnings.extend(ending.warnings);
     let returned = if succeeded { ending.returned.min(prepared.passed) } else { 0 };
     let without_result = if succeeded { prepared.passed - returned } else { 0 };
+    // A replay runs some rows of a mini-batch, and counts from the first of all.
+    let first = descriptor.replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
     let attempt = Attempt {
         mini_batch: descriptor.mini_batch,
         try_number,
@@ -102,8 +100,9 @@ pub(crate) fn conclude(
         warnings,
         warnings_total,
         warning_kinds: prepared.warning_kinds,
-        rejected: of_misfits(ending.misfits, &descriptor, without_result),
-        pieces: Vec::new(),
+        rejected: rejected(ending.failed_items, first, without_result, |item| descriptor.item_detail(item)),
+        unread: if succeeded { prepared.unread } else { Vec::new() },
+        pieces: shifted(ending.pieces, first),
         extra_runs: 0,
         values: String::new(),
         copy: descriptor.copy,
@@ -119,47 +118,11 @@ pub(crate) fn conclude(
     (attempt, next_try)
 }
 
-/// Returns the items whose rows do not fit the schema of the job: at most those that have no result, because a process
-/// runs code of the user and may claim anything.
-fn of_misfits(misfits: Vec<Misfit>, descriptor: &Descriptor, mut without_result: u64) -> Vec<Rejected> {
-    // A replay runs some rows of a mini-batch, and counts from the first of all.
-    let first = descriptor.replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
-    let rejected = misfits.into_iter().take(REJECTED_MAX).map(|misfit| {
-        let items = misfit.items.min(without_result);
-        without_result -= items;
-        let item = first.saturating_add(misfit.item);
-        let detail = descriptor.item_detail(item);
-        let (values, status) = (String::new(), AttemptStatus::IllegalResult);
-        Rejected { item, items, detail, values, status, error: misfit.error(), run: None }
-    });
-    rejected.filter(|rejected| rejected.items > 0).collect()
-}
-
-/// Adds to the rejected rows of a table what they hold. `bytes`: length of the table.
-pub(super) fn add_values(rejected: &mut [Rejected], table: &MemoryFile, bytes: u64) {
-    let single = rejected.iter_mut().filter(|rejected| rejected.items == 1).collect::<Vec<_>>();
-    if single.is_empty() {
-        return;
-    }
-    let rows: Vec<u64> = single.iter().map(|rejected| rejected.item).collect();
-    for (rejected, text) in single.into_iter().zip(values(&rows, table, bytes)) {
-        rejected.values = text;
-    }
-}
-
-/// Returns what these rows of a table hold, each as a JSON object. Empty if the table cannot be read: the texts are for
-/// people, who still have the place of the row. `bytes`: length of the table.
-pub(super) fn values(rows: &[u64], table: &MemoryFile, bytes: u64) -> Vec<String> {
-    let each = (VALUES_BYTES / rows.len().max(1)).min(ROW_BYTES_MAX);
-    let texts = table.copy(bytes).ok().and_then(|stream| tables::row_texts(&stream, rows, each).ok());
-    texts.unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
 
-    use protocol::{ErrorReport, Work};
+    use protocol::{ErrorReport, FailedItems, Work};
 
     use super::*;
     use crate::scheduler::tests::descriptor;
@@ -203,17 +166,21 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_do_not_fit_reject_their_items() {
-        let misfit = |item| Misfit { item, items: 1, message: "total: expected number".to_owned() };
-        let ending = Ending { returned: 1, misfits: vec![misfit(1), misfit(2)], ..Ending::empty() };
-        let (attempt, next) = conclude(attempted(0), WORKER, ending, 3, now());
-        assert_eq!((attempt.total, attempt.succeeded, attempt.is_final, next), (2, 1, true, None));
-        let [rejected] = &attempt.rejected[..] else { panic!("no more than have no result: {attempt:?}") };
-        assert_eq!((rejected.item, rejected.items, rejected.detail.as_str()), (1, 1, "/b"));
-        assert_eq!(
-            (rejected.status, rejected.error.category.as_str()),
-            (AttemptStatus::IllegalResult, "RowDoesNotFit")
-        );
+    fn failed_items_of_a_success_are_rejected() {
+        let failed = |(item, status)| {
+            let error = ErrorReport { category: "KeyError".into(), ..ErrorReport::default() };
+            FailedItems { item, items: 1, status, error }
+        };
+        for status in [AttemptStatus::IllegalResult, AttemptStatus::RunRaised] {
+            let failed_items = [(1, status), (2, status)].map(failed).to_vec();
+            let ending = Ending { returned: 1, failed_items, pieces: vec![(0, 5)], ..Ending::empty() };
+            let (attempt, next) = conclude(attempted(0), WORKER, ending, 3, now());
+            assert_eq!((attempt.total, attempt.succeeded, attempt.is_final, next), (2, 1, true, None));
+            let [rejected] = &attempt.rejected[..] else { panic!("no more than have no result: {attempt:?}") };
+            assert_eq!((rejected.item, rejected.items, rejected.detail.as_str()), (1, 1, "/b"));
+            assert_eq!((rejected.status, rejected.error.category.as_str()), (status, "KeyError"));
+            assert_eq!((rejected.run.as_ref(), attempt.pieces), (None, vec![(0, 5)]));
+        }
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Scheduler {
             let id = process.id;
             let sequence = process.pipe.hand_over(lease, now);
             let front = process.pipe.front();
-            let frames = vec![mini_batch.hand_over(id, sequence)];
+            let frames = vec![mini_batch.hand_over(id, sequence, None)];
             let files = mini_batch.table().into_iter().collect();
             let message = format!("{} starts mini-batch {} a second time", id.name(), mini_batch.descriptor.mini_batch);
             self.log("INFO", message);

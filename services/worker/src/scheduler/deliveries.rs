@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Descriptor, Ending, ErrorReport, MiniBatchFrame, Rejected};
+use protocol::{AttemptStatus, Descriptor, Ending, ErrorReport, Isolate, MiniBatchFrame, Rejected};
 
-use super::attempt::{add_values, values};
 use super::copies::copy_lost;
 use super::mini_batch::{MiniBatch, Stage, lost_too_often};
 use super::pipe::Handed;
 use super::process::{Life, Process, Verdict};
+use super::rejects::{add_values, values};
 use super::{
     Action, Announcement, Attempted, Delivered, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop, conclude,
     deliveries_lost,
@@ -164,10 +164,13 @@ impl Scheduler {
             }
             let Some(process) = self.slots[slot].process.as_deref_mut() else { continue };
             let (mut frames, mut files) = (Vec::with_capacity(quota), Vec::new());
+            // Items that fail with a GPU may be good ones on another.
+            let spec = &self.config.spec;
+            let named_from = (spec.isolate != Isolate::Off && gpu.is_none()).then_some(spec.run_max_try);
             for lease in leases {
                 let Some(mini_batch) = self.mini_batches.get_mut(&lease) else { unreachable!("the node holds it") };
                 let sequence = process.pipe.hand_over(lease, now);
-                frames.push(mini_batch.hand_over(id, sequence));
+                frames.push(mini_batch.hand_over(id, sequence, named_from));
                 files.extend(mini_batch.table());
             }
             let front = was_empty.then(|| process.pipe.front()).flatten();
@@ -302,19 +305,22 @@ impl MiniBatch {
         }
     }
 
-    /// Moves the mini-batch into a pipe, and returns the frame for the process.
-    pub(super) fn hand_over(&mut self, process: ProcessId, sequence: u64) -> MiniBatchFrame {
+    /// Moves the mini-batch into a pipe, and returns the frame for the process. From the try `named_from` on, its answer
+    /// may name failed items.
+    pub(super) fn hand_over(&mut self, process: ProcessId, sequence: u64, named_from: Option<u32>) -> MiniBatchFrame {
         let stage = std::mem::replace(&mut self.stage, Stage::Waiting { bytes: 0 });
         let Stage::Ready(prepared) = stage else { unreachable!("it is ready") };
+        let try_number = self.descriptor.tries_spent.saturating_add(1);
         let frame = MiniBatchFrame {
             sequence,
             mini_batch: self.descriptor.mini_batch,
-            try_number: self.descriptor.tries_spent.saturating_add(1),
+            try_number,
             items: match &self.isolation {
                 Some(isolation) => isolation.next().map(|items| (items.start, items.end)),
                 None => self.descriptor.replays.and_then(|replays| replays.rows),
             },
             resumes: self.resumes(),
+            names_failed_items: named_from.is_some_and(|first| try_number >= first),
             replays: self.descriptor.replays.map(|replays| (replays.mini_batch, replays.item)),
             key: self.descriptor.key().to_vec(),
             rows_before: self.descriptor.rows_before(),

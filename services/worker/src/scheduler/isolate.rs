@@ -48,6 +48,7 @@ impl Scheduler {
                 | AttemptStatus::ProcessDied
         );
         is_of_user_code
+            && !ending.items_tried
             && mini_batch.descriptor.tries_spent.saturating_add(1) >= spec.run_max_try
             && (2..=spec.isolate_items_max).contains(&prepared.passed)
             && !matches!(*prepared.payload, Payload::Rank)

@@ -17,9 +17,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Ending, ErrorReport, FailedRun, Isolate, Misfit, REJECTED_MAX, Rejected, Warning};
+use protocol::{AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, REJECTED_MAX, Rejected, Warning};
 
 use super::Moment;
+use super::rejects::shorten;
 
 /// Single items that fail before anything succeeds, after which single items from elsewhere are run.
 const FIRST_ITEMS: u32 = 8;
@@ -28,10 +29,6 @@ const FIRST_ITEMS: u32 = 8;
 const HOPELESS_ITEMS: u32 = 2 * FIRST_ITEMS;
 /// Warnings that an attempt carries.
 const WARNINGS_MAX: usize = 10;
-/// Bytes that are kept of the texts of a rejected item, and of all their tracebacks together.
-const TEXT_BYTES: usize = 400;
-const TRACEBACK_BYTES: usize = 2 * 1024;
-const TRACEBACKS_BYTES: usize = 24 * 1024;
 
 /// A mini-batch that is being isolated.
 pub(super) struct Isolation {
@@ -67,16 +64,13 @@ struct Good {
     returned: u64,
     /// By the first item.
     rows: BTreeMap<u64, Bytes>,
-    pieces: Vec<Piece>,
+    /// The first item of each piece of these rows, and its size.
+    pieces: Vec<(u64, u64)>,
+    /// Whether failed items lie within a piece.
+    is_undivided: bool,
     columns: Option<Vec<String>>,
     has_other_columns: bool,
     has_checkpoints: bool,
-}
-
-/// Rows of items that follow each other.
-struct Piece {
-    items: Range<u64>,
-    bytes: u64,
 }
 
 /// A range to run, and the failure of the range that it is a part of.
@@ -242,10 +236,18 @@ impl Isolation {
     }
 
     fn succeeded(&mut self, items: &Range<u64>, ending: Ending, rows: Bytes, run: &FailedRun) {
-        let Good { ranges, returned, rows: all, pieces, columns, has_other_columns, has_checkpoints } = &mut self.good;
+        let Good { ranges, returned, rows: all, pieces, is_undivided, columns, has_other_columns, has_checkpoints } =
+            &mut self.good;
         *ranges += 1;
         *has_checkpoints |= ending.has_checkpoints;
-        pieces.push(Piece { items: items.clone(), bytes: rows.len() as u64 });
+        match &ending.pieces[..] {
+            [] => {
+                // The rows of this range cannot be divided.
+                *is_undivided |= !ending.failed_items.is_empty() && !rows.is_empty();
+                pieces.push((items.start, rows.len() as u64));
+            }
+            divided => pieces.extend(divided.iter().map(|&(item, bytes)| (items.start.saturating_add(item), bytes))),
+        }
         *returned += ending.returned.min(items.end - items.start);
         if !rows.is_empty() {
             all.insert(items.start, rows);
@@ -257,29 +259,29 @@ impl Isolation {
         }
         ending.warnings.into_iter().for_each(|warning| self.warn(warning));
         let without_result = (items.end - items.start).saturating_sub(ending.returned);
-        self.reject_misfits(items, ending.misfits, without_result, run);
+        self.reject(items, ending.failed_items, without_result, run);
     }
 
-    /// Rejects the items of a range whose rows do not fit the schema of the job.
-    fn reject_misfits(&mut self, range: &Range<u64>, misfits: Vec<Misfit>, mut without_result: u64, run: &FailedRun) {
+    /// Rejects items of a range that has succeeded.
+    fn reject(&mut self, range: &Range<u64>, failed: Vec<FailedItems>, mut without_result: u64, run: &FailedRun) {
         let mut unnamed = 0;
-        for misfit in misfits {
-            let items = misfit.items.min(without_result);
+        for FailedItems { item, items, status, error } in failed {
+            let items = items.min(without_result);
             without_result -= items;
-            let start = range.start.saturating_add(misfit.item).min(range.end);
+            let start = range.start.saturating_add(item).min(range.end);
             let range = start..start.saturating_add(items).min(range.end);
             match self.rejected.len() + self.pending.len() < REJECTED_MAX {
                 _ if range.is_empty() => {}
                 true => {
-                    let (status, error) = (AttemptStatus::IllegalResult, misfit.error());
-                    let cause = Cause { status, error, run: run.clone() };
-                    self.rejected.push(Failed { items: range, cause: Arc::new(cause) });
+                    let cause = Arc::new(Cause { status, error, run: run.clone() });
+                    self.rejected.push(Failed { items: range, cause });
                 }
                 false => unnamed += items,
             }
         }
         if unnamed > 0 {
-            let message = format!("{unnamed} more items have rows that do not fit result_schema");
+            let message =
+                format!("{unnamed} more items have failed than the {REJECTED_MAX} that a mini-batch can name");
             self.warn(Warning { message });
         }
     }
@@ -377,17 +379,17 @@ impl Isolation {
             Ok([rows]) => rows,
             Err(rows) => rows.concat().into(),
         };
-        let mut pieces = self.good.pieces;
-        pieces.sort_unstable_by_key(|piece| piece.items.start);
-        // Ranges that follow each other are one piece, because one message must hold all of them.
+        let mut pieces = if self.good.is_undivided { Vec::new() } else { self.good.pieces };
+        pieces.sort_unstable_by_key(|(item, _)| *item);
+        // Without a reject between them they are one piece, because one message must hold all of them.
         pieces.dedup_by(|next, last| {
-            let follows = last.items.end == next.items.start;
-            if follows {
-                (last.items.end, last.bytes) = (next.items.end, last.bytes + next.bytes);
+            let before = |item| rejected.partition_point(|rejected| rejected.item < item);
+            let joins = before(last.0) == before(next.0);
+            if joins {
+                last.1 += next.1;
             }
-            follows
+            joins
         });
-        let pieces = pieces.into_iter().map(|piece| (piece.items.start, piece.bytes)).collect();
         Isolated { ending, rows, pieces, rejected, warnings_total: self.warnings_total, extra_runs, ended: now }
     }
 }
@@ -397,33 +399,19 @@ fn known(load_seconds: f64) -> f64 {
     if load_seconds.is_finite() { load_seconds } else { 0.0 }
 }
 
-/// Returns the rejected ranges with shortened texts, because one message must hold all of them.
+/// Returns the rejected ranges in order.
 fn rejected(mut failed: Vec<Failed>, detail: impl Fn(u64) -> String) -> Vec<Rejected> {
     failed.sort_unstable_by_key(|failed| failed.items.start);
-    let mut room = TRACEBACKS_BYTES;
-    let in_short = |Failed { items, cause }: Failed| {
-        let ErrorReport { category, message, traceback, log, .. } = &cause.error;
-        // The end names the line that failed.
-        let traceback = &traceback[traceback.ceil_char_boundary(traceback.len().saturating_sub(TRACEBACK_BYTES))..];
-        let traceback = if traceback.len() <= room { traceback } else { "" };
-        room -= traceback.len();
-        let error = ErrorReport {
-            category: beginning(category),
-            message: beginning(message),
-            traceback: traceback.to_owned(),
-            log: beginning(log),
-            printed: String::new(),
-        };
-        let (detail, status) = (beginning(&detail(items.start)), cause.status);
-        let (values, run) = (String::new(), Some(cause.run.clone()));
-        Rejected { item: items.start, items: items.end - items.start, detail, values, status, error, run }
-    };
-    failed.into_iter().map(in_short).collect()
-}
-
-fn beginning(text: &str) -> String {
-    match text.len() > TEXT_BYTES {
-        true => format!("{}…", &text[..text.floor_char_boundary(TEXT_BYTES)]),
-        false => text.to_owned(),
-    }
+    let rejected = failed.into_iter().map(|Failed { items, cause }| Rejected {
+        item: items.start,
+        items: items.end - items.start,
+        detail: detail(items.start),
+        values: String::new(),
+        status: cause.status,
+        error: cause.error.clone(),
+        run: Some(cause.run.clone()),
+    });
+    let mut rejected = rejected.collect::<Vec<_>>();
+    shorten(&mut rejected);
+    rejected
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::collection::btree_set;
 use proptest::prelude::*;
-use protocol::{Attempt, FailedRun, Isolate, Misfit, REJECTED_MAX};
+use protocol::{Attempt, FailedItems, FailedRun, Isolate, REJECTED_MAX};
 
 use super::super::isolation::{Isolated, Isolation};
 use super::*;
@@ -336,19 +336,79 @@ fn many_bad_items_in_one_place_cost_no_good_one() {
 }
 
 #[test]
-fn rows_of_a_range_that_do_not_fit_reject_their_items() {
+fn failed_items_of_a_range_that_succeeds_are_rejected() {
     let now = moment();
     let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
     let mut isolation = Isolation::new(0..8, Isolate::Items, whole, PROCESS, [now, now], now.instant + LIMIT);
-    let misfit = |item| Misfit { item, items: 1, message: "total: missing".into() };
-    let [one, two] = [[2].to_vec(), [0, 3].to_vec()].map(|items| items.into_iter().map(misfit).collect::<Vec<_>>());
-    isolation.ended(Ending { returned: 3, misfits: one, ..Ending::empty() }, Bytes::new(), run(), now.instant);
-    isolation.ended(Ending { returned: 3, misfits: two, ..Ending::empty() }, Bytes::new(), run(), now.instant);
+    let status = AttemptStatus::IllegalResult;
+    let failed = |item| FailedItems { item, items: 1, status, error: ErrorReport::default() };
+    let [one, two] = [[2].to_vec(), [0, 3].to_vec()].map(|items| items.into_iter().map(failed).collect::<Vec<_>>());
+    let pieces = |failed_items, pieces| Ending { returned: 3, failed_items, pieces, ..Ending::empty() };
+    isolation.ended(pieces(one, vec![(0, 4), (3, 2)]), Bytes::from_static(b"a\nb\nd\n"), run(), now.instant);
+    isolation.ended(pieces(two, vec![(1, 6)]), Bytes::from_static(b"f\ng\nh\n"), run(), now.instant);
     let isolated = isolation.finish(|item| item.to_string(), true, now);
     let rejected: Vec<_> = isolated.rejected.iter().map(|one| (one.item, one.items, one.status)).collect();
-    let status = AttemptStatus::IllegalResult;
     assert_eq!(rejected, [(2, 1, status), (4, 1, status)], "no more than have no result");
-    assert_eq!(isolated.ending.returned, 6);
+    assert_eq!((isolated.ending.returned, &isolated.rows[..]), (6, &b"a\nb\nd\nf\ng\nh\n"[..]));
+    assert_eq!(isolated.pieces, [(0, 4), (3, 2), (5, 6)]);
+}
+
+#[test]
+fn pieces_without_a_reject_between_them_are_one() {
+    let now = moment();
+    let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
+    let rows = || Bytes::from_static(b"a\n");
+    for (failed_items, pieces, all) in [
+        // Its last item has failed: the next range is a piece of its own.
+        (vec![1], vec![(0, 2)], vec![(0, 2), (2, 2)]),
+        (vec![], vec![], vec![(0, 4)]),
+        // Which rows are whose is unknown.
+        (vec![1], vec![], vec![]),
+    ] {
+        let mut isolation =
+            Isolation::new(0..4, Isolate::Items, whole.clone(), PROCESS, [now, now], now.instant + LIMIT);
+        let failed = |item| FailedItems { item, items: 1, status: whole.status, error: ErrorReport::default() };
+        let failed_items: Vec<_> = failed_items.into_iter().map(failed).collect();
+        let returned = 2 - failed_items.len() as u64;
+        let ending = Ending { returned, failed_items, pieces, ..Ending::empty() };
+        isolation.ended(ending, rows(), run(), now.instant);
+        isolation.ended(Ending { returned: 2, ..Ending::empty() }, rows(), run(), now.instant);
+        assert_eq!(isolation.finish(|item| item.to_string(), true, now).pieces, all);
+    }
+}
+
+#[test]
+fn items_that_were_tried_one_by_one_are_not_run_again() {
+    let mut node = isolating(1, 4);
+    let error = ErrorReport { category: "ValueError".into(), ..ErrorReport::default() };
+    let ending = Ending { sequence: 1, items_tried: true, ..Ending::failed(AttemptStatus::RunRaised, error) };
+    let (attempt, _) = announced(&mut node, answered(0, ending));
+    assert_eq!((attempt.status, attempt.is_final, attempt.extra_runs), (AttemptStatus::RunRaised, true, 0));
+}
+
+#[test]
+fn only_the_last_try_names_items_that_fail() {
+    for (isolate, run_max_try, gpus, named) in [
+        (Isolate::Items, 2, 0, [false, true]),
+        (Isolate::Halves, 1, 0, [true, true]),
+        (Isolate::Items, 1, 1, [false, false]),
+        (Isolate::Off, 1, 0, [false, false]),
+    ] {
+        for (number, named) in (0..).zip(named) {
+            let spec = JobSpec { run_max_try, isolate, ..JobSpec::example() };
+            let mut node = starting_with(1, |config| (config.spec, config.gpus) = (spec.into(), gpus));
+            node.ready(0);
+            let mut delivered = of_files(number, 4);
+            delivered.descriptor.tries_spent = u32::try_from(number).expect("small");
+            node.scheduler.handle(Event::Received(vec![delivered]), node.now);
+            node.scheduler.schedule(node.now);
+            let frames = std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
+                Action::HandOver { frames, .. } => Some(frames),
+                _ => None,
+            });
+            assert_eq!(frames.expect("handed over")[0].names_failed_items, named, "{isolate:?}, try {}", number + 1);
+        }
+    }
 }
 
 #[test]

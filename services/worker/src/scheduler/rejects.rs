@@ -1,0 +1,80 @@
+//! The items that an attempt names as rejected, as they fit into one message.
+
+use protocol::{ErrorReport, FailedItems, REJECTED_MAX, Rejected};
+
+use crate::memory_files::MemoryFile;
+
+/// Bytes of the rejected rows that an attempt names, and of one row.
+const VALUES_BYTES: usize = 64 * 1024;
+const ROW_BYTES_MAX: usize = 4 * 1024;
+/// Bytes that are kept of the texts of a rejected item, and of all their tracebacks together.
+const TEXT_BYTES: usize = 400;
+const TRACEBACK_BYTES: usize = 2 * 1024;
+const TRACEBACKS_BYTES: usize = 24 * 1024;
+
+/// Returns the rejects of a success: at most as many items as have no result, because a process runs code of the user and
+/// may claim anything. `first`: what the process counts from. `detail` names an item for people.
+pub(super) fn rejected(
+    failed: Vec<FailedItems>,
+    first: u64,
+    mut without_result: u64,
+    detail: impl Fn(u64) -> String,
+) -> Vec<Rejected> {
+    let rejected = failed.into_iter().take(REJECTED_MAX).map(|FailedItems { item, items, status, error }| {
+        let (item, items) = (first.saturating_add(item), items.min(without_result));
+        without_result -= items;
+        Rejected { item, items, detail: detail(item), values: String::new(), status, error, run: None }
+    });
+    let mut rejected: Vec<Rejected> = rejected.filter(|rejected| rejected.items > 0).collect();
+    shorten(&mut rejected);
+    rejected
+}
+
+/// Returns the pieces of rows, whose process counts from `first`: none if there are too many for one message.
+pub(super) fn shifted(pieces: Vec<(u64, u64)>, first: u64) -> Vec<(u64, u64)> {
+    let pieces = pieces.into_iter().map(|(item, bytes)| (first.saturating_add(item), bytes));
+    if pieces.len() <= REJECTED_MAX + 1 { pieces.collect() } else { Vec::new() }
+}
+
+/// Shortens the texts of rejects.
+pub(super) fn shorten(rejected: &mut [Rejected]) {
+    let mut room = TRACEBACKS_BYTES;
+    for Rejected { detail, error, .. } in rejected {
+        let ErrorReport { category, message, traceback, log, printed } = error;
+        // The end names the line that failed.
+        traceback.drain(..traceback.ceil_char_boundary(traceback.len().saturating_sub(TRACEBACK_BYTES)));
+        if traceback.len() > room {
+            traceback.clear();
+        }
+        room -= traceback.len();
+        printed.clear();
+        [category, message, log, detail].into_iter().for_each(cut);
+    }
+}
+
+fn cut(text: &mut String) {
+    if text.len() > TEXT_BYTES {
+        text.truncate(text.floor_char_boundary(TEXT_BYTES));
+        text.push('…');
+    }
+}
+
+/// Adds to the rejected rows of a table what they hold. `bytes`: length of the table.
+pub(super) fn add_values(rejected: &mut [Rejected], table: &MemoryFile, bytes: u64) {
+    let single = rejected.iter_mut().filter(|rejected| rejected.items == 1).collect::<Vec<_>>();
+    if single.is_empty() {
+        return;
+    }
+    let rows: Vec<u64> = single.iter().map(|rejected| rejected.item).collect();
+    for (rejected, text) in single.into_iter().zip(values(&rows, table, bytes)) {
+        rejected.values = text;
+    }
+}
+
+/// Returns what these rows of a table hold, each as a JSON object. Empty if the table cannot be read: the texts are for
+/// people, who still have the place of the row. `bytes`: length of the table.
+pub(super) fn values(rows: &[u64], table: &MemoryFile, bytes: u64) -> Vec<String> {
+    let each = (VALUES_BYTES / rows.len().max(1)).min(ROW_BYTES_MAX);
+    let texts = table.copy(bytes).ok().and_then(|stream| tables::row_texts(&stream, rows, each).ok());
+    texts.unwrap_or_default()
+}
