@@ -13,7 +13,7 @@ use storage::TargetStore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use worker::{Node, NodeOptions, Stop, StopSender};
+use worker::{CacheLimits, Node, NodeOptions, Stop, StopSender};
 
 use crate::{Engine, Event, Events, Fixable, Followed, Lock, Queues, StopRequest, Target, follow};
 
@@ -126,6 +126,7 @@ impl Engine {
         let python = target.python.clone().or_else(|| settings.python.clone());
         let mut options = NodeOptions::default();
         options.timing.lease_step = settings.lease_step.unwrap_or(options.timing.lease_step);
+        options.cache = folders.cache_limits(None, None);
         Ok(Node {
             target: store.clone(),
             tasks: queues.tasks.clone(),
@@ -158,6 +159,13 @@ pub struct NodeFolders {
     private: PathBuf,
     /// Prevents a clean-up from removing the caches.
     _use: Lock,
+}
+
+impl NodeFolders {
+    /// Returns the limits of the caches, with defaults that depend on the disk.
+    pub fn cache_limits(&self, bytes: Option<u64>, age: Option<Duration>) -> CacheLimits {
+        CacheLimits::of(&self.shared, bytes, age)
+    }
 }
 
 impl Drop for NodeFolders {

@@ -9,6 +9,7 @@
 //! | `agent` | one job: executes the actions of the scheduler, and reports events to it |
 //! | `stop` | how agents and nodes are stopped |
 //! | `python_process` | starts, messages, observes and kills one interpreter |
+//! | `cache` | what this machine keeps for later jobs, and what leaves it when it is too much |
 //! | `prepare` | prepares the argument of `run()`: paths, or a table in shared memory |
 //! | `side_inputs` | downloads reference data and replaces its URLs by local paths |
 //! | `announce` | write, announce, acknowledge, in that order |
@@ -28,6 +29,7 @@ mod agent;
 mod allocator;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 mod announce;
+mod cache;
 mod capped_log;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 mod checkpoints;
@@ -60,6 +62,7 @@ mod stop;
 
 pub use agent::{Agent, Timing, report_provisioning};
 pub use allocator::keep_freed_memory;
+pub use cache::{Cache, Limits as CacheLimits, Used};
 pub use environment::interpreter;
 pub use gpu::{count_by_driver, default_process_count};
 pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection, roster};
