@@ -17,7 +17,7 @@
 //! | `limit` | what the processes of a job together may ask of a service |
 //! | `lease` | extends leases, and reports lost ones |
 //! | `retry` | how calls of queues and stores are retried |
-//! | `resident` | the memory of a process |
+//! | `resident`, `pressure` | the memory of a process; whether that of the machine is short |
 //! | `orphans` | kills child processes that user code leaves behind |
 //! | `printed` | the last lines that a process printed, for reports |
 //! | `counts` | metrics of announcements |
@@ -50,6 +50,7 @@ mod offer;
 mod oom;
 mod orphans;
 mod prepare;
+mod pressure;
 mod printed;
 mod python_process;
 mod resident;

@@ -55,7 +55,7 @@ use tokio::sync::watch;
 use crate::agent::Timing;
 use crate::cache::{Cache, Limits};
 use crate::stop::Stop;
-use crate::{Crash, default_process_count, offer};
+use crate::{Crash, default_process_count, offer, pressure};
 use executor::{Executor, Trouble};
 use protection::Protection;
 pub use protection::TaskProtection;
@@ -66,6 +66,8 @@ use work::Shared;
 
 /// How often the node looks for what is due.
 const TICK: Duration = Duration::from_millis(250);
+/// How often it looks whether memory is short.
+const MEMORY_EVERY: Duration = Duration::from_secs(2);
 
 /// A worker of a compute target, about to start.
 #[derive(Clone, Debug)]
@@ -176,6 +178,8 @@ impl Node {
         executor.handle(Event::Stop(first)).await;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut memory = tokio::time::interval(MEMORY_EVERY);
+        memory.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let alive = health.coming_round("the loop of the node");
         let mut failure = Ok(());
         while !executor.roster.is_over() {
@@ -195,6 +199,10 @@ impl Node {
                     }
                 },
                 _ = tick.tick() => executor.tick(),
+                _ = memory.tick() => match pressure::is_short() {
+                    true => Event::MemoryIsShort,
+                    false => continue,
+                },
                 notice = &mut spot, if !executor.roster.is_stopping() => {
                     tracing::warn!("this machine will be taken away ({notice}): draining");
                     Event::SpotNotice
