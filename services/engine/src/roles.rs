@@ -24,15 +24,20 @@ pub const NAME_LENGTH_MAX: usize = 64;
 
 impl Engine {
     /// Runs a job with all roles in this process, through the queues and the store of a target. The roles also serve the
-    /// other jobs of the target meanwhile.
+    /// other jobs of the target meanwhile. Unless `fresh`, reuses the result of a completed job.
     pub async fn run_on(
         &self,
         parsed: Parsed,
         target: &Target,
+        fresh: bool,
         stop_request: &StopRequest,
         events: &Events,
     ) -> Result<Followed> {
         let StopRequest { cancel, kill } = stop_request;
+        if !fresh && let Some(result) = self.reusable(&parsed, target, events).await? {
+            events.send(Event::Reused(result.job_id.clone()));
+            return Ok(Followed::Ended(Box::new(result)));
+        }
         let submission = self.submit(parsed, target, true, events).await?;
         let (queues, job_id) = (submission.queues.clone(), submission.job_id().to_owned());
         events.send(Event::Job(job_id.clone()));
