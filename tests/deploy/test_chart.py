@@ -44,6 +44,7 @@ everything set:
     graceSeconds: 3600000
     gpus: 2
     cacheSize: 40Gi
+    cacheKept: 30GB
     tmpSize: 41Gi
     sharedMemorySize: 42Gi
     preferSpot: false

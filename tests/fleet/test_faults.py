@@ -368,6 +368,6 @@ def test_purged_task_queue_and_retry(fleet, reference, record_property):
     fleet.faults["purges of the task queue"] += 1
     before = fleet.runs()
     assert before < COUNT // 2, "there was little left to purge"
-    fleet.target.command("retry", fleet.job_id, expect=0)
+    fleet.target.command("retry", fleet.job_id, "--republish", expect=0)
     fleet.wait_for_runs(before + COUNT // 4)
     fleet.end(reference, record_property)

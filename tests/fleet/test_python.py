@@ -186,3 +186,19 @@ def test_job_of_a_target_is_canceled_and_continued(sqlite, workplace):
         print(json.dumps(gristmill.attach({job!r}, "sqlite").retry(progress=False).to_pandas()["value"].tolist()))
     """
     assert python(workplace, text) == [1, 2]
+
+
+def test_call_is_reused_on_a_target(sqlite, workplace):
+    sqlite.reducer()
+    sqlite.worker("--process-count", 1)
+    text = """
+        import gristmill, json
+        def job(**settings):
+            call = {"inputs": [1, 2], "name": "twice", "target": "sqlite", "progress": False, **settings}
+            return gristmill.run(lambda numbers: [2 * number for number in numbers], **call)
+        jobs = [job(), job(), job(fresh=True)]
+        print(json.dumps([[job.id, job.to_pandas()["value"].tolist()] for job in jobs]))
+    """
+    (first, rows), (second, same), (fresh, others) = python(workplace, text)
+    assert first == second != fresh
+    assert rows == same == others == [2, 4]

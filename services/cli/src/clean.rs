@@ -140,7 +140,8 @@ fn document(report: &CleanReport, dry_run: bool) -> Value {
     })
 }
 
-fn parse_size(text: &str) -> std::result::Result<u64, String> {
+/// Reads a size in units of 1024.
+pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
     let digits = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
     let factor = match text[digits..].trim().to_ascii_uppercase().as_str() {
         "" | "B" => Some(0),

@@ -2,12 +2,14 @@
 
 use anyhow::Result;
 use engine::targets::Target;
-use engine::{Event, Events, Followed, LOOK_EVERY, Published, Retry, Submission, follow};
+use engine::{Event, Events, Followed, LOOK_EVERY, Published, Republish, Retry, Submission, follow};
+use protocol::JobResult;
 use reducer::counted;
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::run::{RetryArguments, report};
+use crate::run::{RetryArguments, report, say_reused};
 use crate::steps::Several;
 use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, remedies, watch_for_stop};
 
@@ -25,6 +27,9 @@ pub struct EnqueueArguments {
     /// With --json: first print what happens, one JSON object for each event: `job`, `step`, `warning` and `note`.
     #[arg(long, requires = "json")]
     pub events: bool,
+    /// Start a new job instead of reusing a result.
+    #[arg(long)]
+    fresh: bool,
     #[command(flatten)]
     target: TargetFlags,
 }
@@ -36,7 +41,7 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
             return Ok(None);
         };
         let target = arguments.target.require(None, settings)?;
-        several.run(Some(target), false, settings, events, None).await.map(Some)
+        several.run(Some(target), arguments.fresh, settings, events, None).await.map(Some)
     });
     match several.await {
         Ok(None) => {}
@@ -47,7 +52,21 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
     let stopped = CancellationToken::new();
     let submitted = submit(&arguments, &stopped, settings, &events).await;
     match submitted {
-        Ok((submission, target, _signals)) => {
+        Ok(Submitted::Reused(result, target)) => {
+            show.finish(events).await;
+            if !arguments.json {
+                say_reused(&result);
+            }
+            match (arguments.wait, arguments.json) {
+                (true, _) => return Ok(report(&result, arguments.json, &target.reference())),
+                (false, true) => {
+                    say!(out, "{}", json!({ "job_id": result.job_id, "target": target.name, "reused": true }));
+                }
+                (false, false) => say!(out, "{}", result.job_id),
+            }
+            Ok(Exit::Done)
+        }
+        Ok(Submitted::New(submission, target, _signals)) => {
             let wish = Wish { wait: arguments.wait, json: arguments.json, stopped };
             wish.fulfil(&submission, &target, events, show).await
         }
@@ -58,24 +77,37 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
     }
 }
 
+/// What became of a job file.
+enum Submitted {
+    Reused(Box<JobResult>, Target),
+    New(Box<Submission>, Target, AbortOnDropHandle<()>),
+}
+
 async fn submit(
     arguments: &EnqueueArguments,
     stopped: &CancellationToken,
     settings: &Settings,
     events: &Events,
-) -> engine::Result<(Submission, Target, AbortOnDropHandle<()>)> {
+) -> engine::Result<Submitted> {
     let mut parsed = arguments.job.read(Some(&arguments.target), settings, events)?;
     let target = arguments.target.require(parsed.compute_target.as_deref(), settings)?;
     settings.engine.check(&mut parsed, &target.store_options(), true, events)?.finish()?;
     let signals = watch_for_stop(stopped.clone());
+    if !arguments.fresh
+        && let Some(result) = settings.engine.reusable(&parsed, &target, events).await?
+    {
+        events.send(Event::Reused(result.job_id.clone()));
+        return Ok(Submitted::Reused(Box::new(result), target));
+    }
     let submission = settings.engine.submit(parsed, &target, false, events).await?;
     submission.warn_of_unfit_workers(events).await;
-    Ok((submission, target, signals))
+    Ok(Submitted::New(Box::new(submission), target, signals))
 }
 
-pub async fn retry(arguments: RetryArguments, target: &Target, settings: &Settings) -> Result<Exit> {
+pub async fn retry(arguments: RetryArguments, republish: bool, target: &Target, settings: &Settings) -> Result<Exit> {
     let (events, show) = Show::start();
-    let retry = settings.engine.retry_on(&arguments.job, target, &events).await?;
+    let republish = if republish { Republish::Unended } else { Republish::Missing };
+    let retry = settings.engine.retry_on(&arguments.job, republish, target, &events).await?;
     publish(retry, &arguments, target, events, show).await
 }
 
@@ -91,6 +123,19 @@ pub async fn publish(
         Retry::NothingToDo(result) => {
             show.finish(events).await;
             Ok(report(&result, arguments.json, &target.reference()))
+        }
+        Retry::InFlight(submission) => {
+            let stopped = CancellationToken::new();
+            let _signals = watch_for_stop(stopped.clone());
+            let wish = Wish { wait: arguments.wait, json: arguments.json, stopped };
+            wish.name(&submission, target, &events);
+            match wish.wait {
+                true => wish.follow(&submission, target, events, show).await,
+                false => {
+                    show.finish(events).await;
+                    Ok(Exit::Done)
+                }
+            }
         }
         Retry::Submission(submission) => {
             let stopped = CancellationToken::new();
@@ -111,12 +156,8 @@ struct Wish {
 impl Wish {
     /// Prints the id of a job, publishes the job, and follows it if requested.
     async fn fulfil(&self, submission: &Submission, target: &Target, events: Events, show: Show) -> Result<Exit> {
+        self.name(submission, target, &events);
         let job_id = submission.job_id();
-        match (self.wait, self.json) {
-            (true, _) => events.send(Event::Job(job_id.to_owned())),
-            (false, true) => say!(out, "{}", serde_json::json!({ "job_id": job_id, "target": target.name })),
-            (false, false) => say!(out, "{job_id}"),
-        }
         let published = tokio::select! {
             published = submission.publish() => published?,
             () = self.stopped.cancelled() => {
@@ -139,6 +180,20 @@ impl Wish {
             // The reducer says the same.
             Published::All(_) | Published::Never(_) => {}
         }
+        self.follow(submission, target, events, show).await
+    }
+
+    fn name(&self, submission: &Submission, target: &Target, events: &Events) {
+        let job_id = submission.job_id();
+        match (self.wait, self.json) {
+            (true, _) => events.send(Event::Job(job_id.to_owned())),
+            (false, true) => say!(out, "{}", json!({ "job_id": job_id, "target": target.name })),
+            (false, false) => say!(out, "{job_id}"),
+        }
+    }
+
+    async fn follow(&self, submission: &Submission, target: &Target, events: Events, show: Show) -> Result<Exit> {
+        let job_id = submission.job_id();
         let followed = follow(&submission.jobs(), job_id, LOOK_EVERY, &self.stopped, &events).await;
         show.finish(events).await;
         match followed? {

@@ -163,7 +163,7 @@ enum Command {
     /// Remove old jobs of this machine or of a compute target, but never a running job.
     Clean(clean::CleanArguments),
     /// Continue an interrupted, canceled or failed job without repeating successful mini-batches.
-    Retry(run::RetryArguments),
+    Retry(run::RetryCommand),
     /// Check whether this machine, or a compute target, can run jobs. Each line is ok, or the one thing to fix.
     Doctor(doctor::DoctorArguments),
     /// List the compute targets of gristmill.toml, or import one from Terraform.
@@ -198,7 +198,7 @@ impl Command {
     fn prints_one_object(&self) -> bool {
         match self {
             Self::Run(arguments) => arguments.json,
-            Self::Retry(arguments) => arguments.json,
+            Self::Retry(arguments) => arguments.retry.json,
             Self::Replay(arguments) => arguments.retry.json,
             Self::Enqueue(arguments) => arguments.json,
             Self::Validate(arguments) => arguments.json,
@@ -210,7 +210,7 @@ impl Command {
     fn streams_events(&self) -> bool {
         match self {
             Self::Run(arguments) => arguments.events,
-            Self::Retry(arguments) => arguments.events,
+            Self::Retry(arguments) => arguments.retry.events,
             Self::Replay(arguments) => arguments.retry.events,
             Self::Enqueue(arguments) => arguments.events,
             _ => false,

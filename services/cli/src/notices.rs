@@ -1,7 +1,7 @@
 //! The text of notices: one line each, or one line with details below.
 
 use engine::targets::TargetRef;
-use engine::{Continuation, NewJobReason, Notice};
+use engine::{Continuation, InFlight, NewJobReason, Notice};
 use job_file::Difference;
 use reducer::counted;
 
@@ -25,6 +25,7 @@ pub fn is_doubt(notice: &Notice) -> bool {
         Notice::InputsChanged(_)
             | Notice::NewJob { .. }
             | Notice::NothingToDo { .. }
+            | Notice::InFlight { .. }
             | Notice::Waiting(_)
             | Notice::CancelRequested { .. }
     );
@@ -59,6 +60,7 @@ pub fn sentence(notice: &Notice) -> String {
             let problem = format!("job {job_id} is completed, and no mini-batch failed, but {items} {were} rejected");
             remedies::after(&problem, remedy.as_ref())
         }
+        Notice::InFlight { job_id, state, unended, failed } => in_flight(job_id, *state, *unended, *failed),
         Notice::DamagedResult => "result.json cannot be read and is removed; the result is determined again".to_owned(),
         Notice::ChangedSinceStart { script, differences } => {
             let subject =
@@ -124,6 +126,34 @@ pub fn sentence(notice: &Notice) -> String {
                 TargetRef::ThisMachine | TargetRef::Addresses { .. } => String::new(),
             };
             format!("{}; the job waits for one that does", remedies::unfit(unfit, &of))
+        }
+    }
+}
+
+fn in_flight(job_id: &str, state: InFlight, unended: Option<u64>, failed: u64) -> String {
+    let later = match failed {
+        0 => String::new(),
+        1 => "; 1 mini-batch has failed so far, which a retry runs again once the job has ended".to_owned(),
+        _ => format!("; {failed} mini-batches have failed so far, which a retry runs again once the job has ended"),
+    };
+    match state {
+        InFlight::Published { is_counted } => {
+            let others = match unended {
+                Some(1) => "1 mini-batch is in the queue or at a worker".to_owned(),
+                Some(unended) => format!("{unended} mini-batches are in the queue or at a worker"),
+                None => "its mini-batches are in the queue or at a worker".to_owned(),
+            };
+            let lost = match is_counted {
+                true => "",
+                false => "; `retry --republish` publishes them again if the queue has lost them",
+            };
+            format!("job {job_id} has not ended, and there is nothing to do: {others}{later}{lost}")
+        }
+        InFlight::BeingPublished => {
+            format!("job {job_id} has not ended, and there is nothing to do: another process publishes it{later}")
+        }
+        InFlight::Ending => {
+            format!("job {job_id} is ending, and there is nothing to do until a reducer has written its result{later}")
         }
     }
 }

@@ -50,6 +50,17 @@ pub struct RetryArguments {
     pub target: TargetFlags,
 }
 
+/// `gristmill retry`, which shares arguments with `replay`.
+#[derive(Debug, clap::Args)]
+pub struct RetryCommand {
+    #[command(flatten)]
+    pub retry: RetryArguments,
+    /// With a compute target: if the job has not ended, publish every unfinished mini-batch again, because the queue has lost
+    /// its messages. Those that it has not lost may run twice; their rows count once.
+    #[arg(long)]
+    pub republish: bool,
+}
+
 pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
     let own_jobs = OwnJobs::default();
     let shown = arguments.portal.then_some(&own_jobs);
@@ -66,12 +77,8 @@ pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
     show.finish(events).await;
     match ran {
         Ok((Some(result), target)) => {
-            if result.reused && !arguments.json {
-                say!(
-                    note,
-                    "reused the result of job {}: same script, settings and inputs (allow_reuse: false runs it again)",
-                    result.job_id
-                );
+            if !arguments.json {
+                say_reused(&result);
             }
             Ok(report(&result, arguments.json, &target))
         }
@@ -79,6 +86,17 @@ pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
             Ok(Exit::Canceled.because("this command was stopped twice, before the job ended", arguments.json))
         }
         Err(error) => refuse(error, arguments.json),
+    }
+}
+
+/// Says so if nothing ran.
+pub fn say_reused(result: &JobResult) {
+    if result.reused {
+        say!(
+            note,
+            "reused the result of job {}: same script, settings and inputs (allow_reuse: false runs it again)",
+            result.job_id
+        );
     }
 }
 
@@ -122,16 +140,17 @@ async fn run_job(
         serve(Some(target.clone()), settings, own_jobs, false)?;
     }
     let (stop, _signals) = stop_on_signals();
-    let result = match settings.engine.run_on(parsed, &target, &stop, events).await? {
+    let result = match settings.engine.run_on(parsed, &target, arguments.fresh, &stop, events).await? {
         Followed::Ended(result) => Some(result),
         Followed::Stopped | Followed::Interrupted => None,
     };
     Ok((result, target.reference()))
 }
 
-pub async fn retry(arguments: RetryArguments, settings: &Settings) -> Result<Exit> {
+pub async fn retry(command: RetryCommand, settings: &Settings) -> Result<Exit> {
+    let RetryCommand { retry: arguments, republish } = command;
     if let Some(target) = arguments.target.find(None, settings)? {
-        return enqueue::retry(arguments, &target, settings).await;
+        return enqueue::retry(arguments, republish, &target, settings).await;
     }
     let (stop, _signals) = stop_on_signals();
     match Show::during(async |events| settings.engine.retry(&arguments.job, &stop, events).await).await {

@@ -30,6 +30,13 @@ pub struct WorkerArguments {
     /// Python processes, which jobs that have work at the same time divide [default: as a job sets it, or one for each core].
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     process_count: Option<u32>,
+    /// Maximum size of the caches of this machine (environments, snapshots, copies of side inputs): `500MB`, `20GB`. What
+    /// jobs use stays even beyond it [default: 20GB, but at most a quarter of the disk].
+    #[arg(long, value_name = "SIZE", value_parser = crate::clean::parse_size)]
+    cache_size: Option<u64>,
+    /// Remove from the caches what no job has used for this long: `12h`, `7d` [default: 30d].
+    #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
+    cache_age: Option<Duration>,
     /// A label that jobs may require, `zone=a`; repeat it for several.
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
@@ -62,6 +69,7 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     let mut node = settings.engine.node(name.clone(), &target, &store, &queues, &folders)?;
     node.options.periods.idle_exit = arguments.idle_exit.map(Duration::from_secs);
     node.options.process_count = arguments.process_count;
+    node.options.cache = folders.cache_limits(arguments.cache_size, arguments.cache_age);
     node.options.labels = settings.labels()?;
     node.options.labels.extend(arguments.labels);
     node.options.health = watched.health.clone();

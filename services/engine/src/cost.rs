@@ -196,10 +196,10 @@ impl Requests {
             queue_deletes: whole(deletes + in_tens),
             queue_extensions: whole(nodes * (seconds / HEARTBEAT_SECONDS).floor() * (held / BATCH).ceil()),
             queue_billed_extra: whole((billed - bodies).max(0.0)),
-            // Job, column types, plan, markers, snapshots, final file, result; and the first look-ups of each role.
-            puts: whole(puts) + 10,
+            // Job, identity, column types, plan, markers, snapshots, final file, result; and the first look-ups of each role.
+            puts: whole(puts) + 12,
             gets: whole(gets) + 20 + 5 * u64::from(work.nodes) + work.input_gets,
-            lists: whole(seconds / LOOK_SECONDS) + 2 + work.input_lists,
+            lists: whole(seconds / LOOK_SECONDS) + 4 + work.input_lists,
         }
     }
 

@@ -7,7 +7,7 @@ use protocol::{Progress, Unfit};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-use crate::{Continuation, Hint, Remedy, TargetRef};
+use crate::{Continuation, Hint, InFlight, Remedy, TargetRef};
 
 /// Something that happened.
 #[derive(Debug)]
@@ -47,6 +47,9 @@ pub enum Notice {
     NewJob { earlier: String, reason: NewJobReason },
     /// This job has completed, and no mini-batch failed. Only a replay runs its rejected items again.
     NothingToDo { job_id: String, rejected: u64, remedy: Option<Remedy> },
+    /// This job has not ended, and nothing of it needs to be published. With the numbers of mini-batches that have not ended,
+    /// if all are planned, and that have failed so far.
+    InFlight { job_id: String, state: InFlight, unended: Option<u64>, failed: u64 },
     /// The result of the job cannot be read; the engine determines it again.
     DamagedResult,
     /// The script itself, its data or its models have changed since the job began; with the differences that are known.

@@ -128,21 +128,22 @@ impl Execution<'_> {
 
         let mut agents = JoinSet::new();
         let environment = spec.environment.clone();
-        let environments = self.home.cache("environments");
+        let cache = self.home.caches();
         let preparing = events.clone();
         let interpreter = tokio::task::spawn_blocking(move || {
             // The specification of a local job names its interpreter.
-            worker::interpreter(&environment, Path::new("python3"), &environments, |file, folder| {
+            worker::interpreter(&environment, Path::new("python3"), &cache, |file, folder| {
                 preparing.notice(Notice::CreatingEnvironment { file: file.to_owned(), folder: folder.to_owned() });
             })
         });
-        let (stores, side_inputs) = (self.store.stores().clone(), self.home.cache("side-inputs"));
+        let (stores, cache) = (self.store.stores().clone(), self.home.caches());
         let mut local_spec = self.spec.clone();
         let (waits, job_id) = (results.clone(), spec.job_id.clone());
         let provisioning = async move {
             let made_ready = async {
-                worker::fetch_side_inputs(&mut local_spec, &stores, &side_inputs).await?;
-                anyhow::Ok((Arc::new(local_spec), interpreter.await.context("make the environment")??))
+                let copies = worker::fetch_side_inputs(&mut local_spec, &stores, &cache).await?;
+                let (python, environment) = interpreter.await.context("make the environment")??;
+                anyhow::Ok((Arc::new(local_spec), python, (copies, environment)))
             };
             worker::report_provisioning(&*waits, &job_id, FIRST_NODE, made_ready).await
         };
@@ -169,13 +170,16 @@ impl Execution<'_> {
         };
         tokio::pin!(provisioning);
         let mut starting = true;
+        // What the job uses of the caches stays there until it ends.
+        let mut _used = None;
         let mut canceled = false;
         let result = loop {
             tokio::select! {
                 provisioned = &mut provisioning, if starting => {
                     starting = false;
                     match provisioned {
-                        Ok((local_spec, python)) => {
+                        Ok((local_spec, python, used)) => {
+                            _used = Some(used);
                             for node in (0..spec.node_count.unwrap_or(1)).map(|node| node.to_string()) {
                                 let work_folder = agent.work_folder.join(&node);
                                 let (spec, python) = (local_spec.clone(), python.clone());

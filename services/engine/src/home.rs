@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use protocol::Durability;
 use storage::{JobStore, disk, snapshot};
+use worker::{Cache, CacheLimits};
 
 use crate::list::KnownCounts;
 use crate::{Fixable, Index, Remedy, newest_first};
@@ -80,6 +81,11 @@ impl Home {
     /// Returns a folder of the home: a cache, or the one of the nodes of compute targets.
     pub(crate) fn cache(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+
+    /// Returns the caches of the jobs of this machine, which only a clean-up empties.
+    pub(crate) fn caches(&self) -> Cache {
+        Cache::new(self.folder.clone(), CacheLimits::default())
     }
 
     /// Prevents the removal of caches of the fleet while this process uses them. The home must exist.

@@ -69,6 +69,8 @@ mod rejects;
 mod remedy;
 mod replay;
 mod replayed;
+mod retry;
+mod reuse;
 mod roles;
 mod run;
 mod same_job;
@@ -100,13 +102,14 @@ pub use logs::{FirstError, NewLines, OVERVIEW, Tail, TailEnd};
 pub use rejects::RejectSummary;
 pub use remedy::{Fixable, Remedy};
 pub use replay::ReplayOptions;
+pub use retry::{InFlight, Republish, Retry};
 pub use roles::{NAME_LENGTH_MAX, NodeFolders, is_node_name, new_node_name};
 pub use settings::{PREFETCH_BYTES, Settings};
 pub use standing::{Hint, Lack, Pulse, Since, Standing};
 pub use state::{Selection, State};
 pub use status::{Look, Status, StatusDocument};
 pub use steps::{CheckedSteps, StepResult};
-pub use submit::{Published, Retry, Submission};
+pub use submit::{Published, Submission};
 pub use unfinished::Continuation;
 
 // Names that many modules of this crate share.

@@ -18,7 +18,7 @@ use crate::replayed::{check_output, has_completed, key, name_of_replay};
 use crate::run::{Locks, take_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;
-use crate::{Busy, Engine, Events, Fixable, For, FoundJob, Jobs, Remedy, Retry, StopRequest};
+use crate::{Busy, Engine, Events, Fixable, For, FoundJob, Jobs, Remedy, Republish, Retry, StopRequest};
 
 /// How a replay differs from the job that it replays.
 #[derive(Clone, Debug, Default)]
@@ -105,7 +105,7 @@ impl Engine {
             match &next.result {
                 None => {
                     options.begins_anew(&next, &jobs)?;
-                    return self.retry_on(&next.spec.job_id, target, events).await;
+                    return self.retry_on(&next.spec.job_id, Republish::Missing, target, events).await;
                 }
                 // It would run the script that it has packed.
                 Some(_) if !has_completed(&next) => break,
@@ -122,7 +122,7 @@ impl Engine {
         let schemas = job.store.schemas().await.context("read the plan")?;
         describe(&store, &spec, &schemas, &plan, Some(items)).await?;
         jobs.open(&spec, &job.spec.job_id).await?;
-        self.retry_on(&spec.job_id, target, events).await
+        self.retry_on(&spec.job_id, Republish::Unended, target, events).await
     }
 }
 

@@ -13,7 +13,7 @@ use storage::TargetStore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use worker::{Node, NodeOptions, Stop, StopSender};
+use worker::{CacheLimits, Node, NodeOptions, Stop, StopSender};
 
 use crate::{Engine, Event, Events, Fixable, Followed, Lock, Queues, StopRequest, Target, follow};
 
@@ -24,15 +24,20 @@ pub const NAME_LENGTH_MAX: usize = 64;
 
 impl Engine {
     /// Runs a job with all roles in this process, through the queues and the store of a target. The roles also serve the
-    /// other jobs of the target meanwhile.
+    /// other jobs of the target meanwhile. Unless `fresh`, reuses the result of a completed job.
     pub async fn run_on(
         &self,
         parsed: Parsed,
         target: &Target,
+        fresh: bool,
         stop_request: &StopRequest,
         events: &Events,
     ) -> Result<Followed> {
         let StopRequest { cancel, kill } = stop_request;
+        if !fresh && let Some(result) = self.reusable(&parsed, target, events).await? {
+            events.send(Event::Reused(result.job_id.clone()));
+            return Ok(Followed::Ended(Box::new(result)));
+        }
         let submission = self.submit(parsed, target, true, events).await?;
         let (queues, job_id) = (submission.queues.clone(), submission.job_id().to_owned());
         events.send(Event::Job(job_id.clone()));
@@ -126,6 +131,7 @@ impl Engine {
         let python = target.python.clone().or_else(|| settings.python.clone());
         let mut options = NodeOptions::default();
         options.timing.lease_step = settings.lease_step.unwrap_or(options.timing.lease_step);
+        options.cache = folders.cache_limits(None, None);
         Ok(Node {
             target: store.clone(),
             tasks: queues.tasks.clone(),
@@ -158,6 +164,13 @@ pub struct NodeFolders {
     private: PathBuf,
     /// Prevents a clean-up from removing the caches.
     _use: Lock,
+}
+
+impl NodeFolders {
+    /// Returns the limits of the caches, with defaults that depend on the disk.
+    pub fn cache_limits(&self, bytes: Option<u64>, age: Option<Duration>) -> CacheLimits {
+        CacheLimits::of(&self.shared, bytes, age)
+    }
 }
 
 impl Drop for NodeFolders {

@@ -96,7 +96,7 @@ impl Engine {
                 }
                 Some(target) => {
                     self.check(&mut parsed, &target.store_options(), true, events)?.finish()?;
-                    match self.run_on(parsed, target, stop, events).await? {
+                    match self.run_on(parsed, target, fresh, stop, events).await? {
                         Followed::Ended(result) => *result,
                         Followed::Stopped | Followed::Interrupted => return Ok(results),
                     }

@@ -9,21 +9,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use job_file::Parsed;
 use partitioner::{Inputs, Partitioner};
-use protocol::{
-    Durability, Environment, ItemPath, JobResult, JobSpec, ResultEvent, Snapshot, begin_message, encode_record,
-};
+use protocol::{Durability, Environment, ItemPath, JobSpec, ResultEvent, Snapshot, begin_message, encode_record};
 use queue::{Message, Queue};
-use reducer::Reducer;
 use storage::{JobStore, PlanComplete, Source, TargetStore};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::execute::make_output_folder;
-use crate::fit::warn_of_unfit_workers;
-use crate::functions;
-use crate::replayed::has_completed;
-use crate::run::nothing_to_do;
 use crate::{
-    Engine, Events, Fixable, For, FoundJob, Home, Jobs, Notice, QueueAddress, Queues, Remedy, Target, Unfinished,
-    new_job_id,
+    Engine, Events, Fixable, Home, Jobs, Notice, QueueAddress, Queues, Remedy, Target, Unfinished, fit, functions,
+    new_job_id, reuse,
 };
 
 /// A node's own deadline comes this long before that of its lease.
@@ -31,6 +25,8 @@ const LEASE_MARGIN: Duration = Duration::from_secs(5);
 /// The number of times that snapshots are sent which a concurrent clean-up of the target removes.
 const SENDS_MAX: usize = 3;
 const PATHS_NAMED_MAX: usize = 3;
+/// From one sign of life of a process that publishes to the next.
+pub(crate) const PUBLISHING_EVERY: Duration = Duration::from_secs(4);
 
 /// A job that is described in the store of its target and not yet published.
 #[allow(missing_docs)]
@@ -40,18 +36,9 @@ pub struct Submission {
     pub job: JobStore,
     pub spec: JobSpec,
     pub queues: Queues,
-    target: Target,
-    unfinished: Unfinished,
-    listings: Inputs,
-}
-
-/// The effect of a retry on a compute target.
-#[derive(Debug)]
-pub enum Retry {
-    /// The job is completed, and no mini-batch failed.
-    NothingToDo(Box<JobResult>),
-    /// The mini-batches that run again.
-    Submission(Box<Submission>),
+    pub(crate) target: Target,
+    pub(crate) unfinished: Unfinished,
+    pub(crate) listings: Inputs,
 }
 
 /// The effect of publishing.
@@ -88,7 +75,12 @@ impl Engine {
         };
         let job = store.job(&spec.job_id);
         let is_here = target.is_on_this_machine(self.settings())?;
+        let given = spec.inputs.clone();
         functions::send(&mut spec, &job, self.home(), is_here).await?;
+        let inputs_digest = match spec.inputs == given {
+            true => None,
+            false => parsed.listings.digest(&JobSpec { inputs: given, ..spec.clone() }).await.ok(),
+        };
         if !is_here {
             warn_of_local_paths(&spec, &job, address, events);
         }
@@ -99,6 +91,10 @@ impl Engine {
         make_output_folder(&spec)?;
         for _ in 0..SENDS_MAX {
             send_snapshots(&mut spec, &store, self.home(), address, events).await?;
+            // No later job reuses one whose script changed while it was packed.
+            if !job_file::script_has_changed(&spec) {
+                reuse::keep(&job, parsed.identity.clone(), inputs_digest.clone()).await?;
+            }
             job.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
             // A clean-up keeps the snapshots of this job from now on, and may have removed them a moment ago.
             if store.has_snapshots(&spec).await? {
@@ -116,43 +112,6 @@ impl Engine {
         }
         bail!("a clean-up of the target removed the script of job {} {SENDS_MAX} times; try again later", spec.job_id)
     }
-
-    /// Continues a job of a compute target: publishes again the mini-batches that have neither succeeded nor failed, and
-    /// of an ended job also those that failed. Messages that are still in a queue do no harm.
-    pub async fn retry_on(&self, wanted: &str, target: &Target, events: &Events) -> Result<Retry> {
-        let store = target.open_store().await?;
-        let jobs = target.jobs(store.clone());
-        let found = jobs.find(wanted, For::Change).await?;
-        if let Some(result) = nothing_to_do(&found) {
-            events.notice(jobs.nothing_to_do(&found, result).await?);
-            return Ok(Retry::NothingToDo(Box::new(result.clone())));
-        }
-        jobs.check_may_run_again(&found).await?;
-        let had_completed = has_completed(&found);
-        let FoundJob { store: job, spec, result } = found;
-        let job_id = &spec.job_id;
-        let queues = target.open_queues(false).await?;
-        let mut reducer = Reducer::open(job.clone(), queues.results.clone(), reducer::Options::shared()).await?;
-        let lost = reducer.forget_lost_rows().await?;
-        Notice::lost_rows(&lost, had_completed).into_iter().for_each(|notice| events.notice(notice));
-        let mini_batches = reducer.tally().mini_batches();
-        // Also takes back a request to cancel that no reducer has seen yet, and an end without a result.
-        let has_ended = result.is_some() || reducer.tally().ended_as().is_some();
-        let reopened = has_ended || job.cancel_requested().await?.is_some();
-        let incomplete = if reopened { reducer.reopen().await? } else { 0 };
-        let unfinished = Unfinished::new(reducer.tally(), Default::default());
-        let committed = mini_batches.succeeded.saturating_sub(incomplete);
-        let continuation = unfinished.explain(&spec, committed, 0, mini_batches.failed, reopened);
-        events.notice(Notice::Continuing(continuation.with_incomplete(incomplete)));
-        store.mark_open(job_id).await?;
-        if store.is_being_removed(job_id).await? {
-            store.mark_ended(job_id).await?;
-            bail!("job {job_id} cannot be continued, because a clean-up of the target is removing it");
-        }
-        warn_of_unfit_workers(&spec, &store, target.reference(), events).await;
-        let (target, listings) = (target.clone(), Inputs::new(job.stores().options()));
-        Ok(Retry::Submission(Box::new(Submission { store, job, spec, queues, target, unfinished, listings })))
-    }
 }
 
 impl Submission {
@@ -169,6 +128,8 @@ impl Submission {
     /// Plans and publishes. After an error the job is open, and at most partly published.
     pub async fn publish(&self) -> Result<Published> {
         let Self { job, spec, queues, .. } = self;
+        let address = self.target.queue()?.place();
+        let _publishing = AbortOnDropHandle::new(tokio::spawn(show_life(job.clone(), address)));
         let (tasks, results) = (queues.tasks.clone(), queues.results.clone());
         let partitioner = Partitioner::new(spec.clone(), job.clone(), tasks, results.clone());
         let partitioner = partitioner.with_inputs(self.listings.clone());
@@ -189,7 +150,7 @@ impl Submission {
 
     /// Says so if none of the workers that run now takes the job.
     pub async fn warn_of_unfit_workers(&self, events: &Events) {
-        warn_of_unfit_workers(&self.spec, &self.store, self.target.reference(), events).await;
+        fit::warn_of_unfit_workers(&self.spec, &self.store, self.target.reference(), events).await;
     }
 
     /// Returns what continues the job after an interruption.
@@ -300,6 +261,17 @@ async fn send_from(
         spec.snapshots.side_inputs.insert(name.clone(), snapshot);
     }
     Ok(())
+}
+
+/// Shows other processes that this one publishes a job, and where.
+async fn show_life(job: JobStore, queue: String) {
+    loop {
+        let sign = format!("{} {queue}", storage::random_name());
+        if let Err(error) = job.put_publishing(sign).await {
+            tracing::warn!("cannot show that this process publishes the job: {error:#}");
+        }
+        tokio::time::sleep(PUBLISHING_EVERY).await;
+    }
 }
 
 async fn send(

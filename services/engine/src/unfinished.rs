@@ -1,6 +1,6 @@
 //! The mini-batches of a job that must still be published, and why.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use partitioner::Pending;
 use protocol::JobSpec;
@@ -15,12 +15,51 @@ pub struct Unfinished {
     retrying: usize,
     /// Mini-batches of the whole job; `None`: not all are known.
     planned: Option<u64>,
+    /// Which of them; `None`: all.
+    needed: Option<Needed>,
+}
+
+/// Mini-batches that need a message.
+#[derive(Debug, Default)]
+pub struct Needed {
+    /// This one and all later ones
+    pub from: u64,
+    /// except for these,
+    pub except: HashSet<u64>,
+    /// and these.
+    pub others: BTreeSet<u64>,
 }
 
 impl Unfinished {
     /// Returns everything, for a new job.
     pub fn all() -> Self {
-        Self { known: BTreeMap::new(), interrupted: 0, retrying: 0, planned: None }
+        Self { known: BTreeMap::new(), interrupted: 0, retrying: 0, planned: None, needed: None }
+    }
+
+    /// Returns nothing, for a job without mini-batches that need a message.
+    pub fn none() -> Self {
+        Self { needed: Some(Needed { from: u64::MAX, ..Needed::default() }), ..Self::all() }
+    }
+
+    /// Leaves out all others, which are in flight.
+    pub fn publish_only(&mut self, needed: Needed) {
+        self.needed = Some(needed);
+    }
+
+    /// Sets the number of all mini-batches, which the reducer may not know yet.
+    pub fn expect(&mut self, mini_batches: u64) {
+        self.planned.get_or_insert(mini_batches);
+    }
+
+    /// Returns the mini-batches that have not ended, as far as they are known.
+    pub fn unended(&self) -> impl Iterator<Item = u64> {
+        let ended = |mini_batch: &u64| self.known.get(mini_batch).is_some_and(Option::is_none);
+        (0..self.planned.unwrap_or(0)).filter(move |mini_batch| !ended(mini_batch))
+    }
+
+    /// Returns the number of mini-batches that have not ended, if it is known.
+    pub fn count(&self) -> Option<u64> {
+        self.planned.map(|_| self.unended().count() as u64)
     }
 
     /// Returns the mini-batches that have not ended by the tally. `interrupted`: those that lost nodes were running, with
@@ -52,6 +91,12 @@ impl Unfinished {
     }
 
     pub fn pending(&self, mini_batch: u64) -> Option<Pending> {
+        if let Some(Needed { from, except, others }) = &self.needed
+            && !others.contains(&mini_batch)
+            && (mini_batch < *from || except.contains(&mini_batch))
+        {
+            return None;
+        }
         self.known.get(&mini_batch).copied().unwrap_or(Some(Pending::default()))
     }
 

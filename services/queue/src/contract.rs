@@ -12,7 +12,7 @@
 mod leases;
 mod messages;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -98,6 +98,7 @@ macro_rules! queue_contract {
             delayed_message_is_hidden_until_its_time
             concurrent_receivers_never_share_a_lease
             depth_counts_visible_leased_and_delayed_messages
+            look_shows_leased_and_visible_messages
         }
     };
     ($harness:expr => $($property:ident)*) => {

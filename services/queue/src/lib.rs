@@ -91,9 +91,17 @@ pub trait Queue: Send + Sync + Debug {
     /// Returns the approximate number of messages: for progress and scaling, never to decide that all work is done.
     async fn depth(&self) -> Result<Depth, Error>;
 
+    /// Shows the body of every message, leased or not, perhaps more than once. Returns whether the service can do that.
+    async fn look(&self, _visit: Visit) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     /// Returns the limits of the service behind the queue.
     fn limits(&self) -> Limits;
 }
+
+/// Looks at the body of a message.
+pub type Visit = Box<dyn FnMut(&[u8]) + Send>;
 
 /// A message to send.
 #[derive(Clone, Debug, PartialEq, Eq)]

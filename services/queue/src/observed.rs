@@ -11,7 +11,7 @@ use telemetry::metrics::{DESTINATION, ERROR, OPERATION};
 use telemetry::{Duty, Health, metrics};
 use tokio::time::Instant;
 
-use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
+use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive, Visit};
 
 /// A wrapper around a queue.
 #[derive(Debug)]
@@ -89,6 +89,10 @@ impl Queue for Observed {
 
     async fn depth(&self) -> Result<Depth, Error> {
         self.observe("depth", self.queue.depth()).await
+    }
+
+    async fn look(&self, visit: Visit) -> Result<bool, Error> {
+        self.observe("depth", self.queue.look(visit)).await
     }
 
     fn limits(&self) -> Limits {

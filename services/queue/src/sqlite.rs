@@ -22,7 +22,7 @@ use self::store::Store;
 use self::thread::{Call, Mailbox, QueueThread, Receiver};
 use crate::clock::deadline;
 use crate::error::{Cause, check_sizes};
-use crate::{Clock, Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
+use crate::{Clock, Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive, Visit};
 
 /// What a power cut may lose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,6 +154,10 @@ impl Queue for SqliteQueue {
 
     async fn depth(&self) -> Result<Depth, Error> {
         self.call(Store::depth).await
+    }
+
+    async fn look(&self, mut visit: Visit) -> Result<bool, Error> {
+        self.call(move |store| store.look(&mut *visit)).await.map(|()| true)
     }
 
     fn limits(&self) -> Limits {

@@ -191,6 +191,26 @@ impl JobStore {
         optional(self.json("plan/complete.json").await)
     }
 
+    /// Stores what distinguishes the job from others.
+    pub async fn put_identity(&self, identity: Bytes) -> Result<()> {
+        self.put("plan/identity.json", identity).await
+    }
+
+    /// Returns what distinguishes the job from others, if it is known.
+    pub async fn identity(&self) -> Result<Option<Bytes>> {
+        optional(self.get("plan/identity.json").await)
+    }
+
+    /// Shows that a process publishes the job. Each sign differs from all others.
+    pub async fn put_publishing(&self, sign: String) -> Result<()> {
+        self.put("plan/publishing", sign.into()).await
+    }
+
+    /// Returns the last sign of a process that has published the job.
+    pub async fn publishing(&self) -> Result<Option<Bytes>> {
+        optional(self.get("plan/publishing").await)
+    }
+
     /// Asks all roles to stop working on the job.
     pub async fn request_cancel(&self, reason: &str) -> Result<()> {
         self.put("control/cancel", Bytes::copy_from_slice(reason.as_bytes())).await

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt};
@@ -54,6 +55,14 @@ impl Stores {
             at += piece.len() as u64;
         }
         Ok(())
+    }
+
+    /// Returns when an object was last written.
+    pub async fn modified(&self, url: &str) -> Result<DateTime<Utc>> {
+        let url = parsed(url)?;
+        let (store, path) = self.open(&url).await?;
+        let found = store.head(&path).await.map_err(|error| Error::from_store(&shown(&url), error))?;
+        Ok(found.last_modified)
     }
 
     /// Returns the size of an object.

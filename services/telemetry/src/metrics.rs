@@ -76,6 +76,10 @@ pub struct Metrics {
     pub processes: Family<Labels<1>, Gauge>,
     /// Processes that were replaced although they worked, by [`CAUSE`].
     pub processes_replaced: Family<Labels<1>, Counter>,
+    /// Size of the caches of this machine, as the worker last looked.
+    pub cache_bytes: Gauge,
+    /// Entries that were evicted from the caches, by [`CAUSE`].
+    pub cache_evictions: Family<Labels<1>, Counter>,
     /// Deliveries that are held under a lease.
     pub leases_held: Gauge,
     /// Leases that ended before the work was announced.
@@ -132,6 +136,8 @@ impl Metrics {
             row_bytes: Counter::default(),
             processes: Family::default(),
             processes_replaced: Family::default(),
+            cache_bytes: Gauge::default(),
+            cache_evictions: Family::default(),
             leases_held: Gauge::default(),
             leases_lost: Counter::default(),
             mini_batches: Family::default(),
@@ -198,6 +204,12 @@ impl Metrics {
         show.as_is("gristmill_processes", "Python processes", &self.processes);
         let replaced = "Python processes that were replaced although they worked";
         show.as_is("gristmill_processes_replaced", replaced, &self.processes_replaced);
+        for cause in ["age", "size", "disk"] {
+            let _ = self.cache_evictions.get_or_create(&[(CAUSE, cause)]);
+        }
+        show.with_unit("gristmill_cache", "Caches of this machine", Unit::Bytes, &self.cache_bytes);
+        let evictions = "Entries that were evicted from the caches";
+        show.as_is("gristmill_cache_evictions", evictions, &self.cache_evictions);
         show.as_is("gristmill_leases_held", "Deliveries that are held under a lease", &self.leases_held);
         show.as_is("gristmill_leases_lost", "Leases that ended before the work was announced", &self.leases_lost);
     }

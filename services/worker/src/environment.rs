@@ -2,31 +2,31 @@
 //! file, a `pyproject.toml` or a conda file, and cached by content.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use protocol::{CONDA_TOOLS, CondaFile, Environment};
-use storage::disk;
 
+use crate::cache::{Cache, Kind, TURN_EVERY, Turn, Used};
 use crate::conda;
 
 const INSTALLER_LINES: usize = 15;
 
-/// Returns the interpreter of `environment`, and creates it below `cache` if needed. `default` is the interpreter of
-/// jobs that name none. Calls `report` with file and folder before it creates an environment.
+/// Returns the interpreter of `environment`, and creates it in `cache` if needed. `default` is the interpreter of jobs that
+/// name none. The environment stays while the second value exists. Calls `report` with file and folder before it creates
+/// an environment.
 ///
 /// Blocks, for minutes if it installs packages. Two jobs that need the same environment wait for each other.
 pub fn interpreter(
     environment: &Environment,
     default: &Path,
-    cache: &Path,
+    cache: &Cache,
     report: impl Fn(&Path, &Path),
-) -> Result<PathBuf> {
+) -> Result<(PathBuf, Option<Used>)> {
     match environment {
-        Environment::Node => Ok(default.to_owned()),
-        Environment::Interpreter { path } => Ok(path.as_path().to_owned()),
+        Environment::Node => Ok((default.to_owned(), None)),
+        Environment::Interpreter { path } => Ok((path.as_path().to_owned(), None)),
         Environment::Requirements { file, base } => virtual_environment(file.as_path(), base.as_path(), cache, report),
     }
 }
@@ -38,7 +38,12 @@ enum Recipe {
     Conda,
 }
 
-fn virtual_environment(file: &Path, base: &Path, cache: &Path, report: impl Fn(&Path, &Path)) -> Result<PathBuf> {
+fn virtual_environment(
+    file: &Path,
+    base: &Path,
+    cache: &Cache,
+    report: impl Fn(&Path, &Path),
+) -> Result<(PathBuf, Option<Used>)> {
     let content = std::fs::read(file).with_context(|| format!("read the environment file {}", file.display()))?;
     let recipe = recipe(file, &content, base)?;
     let version = match &recipe {
@@ -48,27 +53,29 @@ fn virtual_environment(file: &Path, base: &Path, cache: &Path, report: impl Fn(&
     let mut digest = blake3::Hasher::new();
     digest.update(&content).update(version.as_bytes()).update(file.extension().unwrap_or_default().as_encoded_bytes());
     let name = &digest.finalize().to_hex()[..16];
-    let folder = cache.join(name);
+    let folder = cache.entry(Kind::Environment, name);
     let python = folder.join("bin/python");
-    let complete = folder.join("complete");
+    loop {
+        match cache.take(Kind::Environment, name)? {
+            Turn::Present(used) => return Ok((python, Some(used))),
+            Turn::Taken => std::thread::sleep(TURN_EVERY),
+            Turn::Absent(making) => {
+                report(file, &folder);
+                cache.make_room(0)?;
+                create(file, &recipe, &folder)?;
+                making.keep()?;
+            }
+        }
+    }
+}
 
-    std::fs::create_dir_all(cache).with_context(|| format!("create {}", cache.display()))?;
-    let lock = File::create(cache.join(format!("{name}.lock")))?;
-    lock.lock().context("wait for another job that creates the same environment")?;
-    if complete.exists() {
-        return Ok(python);
-    }
-    report(file, &folder);
-    // Left by an interrupted installation.
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
-    }
+fn create(file: &Path, recipe: &Recipe, folder: &Path) -> Result<()> {
     match recipe {
         Recipe::Virtual { base, packages } => {
-            run(Command::new(&base).args(["-m", "venv"]).arg(&folder))
+            run(Command::new(base).args(["-m", "venv"]).arg(folder))
                 .with_context(|| format!("create a virtual environment with {}", base.display()))?;
-            let mut install = Command::new(&python);
-            install.args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input"]).args(&packages);
+            let mut install = Command::new(folder.join("bin/python"));
+            install.args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input"]).args(packages);
             // Relative paths in the list are relative to its file.
             install.current_dir(file.parent().unwrap_or(Path::new("/")));
             if !packages.is_empty() {
@@ -76,14 +83,11 @@ fn virtual_environment(file: &Path, base: &Path, cache: &Path, report: impl Fn(&
             }
         }
         Recipe::Conda => {
-            run(&mut conda::command(file, &folder, is_installed)?)
+            run(&mut conda::command(file, folder, is_installed)?)
                 .with_context(|| format!("create the environment of {}", file.display()))?;
         }
     }
-    // A complete environment is never checked again, so it must survive a power cut.
-    disk::sync_file_system(&folder).with_context(|| format!("write {} to disk", folder.display()))?;
-    File::create(&complete)?;
-    Ok(python)
+    Ok(())
 }
 
 fn recipe(file: &Path, content: &[u8], base: &Path) -> Result<Recipe> {
@@ -149,11 +153,16 @@ fn run(command: &mut Command) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Limits;
 
     fn environment(folder: &Path, requirements: &str) -> Environment {
         let file = folder.join("requirements.txt");
         std::fs::write(&file, requirements).expect("writable");
         Environment::Requirements { file: file.into(), base: "python3".into() }
+    }
+
+    fn cache(folder: &Path) -> Cache {
+        Cache::new(folder.join("cache"), Limits::default())
     }
 
     #[test]
@@ -171,10 +180,11 @@ mod tests {
         let environment = environment(folder.path(), "# nothing\n");
         let reports = std::cell::Cell::new(0);
         for _ in 0..2 {
-            let python = interpreter(&environment, Path::new("python3"), &folder.path().join("cache"), |_, _| {
+            let found = interpreter(&environment, Path::new("python3"), &cache(folder.path()), |_, _| {
                 reports.set(reports.get() + 1)
             });
-            assert!(python.expect("an empty environment can be created").exists());
+            let (python, used) = found.expect("an empty environment can be created");
+            assert!(python.exists() && used.is_some());
         }
         assert_eq!(reports.get(), 1);
     }
@@ -190,7 +200,7 @@ mod tests {
             let file = folder.path().join("environment.yml");
             std::fs::write(&file, text).expect("writable");
             let environment = Environment::Requirements { file: file.into(), base: "python3".into() };
-            interpreter(&environment, Path::new("python3"), &folder.path().join("cache"), |_, _| ())
+            interpreter(&environment, Path::new("python3"), &cache(folder.path()), |_, _| ()).map(|found| found.0)
         };
         let python = create(&format!("dependencies: [python={minor}, pip, pip: ['-r none.txt']]"));
         assert!(python.expect("an empty environment can be created").exists());
@@ -201,7 +211,7 @@ mod tests {
     #[test]
     fn failed_installation_quotes_the_installer_and_is_retried() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let cache = folder.path().join("cache");
+        let cache = cache(folder.path());
         let missing = environment(folder.path(), "/no/such/package.whl\n");
         let error = interpreter(&missing, Path::new("python3"), &cache, |_, _| ()).expect_err("cannot be installed");
         assert!(format!("{error:#}").contains("/no/such/package.whl"), "{error:#}");

@@ -9,6 +9,7 @@
 //! | `agent` | one job: executes the actions of the scheduler, and reports events to it |
 //! | `stop` | how agents and nodes are stopped |
 //! | `python_process` | starts, messages, observes and kills one interpreter |
+//! | `cache` | what this machine keeps for later jobs, and what leaves it when it is too much |
 //! | `prepare` | prepares the argument of `run()`: paths, or a table in shared memory |
 //! | `side_inputs` | downloads reference data and replaces its URLs by local paths |
 //! | `announce` | write, announce, acknowledge, in that order |
@@ -16,7 +17,7 @@
 //! | `limit` | what the processes of a job together may ask of a service |
 //! | `lease` | extends leases, and reports lost ones |
 //! | `retry` | how calls of queues and stores are retried |
-//! | `resident` | the memory of a process |
+//! | `resident`, `pressure` | the memory of a process; whether that of the machine is short |
 //! | `orphans` | kills child processes that user code leaves behind |
 //! | `printed` | the last lines that a process printed, for reports |
 //! | `counts` | metrics of announcements |
@@ -28,6 +29,7 @@ mod agent;
 mod allocator;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 mod announce;
+mod cache;
 mod capped_log;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 mod checkpoints;
@@ -48,6 +50,7 @@ mod offer;
 mod oom;
 mod orphans;
 mod prepare;
+mod pressure;
 mod printed;
 mod python_process;
 mod resident;
@@ -60,6 +63,7 @@ mod stop;
 
 pub use agent::{Agent, Timing, report_provisioning};
 pub use allocator::keep_freed_memory;
+pub use cache::{Cache, Limits as CacheLimits, Used};
 pub use environment::interpreter;
 pub use gpu::{count_by_driver, default_process_count};
 pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection, roster};

@@ -19,6 +19,7 @@
 //! | `provision`, `work` | make a job ready, run its agent, clean up after it |
 //! | `beat` | signs of life |
 //! | `registration` | lists the node among the workers of its target |
+//! | `leftovers` | removes what killed workers of this machine have left |
 //! | `logs` | uploads logs while a job runs |
 //! | `protection`, `spot` | task protection of ECS; spot notices of EC2 |
 
@@ -27,6 +28,7 @@ pub(crate) mod beat;
 pub(crate) mod errands;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 pub(crate) mod executor;
+mod leftovers;
 mod logs;
 mod protection;
 mod provision;
@@ -51,9 +53,9 @@ use telemetry::{Health, metrics};
 use tokio::sync::watch;
 
 use crate::agent::Timing;
-use crate::side_inputs::Turns;
+use crate::cache::{Cache, Limits};
 use crate::stop::Stop;
-use crate::{Crash, default_process_count, offer};
+use crate::{Crash, default_process_count, offer, pressure};
 use executor::{Executor, Trouble};
 use protection::Protection;
 pub use protection::TaskProtection;
@@ -64,6 +66,8 @@ use work::Shared;
 
 /// How often the node looks for what is due.
 const TICK: Duration = Duration::from_millis(250);
+/// How often it looks whether memory is short.
+const MEMORY_EVERY: Duration = Duration::from_secs(2);
 
 /// A worker of a compute target, about to start.
 #[derive(Clone, Debug)]
@@ -104,6 +108,8 @@ pub struct NodeOptions {
     /// Python processes of a job that is alone here, which several jobs divide; `None`: as many as the job asks for, and
     /// one for each core or GPU for several.
     pub process_count: Option<u32>,
+    /// Limits of the caches in the work folder.
+    pub cache: Limits,
     /// Labels that jobs may require.
     pub labels: BTreeMap<String, String>,
     /// How often the node uploads changed log files.
@@ -123,6 +129,7 @@ impl Default for NodeOptions {
             timing: Timing { lease_step: seconds(30), grace: seconds(30), patience: seconds(120) },
             periods: Periods::default(),
             process_count: None,
+            cache: Limits::default(),
             labels: BTreeMap::new(),
             log_period: seconds(5),
             spot_notice: None,
@@ -156,8 +163,12 @@ impl Node {
         let spot = async { if let Some(spot) = spot { spot.given().await } else { std::future::pending().await } };
         let mut spot = std::pin::pin!(spot);
         let protection = Protection::start(self.options.task_protection.clone());
-        let shared = Arc::new(Shared { node: self, turns: Turns::default(), protection });
+        let cache = Cache::new(self.work_folder.clone(), self.options.cache);
+        let shared = Arc::new(Shared { node: self, cache, protection });
         let node = &shared.node;
+        let folder = shared.folder();
+        let _claim = leftovers::claim(&folder).with_context(|| format!("create {}", folder.display()))?;
+        let _tidying = shared.tidy();
         let queues = [node.tasks.clone(), node.results.clone()];
         let timing = node.options.timing;
         let config = config(node);
@@ -167,6 +178,8 @@ impl Node {
         executor.handle(Event::Stop(first)).await;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut memory = tokio::time::interval(MEMORY_EVERY);
+        memory.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let alive = health.coming_round("the loop of the node");
         let mut failure = Ok(());
         while !executor.roster.is_over() {
@@ -186,6 +199,10 @@ impl Node {
                     }
                 },
                 _ = tick.tick() => executor.tick(),
+                _ = memory.tick() => match pressure::is_short() {
+                    true => Event::MemoryIsShort,
+                    false => continue,
+                },
                 notice = &mut spot, if !executor.roster.is_stopping() => {
                     tracing::warn!("this machine will be taken away ({notice}): draining");
                     Event::SpotNotice

@@ -3,39 +3,22 @@
 //! The name of a copy depends on its URL and the versions of all its objects, which a job looks up when it starts on
 //! this machine. So a changed object is downloaded again for the next job, and a copy never changes during a job.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use protocol::{ItemPath, JobSpec};
-use storage::{Stores, disk};
-use tokio::sync::Mutex;
+use storage::Stores;
+
+use crate::cache::{Cache, Kind, Used};
 
 /// Option that the engine passes to the script; its value is never replaced.
 const OUTPUT_OPTION: &str = "--output";
 
-/// A lock for each copy, so that concurrent jobs download it once.
-#[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<HashMap<String, Arc<Mutex<()>>>>);
-
-impl Turns {
-    pub(crate) async fn of(&self, digest: &str) -> Arc<Mutex<()>> {
-        self.0.lock().await.entry(digest.to_owned()).or_default().clone()
-    }
-}
-
 /// Downloads every side input that is a URL into `cache`, and replaces the URLs in the job by the paths of the copies.
-pub async fn fetch_side_inputs(spec: &mut JobSpec, stores: &Stores, cache: &Path) -> Result<()> {
-    fetch(spec, stores, cache, &Turns::default(), &std::process::id().to_string()).await
-}
-
-/// Does the same. `by` distinguishes the users of a shared cache.
-pub(crate) async fn fetch(spec: &mut JobSpec, stores: &Stores, cache: &Path, turns: &Turns, by: &str) -> Result<()> {
-    let mut copies = Vec::new();
+/// They stay while the returned values exist.
+pub async fn fetch_side_inputs(spec: &mut JobSpec, stores: &Stores, cache: &Cache) -> Result<Vec<Used>> {
+    let (mut copies, mut all) = (Vec::new(), Vec::new());
     for (name, original) in spec.side_inputs.iter().filter(|(_, original)| original.is_url()) {
         let url = lossless(original)?;
-        let copy = copy_of(&url, stores, cache, turns, by).await.map_err(|error| match error.downcast_ref() {
+        let (copy, used) = copy_of(&url, stores, cache).await.map_err(|error| match error.downcast_ref() {
             Some(storage::Error::NotFound { object }) => anyhow!(
                 "side input {name} cannot be downloaded: {object} does not exist; upload it, or correct \
                  side_inputs.{name}, and start the job again"
@@ -44,45 +27,22 @@ pub(crate) async fn fetch(spec: &mut JobSpec, stores: &Stores, cache: &Path, tur
                 "side input {name} cannot be downloaded (correct the cause, or side_inputs.{name}, and start the job again)"
             )),
         })?;
-        copies.push((name.clone(), copy.into()));
+        copies.push((name.clone(), copy));
+        all.push(used);
     }
-    place(spec, copies)
+    place(spec, copies)?;
+    Ok(all)
 }
 
-async fn copy_of(url: &str, stores: &Stores, cache: &Path, turns: &Turns, by: &str) -> Result<PathBuf> {
+async fn copy_of(url: &str, stores: &Stores, cache: &Cache) -> Result<(ItemPath, Used)> {
     let tree = stores.tree(url).await?;
-    let folder = cache.join(tree.digest());
-    let copy = folder.join(tree.name());
-    let turn = turns.of(tree.digest()).await;
-    let _turn = turn.lock().await;
-    if folder.is_dir() {
-        return Ok(copy);
-    }
-    let partial = cache.join(format!("{}.{by}.partial", tree.digest()));
-    // Left by an interrupted download.
-    let _ = std::fs::remove_dir_all(&partial);
-    tracing::info!("downloading {url}: {} bytes", tree.bytes());
-    let fetched = match tree.download(&partial.join(tree.name())).await {
-        Ok(()) => keep(partial.clone(), folder.clone()).await,
-        Err(error) => Err(error.into()),
+    let to = cache.content(Kind::SideInput, tree.digest()).join(tree.name());
+    let download = async {
+        tracing::info!("downloading {url}: {} bytes", tree.bytes());
+        Ok(tree.download(&to).await?)
     };
-    if fetched.is_err() {
-        let _ = std::fs::remove_dir_all(&partial);
-    }
-    match fetched {
-        // Another process of this machine was faster.
-        Err(_) if folder.is_dir() => Ok(copy),
-        fetched => fetched.map(|()| copy),
-    }
-}
-
-/// Moves a copy to its final name. It is never checked again, so it must survive a power cut.
-async fn keep(partial: PathBuf, folder: PathBuf) -> Result<()> {
-    let kept = tokio::task::spawn_blocking(move || {
-        disk::sync_file_system(&partial).with_context(|| format!("write {} to disk", partial.display()))?;
-        std::fs::rename(&partial, &folder).with_context(|| format!("create {}", folder.display()))
-    });
-    kept.await.context("move a side input")?
+    let used = cache.get(Kind::SideInput, tree.digest(), tree.bytes(), download).await?;
+    Ok((used.path().join(tree.name()).into(), used))
 }
 
 /// Replaces every mention of a side input by the path of its copy.
@@ -140,10 +100,13 @@ fn is_path_character(character: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use object_store::ObjectStoreExt;
     use object_store::memory::InMemory;
 
     use super::*;
+    use crate::cache::Limits;
 
     #[test]
     fn only_whole_paths_are_replaced() {
@@ -185,18 +148,18 @@ mod tests {
         put("one").await;
         let stores = Stores::default();
         stores.stand_in(&"s3://bucket".parse().expect("a URL"), memory.clone());
-        let cache = tempfile::tempdir().expect("a folder");
-        let turns = Turns::default();
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = Cache::new(folder.path().to_owned(), Limits::default());
         let fetched = async || {
             let mut spec = spec();
-            fetch(&mut spec, &stores, cache.path(), &turns, "node").await.expect("it exists");
+            fetch_side_inputs(&mut spec, &stores, &cache).await.expect("it exists");
             spec
         };
         let (first, second) = tokio::join!(fetched(), fetched());
         assert_eq!(first, second);
         assert_eq!(first.side_inputs["local"], "/data".into());
         let copy = first.side_inputs["all"].display();
-        assert!(copy.starts_with(cache.path().to_str().expect("text")) && copy.ends_with("/ref"), "{copy}");
+        assert!(copy.starts_with(folder.path().to_str().expect("text")) && copy.ends_with("/ref"), "{copy}");
         let argv = ["--ref", &format!("{copy}/"), &format!("--one={copy}/a.txt"), "--output", "s3://bucket/ref/out"];
         assert_eq!(first.argv, argv);
         assert_eq!(first.environment_variables["REF"], copy);
@@ -207,15 +170,17 @@ mod tests {
         put("two").await;
         let third = fetched().await;
         assert_eq!((content(&first), content(&third)), ("one".to_owned(), "two".to_owned()));
-        assert_eq!(std::fs::read_dir(cache.path()).expect("a folder").count(), 2, "nothing else is left");
+        let left = std::fs::read_dir(folder.path().join("side-inputs")).expect("a folder");
+        assert_eq!(left.count(), 4, "two copies with their locks, and nothing else");
     }
 
     #[tokio::test]
     async fn missing_object_is_reported_in_one_line() {
         let stores = Stores::default();
         stores.stand_in(&"s3://bucket".parse().expect("a URL"), Arc::new(InMemory::new()));
-        let cache = tempfile::tempdir().expect("a folder");
-        let error = fetch_side_inputs(&mut spec(), &stores, cache.path()).await.expect_err("it does not exist");
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = Cache::new(folder.path().to_owned(), Limits::default());
+        let error = fetch_side_inputs(&mut spec(), &stores, &cache).await.expect_err("it does not exist");
         assert_eq!(
             format!("{error:#}"),
             "side input all cannot be downloaded: s3://bucket/ref/ does not exist; upload it, or correct \

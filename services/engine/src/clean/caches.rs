@@ -29,7 +29,12 @@ pub fn clean(home: &Home, dry_run: bool, report: &mut CleanReport) -> Result<()>
     }
     for cache in caches {
         for entry in std::fs::read_dir(&cache).into_iter().flatten().flatten() {
-            remove(&entry.path(), home, dry_run, report)?;
+            let path = entry.path();
+            match path.extension().is_some_and(|extension| extension == "lock") {
+                true if dry_run => {}
+                true => remove_folder(&path)?,
+                false => remove(&path, home, dry_run, report)?,
+            }
         }
     }
     Ok(())

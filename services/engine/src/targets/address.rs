@@ -129,6 +129,19 @@ fn prefix(text: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
+impl QueueAddress {
+    /// Returns the address without what differs between the users of one queue.
+    pub(crate) fn place(&self) -> String {
+        match self {
+            Self::Rabbit { url, prefix } => {
+                let (host, port) = (url.host_str().unwrap_or_default(), url.port().unwrap_or_default());
+                format!("amqp://{host}:{port}{}?prefix={prefix}", url.path())
+            }
+            other => other.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for QueueAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

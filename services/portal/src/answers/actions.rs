@@ -9,7 +9,7 @@ use anyhow::Context;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use engine::{Canceled, Retry};
+use engine::{Canceled, Republish, Retry};
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
@@ -97,7 +97,7 @@ async fn publish_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
     // Reading the ledger of a large job is much work.
     let retrying = tokio::task::spawn_blocking(move || {
         let (events, _stream) = engine::events();
-        runtime.block_on(engine.retry_on(&job_id, &target, &events))
+        runtime.block_on(engine.retry_on(&job_id, Republish::Missing, &target, &events))
     });
     let retried = retrying.await?;
     let submission = match retried.map_err(|error| conflict((options.words.error)(&error)))? {
@@ -105,6 +105,9 @@ async fn publish_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
             return Err(conflict(
                 "the job is completed, and no mini-batch failed; `gristmill replay` runs rejected items",
             ));
+        }
+        Retry::InFlight(_) => {
+            return Err(conflict("the job has not ended: its mini-batches are in the queue or at a worker"));
         }
         Retry::Submission(submission) => submission,
     };

@@ -174,6 +174,24 @@ pub async fn delayed_message_is_hidden_until_its_time(harness: &dyn Harness) {
     test.assert_count(&deliveries[0], 1);
 }
 
+/// A look shows every message, leased or not, and leases none.
+pub async fn look_shows_leased_and_visible_messages(harness: &dyn Harness) {
+    let test = Tester::new(harness);
+    let large = "x".repeat(10_000);
+    test.send(&["a", "b", &large]).await;
+    test.take(1).await;
+    let seen = Arc::new(Mutex::new(BTreeSet::new()));
+    let all = seen.clone();
+    let visit = Box::new(move |body: &[u8]| {
+        all.lock().expect("no holder panics").insert(body.to_vec());
+    });
+    if test.queue.look(visit).await.expect("look") {
+        let expected = ["a", "b", &large].map(|body| body.as_bytes().to_vec());
+        assert_eq!(*seen.lock().expect("no holder panics"), BTreeSet::from(expected));
+        assert_eq!(test.take(2).await.len(), 2);
+    }
+}
+
 /// Depth counts visible, leased and delayed messages separately.
 pub async fn depth_counts_visible_leased_and_delayed_messages(harness: &dyn Harness) {
     let test = Tester::new(harness);

@@ -103,6 +103,7 @@ const NEXT_VISIBLE: &str = "SELECT min(visible_at) FROM message";
 const COUNT: &str = "SELECT count(*) FROM message";
 const COUNT_HIDDEN: &str = "
     SELECT count(*), count(*) FILTER (WHERE receive_count > 0) FROM message WHERE visible_at > ?1";
+const BODIES: &str = "SELECT message.body, large_body.body FROM message LEFT JOIN large_body USING (id)";
 const IN_FLIGHT: &str = "
     SELECT receive_count, message.body, large_body.body FROM message LEFT JOIN large_body USING (id)
     WHERE visible_at > ?1 AND receive_count > 0 ORDER BY +id";
@@ -296,6 +297,15 @@ impl Store {
             count_hidden.query_row([self.now()], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let count = |messages: i64| u64::try_from(messages).expect("counts are not negative");
         Ok(Depth { visible: count(total - hidden), in_flight: count(in_flight), delayed: count(hidden - in_flight) })
+    }
+
+    pub(super) fn look(&self, visit: &mut dyn FnMut(&[u8])) -> rusqlite::Result<()> {
+        let mut bodies = self.connection.prepare_cached(BODIES)?;
+        let mut rows = bodies.query([])?;
+        while let Some(row) = rows.next()? {
+            visit(&body(row, 0, 1)?);
+        }
+        Ok(())
     }
 
     pub(super) fn in_flight(&self) -> rusqlite::Result<Vec<(Bytes, u32)>> {

@@ -1,7 +1,7 @@
 //! Provides what a job needs on this node before its script can start: folders, reference data, interpreter.
 //!
-//! Everything comes from the job's snapshots and the URLs of its side inputs, and is cached by its digest for other jobs
-//! and other nodes of this machine. Jobs that need the same at the same time wait for the first one.
+//! Everything comes from the job's snapshots and the URLs of its side inputs, and is kept in the caches of this machine
+//! (`cache`) for other jobs. Jobs that need the same at the same time wait for the first one.
 
 use std::path::{Path, PathBuf};
 
@@ -11,20 +11,45 @@ use storage::Limit;
 use tokio::sync::oneshot;
 
 use super::work::Shared;
+use crate::cache::{Kind, Used, is_full};
 use crate::environment::interpreter;
 use crate::side_inputs;
 
+/// A job that can start on this node.
+pub(super) struct Provisioned {
+    /// The job, with paths on this node.
+    pub(super) spec: JobSpec,
+    pub(super) python: PathBuf,
+    /// What it uses of the caches.
+    pub(super) used: Vec<Used>,
+}
+
 impl Shared {
-    /// Fetches and builds what is missing, which may take minutes. Returns the job, with paths on this node, and its
-    /// interpreter.
-    pub(super) async fn provisioned(&self, mut spec: JobSpec) -> Result<(JobSpec, PathBuf)> {
+    /// Fetches and builds what is missing, which may take minutes. If the disk is full, empties the caches first.
+    pub(super) async fn provisioned(&self, spec: JobSpec) -> Result<Provisioned> {
+        match self.provision(spec.clone()).await {
+            Err(error) if is_full(&error) => {
+                tracing::warn!(job.id = spec.job_id, "emptying the caches of this node: {error:#}");
+                let cache = self.cache.clone();
+                tokio::task::spawn_blocking(move || cache.empty()).await.context("emptying the caches panicked")??;
+                let again = self.provision(spec).await;
+                again.map_err(|error| self.cache.explain(error))
+            }
+            provisioned => provisioned,
+        }
+    }
+
+    async fn provision(&self, mut spec: JobSpec) -> Result<Provisioned> {
+        let mut used = Vec::new();
         if let Some(source) = spec.snapshots.source.clone() {
             let folder = self.unpacked(&source, Limit::SCRIPTS).await.context("fetch source_directory")?;
-            spec.source_directory = folder.into();
+            spec.source_directory = folder.path().into();
+            used.push(folder);
         }
-        self.place_side_inputs(&mut spec).await?;
-        let environment = self.environment(&spec).await?;
-        let python = self.interpreter(environment).await?;
+        self.place_side_inputs(&mut spec, &mut used).await?;
+        let environment = self.environment(&spec, &mut used).await?;
+        let (python, of_python) = self.interpreter(environment).await?;
+        used.extend(of_python);
         let outputs = spec.outputs.values().chain([&spec.output.folder]);
         for output in outputs.filter(|output| !output.is_url() && !output.as_bytes().is_empty()) {
             if let Err(error) = std::fs::create_dir_all(output.as_path()) {
@@ -32,33 +57,37 @@ impl Shared {
                 tracing::warn!(job.id = spec.job_id, "cannot make the output folder {}: {error}", output.display());
             }
         }
-        Ok((spec, python))
+        Ok(Provisioned { spec, python, used })
     }
 
     /// Replaces packed side inputs and URLs by paths on this node.
-    async fn place_side_inputs(&self, spec: &mut JobSpec) -> Result<()> {
+    async fn place_side_inputs(&self, spec: &mut JobSpec, used: &mut Vec<Used>) -> Result<()> {
         let mut copies = Vec::new();
         for (name, snapshot) in &spec.snapshots.side_inputs {
             let copy =
                 self.unpacked(snapshot, Limit::DATA).await.with_context(|| format!("fetch side input {name}"))?;
-            copies.push((name.clone(), placed(copy, snapshot).into()));
+            copies.push((name.clone(), placed(copy.path(), snapshot).into()));
+            used.push(copy);
         }
         side_inputs::place(spec, copies)?;
-        let cache = self.node.work_folder.join("side-inputs");
-        side_inputs::fetch(spec, self.node.target.stores(), &cache, &self.turns, &self.node.name).await
+        used.extend(side_inputs::fetch_side_inputs(spec, self.node.target.stores(), &self.cache).await?);
+        Ok(())
     }
 
-    async fn environment(&self, spec: &JobSpec) -> Result<Environment> {
+    async fn environment(&self, spec: &JobSpec, used: &mut Vec<Used>) -> Result<Environment> {
         match (&spec.environment, &spec.snapshots.environment) {
             (Environment::Requirements { file, base }, snapshot) => {
                 let file = match snapshot {
                     None => file.clone(),
                     Some(snapshot) => {
                         let folder = self.unpacked(snapshot, Limit::SCRIPTS).await.context("fetch the environment")?;
-                        match snapshot.file {
-                            Some(_) => placed(folder, snapshot).into(),
-                            None => folder.join(file.as_path().file_name().unwrap_or("pyproject.toml".as_ref())).into(),
-                        }
+                        let name = file.as_path().file_name().unwrap_or("pyproject.toml".as_ref());
+                        let file = match snapshot.file {
+                            Some(_) => placed(folder.path(), snapshot),
+                            None => folder.path().join(name),
+                        };
+                        used.push(folder);
+                        file.into()
                     }
                 };
                 // The job names an interpreter of the machine that enqueued it.
@@ -75,8 +104,8 @@ impl Shared {
         }
     }
 
-    async fn interpreter(&self, environment: Environment) -> Result<PathBuf> {
-        let (default, cache) = (self.node.python.clone(), self.node.work_folder.join("environments"));
+    async fn interpreter(&self, environment: Environment) -> Result<(PathBuf, Option<Used>)> {
+        let (default, cache) = (self.node.python.clone(), self.cache.clone());
         let (sender, receiver) = oneshot::channel();
         // In its own thread: a node that ends does not wait for an installer.
         std::thread::spawn(move || {
@@ -90,34 +119,28 @@ impl Shared {
     }
 
     /// Returns the folder of an unpacked snapshot, after a download if it is not cached.
-    async fn unpacked(&self, snapshot: &Snapshot, limit: Limit) -> Result<PathBuf> {
+    async fn unpacked(&self, snapshot: &Snapshot, limit: Limit) -> Result<Used> {
         // The digest becomes a file name.
         if snapshot.digest.is_empty() || !snapshot.digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             bail!("the name of a snapshot of the job is not a digest; submit the job again");
         }
-        let snapshots = self.node.work_folder.join("snapshots");
-        let folder = snapshots.join(&snapshot.digest);
-        let turn = self.turns.of(&snapshot.digest).await;
-        let _turn = turn.lock().await;
-        if folder.is_dir() {
-            return Ok(folder);
-        }
-        // Named by the node: other nodes of this machine may download the same snapshot.
-        let archive = snapshots.join(format!("{}.{}.archive", snapshot.digest, self.node.name));
-        self.node.target.snapshot(&snapshot.digest, &archive).await?;
-        let (packed, into, from) = (snapshot.clone(), folder.clone(), archive.clone());
-        let unpacked = tokio::task::spawn_blocking(move || storage::unpack(&from, &packed, limit, &into)).await;
-        let _ = std::fs::remove_file(&archive);
-        unpacked.context("unpacking panicked")??;
-        Ok(folder)
+        let into = self.cache.content(Kind::Snapshot, &snapshot.digest);
+        let archive = into.with_file_name("archive");
+        let fetch = async {
+            self.node.target.snapshot(&snapshot.digest, &archive).await?;
+            let packed = snapshot.clone();
+            let unpacked = tokio::task::spawn_blocking(move || storage::unpack(&archive, &packed, limit, &into));
+            Ok(unpacked.await.context("unpacking panicked")??)
+        };
+        self.cache.get(Kind::Snapshot, &snapshot.digest, snapshot.bytes, fetch).await
     }
 }
 
 /// Returns the path of what was packed, given the folder that it was unpacked into.
-fn placed(folder: PathBuf, snapshot: &Snapshot) -> PathBuf {
+fn placed(folder: &Path, snapshot: &Snapshot) -> PathBuf {
     match &snapshot.file {
         // Only the name: the author of the job does not choose the folder.
         Some(name) => folder.join(Path::new(name).file_name().unwrap_or_default()),
-        None => folder,
+        None => folder.to_owned(),
     }
 }

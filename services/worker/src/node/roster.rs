@@ -118,6 +118,8 @@ pub enum Event {
     Stop(Stop),
     /// The machine will be taken away.
     SpotNotice,
+    /// The memory of the node is short.
+    MemoryIsShort,
     /// Time has passed. For each agent: since when it has held no message; `None`: it holds some.
     Tick(Vec<(VisitId, Option<Instant>)>),
     /// The answer to [`Errand::LookUp`], which began at `looked_at`.
@@ -266,6 +268,7 @@ impl Roster {
                 self.machine_goes.get_or_insert(now + self.config.notice_time);
                 self.stop(Stop::Drain);
             }
+            Event::MemoryIsShort => self.relieve(now),
             Event::Tick(quiet) => self.tick(&quiet, now),
             Event::LookedUp { visit, looked_at, found } => self.looked_up(visit, looked_at, found, now),
             Event::SeatRead { visit, seat } => self.seat_read(visit, seat, now),

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use protocol::JobSpec;
@@ -16,18 +17,21 @@ use super::errands::{Errands, STORE_WAIT_MAX};
 use super::executor::{Held, Host};
 use super::logs::LogUpload;
 use super::protection::{Hold, Protection};
+use super::provision::Provisioned;
 use super::roster::{Share, Unprovisioned};
-use super::{Node, capacity};
+use super::{Node, capacity, leftovers};
 use crate::agent::{Agent, report_provisioning};
+use crate::cache::{Cache, Used, is_full};
 use crate::dead_letters::bury;
-use crate::side_inputs::Turns;
 use crate::stop::Stop;
+
+/// How often the node looks whether its caches are too large, and how much of the disk is free.
+const TIDY_EVERY: Duration = Duration::from_secs(10);
 
 /// What all jobs of a node share.
 pub(super) struct Shared {
     pub(super) node: Node,
-    /// One download of a snapshot at a time.
-    pub(super) turns: Turns,
+    pub(super) cache: Cache,
     pub(super) protection: Protection,
 }
 
@@ -35,11 +39,12 @@ pub(super) struct Shared {
 pub(super) struct Remains {
     logs: Option<LogUpload>,
     folder: PathBuf,
+    _used: Vec<Used>,
     _protection: Hold,
 }
 
 impl Host for Arc<Shared> {
-    type Ready = ((JobSpec, PathBuf), Hold);
+    type Ready = (Provisioned, Hold);
     type Remains = Remains;
 
     async fn provision(self, errands: Errands, spec: JobSpec) -> Result<Self::Ready, Unprovisioned> {
@@ -49,7 +54,8 @@ impl Host for Arc<Shared> {
         match attended(&errands.store, &node.name, node.options.periods.watch, reported).await {
             Ok(provisioned) => Ok((provisioned, protection)),
             Err(error) => {
-                let may_pass = matches!(error.downcast_ref(), Some(storage::Error::Unavailable { .. }));
+                let is_silent = matches!(error.downcast_ref(), Some(storage::Error::Unavailable { .. }));
+                let may_pass = is_silent || is_full(&error);
                 Err(Unprovisioned { reason: format!("{error:#}"), may_pass })
             }
         }
@@ -58,7 +64,7 @@ impl Host for Arc<Shared> {
     async fn work(
         self,
         Errands { job_id, store, .. }: Errands,
-        ((spec, python), protection): Self::Ready,
+        (Provisioned { spec, python, used }, protection): Self::Ready,
         view: Arc<View>,
         stop: watch::Receiver<Stop>,
         share: watch::Receiver<Share>,
@@ -86,16 +92,16 @@ impl Host for Arc<Shared> {
         let held = worked.context("the agent panicked").flatten().inspect_err(|error| {
             tracing::warn!(job.id = job_id, "the agent failed, the queue redelivers its work: {error:#}");
         });
-        (held.ok(), Remains { logs, folder, _protection: protection })
+        (held.ok(), Remains { logs, folder, _used: used, _protection: protection })
     }
 
     /// Uploads the last logs, and removes the folders of the job.
-    async fn clean_up(Remains { logs, folder, _protection }: Remains) {
+    async fn clean_up(Remains { logs, folder, _used, _protection }: Remains) {
         if let Some(mut logs) = logs {
             let _ = timeout(2 * STORE_WAIT_MAX, logs.round(true)).await;
             let _ = std::fs::remove_dir_all(folder.join("logs"));
         }
-        for name in ["inputs", "checkpoints"] {
+        for name in leftovers::SCRAPS {
             let _ = std::fs::remove_dir_all(folder.join(name));
         }
         // Working directories in which user code left something stay.
@@ -129,14 +135,33 @@ impl Shared {
         }
     }
 
+    /// Keeps the caches within their limits, until the handle is dropped.
+    pub(super) fn tidy(&self) -> AbortOnDropHandle<()> {
+        let (cache, nodes) = (self.cache.clone(), self.node.work_folder.join("nodes"));
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            loop {
+                let (cache, nodes) = (cache.clone(), nodes.clone());
+                let tidied = tokio::task::spawn_blocking(move || {
+                    leftovers::clear(&nodes);
+                    cache.tidy()
+                })
+                .await;
+                if let Err(error) = tidied.context("the eviction panicked").flatten() {
+                    tracing::warn!("cannot look at the caches of this node: {error:#}");
+                }
+                tokio::time::sleep(TIDY_EVERY).await;
+            }
+        }))
+    }
+
     /// The folder of working directories on this node.
-    fn folder(&self) -> PathBuf {
+    pub(super) fn folder(&self) -> PathBuf {
         self.node.work_folder.join("nodes").join(&self.node.name)
     }
 
     /// Removes the folder of this node if it is empty. What user code wrote there stays.
     pub(super) fn clear_work_folder(&self) {
-        let _ = std::fs::remove_dir(self.folder());
+        leftovers::leave(&self.folder());
     }
 
     /// Moves a message that cannot be read to the dead letters.

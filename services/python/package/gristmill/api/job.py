@@ -52,6 +52,7 @@ class Job:
         """The name of its compute target; ``None``: this machine."""
         self._child = child
         self._result: dict[str, Any] | None = None
+        self._reused = False
         self._note = note
         self._told: set[str] = set()
 
@@ -161,7 +162,7 @@ class Job:
         if self._child is not None:
             notes += self._child.notes()
             self._warn(self._child.warnings())
-        if self._result is not None and self._result.get("reused"):
+        if self._result is not None and (self._reused or self._result.get("reused")):
             notes.append(
                 f"job {self.id} has this result already: same code, inputs and settings (fresh=True runs it again)"
             )
@@ -212,6 +213,7 @@ class Job:
         from gristmill.api.child import Child
 
         self._result = None
+        self._reused = False
         if self.target is None:
             self._child = Child(["retry", self.id])
         else:

@@ -223,7 +223,7 @@ def _start_step(step: Any, settings: dict[str, Any], target: str | None, fresh: 
 
 def _arguments(job_file: str, target: str | None, fresh: bool) -> list[str]:
     if target is not None:
-        return ["enqueue", job_file, "--target", target]
+        return ["enqueue", job_file, "--target", target, *(["--fresh"] if fresh else [])]
     return ["run", job_file, *(["--fresh"] if fresh else [])]
 
 
@@ -284,11 +284,12 @@ def _replacement(job: Job, changed: Any, init: Any) -> Path:
 
 def _job(child: Child, target: str | None) -> Job:
     try:
-        job_id = child.job_id() if target is None else child.result()["job_id"]
+        begun = {"job_id": child.job_id()} if target is None else child.result()
     except KeyboardInterrupt:
         child.interrupt()
         raise
-    job = Job(job_id, target, child if target is None else None)
+    job = Job(begun["job_id"], target, child if target is None else None)
+    job._reused = bool(begun.get("reused"))
     job._warn(child.warnings())
     return job
 

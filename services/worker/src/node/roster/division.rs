@@ -10,7 +10,7 @@ use crate::node::shares::Claim;
 use crate::stop::Stop;
 
 /// A job has no work once no message of it has been here for this long: its next ones may be on their way.
-const IDLE_AFTER: Duration = Duration::from_secs(10);
+pub(super) const IDLE_AFTER: Duration = Duration::from_secs(10);
 
 impl Visit {
     /// Returns what the job claims now; `None`: no agent works on it, or the agent stops.

@@ -169,6 +169,34 @@ fn jobs_with_work_divide_the_processes_of_the_node() {
 }
 
 #[test]
+fn idle_jobs_leave_a_node_that_is_short_of_memory() {
+    let mut played = Played::looking_up();
+    for number in 0..3 {
+        played.looked_up(open(None));
+        assert_eq!(played.provisioned(Ok(())), "work");
+        if number < 2 {
+            played.after(Event::Arrived(format!("job {number}")));
+        }
+    }
+    let (now, [busy, idle, longer]) = (played.now, [0, 1, 2].map(VisitId));
+    played.after(Event::Tick(vec![(busy, None), (idle, Some(now + SECOND)), (longer, Some(now))]));
+    assert_eq!(played.after(Event::MemoryIsShort), "", "their next messages may be on their way");
+    played.now += 20 * SECOND;
+    played.roster.handle(Event::MemoryIsShort, played.now);
+    let mut stopped = std::iter::from_fn(|| played.roster.next_action());
+    let first = stopped.find_map(|action| match action {
+        Action::StopAgent { visit, stop } => Some((visit, stop)),
+        _ => None,
+    });
+    assert_eq!(first, Some((longer, Stop::Finish)), "the one without work for the longest time");
+    assert_eq!(played.after(Event::MemoryIsShort), "", "its processes are ending");
+    assert_eq!(played.worked(0), "clean up");
+    assert_eq!(played.done(Step::CleanUp), "close");
+    assert_eq!(played.after(Event::MemoryIsShort), "stop agent: Finish");
+    assert_eq!(played.after(Event::MemoryIsShort), "", "a job with work stays");
+}
+
+#[test]
 fn agent_knows_its_share_before_it_starts() {
     let mut played = Played::looking_up();
     played.looked_up(open(None));

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::visit::Stage;
+use super::division::IDLE_AFTER;
+use super::visit::{Stage, Visit};
 use super::{Errand, Periods, Roster, Standing, VisitId};
 use crate::stop::Stop;
 
@@ -71,6 +72,18 @@ impl Roster {
                 self.leave(id, "no message of it has arrived for a while", Stop::Finish);
             }
             Standing::Open => {}
+        }
+    }
+
+    /// Takes down the processes of the job that has had no work for the longest time. Waits until they have ended, which
+    /// may be enough.
+    pub(super) fn relieve(&mut self, now: Instant) {
+        let idle = |visit: &Visit| {
+            visit.quiet_since.filter(|since| visit.stage == Stage::Working && now - *since >= IDLE_AFTER)
+        };
+        let idle: Vec<_> = self.visits.iter().filter_map(|(id, visit)| Some((idle(visit)?, *id, visit.stop))).collect();
+        if let Some((_, id, Stop::No)) = idle.iter().min_by_key(|(since, _, stop)| (*stop == Stop::No, *since)) {
+            self.leave(*id, "the memory of this node is short, and the job has no work here", Stop::Finish);
         }
     }
 

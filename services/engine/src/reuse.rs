@@ -1,0 +1,133 @@
+//! Reuses the result of a job of a compute target, by the rules of `run` on one machine: the same script, settings and
+//! inputs, and an output that nothing has changed since.
+//!
+//! The plan of a job holds its identity. A job that has not ended is not continued: its mini-batches are in the queue.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, stream};
+use job_file::{Identity, Parsed, Ran};
+use protocol::{JobResult, JobState, OutputAction};
+use serde::{Deserialize, Serialize};
+use storage::JobStore;
+
+use crate::{Engine, Events, FoundJob, Jobs, NewJobReason, Notice, Target, is_named};
+
+/// Jobs of the same name that are considered, the newest.
+const SAME_NAMES_MAX: usize = 16;
+const READS_AT_ONCE: usize = 8;
+/// No time: what appeared beside a script was not written by nodes, which have a copy of it.
+const NEVER: Ran = Ran { from: 1, to: 0, has_finished: true };
+
+/// What distinguishes a job of a target from others.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    identity: Identity,
+    /// The digest of inputs that were in memory, whose copies in the store have other paths.
+    #[serde(default)]
+    inputs_digest: Option<String>,
+}
+
+/// Stores the identity of a job. `sent`: the digest of its inputs, if copies of them were sent.
+pub(crate) async fn keep(job: &JobStore, identity: Identity, inputs_digest: Option<String>) -> Result<()> {
+    let kept = serde_json::to_vec(&Kept { identity, inputs_digest }).context("an identity always serialises")?;
+    job.put_identity(kept.into()).await.context("write what distinguishes the job")
+}
+
+async fn kept(job: &JobStore) -> Option<Kept> {
+    serde_json::from_slice(&job.identity().await.ok()??).ok()
+}
+
+impl Engine {
+    /// Returns the result of a completed job of a target that is the same job, unless the job forbids it. Says why the
+    /// newest completed job of the same name is another one.
+    pub async fn reusable(&self, parsed: &Parsed, target: &Target, events: &Events) -> Result<Option<JobResult>> {
+        if !parsed.spec.allow_reuse {
+            return Ok(None);
+        }
+        let jobs = target.jobs(target.open_store().await?);
+        let ids = jobs.ids().await?.into_iter().filter(|id| is_named(id, &parsed.spec.name)).take(SAME_NAMES_MAX);
+        let all = &jobs;
+        // A job that cannot be read does not prevent a new one.
+        let read = ids.map(|id| async move { all.job(&id).await.ok().flatten() });
+        let mut found = stream::iter(read.collect::<Vec<_>>()).buffered(READS_AT_ONCE);
+        let (mut not_reused, mut digest) = (None, None);
+        while let Some(job) = found.next().await {
+            let Some(job) = job.filter(FoundJob::has_finished) else { continue };
+            match jobs.compared(parsed, &job, &mut digest).await {
+                Ok(result) => return Ok(Some(JobResult { reused: true, ..result })),
+                Err(Some(reason)) if not_reused.is_none() => not_reused = Some((job.spec.job_id, reason)),
+                Err(_) => {}
+            }
+        }
+        if let Some((earlier, reason)) = not_reused {
+            events.notice(Notice::NewJob { earlier, reason });
+        }
+        Ok(None)
+    }
+}
+
+impl Jobs {
+    /// Returns the result of a job that has ended, if it may be reused; else the reason, if people should know it. `digest`:
+    /// that of the inputs, once it is known.
+    async fn compared(
+        &self,
+        parsed: &Parsed,
+        job: &FoundJob,
+        digest: &mut Option<String>,
+    ) -> std::result::Result<JobResult, Option<NewJobReason>> {
+        // Rows of a replay or of one mini-batch are no whole job.
+        let Some(kept) = kept(&job.store).await else { return Err(None) };
+        let Some((holder, result)) = self.newest_rows(job).await else { return Err(None) };
+        let has_succeeded = result.state == JobState::Completed && result.mini_batches.failed == 0;
+        let differences = parsed.identity.differences(&kept.identity, NEVER);
+        if job.spec.fingerprint != parsed.spec.fingerprint || !differences.is_empty() {
+            let says_why = has_succeeded && !differences.is_empty();
+            return Err(says_why.then_some(NewJobReason::Completed(differences)));
+        }
+        if !has_succeeded {
+            return Err(Some(NewJobReason::Failed));
+        }
+        let Ok(Some(plan)) = job.store.plan_complete().await else { return Err(None) };
+        let mut outputs = parsed.spec.outputs.values().filter(|folder| !folder.is_url());
+        if let Some(missing) = outputs.find(|folder| !folder.as_path().is_dir()) {
+            return Err(Some(NewJobReason::OutputChanged(missing.display())));
+        }
+        let output = result.output.clone().unwrap_or_default();
+        if !is_untouched(&output, holder.as_ref().unwrap_or(job)).await {
+            return Err(Some(NewJobReason::OutputChanged(output)));
+        }
+        if digest.is_none() {
+            *digest = parsed.listings.digest(&parsed.spec).await.ok();
+        }
+        if digest.as_deref() == Some(kept.inputs_digest.as_deref().unwrap_or(&plan.inputs_digest)) {
+            return Ok(result);
+        }
+        let input = if let [input] = &parsed.spec.inputs[..] { Some(input.name.clone()) } else { None };
+        Err(Some(NewJobReason::InputsChanged(input)))
+    }
+
+    /// Returns the result of a job, or of the replay with the same script that has completed its output, with that replay.
+    async fn newest_rows(&self, job: &FoundJob) -> Option<(Option<FoundJob>, JobResult)> {
+        let mut replays = self.completed_replays(job, None).await.unwrap_or_default();
+        let is_same = replays.iter().all(|replay| replay.spec.snapshot_digest == job.spec.snapshot_digest);
+        match replays.pop().filter(|_| is_same) {
+            Some(last) => last.result.clone().map(|result| (Some(last), result)),
+            None => job.result.clone().map(|result| (None, result)),
+        }
+    }
+}
+
+/// Whether nothing has written to the output since the job ended, as far as this machine can see it.
+async fn is_untouched(output: &str, job: &FoundJob) -> bool {
+    let Ok(Some(ended)) = job.store.changed_at().await else { return false };
+    let is_url = output.contains("://");
+    let changed = match is_url {
+        // The script of such a job has written the files, if there are any.
+        true if job.spec.output.action == OutputAction::SummaryOnly => return true,
+        true => job.store.stores().modified(output).await.ok(),
+        false => Path::new(output).metadata().and_then(|found| found.modified()).ok().map(Into::into),
+    };
+    changed.is_some_and(|changed| changed <= ended || job.spec.output.action == OutputAction::SummaryOnly)
+}

@@ -1,0 +1,211 @@
+//! What stays in the caches, and what leaves them.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::evict::{Entry, Why, evictions};
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + 10_000 * HOUR
+}
+
+fn entry(bytes: u64, hours: u32, in_use: bool) -> Entry {
+    Entry { bytes, used_at: now() - hours * HOUR, in_use }
+}
+
+fn going(entries: &[Entry], limits: Limits, wanted: u64, free: u64) -> Vec<(usize, Why)> {
+    evictions(entries, limits, wanted, free, now())
+}
+
+#[test]
+fn least_recently_used_entries_go_first() {
+    let limits = Limits { bytes: Some(10), ..Limits::default() };
+    let entries = [entry(4, 1, false), entry(4, 3, false), entry(4, 2, false)];
+    assert_eq!(going(&entries, limits, 0, 100), [(1, Why::Size)]);
+    assert_eq!(going(&entries, limits, 4, 100), [(1, Why::Size), (2, Why::Size)]);
+    assert_eq!(going(&entries, limits, 100, 100).len(), 3, "what is wanted is larger than the caches may be");
+    assert_eq!(going(&entries, Limits::default(), 100, 200), []);
+}
+
+#[test]
+fn what_a_job_uses_stays() {
+    let limits = Limits { bytes: Some(1), age: Some(HOUR), free_min: 100 };
+    let entries = [entry(4, 9, true), entry(4, 1, false), entry(4, 8, true)];
+    assert_eq!(going(&entries, limits, 50, 0), [(1, Why::Size)]);
+}
+
+#[test]
+fn old_entries_go_and_then_as_many_as_the_disk_lacks() {
+    let limits = Limits { bytes: Some(100), age: Some(5 * HOUR), free_min: 10 };
+    let entries = [entry(4, 1, false), entry(4, 6, false), entry(4, 2, false), entry(4, 3, false)];
+    assert_eq!(going(&entries, limits, 0, 10), [(1, Why::Age)]);
+    assert_eq!(going(&entries, limits, 0, 2), [(1, Why::Age), (3, Why::Disk)]);
+    assert_eq!(going(&entries, limits, 4, 2), [(1, Why::Age), (3, Why::Disk), (2, Why::Disk)]);
+}
+
+proptest! {
+    #[test]
+    fn limits_hold_or_everything_unused_has_gone(
+        described in proptest::collection::vec((0..100_u64, 0..50_u32, any::<bool>()), 0..20),
+        bytes_max in 0..500_u64,
+        free_min in 0..300_u64,
+        wanted in 0..100_u64,
+        free in 0..300_u64,
+    ) {
+        let entries: Vec<Entry> = described.iter().map(|(bytes, hours, in_use)| entry(*bytes, *hours, *in_use)).collect();
+        let limits = Limits { bytes: Some(bytes_max), age: Some(40 * HOUR), free_min };
+        let going = going(&entries, limits, wanted, free);
+        let gone: Vec<usize> = going.iter().map(|(index, _)| *index).collect();
+        prop_assert!(gone.iter().all(|index| !entries[*index].in_use));
+        prop_assert!(gone.is_sorted_by_key(|index| entries[*index].used_at));
+        let stays = |index: &usize| !gone.contains(index);
+        let held: u64 = (0..entries.len()).filter(stays).map(|index| entries[index].bytes).sum();
+        let freed: u64 = gone.iter().map(|index| entries[*index].bytes).sum();
+        let unused_stay = (0..entries.len()).filter(stays).any(|index| !entries[index].in_use);
+        prop_assert!(!unused_stay || held + wanted <= bytes_max && free + freed >= free_min + wanted);
+    }
+}
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("temporary folder"))
+    }
+
+    fn cache(&self, bytes: u64) -> Cache {
+        Cache::new(self.0.path().join("caches"), Limits { bytes: Some(bytes), ..Limits::default() })
+    }
+
+    /// Returns what is in the folder of a kind of entries.
+    fn names(&self, kind: Kind) -> Vec<String> {
+        let entries = fs::read_dir(self.0.path().join("caches").join(kind.folder())).expect("a folder");
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.expect("readable").file_name().into_string().expect("text")).collect();
+        names.sort();
+        names
+    }
+}
+
+/// Gets an entry of a hundred kilobytes.
+async fn get(cache: &Cache, name: &str) -> Result<Used> {
+    let content = cache.content(Kind::SideInput, name);
+    let make = async {
+        fs::create_dir(&content)?;
+        fs::write(content.join("file"), vec![1; 100_000])?;
+        Ok(())
+    };
+    cache.get(Kind::SideInput, name, 100_000, make).await
+}
+
+#[tokio::test]
+async fn jobs_share_an_entry_that_stays_while_one_uses_it() {
+    let folder = Folder::new();
+    let cache = folder.cache(150_000);
+    let (first, second) = tokio::join!(get(&cache, "aa"), get(&cache, "aa"));
+    let (first, second) = (first.expect("made"), second.expect("there"));
+    assert_eq!(fs::read(first.path().join("file")).expect("whole").len(), 100_000);
+    drop(first);
+    let other = get(&cache, "bb").await.expect("made although the caches are too large");
+    cache.tidy().expect("readable");
+    assert_eq!(folder.names(Kind::SideInput), ["aa", "aa.lock", "bb", "bb.lock"]);
+    drop(second);
+    cache.tidy().expect("readable");
+    assert_eq!(folder.names(Kind::SideInput), ["bb", "bb.lock"]);
+    drop(other);
+    cache.tidy().expect("readable");
+    assert_eq!(folder.names(Kind::SideInput), ["bb", "bb.lock"], "it fits");
+    cache.empty().expect("readable");
+    assert_eq!(folder.names(Kind::SideInput), [""; 0]);
+    get(&cache, "aa").await.expect("made again");
+}
+
+#[tokio::test]
+async fn failed_or_abandoned_entry_leaves_nothing() {
+    let folder = Folder::new();
+    let cache = folder.cache(1 << 30);
+    let content = cache.content(Kind::Snapshot, "aa");
+    let half = async {
+        fs::create_dir_all(&content)?;
+        fs::write(content.join("file"), "half")?;
+        bail!("the store does not answer")
+    };
+    cache.get(Kind::Snapshot, "aa", 0, half).await.expect_err("it fails");
+    assert_eq!(folder.names(Kind::Snapshot), ["aa.lock"]);
+    // A killed process cannot clean up.
+    fs::create_dir_all(&content).expect("writable");
+    fs::write(content.join("file"), "half").expect("writable");
+    let environment = cache.entry(Kind::Environment, "bb");
+    fs::create_dir_all(environment.join("bin")).expect("writable");
+    assert!(matches!(cache.take(Kind::Environment, "bb").expect("readable"), Turn::Absent(_)));
+    assert!(!environment.exists(), "an environment without its mark is not used");
+    fs::create_dir_all(&environment).expect("writable");
+    cache.tidy().expect("readable");
+    assert_eq!((folder.names(Kind::Snapshot), folder.names(Kind::Environment)), (vec![], vec![]));
+}
+
+/// Another process holds the lock: as a worker that downloads, and then as a job that uses the entry.
+#[tokio::test]
+async fn processes_of_a_machine_exclude_each_other() {
+    let folder = Folder::new();
+    let cache = folder.cache(0);
+    drop(get(&cache, "aa").await.expect("made"));
+    let lock = cache.entry(Kind::SideInput, "aa.lock");
+    let hold = |how: &str| {
+        let mut command = Command::new("flock");
+        command.arg("--no-fork").arg(how).arg(&lock).args(["sh", "-c", "echo held; exec cat"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("flock is installed");
+        io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut [0; 5]).expect("it holds the lock");
+        child
+    };
+    let mut user = hold("--shared");
+    cache.tidy().expect("readable");
+    drop(get(&cache, "aa").await.expect("it is there"));
+    user.kill().expect("it runs");
+    user.wait().expect("it ends");
+    let mut maker = hold("--exclusive");
+    assert!(matches!(cache.take(Kind::SideInput, "aa").expect("readable"), Turn::Taken));
+    cache.tidy().expect("readable");
+    assert_eq!(folder.names(Kind::SideInput), ["aa", "aa.lock"], "the caches are too large, but it is in use");
+    maker.kill().expect("it runs");
+    maker.wait().expect("it ends");
+    cache.tidy().expect("readable");
+    assert_eq!(folder.names(Kind::SideInput), [""; 0]);
+}
+
+#[tokio::test]
+async fn full_disk_is_named_before_it_is_filled() {
+    let folder = Folder::new();
+    let cache = folder.cache(1 << 30);
+    let error = cache.get(Kind::Snapshot, "aa", 1 << 60, async { panic!("it does not begin") }).await;
+    let text = format!("{:#}", error.expect_err("no disk is that large"));
+    assert!(text.contains("1073741824 GB needed, and jobs use 0 KB of the 0 KB in its caches"), "{text}");
+    assert!(text.starts_with("the disk of /") && !text.contains('\n'), "{text}");
+    let printed = anyhow::anyhow!("pip ended with 1; its last lines:\n  OSError: [Errno 28] No space left on device");
+    let explained = cache.explain(printed.context("install the packages")).to_string();
+    assert!(explained.starts_with("the disk of /") && !explained.contains('\n'), "{explained}");
+    let other = cache.explain(anyhow::anyhow!("no such package"));
+    assert_eq!(other.to_string(), "no such package");
+}
+
+#[tokio::test]
+async fn entry_of_an_earlier_version_counts_with_its_size() {
+    let folder = Folder::new();
+    let cache = folder.cache(50_000);
+    let path = cache.entry(Kind::Snapshot, "aa");
+    fs::create_dir_all(&path).expect("writable");
+    fs::write(path.join("file"), vec![1; 40_000]).expect("writable");
+    cache.tidy().expect("readable");
+    let size: u64 = fs::read_to_string(beside(&path, ".lock")).expect("readable").parse().expect("a size");
+    assert!((40_000..50_000).contains(&size), "{size}");
+    fs::write(path.join("file"), vec![1; 90_000]).expect("writable");
+    fs::write(beside(&path, ".lock"), "").expect("writable");
+    cache.tidy().expect("readable");
+    assert_eq!(folder.names(Kind::Snapshot), [""; 0]);
+}

@@ -1,0 +1,83 @@
+//! The folder of a node, and what killed workers of this machine have left in theirs: downloads of inputs and results handed
+//! back early, which would fill the disk. What user code wrote, and logs, stay.
+
+use std::fs::{DirEntry, File};
+use std::io;
+use std::path::Path;
+
+use crate::scratch;
+
+/// Locked by the worker, for as long as it lives.
+const LOCK: &str = "lock";
+/// What nobody needs once the worker has ended.
+pub(super) const SCRAPS: [&str; 2] = ["inputs", "checkpoints"];
+
+/// Marks a folder as that of a living worker, until the file is dropped.
+pub(super) fn claim(folder: &Path) -> io::Result<File> {
+    std::fs::create_dir_all(folder)?;
+    let lock = File::create(folder.join(LOCK))?;
+    // Another worker may have the same name.
+    let _ = lock.try_lock();
+    Ok(lock)
+}
+
+/// Removes the folder of a worker that ends, if nothing else is in it.
+pub(super) fn leave(folder: &Path) {
+    let _ = std::fs::remove_file(folder.join(LOCK));
+    let _ = std::fs::remove_dir(folder);
+}
+
+/// Removes what killed workers have left in `nodes`.
+pub(super) fn clear(nodes: &Path) {
+    for folder in entries(nodes).map(|entry| entry.path()) {
+        // Workers of earlier versions have no lock.
+        let Ok(lock) = File::open(folder.join(LOCK)) else { continue };
+        if lock.try_lock().is_err() {
+            continue;
+        }
+        for job in entries(&folder).map(|entry| entry.path()).filter(|path| path.is_dir()) {
+            for name in SCRAPS {
+                let _ = std::fs::remove_dir_all(job.join(name));
+            }
+            entries(&job.join("scratch")).for_each(|entry| scratch::remove(&entry.path()));
+            let _ = std::fs::remove_dir(job.join("scratch"));
+            let _ = std::fs::remove_dir(&job);
+        }
+        leave(&folder);
+    }
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = DirEntry> {
+    std::fs::read_dir(folder).into_iter().flatten().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_scraps_of_dead_workers_are_removed() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let nodes = folder.path().join("nodes");
+        let write = |name: &str| {
+            let path = nodes.join(name);
+            std::fs::create_dir_all(path.parent().expect("has a folder")).expect("writable");
+            std::fs::write(path, "text").expect("writable");
+        };
+        let living = claim(&nodes.join("living")).expect("writable");
+        drop(claim(&nodes.join("dead")).expect("writable"));
+        drop(claim(&nodes.join("empty")).expect("writable"));
+        for name in ["living/job/inputs/a", "dead/job/inputs/a", "dead/job/scratch/process000/mine", "old/job/inputs/a"]
+        {
+            write(name);
+        }
+        write("empty/job/checkpoints/a");
+        clear(&nodes);
+        let exists = |name: &str| nodes.join(name).exists();
+        assert!(exists("living/job/inputs/a") && exists("old/job/inputs/a") && !exists("empty"));
+        assert!(!exists("dead/job/inputs") && exists("dead/job/scratch/process000/mine"));
+        drop(living);
+        clear(&nodes);
+        assert!(!exists("living"));
+    }
+}

@@ -1,0 +1,76 @@
+//! Whether this machine or container is short of memory.
+
+use std::fs::read_to_string;
+use std::path::{Path, PathBuf};
+
+/// Memory is short when less is available than this part of it, or than this many bytes if that is less.
+const PART: u64 = 10;
+const BYTES: u64 = 2 << 30;
+
+/// Returns whether the machine, or a control group of this process, is short of memory.
+pub fn is_short() -> bool {
+    is_short_below(Path::new("/"))
+}
+
+fn is_short_below(root: &Path) -> bool {
+    let of_groups = groups(root).into_iter().filter_map(|group| of_group(&group));
+    machine(root).into_iter().chain(of_groups).any(|(total, available)| available < BYTES.min(total / PART))
+}
+
+/// Returns the total and the available memory of the machine.
+fn machine(root: &Path) -> Option<(u64, u64)> {
+    let text = read_to_string(root.join("proc/meminfo")).ok()?;
+    let kilobytes = |key: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB"))?;
+        Some(value.trim().parse::<u64>().ok()? * 1024)
+    };
+    Some((kilobytes("MemTotal:")?, kilobytes("MemAvailable:")?))
+}
+
+/// Returns the limit of a control group, and what is left of it without the files that the kernel can drop.
+fn of_group(group: &Path) -> Option<(u64, u64)> {
+    let number = |name: &str| read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
+    let stat = read_to_string(group.join("memory.stat")).unwrap_or_default();
+    let files = stat.lines().find_map(|line| line.strip_prefix("inactive_file ")?.trim().parse::<u64>().ok());
+    let (limit, used) = (number("memory.max")?, number("memory.current")?);
+    Some((limit, limit.saturating_sub(used.saturating_sub(files.unwrap_or(0)))))
+}
+
+/// Returns the control groups of this process (version 2), from its own to the outermost.
+fn groups(root: &Path) -> Vec<PathBuf> {
+    let own = read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let Some(own) = own.lines().find_map(|line| line.strip_prefix("0::/")) else { return Vec::new() };
+    Path::new(own).ancestors().map(|group| root.join("sys/fs/cgroup").join(group)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_machine_and_container_may_be_short() {
+        let root = tempfile::tempdir().expect("temporary folder");
+        let write = |name: &str, text: &str| {
+            let path = root.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("has a folder")).expect("writable");
+            std::fs::write(path, text).expect("writable");
+        };
+        let is_short = || is_short_below(root.path());
+        assert!(!is_short(), "unknown");
+        write("proc/meminfo", "MemTotal:  10000000 kB\nMemFree:  1 kB\nMemAvailable:   2000000 kB\n");
+        assert!(!is_short());
+        write("proc/meminfo", "MemTotal:  10000000 kB\nMemFree:  1 kB\nMemAvailable:   900000 kB\n");
+        assert!(is_short());
+        write("proc/meminfo", "MemTotal:  1000000000 kB\nMemFree:  1 kB\nMemAvailable:   3000000 kB\n");
+        assert!(!is_short(), "3 GB of a large machine are enough");
+        write("proc/self/cgroup", "0::/system.slice/worker.service\n");
+        write("sys/fs/cgroup/system.slice/memory.max", "1000000000\n");
+        write("sys/fs/cgroup/system.slice/memory.current", "950000000\n");
+        assert!(is_short(), "a group around that of the process");
+        write("sys/fs/cgroup/system.slice/memory.stat", "anon 1\ninactive_file 400000000\n");
+        assert!(!is_short(), "the kernel can drop files");
+        write("sys/fs/cgroup/system.slice/memory.max", "max\n");
+        write("sys/fs/cgroup/system.slice/memory.stat", "");
+        assert!(!is_short());
+    }
+}

@@ -1,0 +1,165 @@
+"""What a worker keeps for later jobs: shared by jobs with the same content, evicted when it is too much."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness import wait_until, write_wheel
+
+READS_SIDE_INPUT = """
+    import os
+    from recorder import record, recorded, wait_for
+    def run(files):
+        record("run", folder=os.environ["FOLDER"])
+        wait_for(lambda: os.environ["WAITS"] == "no" or recorded("go"))
+        with open(os.path.join(os.environ["FOLDER"], "labels.txt")) as file:
+            return [str(len(file.read()))]
+"""
+
+
+def caches(workplace, kind):
+    """Returns the entries of one kind."""
+    folder = workplace.home / "fleet" / kind
+    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.exists() else []
+
+
+def job(workplace, number, waits="no"):
+    """A job with a script of its own, and a megabyte of reference data behind a URL."""
+    folder = workplace.folder / f"reference{number}"
+    workplace.write({f"reference{number}/labels.txt": "x" * (1 << 20)})
+    name = f"job{number}"
+    return workplace.job(
+        READS_SIDE_INPUT,
+        file=f"{name}.yaml",
+        name=name,
+        output=f"output/{name}",
+        side_inputs={"reference": f"file://{folder}"},
+        environment_variables={"FOLDER": f"file://{folder}", "WAITS": waits},
+    )
+
+
+def test_least_recently_used_is_evicted_and_what_a_job_uses_is_not(workplace, sqlite):
+    workplace.data(1)
+    sqlite.reducer()
+    worker = sqlite.worker("--cache-size", "2500KB", "--process-count", 1, GRISTMILL_LOG="info")
+    waiting = sqlite.enqueue(job(workplace, 0, waits="yes"))
+    worker.wait_for_record("run")
+    for number in (1, 2, 3):
+        result = sqlite.wait_for_end(sqlite.enqueue(job(workplace, number)))
+        assert sqlite.output(result) == b"1048576\n"
+    used = Path(workplace.recorded("run")[0]["folder"])
+    first, *_, last = (Path(fact["folder"]) for fact in workplace.recorded("run")[1:])
+    wait_until(lambda: not first.exists(), "the eviction of the copy that was used first")
+    assert used.exists() and last.exists(), "that of the running job is older"
+    with workplace.record_file.open("a") as file:
+        file.write('{"event": "go"}\n')
+    sqlite.wait_for_end(waiting)
+    worker.send(signal.SIGTERM)
+    ended = worker.wait()
+    evicted = [line for line in ended.stderr.splitlines() if "evicted the copy of a side input" in line]
+    assert evicted and "the caches would exceed 2.44 MB" in evicted[0] and "last used" in evicted[0], str(ended)
+
+
+def test_old_entries_are_evicted(workplace, sqlite):
+    workplace.data(1)
+    sqlite.reducer()
+    sqlite.worker("--cache-age", "3s")
+    sqlite.wait_for_end(sqlite.enqueue(job(workplace, 0)))
+    assert caches(workplace, "side-inputs") and caches(workplace, "snapshots")
+    wait_until(lambda: not caches(workplace, "side-inputs") + caches(workplace, "snapshots"), "the evictions")
+
+
+def test_jobs_and_workers_share_entries(workplace, sqlite):
+    """Two workers on one machine start three jobs with the same content at the same time."""
+    workplace.data(4)
+    package = write_wheel(workplace.folder, "tiny_package", "VALUE = 'from the environment'")
+    workplace.write({"requirements.txt": f"{package}\n"})
+    script = """
+        import sys, tiny_package
+        from recorder import record
+        def run(files):
+            record("run", prefix=sys.prefix)
+            return [tiny_package.VALUE]
+    """
+    job_ids = []
+    for number in range(3):
+        settings = {"file": f"{number}.yaml", "name": f"job{number}", "output": f"output/{number}"}
+        job_ids.append(sqlite.enqueue(workplace.job(script, environment="requirements.txt", **settings)))
+    sqlite.reducer()
+    sqlite.worker("--process-count", 1)
+    sqlite.worker("--process-count", 1)
+    for job_id in job_ids:
+        sqlite.wait_for_end(job_id)
+    assert len({fact["prefix"] for fact in workplace.recorded("run")}) == 1
+    assert len(caches(workplace, "environments")) == 1
+    assert len(caches(workplace, "snapshots")) == 2, "the script, and the requirements file"
+
+
+def test_killed_worker_leaves_nothing_half(workplace, sqlite):
+    """It dies while it creates an environment; the next worker creates it again."""
+    workplace.data(1)
+    workplace.write(
+        {
+            "bin/micromamba": """\
+                #!/bin/sh
+                [ "$1" != --version ] || exit 0
+                while [ "$1" != --prefix ]; do shift; done
+                mkdir -p "$2/bin"
+                if [ ! -e "$MARK" ]; then touch "$MARK" "$2/half"; exec sleep 600; fi
+                exec "$REAL" -m venv --without-pip "$2"
+            """,
+            "env.yml": "dependencies: [python=3.11, libgdal=3.8]\n",
+        }
+    )
+    (workplace.folder / "bin/micromamba").chmod(0o755)
+    mark = workplace.folder / "begun"
+    script = """
+        import os, sys
+        def run(files):
+            return [str(os.path.exists(os.path.join(sys.prefix, "half")))]
+    """
+    job_id = sqlite.enqueue(workplace.job(script, environment="env.yml"))
+    real = workplace.environment["GRISTMILL_PYTHON"]
+    variables = {"PATH": f"{workplace.folder}/bin:{os.environ['PATH']}", "MARK": str(mark), "REAL": real}
+    variables["GRISTMILL_LEASE_SECONDS"] = "3"
+    sqlite.reducer()
+    worker = sqlite.worker(**variables)
+    wait_until(mark.exists, "an environment that is half created")
+    os.killpg(worker.process.pid, signal.SIGKILL)
+    worker.wait()
+    sqlite.worker(**variables)
+    result = sqlite.wait_for_end(job_id)
+    assert sqlite.output(result) == b"False\n"
+
+
+def test_full_disk_is_named_in_one_line(workplace, sqlite):
+    """The home of the worker is on a disk of four megabytes, and the job needs five of reference data."""
+    probe = "mkdir probe && mount -t tmpfs -o size=1m tmpfs probe"
+    if subprocess.run(["unshare", "--mount", "sh", "-c", probe], cwd=workplace.folder, capture_output=True).returncode:
+        pytest.skip("mounting needs privileges")
+    workplace.data(1)
+    failing = job(workplace, 0)
+    workplace.write({"reference0/large.bin": "x" * (5 << 20)})
+    job_id = sqlite.enqueue(failing)
+    sqlite.reducer()
+    mount = 'mkdir -p small && mount -t tmpfs -o size=4m tmpfs small && exec "$0" "$@"'
+    command = ["unshare", "--mount", "sh", "-c", mount, str(workplace.executable)]
+    process = subprocess.Popen(
+        [*command, "worker", "--target", "sqlite"],
+        cwd=workplace.folder,
+        env={**workplace.environment, "GRISTMILL_HOME": str(workplace.folder / "small/home"), "GRISTMILL_LOG": "warn"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    workplace.started.append(process)
+
+    def said():
+        status = sqlite.status(job_id)
+        return json.dumps(status) if "disk of" in json.dumps(status) else None
+
+    text = wait_until(said, "the reason in the status of the job")
+    assert "small/home/fleet is full" in text and "needed, and jobs use" in text, text

@@ -1,0 +1,142 @@
+"""A job of a target whose result is there already is not run again, by the rules of one machine."""
+
+import json
+import time
+
+import pytest
+
+from harness import go
+
+ROWS = """
+    import os
+    from recorder import record
+    def run(files):
+        record("run")
+        return [os.path.basename(file) for file in files]
+"""
+REUSED = "same script, settings and inputs (allow_reuse: false runs it again)"
+
+
+@pytest.fixture
+def roles(sqlite):
+    sqlite.reducer()
+    sqlite.worker("--process-count", 1)
+    return sqlite
+
+
+def enqueue(target, job, *arguments):
+    return target.command("enqueue", job.file, *arguments, expect=0)
+
+
+def test_completed_job_is_reused(workplace, roles):
+    workplace.data(3)
+    job = workplace.job(ROWS, allow_reuse=True)
+    first = roles.enqueue(job)
+    result = roles.wait_for_end(first)
+    again = enqueue(roles, job)
+    assert again.stdout.strip() == first
+    assert f"reused the result of job {first}: {REUSED}" in again.stderr, str(again)
+    document = json.loads(enqueue(roles, job, "--json").stdout)
+    assert document == {"job_id": first, "target": "sqlite", "reused": True}
+    waited = json.loads(enqueue(roles, job, "--wait", "--json").stdout)
+    assert (waited["job_id"], waited["reused"], waited["output"]) == (first, True, result["output"])
+    ran = json.loads(roles.command("run", job.file, "--json", expect=0).stdout)
+    assert (ran["job_id"], ran["reused"]) == (first, True)
+    assert len(workplace.recorded("run")) == 3, "nothing ran again"
+    assert len(roles.objects("jobs/")) and len({name.split("/")[1] for name in roles.objects("jobs/")}) == 1
+
+    fresh = enqueue(roles, job, "--fresh").stdout.strip()
+    assert fresh != first
+    roles.wait_for_end(fresh)
+    assert len(workplace.recorded("run")) == 6
+    never = workplace.job(ROWS, allow_reuse=False)
+    assert roles.enqueue(never) not in (first, fresh)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("script", "entry.py has changed"),
+        ("input", "the files of input data have changed"),
+        ("output", "rows.txt is missing, or was changed since"),
+        ("setting", "error_threshold is 5 and was -1"),
+        ("side input", "side input labels has changed"),
+    ],
+)
+def test_other_job_runs_and_says_why(workplace, roles, change, reason):
+    workplace.data(2)
+    workplace.write({"labels/a.txt": "a"})
+    settings = {"allow_reuse": True, "side_inputs": {"labels": "labels"}}
+    first = roles.enqueue(workplace.job(ROWS, **settings))
+    result = roles.wait_for_end(first)
+    script = ROWS
+    match change:
+        case "script":
+            script = ROWS.replace("basename(file)", "basename(file).upper()")
+        case "input":
+            (workplace.folder / "data/001.txt").write_text("other")
+        case "output":
+            with open(result["output"], "a") as file:
+                file.write("by hand\n")
+        case "setting":
+            settings["error_threshold"] = 5
+        case "side input":
+            (workplace.folder / "labels/a.txt").write_text("another")
+    second = enqueue(roles, workplace.job(script, **settings))
+    assert second.stdout.strip() != first
+    assert f"job {first} has completed, and this is a new job, because" in second.stderr, str(second)
+    assert reason in second.stderr, str(second)
+    roles.wait_for_end(second.stdout.strip())
+    assert len(workplace.recorded("run")) == 4
+
+
+def test_job_that_has_not_completed_is_not_reused(workplace, roles):
+    workplace.data(2)
+    script = """
+        import os
+        from recorder import record, recorded, wait_for
+        def run(files):
+            record("run")
+            wait_for(lambda: recorded("go"))
+            if files[0].endswith("001.txt") and len(recorded("run")) < 4:
+                raise ValueError("no")
+            return [os.path.basename(files[0])]
+    """
+    job = workplace.job(script, allow_reuse=True)
+    first = roles.enqueue(job)
+    second = roles.enqueue(job)
+    assert second != first, "it is still running"
+    roles.command("cancel", second, expect=0)
+    go(workplace)
+    result = roles.wait_for_end(first)
+    assert result["mini_batches"]["failed"] == 1
+    third = enqueue(roles, job)
+    assert f"job {first} has failed mini-batches, and this is a new job" in third.stderr, str(third)
+    roles.wait_for_end(third.stdout.strip())
+
+
+def test_job_in_a_bucket_is_reused(workplace, sqs):
+    """Input, output and store are in S3."""
+    s3 = sqs.components.client("s3")
+    s3.put_object(Bucket=sqs.prefix, Key="in/a.txt", Body=b"a")
+    url = f"s3://{sqs.prefix}"
+    script = """
+        from recorder import record
+        def run(files):
+            record("run")
+            return ["row"]
+    """
+    inputs = [{"name": "data", "type": "file", "path": f"{url}/in/"}]
+    job = workplace.job(script, allow_reuse=True, inputs=inputs, output=f"{url}/out")
+    sqs.worker("--process-count", 1)
+    sqs.reducer()
+    first = sqs.enqueue(job)
+    sqs.wait_for_end(first)
+    assert enqueue(sqs, job).stdout.strip() == first
+    # Times of objects are whole seconds.
+    time.sleep(1.1)
+    s3.put_object(Bucket=sqs.prefix, Key="out/rows.txt", Body=b"by hand")
+    second = enqueue(sqs, job)
+    assert f"output {url}/out/rows.txt is missing, or was changed since" in second.stderr, str(second)
+    sqs.wait_for_end(second.stdout.strip())
+    assert len(workplace.recorded("run")) == 2
