@@ -65,6 +65,7 @@ RARE: dict[str, set[Need]] = {
         ("s3:GetObject", "workers/*"),  # with `requires`
         ("s3:GetObject", "outputs/*"),  # by people, for results
         ("s3:PutObject", "jobs/*/control/cancel"),  # by `cancel` of an open job
+        ("s3:PutObject", "jobs/*/control/priority"),  # by `priority`
         ("s3:PutObject", "jobs/*/ledger/*"),  # by `retry`
     },
     "portal": {

@@ -50,6 +50,7 @@ locals {
           "${local.job_arn}/plan/*",
           "${local.job_arn}/result.json",
           "${local.job_arn}/control/cancel",
+          "${local.job_arn}/control/priority",
           "${local.job_arn}/copies/*",
           "${local.job_arn}/nodes/*",
           "${local.target_arn}/snapshots/*",
@@ -147,6 +148,7 @@ locals {
           "${local.job_arn}/plan/*",
           "${local.job_arn}/ledger/*",
           "${local.job_arn}/control/cancel",
+          "${local.job_arn}/control/priority",
           "${local.target_arn}/open/*",
           "${local.target_arn}/snapshots/*",
         ]

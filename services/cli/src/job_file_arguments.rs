@@ -12,6 +12,7 @@ use partitioner::Survey;
 use serde_json::json;
 use storage::StoreOptions;
 
+use crate::priority::PRIORITIES;
 use crate::{Exit, Settings, Show, TargetFlags, complete, remedies};
 
 /// More than any job file has, and little enough for every machine.
@@ -25,7 +26,7 @@ pub struct JobFileArguments {
     #[arg(long = "set", value_name = "KEY=VALUE", add = complete::set_keys())]
     set: Vec<String>,
     /// `low`, `normal` or `high`: the weight of the job on nodes that it shares with other jobs.
-    #[arg(long, value_name = "PRIORITY", value_parser = ["low", "normal", "high"])]
+    #[arg(long, value_name = "PRIORITY", value_parser = PRIORITIES)]
     priority: Option<String>,
     /// Of a document of Azure ML: data or a value for an input; without NAME where there is one input.
     #[arg(long = "input", value_name = "[NAME=]VALUE")]

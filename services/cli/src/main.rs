@@ -29,6 +29,7 @@ mod observe;
 mod plan;
 mod portal;
 mod printed;
+mod priority;
 mod progress;
 mod reducer;
 mod rejects;
@@ -160,6 +161,8 @@ enum Command {
         #[command(flatten)]
         target: TargetFlags,
     },
+    /// Change the priority of a job that waits or runs on a compute target.
+    Priority(priority::PriorityArguments),
     /// Remove old jobs of this machine or of a compute target, but never a running job.
     Clean(clean::CleanArguments),
     /// Continue an interrupted, canceled or failed job without repeating successful mini-batches.
@@ -286,6 +289,7 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Rejects(arguments) => rejects::rejects(&arguments, &arguments.target.jobs(settings).await?).await?,
         Command::Replay(arguments) => replay::replay(arguments, settings).await?,
         Command::Cancel { job, target } => cancel::cancel(&target.jobs(settings).await?, &job).await?,
+        Command::Priority(arguments) => priority::priority(&arguments, &arguments.target.jobs(settings).await?).await?,
         Command::Portal(arguments) => portal::portal(arguments, settings).await?,
         Command::Report(arguments) => report::report(&arguments, settings).await?,
         Command::Clean(arguments) => clean::clean(&arguments, &arguments.target.jobs(settings).await?).await?,

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
 use futures::{Stream, StreamExt, stream};
-use protocol::{Counts, Progress};
+use protocol::{Counts, Priority, Progress};
 use serde::Serialize;
 
 use crate::{FoundJob, Jobs, OpenJobs, State, started_at};
@@ -62,6 +62,8 @@ pub struct Summary {
     pub job_id: String,
     pub state: State,
     pub started_at: Option<DateTime<Utc>>,
+    /// Its priority on a compute target now.
+    pub priority: Priority,
     /// Working time since it was started or last continued.
     pub elapsed_seconds: Option<f64>,
     pub mini_batches: Counts,
@@ -89,6 +91,7 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
         job_id: job_id.clone(),
         state,
         started_at,
+        priority: Priority::default(),
         elapsed_seconds: None,
         mini_batches: counts,
         items: counts,
@@ -118,7 +121,22 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
         };
         let job_id = job_id.clone();
         let cause = job.result.as_ref().and_then(|result| result.cause.clone().or_else(|| result.headline.clone()));
-        anyhow::Ok(Summary { job_id, state, started_at, elapsed_seconds, mini_batches, items, cause, problem: None })
+        let priority = match (&jobs, &job.result) {
+            (Jobs::There { .. }, None) => job.priority().await?,
+            _ => job.spec.priority,
+        };
+        let problem = None;
+        anyhow::Ok(Summary {
+            job_id,
+            state,
+            started_at,
+            priority,
+            elapsed_seconds,
+            mini_batches,
+            items,
+            cause,
+            problem,
+        })
     };
     Some(described.await.unwrap_or_else(|error| unread(State::Damaged, format!("{error:#}"))))
 }

@@ -18,7 +18,7 @@ use futures::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
-use protocol::{Durability, ItemPath, JobResult, JobSpec, Progress, TableSchema};
+use protocol::{Durability, ItemPath, JobResult, JobSpec, Priority, Progress, TableSchema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -200,6 +200,17 @@ impl JobStore {
     pub async fn cancel_requested(&self) -> Result<Option<String>> {
         let reason = optional(self.get("control/cancel").await)?;
         Ok(reason.map(|reason| String::from_utf8_lossy(&reason).into_owned()))
+    }
+
+    /// Changes the priority of the job.
+    pub async fn put_priority(&self, priority: Priority) -> Result<()> {
+        self.put("control/priority", Bytes::from_static(priority.word().as_bytes())).await
+    }
+
+    /// Returns the priority of the job if it was changed after its specification was written.
+    pub async fn changed_priority(&self) -> Result<Option<Priority>> {
+        let word = optional(self.get("control/priority").await)?;
+        Ok(word.and_then(|word| Priority::of_word(&String::from_utf8_lossy(&word))))
     }
 
     /// Writes `progress.json`.

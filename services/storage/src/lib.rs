@@ -11,6 +11,7 @@
 //! parts/<name>         rows of one successful attempt, if large             by a worker, before it announces them
 //! ledger/<sequence>    records that a reducer has committed                 created if absent: this is the commit
 //! control/cancel       the user has canceled the job                        created if absent
+//! control/priority     the priority, if it was changed                      overwritten
 //! control/removing     the job is about to be removed                       by `clean`, before spec.json is deleted
 //! copies/<epoch>       mini-batches that are started a second time          created if absent, by reducers
 //! copies/settled       those of them that have succeeded                    overwritten, by reducers

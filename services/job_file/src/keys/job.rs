@@ -262,7 +262,7 @@ const NODES: &[Key] = &[
              as many as a job of the next lower priority. See [Several jobs on one fleet](#several-jobs-on-one-fleet).",
         )
         .job(|job, node| {
-            let priorities = [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)];
+            let priorities = Priority::ALL.map(|priority| (priority.word(), priority));
             choice(node, &priorities).map(|priority| job.priority = priority)
         })
         .leave_out(|job| job.priority = Priority::Normal),

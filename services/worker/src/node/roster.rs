@@ -23,7 +23,7 @@ mod watch;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use protocol::{JobSpec, Offer};
+use protocol::{JobSpec, Offer, Priority};
 use storage::Commit;
 use tokio::time::Instant;
 
@@ -128,8 +128,8 @@ pub enum Event {
     SeatClaimed { visit: VisitId, asked_at: Instant, commit: Answer<Commit> },
     /// The answer to [`Action::Provision`].
     Provisioned { visit: VisitId, result: Result<(), Unprovisioned> },
-    /// The answer to [`Errand::Watch`].
-    Watched { visit: VisitId, standing: Standing },
+    /// The answer to [`Errand::Watch`]; the priority, if it was read and has been changed.
+    Watched { visit: VisitId, standing: Standing, priority: Option<Priority> },
     /// The agent has ended, and still holds this many mini-batches. `None`: it failed, and the queue delivers again what
     /// it held.
     Worked { visit: VisitId, held: Option<usize> },
@@ -163,7 +163,7 @@ pub enum Errand {
     ClaimSeat { number: u32, epoch: u64 },
     /// Free a seat for others, with this new epoch.
     LeaveSeat { number: u32, epoch: u64 },
-    /// See whether the job was canceled and, with the result, whether it has ended.
+    /// See whether the job was canceled and, with the result, whether it has ended, and its priority.
     Watch { with_result: bool },
     /// See whether the mini-batches that an agent still held are useless.
     CheckHeld,
@@ -271,7 +271,10 @@ impl Roster {
             Event::SeatRead { visit, seat } => self.seat_read(visit, seat, now),
             Event::SeatClaimed { visit, asked_at, commit } => self.seat_claimed(visit, asked_at, commit, now),
             Event::Provisioned { visit, result } => self.provisioned(visit, result, now),
-            Event::Watched { visit, standing } => self.watched(visit, standing, now),
+            Event::Watched { visit, standing, priority } => {
+                self.prioritised(visit, priority);
+                self.watched(visit, standing, now);
+            }
             Event::Worked { visit, held } => self.worked(visit, held, now),
             Event::HeldChecked { visit, is_over } => self.held_checked(visit, is_over),
             Event::GivenBack { visit, is_quiet } => self.given_back(visit, is_quiet),

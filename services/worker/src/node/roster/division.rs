@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use protocol::Priority;
 use tokio::time::Instant;
 
 use super::visit::{Stage, Visit};
@@ -22,6 +23,14 @@ impl Visit {
 }
 
 impl Roster {
+    /// Takes note of a changed priority.
+    pub(super) fn prioritised(&mut self, id: VisitId, priority: Option<Priority>) {
+        let Some(claim) = self.visits.get_mut(&id).and_then(|visit| visit.claim.as_mut()) else { return };
+        let Some(priority) = priority.filter(|priority| priority.weight() != claim.weight) else { return };
+        claim.weight = priority.weight();
+        self.log(id, false, format!("the priority of the job is {} now", priority.word()));
+    }
+
     /// Tells the agents whose shares have changed.
     pub(super) fn divide(&mut self, now: Instant) {
         let here = self.visits.iter().filter_map(|(id, visit)| Some((*id, visit.claims(now)?, visit.share.clone())));

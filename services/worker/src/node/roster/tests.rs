@@ -97,7 +97,7 @@ impl Played {
     }
 
     fn watched(&mut self, standing: Standing) -> String {
-        self.after(Event::Watched { visit: self.visit(), standing })
+        self.after(Event::Watched { visit: self.visit(), standing, priority: None })
     }
 
     fn worked(&mut self, held: usize) -> String {
@@ -164,7 +164,11 @@ fn jobs_with_work_divide_the_processes_of_the_node() {
     played.now += SECOND;
     assert_eq!(shares(&mut played, quiet(since)), [(0, 4), (1, 1)], "it has no work");
     assert_eq!(shares(&mut played, quiet(None)), [(0, 1), (1, 3)]);
-    let canceled = Event::Watched { visit: second, standing: Standing::Canceled };
+    let watched = |priority| Event::Watched { visit: second, standing: Standing::Open, priority };
+    assert_eq!(shares(&mut played, watched(Some(Priority::Low))), [(0, 3), (1, 1)], "its priority has changed");
+    assert_eq!(shares(&mut played, watched(None)), [], "it was not read");
+    assert_eq!(shares(&mut played, watched(Some(Priority::High))), [(0, 1), (1, 3)]);
+    let canceled = Event::Watched { visit: second, standing: Standing::Canceled, priority: None };
     assert_eq!(shares(&mut played, canceled), [(0, 4)], "it leaves");
 }
 
