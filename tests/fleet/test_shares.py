@@ -170,7 +170,7 @@ def test_priority_of_a_waiting_job_can_be_changed(workplace, sqlite):
     job_id = sqlite.enqueue(workplace.job("def run(files): return ['row']"), "--priority", "high")
     sqlite.command("priority", job_id, "low", expect=0)
     assert "has priority low already" in sqlite.command("priority", job_id, "low", expect=0).stdout
-    assert "  priority: low\n" in sqlite.command("status", job_id, expect=0).stdout
+    assert "; priority: low\n" in sqlite.command("status", job_id, expect=0).stdout
     (row,) = json.loads(sqlite.command("jobs", "--json", expect=0).stdout)
     assert row["priority"] == "low"
 

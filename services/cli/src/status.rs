@@ -109,7 +109,8 @@ fn shown(status: &Status, jobs: &Jobs, json: bool) -> String {
     }
     let mut lines = vec![heading(status)];
     if matches!(jobs, Jobs::There { .. }) {
-        lines.push(format!("  priority: {}", status.priority.word()));
+        let owner = status.owner.iter().map(|owner| format!("owner: {owner}; ")).collect::<String>();
+        lines.push(format!("  {owner}priority: {}", status.priority.word()));
     }
     lines.extend(status.progress.iter().flat_map(|progress| described(progress, status.state)));
     lines.push(format!("  logs: {}", status.logs));
@@ -212,6 +213,7 @@ mod tests {
                 job_id,
                 state,
                 hint,
+                owner: None,
                 priority: Priority::Normal,
                 result: None,
                 progress: None,

@@ -62,6 +62,8 @@ pub struct Summary {
     pub job_id: String,
     pub state: State,
     pub started_at: Option<DateTime<Utc>>,
+    /// Person or team that it counts for on a compute target.
+    pub owner: Option<String>,
     /// Its priority on a compute target now.
     pub priority: Priority,
     /// Working time since it was started or last continued.
@@ -91,6 +93,7 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
         job_id: job_id.clone(),
         state,
         started_at,
+        owner: None,
         priority: Priority::default(),
         elapsed_seconds: None,
         mini_batches: counts,
@@ -130,6 +133,7 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
             job_id,
             state,
             started_at,
+            owner: job.owner(),
             priority,
             elapsed_seconds,
             mini_batches,

@@ -15,6 +15,11 @@ pub struct Reprioritised {
 }
 
 impl FoundJob {
+    /// Returns the person or team that the job counts for.
+    pub fn owner(&self) -> Option<String> {
+        Some(self.spec.owner.clone()).filter(|owner| !owner.is_empty())
+    }
+
     /// Returns the priority that the job has now.
     pub async fn priority(&self) -> Result<Priority> {
         Ok(self.store.changed_priority().await?.unwrap_or(self.spec.priority))

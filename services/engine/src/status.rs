@@ -21,6 +21,8 @@ pub struct Status {
     pub job_id: String,
     pub state: State,
     pub hint: Option<Hint>,
+    /// Person or team that it counts for on a compute target.
+    pub owner: Option<String>,
     /// Its priority on a compute target now.
     pub priority: Priority,
     pub result: Option<JobResult>,
@@ -41,6 +43,8 @@ pub struct StatusDocument {
     pub state: State,
     /// What it waits for, in the words of the caller.
     pub hint: Option<String>,
+    /// Person or team that it counts for on a compute target.
+    pub owner: Option<String>,
     /// Its priority on a compute target now.
     pub priority: Priority,
     pub result: Option<JobResult>,
@@ -56,10 +60,10 @@ pub struct StatusDocument {
 impl Status {
     /// Returns the JSON object of the status; `words` are those of the caller for what a job waits for.
     pub fn document(&self, words: impl FnOnce(&Hint) -> String) -> StatusDocument {
-        let Self { job_id, state, hint, priority, result, progress, replayed_by, source_directory, logs } =
-            self.clone();
+        let Self { job_id, state, hint, owner, priority, result, progress, replayed_by, .. } = self.clone();
+        let (source_directory, logs) = (self.source_directory.clone(), self.logs.clone());
         let hint = hint.as_ref().map(words);
-        StatusDocument { job_id, state, hint, priority, result, progress, replayed_by, source_directory, logs }
+        StatusDocument { job_id, state, hint, owner, priority, result, progress, replayed_by, source_directory, logs }
     }
 }
 
@@ -172,6 +176,7 @@ impl Look {
             job_id: self.job.spec.job_id.clone(),
             state: standing.state,
             hint: standing.hint,
+            owner: self.job.owner(),
             priority,
             result: self.job.result.clone(),
             progress: committed.or_else(|| self.progress.clone()),

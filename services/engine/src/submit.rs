@@ -10,7 +10,8 @@ use anyhow::{Context, Result, bail};
 use job_file::Parsed;
 use partitioner::{Inputs, Partitioner};
 use protocol::{
-    Durability, Environment, ItemPath, JobResult, JobSpec, ResultEvent, Snapshot, begin_message, encode_record,
+    Durability, Environment, ItemPath, JobResult, JobSpec, LABEL_LENGTH_MAX, ResultEvent, Snapshot, begin_message,
+    encode_record, is_label,
 };
 use queue::{Message, Queue};
 use reducer::Reducer;
@@ -77,6 +78,9 @@ impl Engine {
         let mut spec = parsed.spec;
         check_durability(&spec, target)?;
         check_lease(&spec, &*queues.tasks)?;
+        if spec.owner.is_empty() {
+            spec.owner = owner(self.settings().user.as_deref());
+        }
         let address = target.queue()?;
         let store = target.open_store().await?;
         spec.job_id = loop {
@@ -198,6 +202,13 @@ impl Submission {
     }
 }
 
+/// Returns the owner of a job that names none.
+fn owner(user: Option<&str>) -> String {
+    let legal = |character: char| if is_label(character.encode_utf8(&mut [0; 4])) { character } else { '-' };
+    let user: String = user.unwrap_or_default().chars().map(legal).take(LABEL_LENGTH_MAX).collect();
+    if user.is_empty() { "unknown".to_owned() } else { user }
+}
+
 fn warn_of_local_paths(spec: &JobSpec, job: &JobStore, address: &QueueAddress, events: &Events) {
     let inputs = spec.inputs.iter().flat_map(|input| &input.paths);
     // Nodes find the folder of the job, or they could not work on it.
@@ -310,4 +321,23 @@ async fn send(
     let snapshot = tokio::task::spawn_blocking(pack).await.context("packing panicked")??;
     store.put_snapshot(&snapshot.digest, archive).await?;
     Ok(snapshot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owner_is_the_user() {
+        let long = "a".repeat(90);
+        for (user, expected) in [
+            (Some("ana.b"), "ana.b"),
+            (Some("DOMAIN\\ana b"), "DOMAIN-ana-b"),
+            (None, "unknown"),
+            (Some(&*long), &long[..63]),
+        ] {
+            assert_eq!(owner(user), expected);
+            assert!(is_label(&owner(user)));
+        }
+    }
 }

@@ -54,7 +54,7 @@ pub use report::{
     Copies, Counts, FailedMiniBatch, FailureCause, JobResult, JobState, Progress, RejectTables,
     milliseconds_since_epoch,
 };
-pub use requirements::{LABEL_ALLOWED, Offer, Requirements, Unfit, is_label};
+pub use requirements::{LABEL_ALLOWED, LABEL_LENGTH_MAX, Offer, Requirements, Unfit, is_label};
 pub use result_schema::{ColumnKind, ResultColumn, ResultSchema};
 pub use spec::{
     BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, Input, InputKind, Isolate,
