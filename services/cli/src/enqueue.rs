@@ -18,6 +18,9 @@ pub struct EnqueueArguments {
     /// Follow the job to its end, as `run` does. The exit status says how it ended.
     #[arg(long)]
     wait: bool,
+    /// Reject the job, with exit status 75, if the quotas of the target would let it wait for its turn.
+    #[arg(long)]
+    refuse_when_full: bool,
     /// Print one JSON object, and nothing else, on standard output: the job id at once, or with --wait the result at the
     /// end.
     #[arg(long)]
@@ -68,8 +71,8 @@ async fn submit(
     let target = arguments.target.require(parsed.compute_target.as_deref(), settings)?;
     settings.engine.check(&mut parsed, &target.store_options(), true, events)?.finish()?;
     let signals = watch_for_stop(stopped.clone());
-    let submission = settings.engine.submit(parsed, &target, false, events).await?;
-    submission.warn_of_unfit_workers(events).await;
+    let submission = settings.engine.submit(parsed, &target, false, arguments.refuse_when_full, events).await?;
+    submission.warn(events).await;
     Ok((submission, target, signals))
 }
 

@@ -31,6 +31,7 @@ mod portal;
 mod printed;
 mod priority;
 mod progress;
+mod quota;
 mod reducer;
 mod rejects;
 mod remedies;
@@ -169,7 +170,7 @@ enum Command {
     Retry(run::RetryArguments),
     /// Check whether this machine, or a compute target, can run jobs. Each line is ok, or the one thing to fix.
     Doctor(doctor::DoctorArguments),
-    /// List the compute targets of gristmill.toml, or import one from Terraform.
+    /// List the compute targets of gristmill.toml, import one from Terraform, or set its quotas.
     #[command(subcommand)]
     Target(target::TargetCommand),
     /// List the messages that no worker or reducer of a compute target could read, with the reasons.
@@ -293,7 +294,7 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Portal(arguments) => portal::portal(arguments, settings).await?,
         Command::Report(arguments) => report::report(&arguments, settings).await?,
         Command::Clean(arguments) => clean::clean(&arguments, &arguments.target.jobs(settings).await?).await?,
-        Command::Target(command) => target::target(command, settings)?,
+        Command::Target(command) => target::target(command, settings).await?,
         Command::Doctor(arguments) => doctor::doctor(arguments, settings).await?,
         Command::DeadLetters { json, target } => {
             dead_letters::dead_letters(&target.require(None, settings)?, json).await?

@@ -80,6 +80,7 @@ mod status;
 mod steps;
 mod submit;
 pub mod targets;
+mod turns;
 mod unfinished;
 
 pub use again::can_run_alone;

@@ -22,9 +22,10 @@ use crate::fit::warn_of_unfit_workers;
 use crate::functions;
 use crate::replayed::has_completed;
 use crate::run::nothing_to_do;
+use crate::turns::{self, Entry};
 use crate::{
-    Engine, Events, Fixable, For, FoundJob, Home, Jobs, Notice, QueueAddress, Queues, Remedy, Target, Unfinished,
-    new_job_id,
+    Busy, Engine, Events, Fixable, For, FoundJob, Hint, Home, Jobs, Lack, Notice, QueueAddress, Queues, Remedy, Target,
+    Unfinished, new_job_id,
 };
 
 /// A node's own deadline comes this long before that of its lease.
@@ -42,6 +43,7 @@ pub struct Submission {
     pub spec: JobSpec,
     pub queues: Queues,
     target: Target,
+    entry: Entry,
     unfinished: Unfinished,
     listings: Inputs,
 }
@@ -66,12 +68,14 @@ pub enum Published {
 
 impl Engine {
     /// Checks the job against the limits of the target, uploads its snapshots, and describes it in the store of the
-    /// target. `create_queues`: creates missing SQS queues.
+    /// target. `create_queues`: creates missing SQS queues. `refuses_when_full`: rejects a job that would have to wait for
+    /// its turn with [`Busy::Full`], as quotas may say of all jobs.
     pub async fn submit(
         &self,
         parsed: Parsed,
         target: &Target,
         create_queues: bool,
+        refuses_when_full: bool,
         events: &Events,
     ) -> Result<Submission> {
         let queues = target.open_queues(create_queues).await?;
@@ -83,6 +87,9 @@ impl Engine {
         }
         let address = target.queue()?;
         let store = target.open_store().await?;
+        if let Some(full) = turns::refused(&store, &spec, refuses_when_full).await? {
+            return Err(Busy::Full { target: target.reference(), full }.into());
+        }
         spec.job_id = loop {
             let id = new_job_id(&spec.name);
             // Machines that share a store do not agree on ids.
@@ -106,8 +113,8 @@ impl Engine {
             job.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
             // A clean-up keeps the snapshots of this job from now on, and may have removed them a moment ago.
             if store.has_snapshots(&spec).await? {
-                store.mark_open(&spec.job_id).await?;
                 return Ok(Submission {
+                    entry: turns::enter(&store, &spec).await?,
                     store,
                     job,
                     spec,
@@ -148,14 +155,15 @@ impl Engine {
         let committed = mini_batches.succeeded.saturating_sub(incomplete);
         let continuation = unfinished.explain(&spec, committed, 0, mini_batches.failed, reopened);
         events.notice(Notice::Continuing(continuation.with_incomplete(incomplete)));
-        store.mark_open(job_id).await?;
+        let entry = turns::enter_again(&store, &spec).await?;
         if store.is_being_removed(job_id).await? {
             store.mark_ended(job_id).await?;
             bail!("job {job_id} cannot be continued, because a clean-up of the target is removing it");
         }
-        warn_of_unfit_workers(&spec, &store, target.reference(), events).await;
         let (target, listings) = (target.clone(), Inputs::new(job.stores().options()));
-        Ok(Retry::Submission(Box::new(Submission { store, job, spec, queues, target, unfinished, listings })))
+        let submission = Submission { store, job, spec, queues, target, entry, unfinished, listings };
+        submission.warn(events).await;
+        Ok(Retry::Submission(Box::new(submission)))
     }
 }
 
@@ -170,13 +178,18 @@ impl Submission {
         self.target.jobs(self.store.clone())
     }
 
-    /// Plans and publishes. After an error the job is open, and at most partly published.
+    /// Plans and publishes; a job that waits for its turn is only planned. After an error the job is open, and at most
+    /// partly published.
     pub async fn publish(&self) -> Result<Published> {
         let Self { job, spec, queues, .. } = self;
         let (tasks, results) = (queues.tasks.clone(), queues.results.clone());
         let partitioner = Partitioner::new(spec.clone(), job.clone(), tasks, results.clone());
         let partitioner = partitioner.with_inputs(self.listings.clone());
-        let error = match partitioner.resume(|mini_batch| self.unfinished.pending(mini_batch), |_| ()).await {
+        let pending = |mini_batch| match self.entry {
+            Entry::Runs => self.unfinished.pending(mini_batch),
+            Entry::Waits(_) => None,
+        };
+        let error = match partitioner.resume(pending, |_| ()).await {
             Ok(complete) => return Ok(Published::All(complete)),
             Err(error) => error,
         };
@@ -191,8 +204,12 @@ impl Submission {
         Ok(Published::Never(cause))
     }
 
-    /// Says so if none of the workers that run now takes the job.
-    pub async fn warn_of_unfit_workers(&self, events: &Events) {
+    /// Says so if the job waits for its turn, or if none of the workers that run now takes it.
+    pub async fn warn(&self, events: &Events) {
+        if let Entry::Waits(full) = &self.entry {
+            let (job_id, target) = (self.spec.job_id.clone(), self.target.reference());
+            events.notice(Notice::Waiting(Hint { job_id, target, lack: Lack::Turn(full.to_string()) }));
+        }
         warn_of_unfit_workers(&self.spec, &self.store, self.target.reference(), events).await;
     }
 

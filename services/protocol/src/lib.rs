@@ -17,6 +17,7 @@ mod names;
 mod phases;
 mod plan;
 mod priority;
+mod quotas;
 mod record;
 mod report;
 mod requirements;
@@ -46,6 +47,7 @@ pub use names::{NameError, check_job_id, is_file_name, is_job_id, is_part_of};
 pub use phases::Phases;
 pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanPosition};
 pub use priority::Priority;
+pub use quotas::{Contender, Full, OwnerQuota, Quotas, WhenFull};
 pub use record::{
     EventRef, MessageError, Record, RecordError, begin_message, decode_records, encode_record, job_of_message,
     read_records, rows_length,
