@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from harness import wait_until
 
@@ -66,6 +67,10 @@ def test_job_above_the_limit_of_its_owner_waits_for_its_turn(workplace, sqlite):
 
     sqlite.wait_for_end(sqlite.enqueue(job(workplace, "other", owner="bo")))
     assert workplace.recorded("second began") == [], "it waits"
+    listed = jobs(sqlite)
+    assert (listed["second"]["turn"], listed["second"]["processes"]) == (reason, 0)
+    assert (listed["first"]["turn"], listed["first"]["share"]) == (None, 1.0)
+    assert "turn" not in listed["other"], "it has ended"
     assert sqlite.objects(f"jobs/{second}/plan/complete.json"), "it is planned"
 
     (workplace.folder / "release").touch()
@@ -153,6 +158,20 @@ def test_waiting_job_is_followed_to_its_end(workplace, sqlite):
     assert ended.state == "Completed", str(ended)
     sqlite.wait_for_end(first)
     assert len(workplace.recorded("second began")) == 3
+
+
+def test_table_of_jobs_shows_owners_and_shares(workplace, sqlite):
+    workplace.data(2)
+    sqlite.reducer()
+    worker = sqlite.worker("--process-count", 2)
+    running = sqlite.enqueue(job(workplace, "first", HOLDS), "--owner", "ana", "--priority", "high")
+    worker.wait_for_record("first began", 2)
+    wait_until(lambda: jobs(sqlite)["first"]["processes"] == 2, "progress of the job")
+    table = sqlite.command("jobs", expect=0).stdout.splitlines()
+    assert table[0].split() == "JOB STATE OWNER PRIORITY SHARE WAITED ETA AGE DURATION MINI-BATCHES ITEMS".split()
+    assert re.match(rf"{running} +Running +ana +high +2 \(100%\) +[\d.ms]+ +- ", table[1]), table[1]
+    (workplace.folder / "release").touch()
+    sqlite.wait_for_end(running)
 
 
 def test_owner_is_the_user(workplace, sqlite):

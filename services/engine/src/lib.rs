@@ -97,7 +97,7 @@ pub use home::Home;
 pub use job_file::AzureNames;
 pub use job_id::{name_of, newest_first, started_at};
 pub use jobs::{For, FoundJob, Jobs, OpenJobs};
-pub use list::{READS_AT_ONCE, Summary};
+pub use list::{Place, READS_AT_ONCE, Summary};
 pub use logs::{FirstError, NewLines, OVERVIEW, Tail, TailEnd};
 pub use priority::Reprioritised;
 pub use rejects::RejectSummary;
