@@ -190,3 +190,24 @@ def test_quotas_are_shown_and_changed(sqlite):
     stored = json.loads(sqlite.objects()["quotas.json"])
     assert (stored["max_jobs"], stored["owners"]["ana"]["max_jobs"]) == (20, 5)
     assert json.loads(quota(sqlite, "--json")) == stored
+
+
+def test_owner_has_no_more_mini_batches_in_flight_than_its_limit(workplace, sqlite):
+    workplace.data(12)
+    quota(sqlite, "--each-owner", "--max-in-flight", 3)
+    quota(sqlite, "--owner", "bo", "--max-in-flight", "any")
+    sqlite.reducer()
+    sqlite.worker("--process-count", 4)
+    script = """
+        import os, time
+        from recorder import record
+        def run(files):
+            record(os.environ["JOB"] + " began")
+            time.sleep(0.1)
+            return ["row"]
+    """
+    for name, owner, processes in [("limited", "ana", 3), ("unlimited", "bo", 4)]:
+        sqlite.wait_for_end(sqlite.enqueue(job(workplace, name, script, owner=owner)))
+        facts = workplace.recorded(f"{name} began")
+        assert len(facts) == 12
+        assert len({fact["pid"] for fact in facts}) == processes

@@ -53,6 +53,7 @@ locals {
           "${local.job_arn}/control/priority",
           "${local.job_arn}/copies/*",
           "${local.job_arn}/nodes/*",
+          "${local.target_arn}/quotas.json",
           "${local.target_arn}/snapshots/*",
         ], local.input_object_arns)
       },

@@ -1,4 +1,4 @@
-//! `gristmill target quota`: shows or changes how many jobs of a target may run at a time.
+//! `gristmill target quota`: shows or changes what the owners of a target may have at a time.
 
 use anyhow::Result;
 use protocol::{OwnerQuota, Quotas, WhenFull, is_label};
@@ -8,7 +8,7 @@ use crate::{Exit, Settings, TargetFlags};
 pub const QUOTA_EXAMPLES: &str = "Examples:
   gristmill target quota --target prod                                 show the quotas
   gristmill target quota --target prod --max-jobs 20                   of all owners together
-  gristmill target quota --target prod --each-owner --max-jobs 3       of each owner
+  gristmill target quota --target prod --each-owner --max-jobs 3       of each owner; --max-in-flight 64
   gristmill target quota --target prod --owner ana --max-jobs 5        of one owner, instead of those of each
   gristmill target quota --target prod --owner ana --remove            those of each again
   gristmill target quota --target prod --when-full refuse              reject jobs instead of letting them wait";
@@ -18,11 +18,14 @@ pub struct QuotaArguments {
     /// Jobs that run at a time; `any`: no limit.
     #[arg(long, value_name = "NUMBER", value_parser = limit, conflicts_with = "remove")]
     max_jobs: Option<Limit>,
+    /// Mini-batches of an owner that run at a time, on all workers together; `any`: no limit.
+    #[arg(long, value_name = "NUMBER", value_parser = limit, conflicts_with = "remove", requires = "of_owner")]
+    max_in_flight: Option<Limit>,
     /// The limits are those of each owner without limits of its own.
-    #[arg(long)]
+    #[arg(long, group = "of_owner")]
     each_owner: bool,
     /// The limits are those of this owner.
-    #[arg(long, value_name = "NAME", value_parser = owner, conflicts_with = "each_owner")]
+    #[arg(long, value_name = "NAME", value_parser = owner, group = "of_owner")]
     owner: Option<String>,
     /// Remove the limits of the owner.
     #[arg(long, requires = "owner")]
@@ -61,6 +64,13 @@ impl QuotaArguments {
                 None => quotas.max_jobs = max_jobs,
             }
         }
+        if let Some(max_in_flight) = self.max_in_flight {
+            let quota = match &self.owner {
+                Some(owner) => quotas.owners.entry(owner.clone()).or_default(),
+                None => &mut quotas.each_owner,
+            };
+            quota.max_in_flight = max_in_flight;
+        }
         if let Some(owner) = self.owner.as_ref().filter(|_| self.remove) {
             quotas.owners.remove(owner);
         }
@@ -89,12 +99,16 @@ pub async fn quota(arguments: &QuotaArguments, settings: &Settings) -> Result<Ex
 
 fn shown(quotas: &Quotas) -> String {
     let Quotas { max_jobs, when_full, each_owner, owners } = quotas;
-    let row = |name: &str, max_jobs: Limit| {
-        format!("{name:<20}  {:>8}", max_jobs.map_or_else(|| "any".to_owned(), |limit| limit.to_string()))
+    let number = |limit: Limit| limit.map_or_else(|| "any".to_owned(), |limit| limit.to_string());
+    let row =
+        |name: &str, max_jobs: String, max_in_flight: String| format!("{name:<20}  {max_jobs:>8}  {max_in_flight:>13}");
+    let of = |name: &str, OwnerQuota { max_jobs, max_in_flight }: OwnerQuota| {
+        row(name, number(max_jobs), number(max_in_flight))
     };
-    let mut lines = vec![format!("{:<20}  {:>8}", "OWNER", "MAX-JOBS"), row("(all together)", *max_jobs)];
-    lines.push(row("(each)", each_owner.max_jobs));
-    lines.extend(owners.iter().map(|(owner, OwnerQuota { max_jobs })| row(owner, *max_jobs)));
+    let mut lines = vec![row("OWNER", "MAX-JOBS".to_owned(), "MAX-IN-FLIGHT".to_owned())];
+    lines.push(row("(all together)", number(*max_jobs), "-".to_owned()));
+    lines.push(of("(each)", *each_owner));
+    lines.extend(owners.iter().map(|(owner, quota)| of(owner, *quota)));
     let effect = match when_full {
         WhenFull::Wait => "waits for its turn",
         WhenFull::Refuse => "is rejected",
@@ -123,11 +137,15 @@ mod tests {
     #[test]
     fn flags_change_one_limit_each() {
         let mut quotas = Quotas::default();
-        for flags in ["--max-jobs 20", "--each-owner --max-jobs 3", "--owner ana --max-jobs 5 --when-full refuse"] {
+        for flags in [
+            "--max-jobs 20",
+            "--each-owner --max-jobs 3 --max-in-flight 64",
+            "--owner ana --max-jobs 5 --when-full refuse",
+        ] {
             changed(&mut quotas, flags);
         }
-        let ana = ("ana".to_owned(), OwnerQuota { max_jobs: Some(5) });
-        let (each_owner, owners) = (OwnerQuota { max_jobs: Some(3) }, [ana].into());
+        let ana = ("ana".to_owned(), OwnerQuota { max_jobs: Some(5), max_in_flight: None });
+        let (each_owner, owners) = (OwnerQuota { max_jobs: Some(3), max_in_flight: Some(64) }, [ana].into());
         assert_eq!(quotas, Quotas { max_jobs: Some(20), when_full: WhenFull::Refuse, each_owner, owners });
         for flags in ["--max-jobs any", "--owner ana --remove", "--when-full wait"] {
             changed(&mut quotas, flags);
@@ -139,7 +157,15 @@ mod tests {
 
     #[test]
     fn invalid_flags_are_refused() {
-        for flags in ["--max-jobs many", "--owner a,b --max-jobs 1", "--remove", "--when-full never", "--max-jobs -1"] {
+        for flags in [
+            "--max-jobs many",
+            "--owner a,b --max-jobs 1",
+            "--remove",
+            "--max-in-flight 3",
+            "--each-owner --owner a --max-jobs 1",
+            "--when-full never",
+            "--max-jobs -1",
+        ] {
             assert!(Given::try_parse_from(["quota"].into_iter().chain(flags.split_whitespace())).is_err(), "{flags}");
         }
     }

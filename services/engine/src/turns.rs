@@ -335,7 +335,7 @@ mod tests {
             let folder = tempfile::tempdir().expect("temporary folder");
             let url = url::Url::from_file_path(folder.path()).expect("absolute");
             let store = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("writable");
-            let each_owner = OwnerQuota { max_jobs: of_owner };
+            let each_owner = OwnerQuota { max_jobs: of_owner, ..OwnerQuota::default() };
             let quotas = Quotas { max_jobs, each_owner, ..Quotas::default() };
             store.put_quotas(&quotas).await.expect("writable");
             Self { store, _folder: folder }

@@ -28,6 +28,8 @@ pub struct Quotas {
 pub struct OwnerQuota {
     /// Jobs that run at a time.
     pub max_jobs: Option<u32>,
+    /// Mini-batches that run at a time, of all its jobs on all nodes.
+    pub max_in_flight: Option<u32>,
 }
 
 /// What becomes of a job that may not run yet.
@@ -81,6 +83,11 @@ impl Quotas {
         self.owners.get(owner).copied().unwrap_or(self.each_owner)
     }
 
+    /// Whether an owner has a limit of mini-batches in flight.
+    pub fn limit_in_flight(&self) -> bool {
+        self.owners.values().chain([&self.each_owner]).any(|quota| quota.max_in_flight.is_some())
+    }
+
     /// Returns the limit that prevents another job of this owner, given the owners of the jobs that run.
     pub fn full<O: AsRef<str>>(&self, owner: &str, running: &[O]) -> Option<Full> {
         let of_owner = running.iter().filter(|other| other.as_ref() == owner).count();
@@ -124,7 +131,11 @@ mod tests {
     }
 
     fn quotas(max_jobs: Option<u32>, each_owner: Option<u32>) -> Quotas {
-        Quotas { max_jobs, each_owner: OwnerQuota { max_jobs: each_owner }, ..Quotas::default() }
+        Quotas {
+            max_jobs,
+            each_owner: OwnerQuota { max_jobs: each_owner, ..OwnerQuota::default() },
+            ..Quotas::default()
+        }
     }
 
     fn begin(quotas: &Quotas, running: &[&str], waiting: Vec<Contender>) -> Vec<String> {
@@ -147,7 +158,10 @@ mod tests {
     fn owner_at_its_limit_delays_no_other() {
         let waiting = vec![job(1, "a", Priority::High), job(2, "b", Priority::Low), job(3, "c", Priority::Low)];
         assert_eq!(begin(&quotas(Some(3), Some(1)), &["a"], waiting.clone()), ["job-2", "job-3"]);
-        let owners = [("a".to_owned(), OwnerQuota { max_jobs: Some(2) }), ("b".to_owned(), OwnerQuota::default())];
+        let owners = [
+            ("a".to_owned(), OwnerQuota { max_jobs: Some(2), ..OwnerQuota::default() }),
+            ("b".to_owned(), OwnerQuota::default()),
+        ];
         let exceptions = Quotas { owners: owners.into(), ..quotas(None, Some(1)) };
         assert_eq!(begin(&exceptions, &["a", "b", "b", "c"], waiting), ["job-1", "job-2"]);
     }

@@ -165,7 +165,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         for target in targets(folder.path()).await {
             assert_eq!(target.quotas().await.expect("readable"), None);
-            let each_owner = OwnerQuota { max_jobs: Some(3) };
+            let each_owner = OwnerQuota { max_jobs: Some(3), max_in_flight: Some(64) };
             let quotas = Quotas { max_jobs: Some(9), each_owner, ..Quotas::default() };
             target.put_quotas(&quotas).await.expect("writable");
             assert_eq!(target.quotas().await.expect("readable"), Some(quotas));

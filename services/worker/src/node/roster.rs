@@ -21,6 +21,7 @@ mod visit;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::{JobSpec, Offer, Priority};
@@ -28,6 +29,7 @@ use storage::Commit;
 use tokio::time::Instant;
 
 use super::Ended;
+pub use super::quotas::Parts;
 pub use super::shares::Capacity;
 pub use crate::scheduler::Share;
 use crate::stop::Stop;
@@ -118,6 +120,8 @@ pub enum Event {
     Stop(Stop),
     /// The machine will be taken away.
     SpotNotice,
+    /// The node may run this much of each owner from now on.
+    Parts(Arc<Parts>),
     /// Time has passed. For each agent: since when it has held no message; `None`: it holds some.
     Tick(Vec<(VisitId, Option<Instant>)>),
     /// The answer to [`Errand::LookUp`], which began at `looked_at`.
@@ -227,6 +231,8 @@ pub struct Roster {
     visits: BTreeMap<VisitId, Visit>,
     next_visit: u64,
     memories: HashMap<String, Memory>,
+    /// What the node may run of each owner.
+    parts: Arc<Parts>,
     stop: Stop,
     ended: Ended,
     /// When the machine goes.
@@ -246,6 +252,7 @@ impl Roster {
             visits: BTreeMap::new(),
             next_visit: 0,
             memories: HashMap::new(),
+            parts: Arc::default(),
             stop: Stop::No,
             ended: Ended::Stopped,
             machine_goes: None,
@@ -266,6 +273,7 @@ impl Roster {
                 self.machine_goes.get_or_insert(now + self.config.notice_time);
                 self.stop(Stop::Drain);
             }
+            Event::Parts(parts) => self.take_parts(parts),
             Event::Tick(quiet) => self.tick(&quiet, now),
             Event::LookedUp { visit, looked_at, found } => self.looked_up(visit, looked_at, found, now),
             Event::SeatRead { visit, seat } => self.seat_read(visit, seat, now),
