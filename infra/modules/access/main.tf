@@ -90,8 +90,8 @@ locals {
         resources = distinct(concat([local.bucket_arn], local.output_bucket_arns))
       },
       {
-        sid       = "ReadJobs"
-        actions   = ["s3:GetObject"]
+        sid     = "ReadJobs"
+        actions = ["s3:GetObject"]
         resources = concat(
           [
             "${local.job_arn}/*",
@@ -225,8 +225,8 @@ locals {
       },
       { sid = "Look", actions = ["s3:ListBucket"], resources = [local.bucket_arn] },
       {
-        sid       = "ReadJobs"
-        actions   = ["s3:GetObject"]
+        sid     = "ReadJobs"
+        actions = ["s3:GetObject"]
         resources = [
           "${local.job_arn}/*",
           "${local.target_arn}/open/*",
@@ -235,8 +235,8 @@ locals {
         ]
       },
       {
-        sid       = "AnnounceRemoval"
-        actions   = ["s3:PutObject"]
+        sid     = "AnnounceRemoval"
+        actions = ["s3:PutObject"]
         resources = [
           "${local.job_arn}/control/removing",
           "${local.target_arn}/quotas.json",
