@@ -200,11 +200,13 @@ def test_owner_has_no_more_mini_batches_in_flight_than_its_limit(workplace, sqli
     sqlite.reducer()
     sqlite.worker("--process-count", 4)
     script = """
-        import os, time
-        from recorder import record
+        import os
+        from recorder import record, recorded, wait_for
+        name = os.environ["JOB"]
         def run(files):
-            record(os.environ["JOB"] + " began")
-            time.sleep(0.1)
+            record(f"{name} began")
+            processes = 3 if name == "limited" else 4
+            wait_for(lambda: len({fact["pid"] for fact in recorded(f"{name} began")}) >= processes)
             return ["row"]
     """
     for name, owner, processes in [("limited", "ana", 3), ("unlimited", "bo", 4)]:
