@@ -117,3 +117,76 @@ def test_job_has_no_more_than_its_max_share(workplace, sqlite):
     sqlite.worker("--process-count", 4)
     sqlite.wait_for_end(job_id)
     assert len(pids(workplace.recorded("run"))) == 2
+
+
+def test_priority_of_a_running_job_can_be_changed(workplace, sqlite):
+    """The worker gives the job another process, and takes none from a run of the other one."""
+    raised_ended = workplace.folder / "raised_ended"
+    workplace.data(8, "waits")
+    workplace.data(12, "raised")
+    waits = """
+        import os
+        from recorder import record, wait_for
+        def run(files):
+            record("waits began")
+            wait_for(lambda: os.path.exists(os.environ["RAISED_ENDED"]))
+            return ["row"]
+    """
+    raised = """
+        import os
+        from recorder import record, recorded, wait_for
+        def run(files):
+            record("raised began")
+            if int(os.path.basename(files[0])[:3]) >= 4:
+                wait_for(lambda: len({fact["pid"] for fact in recorded("raised began")}) > 2)
+            return ["row"]
+    """
+
+    def job(name, script):
+        inputs = [{"name": "data", "type": "file", "path": name}]
+        names = {"name": name, "entry_script": f"{name}.py", "output": f"output/{name}"}
+        return workplace.job(script, file=f"{name}.yaml", inputs=inputs, speculation=False, **names)
+
+    waiting = sqlite.enqueue(job("waits", waits))
+    sqlite.reducer()
+    worker = sqlite.worker("--process-count", 4, RAISED_ENDED=str(raised_ended))
+    worker.wait_for_record("waits began")
+    job_id = sqlite.enqueue(job("raised", raised))
+    assert sqlite.status(job_id)["priority"] == "normal"
+    changed = sqlite.command("priority", "raised", "high", expect=0).stdout
+    assert changed.startswith(f"job {job_id} has priority high now, instead of normal;"), changed
+    assert sqlite.status(job_id)["priority"] == "high"
+    sqlite.wait_for_end(job_id)
+    assert len(workplace.recorded("raised began")) == 12, "no mini-batch ran twice"
+    refused = sqlite.command("priority", job_id, "low", expect=1)
+    assert f"job {job_id} has ended (completed), so its priority cannot be changed" in refused.stderr
+    raised_ended.touch()
+    sqlite.wait_for_end(waiting)
+    assert len(workplace.recorded("waits began")) == 8, "no run was interrupted"
+
+
+def test_priority_of_a_waiting_job_can_be_changed(workplace, sqlite):
+    workplace.data(2)
+    job_id = sqlite.enqueue(workplace.job("def run(files): return ['row']"), "--priority", "high")
+    sqlite.command("priority", job_id, "low", expect=0)
+    assert "has priority low already" in sqlite.command("priority", job_id, "low", expect=0).stdout
+    assert "; priority: low\n" in sqlite.command("status", job_id, expect=0).stdout
+    (row,) = json.loads(sqlite.command("jobs", "--json", expect=0).stdout)
+    assert row["priority"] == "low"
+
+
+def test_job_of_this_machine_has_no_priority(workplace):
+    workplace.data(1)
+    script = """
+        import time
+        from recorder import record
+        def run(files):
+            record("began")
+            time.sleep(60)
+    """
+    running = workplace.job(script, name="alone").start()
+    running.wait_for_record("began")
+    refused = workplace.command("priority", "alone", "high")
+    assert refused.exit_status == 1, str(refused)
+    assert "runs on this machine, where a job has its own workers" in refused.stderr
+    assert refused.stderr.count("\n") == 1, refused.stderr

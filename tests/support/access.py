@@ -44,12 +44,16 @@ RARE: dict[str, set[Need]] = {
         ("s3:AbortMultipartUpload", "jobs/*/logs/*"),  # after failed uploads
         ("s3:AbortMultipartUpload", "jobs/*/output/*"),
         ("s3:AbortMultipartUpload", "outputs/*"),
+        ("s3:DeleteObject", "turns/*"),  # after many turns
+        ("s3:GetObject", "turns/*"),  # with quotas
         ("s3:GetObject", "workers/*"),  # with `requires`
         ("s3:GetObject", "outputs/*"),  # if two reducers write one output
         ("s3:ListBucketMultipartUploads", "bucket"),  # after an output of more than 8 MiB
+        ("s3:PutObject", "jobs/*/control/turn"),  # with quotas
         ("s3:PutObject", "jobs/*/copies/*"),  # with `speculation`
         ("s3:PutObject", "jobs/*/output/*"),  # for an output without a folder
-        ("s3:PutObject", "open/*"),  # if a job is opened again just as it ends
+        ("s3:PutObject", "open/*"),  # with quotas, or if a job is opened again just as it ends
+        ("s3:PutObject", "turns/*"),  # with quotas
         ("sqs:ChangeMessageVisibility", "results"),  # if a reducer stops, or a commit takes long
         ("sqs:SendMessage", "dead-letters"),  # for unreadable messages
         ("sqs:SendMessage", "tasks"),  # with `speculation`
@@ -61,18 +65,27 @@ RARE: dict[str, set[Need]] = {
         ("s3:DeleteObject", "jobs/*/control/removing"),  # by `retry`, after an interrupted `clean`
         ("s3:DeleteObject", "jobs/*/copies/settled"),  # by `retry` of a job with `speculation`
         ("s3:DeleteObject", "jobs/*/result.json"),  # by `retry`
+        ("s3:DeleteObject", "turns/*"),  # after many turns
         ("s3:GetObject", "inputs/*"),  # for tables
+        ("s3:GetObject", "open/*"),  # of a job that waits for its turn
+        ("s3:GetObject", "turns/*"),  # with quotas
         ("s3:GetObject", "workers/*"),  # with `requires`
         ("s3:GetObject", "outputs/*"),  # by people, for results
         ("s3:PutObject", "jobs/*/control/cancel"),  # by `cancel` of an open job
+        ("s3:PutObject", "jobs/*/control/priority"),  # by `priority`
+        ("s3:PutObject", "jobs/*/control/turn"),  # with quotas
         ("s3:PutObject", "jobs/*/ledger/*"),  # by `retry`
+        ("s3:PutObject", "turns/*"),  # with quotas
     },
     "portal": {
+        ("s3:GetObject", "open/*"),  # of a job that waits for its turn
         ("sqs:ChangeMessageVisibility", "dead-letters"),  # if there are any
     },
     "operator": {
         ("s3:AbortMultipartUpload", "doctor/*"),  # after a failed upload
         ("s3:DeleteObject", "workers/*"),  # by `clean`, after a worker was killed
+        ("s3:GetObject", "quotas.json"),  # by `target quota`
+        ("s3:PutObject", "quotas.json"),
         ("sqs:ChangeMessageVisibility", "results"),  # by `doctor`, of an idle queue
         ("sqs:ChangeMessageVisibility", "tasks"),
         ("sqs:DeleteMessage", "results"),

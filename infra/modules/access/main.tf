@@ -50,8 +50,10 @@ locals {
           "${local.job_arn}/plan/*",
           "${local.job_arn}/result.json",
           "${local.job_arn}/control/cancel",
+          "${local.job_arn}/control/priority",
           "${local.job_arn}/copies/*",
           "${local.job_arn}/nodes/*",
+          "${local.target_arn}/quotas.json",
           "${local.target_arn}/snapshots/*",
         ], local.input_object_arns)
       },
@@ -88,14 +90,23 @@ locals {
         resources = distinct(concat([local.bucket_arn], local.output_bucket_arns))
       },
       {
-        sid       = "ReadJobs"
-        actions   = ["s3:GetObject"]
-        resources = concat(["${local.job_arn}/*", "${local.target_arn}/workers/*"], local.output_object_arns)
+        sid     = "ReadJobs"
+        actions = ["s3:GetObject"]
+        resources = concat(
+          [
+            "${local.job_arn}/*",
+            "${local.target_arn}/quotas.json",
+            "${local.target_arn}/turns/*",
+            "${local.target_arn}/workers/*",
+          ],
+          local.output_object_arns,
+        )
       },
       {
         sid     = "WriteLedgerReportsAndResult"
         actions = ["s3:PutObject"]
         resources = concat([
+          "${local.job_arn}/control/turn",
           "${local.job_arn}/copies/*",
           "${local.job_arn}/ledger/*",
           "${local.job_arn}/logs/*",
@@ -103,12 +114,13 @@ locals {
           "${local.job_arn}/progress.json",
           "${local.job_arn}/result.json",
           "${local.target_arn}/open/*",
+          "${local.target_arn}/turns/*",
         ], local.output_object_arns)
       },
       {
         sid       = "RemovePartsAndMarkers"
         actions   = ["s3:DeleteObject"]
-        resources = ["${local.job_arn}/parts/*", "${local.target_arn}/open/*"]
+        resources = ["${local.job_arn}/parts/*", "${local.target_arn}/open/*", "${local.target_arn}/turns/*"]
       },
       {
         sid       = "AbortUploads"
@@ -132,7 +144,14 @@ locals {
         sid     = "ReadJobs"
         actions = ["s3:GetObject"]
         resources = concat(
-          ["${local.job_arn}/*", "${local.target_arn}/snapshots/*", "${local.target_arn}/workers/*"],
+          [
+            "${local.job_arn}/*",
+            "${local.target_arn}/open/*",
+            "${local.target_arn}/quotas.json",
+            "${local.target_arn}/snapshots/*",
+            "${local.target_arn}/turns/*",
+            "${local.target_arn}/workers/*",
+          ],
           local.input_object_arns,
           local.output_object_arns,
         )
@@ -147,8 +166,11 @@ locals {
           "${local.job_arn}/plan/*",
           "${local.job_arn}/ledger/*",
           "${local.job_arn}/control/cancel",
+          "${local.job_arn}/control/priority",
+          "${local.job_arn}/control/turn",
           "${local.target_arn}/open/*",
           "${local.target_arn}/snapshots/*",
+          "${local.target_arn}/turns/*",
         ]
       },
       {
@@ -165,6 +187,7 @@ locals {
           "${local.job_arn}/control/cancel",
           "${local.job_arn}/control/removing",
           "${local.job_arn}/copies/settled",
+          "${local.target_arn}/turns/*",
         ]
       },
       local.encrypt,
@@ -181,7 +204,7 @@ locals {
         resources = local.dead_letters
       },
       { sid = "Look", actions = ["s3:ListBucket"], resources = [local.bucket_arn] },
-      { sid = "ReadJobs", actions = ["s3:GetObject"], resources = concat(["${local.job_arn}/*"], local.output_object_arns) },
+      { sid = "ReadJobs", actions = ["s3:GetObject"], resources = concat(["${local.job_arn}/*", "${local.target_arn}/open/*"], local.output_object_arns) },
       { sid = "Decrypt", actions = ["kms:Decrypt"], resources = var.kms_key_arns },
       { sid = "DecryptOutputs", actions = ["kms:Decrypt"], resources = var.output_kms_key_arns },
     ]
@@ -202,14 +225,23 @@ locals {
       },
       { sid = "Look", actions = ["s3:ListBucket"], resources = [local.bucket_arn] },
       {
-        sid       = "ReadJobs"
-        actions   = ["s3:GetObject"]
-        resources = ["${local.job_arn}/*", "${local.target_arn}/open/*", "${local.target_arn}/snapshots/removing"]
+        sid     = "ReadJobs"
+        actions = ["s3:GetObject"]
+        resources = [
+          "${local.job_arn}/*",
+          "${local.target_arn}/open/*",
+          "${local.target_arn}/quotas.json",
+          "${local.target_arn}/snapshots/removing",
+        ]
       },
       {
-        sid       = "AnnounceRemoval"
-        actions   = ["s3:PutObject"]
-        resources = ["${local.job_arn}/control/removing", "${local.target_arn}/snapshots/removing"]
+        sid     = "AnnounceRemoval"
+        actions = ["s3:PutObject"]
+        resources = [
+          "${local.job_arn}/control/removing",
+          "${local.target_arn}/quotas.json",
+          "${local.target_arn}/snapshots/removing",
+        ]
       },
       {
         sid       = "RemoveJobs"

@@ -20,6 +20,9 @@ pub struct EnqueueArguments {
     /// Follow the job to its end, as `run` does. The exit status says how it ended.
     #[arg(long)]
     wait: bool,
+    /// Reject the job, with exit status 75, if the quotas of the target would let it wait for its turn.
+    #[arg(long)]
+    refuse_when_full: bool,
     /// Print one JSON object, and nothing else, on standard output: the job id at once, or with --wait the result at the
     /// end.
     #[arg(long)]
@@ -99,8 +102,8 @@ async fn submit(
         events.send(Event::Reused(result.job_id.clone()));
         return Ok(Submitted::Reused(Box::new(result), target));
     }
-    let submission = settings.engine.submit(parsed, &target, false, events).await?;
-    submission.warn_of_unfit_workers(events).await;
+    let submission = settings.engine.submit(parsed, &target, false, arguments.refuse_when_full, events).await?;
+    submission.warn(events).await;
     Ok(Submitted::New(Box::new(submission), target, signals))
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use anyhow::Error;
+use engine::Busy;
 use protocol::JobState;
 use serde_json::json;
 
@@ -36,7 +37,9 @@ impl Exit {
             Self::Error => "The command failed; standard error says why and what to do.",
             Self::Invalid => "The command line, the job file or the compute target is invalid. Nothing was started.",
             Self::Failed => "The job failed.",
-            Self::Busy => "Another process works on this job, or another job writes the same output.",
+            Self::Busy => {
+                "Another process works on this job, another job writes the same output, or the target is full."
+            }
             Self::NotEnded => "The job has not ended; the command stopped waiting for it.",
             Self::Canceled => "The job was canceled, or the command was stopped twice.",
         }
@@ -71,7 +74,11 @@ pub fn usage(error: Error) -> Error {
 
 impl Exit {
     pub fn of_error(error: &Error) -> Self {
-        if error.downcast_ref::<Usage>().is_some() { Self::Invalid } else { Self::Error }
+        match error {
+            error if error.is::<Usage>() => Self::Invalid,
+            error if error.is::<Busy>() => Self::Busy,
+            _ => Self::Error,
+        }
     }
 
     /// Ends a command without the result of a job: prints the reason and, with `json`, the same as one object.

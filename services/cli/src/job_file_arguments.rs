@@ -12,6 +12,7 @@ use partitioner::Survey;
 use serde_json::json;
 use storage::StoreOptions;
 
+use crate::priority::PRIORITIES;
 use crate::{Exit, Settings, Show, TargetFlags, complete, remedies};
 
 /// More than any job file has, and little enough for every machine.
@@ -25,8 +26,11 @@ pub struct JobFileArguments {
     #[arg(long = "set", value_name = "KEY=VALUE", add = complete::set_keys())]
     set: Vec<String>,
     /// `low`, `normal` or `high`: the weight of the job on nodes that it shares with other jobs.
-    #[arg(long, value_name = "PRIORITY", value_parser = ["low", "normal", "high"])]
+    #[arg(long, value_name = "PRIORITY", value_parser = PRIORITIES)]
     priority: Option<String>,
+    /// The person or team that the job counts for on a compute target [default: the name of the user].
+    #[arg(long, value_name = "NAME")]
+    owner: Option<String>,
     /// Of a document of Azure ML: data or a value for an input; without NAME where there is one input.
     #[arg(long = "input", value_name = "[NAME=]VALUE")]
     input: Vec<String>,
@@ -40,7 +44,15 @@ pub struct JobFileArguments {
 
 impl JobFileArguments {
     pub fn new(job_file: PathBuf) -> Self {
-        Self { job_file, set: Vec::new(), priority: None, input: Vec::new(), step: None, text: OnceLock::new() }
+        Self {
+            job_file,
+            set: Vec::new(),
+            priority: None,
+            owner: None,
+            input: Vec::new(),
+            step: None,
+            text: OnceLock::new(),
+        }
     }
 
     /// Reads the job file. A compute target of `target` takes precedence over that of the file.
@@ -54,9 +66,10 @@ impl JobFileArguments {
             let (key, value) = pair.split_once('=').with_context(|| format!("--set {pair}: write it as KEY=VALUE"))?;
             Ok((key.trim().to_owned(), value.trim().to_owned()))
         });
-        let priority = self.priority.clone().map(|priority| Ok(("priority".to_owned(), priority)));
+        let flags = [("priority", &self.priority), ("owner", &self.owner)];
+        let flags = flags.into_iter().filter_map(|(key, value)| Some(Ok((key.to_owned(), value.clone()?))));
         let overrides = overrides
-            .chain(priority)
+            .chain(flags)
             .collect::<anyhow::Result<_>>()
             .map_err(|error| self.invalid(format!("{error:#}")))?;
         let text = match self.text.get() {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use chrono::Utc;
-use engine::{Jobs, READS_AT_ONCE, Summary};
+use engine::{Jobs, OpenJobs, READS_AT_ONCE, Summary};
 use protocol::Counts;
 
 use crate::filter::Filter;
@@ -31,18 +31,21 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
     ids.retain(|id| selection.has_name(id));
     let width = ids.iter().take(limit).map(String::len).max().unwrap_or(0).max(3);
     let open = jobs.open_jobs().await?;
+    let unfinished = jobs.unfinished(&open).await?;
+    let of_target = matches!(jobs, Jobs::There { .. });
     let mut shown = Vec::new();
     let mut looked_at = 0;
     for chunk in ids.chunks(READS_AT_ONCE.min(limit)) {
-        for row in jobs.summaries(chunk, &open).await.into_iter().filter(|job| selection.has_state(job.state)) {
+        for row in read(jobs, chunk, &unfinished, &open).await.into_iter().filter(|job| selection.has_state(job.state))
+        {
             if shown.is_empty() && !json {
-                say!(out, "{}", header(width));
+                say!(out, "{}", header(width, of_target));
             }
             if shown.len() == limit {
                 break;
             }
             if !json {
-                say!(out, "{}", line(&row, width));
+                say!(out, "{}", line(&row, width, of_target));
             }
             shown.push(row);
         }
@@ -67,21 +70,83 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn header(width: usize) -> String {
+/// Returns jobs in the order of their ids. The unfinished ones have been read.
+async fn read(jobs: &Jobs, ids: &[String], unfinished: &[Summary], open: &OpenJobs) -> Vec<Summary> {
+    let known = |id: &String| unfinished.iter().find(|job| job.job_id == *id);
+    let others: Vec<String> = ids.iter().filter(|id| known(id).is_none()).cloned().collect();
+    let others = jobs.summaries(&others, open).await;
+    let found = |id: &String| known(id).or_else(|| others.iter().find(|job| job.job_id == *id)).cloned();
+    ids.iter().filter_map(found).collect()
+}
+
+fn header(width: usize, of_target: bool) -> String {
+    let place = match of_target {
+        true => format!("{:<12}  {:<8}  {:>10}  {:>7}  {:>7}  ", "OWNER", "PRIORITY", "SHARE", "WAITED", "ETA"),
+        false => String::new(),
+    };
     format!(
-        "{:<width$}  {:<11}  {:>5}  {:>8}  {:>13}  {:>13}",
+        "{:<width$}  {:<11}  {place}{:>5}  {:>8}  {:>13}  {:>13}",
         "JOB", "STATE", "AGE", "DURATION", "MINI-BATCHES", "ITEMS"
     )
 }
 
-fn line(row: &Summary, width: usize) -> String {
+fn line(row: &Summary, width: usize, of_target: bool) -> String {
     let fraction = |counts: Counts| format!("{}/{}", counts.succeeded, counts.total);
     let age = row.started_at.map(|at| compact((Utc::now() - at).num_milliseconds() as f64 / 1000.0).0);
     let duration = row.elapsed_seconds.map(|seconds| compact(seconds).1);
+    let turn = row.place.as_ref().and_then(|place| place.turn.as_deref());
+    let turn = turn.map_or_else(String::new, |reason| format!("  {reason}"));
     let rest = match &row.problem {
         Some(problem) => problem.replace('\n', " "),
-        None => format!("{:>13}  {:>13}", fraction(row.mini_batches), fraction(row.items)),
+        None => format!("{:>13}  {:>13}{turn}", fraction(row.mini_batches), fraction(row.items)),
     };
     let [age, duration] = [age, duration].map(|text| text.unwrap_or_else(|| "-".to_owned()));
-    format!("{:<width$}  {:<11}  {age:>5}  {duration:>8}  {rest}", row.job_id, row.state)
+    let place = if of_target { placed(row) } else { String::new() };
+    format!("{:<width$}  {:<11}  {place}{age:>5}  {duration:>8}  {rest}", row.job_id, row.state)
+}
+
+/// Returns owner and priority, and the place of an unfinished job: its processes and their part of all, how long it waited
+/// for the first one, and the time that is left.
+fn placed(row: &Summary) -> String {
+    let (owner, priority) = (row.owner.as_deref().unwrap_or("-"), row.priority.word());
+    let place = row.place.as_ref();
+    let share = place.and_then(|place| Some(format!("{} ({:.0}%)", place.processes, 100.0 * place.share?)));
+    let waited = place.and_then(|place| place.waited_seconds).map(|seconds| compact(seconds).1);
+    let left = place.and_then(|place| place.remaining_seconds).map(|seconds| compact(seconds as f64).1);
+    let [share, waited, left] = [share, waited, left].map(|text| text.unwrap_or_else(|| "-".to_owned()));
+    format!("{owner:<12}  {priority:<8}  {share:>10}  {waited:>7}  {left:>7}  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::{Place, State};
+    use protocol::Priority;
+
+    use super::*;
+
+    #[test]
+    fn job_of_a_target_has_its_place() {
+        let place = Place { waited_seconds: Some(192.0), processes: 3, share: Some(0.75), ..Place::default() };
+        let counts = Counts { total: 9, succeeded: 2, failed: 0 };
+        let row = Summary {
+            job_id: "a".to_owned(),
+            state: State::Running,
+            started_at: None,
+            owner: Some("ana".to_owned()),
+            priority: Priority::High,
+            place: Some(Place { remaining_seconds: Some(75), ..place.clone() }),
+            elapsed_seconds: Some(20.0),
+            mini_batches: counts,
+            items: counts,
+            cause: None,
+            problem: None,
+        };
+        let words = |line: String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+        assert_eq!(words(line(&row, 1, true)), "a Running ana high 3 (75%) 3m12s 1m15s - 20s 2/9 2/9");
+        assert_eq!(words(line(&row, 1, false)), "a Running - 20s 2/9 2/9");
+        assert_eq!(header(3, true).len(), line(&row, 3, true).len());
+        let turn = Some("owner ana has 1 of 1 jobs running".to_owned());
+        let waiting = Summary { place: Some(Place { turn, share: None, ..place }), ..row };
+        assert!(line(&waiting, 1, true).ends_with("  owner ana has 1 of 1 jobs running"));
+    }
 }

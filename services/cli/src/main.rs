@@ -29,7 +29,9 @@ mod observe;
 mod plan;
 mod portal;
 mod printed;
+mod priority;
 mod progress;
+mod quota;
 mod reducer;
 mod rejects;
 mod remedies;
@@ -160,13 +162,15 @@ enum Command {
         #[command(flatten)]
         target: TargetFlags,
     },
+    /// Change the priority of a job that waits or runs on a compute target.
+    Priority(priority::PriorityArguments),
     /// Remove old jobs of this machine or of a compute target, but never a running job.
     Clean(clean::CleanArguments),
     /// Continue an interrupted, canceled or failed job without repeating successful mini-batches.
     Retry(run::RetryCommand),
     /// Check whether this machine, or a compute target, can run jobs. Each line is ok, or the one thing to fix.
     Doctor(doctor::DoctorArguments),
-    /// List the compute targets of gristmill.toml, or import one from Terraform.
+    /// List the compute targets of gristmill.toml, import one from Terraform, or set its quotas.
     #[command(subcommand)]
     Target(target::TargetCommand),
     /// List the messages that no worker or reducer of a compute target could read, with the reasons.
@@ -286,10 +290,11 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Rejects(arguments) => rejects::rejects(&arguments, &arguments.target.jobs(settings).await?).await?,
         Command::Replay(arguments) => replay::replay(arguments, settings).await?,
         Command::Cancel { job, target } => cancel::cancel(&target.jobs(settings).await?, &job).await?,
+        Command::Priority(arguments) => priority::priority(&arguments, &arguments.target.jobs(settings).await?).await?,
         Command::Portal(arguments) => portal::portal(arguments, settings).await?,
         Command::Report(arguments) => report::report(&arguments, settings).await?,
         Command::Clean(arguments) => clean::clean(&arguments, &arguments.target.jobs(settings).await?).await?,
-        Command::Target(command) => target::target(command, settings)?,
+        Command::Target(command) => target::target(command, settings).await?,
         Command::Doctor(arguments) => doctor::doctor(arguments, settings).await?,
         Command::DeadLetters { json, target } => {
             dead_letters::dead_letters(&target.require(None, settings)?, json).await?

@@ -31,6 +31,7 @@ pub async fn reducer(arguments: ReducerArguments, settings: &Settings) -> Result
     let _signals = AbortOnDropHandle::new(tokio::spawn(watch_signals(stop.clone(), kill.clone())));
     life!("reducer {name} is ready for the jobs of target {} ({})", target.name, store.url());
     watched.tell_where();
+    let _turns = settings.engine.turns(store.clone(), &queues);
     let mut service = settings.engine.service(&name, store, &queues);
     service.options.idle_exit = arguments.idle_exit.map(Duration::from_secs);
     service.options.health = watched.health.clone();

@@ -53,6 +53,9 @@ pub fn after(message: &str, remedy: Option<&Remedy>) -> String {
 
 /// Returns an error with its causes and its remedy, on one line unless a cause has several.
 pub fn message(error: &Error) -> String {
+    if let Some(busy) = error.downcast_ref() {
+        return self::busy(busy);
+    }
     after(&format!("{error:#}"), Fixable::of(error).map(|fixable| &fixable.remedy))
 }
 
@@ -64,6 +67,9 @@ pub fn busy(busy: &Busy) -> String {
             format!("{busy}; wait for it, or stop it with: gristmill cancel {id}")
         }
         Busy::SameOutput { job_id: None, .. } => format!("{busy}; wait for it"),
+        Busy::Full { target, .. } => {
+            format!("{busy}; enqueue it again later (`gristmill jobs{}` shows who runs what)", flags(target))
+        }
     }
 }
 
@@ -95,6 +101,9 @@ pub fn hint(hint: &Hint) -> String {
              is publishing it, continue with: {retry}",
             ago(*since)
         ),
+        Lack::Turn(reason) => {
+            format!("it waits for its turn: {reason}; `gristmill jobs{flags}` shows all jobs")
+        }
         Lack::FittingWorker(unfit) => {
             let labels = unfit.requires.labels.iter();
             let labels: String = labels.map(|(name, value)| format!(" --label {name}={value}")).collect();
@@ -166,6 +175,11 @@ mod tests {
             "the only worker, a1, does not meet `requires` (1 GPU): it has no GPU, the job requires 1; start one on a \
              machine that does with: gristmill worker --target t; or cancel the job, and enqueue it with another \
              `requires`"
+        );
+        let reason = "owner ana has 3 of 3 jobs running".to_owned();
+        assert_eq!(
+            hinted(Lack::Turn(reason), target()),
+            "it waits for its turn: owner ana has 3 of 3 jobs running; `gristmill jobs --target t` shows all jobs"
         );
         let expected = "no reducer has looked at it yet; start one with: gristmill reducer";
         assert_eq!(hinted(Lack::FirstReducer, TargetRef::ThisMachine), expected);

@@ -49,6 +49,7 @@ impl Settings {
         let default_home = || user_folder.clone().unwrap_or_else(|| PathBuf::from(".")).join(".gristmill");
         let home = path("GRISTMILL_HOME").unwrap_or_else(default_home);
         let engine = engine::Settings {
+            user: text("USER").or_else(|| text("LOGNAME")),
             user_folder,
             working_directory: current_dir().unwrap_or_default(),
             search_path: var_os("PATH").map_or(Vec::new(), |path| split_paths(&path).collect()),

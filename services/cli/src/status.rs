@@ -108,6 +108,10 @@ fn shown(status: &Status, jobs: &Jobs, json: bool) -> String {
         return replayed_summary(result, jobs.target(), status.replayed_by.as_deref());
     }
     let mut lines = vec![heading(status)];
+    if matches!(jobs, Jobs::There { .. }) {
+        let owner = status.owner.iter().map(|owner| format!("owner: {owner}; ")).collect::<String>();
+        lines.push(format!("  {owner}priority: {}", status.priority.word()));
+    }
     lines.extend(status.progress.iter().flat_map(|progress| described(progress, status.state)));
     lines.push(format!("  logs: {}", status.logs));
     lines.join("\n")
@@ -160,6 +164,7 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
 mod tests {
     use engine::targets::TargetRef;
     use engine::{Hint, Lack};
+    use protocol::Priority;
 
     use super::*;
 
@@ -204,7 +209,18 @@ mod tests {
     fn heading_says_what_the_job_waits_for() {
         let status = |state, hint| {
             let (job_id, source_directory, logs) = ("a".into(), String::new(), String::new());
-            Status { job_id, state, hint, result: None, progress: None, replayed_by: None, source_directory, logs }
+            Status {
+                job_id,
+                state,
+                hint,
+                owner: None,
+                priority: Priority::Normal,
+                result: None,
+                progress: None,
+                replayed_by: None,
+                source_directory,
+                logs,
+            }
         };
         let hint = Hint { job_id: "a".into(), target: TargetRef::ThisMachine, lack: Lack::FirstWorker };
         let expected = "job a is queued: no worker has started; start one with: gristmill worker";

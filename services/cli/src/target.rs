@@ -1,10 +1,12 @@
-//! `gristmill target`: imports a target from Terraform into `gristmill.toml`, and lists the targets of that file.
+//! `gristmill target`: imports a target from Terraform into `gristmill.toml`, lists the targets of that file, and sets the
+//! quotas of a target.
 
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::quota::{QUOTA_EXAMPLES, QuotaArguments, quota};
 use crate::{Exit, Settings};
 use engine::targets::file::{self, FILE_NAME};
 use engine::targets::import::{Imported, TerraformTarget};
@@ -22,6 +24,9 @@ pub enum TargetCommand {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Show or change how many jobs of a target may run at a time, in all and by owner.
+    #[command(after_help = QUOTA_EXAMPLES, mut_arg("target", crate::without_default))]
+    Quota(QuotaArguments),
 }
 
 #[derive(Debug, clap::Args)]
@@ -39,8 +44,9 @@ pub struct ImportArguments {
     config: Option<PathBuf>,
 }
 
-pub fn target(command: TargetCommand, settings: &Settings) -> Result<Exit> {
+pub async fn target(command: TargetCommand, settings: &Settings) -> Result<Exit> {
     match command {
+        TargetCommand::Quota(arguments) => quota(&arguments, settings).await,
         TargetCommand::Import(arguments) => import(&arguments, settings),
         TargetCommand::List { config } => list(config.as_deref(), settings),
     }

@@ -23,7 +23,8 @@
 //! | GET of inputs | of inputs in a store: each file, or a block for each mini-batch of a table, and beginnings of files |
 //!
 //! `P` is the number of processes of a node, and `depth` the number of mini-batches that a process gets at a time: 20 ms of
-//! work. Not included: retries, looks of busy nodes for other jobs (three requests every 5 s), item checkpoints, storage, and the bytes of requests that leave the region.
+//! work. Not included: retries, looks of busy nodes for other jobs (three requests every 5 s), for another priority
+//! (every 10 s) and for quotas (every 30 s), waits because of quotas, item checkpoints, storage, and the bytes of requests that leave the region.
 
 use protocol::{Input, InputKind, ItemPath, JobSpec};
 use serde::Serialize;

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use job_file::Problem;
+use protocol::Full;
+
+use crate::TargetRef;
 
 /// Result of a request to the engine.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -35,6 +38,14 @@ pub enum Busy {
         /// The output.
         output: PathBuf,
     },
+    /// The quotas of the target do not let the job run now, and it was not to wait.
+    #[error("{} has no room for the job: {full}", of_target(target))]
+    Full {
+        /// The target.
+        target: TargetRef,
+        /// The limit.
+        full: Full,
+    },
 }
 
 impl Busy {
@@ -43,10 +54,18 @@ impl Busy {
         match self {
             Self::Running(job_id) => Some(job_id),
             Self::SameOutput { job_id, .. } => job_id.as_deref(),
+            Self::Full { .. } => None,
         }
     }
 }
 
 fn name(job_id: &Option<String>) -> String {
     job_id.as_ref().map_or_else(|| "another job".to_owned(), |id| format!("job {id}"))
+}
+
+fn of_target(target: &TargetRef) -> String {
+    match target {
+        TargetRef::Named(name) => format!("target {name}"),
+        TargetRef::ThisMachine | TargetRef::Addresses { .. } => "the target".to_owned(),
+    }
 }

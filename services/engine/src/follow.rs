@@ -62,7 +62,14 @@ pub async fn follow(
                 if let Some(progress) = &progress {
                     pulse.get_or_insert_with(|| Pulse::new(progress)).look(progress);
                 }
-                let hint = jobs.waits(job_id, progress.as_ref(), pulse).hint.filter(|_| began.elapsed() > HINT_AFTER);
+                let mut standing = jobs.waits(job_id, progress.as_ref(), pulse);
+                if is_due
+                    && standing.hint.is_some()
+                    && let Ok(turn) = jobs.turn(job_id, standing.clone()).await
+                {
+                    standing = turn;
+                }
+                let hint = standing.hint.filter(|_| began.elapsed() > HINT_AFTER);
                 match progress {
                     Some(progress) => {
                         progress_sender.send_replace(progress);

@@ -1,6 +1,6 @@
 //! Finds jobs on this machine or in the store of a compute target. Callers treat both alike.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -12,8 +12,21 @@ use crate::{Fixable, Home, Remedy, State, TargetRef, is_named, newest_first, sta
 
 const IDS_NAMED_MAX: usize = 5;
 
-/// Ids of jobs that have not ended.
-pub type OpenJobs = Arc<HashSet<String>>;
+/// The jobs that have not ended, by their ids: whether each runs, or waits for its turn.
+#[derive(Clone, Debug, Default)]
+pub struct OpenJobs(Arc<HashMap<String, bool>>);
+
+impl OpenJobs {
+    /// Whether a job is open.
+    pub fn contains(&self, job_id: &str) -> bool {
+        self.0.contains_key(job_id)
+    }
+
+    /// Whether a job does not run yet, or not any more.
+    pub(crate) fn waits(&self, job_id: &str) -> bool {
+        self.0.get(job_id) == Some(&false)
+    }
+}
 
 /// What a caller does with the job that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,7 +248,10 @@ impl Jobs {
         Ok(match self {
             // The locks of the jobs are more exact.
             Self::Here(_) => OpenJobs::default(),
-            Self::There { store, .. } => Arc::new(store.open_jobs().await?.into_iter().collect()),
+            Self::There { store, .. } => {
+                let open = store.open_parts().await?.into_iter().map(|job| (job.job_id, job.runs));
+                OpenJobs(Arc::new(open.collect()))
+            }
         })
     }
 }

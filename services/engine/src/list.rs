@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use anyhow::Result;
 use chrono::{DateTime, Utc};
 use futures::{Stream, StreamExt, stream};
-use protocol::{Counts, Progress};
+use protocol::{Counts, Priority, Progress};
 use serde::Serialize;
 
-use crate::{FoundJob, Jobs, OpenJobs, State, started_at};
+use crate::{FoundJob, Hint, Jobs, Lack, OpenJobs, Standing, State, started_at};
 
 /// Jobs or files that are read at the same time.
 pub const READS_AT_ONCE: usize = 16;
@@ -62,6 +63,13 @@ pub struct Summary {
     pub job_id: String,
     pub state: State,
     pub started_at: Option<DateTime<Utc>>,
+    /// Person or team that it counts for on a compute target.
+    pub owner: Option<String>,
+    /// Its priority on a compute target now.
+    pub priority: Priority,
+    /// Of a job of a target that has not ended.
+    #[serde(flatten)]
+    pub place: Option<Place>,
     /// Working time since it was started or last continued.
     pub elapsed_seconds: Option<f64>,
     pub mini_batches: Counts,
@@ -74,7 +82,61 @@ pub struct Summary {
     pub problem: Option<String>,
 }
 
+/// The place of a job among the unfinished jobs of its target.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Place {
+    /// Why the quotas of the target do not let it run yet.
+    pub turn: Option<String>,
+    /// Time from `enqueue` to its first process, or until now; `None`: unknown.
+    pub waited_seconds: Option<f64>,
+    /// Its processes.
+    pub processes: u64,
+    /// Its part of the processes of all jobs of the target; `None`: there are none.
+    pub share: Option<f64>,
+    /// Remaining time at the pace of its workers; `None`: unknown.
+    pub remaining_seconds: Option<u64>,
+}
+
+impl Place {
+    fn of(enqueued: Option<DateTime<Utc>>, progress: Option<&Progress>, state: State, hint: Option<Hint>) -> Self {
+        let is_at_work = matches!(state, State::Running | State::Canceling);
+        let at_work = progress.filter(|progress| is_at_work && progress.silent_since.is_none());
+        let began_at = progress.and_then(|progress| progress.began_at).and_then(|at| i64::try_from(at).ok());
+        let until = began_at.map_or_else(Utc::now, |at| DateTime::from_timestamp_millis(at).unwrap_or_default());
+        // The clocks of two machines may differ.
+        let waited = enqueued.map(|at| (until - at).num_milliseconds().max(0) as f64 / 1000.0);
+        let is_known = began_at.is_some() || progress.is_none_or(|progress| progress.nodes == 0);
+        Self {
+            turn: hint.and_then(|hint| match hint.lack {
+                Lack::Turn(reason) => Some(reason),
+                _ => None,
+            }),
+            waited_seconds: waited.filter(|_| is_known),
+            processes: at_work.map_or(0, |progress| progress.processes),
+            share: None,
+            remaining_seconds: at_work.and_then(|progress| progress.remaining_seconds),
+        }
+    }
+}
+
+/// Returns the share of each job, given all unfinished jobs of a target.
+fn divide(unfinished: &mut [Summary]) {
+    let of = |job: &Summary| job.place.as_ref().map_or(0, |place| place.processes);
+    let all: u64 = unfinished.iter().map(of).sum();
+    for place in unfinished.iter_mut().filter_map(|job| job.place.as_mut()) {
+        place.share = (all > 0).then(|| place.processes as f64 / all as f64);
+    }
+}
+
 impl Jobs {
+    /// Reads the unfinished jobs of a target, with their shares. Of this machine: none, because they do not share it.
+    pub async fn unfinished(&self, open: &OpenJobs) -> Result<Vec<Summary>> {
+        let Self::There { .. } = self else { return Ok(Vec::new()) };
+        let mut unfinished = self.summaries(&self.open_ids().await?, open).await;
+        divide(&mut unfinished);
+        Ok(unfinished)
+    }
+
     /// Reads jobs, and returns them in the same order, without those that are being removed.
     pub async fn summaries(&self, ids: &[String], open: &OpenJobs) -> Vec<Summary> {
         let reads: Vec<_> = ids.iter().map(|id| summary(self.clone(), id.clone(), open.clone())).collect();
@@ -89,6 +151,9 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
         job_id: job_id.clone(),
         state,
         started_at,
+        owner: None,
+        priority: Priority::default(),
+        place: None,
         elapsed_seconds: None,
         mini_batches: counts,
         items: counts,
@@ -105,7 +170,7 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
     };
     let described = async {
         let progress = job.store.progress().await?;
-        let state = jobs.standing_among(&job, progress.as_ref(), None, &open).await?.state;
+        let Standing { state, hint } = jobs.standing_among(&job, progress.as_ref(), None, &open).await?;
         let (mini_batches, items) = match &jobs {
             Jobs::Here(home) if state == State::Interrupted => home.known_counts().of(&job, progress.as_ref()).await,
             _ => job.counts(progress.as_ref(), state).await,
@@ -118,7 +183,80 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
         };
         let job_id = job_id.clone();
         let cause = job.result.as_ref().and_then(|result| result.cause.clone().or_else(|| result.headline.clone()));
-        anyhow::Ok(Summary { job_id, state, started_at, elapsed_seconds, mini_batches, items, cause, problem: None })
+        let priority = match (&jobs, &job.result) {
+            (Jobs::There { .. }, None) => job.priority().await?,
+            _ => job.spec.priority,
+        };
+        let is_unfinished = matches!(jobs, Jobs::There { .. }) && state.is_open();
+        let place = is_unfinished.then(|| Place::of(started_at, progress.as_ref(), state, hint));
+        anyhow::Ok(Summary {
+            job_id,
+            state,
+            started_at,
+            owner: job.owner(),
+            priority,
+            place,
+            elapsed_seconds,
+            mini_batches,
+            items,
+            cause,
+            problem: None,
+        })
     };
     Some(described.await.unwrap_or_else(|error| unread(State::Damaged, format!("{error:#}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use reducer::Reducer;
+
+    use super::*;
+
+    fn progress() -> Progress {
+        let enqueued_ms = 1_767_225_600_000;
+        let began_at = Some(enqueued_ms + 90_000);
+        Progress { nodes: 1, processes: 3, began_at, remaining_seconds: Some(60), ..Reducer::no_progress() }
+    }
+
+    fn place(progress: Option<&Progress>, state: State) -> Place {
+        Place::of(DateTime::from_timestamp(1_767_225_600, 0), progress, state, None)
+    }
+
+    #[test]
+    fn place_of_a_job_follows_from_its_progress() {
+        let running = place(Some(&progress()), State::Running);
+        let expected =
+            Place { waited_seconds: Some(90.0), processes: 3, remaining_seconds: Some(60), ..Place::default() };
+        assert_eq!(running, expected);
+        let silent = Progress { silent_since: Some(0), ..progress() };
+        let waiting = place(Some(&silent), State::Waiting);
+        assert_eq!((waiting.processes, waiting.remaining_seconds), (0, None), "nothing is known of its processes");
+        assert_eq!(waiting.waited_seconds, Some(90.0));
+        assert!(place(None, State::Queued).waited_seconds > Some(90.0), "it waits");
+        let before = Progress { began_at: None, ..progress() };
+        assert_eq!(place(Some(&before), State::Running).waited_seconds, None, "a reducer of an earlier version");
+    }
+
+    #[test]
+    fn jobs_share_the_processes_that_work() {
+        let job = |processes| Summary {
+            job_id: String::new(),
+            state: State::Running,
+            started_at: None,
+            owner: None,
+            priority: Priority::Normal,
+            place: Some(Place { processes, ..Place::default() }),
+            elapsed_seconds: None,
+            mini_batches: Counts::default(),
+            items: Counts::default(),
+            cause: None,
+            problem: None,
+        };
+        let shares = |mut jobs: Vec<Summary>| {
+            divide(&mut jobs);
+            jobs.into_iter().map(|job| job.place.and_then(|place| place.share)).collect::<Vec<_>>()
+        };
+        assert_eq!(shares(vec![job(3), job(0), job(1)]), [Some(0.75), Some(0.0), Some(0.25)]);
+        assert_eq!(shares(vec![job(0)]), [None]);
+    }
 }

@@ -16,10 +16,10 @@ use reducer::Reducer;
 use storage::JobStore;
 use tokio::time::sleep;
 
-use crate::fit::warn_of_unfit_workers;
 use crate::replayed::has_completed;
 use crate::run::nothing_to_do;
 use crate::submit::PUBLISHING_EVERY;
+use crate::turns::{self, Entry};
 use crate::unfinished::Needed;
 use crate::{Engine, Events, For, FoundJob, Notice, Queues, Submission, Target, Unfinished};
 
@@ -104,8 +104,8 @@ impl Engine {
         let FoundJob { store: job, spec, result } = found;
         let job_id = spec.job_id.clone();
         let (target, listings) = (target.clone(), Inputs::new(job.stores().options()));
-        let submission = |unfinished, job, spec, queues, store| {
-            Box::new(Submission { store, job, spec, queues, target: target.clone(), unfinished, listings })
+        let submission = |entry, unfinished, job, spec, queues, store| {
+            Box::new(Submission { store, job, spec, queues, target: target.clone(), entry, unfinished, listings })
         };
         if is_ending && is_served {
             let mini_batches = reducer.tally().mini_batches();
@@ -115,7 +115,7 @@ impl Engine {
                 unended: None,
                 failed: mini_batches.failed,
             });
-            return Ok(Retry::InFlight(submission(Unfinished::none(), job, spec, queues, store)));
+            return Ok(Retry::InFlight(submission(Entry::Runs, Unfinished::none(), job, spec, queues, store)));
         }
         let lost = reducer.forget_lost_rows().await?;
         Notice::lost_rows(&lost, had_completed).into_iter().for_each(|notice| events.notice(notice));
@@ -143,20 +143,21 @@ impl Engine {
                 Messages::Complete(state) => {
                     let (unended, failed) = (unfinished.count(), mini_batches.failed);
                     events.notice(Notice::InFlight { job_id, state, unended, failed });
-                    return Ok(Retry::InFlight(submission(Unfinished::none(), job, spec, queues, store)));
+                    return Ok(Retry::InFlight(submission(Entry::Runs, Unfinished::none(), job, spec, queues, store)));
                 }
             }
         }
         let committed = mini_batches.succeeded.saturating_sub(incomplete);
         let continuation = unfinished.explain(&spec, committed, 0, mini_batches.failed, reopened);
         events.notice(Notice::Continuing(continuation.with_incomplete(incomplete)));
-        store.mark_open(&job_id).await?;
+        let entry = turns::enter_again(&store, &spec).await?;
         if store.is_being_removed(&job_id).await? {
             store.mark_ended(&job_id).await?;
             bail!("job {job_id} cannot be continued, because a clean-up of the target is removing it");
         }
-        warn_of_unfit_workers(&spec, &store, target.reference(), events).await;
-        Ok(Retry::Submission(submission(unfinished, job, spec, queues, store)))
+        let submission = submission(entry, unfinished, job, spec, queues, store);
+        submission.warn(events).await;
+        Ok(Retry::Submission(submission))
     }
 }
 

@@ -38,15 +38,17 @@ impl Engine {
             events.send(Event::Reused(result.job_id.clone()));
             return Ok(Followed::Ended(Box::new(result)));
         }
-        let submission = self.submit(parsed, target, true, events).await?;
+        let submission = self.submit(parsed, target, true, false, events).await?;
         let (queues, job_id) = (submission.queues.clone(), submission.job_id().to_owned());
         events.send(Event::Job(job_id.clone()));
+        submission.warn(events).await;
         let jobs = submission.jobs();
 
         let name = new_node_name();
         let stop_reducer = CancellationToken::new();
         let service = self.service(&name, submission.store.clone(), &queues);
         let mut reducing = AbortOnDropHandle::new(tokio::spawn(service.run(stop_reducer.clone())));
+        let _turns = self.turns(submission.store.clone(), &queues);
         let stop = StopSender::default();
         let mut nodes = JoinSet::new();
         let folders = self.node_folders(&name)?;

@@ -13,6 +13,8 @@ use crate::{Fixable, Remedy};
 pub struct Settings {
     /// Folder of local jobs and caches; see [`Home`](crate::Home).
     pub home: PathBuf,
+    /// Name of the user, the owner of jobs that name none.
+    pub user: Option<String>,
     /// The folder that `~` means.
     pub user_folder: Option<PathBuf>,
     /// The base of relative paths.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use protocol::{JobResult, Progress, Unfit, milliseconds_since_epoch};
+use storage::Part;
 
 use crate::{FoundJob, Jobs, OpenJobs, State, TargetRef};
 
@@ -44,6 +45,8 @@ pub enum Lack {
     FirstWorker,
     /// Workers have been silent; whether all mini-batches are published.
     Worker { since: Since, planned: bool },
+    /// The quotas of the target do not let it run yet, for this reason.
+    Turn(String),
     /// No worker works on it, and those that run do not have what it requires.
     FittingWorker(Unfit),
     /// The process that runs the local job has been silent: it is stopped, or its disk does not answer.
@@ -143,8 +146,25 @@ impl Jobs {
                 if job.store.cancel_requested().await?.is_some() {
                     return Ok(Standing { state: State::Canceling, hint: self.lacks_reducer(id, progress, pulse) });
                 }
-                Ok(self.waits(id, progress, pulse))
+                let standing = self.waits(id, progress, pulse);
+                if open.waits(id) { self.turn(id, standing).await } else { Ok(standing) }
             }
+        }
+    }
+
+    /// Returns the state of an open job of a target that may wait for its turn, given what it waits for otherwise.
+    pub(crate) async fn turn(&self, job_id: &str, standing: Standing) -> Result<Standing> {
+        let lack = standing.hint.as_ref().map(|hint| &hint.lack);
+        match self {
+            // Without a reducer, no turn comes.
+            Self::There { store, .. } if !matches!(lack, Some(Lack::FirstReducer | Lack::Reducer(_))) => {
+                if store.part(job_id).await? != Some(Part::Waits) {
+                    return Ok(standing);
+                }
+                let reason = store.job(job_id).wait_reason().await?.unwrap_or_else(|| "it has just come".to_owned());
+                Ok(Standing { state: State::Queued, hint: Some(self.hint(job_id, Lack::Turn(reason))) })
+            }
+            _ => Ok(standing),
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use protocol::{JobResult, Progress};
+use protocol::{JobResult, Priority, Progress};
 use reducer::{Reducer, committed_in};
 use serde::Serialize;
 
@@ -21,6 +21,10 @@ pub struct Status {
     pub job_id: String,
     pub state: State,
     pub hint: Option<Hint>,
+    /// Person or team that it counts for on a compute target.
+    pub owner: Option<String>,
+    /// Its priority on a compute target now.
+    pub priority: Priority,
     pub result: Option<JobResult>,
     pub progress: Option<Progress>,
     /// The last replay that has put its rows into the output of the job.
@@ -39,6 +43,10 @@ pub struct StatusDocument {
     pub state: State,
     /// What it waits for, in the words of the caller.
     pub hint: Option<String>,
+    /// Person or team that it counts for on a compute target.
+    pub owner: Option<String>,
+    /// Its priority on a compute target now.
+    pub priority: Priority,
     pub result: Option<JobResult>,
     pub progress: Option<Progress>,
     /// The last replay that has put its rows into the output of the job.
@@ -52,9 +60,10 @@ pub struct StatusDocument {
 impl Status {
     /// Returns the JSON object of the status; `words` are those of the caller for what a job waits for.
     pub fn document(&self, words: impl FnOnce(&Hint) -> String) -> StatusDocument {
-        let Self { job_id, state, hint, result, progress, replayed_by, source_directory, logs } = self.clone();
+        let Self { job_id, state, hint, owner, priority, result, progress, replayed_by, .. } = self.clone();
+        let (source_directory, logs) = (self.source_directory.clone(), self.logs.clone());
         let hint = hint.as_ref().map(words);
-        StatusDocument { job_id, state, hint, result, progress, replayed_by, source_directory, logs }
+        StatusDocument { job_id, state, hint, owner, priority, result, progress, replayed_by, source_directory, logs }
     }
 }
 
@@ -128,7 +137,7 @@ impl Look {
     pub async fn status(&self, jobs: &Jobs) -> Result<Status> {
         let standing = self.standing(jobs).await?;
         let committed = if standing.state == State::Interrupted { self.job.committed().await } else { None };
-        Ok(self.as_status(standing, committed, self.replayed_by(jobs, None).await))
+        Ok(self.as_status(standing, committed, self.replayed_by(jobs, None).await).await)
     }
 
     /// Works like [`status`](Self::status) for a caller that has read the ledger of the job, so that it is not read again.
@@ -145,7 +154,7 @@ impl Look {
             (history.origin() == Origin::Ledger).then(|| history.tally().times_reopened())
         };
         let replayed_by = if matches!(jobs, Jobs::Here(_)) { self.replayed_by(jobs, run).await } else { None };
-        Ok(self.as_status(standing, committed, replayed_by))
+        Ok(self.as_status(standing, committed, replayed_by).await)
     }
 
     /// Returns the last replay that has put its rows into the output. What cannot be read does not hide the status.
@@ -157,11 +166,18 @@ impl Look {
         jobs.standing(&self.job, self.progress.as_ref(), self.pulse).await
     }
 
-    fn as_status(&self, standing: Standing, committed: Option<Progress>, replayed_by: Option<String>) -> Status {
+    async fn as_status(&self, standing: Standing, committed: Option<Progress>, replayed_by: Option<String>) -> Status {
+        // What cannot be read does not hide the status.
+        let priority = match self.job.result {
+            None => self.job.priority().await.unwrap_or(self.job.spec.priority),
+            Some(_) => self.job.spec.priority,
+        };
         Status {
             job_id: self.job.spec.job_id.clone(),
             state: standing.state,
             hint: standing.hint,
+            owner: self.job.owner(),
+            priority,
             result: self.job.result.clone(),
             progress: committed.or_else(|| self.progress.clone()),
             replayed_by,

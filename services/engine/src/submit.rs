@@ -9,14 +9,20 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use job_file::Parsed;
 use partitioner::{Inputs, Partitioner};
-use protocol::{Durability, Environment, ItemPath, JobSpec, ResultEvent, Snapshot, begin_message, encode_record};
+use protocol::{
+    Durability, Environment, ItemPath, JobSpec, LABEL_LENGTH_MAX, ResultEvent, Snapshot, begin_message, encode_record,
+    is_label,
+};
 use queue::{Message, Queue};
 use storage::{JobStore, PlanComplete, Source, TargetStore};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::execute::make_output_folder;
+use crate::fit::warn_of_unfit_workers;
+use crate::functions;
+use crate::turns::{self, Entry};
 use crate::{
-    Engine, Events, Fixable, Home, Jobs, Notice, QueueAddress, Queues, Remedy, Target, Unfinished, fit, functions,
+    Busy, Engine, Events, Fixable, Hint, Home, Jobs, Lack, Notice, QueueAddress, Queues, Remedy, Target, Unfinished,
     new_job_id, reuse,
 };
 
@@ -37,6 +43,7 @@ pub struct Submission {
     pub spec: JobSpec,
     pub queues: Queues,
     pub(crate) target: Target,
+    pub(crate) entry: Entry,
     pub(crate) unfinished: Unfinished,
     pub(crate) listings: Inputs,
 }
@@ -52,20 +59,28 @@ pub enum Published {
 
 impl Engine {
     /// Checks the job against the limits of the target, uploads its snapshots, and describes it in the store of the
-    /// target. `create_queues`: creates missing SQS queues.
+    /// target. `create_queues`: creates missing SQS queues. `refuses_when_full`: rejects a job that would have to wait for
+    /// its turn with [`Busy::Full`], as quotas may say of all jobs.
     pub async fn submit(
         &self,
         parsed: Parsed,
         target: &Target,
         create_queues: bool,
+        refuses_when_full: bool,
         events: &Events,
     ) -> Result<Submission> {
         let queues = target.open_queues(create_queues).await?;
         let mut spec = parsed.spec;
         check_durability(&spec, target)?;
         check_lease(&spec, &*queues.tasks)?;
+        if spec.owner.is_empty() {
+            spec.owner = owner(self.settings().user.as_deref());
+        }
         let address = target.queue()?;
         let store = target.open_store().await?;
+        if let Some(full) = turns::refused(&store, &spec, refuses_when_full).await? {
+            return Err(Busy::Full { target: target.reference(), full }.into());
+        }
         spec.job_id = loop {
             let id = new_job_id(&spec.name);
             // Machines that share a store do not agree on ids.
@@ -98,8 +113,8 @@ impl Engine {
             job.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
             // A clean-up keeps the snapshots of this job from now on, and may have removed them a moment ago.
             if store.has_snapshots(&spec).await? {
-                store.mark_open(&spec.job_id).await?;
                 return Ok(Submission {
+                    entry: turns::enter(&store, &spec).await?,
                     store,
                     job,
                     spec,
@@ -125,7 +140,8 @@ impl Submission {
         self.target.jobs(self.store.clone())
     }
 
-    /// Plans and publishes. After an error the job is open, and at most partly published.
+    /// Plans and publishes; a job that waits for its turn is only planned. After an error the job is open, and at most
+    /// partly published.
     pub async fn publish(&self) -> Result<Published> {
         let Self { job, spec, queues, .. } = self;
         let address = self.target.queue()?.place();
@@ -133,7 +149,11 @@ impl Submission {
         let (tasks, results) = (queues.tasks.clone(), queues.results.clone());
         let partitioner = Partitioner::new(spec.clone(), job.clone(), tasks, results.clone());
         let partitioner = partitioner.with_inputs(self.listings.clone());
-        let error = match partitioner.resume(|mini_batch| self.unfinished.pending(mini_batch), |_| ()).await {
+        let pending = |mini_batch| match self.entry {
+            Entry::Runs => self.unfinished.pending(mini_batch),
+            Entry::Waits(_) => None,
+        };
+        let error = match partitioner.resume(pending, |_| ()).await {
             Ok(complete) => return Ok(Published::All(complete)),
             Err(error) => error,
         };
@@ -148,15 +168,26 @@ impl Submission {
         Ok(Published::Never(cause))
     }
 
-    /// Says so if none of the workers that run now takes the job.
-    pub async fn warn_of_unfit_workers(&self, events: &Events) {
-        fit::warn_of_unfit_workers(&self.spec, &self.store, self.target.reference(), events).await;
+    /// Says so if the job waits for its turn, or if none of the workers that run now takes it.
+    pub async fn warn(&self, events: &Events) {
+        if let Entry::Waits(full) = &self.entry {
+            let (job_id, target) = (self.spec.job_id.clone(), self.target.reference());
+            events.notice(Notice::Waiting(Hint { job_id, target, lack: Lack::Turn(full.to_string()) }));
+        }
+        warn_of_unfit_workers(&self.spec, &self.store, self.target.reference(), events).await;
     }
 
     /// Returns what continues the job after an interruption.
     pub fn remedy(&self) -> Remedy {
         Remedy::Retry { job_id: self.spec.job_id.clone(), target: self.target.reference() }
     }
+}
+
+/// Returns the owner of a job that names none.
+fn owner(user: Option<&str>) -> String {
+    let legal = |character: char| if is_label(character.encode_utf8(&mut [0; 4])) { character } else { '-' };
+    let user: String = user.unwrap_or_default().chars().map(legal).take(LABEL_LENGTH_MAX).collect();
+    if user.is_empty() { "unknown".to_owned() } else { user }
 }
 
 fn warn_of_local_paths(spec: &JobSpec, job: &JobStore, address: &QueueAddress, events: &Events) {
@@ -282,4 +313,23 @@ async fn send(
     let snapshot = tokio::task::spawn_blocking(pack).await.context("packing panicked")??;
     store.put_snapshot(&snapshot.digest, archive).await?;
     Ok(snapshot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owner_is_the_user() {
+        let long = "a".repeat(90);
+        for (user, expected) in [
+            (Some("ana.b"), "ana.b"),
+            (Some("DOMAIN\\ana b"), "DOMAIN-ana-b"),
+            (None, "unknown"),
+            (Some(&*long), &long[..63]),
+        ] {
+            assert_eq!(owner(user), expected);
+            assert!(is_label(&owner(user)));
+        }
+    }
 }

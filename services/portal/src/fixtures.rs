@@ -81,10 +81,21 @@ pub fn history(attempts: &[Attempt]) -> History {
 }
 
 fn status(job_id: &str) -> Status {
-    let (hint, result, progress, replayed_by) = (None, None, None, None);
+    let (hint, owner, result, progress, replayed_by) = (None, None, None, None, None);
     let (job_id, state) = (job_id.to_owned(), State::Running);
     let (source_directory, logs) = (String::new(), String::new());
-    Status { job_id, state, hint, result, progress, replayed_by, source_directory, logs }
+    Status {
+        job_id,
+        state,
+        hint,
+        owner,
+        priority: Default::default(),
+        result,
+        progress,
+        replayed_by,
+        source_directory,
+        logs,
+    }
 }
 
 /// A job without a store.

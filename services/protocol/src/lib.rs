@@ -17,6 +17,7 @@ mod names;
 mod phases;
 mod plan;
 mod priority;
+mod quotas;
 mod record;
 mod report;
 mod requirements;
@@ -47,6 +48,7 @@ pub use names::{NameError, check_job_id, is_file_name, is_job_id, is_part_of};
 pub use phases::Phases;
 pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanPosition};
 pub use priority::Priority;
+pub use quotas::{Contender, Full, OwnerQuota, Quotas, WhenFull};
 pub use record::{
     EventRef, MessageError, Record, RecordError, begin_message, decode_records, encode_record, job_of_message,
     read_records, rows_length,
@@ -55,7 +57,7 @@ pub use report::{
     Copies, Counts, FailedMiniBatch, FailureCause, JobResult, JobState, Progress, RejectTables,
     milliseconds_since_epoch,
 };
-pub use requirements::{LABEL_ALLOWED, Offer, Requirements, Unfit, is_label};
+pub use requirements::{LABEL_ALLOWED, LABEL_LENGTH_MAX, Offer, Requirements, Unfit, is_label};
 pub use result_schema::{ColumnKind, ResultColumn, ResultSchema};
 pub use spec::{
     BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, Input, InputKind, Isolate,

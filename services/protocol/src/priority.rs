@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// How much of a node a job gets while other jobs have work there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
     /// A quarter of what a job of normal priority gets.
@@ -16,6 +16,14 @@ pub enum Priority {
 }
 
 impl Priority {
+    /// Every priority, the lowest first.
+    pub const ALL: [Self; 3] = [Self::Low, Self::Normal, Self::High];
+
+    /// Returns the priority with this word.
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|priority| priority.word() == word)
+    }
+
     /// Returns the weight of a job when a node divides its processes.
     pub fn weight(self) -> u32 {
         match self {

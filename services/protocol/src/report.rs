@@ -84,6 +84,13 @@ pub struct Progress {
     /// Nodes that have worked on the job since it was started or reopened.
     #[serde(default)]
     pub nodes: u64,
+    /// Wall clock of the node on which the first process started, milliseconds since the epoch; `None`: none has, or it
+    /// is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_at: Option<u64>,
+    /// Remaining time at the pace of the workers until now; `None`: unknown, or no worker works on the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining_seconds: Option<u64>,
     /// Wall clock of the last sign of any worker, milliseconds since the epoch. `None` if a worker gave a sign just
     /// now, or none has yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -160,7 +160,8 @@ fn counted(count: u32, word: &str) -> String {
     format!("{count} {word}{plural}")
 }
 
-const LABEL_LENGTH_MAX: usize = 63;
+/// Characters of the longest label.
+pub const LABEL_LENGTH_MAX: usize = 63;
 /// The names and values of labels, in words.
 pub const LABEL_ALLOWED: &str = "1 to 63 letters, digits, `-`, `_`, `.` and `/`";
 

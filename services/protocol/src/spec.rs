@@ -55,6 +55,9 @@ pub struct JobSpec {
     pub node_count: Option<u32>,
     /// Python processes per node; `None`: one per core, or 1 on a node with a GPU.
     pub process_count_per_node: Option<u32>,
+    /// Person or team that the job counts for on a compute target; empty: not known yet.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub owner: String,
     /// Weight of the job on nodes that it shares with other jobs.
     #[serde(default, skip_serializing_if = "Priority::is_normal")]
     pub priority: Priority,

@@ -57,6 +57,8 @@ pub struct Reducer {
     failure: watch::Sender<Option<String>>,
     all_ended: CancellationToken,
     pub(crate) started: Instant,
+    /// Mini-batches that had ended before.
+    pub(crate) ended_before: u64,
     /// Time of the last commit of messages.
     pub(crate) committed: Option<Instant>,
     /// Acknowledges the messages of the last commit.
@@ -117,11 +119,13 @@ impl Reducer {
             failure: watch::Sender::new(None),
             all_ended: CancellationToken::new(),
             started: began.instant,
+            ended_before: 0,
             committed: None,
             acknowledging: None,
             duplicates: 0,
         };
         reducer.read_ledger(false).await?;
+        reducer.ended_before = reducer.tally.ended();
         reducer.judge.resume();
         reducer.open_copies().await?;
         reducer.reports.started(&reducer.spec.job_id, &reducer.tally).await;

@@ -17,6 +17,8 @@ pub struct Nodes {
     /// Running processes, and whether `init()` has returned.
     up: HashMap<(String, String), bool>,
     ready: usize,
+    /// Wall clock at which the first process started.
+    began_at: Option<u64>,
     /// How often `init()` of a process has returned.
     times_ready: u64,
     /// Every node that has worked on the job.
@@ -45,8 +47,9 @@ struct Node {
 impl Nodes {
     pub(crate) fn apply(&mut self, event: &ResultEvent) {
         match event {
-            ResultEvent::ProcessStarted { node, process, .. } => {
+            ResultEvent::ProcessStarted { node, process, at, .. } => {
                 self.started(node, process);
+                self.began_at = [self.began_at, Some(*at).filter(|at| *at > 0)].into_iter().flatten().min();
                 self.no_longer_waiting(node, "");
             }
             ResultEvent::ProcessReady { node, process, notice, .. } => {
@@ -148,6 +151,11 @@ impl Nodes {
     /// Returns the number of running processes.
     pub fn processes_up(&self) -> usize {
         self.up.len()
+    }
+
+    /// Returns the wall clock at which the first process started, in milliseconds since the epoch.
+    pub fn began_at(&self) -> Option<u64> {
+        self.began_at
     }
 
     /// Returns the number of running processes whose `init()` has returned.

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::Reducer;
 use crate::nodes::Nodes;
+use crate::reports::text::remaining;
 
 /// Maximum number of remembered waits. [`Nodes`] knows 16 of them.
 const WAITS_MAX: usize = 64;
@@ -50,6 +51,8 @@ impl Reducer {
             copies: Copies::default(),
             processes: 0,
             nodes: 0,
+            began_at: None,
+            remaining_seconds: None,
             silent_since: None,
             unfit: None,
             step: None,
@@ -70,10 +73,14 @@ impl Reducer {
             progress.at = milliseconds_since_epoch();
             self.tally.write_counts(progress);
             progress.silent_since = self.workers_silent_since();
+            progress.nodes = self.nodes_heard();
+            progress.began_at = nodes.began_at();
+            let is_at_work = progress.nodes > 0 && progress.silent_since.is_none();
+            let remaining = remaining(self.ended_before, &self.tally, self.judge.presence.attended());
+            progress.remaining_seconds = remaining.filter(|_| is_at_work).map(|remaining| remaining.as_secs());
             progress.unfit = self.fit.unfit.clone();
             progress.copies = self.copies();
             progress.processes = nodes.processes_up() as u64;
-            progress.nodes = self.nodes_heard();
             progress.notes = nodes.notes().collect();
             progress.waiting = nodes.waiting().map(|waiting| self.waits.until_now(waiting)).collect();
         });

@@ -18,7 +18,7 @@ use futures::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
-use protocol::{Durability, ItemPath, JobResult, JobSpec, Progress, TableSchema};
+use protocol::{Durability, ItemPath, JobResult, JobSpec, Priority, Progress, TableSchema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -28,6 +28,9 @@ use crate::{Error, PlanComplete, Result, Stores};
 pub use checkpoints::CheckpointPiece;
 pub use parts::PartStream;
 pub(crate) use parts::part;
+
+/// The longest reason of a wait that is shown.
+const WAIT_REASON_BYTES_MAX: usize = 200;
 
 /// The objects of one job.
 #[derive(Clone, Debug)]
@@ -220,6 +223,31 @@ impl JobStore {
     pub async fn cancel_requested(&self) -> Result<Option<String>> {
         let reason = optional(self.get("control/cancel").await)?;
         Ok(reason.map(|reason| String::from_utf8_lossy(&reason).into_owned()))
+    }
+
+    /// Changes the priority of the job.
+    pub async fn put_priority(&self, priority: Priority) -> Result<()> {
+        self.put("control/priority", Bytes::from_static(priority.word().as_bytes())).await
+    }
+
+    /// Returns the priority of the job if it was changed after its specification was written.
+    pub async fn changed_priority(&self) -> Result<Option<Priority>> {
+        let word = optional(self.get("control/priority").await)?;
+        Ok(word.and_then(|word| Priority::of_word(&String::from_utf8_lossy(&word))))
+    }
+
+    /// Says why the quotas of the target do not let the job run yet.
+    pub async fn put_wait_reason(&self, reason: &str) -> Result<()> {
+        self.put("control/turn", Bytes::copy_from_slice(reason.as_bytes())).await
+    }
+
+    /// Returns why the job waits for its turn, if it does. Scripts can write the object too, so it is checked.
+    pub async fn wait_reason(&self) -> Result<Option<String>> {
+        let reason = optional(self.get("control/turn").await)?;
+        Ok(reason.map(|reason| {
+            let reason = String::from_utf8_lossy(&reason[..reason.len().min(WAIT_REASON_BYTES_MAX)]).into_owned();
+            reason.chars().filter(|character| !character.is_control()).collect()
+        }))
     }
 
     /// Writes `progress.json`.

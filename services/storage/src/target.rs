@@ -1,16 +1,19 @@
 //! The store of a compute target: all jobs and the list of open jobs. [`removal`] removes jobs, [`snapshots`] keeps the
-//! folders that travel with them, and [`workers`] lists the workers.
+//! folders that travel with them, [`workers`] lists the workers, and [`turns`] keeps quotas and what they decide.
 //!
 //! ```text
 //! jobs/<job_id>/…      the objects of one job: `JobStore`
-//! open/<job_id>        empty: the job has not ended
+//! open/<job_id>        the job has not ended; empty: it runs, else what it waits for
 //! snapshots/<digest>   a packed folder or file, named by its content
 //! snapshots/removing   a removal of snapshots is in progress
 //! workers/<name>       what a worker offers
+//! quotas.json          limits of jobs at a time, by owner
+//! turns/<number>       jobs that have begun after a wait: created if absent
 //! ```
 
 mod removal;
 mod snapshots;
+mod turns;
 mod workers;
 
 use std::path::{Path, PathBuf};
@@ -28,6 +31,7 @@ use crate::stores::shown;
 use crate::{Error, JobStore, Result, StoreOptions, Stores};
 
 pub use removal::Removal;
+pub use turns::{OpenJob, Part, Turn};
 pub use workers::WORKER_PERIOD;
 
 /// All jobs of one compute target.

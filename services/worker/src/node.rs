@@ -18,6 +18,7 @@
 //! | `errands` | requests to the store and the shared queues |
 //! | `provision`, `work` | make a job ready, run its agent, clean up after it |
 //! | `beat` | signs of life |
+//! | `quotas` | the part of this node in what each owner may have in flight |
 //! | `registration` | lists the node among the workers of its target |
 //! | `leftovers` | removes what killed workers of this machine have left |
 //! | `logs` | uploads logs while a job runs |
@@ -32,6 +33,8 @@ mod leftovers;
 mod logs;
 mod protection;
 mod provision;
+#[allow(missing_docs, reason = "public for the simulation alone")]
+pub(crate) mod quotas;
 mod registration;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 pub mod roster;
@@ -59,6 +62,7 @@ use crate::{Crash, default_process_count, offer, pressure};
 use executor::{Executor, Trouble};
 use protection::Protection;
 pub use protection::TaskProtection;
+use quotas::watch_parts;
 use registration::Registration;
 use roster::{Capacity, Config, Event, Periods};
 pub use spot::SpotNotice;
@@ -172,10 +176,13 @@ impl Node {
         let queues = [node.tasks.clone(), node.results.clone()];
         let timing = node.options.timing;
         let config = config(node);
+        let (mut parts, _watching) = watch_parts(node.target.clone(), node.name.clone()).await;
         let registration = Registration::start(node.target.clone(), node.name.clone(), config.offer.clone());
         let mut executor = Executor::start(shared.clone(), config, node.target.clone(), queues, timing).await;
         let first = *stop.borrow_and_update();
         executor.handle(Event::Stop(first)).await;
+        let first = parts.borrow_and_update().clone();
+        executor.handle(Event::Parts(first)).await;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut memory = tokio::time::interval(MEMORY_EVERY);
@@ -207,6 +214,7 @@ impl Node {
                     tracing::warn!("this machine will be taken away ({notice}): draining");
                     Event::SpotNotice
                 }
+                Ok(()) = parts.changed() => Event::Parts(parts.borrow_and_update().clone()),
                 stop = Stop::next(&mut stop) => Event::Stop(stop),
             };
             executor.handle(event).await;

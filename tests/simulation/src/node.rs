@@ -143,7 +143,7 @@ impl Host for Node {
                 event
             }
             Errand::Watch { .. } if self.has(Bug::StaysOnEndedJobs) => {
-                Event::Watched { visit, standing: Standing::Open }
+                Event::Watched { visit, standing: Standing::Open, priority: None }
             }
             Errand::LookUp if self.has(Bug::IgnoresPriorities) => match errands.run(errand).await {
                 Event::LookedUp { visit, looked_at, found: Ok(Found::Open(spec)) } => {

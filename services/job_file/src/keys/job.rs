@@ -1,7 +1,8 @@
 //! Keys at the top of the job file.
 
 use protocol::{
-    DEFAULT_CONCURRENCY, Durability, Isolate, MiniBatchSize, OutputAction, Priority, RateLimits, Requirements,
+    DEFAULT_CONCURRENCY, Durability, Isolate, LABEL_ALLOWED, MiniBatchSize, OutputAction, Priority, RateLimits,
+    Requirements, is_label,
 };
 
 use super::option::TIMEOUT_SECONDS_MAX;
@@ -256,13 +257,20 @@ const NODES: &[Key] = &[
         .job(|job, node| process_count(node).map(|processes| job.process_count_per_node = Some(processes)))
         .argument(13, |job, _| job.process_count_per_node.map(|processes| processes.to_string()))
         .leave_out(|job| job.process_count_per_node = None),
+    key("owner", "text", "the user who enqueues it")
+        .meaning(
+            "On a compute target: the person or team that the job counts for, in `gristmill jobs` and for \
+             [quotas](../cli/TARGETS.md#quotas). 1 to 63 letters, digits and `-_./`.",
+        )
+        .job(|job, node| owner(node).map(|owner| job.owner = owner))
+        .leave_out(|job| job.owner.clear()),
     key_with_default("priority", "`low`, `normal`, `high`", "normal")
         .meaning(
             "On a compute target: how many of a node's processes the job gets while other jobs have work there: four times \
              as many as a job of the next lower priority. See [Several jobs on one fleet](#several-jobs-on-one-fleet).",
         )
         .job(|job, node| {
-            let priorities = [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)];
+            let priorities = Priority::ALL.map(|priority| (priority.word(), priority));
             choice(node, &priorities).map(|priority| job.priority = priority)
         })
         .leave_out(|job| job.priority = Priority::Normal),
@@ -333,6 +341,11 @@ fn name(node: &Node) -> Result<String, Fault> {
             Err(Fault::new(node, allowed))
         }
     }
+}
+
+fn owner(node: &Node) -> Result<String, Fault> {
+    let owner = text(node)?;
+    if is_label(&owner) { Ok(owner) } else { Err(Fault::new(node, LABEL_ALLOWED)) }
 }
 
 /// Names of Python's `logging`, its two short forms included.

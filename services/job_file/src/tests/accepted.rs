@@ -374,6 +374,7 @@ fn command_line_replaces_values_of_the_file() {
         ("mini_batch_size", "20"),
         ("node_count", "2"),
         ("process_count_per_node", "3"),
+        ("owner", "team-a"),
         ("priority", "high"),
         ("max_share", "25"),
         ("run_invocation_timeout", "100"),
@@ -384,7 +385,7 @@ fn command_line_replaces_values_of_the_file() {
     let spec = workplace.load(&text, &overrides).expect("valid").spec;
     assert_eq!(spec.mini_batch_size, MiniBatchSize::Files(20));
     assert_eq!((spec.node_count, spec.process_count_per_node), (Some(2), Some(3)));
-    assert_eq!((spec.priority, spec.max_share), (Priority::High, Some(25)));
+    assert_eq!((spec.owner.as_str(), spec.priority, spec.max_share), ("team-a", Priority::High, Some(25)));
     assert_eq!((spec.run_invocation_timeout_seconds, spec.progress_update_timeout_seconds), (100, 390));
     assert_eq!((spec.run_max_try, spec.logging_level.as_str()), (5, "DEBUG"));
 

@@ -69,6 +69,7 @@ fn settings_of_operation_keep_the_fingerprint() {
         "description: other",
         "node_count: 3",
         "process_count_per_node: 3",
+        "owner: team-a",
         "priority: high",
         "max_share: 50",
         "logging_level: DEBUG",

@@ -160,6 +160,7 @@ const REFUSED: &[(&str, &str)] = &[
         "process_count_per_node: Parameter process_count_per_node must be an integer greater than 0.",
     ),
     ("process_count_per_node: 1000000", "process_count_per_node: must be 1 to 1000 (found \"1000000\""),
+    ("owner: ana and bo", "owner: found \"ana and bo\" … 1 to 63 letters, digits"),
     ("priority: urgent", "priority: found \"urgent\" … low, normal, high"),
     ("max_share: 0", "max_share: must be 1 to 100 (found \"0\""),
     ("process_count_per_node: many", "process_count_per_node: must be an integer greater than 0."),

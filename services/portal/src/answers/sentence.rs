@@ -91,7 +91,8 @@ mod tests {
         let (job_id, hint) = ("a".to_owned(), hint.map(str::to_owned));
         let (source_directory, logs) = (String::new(), String::new());
         let progress = Some(Reducer::no_progress());
-        StatusDocument { job_id, state, hint, result: None, progress, replayed_by: None, source_directory, logs }
+        let (owner, priority, result, replayed_by) = (None, protocol::Priority::Normal, None, None);
+        StatusDocument { job_id, state, hint, owner, priority, result, progress, replayed_by, source_directory, logs }
     }
 
     fn moment() -> Moment {

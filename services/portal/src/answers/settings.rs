@@ -51,6 +51,9 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
     add("time", "first_task_creation_timeout", seconds(spec.first_task_creation_timeout_seconds));
     add("processes", "node_count", or(spec.node_count, "every node"));
     add("processes", "process_count_per_node", or(spec.process_count_per_node, "one per core, or 1 with a GPU"));
+    if !spec.owner.is_empty() {
+        add("processes", "owner", spec.owner.clone());
+    }
     if spec.priority != Priority::Normal {
         add("processes", "priority", spec.priority.word().to_owned());
     }

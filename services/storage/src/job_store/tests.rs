@@ -130,3 +130,19 @@ async fn canceled_job_can_be_reopened() {
         assert_eq!(store.cancel_requested().await.expect("readable"), None);
     }
 }
+
+#[tokio::test]
+async fn priority_can_be_changed() {
+    let (_folder, stores) = stores();
+    for store in stores {
+        assert_eq!(store.changed_priority().await.expect("readable"), None);
+        for priority in Priority::ALL {
+            store.put_priority(priority).await.expect("writable");
+            assert_eq!(store.changed_priority().await.expect("readable"), Some(priority));
+        }
+        store.reopen().await.expect("deletable");
+        assert_eq!(store.changed_priority().await.expect("readable"), Some(Priority::High), "a retry keeps it");
+        store.put("control/priority", Bytes::from_static(b"urgent")).await.expect("writable");
+        assert_eq!(store.changed_priority().await.expect("readable"), None, "no word of this version");
+    }
+}

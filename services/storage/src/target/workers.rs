@@ -60,6 +60,12 @@ impl TargetStore {
         Ok(found.into_iter().flatten().collect())
     }
 
+    /// Returns the names of the workers, without stale entries.
+    pub async fn worker_names(&self) -> Result<Vec<String>> {
+        let (fresh, _) = self.listed_workers().await?;
+        Ok(fresh.iter().filter_map(|path| path.filename().map(str::to_owned)).collect())
+    }
+
     /// Removes stale entries.
     pub async fn remove_stale_workers(&self) -> Result<()> {
         let (_, stale) = self.listed_workers().await?;
@@ -119,6 +125,9 @@ mod tests {
             target.put_worker("b", &offer(0)).await.expect("writable");
             let expected = BTreeMap::from([("a".to_owned(), offer(2)), ("b".to_owned(), offer(0))]);
             assert_eq!(target.workers().await.expect("readable"), expected);
+            let mut names = target.worker_names().await.expect("readable");
+            names.sort();
+            assert_eq!(names, ["a", "b"]);
             target.remove_worker("a").await.expect("removable");
             target.remove_worker("a").await.expect("removed before");
             target.remove_stale_workers().await.expect("readable");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use protocol::ResultEvent;
+use protocol::{JobSpec, Priority, ResultEvent};
 use queue::{Demultiplexer, Queue, Receipt, Refusal, View};
 use storage::JobStore;
 use tokio::time::{Instant, timeout};
@@ -55,7 +55,11 @@ impl Errands {
                 }
                 Event::Done { visit, step: Step::LeaveSeat }
             }
-            Errand::Watch { with_result } => Event::Watched { visit, standing: self.watch(with_result).await },
+            Errand::Watch { with_result } => {
+                let standing = self.watch(with_result).await;
+                let priority = if with_result && standing == Standing::Open { self.priority().await } else { None };
+                Event::Watched { visit, standing, priority }
+            }
             Errand::CheckHeld => {
                 let is_over = matches!(timeout(STORE_WAIT_MAX, self.is_over()).await, Ok(Ok(Some(_))));
                 Event::HeldChecked { visit, is_over }
@@ -95,7 +99,10 @@ impl Errands {
             return Ok(Found::Over(why));
         }
         match self.store.spec().await {
-            Ok(spec) => Ok(Found::Open(Box::new(spec))),
+            Ok(spec) => {
+                let priority = self.priority().await.unwrap_or(spec.priority);
+                Ok(Found::Open(Box::new(JobSpec { priority, ..spec })))
+            }
             Err(storage::Error::NotFound { .. }) => Ok(Found::Over("there is no such job in the store")),
             Err(error) => Err(error),
         }
@@ -116,6 +123,12 @@ impl Errands {
         let is_ended = with_result
             && matches!(self.answer("see whether the job has ended", self.store.result().await), Ok(Some(_)));
         if is_ended { Standing::Ended } else { Standing::Open }
+    }
+
+    /// Returns the priority of the job if it was changed. A worker that may not read it works with the old one.
+    async fn priority(&self) -> Option<Priority> {
+        let read = self.store.changed_priority().await;
+        read.inspect_err(|error| tracing::debug!(job.id = self.job_id, "cannot read the priority: {error:#}")).ok()?
     }
 
     async fn refuse(&self, refusal: Refusal) {

@@ -21,13 +21,15 @@ mod visit;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::{JobSpec, Offer};
+use protocol::{JobSpec, Offer, Priority};
 use storage::Commit;
 use tokio::time::Instant;
 
 use super::Ended;
+pub use super::quotas::Parts;
 pub use super::shares::Capacity;
 pub use crate::scheduler::Share;
 use crate::stop::Stop;
@@ -120,6 +122,8 @@ pub enum Event {
     SpotNotice,
     /// The memory of the node is short.
     MemoryIsShort,
+    /// The node may run this much of each owner from now on.
+    Parts(Arc<Parts>),
     /// Time has passed. For each agent: since when it has held no message; `None`: it holds some.
     Tick(Vec<(VisitId, Option<Instant>)>),
     /// The answer to [`Errand::LookUp`], which began at `looked_at`.
@@ -130,8 +134,8 @@ pub enum Event {
     SeatClaimed { visit: VisitId, asked_at: Instant, commit: Answer<Commit> },
     /// The answer to [`Action::Provision`].
     Provisioned { visit: VisitId, result: Result<(), Unprovisioned> },
-    /// The answer to [`Errand::Watch`].
-    Watched { visit: VisitId, standing: Standing },
+    /// The answer to [`Errand::Watch`]; the priority, if it was read and has been changed.
+    Watched { visit: VisitId, standing: Standing, priority: Option<Priority> },
     /// The agent has ended, and still holds this many mini-batches. `None`: it failed, and the queue delivers again what
     /// it held.
     Worked { visit: VisitId, held: Option<usize> },
@@ -165,7 +169,7 @@ pub enum Errand {
     ClaimSeat { number: u32, epoch: u64 },
     /// Free a seat for others, with this new epoch.
     LeaveSeat { number: u32, epoch: u64 },
-    /// See whether the job was canceled and, with the result, whether it has ended.
+    /// See whether the job was canceled and, with the result, whether it has ended, and its priority.
     Watch { with_result: bool },
     /// See whether the mini-batches that an agent still held are useless.
     CheckHeld,
@@ -229,6 +233,8 @@ pub struct Roster {
     visits: BTreeMap<VisitId, Visit>,
     next_visit: u64,
     memories: HashMap<String, Memory>,
+    /// What the node may run of each owner.
+    parts: Arc<Parts>,
     stop: Stop,
     ended: Ended,
     /// When the machine goes.
@@ -248,6 +254,7 @@ impl Roster {
             visits: BTreeMap::new(),
             next_visit: 0,
             memories: HashMap::new(),
+            parts: Arc::default(),
             stop: Stop::No,
             ended: Ended::Stopped,
             machine_goes: None,
@@ -269,12 +276,16 @@ impl Roster {
                 self.stop(Stop::Drain);
             }
             Event::MemoryIsShort => self.relieve(now),
+            Event::Parts(parts) => self.take_parts(parts),
             Event::Tick(quiet) => self.tick(&quiet, now),
             Event::LookedUp { visit, looked_at, found } => self.looked_up(visit, looked_at, found, now),
             Event::SeatRead { visit, seat } => self.seat_read(visit, seat, now),
             Event::SeatClaimed { visit, asked_at, commit } => self.seat_claimed(visit, asked_at, commit, now),
             Event::Provisioned { visit, result } => self.provisioned(visit, result, now),
-            Event::Watched { visit, standing } => self.watched(visit, standing, now),
+            Event::Watched { visit, standing, priority } => {
+                self.prioritised(visit, priority);
+                self.watched(visit, standing, now);
+            }
             Event::Worked { visit, held } => self.worked(visit, held, now),
             Event::HeldChecked { visit, is_over } => self.held_checked(visit, is_over),
             Event::GivenBack { visit, is_quiet } => self.given_back(visit, is_quiet),

@@ -32,6 +32,8 @@ pub struct Claim {
     /// Processes that it has on a node of its own.
     pub wanted: u32,
     pub has_work: bool,
+    /// A number that stands for the owner of the job, and the processes that all its jobs may have together.
+    pub of_owner: Option<(usize, u32)>,
 }
 
 impl Capacity {
@@ -51,7 +53,7 @@ impl Capacity {
         let of_node = u64::from(self.processes().max(wanted));
         let part = spec.max_share.map_or(of_node, |percent| of_node * u64::from(percent) / 100);
         let wanted = wanted.min(u32::try_from(part).unwrap_or(u32::MAX)).max(1);
-        Claim { weight: spec.priority.weight(), wanted, has_work: true }
+        Claim { weight: spec.priority.weight(), wanted, has_work: true, of_owner: None }
     }
 
     /// Returns the shares of jobs in the order of their arrival, given what they had.
@@ -72,7 +74,14 @@ impl Capacity {
         let total = with_work().map(|claim| claim.wanted).fold(self.processes(), u32::max);
         let rest = total.saturating_sub(u32::try_from(with_work().count()).unwrap_or(u32::MAX));
         for _ in 0..rest {
-            let can_have_more = |job: &usize| claims[*job].has_work && counts[*job] < claims[*job].wanted;
+            let may_have_more = |(owner, part): (usize, u32)| {
+                let of_owner = claims.iter().zip(&counts).filter(|(claim, _)| claim.of_owner == Some((owner, part)));
+                of_owner.map(|(_, count)| count).sum::<u32>() < part
+            };
+            let can_have_more = |job: &usize| {
+                let claim = claims[*job];
+                claim.has_work && counts[*job] < claim.wanted && claim.of_owner.is_none_or(may_have_more)
+            };
             // Compares weight / (2 · processes + 1) of two jobs, without fractions.
             let part = |job: usize| (u64::from(claims[job].weight), u64::from(2 * counts[job] + 1));
             let next = (0..claims.len()).filter(can_have_more).max_by(|&one, &other| {
@@ -128,7 +137,7 @@ mod tests {
     }
 
     fn claim(weight: u32, wanted: u32) -> Claim {
-        Claim { weight, wanted, has_work: true }
+        Claim { weight, wanted, has_work: true, of_owner: None }
     }
 
     fn idle(weight: u32, wanted: u32) -> Claim {
@@ -175,6 +184,15 @@ mod tests {
     }
 
     #[test]
+    fn jobs_of_an_owner_have_no_more_than_its_part() {
+        let of = |owner, part, claim| Claim { of_owner: Some((owner, part)), ..claim };
+        assert_eq!(divided(8, &[of(0, 3, claim(NORMAL, 8))]), [3]);
+        assert_eq!(divided(8, &[of(0, 3, claim(HIGH, 8)), claim(LOW, 8)]), [3, 5], "the rest goes to others");
+        assert_eq!(divided(8, &[of(0, 4, claim(HIGH, 8)), of(0, 4, claim(LOW, 8)), claim(LOW, 8)]), [3, 1, 4]);
+        assert_eq!(divided(8, &[of(0, 2, claim(LOW, 8)), of(1, 3, claim(LOW, 8))]), [2, 3]);
+    }
+
+    #[test]
     fn nothing_changes_while_no_job_has_work() {
         let claims = [idle(NORMAL, 8), idle(NORMAL, 8)];
         assert_eq!(node(8, 0).divide(&claims, &[7, 1]), [7, 1]);
@@ -188,7 +206,7 @@ mod tests {
             claims in vec((prop_oneof![Just(LOW), Just(NORMAL), Just(HIGH)], 1..14_u32, any::<bool>()), 1..6),
         ) {
             let claims: Vec<Claim> =
-                claims.into_iter().map(|(weight, wanted, has_work)| Claim { weight, wanted, has_work }).collect();
+                claims.into_iter().map(|(weight, wanted, has_work)| Claim { has_work, ..claim(weight, wanted) }).collect();
             let counts = divided(processes, &claims);
             prop_assert!(counts.iter().all(|count| *count >= 1), "{counts:?}");
             let at_work: Vec<(Claim, u32)> =

@@ -1,6 +1,6 @@
 //! Decisions of a roster: events in, actions out.
 
-use protocol::{JobSpec, Priority, Requirements};
+use protocol::{JobSpec, OwnerQuota, Priority, Quotas, Requirements};
 
 use super::*;
 
@@ -97,7 +97,7 @@ impl Played {
     }
 
     fn watched(&mut self, standing: Standing) -> String {
-        self.after(Event::Watched { visit: self.visit(), standing })
+        self.after(Event::Watched { visit: self.visit(), standing, priority: None })
     }
 
     fn worked(&mut self, held: usize) -> String {
@@ -164,8 +164,38 @@ fn jobs_with_work_divide_the_processes_of_the_node() {
     played.now += SECOND;
     assert_eq!(shares(&mut played, quiet(since)), [(0, 4), (1, 1)], "it has no work");
     assert_eq!(shares(&mut played, quiet(None)), [(0, 1), (1, 3)]);
-    let canceled = Event::Watched { visit: second, standing: Standing::Canceled };
+    let watched = |priority| Event::Watched { visit: second, standing: Standing::Open, priority };
+    assert_eq!(shares(&mut played, watched(Some(Priority::Low))), [(0, 3), (1, 1)], "its priority has changed");
+    assert_eq!(shares(&mut played, watched(None)), [], "it was not read");
+    assert_eq!(shares(&mut played, watched(Some(Priority::High))), [(0, 1), (1, 3)]);
+    let canceled = Event::Watched { visit: second, standing: Standing::Canceled, priority: None };
     assert_eq!(shares(&mut played, canceled), [(0, 4)], "it leaves");
+}
+
+fn parts(max_in_flight: u32, workers: &[&str]) -> Event {
+    let each_owner = OwnerQuota { max_in_flight: Some(max_in_flight), ..OwnerQuota::default() };
+    let workers: Vec<String> = workers.iter().map(|name| (*name).to_owned()).collect();
+    Event::Parts(Arc::new(Parts::new(Quotas { each_owner, ..Quotas::default() }, &workers, "here")))
+}
+
+#[test]
+fn owner_has_no_more_than_its_part_of_a_node() {
+    let mut played = Played::looking_up();
+    played.looked_up(open(None));
+    let first = played.visit();
+    shares(&mut played, Event::Provisioned { visit: first, result: Ok(()) });
+    assert_eq!(shares(&mut played, parts(6, &["here", "there"])), [(0, 3)]);
+    assert_eq!(shares(&mut played, parts(3, &["a", "here"])), [(0, 1)]);
+    played.after(Event::Arrived("second".into()));
+    assert!(played.looked_up(open(None)).starts_with("GiveBack"), "the owner has its part");
+    assert_eq!(played.given_back(false), "close");
+    assert_eq!(shares(&mut played, parts(20, &["here"])), [(0, 4)]);
+    played.after(Event::Arrived("second".into()));
+    assert_eq!(played.looked_up(open(None)), "provision");
+    let second = played.visit();
+    assert_eq!(shares(&mut played, Event::Provisioned { visit: second, result: Ok(()) }), [(0, 2), (2, 2)]);
+    assert_eq!(played.after(parts(1, &["here"])), "stop agent: Drain", "the last job is left to other nodes");
+    assert_eq!(played.after(parts(1, &["a", "here"])), "stop agent: Drain", "nothing is left for the owner");
 }
 
 #[test]

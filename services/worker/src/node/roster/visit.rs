@@ -62,6 +62,8 @@ pub(super) struct Visit {
     /// The job, until it is provisioned.
     pub(super) spec: Option<Box<JobSpec>>,
     pub(super) seat: Option<Seat>,
+    /// The owner that the job counts for.
+    pub(super) owner: String,
     /// What the job claims of the node while it has work.
     pub(super) claim: Option<Claim>,
     /// What the agent has been told.
@@ -103,9 +105,11 @@ impl Roster {
         match found {
             Ok(Found::Open(spec)) => {
                 let (seats, rests_until) = (spec.node_count, visit.memory.rests_until);
+                visit.owner.clone_from(&spec.owner);
                 visit.spec = Some(spec);
                 match seats {
                     _ if rests_until.is_some_and(|until| until > now) => self.turn_away(id, now),
+                    _ if self.is_above_part(id) => self.turn_away(id, now),
                     None => self.provision(id, now),
                     Some(_) => self.read_seat(id, 0, now),
                 }

@@ -87,7 +87,7 @@ impl Roster {
         }
     }
 
-    fn leave(&mut self, id: VisitId, why: &str, stop: Stop) {
+    pub(super) fn leave(&mut self, id: VisitId, why: &str, stop: Stop) {
         let Some(visit) = self.visits.get(&id) else { return };
         match visit.stage {
             Stage::Working if visit.stop < stop => {

@@ -1,0 +1,47 @@
+//! `gristmill priority`: changes the priority of a job that waits or runs.
+
+use anyhow::Result;
+use engine::Jobs;
+use protocol::Priority;
+
+use crate::{Exit, TargetFlags, complete};
+
+#[derive(Debug, clap::Args)]
+pub struct PriorityArguments {
+    /// Job id, its beginning, or a job name for the running job of that name.
+    #[arg(add = complete::jobs())]
+    job: String,
+    /// The new priority.
+    #[arg(value_parser = PRIORITIES)]
+    priority: String,
+    #[command(flatten)]
+    pub target: TargetFlags,
+}
+
+/// The words of all priorities.
+pub const PRIORITIES: [&str; 3] = ["low", "normal", "high"];
+
+pub async fn priority(arguments: &PriorityArguments, jobs: &Jobs) -> Result<Exit> {
+    let priority = Priority::of_word(&arguments.priority).unwrap_or_default();
+    let engine::Reprioritised { job_id, before } = jobs.change_priority(&arguments.job, priority).await?;
+    let word = priority.word();
+    match before == priority {
+        true => say!(out, "job {job_id} has priority {word} already"),
+        false => say!(
+            out,
+            "job {job_id} has priority {word} now, instead of {}; workers take it over within ten seconds",
+            before.word()
+        ),
+    }
+    Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_priority_has_its_word() {
+        assert_eq!(PRIORITIES, Priority::ALL.map(Priority::word));
+    }
+}

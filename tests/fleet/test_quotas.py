@@ -1,0 +1,216 @@
+"""Quotas of a target: jobs above a limit wait for their turns, or are rejected."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from harness import wait_until
+
+HOLDS = """
+    import os
+    from recorder import record, wait_for
+    def run(files):
+        record(os.environ["JOB"] + " began")
+        wait_for(lambda: os.path.exists(os.environ["RELEASE"]))
+        return [os.path.basename(files[0])]
+"""
+
+RUNS = """
+    import os
+    from recorder import record
+    def run(files):
+        record(os.environ["JOB"] + " began")
+        return [os.path.basename(files[0])]
+"""
+
+
+def job(workplace, name: str, script: str = RUNS, **settings):
+    settings = {"name": name, "entry_script": f"{name}.py", "output": f"output/{name}", **settings}
+    variables = {"JOB": name, "RELEASE": str(workplace.folder / "release")}
+    return workplace.job(script, file=f"{name}.yaml", environment_variables=variables, speculation=False, **settings)
+
+
+def quota(target, *flags: object) -> str:
+    return target.command("target", "quota", *flags, expect=0).stdout
+
+
+def hint(target, job_id: str) -> str:
+    """Returns why the job waits, once a reducer has looked at it."""
+
+    def found():
+        hint = target.status(job_id)["hint"]
+        return hint if hint and "reducer" not in hint else None
+
+    return wait_until(found, f"a reducer that has looked at {job_id}")
+
+
+def jobs(target) -> dict[str, dict]:
+    rows = json.loads(target.command("jobs", "--json", expect=0).stdout)
+    return {row["job_id"].rpartition("-")[0].rsplit("-", 2)[0]: row for row in rows}
+
+
+def test_job_above_the_limit_of_its_owner_waits_for_its_turn(workplace, sqlite):
+    workplace.data(4)
+    quota(sqlite, "--each-owner", "--max-jobs", 1)
+    sqlite.reducer()
+    worker = sqlite.worker("--process-count", 2)
+    first = sqlite.enqueue(job(workplace, "first", HOLDS, owner="ana"))
+    worker.wait_for_record("first began")
+    enqueued = sqlite.command("enqueue", job(workplace, "second").file, "--owner", "ana", expect=0)
+    reason = "owner ana has 1 of 1 jobs running"
+    assert f"waiting: it waits for its turn: {reason}; " in enqueued.stderr, enqueued.stderr
+    second = enqueued.stdout.strip()
+    assert hint(sqlite, second) == f"it waits for its turn: {reason}; `gristmill jobs --target sqlite` shows all jobs"
+    status = sqlite.status(second)
+    assert (status["state"], status["owner"]) == ("Queued", "ana")
+
+    sqlite.wait_for_end(sqlite.enqueue(job(workplace, "other", owner="bo")))
+    assert workplace.recorded("second began") == [], "it waits"
+    listed = jobs(sqlite)
+    assert (listed["second"]["turn"], listed["second"]["processes"]) == (reason, 0)
+    assert (listed["first"]["turn"], listed["first"]["share"]) == (None, 1.0)
+    assert "turn" not in listed["other"], "it has ended"
+    assert sqlite.objects(f"jobs/{second}/plan/complete.json"), "it is planned"
+
+    (workplace.folder / "release").touch()
+    result = sqlite.wait_for_end(second)
+    assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(4))
+    sqlite.wait_for_end(first)
+    assert len(workplace.recorded("second began")) == 4, "each mini-batch was published once"
+
+
+def test_waiting_jobs_begin_by_priority_and_then_by_time(workplace, sqlite):
+    workplace.data(1)
+    quota(sqlite, "--max-jobs", 1)
+    sqlite.reducer()
+    worker = sqlite.worker("--process-count", 1)
+    sqlite.enqueue(job(workplace, "first", HOLDS))
+    worker.wait_for_record("first began")
+    ids = {name: sqlite.enqueue(job(workplace, name)) for name in ("low", "early", "late", "urgent")}
+    for name, priority in [("low", "low"), ("urgent", "high")]:
+        sqlite.command("priority", name, priority, expect=0)
+    assert hint(sqlite, ids["low"]).startswith("it waits for its turn: the target has 1 of 1 jobs running")
+    (workplace.folder / "release").touch()
+    for name in ids:
+        sqlite.wait_for_end(ids[name])
+    facts = map(json.loads, workplace.record_file.read_text().splitlines())
+    order = [fact["event"].removesuffix(" began") for fact in facts]
+    assert order == ["first", "urgent", "early", "late", "low"]
+
+
+def test_raised_limit_lets_waiting_jobs_begin(workplace, sqlite):
+    workplace.data(1)
+    quota(sqlite, "--max-jobs", 0)
+    sqlite.reducer()
+    sqlite.worker("--process-count", 1)
+    waiting = [sqlite.enqueue(job(workplace, name)) for name in ("one", "two")]
+    assert {sqlite.status(job_id)["state"] for job_id in waiting} == {"Queued"}
+    quota(sqlite, "--max-jobs", "any")
+    for job_id in waiting:
+        sqlite.wait_for_end(job_id)
+
+
+def test_full_target_rejects_a_job_that_is_not_to_wait(workplace, sqlite):
+    workplace.data(1)
+    quota(sqlite, "--max-jobs", 0)
+    given = job(workplace, "given")
+    refused = sqlite.command("enqueue", given.file, "--refuse-when-full", "--json", expect=75)
+    problem = "target sqlite has no room for the job: the target has 0 of 0 jobs running; enqueue it again later"
+    assert json.loads(refused.stdout)["error"].startswith(problem), str(refused)
+    quota(sqlite, "--when-full", "refuse")
+    assert problem in sqlite.command("enqueue", given.file, expect=75).stderr
+    assert sqlite.objects("jobs/") == {}, "nothing of it is stored"
+    quota(sqlite, "--max-jobs", 1)
+    sqlite.command("enqueue", given.file, expect=0)
+
+
+def test_waiting_job_can_be_canceled_and_continued(workplace, sqlite):
+    workplace.data(2)
+    quota(sqlite, "--max-jobs", 0)
+    sqlite.reducer()
+    job_id = sqlite.enqueue(job(workplace, "waits"))
+    sqlite.command("cancel", job_id, expect=0)
+    sqlite.wait_for_end(job_id, "Canceled")
+    retried = sqlite.command("retry", job_id, expect=0)
+    assert "it waits for its turn: the target has 0 of 0 jobs running" in retried.stderr, str(retried)
+    assert sqlite.status(job_id)["state"] == "Queued"
+    quota(sqlite, "--max-jobs", 1)
+    sqlite.worker("--process-count", 1)
+    result = sqlite.wait_for_end(job_id)
+    assert result["mini_batches"] == {"total": 2, "succeeded": 2, "failed": 0}
+    assert len(workplace.recorded("waits began")) == 2
+
+
+def test_waiting_job_is_followed_to_its_end(workplace, sqlite):
+    """Two reducers let one job begin, and publish it once."""
+    workplace.data(3)
+    quota(sqlite, "--max-jobs", 1)
+    sqlite.reducer()
+    sqlite.reducer()
+    worker = sqlite.worker("--process-count", 2)
+    first = sqlite.enqueue(job(workplace, "first", HOLDS))
+    worker.wait_for_record("first began")
+    followed = sqlite.start("enqueue", job(workplace, "second").file, "--wait", "--json")
+    wait_until(lambda: "second" in jobs(sqlite), "the second job")
+    (workplace.folder / "release").touch()
+    ended = followed.wait()
+    assert ended.state == "Completed", str(ended)
+    sqlite.wait_for_end(first)
+    assert len(workplace.recorded("second began")) == 3
+
+
+def test_table_of_jobs_shows_owners_and_shares(workplace, sqlite):
+    workplace.data(2)
+    sqlite.reducer()
+    worker = sqlite.worker("--process-count", 2)
+    running = sqlite.enqueue(job(workplace, "first", HOLDS), "--owner", "ana", "--priority", "high")
+    worker.wait_for_record("first began", 2)
+    wait_until(lambda: jobs(sqlite)["first"]["processes"] == 2, "progress of the job")
+    table = sqlite.command("jobs", expect=0).stdout.splitlines()
+    header = "JOB STATE OWNER PRIORITY SHARE WAITED ETA AGE DURATION MINI-BATCHES ITEMS"
+    assert " ".join(table[0].split()) == header
+    assert re.match(rf"{running} +Running +ana +high +2 \(100%\) +[\d.ms]+ +- ", table[1]), table[1]
+    (workplace.folder / "release").touch()
+    sqlite.wait_for_end(running)
+
+
+def test_owner_is_the_user(workplace, sqlite):
+    workplace.data(1)
+    sqlite.command("enqueue", job(workplace, "mine").file, expect=0, USER="ana")
+    assert jobs(sqlite)["mine"]["owner"] == "ana"
+    invalid = sqlite.command("enqueue", job(workplace, "other").file, "--owner", "ana and bo", expect=2)
+    assert "--owner" in invalid.stderr or "owner" in invalid.stderr
+
+
+def test_quotas_are_shown_and_changed(sqlite):
+    quota(sqlite, "--max-jobs", 20)
+    shown = quota(sqlite, "--owner", "ana", "--max-jobs", 5).splitlines()
+    assert [line.split()[:2] for line in shown[2:4]] == [["(each)", "any"], ["ana", "5"]], shown
+    assert shown[-1] == "a job above a limit waits for its turn"
+    stored = json.loads(sqlite.objects()["quotas.json"])
+    assert (stored["max_jobs"], stored["owners"]["ana"]["max_jobs"]) == (20, 5)
+    assert json.loads(quota(sqlite, "--json")) == stored
+
+
+def test_owner_has_no_more_mini_batches_in_flight_than_its_limit(workplace, sqlite):
+    workplace.data(12)
+    quota(sqlite, "--each-owner", "--max-in-flight", 3)
+    quota(sqlite, "--owner", "bo", "--max-in-flight", "any")
+    sqlite.reducer()
+    sqlite.worker("--process-count", 4)
+    script = """
+        import os
+        from recorder import record, recorded, wait_for
+        name = os.environ["JOB"]
+        def run(files):
+            record(f"{name} began")
+            processes = 3 if name == "limited" else 4
+            wait_for(lambda: len({fact["pid"] for fact in recorded(f"{name} began")}) >= processes)
+            return ["row"]
+    """
+    for name, owner, processes in [("limited", "ana", 3), ("unlimited", "bo", 4)]:
+        sqlite.wait_for_end(sqlite.enqueue(job(workplace, name, script, owner=owner)))
+        facts = workplace.recorded(f"{name} began")
+        assert len(facts) == 12
+        assert len({fact["pid"] for fact in facts}) == processes
