@@ -120,7 +120,7 @@ impl Default for NodeOptions {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self {
-            timing: Timing { lease_step: seconds(30), grace: seconds(30), patience: seconds(120) },
+            timing: Timing { grace: seconds(30), patience: seconds(120), ..Timing::default() },
             periods: Periods::default(),
             process_count: None,
             labels: BTreeMap::new(),
