@@ -18,6 +18,7 @@
 //! | `errands` | requests to the store and the shared queues |
 //! | `provision`, `work` | make a job ready, run its agent, clean up after it |
 //! | `beat` | signs of life |
+//! | `pause` | notices that the machine slept, or the process was stopped |
 //! | `registration` | lists the node among the workers of its target |
 //! | `logs` | uploads logs while a job runs |
 //! | `protection`, `spot` | task protection of ECS; spot notices of EC2 |
@@ -28,6 +29,7 @@ pub(crate) mod errands;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 pub(crate) mod executor;
 mod logs;
+mod pause;
 mod protection;
 mod provision;
 mod registration;
@@ -45,7 +47,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use protocol::Offer;
-use queue::Queue;
+use queue::{LeaseClock, Queue};
 use storage::TargetStore;
 use telemetry::{Health, metrics};
 use tokio::sync::watch;
@@ -55,6 +57,7 @@ use crate::side_inputs::Turns;
 use crate::stop::Stop;
 use crate::{Crash, default_process_count, offer};
 use executor::{Executor, Trouble};
+use pause::Pauses;
 use protection::Protection;
 pub use protection::TaskProtection;
 use registration::Registration;
@@ -168,6 +171,7 @@ impl Node {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let alive = health.coming_round("the loop of the node");
+        let mut pauses = Pauses::watch(LeaseClock::System);
         let mut failure = Ok(());
         while !executor.roster.is_over() {
             alive.beat();
@@ -186,6 +190,7 @@ impl Node {
                     }
                 },
                 _ = tick.tick() => executor.tick(),
+                pause = pauses.next() => Event::Slept(pause.asleep),
                 notice = &mut spot, if !executor.roster.is_stopping() => {
                     tracing::warn!("this machine will be taken away ({notice}): draining");
                     Event::SpotNotice

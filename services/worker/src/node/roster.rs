@@ -118,6 +118,8 @@ pub enum Event {
     Stop(Stop),
     /// The machine will be taken away.
     SpotNotice,
+    /// The machine was suspended for this long, which no other time here includes.
+    Slept(Duration),
     /// Time has passed. For each agent: since when it has held no message; `None`: it holds some.
     Tick(Vec<(VisitId, Option<Instant>)>),
     /// The answer to [`Errand::LookUp`], which began at `looked_at`.
@@ -265,6 +267,9 @@ impl Roster {
                 self.ended = Ended::SpotNotice;
                 self.machine_goes.get_or_insert(now + self.config.notice_time);
                 self.stop(Stop::Drain);
+            }
+            Event::Slept(time) => {
+                self.visits.values_mut().filter_map(|visit| visit.seat.as_mut()).for_each(|seat| seat.slept(time))
             }
             Event::Tick(quiet) => self.tick(&quiet, now),
             Event::LookedUp { visit, looked_at, found } => self.looked_up(visit, looked_at, found, now),
