@@ -230,6 +230,7 @@ impl Leases {
                 let round = leases.next_round(leases.rhythm(lease_max));
                 let wake = leases.first_end().map_or(round, |end| end.min(round));
                 let mut ended = tokio::select! {
+                    biased;
                     Some(extended) = unanswered.next() => leases.extended(extended),
                     () = sleep_until(leases.clock.awake_at(wake)) => Vec::new(),
                     () = leases.urgent.notified() => Vec::new(),
