@@ -27,11 +27,11 @@ use aws_sdk_sqs::types::{
 use futures::future::join_all;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 pub use self::attributes::{Redrive, SqsAttributes, SqsTarget};
 use self::failure::{DELETE, EXTEND, Failure, SEND};
-use self::leases::{LEASE_MAX, Leases, seconds};
+use self::leases::{LEASE_MAX, Leases, Waiting, seconds};
 use self::service::{BATCH_MAX, Batch, REQUEST_TIME, REQUESTS_MAX, answer, connect, persist, send_batches};
 use crate::clock::deadline;
 use crate::error::check_sizes;
@@ -201,13 +201,20 @@ impl Inner {
             .visibility_timeout(visibility_seconds)
             .wait_time_seconds(i32::try_from(wait.as_secs()).expect("20 at most"))
             .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount);
-        let requested = LeaseClock::System.now();
-        let received = answer("ReceiveMessage", wait + REQUEST_TIME, request.send()).await?;
-        let (now, mut leases) = (LeaseClock::System.now(), self.leases());
+        let mut waiting = Waiting::since(LeaseClock::System.now());
+        let mut answered = std::pin::pin!(answer("ReceiveMessage", wait + REQUEST_TIME, request.send()));
+        let received = loop {
+            tokio::select! {
+                biased;
+                received = &mut answered => break received?,
+                () = sleep(Waiting::LOOK) => waiting.look(LeaseClock::System.now()),
+            }
+        };
+        let (leased_at, mut leases) = (waiting.leased_at(), self.leases());
         let visibility = Duration::from_secs(visibility_seconds.unsigned_abs().into());
         let deliveries = received.messages.unwrap_or_default().into_iter().filter_map(|message| {
-            let (delivery, handle) = delivery(message, requested)?;
-            leases.took(handle, requested, visibility, now);
+            let (delivery, handle) = delivery(message, leased_at)?;
+            leases.took(handle, leased_at, visibility);
             Some(delivery)
         });
         Ok(deliveries.collect())

@@ -372,7 +372,6 @@ impl Shared {
             if is_unasked {
                 self.found.notify_one();
             }
-            // A long wait for a message is no part of its lease, but where it ended is not known.
             let leased_until = delivery.leased_at + visibility;
             group.waiting.push_back(Arrived { delivery, received_at: now, is_unasked, leased_until });
         }
