@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--keep-results", action="store_true", help=f"print only, leave {PAGE.name} as it is")
     options = parser.parse_args()
     builds = [*filter(None, [options.beside]), os.environ["GRISTMILL"]]
+    options.data.mkdir(parents=True, exist_ok=True)
     few, many = small_files(options.data, 200), small_files(options.data, MINI_BATCHES)
     work = options.data / "notice"
     shutil.rmtree(work, ignore_errors=True)
