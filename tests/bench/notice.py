@@ -61,6 +61,7 @@ def main() -> None:
         ["the others are busy with runs of 1 s", *map(seconds, median(takeover, few))],
         ["another is idle, and runs take 10 min", *map(seconds, median(takeover_by_an_idle_worker, few))],
     ]
+    print(table(["", *builds], reactions), flush=True)
     counted = []
     for build in builds:
         with ThreadPoolExecutor(len(CASES)) as pool:
