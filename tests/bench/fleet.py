@@ -35,9 +35,10 @@ PROCESSES = 2
 class Target:
     """A fresh target: queues and a store prefix of its own."""
 
-    def __init__(self, kind: str, folder: Path, endpoint: str, amqp: str) -> None:
+    def __init__(self, kind: str, folder: Path, endpoint: str, amqp: str, executable: str = "") -> None:
         self.kind = kind
         self.folder = folder
+        self.executable = executable or os.environ["GRISTMILL"]
         prefix = f"bench-{uuid.uuid4().hex[:12]}"
         queue = f"sqs://{prefix}" if kind == "SQS" else f"{amqp}?prefix={prefix}"
         self.config = folder / "gristmill.toml"
@@ -57,7 +58,7 @@ class Target:
         self.run("doctor", "--create")
 
     def command(self, *arguments: str) -> list[str]:
-        return [os.environ["GRISTMILL"], *arguments]
+        return [self.executable, *arguments]
 
     def run(self, *arguments: str) -> str:
         """Runs one command to its end and returns its output. A failure ends the benchmark."""
@@ -84,10 +85,12 @@ class Target:
                     process.kill()
                     process.wait()
 
-    def write_job(self, data: Path, script: str = "return_input", run_seconds: float = 0) -> Path:
+    def write_job(
+        self, data: Path, script: str = "return_input", run_seconds: float = 0, processes: int = PROCESSES
+    ) -> Path:
         """Writes the job file and returns its path."""
         variables = {"RECORD": str(self.folder / "record"), "RUN_SECONDS": str(run_seconds)}
-        settings = {"process_count_per_node": PROCESSES, "environment_variables": variables}
+        settings = {"process_count_per_node": processes, "environment_variables": variables}
         return write_job(self.folder, script, files_at(data), mini_batch_size=1, **settings)
 
     def records(self) -> list[tuple[str, int, int, float]]:

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | send descriptors | tens of each chunk of 512; a request is billed once for each 64 KiB |
 //! | receive descriptors | a node receives when a quarter of its mini-batches is used up: `P × depth / 4` at a time, ten a request |
-//! | extend leases | all deliveries of a node (`2 × P × depth`), in tens, every 10 s |
+//! | extend leases | all deliveries of a node (`2 × P × depth`), in tens, every 4 s, if they are not done by then |
 //! | send outcomes | one a round of a node; a round takes about 50 ms, and a message is full at 128 KiB |
 //! | delete descriptors | the outcomes of each round, in tens |
 //! | receive and delete outcomes | the messages of 200 ms, in tens; and an empty receive every 20 s |
@@ -55,7 +55,8 @@ const CHUNK_MINI_BATCHES: f64 = storage::PLAN_CHUNK_MINI_BATCHES as f64;
 const PIPE_SECONDS: f64 = 0.02;
 const PIPE_MAX: f64 = 256.0;
 const RECEIVE_MAX: f64 = 512.0;
-const HEARTBEAT_SECONDS: f64 = 10.0;
+/// Half a lease.
+const EXTENSION_SECONDS: f64 = 4.0;
 /// Announcing and acknowledging, at the latencies within a region.
 const ROUND_SECONDS: f64 = 0.05;
 const MESSAGE_BYTES: f64 = 128.0 * 1024.0;
@@ -143,6 +144,9 @@ impl Requests {
         let seconds = START_SECONDS + mini_batches * work.run_seconds / (nodes * processes);
         let depth = (1.0 + (PIPE_SECONDS / work.run_seconds).floor()).min(PIPE_MAX);
         let held = 2.0 * processes * depth;
+        // From its receive to its end, a mini-batch waits for as many as its process has at a time.
+        let outlasts = 2.0 * depth * work.run_seconds >= EXTENSION_SECONDS;
+        let extensions = if outlasts { seconds / EXTENSION_SECONDS * (held / BATCH).ceil() } else { 0.0 };
 
         let chunks = (mini_batches / CHUNK_MINI_BATCHES).ceil();
         let sends = (mini_batches / BATCH).ceil() + chunks;
@@ -195,7 +199,7 @@ impl Requests {
             queue_sends: whole(sends + result_sends),
             queue_receives: whole(receives + result_receives),
             queue_deletes: whole(deletes + in_tens),
-            queue_extensions: whole(nodes * (seconds / HEARTBEAT_SECONDS).floor() * (held / BATCH).ceil()),
+            queue_extensions: whole(nodes * extensions),
             queue_billed_extra: whole((billed - bodies).max(0.0)),
             // Job, identity, column types, plan, markers, snapshots, final file, result; and the first look-ups of each role.
             puts: whole(puts) + 12,
@@ -299,7 +303,9 @@ mod tests {
         let quick = Requests::of(&workload(10_000, 0.001, 2));
         assert!((3_000..4_000).contains(&quick.queue_calls()), "{quick:?}");
         assert!(quick.puts < 600 && quick.gets < 1_500 && quick.lists < 100, "{quick:?}");
+        assert_eq!(quick.queue_extensions, 0, "they end before their leases need it");
         let slow = Requests::of(&workload(10_000, 10.0, 2));
+        assert!((12_500..12_600).contains(&slow.queue_extensions), "one every four seconds: {slow:?}");
         // Descriptors and results are received, announced and deleted one by one.
         assert!((50_000..60_000).contains(&(slow.queue_calls() - slow.queue_extensions)), "{slow:?}");
     }

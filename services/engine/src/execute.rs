@@ -24,7 +24,7 @@ use crate::replayed::has_completed;
 use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job};
 
 /// Lease of a delivery of a local job. The next process that locks the job releases all deliveries.
-const LEASE: Duration = Duration::from_secs(24 * 3600);
+const LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A job that this process has locked and is about to run.
 #[derive(Debug)]

@@ -1,8 +1,12 @@
-//! The clock that ends leases and delays. Tests use a manual clock, so that none of them sleeps.
+//! The clocks of leases and delays: that of a queue, and that of a process which holds leases. Tests use manual clocks,
+//! so that none of them sleeps.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+use tokio::time::Instant;
 
 /// A source of the current time.
 #[derive(Clone, Debug)]
@@ -80,7 +84,104 @@ fn milliseconds(duration: Duration) -> i64 {
     whole_milliseconds(duration.min(CENTURY) + Duration::from_nanos(999_999))
 }
 
+/// The clock by which a process counts its leases. Unlike [`Instant`] on Linux, it also counts the time during which the
+/// machine was suspended, or paused as a virtual machine. It never goes back.
+#[derive(Clone, Debug)]
+pub enum LeaseClock {
+    /// The clocks of the system.
+    System,
+    /// The clock of the Tokio runtime, and a machine that a test suspends.
+    Manual(ManualSleep),
+}
+
+/// How long a test has suspended its machine. Clones share the time.
+#[derive(Clone, Debug, Default)]
+pub struct ManualSleep(Arc<AtomicU64>);
+
+impl ManualSleep {
+    /// Suspends the machine for this long: no other clock of the process moves.
+    pub fn suspend(&self, time: Duration) {
+        self.0.fetch_add(time.as_millis() as u64, Ordering::SeqCst);
+    }
+}
+
+impl LeaseClock {
+    /// Returns the time.
+    pub fn now(&self) -> Instant {
+        Instant::now() + self.suspended()
+    }
+
+    /// Returns how long the machine has been suspended since the first call.
+    pub fn suspended(&self) -> Duration {
+        match self {
+            Self::System => suspended(),
+            Self::Manual(sleep) => Duration::from_millis(sleep.0.load(Ordering::SeqCst)),
+        }
+    }
+
+    /// Returns the time of [`Instant::now`] at which this clock shows `at`, unless the machine is suspended before.
+    pub fn awake_at(&self, at: Instant) -> Instant {
+        Instant::now() + at.saturating_duration_since(self.now())
+    }
+}
+
+/// Shorter differences between clocks are none.
+const SUSPENDED_MIN_MILLISECONDS: u64 = 1000;
+
+/// The kernel counts its own suspensions. Of a pause of a virtual machine only the wall clock tells, which is set forward
+/// afterwards. Setting it forward by hand looks the same, and then costs leases, which only repeats work.
+fn suspended() -> Duration {
+    static AT_START: OnceLock<[i64; 2]> = OnceLock::new();
+    static SUSPENDED: AtomicU64 = AtomicU64::new(0);
+    let ahead = ahead_of_monotonic();
+    let at_start = AT_START.get_or_init(|| ahead);
+    let gone = ahead.iter().zip(at_start).map(|(now, start)| now - start).max();
+    let gone = gone.map_or(0, |gone| u64::try_from(gone).unwrap_or(0));
+    let known = SUSPENDED.load(Ordering::SeqCst);
+    let known = if gone < known + SUSPENDED_MIN_MILLISECONDS {
+        known
+    } else {
+        SUSPENDED.fetch_max(gone, Ordering::SeqCst).max(gone)
+    };
+    Duration::from_millis(known)
+}
+
+/// Returns by how many milliseconds the clock that counts suspensions, and the wall clock, are ahead of that of [`Instant`].
+fn ahead_of_monotonic() -> [i64; 2] {
+    let milliseconds = |clock| {
+        let time = clock_gettime(clock);
+        time.tv_sec * 1000 + time.tv_nsec / 1_000_000
+    };
+    let others = [milliseconds(ClockId::Boottime), milliseconds(ClockId::Realtime)];
+    // Read last, so that an interruption between two readings does not look like a suspension.
+    let monotonic = milliseconds(ClockId::Monotonic);
+    others.map(|other| other - monotonic)
+}
+
 /// Returns the deadline of a call that waits this long.
 pub(crate) fn deadline(wait: Duration) -> tokio::time::Instant {
     tokio::time::Instant::now() + wait.min(CENTURY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn lease_clock_counts_suspensions() {
+        let sleep = ManualSleep::default();
+        let (clock, start) = (LeaseClock::Manual(sleep.clone()), Instant::now());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        sleep.suspend(Duration::from_secs(300));
+        assert_eq!(clock.now() - start, Duration::from_secs(301));
+        assert_eq!(clock.awake_at(start + Duration::from_secs(303)) - start, Duration::from_secs(3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_suspension_the_lease_clock_is_that_of_the_runtime() {
+        let clock = LeaseClock::System;
+        for _ in 0..1000 {
+            assert_eq!(clock.now(), Instant::now());
+        }
+    }
 }

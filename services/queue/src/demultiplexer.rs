@@ -18,10 +18,10 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{Delivery, Error, Message, Queue, Receipt, Receive};
+use crate::{Delivery, Error, LeaseClock, Message, Queue, Receipt, Receive};
 use state::{Poll, Shared};
 pub use view::View;
 
@@ -236,7 +236,7 @@ async fn poll(shared: Arc<Shared>, arrivals: mpsc::Sender<Arrival>) {
 /// Extends the leases of waiting deliveries, and returns those that have waited too long.
 async fn keep(shared: Arc<Shared>) {
     let lease = shared.options.lease;
-    let period = shared.options.hold_max.map_or(lease / 3, |hold_max| hold_max.min(lease / 3));
+    let period = shared.options.hold_max.map_or(lease / 4, |hold_max| hold_max.min(lease / 4));
     loop {
         tokio::select! { () = sleep(period) => {} () = shared.found.notified() => {} }
         for (group, excess) in shared.take_excess() {
@@ -246,15 +246,18 @@ async fn keep(shared: Arc<Shared>) {
                 Err(error) => tracing::warn!(job.id = group, "cannot return {count} messages: {error:#}"),
             }
         }
-        let leases: Vec<(Receipt, Duration)> =
-            shared.waiting_receipts().into_iter().map(|receipt| (receipt, lease)).collect();
+        let extended_at = LeaseClock::System.now();
+        // Halfway through a lease, give or take half a round.
+        let ending = shared.ending_before(extended_at + lease * 5 / 8);
+        let leases: Vec<(Receipt, Duration)> = ending.into_iter().map(|receipt| (receipt, lease)).collect();
         if leases.is_empty() {
             continue;
         }
-        let extended_at = Instant::now();
-        match shared.queue.extend(&leases).await {
-            Ok(lost) => shared.extended(extended_at, &lost),
-            Err(error) => tracing::warn!("cannot extend {} leases, trying again: {error:#}", leases.len()),
+        // A reader that gets a delivery whose lease was not extended in time extends it itself.
+        match timeout(lease / 2, shared.queue.extend(&leases)).await {
+            Ok(Ok(lost)) => shared.extended(extended_at, &leases, &lost),
+            Ok(Err(error)) => tracing::warn!("cannot extend {} leases, trying again: {error:#}", leases.len()),
+            Err(_) => tracing::warn!("the queue has not extended {} leases in time, trying again", leases.len()),
         }
     }
 }

@@ -34,8 +34,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::time::Instant;
 
-pub use clock::{Clock, ManualClock};
+pub use clock::{Clock, LeaseClock, ManualClock, ManualSleep};
 pub use demultiplexer::{Arrival, Demultiplexer, DemultiplexerOptions, Refusal, ReturnBy, Unreadable, View};
 pub use error::{Cause, Error};
 pub use memory::{MemoryOptions, MemoryQueue};
@@ -143,6 +144,8 @@ pub struct Delivery {
     pub receipt: Receipt,
     /// Number of deliveries of the message, this one included: 1 at first. Some services only estimate it.
     pub receive_count: u32,
+    /// The lease began at this time of the [`LeaseClock`] or later.
+    pub leased_at: Instant,
 }
 
 /// Identifies one delivery of one message to the queue that issued it. Opaque, and meaningless to any other queue.

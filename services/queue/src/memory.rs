@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::clock::deadline;
 use crate::error::check_sizes;
-use crate::{Clock, Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
+use crate::{Clock, Delivery, Depth, Error, LeaseClock, Limits, Message, Queue, Receipt, Receive};
 
 /// The behaviour of a [`MemoryQueue`] where services differ.
 #[derive(Clone, Debug)]
@@ -48,6 +48,8 @@ struct State {
     last_id: i64,
     failures_left: usize,
     duplicates_left: usize,
+    stalls_left: usize,
+    extended: usize,
 }
 
 #[derive(Debug)]
@@ -77,6 +79,16 @@ impl MemoryQueue {
         self.state().failures_left = calls;
     }
 
+    /// Lets the next `calls` calls of [`Queue::extend`] take effect without an answer.
+    pub fn stall_next_extensions(&self, calls: usize) {
+        self.state().stalls_left = calls;
+    }
+
+    /// Returns how many leases have been extended.
+    pub fn extended(&self) -> usize {
+        self.state().extended
+    }
+
     /// Duplicates each of the next `deliveries` deliveries: another receiver gets the message during its lease.
     pub fn duplicate_next(&self, deliveries: usize) {
         self.state().duplicates_left = deliveries;
@@ -92,6 +104,24 @@ impl MemoryQueue {
             }
         };
         Instant::now() + wait
+    }
+
+    /// Returns the lost leases, and whether the caller gets an answer.
+    fn set_leases(&self, leases: &[(Receipt, Duration)]) -> Result<(Vec<Receipt>, bool), Error> {
+        let mut state = self.call()?;
+        let now = self.options.clock.now_milliseconds();
+        let mut lost = Vec::new();
+        for (receipt, visibility) in leases {
+            if state.is_leased(receipt, now) {
+                state.set_visible_at(receipt.numbers().0, self.options.clock.after(*visibility));
+            } else {
+                lost.push(receipt.clone());
+            }
+        }
+        state.extended += leases.len();
+        let is_answered = state.stalls_left == 0;
+        state.stalls_left = state.stalls_left.saturating_sub(1);
+        Ok((lost, is_answered))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -151,18 +181,11 @@ impl Queue for MemoryQueue {
     }
 
     async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
-        let mut state = self.call()?;
-        let now = self.options.clock.now_milliseconds();
-        let mut lost = Vec::new();
-        for (receipt, visibility) in leases {
-            if state.is_leased(receipt, now) {
-                state.set_visible_at(receipt.numbers().0, self.options.clock.after(*visibility));
-            } else {
-                lost.push(receipt.clone());
-            }
-        }
-        drop(state);
+        let (lost, is_answered) = self.set_leases(leases)?;
         self.became_visible.notify_waiters();
+        if !is_answered {
+            std::future::pending::<()>().await;
+        }
         Ok(lost)
     }
 
@@ -246,7 +269,8 @@ impl State {
         let stored = self.messages.get_mut(&id).expect("claimed ids exist");
         stored.receive_count += 1;
         let receipt = Receipt::numbered(id, stored.receive_count);
-        Delivery { body: stored.body.clone(), receipt, receive_count: stored.receive_count }
+        let (body, receive_count) = (stored.body.clone(), stored.receive_count);
+        Delivery { body, receipt, receive_count, leased_at: LeaseClock::System.now() }
     }
 
     fn is_leased(&self, receipt: &Receipt, now: i64) -> bool {

@@ -27,15 +27,15 @@ use aws_sdk_sqs::types::{
 use futures::future::join_all;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 pub use self::attributes::{Redrive, SqsAttributes, SqsTarget};
 use self::failure::{DELETE, EXTEND, Failure, SEND};
-use self::leases::{LEASE_MAX, Leases, seconds};
+use self::leases::{LEASE_MAX, Leases, Waiting, seconds};
 use self::service::{BATCH_MAX, Batch, REQUEST_TIME, REQUESTS_MAX, answer, connect, persist, send_batches};
 use crate::clock::deadline;
 use crate::error::check_sizes;
-use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
+use crate::{Delivery, Depth, Error, LeaseClock, Limits, Message, Queue, Receipt, Receive};
 
 /// The limit of `WaitTimeSeconds`.
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -201,13 +201,20 @@ impl Inner {
             .visibility_timeout(visibility_seconds)
             .wait_time_seconds(i32::try_from(wait.as_secs()).expect("20 at most"))
             .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount);
-        let requested = Instant::now();
-        let received = answer("ReceiveMessage", wait + REQUEST_TIME, request.send()).await?;
-        let (now, mut leases) = (Instant::now(), self.leases());
+        let mut waiting = Waiting::since(LeaseClock::System.now());
+        let mut answered = std::pin::pin!(answer("ReceiveMessage", wait + REQUEST_TIME, request.send()));
+        let received = loop {
+            tokio::select! {
+                biased;
+                received = &mut answered => break received?,
+                () = sleep(Waiting::LOOK) => waiting.look(LeaseClock::System.now()),
+            }
+        };
+        let (leased_at, mut leases) = (waiting.leased_at(), self.leases());
         let visibility = Duration::from_secs(visibility_seconds.unsigned_abs().into());
         let deliveries = received.messages.unwrap_or_default().into_iter().filter_map(|message| {
-            let (delivery, handle) = delivery(message)?;
-            leases.took(handle, requested, visibility, now);
+            let (delivery, handle) = delivery(message, leased_at)?;
+            leases.took(handle, leased_at, visibility);
             Some(delivery)
         });
         Ok(deliveries.collect())
@@ -224,7 +231,7 @@ impl Inner {
             let request = request.set_entries(Some(entries.collect()));
             async { Ok(answer(EXTEND, REQUEST_TIME, request.send()).await?.failed) }
         });
-        let started = Instant::now();
+        let started = LeaseClock::System.now();
         let batches = batches.await;
         let mut leases = self.leases();
         for batch in &batches {
@@ -258,7 +265,7 @@ impl Inner {
     }
 
     async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
-        let now = Instant::now();
+        let now = LeaseClock::System.now();
         let held = |receipt: &&Receipt| receipt.handle().is_some_and(|handle| self.leases().holds(handle, now));
         let changes = receipts.iter().filter(held).map(|receipt| (receipt.clone(), 0)).collect();
         self.change_visibility(changes).await.map(drop)
@@ -291,7 +298,7 @@ impl Queue for SqsQueue {
 
     async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
         let (mut changes, mut lost) = (Vec::new(), Vec::new());
-        let now = Instant::now();
+        let now = LeaseClock::System.now();
         for (receipt, duration) in leases {
             let held = receipt.handle().and_then(|handle| self.inner.leases().extension(handle, *duration, now));
             match held {
@@ -403,7 +410,7 @@ fn group(group: &str) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-fn delivery(message: Received) -> Option<(Delivery, Arc<str>)> {
+fn delivery(message: Received, leased_at: Instant) -> Option<(Delivery, Arc<str>)> {
     let counts = message.attributes.unwrap_or_default();
     let count = counts.get(&MessageSystemAttributeName::ApproximateReceiveCount);
     let handle: Arc<str> = message.receipt_handle?.into();
@@ -411,6 +418,7 @@ fn delivery(message: Received) -> Option<(Delivery, Arc<str>)> {
         body: body::decode(message.body.unwrap_or_default()),
         receipt: Receipt::named(handle.clone()),
         receive_count: count.and_then(|count| count.parse().ok()).unwrap_or(1),
+        leased_at,
     };
     Some((delivery, handle))
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use protocol::{Descriptor, JobSpec, ResultEvent, SLOT_PHASES, milliseconds_since_epoch};
-use queue::Queue;
+use queue::{Delivery, Queue};
 use storage::JobStore;
 use telemetry::metrics::STATE;
 use telemetry::{Health, Share, metrics};
@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::announce::{Announcements, Announcer, give_back, tell};
 use crate::checkpoints::Checkpoints;
-use crate::lease::{LeaseId, Leases, Received};
+use crate::lease::{LEASE_STEP, LeaseId, Leases};
 use crate::node_log::NodeLog;
 use crate::prepare::{Preparation, Preparer};
 use crate::python_process::Report;
@@ -45,7 +45,7 @@ const END_TIME: Duration = Duration::from_secs(2);
 /// Time limits that do not depend on the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long a delivery stays invisible without an extension. The agent extends leases three times in each step.
+    /// How long a delivery stays invisible without an extension.
     pub lease_step: Duration,
     /// How long a draining agent waits for `run()`.
     pub grace: Duration,
@@ -81,7 +81,7 @@ pub async fn report_provisioning<T>(
 
 impl Default for Timing {
     fn default() -> Self {
-        Self { lease_step: Duration::from_secs(30), grace: Duration::from_secs(10), patience: Duration::from_secs(12) }
+        Self { lease_step: LEASE_STEP, grace: Duration::from_secs(10), patience: Duration::from_secs(12) }
     }
 }
 
@@ -235,7 +235,7 @@ impl Agent {
 
 /// A message from a task beside the loop.
 enum Message {
-    Received(Result<Received>),
+    Received(Result<Vec<Delivery>>),
     Prepared {
         lease: LeaseId,
         descriptor: Box<Descriptor>,

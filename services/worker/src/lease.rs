@@ -1,30 +1,35 @@
 //! The leases of this node in the task queue.
 //!
-//! The node extends every lease in short steps, so the queue redelivers the mini-batches of a dead node within one
-//! step. It never extends the lease of a running mini-batch past the deadline, so the queue redelivers it if the node
-//! hangs. A lease that was not extended in time is lost: the node stops the work under it and announces nothing.
+//! A lease is short, so the queue soon redelivers the mini-batches of a dead node. A mini-batch that ends within half a
+//! lease costs no extension; the node extends the other leases again and again, all of them together. It never extends the
+//! lease of a running mini-batch past the deadline, so the queue redelivers it if the node hangs. A lease that was not
+//! extended in time is lost: the node stops the work under it and announces nothing.
 //!
 //! A suspended node, or one whose queue is unavailable, would learn of a loss too late. So the node also keeps the end
-//! of each timed lease, counted from before the call that granted it. After that end the lease counts as lost.
+//! of each timed lease, counted from before the call that granted it, by a clock that goes on while the machine sleeps.
+//! After that end the lease counts as lost.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use anyhow::Result;
-use queue::{Delivery, Queue, Receipt, Receive};
+use anyhow::{Context, Result};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use queue::{Delivery, LeaseClock, Queue, Receipt, Receive};
 use rustc_hash::FxHashMap;
 use telemetry::metrics;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::retry::while_unavailable;
 
+/// How long a lease lasts without an extension, and so how soon another node gets the mini-batches of a dead one. A queue
+/// that does not answer for half of this time costs no work.
+pub const LEASE_STEP: Duration = Duration::from_secs(8);
 /// How long a request to the queue waits for the first message.
 const RECEIVE_WAIT: Duration = Duration::from_secs(20);
-/// Extensions in one step: two may fail before a lease lapses.
-const HEARTBEATS_PER_STEP: u32 = 3;
 /// Time between two checks of leases that end with their connection. A check costs no call.
 const CHECK: Duration = Duration::from_secs(1);
 const EXTENSION_MIN: Duration = Duration::from_secs(1);
@@ -43,7 +48,9 @@ struct Lease {
     until: Option<Instant>,
     /// Reported as lost: an extension that succeeds later is ignored.
     lapsed: bool,
-    /// Set when the attempt starts.
+    /// When it may be extended next: a request without an answer is repeated later.
+    not_before: Instant,
+    /// Set when the attempt starts. By the clock of the scheduler, which stops while the machine is suspended.
     deadline: Option<Instant>,
 }
 
@@ -51,6 +58,42 @@ impl Lease {
     fn has_lapsed(&mut self, now: Instant) -> bool {
         self.lapsed |= self.until.is_some_and(|until| until <= now);
         self.lapsed
+    }
+}
+
+/// How leases are extended. Times are those of the lease clock.
+#[derive(Clone, Copy, Debug)]
+struct Rhythm {
+    step: Duration,
+    /// How long the machine has been suspended.
+    suspended: Duration,
+    /// The longest time from the first lease of a delivery to the end of the last.
+    lease_max: Option<Duration>,
+}
+
+impl Rhythm {
+    /// Returns when the lease is to be extended, halfway through, or checked; `None`: it already lasts as long as it may.
+    fn due(&self, lease: &Lease) -> Option<Instant> {
+        let Some(until) = lease.until else { return Some(lease.not_before) };
+        let is_whole = self.end(lease).is_some_and(|end| until >= end);
+        (!is_whole).then(|| (until - self.step / 2).max(lease.not_before))
+    }
+
+    /// Returns the time past which the lease is not extended.
+    fn end(&self, lease: &Lease) -> Option<Instant> {
+        let deadline = lease.deadline.map(|deadline| deadline + self.suspended);
+        let ends = [deadline, self.lease_max.map(|lease_max| lease.since + lease_max)];
+        ends.into_iter().flatten().min()
+    }
+
+    /// Returns for how long to extend the lease now, if it is due within a quarter of a step: leases that are extended
+    /// together share requests.
+    fn extension(&self, lease: &Lease, now: Instant) -> Option<Duration> {
+        if lease.not_before > now || self.due(lease).is_none_or(|due| due > now + self.step / 4) {
+            return None;
+        }
+        let left = self.end(lease).map_or(self.step, |end| end.saturating_duration_since(now));
+        Some(left.min(self.step).max(EXTENSION_MIN))
     }
 }
 
@@ -62,71 +105,77 @@ struct Table {
     first_end: Option<Instant>,
 }
 
-/// Messages that the queue has leased to this node for one step.
-#[derive(Debug)]
-pub struct Received {
-    /// When the node requested them. The leases began at this moment or later.
-    pub requested: Instant,
-    /// The messages.
-    pub deliveries: Vec<Delivery>,
-}
-
 /// All leases of one agent. Clones share one table.
 #[derive(Clone, Debug)]
 pub struct Leases {
     /// Duration of one extension.
     step: Duration,
     timed: bool,
+    clock: LeaseClock,
     table: Arc<Mutex<Table>>,
     /// Notified when a lease must be extended before the next round.
     urgent: Arc<Notify>,
 }
 
+/// An answered extension.
+struct Extended {
+    requested: Instant,
+    leases: Vec<(LeaseId, (Receipt, Duration))>,
+    answer: Result<Vec<Receipt>>,
+}
+
 impl Leases {
     /// Creates an empty table. `timed`: as in the limits of the queue.
     pub fn new(step: Duration, timed: bool) -> Self {
-        Self { step, timed, table: Arc::default(), urgent: Arc::default() }
+        Self { step, timed, clock: LeaseClock::System, table: Arc::default(), urgent: Arc::default() }
     }
 
-    /// Requests messages, and retries without end while the queue is unavailable.
-    pub async fn receive(&self, tasks: &dyn Queue, messages_max: usize) -> Result<Received> {
+    /// Counts by this clock.
+    #[cfg(test)]
+    fn by(self, clock: LeaseClock) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// Requests messages, each leased for one step, and retries without end while the queue is unavailable.
+    pub async fn receive(&self, tasks: &dyn Queue, messages_max: usize) -> Result<Vec<Delivery>> {
         let request = Receive { messages_max, visibility: self.step, wait: RECEIVE_WAIT };
-        let receive = || async {
-            let requested = Instant::now();
-            tasks.receive(request).await.map(|deliveries| Received { requested, deliveries })
-        };
-        while_unavailable("receive from the task queue", None, receive).await
+        while_unavailable("receive from the task queue", None, || tasks.receive(request)).await
     }
 
-    /// Adds a delivery, which was requested at `requested` and is leased for one step.
-    pub fn hold(&self, receipt: Receipt, requested: Instant) -> LeaseId {
-        let now = Instant::now();
-        let until = self.timed.then(|| requested + self.step);
-        // It arrived at the end of a long wait, and its lease may have begun with the request.
-        if until.is_some_and(|until| until < now + self.heartbeat() * (HEARTBEATS_PER_STEP - 1)) {
+    /// Adds a delivery, which is leased for one step from `leased_at`.
+    pub fn hold(&self, receipt: Receipt, leased_at: Instant) -> LeaseId {
+        let now = self.clock.now();
+        let until = self.timed.then(|| leased_at + self.step);
+        // It has waited for long.
+        if until.is_some_and(|until| until <= now + self.step / 2) {
             self.urgent.notify_one();
         }
         let mut table = self.lock();
         let id = table.next;
         table.next += 1;
         table.first_end = [table.first_end, until].into_iter().flatten().min();
-        table.held.insert(id, Lease { receipt, since: now, until, lapsed: false, deadline: None });
+        let not_before = if self.timed { now } else { now + CHECK };
+        table.held.insert(id, Lease { receipt, since: now, until, lapsed: false, not_before, deadline: None });
         id
     }
 
     /// Notes that the attempt starts and must end by `deadline`.
     pub fn start(&self, id: LeaseId, deadline: Instant) {
-        if let Some(lease) = self.lock().held.get_mut(&id) {
-            lease.deadline = Some(deadline);
-        }
+        self.set_deadline(id, Some(deadline));
     }
 
     /// Notes that the mini-batch waits for another run, after one that has ended.
     pub fn wait(&self, id: LeaseId) {
-        let next_round = Instant::now() + self.heartbeat();
+        self.set_deadline(id, None);
+    }
+
+    fn set_deadline(&self, id: LeaseId, deadline: Option<Instant>) {
+        let rhythm = self.rhythm(None);
         if let Some(lease) = self.lock().held.get_mut(&id) {
-            lease.deadline = None;
-            if lease.until.is_some_and(|until| until < next_round) {
+            let was_whole = rhythm.due(lease).is_none();
+            lease.deadline = deadline;
+            // No round is planned for it.
+            if self.timed && was_whole && rhythm.due(lease).is_some() {
                 self.urgent.notify_one();
             }
         }
@@ -134,14 +183,15 @@ impl Leases {
 
     /// Returns the receipt, unless the lease is lost.
     pub fn receipt(&self, id: LeaseId) -> Option<Receipt> {
+        let now = self.clock.now();
         let mut table = self.lock();
         let lease = table.held.get_mut(&id)?;
-        (!lease.has_lapsed(Instant::now())).then(|| lease.receipt.clone())
+        (!lease.has_lapsed(now)).then(|| lease.receipt.clone())
     }
 
     /// Removes and returns the lapsed leases, in order. Costs little if none has lapsed.
     pub fn lapsed(&self) -> Vec<LeaseId> {
-        if self.lock().first_end.is_none_or(|end| end > Instant::now()) {
+        if self.lock().first_end.is_none_or(|end| end > self.clock.now()) {
             return Vec::new();
         }
         let mut lapsed = self.take_lapsed();
@@ -173,18 +223,25 @@ impl Leases {
     /// Extends all leases until the guard is dropped. Calls `lost` for each lost lease.
     pub fn keep(&self, tasks: Arc<dyn Queue>, lost: impl Fn(LeaseId) + Send + 'static) -> AbortOnDropHandle<()> {
         let leases = self.clone();
-        let heartbeat = if self.timed { self.heartbeat() } else { self.heartbeat().min(CHECK) };
         let keeping = async move {
-            let mut next = Instant::now() + heartbeat;
+            let lease_max = tasks.limits().lease_max.map(|lease_max| lease_max.saturating_sub(LEASE_MAX_MARGIN));
+            let mut unanswered = FuturesUnordered::new();
             loop {
-                tokio::select! {
-                    () = sleep_until(leases.first_end().map_or(next, |end| end.min(next))) => {}
-                    () = leases.urgent.notified() => {}
+                let round = leases.next_round(leases.rhythm(lease_max));
+                let wake = leases.first_end().map_or(round, |end| end.min(round));
+                let mut ended = tokio::select! {
+                    biased;
+                    Some(extended) = unanswered.next() => leases.extended(extended),
+                    () = sleep_until(leases.clock.awake_at(wake)) => Vec::new(),
+                    () = leases.urgent.notified() => Vec::new(),
+                };
+                ended.extend(leases.take_lapsed());
+                let now = leases.clock.now();
+                let due = leases.take_due(leases.rhythm(lease_max), now);
+                if !due.is_empty() {
+                    unanswered.push(extend(tasks.clone(), now, due, leases.step));
                 }
-                let (extended, mut ended) = leases.extend(&*tasks).await;
                 ended.sort_unstable();
-                // While the queue is unavailable, leases get closer to their end, so the next try comes sooner.
-                next = Instant::now() + if extended { heartbeat } else { heartbeat / HEARTBEATS_PER_STEP };
                 metrics().leases_lost.inc_by(ended.len() as u64);
                 for id in ended {
                     lost(id);
@@ -194,8 +251,59 @@ impl Leases {
         AbortOnDropHandle::new(tokio::spawn(keeping.in_current_span()))
     }
 
-    fn heartbeat(&self) -> Duration {
-        self.step / HEARTBEATS_PER_STEP
+    fn rhythm(&self, lease_max: Option<Duration>) -> Rhythm {
+        Rhythm { step: self.step, suspended: self.clock.suspended(), lease_max }
+    }
+
+    /// Returns when leases are next to be extended or checked. A delivery that arrives before is not due earlier.
+    fn next_round(&self, rhythm: Rhythm) -> Instant {
+        let next = self.clock.now() + if self.timed { self.step / 2 } else { CHECK };
+        let table = self.lock();
+        table.held.values().filter_map(|lease| rhythm.due(lease)).fold(next, Instant::min)
+    }
+
+    /// Returns the leases to extend, if one of them is due now. Unless an answer comes, they are due again soon, because
+    /// the connection of the request may be broken.
+    fn take_due(&self, rhythm: Rhythm, now: Instant) -> Vec<(LeaseId, (Receipt, Duration))> {
+        let mut table = self.lock();
+        if !table.held.values().any(|lease| rhythm.due(lease).is_some_and(|due| due <= now)) {
+            return Vec::new();
+        }
+        let repeat = if self.timed { self.step / 4 } else { CHECK };
+        let take = |(id, lease): (&LeaseId, &mut Lease)| {
+            let extension = (lease.receipt.clone(), rhythm.extension(lease, now)?);
+            lease.not_before = now + repeat;
+            Some((*id, extension))
+        };
+        table.held.iter_mut().filter_map(take).collect()
+    }
+
+    /// Takes note of an answer. Returns the lost leases.
+    fn extended(&self, Extended { requested, leases, answer }: Extended) -> Vec<LeaseId> {
+        let mut table = self.lock();
+        let lost = match answer {
+            Ok(lost) => lost,
+            Err(error) => {
+                tracing::warn!(error = %format!("{error:#}"), "cannot extend {} leases, retrying", leases.len());
+                let not_before = self.clock.now() + self.step / 8;
+                for (id, _) in leases {
+                    table.held.entry(id).and_modify(|lease| lease.not_before = not_before);
+                }
+                return Vec::new();
+            }
+        };
+        let mut ended = Vec::new();
+        for (id, (receipt, duration)) in leases {
+            if lost.contains(&receipt) {
+                ended.extend(table.held.remove(&id).map(|_| id));
+            } else if self.timed
+                && let Some(lease) = table.held.get_mut(&id)
+            {
+                // An answer to an earlier request may arrive later.
+                lease.until = lease.until.max(Some(requested + duration));
+            }
+        }
+        ended
     }
 
     fn first_end(&self) -> Option<Instant> {
@@ -203,53 +311,28 @@ impl Leases {
     }
 
     fn take_lapsed(&self) -> Vec<LeaseId> {
-        let now = Instant::now();
+        let now = self.clock.now();
         let mut table = self.lock();
         let lapsed = table.held.extract_if(|_, lease| lease.has_lapsed(now)).map(|(id, _)| id).collect();
         table.look_for_first_end();
         lapsed
     }
 
-    /// Extends all leases. Returns whether the queue answered, and the lost leases.
-    async fn extend(&self, tasks: &dyn Queue) -> (bool, Vec<LeaseId>) {
-        let mut lost = self.take_lapsed();
-        let now = Instant::now();
-        let lease_max = tasks.limits().lease_max.map(|lease_max| lease_max.saturating_sub(LEASE_MAX_MARGIN));
-        let extensions: FxHashMap<LeaseId, (Receipt, Duration)> = self
-            .lock()
-            .held
-            .iter()
-            .map(|(id, lease)| {
-                let ends = [lease.deadline, lease_max.map(|lease_max| lease.since + lease_max)];
-                let end = ends.into_iter().flatten().min();
-                let left = end.map_or(self.step, |end| end.saturating_duration_since(now));
-                (*id, (lease.receipt.clone(), left.min(self.step).max(EXTENSION_MIN)))
-            })
-            .collect();
-        if extensions.is_empty() {
-            return (true, lost);
-        }
-        let requested: Vec<_> = extensions.values().cloned().collect();
-        let answer = tasks.extend(&requested).await;
-        if let Ok(lapsed) = &answer {
-            let mut table = self.lock();
-            lost.extend(table.held.extract_if(|_, lease| lapsed.contains(&lease.receipt)).map(|(id, _)| id));
-            for (id, (_, duration)) in &extensions {
-                if let Some(lease) = table.held.get_mut(id).filter(|_| self.timed) {
-                    lease.until = Some(now + *duration);
-                }
-            }
-        }
-        if let Err(error) = &answer {
-            tracing::warn!(error = %format!("{error:#}"), "cannot extend {} leases, retrying", extensions.len());
-        }
-        lost.extend(self.take_lapsed());
-        (answer.is_ok(), lost)
-    }
-
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().expect("no holder of the lock panics")
     }
+}
+
+/// Extends leases. An answer that takes longer than a step comes too late.
+async fn extend(
+    tasks: Arc<dyn Queue>,
+    requested: Instant,
+    leases: Vec<(LeaseId, (Receipt, Duration))>,
+    step: Duration,
+) -> Extended {
+    let extensions: Vec<_> = leases.iter().map(|(_, extension)| extension.clone()).collect();
+    let answer = timeout(step, tasks.extend(&extensions)).await.context("the queue does not answer");
+    Extended { requested, leases, answer: answer.and_then(|answer| answer.map_err(Into::into)) }
 }
 
 impl Table {
@@ -260,119 +343,4 @@ impl Table {
 }
 
 #[cfg(test)]
-mod tests {
-    use queue::{MemoryOptions, MemoryQueue, Message, Receive};
-    use tokio::sync::mpsc;
-
-    use super::*;
-
-    const LEASE_STEP: Duration = Duration::from_secs(30);
-
-    async fn receive(tasks: &MemoryQueue) -> Vec<queue::Delivery> {
-        let request = Receive { messages_max: 10, visibility: LEASE_STEP, wait: Duration::ZERO };
-        tasks.receive(request).await.expect("memory is always there")
-    }
-
-    /// A queue, and a lease of its message.
-    struct Node {
-        tasks: Arc<MemoryQueue>,
-        leases: Leases,
-        id: LeaseId,
-        lost: mpsc::UnboundedReceiver<LeaseId>,
-        guard: AbortOnDropHandle<()>,
-    }
-
-    async fn with_one_message() -> Arc<MemoryQueue> {
-        let tasks = Arc::new(MemoryQueue::new(MemoryOptions::default()));
-        tasks.send(vec![Message::new("x", "job")]).await.expect("memory is always there");
-        tasks
-    }
-
-    async fn node() -> Node {
-        let (tasks, leases) = (with_one_message().await, Leases::new(LEASE_STEP, true));
-        let id = leases.hold(receive(&tasks).await.remove(0).receipt, Instant::now());
-        let (sender, lost) = mpsc::unbounded_channel();
-        let guard = leases.keep(tasks.clone(), move |id| sender.send(id).expect("the test listens"));
-        Node { tasks, leases, id, lost, guard }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn lease_counts_from_the_request_that_succeeded() {
-        let (tasks, leases) = (with_one_message().await, Leases::new(LEASE_STEP, true));
-        tasks.fail_next(3);
-        let began = Instant::now();
-        let Received { requested, deliveries } = leases.receive(&*tasks, 10).await.expect("available in the end");
-        assert_eq!((deliveries.len(), requested), (1, Instant::now()));
-        assert!(requested > began, "pauses between requests");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn guard_extends_leases_until_it_is_dropped() {
-        let mut node = node().await;
-        tokio::time::sleep(10 * LEASE_STEP).await;
-        assert!(receive(&node.tasks).await.is_empty());
-        assert!(node.lost.try_recv().is_err(), "no lease is lost");
-        drop(node.guard);
-        tokio::time::sleep(2 * LEASE_STEP).await;
-        assert_eq!(receive(&node.tasks).await.len(), 1, "the queue redelivers without the guard");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn lease_is_not_extended_past_its_deadline_and_its_loss_is_reported() {
-        let mut node = node().await;
-        node.leases.start(node.id, Instant::now() + Duration::from_secs(45));
-        tokio::time::sleep(Duration::from_secs(48)).await;
-        assert_eq!(receive(&node.tasks).await.len(), 1, "redelivered at the deadline");
-        assert_eq!(node.lost.recv().await, Some(node.id));
-        assert_eq!(node.leases.receipt(node.id), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn lease_that_cannot_be_extended_is_lost_at_its_end() {
-        let (mut node, requested) = (node().await, Instant::now());
-        node.tasks.fail_next(1000);
-        tokio::time::sleep_until(requested + LEASE_STEP - Duration::from_millis(1)).await;
-        assert!(node.leases.receipt(node.id).is_some(), "held until then");
-        assert_eq!(node.lost.recv().await, Some(node.id));
-        assert_eq!((requested.elapsed(), node.leases.count()), (LEASE_STEP, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn suspended_node_detects_the_loss_without_the_queue() {
-        let mut node = node().await;
-        // No other task runs in the meantime, and the queue would still extend the lease afterwards.
-        tokio::time::advance(LEASE_STEP).await;
-        assert_eq!(node.leases.receipt(node.id), None);
-        assert_eq!(node.lost.recv().await, Some(node.id));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn lapsed_leases_are_removed_once_and_in_order() {
-        let (tasks, leases) = (with_one_message().await, Leases::new(LEASE_STEP, true));
-        let receipt = receive(&tasks).await.remove(0).receipt;
-        let hold = || leases.hold(receipt.clone(), Instant::now());
-        let early = [hold(), hold()];
-        tokio::time::advance(LEASE_STEP / 2).await;
-        let late = hold();
-        assert!(leases.lapsed().is_empty());
-        tokio::time::advance(LEASE_STEP / 2).await;
-        assert_eq!(leases.lapsed(), early);
-        assert!(leases.lapsed().is_empty());
-        tokio::time::advance(LEASE_STEP / 2).await;
-        assert_eq!(leases.lapsed(), [late]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn delivery_after_a_long_wait_is_extended_immediately() {
-        let tasks = with_one_message().await;
-        let leases = Leases::new(LEASE_STEP, true);
-        let (sender, mut lost) = mpsc::unbounded_channel();
-        let _guard = leases.keep(tasks.clone(), move |id| sender.send(id).expect("the test listens"));
-        tokio::time::sleep(Duration::from_secs(25)).await;
-        let requested = Instant::now() - Duration::from_secs(29);
-        let id = leases.hold(receive(&tasks).await.remove(0).receipt, requested);
-        tokio::time::sleep(2 * LEASE_STEP).await;
-        assert!(leases.receipt(id).is_some());
-        assert!(lost.try_recv().is_err());
-    }
-}
+mod tests;

@@ -19,6 +19,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use protocol::RateLimits;
+use queue::LeaseClock;
 
 use crate::scheduler::ProcessId;
 use book::{Need, WHOLE};
@@ -34,6 +35,12 @@ const ROOM: f64 = 1.5;
 const USES_MIN: f64 = 4.0;
 /// In how many steps it asks.
 const STEPS: u32 = 20;
+
+/// Returns the time by which shares count. It includes the time for which the machine sleeps, as the other nodes void a share
+/// that is not renewed.
+pub fn now() -> Instant {
+    LeaseClock::System.now().into_std()
+}
 
 /// An acquisition: the process, and the number that it has chosen.
 pub type Key = (ProcessId, u64);

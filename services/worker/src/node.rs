@@ -19,6 +19,7 @@
 //! | `provision`, `work` | make a job ready, run its agent, clean up after it |
 //! | `beat` | signs of life |
 //! | `quotas` | the part of this node in what each owner may have in flight |
+//! | `pause` | notices that the machine slept, or the process was stopped |
 //! | `registration` | lists the node among the workers of its target |
 //! | `leftovers` | removes what killed workers of this machine have left |
 //! | `logs` | uploads logs while a job runs |
@@ -31,6 +32,7 @@ pub(crate) mod errands;
 pub(crate) mod executor;
 mod leftovers;
 mod logs;
+mod pause;
 mod protection;
 mod provision;
 #[allow(missing_docs, reason = "public for the simulation alone")]
@@ -50,7 +52,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use protocol::Offer;
-use queue::Queue;
+use queue::{LeaseClock, Queue};
 use storage::TargetStore;
 use telemetry::{Health, metrics};
 use tokio::sync::watch;
@@ -60,6 +62,7 @@ use crate::cache::{Cache, Limits};
 use crate::stop::Stop;
 use crate::{Crash, default_process_count, offer, pressure};
 use executor::{Executor, Trouble};
+use pause::Pauses;
 use protection::Protection;
 pub use protection::TaskProtection;
 use quotas::watch_parts;
@@ -130,7 +133,7 @@ impl Default for NodeOptions {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self {
-            timing: Timing { lease_step: seconds(30), grace: seconds(30), patience: seconds(120) },
+            timing: Timing { grace: seconds(30), patience: seconds(120), ..Timing::default() },
             periods: Periods::default(),
             process_count: None,
             cache: Limits::default(),
@@ -188,6 +191,7 @@ impl Node {
         let mut memory = tokio::time::interval(MEMORY_EVERY);
         memory.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let alive = health.coming_round("the loop of the node");
+        let mut pauses = Pauses::watch(LeaseClock::System);
         let mut failure = Ok(());
         while !executor.roster.is_over() {
             alive.beat();
@@ -210,6 +214,7 @@ impl Node {
                     true => Event::MemoryIsShort,
                     false => continue,
                 },
+                pause = pauses.next() => Event::Slept(pause.asleep),
                 notice = &mut spot, if !executor.roster.is_stopping() => {
                     tracing::warn!("this machine will be taken away ({notice}): draining");
                     Event::SpotNotice

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
-use worker::parts::{Announcements, Announcer, Checkpoints, Held, LeaseId, Leases, Preparation, Prepared, Received};
+use worker::parts::{Announcements, Announcer, Checkpoints, Held, LEASE_STEP, LeaseId, Leases, Preparation, Prepared};
 use worker::roster::Share;
 use worker::scheduler::{
     Action, Announcement, Config, Delivered, Event, Findings, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop,
@@ -29,7 +29,6 @@ use crate::shares::OwnShare;
 use crate::weather::Bug;
 use crate::witness::{JobWitness, descriptor};
 
-pub(crate) const LEASE_STEP: Duration = Duration::from_secs(30);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 const GRACE: Duration = Duration::from_secs(30);
 /// Longer than in production: looking around is most of the work of the simulation.
@@ -56,7 +55,7 @@ pub(crate) enum Message {
     Told,
     Shared,
     Tick,
-    Received(Received),
+    Received(Vec<Delivery>),
     Prepared(LeaseId, Box<Descriptor>),
     LeaseLost(LeaseId),
     Settled(Vec<u64>),
@@ -89,7 +88,8 @@ impl Agent {
     /// Works until the stop is requested, and returns what it holds; `None`: it has failed.
     pub async fn work(self, mut stop: watch::Receiver<Stop>, share: watch::Receiver<Share>) -> Option<Held> {
         // A node that ignores lost leases does not watch the clock either.
-        let leases = Leases::new(LEASE_STEP, !self.has(Bug::IgnoresLostLeases));
+        let step = if self.has(Bug::LeasesForLong) { 4 * LEASE_STEP } else { LEASE_STEP };
+        let leases = Leases::new(step, !self.has(Bug::IgnoresLostLeases));
         let (messages, mut inbox) = mpsc::unbounded_channel();
         let lost = messages.clone();
         let _heartbeat = leases.keep(self.tasks.clone(), move |lease| {
@@ -200,8 +200,8 @@ impl Executor {
                 _ => return,
             },
             Message::Tick => return self.tick().await,
-            Message::Received(Received { requested, deliveries }) => {
-                Event::Received(deliveries.into_iter().map(|delivery| self.hold(delivery, requested)).collect())
+            Message::Received(deliveries) => {
+                Event::Received(deliveries.into_iter().map(|delivery| self.hold(delivery)).collect())
             }
             Message::Prepared(lease, descriptor) => {
                 let items = self.agent.witness.job.items_of_argument(descriptor.mini_batch);
@@ -232,14 +232,14 @@ impl Executor {
         self.handle(event).await;
     }
 
-    fn hold(&mut self, delivery: Delivery, requested: Instant) -> Delivered {
+    fn hold(&mut self, delivery: Delivery) -> Delivered {
         let mut descriptor = descriptor(&delivery.body);
         if self.agent.witness.job.is_planned(descriptor.mini_batch) {
             // As if its message were too large for the queue: it has to be looked up.
             descriptor.work = Work::Planned { chunk: 0, line: descriptor.mini_batch };
         }
         self.agent.witness.handed(&delivery.receipt);
-        let lease = self.leases.hold(delivery.receipt.clone(), requested);
+        let lease = self.leases.hold(delivery.receipt.clone(), delivery.leased_at);
         self.receipts.insert(lease, delivery.receipt);
         Delivered { lease, descriptor, receive_count: delivery.receive_count, bytes: 0 }
     }

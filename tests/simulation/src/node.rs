@@ -14,7 +14,7 @@ use worker::roster::{Capacity, Config, Errand, Event, Found, Periods, Share, Sta
 use worker::{Stop, Timing};
 
 use crate::actor::{Actor, Told};
-use crate::agent::{Agent, LEASE_STEP, PATIENCE};
+use crate::agent::{Agent, PATIENCE};
 use crate::job::{BROKEN, PROCESSES};
 use crate::queue_layer::QueueLayer;
 use crate::shares::Shares;
@@ -59,7 +59,7 @@ impl Node {
             notice_time: weather.spot_time.saturating_sub(Duration::from_secs(20)),
             periods: Periods { idle_exit, job_idle: weather.job_idle, watch: WATCH_PERIOD, ..Periods::default() },
         };
-        let timing = Timing { lease_step: LEASE_STEP, patience: PATIENCE, ..Timing::default() };
+        let timing = Timing { patience: PATIENCE, ..Timing::default() };
         let queues: [Arc<dyn Queue>; 2] = [tasks.clone(), results.clone()];
         let mut executor = Executor::start(self.clone(), config, target.clone(), queues, timing).await;
         let mut told = std::pin::pin!(actor.told());

@@ -12,6 +12,9 @@ use crate::actor::Actor;
 use crate::weather::Bug;
 use crate::witness::{JobWitness, Witness, descriptor, events};
 
+/// From the death of a node until its mini-batches are redelivered.
+const REDELIVERED_MAX: Duration = Duration::from_secs(10);
+
 /// The role, and its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -45,6 +48,13 @@ impl QueueLayer {
 
     fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
+    }
+
+    /// A node may die right after the call.
+    fn check_lease(&self, lease: Duration) {
+        if self.side == Side::NodeTasks && lease > REDELIVERED_MAX {
+            self.witness.report("mini-batches of a dead node are redelivered within ten seconds", format!("{lease:?}"));
+        }
     }
 
     async fn acknowledge_as_is(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
@@ -96,6 +106,9 @@ impl Queue for QueueLayer {
     }
 
     async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
+        if request.messages_max > 0 {
+            self.check_lease(request.visibility);
+        }
         let receive = async || {
             if self.actor.happens(|weather| weather.duplicate) {
                 self.inner.duplicate_next(1);
@@ -135,6 +148,7 @@ impl Queue for QueueLayer {
     }
 
     async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
+        leases.iter().for_each(|(_, lease)| self.check_lease(*lease));
         // The demultiplexer asks for deliveries that no agent has. An agent that has them when the answer comes is not told.
         let of_agents = self.witness.handed_of(leases.iter().map(|(receipt, _)| receipt));
         let lost = self.call(async || self.inner.extend(leases).await).await?;

@@ -12,6 +12,8 @@ pub enum Bug {
     /// Announces rows before they are written.
     AnnouncesBeforeWriting,
     IgnoresLostLeases,
+    /// Leases mini-batches for so long that other nodes wait for those of a dead one.
+    LeasesForLong,
     /// Publishes the next try with no try spent.
     ForgetsTries,
     ForgetsLostDeliveries,

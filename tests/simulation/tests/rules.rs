@@ -116,6 +116,7 @@ bugs! {
         "announce, then acknowledge", "publish the next try, then acknowledge", "publish again, then acknowledge";
     AnnouncesBeforeWriting: "write, then announce";
     IgnoresLostLeases: "nothing is announced after a lost lease";
+    LeasesForLong: "mini-batches of a dead node are redelivered within ten seconds";
     ForgetsTries: "every try counts";
     ForgetsLostDeliveries: "lost deliveries have a limit";
     AcknowledgesBeforeCommitting: "commit, then acknowledge";

@@ -372,7 +372,8 @@ impl Shared {
             if is_unasked {
                 self.found.notify_one();
             }
-            group.waiting.push_back(Arrived { delivery, received_at: now, is_unasked, leased_until: now + visibility });
+            let leased_until = delivery.leased_at + visibility;
+            group.waiting.push_back(Arrived { delivery, received_at: now, is_unasked, leased_until });
         }
         drop(state);
         self.answered.notify_waiters();
@@ -391,17 +392,22 @@ impl Shared {
 
     // ---- leases ----------------------------------------------------------------------------------------------
 
-    pub(super) fn waiting_receipts(&self) -> Vec<Receipt> {
+    /// Returns the leases of waiting deliveries that end before this time.
+    pub(super) fn ending_before(&self, end: Instant) -> Vec<Receipt> {
         let state = self.lock();
-        state.groups.values().flat_map(|group| &group.waiting).map(|one| one.delivery.receipt.clone()).collect()
+        let waiting = state.groups.values().flat_map(|group| &group.waiting);
+        waiting.filter(|one| one.leased_until < end).map(|one| one.delivery.receipt.clone()).collect()
     }
 
-    pub(super) fn extended(&self, at: Instant, lost: &[Receipt]) {
+    /// Records that the lease of these waiting deliveries was extended at this time of the lease clock, except those lost.
+    pub(super) fn extended(&self, at: Instant, extended: &[(Receipt, Duration)], lost: &[Receipt]) {
+        let extended: HashSet<&Receipt> = extended.iter().map(|(receipt, _)| receipt).collect();
         let lost: HashSet<&Receipt> = lost.iter().collect();
         for group in self.lock().groups.values_mut() {
             group.waiting.retain(|arrived| !lost.contains(&arrived.delivery.receipt));
-            for arrived in &mut group.waiting {
+            for arrived in group.waiting.iter_mut().filter(|one| extended.contains(&one.delivery.receipt)) {
                 arrived.leased_until = at + self.options.lease;
+                arrived.delivery.leased_at = at;
             }
         }
         self.asked.notify_one();

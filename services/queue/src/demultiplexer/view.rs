@@ -1,5 +1,6 @@
 //! The share of one group in the queue.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::state::{Answer, Arrived, Shared};
 use crate::clock::deadline;
-use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
+use crate::{Delivery, Depth, Error, LeaseClock, Limits, Message, Queue, Receipt, Receive};
 
 /// The share of one group in a shared queue: a [`Queue`] that delivers only messages of the group.
 ///
@@ -30,13 +31,15 @@ impl View {
         self.shared.group_quiet_since(&self.group)
     }
 
-    /// Sets the leases to the duration that the reader requested, and leaves out deliveries whose lease is lost.
+    /// Sets the leases to the duration that the reader requested, unless at least half of that is left, and leaves out
+    /// deliveries whose lease is lost.
     async fn hand_over(&self, taken: Vec<Arrived>, visibility: Duration) -> Result<Vec<Delivery>, Error> {
-        let (now, slack) = (Instant::now(), visibility / 8);
+        let now = LeaseClock::System.now();
         let is_timed = self.shared.queue.limits().timed_lease;
         let differs = |arrived: &Arrived| {
+            let lease = arrived.leased_until - arrived.delivery.leased_at;
             let left = arrived.leased_until.saturating_duration_since(now);
-            !is_timed || left + slack < visibility || left > visibility + slack
+            !is_timed || lease < visibility || lease > visibility + visibility / 8 || left < visibility / 2
         };
         let leases: Vec<(Receipt, Duration)> = taken
             .iter()
@@ -48,6 +51,11 @@ impl View {
             let lost = self.shared.queue.extend(&leases).await?;
             self.shared.ended(&self.group, &lost);
             taken.arrived.retain(|arrived| !lost.contains(&arrived.delivery.receipt));
+            let extended: HashSet<&Receipt> = leases.iter().map(|(receipt, _)| receipt).collect();
+            for arrived in taken.arrived.iter_mut().filter(|arrived| extended.contains(&arrived.delivery.receipt)) {
+                arrived.delivery.leased_at = now;
+                arrived.leased_until = now + visibility;
+            }
         }
         Ok(std::mem::take(&mut taken.arrived).into_iter().map(|arrived| arrived.delivery).collect())
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::{Delivery, Receipt};
+use crate::{Delivery, LeaseClock, Receipt};
 
 /// The messages of one connection. All leases end with the connection.
 #[derive(Debug)]
@@ -140,7 +140,12 @@ impl Leases {
             && let Some((tag, Arrived { body, receive_count })) = state.arrived.pop_first()
         {
             state.handed_out.insert(tag);
-            deliveries.push(Delivery { body, receipt: self.receipt(tag), receive_count });
+            deliveries.push(Delivery {
+                body,
+                receipt: self.receipt(tag),
+                receive_count,
+                leased_at: LeaseClock::System.now(),
+            });
         }
         deliveries
     }

@@ -21,7 +21,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
 
 use super::failure::{explain, misconfigured};
 use super::{Durability, SqliteOptions};
-use crate::{Clock, Delivery, Depth, Error, Message, Receipt};
+use crate::{Clock, Delivery, Depth, Error, LeaseClock, Message, Receipt};
 
 /// The connection to a queue file. All calls block.
 #[derive(Debug)]
@@ -218,6 +218,7 @@ impl Store {
         let limit = i64::try_from(messages_max).unwrap_or(i64::MAX);
         let mut visible = self.connection.prepare_cached(VISIBLE)?;
         let mut rows = visible.query(params![self.now(), limit])?;
+        let leased_at = LeaseClock::System.now();
         let mut deliveries = Vec::new();
         let mut bytes = 0;
         while bytes < CLAIM_BYTES_MAX
@@ -227,7 +228,7 @@ impl Store {
             bytes += body.len();
             let receive_count = row.get::<_, u32>(1)? + 1;
             let receipt = Receipt::numbered(row.get(0)?, receive_count);
-            deliveries.push(Delivery { body, receipt, receive_count });
+            deliveries.push(Delivery { body, receipt, receive_count, leased_at });
         }
         drop(rows);
         let mut claim = self.connection.prepare_cached(CLAIM)?;

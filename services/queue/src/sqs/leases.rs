@@ -30,13 +30,13 @@ struct Lease {
 }
 
 impl Leases {
-    /// Records a delivery that was requested at `requested` and has arrived now.
-    pub fn took(&mut self, receipt: Arc<str>, requested: Instant, visibility: Duration, now: Instant) {
+    /// Records a delivery that is leased from `leased_at`.
+    pub fn took(&mut self, receipt: Arc<str>, leased_at: Instant, visibility: Duration) {
         if self.held.len() >= self.swept_at {
-            self.held.retain(|_, lease| lease.lapses > now);
+            self.held.retain(|_, lease| lease.lapses > leased_at);
             self.swept_at = (2 * self.held.len()).max(1000);
         }
-        self.held.insert(receipt, Lease { lapses: now + visibility, ends: requested + LEASE_MAX });
+        self.held.insert(receipt, Lease { lapses: leased_at + visibility, ends: leased_at + LEASE_MAX });
     }
 
     /// Returns the seconds by which the lease can be extended, at most `asked`; `None` if it is lost.
@@ -68,6 +68,37 @@ impl Leases {
     }
 }
 
+/// The wait for an answer. A lease begins when the service answers, and a process that was stopped, or whose machine slept,
+/// reads the answer much later.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// The last looks at which the answer had not arrived, one before the other.
+    looks: [Instant; 2],
+    /// The process has not run for a while, and the answer may have arrived then.
+    was_stopped: bool,
+}
+
+impl Waiting {
+    pub const LOOK: Duration = Duration::from_secs(1);
+
+    pub fn since(requested: Instant) -> Self {
+        Self { looks: [requested; 2], was_stopped: false }
+    }
+
+    /// Notes that the answer has not arrived.
+    pub fn look(&mut self, now: Instant) {
+        self.was_stopped |= now - self.looks[1] > 2 * Self::LOOK;
+        if !self.was_stopped {
+            self.looks = [self.looks[1], now];
+        }
+    }
+
+    /// Returns a time before the service answered: an answer is not on its way for longer than from one look to the next.
+    pub fn leased_at(&self) -> Instant {
+        self.looks[0]
+    }
+}
+
 /// Returns whole seconds, the unit of SQS, rounded up so that nothing ends early, and at most 12 hours.
 pub(super) fn seconds(duration: Duration) -> i32 {
     let whole = duration.min(LEASE_MAX).as_millis().div_ceil(1000);
@@ -83,8 +114,21 @@ mod tests {
 
     fn took(visibility: Duration) -> (Leases, Instant) {
         let (mut leases, start) = (Leases::default(), Instant::now());
-        leases.took("a".into(), start, visibility, start);
+        leases.took("a".into(), start, visibility);
         (leases, start)
+    }
+
+    #[test]
+    fn lease_begins_at_the_end_of_the_wait_unless_the_process_was_stopped_in_it() {
+        let start = Instant::now();
+        let leased_at = |looks: &[u32]| {
+            let mut waiting = Waiting::since(start);
+            looks.iter().for_each(|look| waiting.look(start + *look * SECOND));
+            (waiting.leased_at() - start).as_secs()
+        };
+        assert_eq!(leased_at(&[]), 0);
+        assert_eq!(leased_at(&[1, 2, 3, 4, 5]), 4);
+        assert_eq!(leased_at(&[1, 2, 3, 24, 25, 26]), 2);
     }
 
     #[test]
@@ -130,7 +174,7 @@ mod tests {
         let (mut leases, start) = took(10 * SECOND);
         for number in 0..100_000 {
             let now = start + number * Duration::from_millis(10);
-            leases.took(number.to_string().into(), now, 10 * SECOND, now);
+            leases.took(number.to_string().into(), now, 10 * SECOND);
         }
         assert!(leases.held.len() <= 2002, "{}", leases.held.len());
     }

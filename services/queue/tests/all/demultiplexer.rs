@@ -9,7 +9,7 @@ use queue::{
     Receive, Refusal, ReturnBy, Unreadable, View,
 };
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -103,7 +103,8 @@ async fn delivery_without_view_stays_leased() {
     let view = target.demultiplexer.view("a");
     let deliveries = receive(&view, 10).await;
     assert_eq!((deliveries.len(), deliveries[0].receive_count), (1, 1));
-    sleep(LEASE - Duration::from_secs(1)).await;
+    assert!(deliveries[0].leased_at.elapsed() <= LEASE / 2, "the reader would have to extend it at once");
+    sleep_until(deliveries[0].leased_at + LEASE - Duration::from_secs(1)).await;
     assert!(target.bodies().await.is_empty(), "the lease is shorter than the reader requested");
     sleep(Duration::from_secs(2)).await;
     let again = receive(&view, 10).await;
@@ -277,4 +278,21 @@ async fn reader_with_enough_does_not_hide_other_groups() {
     sleep(Duration::from_millis(1)).await;
     assert_eq!(target.depth().await, Depth { visible: 1, in_flight: 2, delayed: 0 }, "other receivers can have `a:2`");
     assert_eq!(bodies(&receive(&a, 1).await), [b"a:2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_is_extended_for_the_reader_if_less_than_half_of_it_is_left() {
+    // (wait for the view, whether it is extended)
+    for (waits, is_extended) in [(14, false), (16, true)] {
+        let mut target = target(DemultiplexerOptions { hold_max: None, lease: 10 * LEASE, ..options() });
+        let request = Receive { messages_max: 1, visibility: LEASE, wait: Duration::from_secs(1) };
+        let (a, b) = (target.demultiplexer.view("a"), target.demultiplexer.view("b"));
+        let reading = tokio::spawn(async move { a.receive(request).await });
+        target.send(&["b:1"]).await;
+        reading.await.expect("no panic").expect("memory is always there");
+        sleep(Duration::from_secs(waits) - Duration::from_secs(1)).await;
+        let received = b.receive(request).await.expect("memory is always there");
+        assert_eq!((received.len(), target.shared.extended()), (1, usize::from(is_extended)), "after {waits} s");
+        assert!(target.arrivals.try_recv().is_err());
+    }
 }

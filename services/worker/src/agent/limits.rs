@@ -8,7 +8,7 @@ use protocol::{ProcessEvent, ToProcess};
 
 use super::{Agent, Executor};
 use crate::limit::keeper::Keeper;
-use crate::limit::{Ask, Key, Limiter};
+use crate::limit::{self, Ask, Key, Limiter};
 use crate::scheduler::{Event, ProcessId};
 
 /// Shorter waits are not reported.
@@ -32,7 +32,7 @@ impl Limits {
         if limits.is_empty() {
             return None;
         }
-        let now = Instant::now();
+        let now = limit::now();
         if agent.is_alone {
             let limiter = Arc::new(Mutex::new(Limiter::alone(limits, now)));
             return Some(Self { limiter, keeper: None, reported: HashMap::new(), asked: HashSet::new() });
@@ -59,10 +59,9 @@ impl Limits {
     }
 
     fn ask(&mut self, ask: Ask) {
-        let now = Instant::now();
-        self.limiter().ask(ask, now);
+        self.limiter().ask(ask, limit::now());
         self.asked.insert(ask.key.0);
-        self.reported.entry(ask.key.0).or_insert(now);
+        self.reported.entry(ask.key.0).or_insert_with(Instant::now);
     }
 
     /// Returns the acquisitions that are allowed now, and how long processes have waited since the last report.
@@ -73,7 +72,7 @@ impl Limits {
             return (granted, waited);
         }
         let mut limiter = self.limiter.lock().expect("no holder panics");
-        granted.extend(limiter.grant(now));
+        granted.extend(limiter.grant(limit::now()));
         self.reported.retain(|process, since| {
             let (waits, time) = (limiter.waits(*process), now - *since);
             if time >= REPORT_EVERY || (!waits && time >= REPORT_MIN) {

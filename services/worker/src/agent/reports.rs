@@ -12,7 +12,6 @@ use super::examine::quote_pipes;
 use super::processes::Running;
 use super::{Executor, Message, now};
 use crate::dead_letters::bury;
-use crate::lease::Received;
 use crate::python_process::Report;
 use crate::resident::resident;
 use crate::scheduler::{Delivered, Event, ProcessId, Sighting};
@@ -89,7 +88,7 @@ impl Executor {
         self.running.iter().flatten().map(see).collect()
     }
 
-    async fn received(&mut self, Received { requested, deliveries }: Received) -> Result<()> {
+    async fn received(&mut self, deliveries: Vec<Delivery>) -> Result<()> {
         if !deliveries.is_empty() {
             (self.agent.crash)(CrashPoint::AfterReceive);
         }
@@ -108,7 +107,7 @@ impl Executor {
                 }
             };
             delivered.push(Delivered {
-                lease: self.leases.hold(delivery.receipt, requested),
+                lease: self.leases.hold(delivery.receipt, delivery.leased_at),
                 receive_count: delivery.receive_count,
                 bytes: prepare::expected_bytes(&descriptor),
                 descriptor,

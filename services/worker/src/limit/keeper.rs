@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Limiter;
 use super::book::{LAPSE, Need, Share, Sharing};
+use super::{Limiter, now};
 
 /// Time between two renewals of an entry.
 const PERIOD: Duration = Duration::from_secs(4);
@@ -38,7 +38,7 @@ pub struct Keeper {
 impl Keeper {
     pub fn start(store: JobStore, node: String, limits: RateLimits, limiter: Arc<Mutex<Limiter>>) -> Self {
         let (need, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let sharing = Sharing::new(JobStore::limit_id(), node, limits, Instant::now());
+        let sharing = Sharing::new(JobStore::limit_id(), node, limits, now());
         let keeping =
             Keeping { store, sharing, limiter, version: 0, book: LimitBook::default(), own_versions: VecDeque::new() };
         let task = tokio::spawn(keeping.run(need.clone(), end.clone()));
@@ -89,7 +89,7 @@ impl Keeping {
     /// Reads the book and renews the entry of the node. Returns the time until the next round; `None`: until it needs
     /// a share.
     async fn round(&mut self) -> Option<Duration> {
-        let need = self.limiter.lock().expect("no holder panics").need(Instant::now());
+        let need = self.limiter.lock().expect("no holder panics").need(now());
         match timeout(LAPSE / 2, self.write(need)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!("cannot renew the share of the limits, trying again: {error:#}"),
@@ -104,9 +104,9 @@ impl Keeping {
 
     async fn write(&mut self, need: Need) -> storage::Result<()> {
         for _ in 0..TRIES_MAX {
-            let began = Instant::now();
+            let began = now();
             self.read().await?;
-            let Some(next) = self.sharing.next(&self.book, need, Instant::now()) else {
+            let Some(next) = self.sharing.next(&self.book, need, now()) else {
                 self.set(Share { parts: 0, others: 1, until: began });
                 break;
             };
@@ -115,9 +115,9 @@ impl Keeping {
             }
             // A share is lowered before others may take the rest.
             self.set(self.sharing.meanwhile(&next));
-            let sent_at = Instant::now();
+            let sent_at = now();
             let commit = self.store.create_limit_book(self.version + 1, &next).await?;
-            if commit == Commit::Committed && began.elapsed() < WRITE_TIME_MAX {
+            if commit == Commit::Committed && now() - began < WRITE_TIME_MAX {
                 (self.version, self.book) = (self.version + 1, next);
                 self.own_versions.push_back((self.version, sent_at));
                 let share = self.sharing.written(&self.book, sent_at);
@@ -127,7 +127,7 @@ impl Keeping {
             // Nodes that began together do not try again together.
             sleep(Duration::from_millis(JobStore::limit_id() % 100)).await;
         }
-        while let Some((version, _)) = self.own_versions.pop_front_if(|(_, at)| at.elapsed() > REMAIN) {
+        while let Some((version, _)) = self.own_versions.pop_front_if(|(_, at)| now() - *at > REMAIN) {
             // In other stores workers lack the permission, as for seats.
             if version < self.version && self.store.folder().is_some() {
                 let _ = self.store.remove_limit_book(version).await;
@@ -146,6 +146,6 @@ impl Keeping {
 
     fn set(&self, share: Share) {
         let Share { parts, others, until } = share;
-        self.limiter.lock().expect("no holder panics").set_share(parts, others, Some(until), Instant::now());
+        self.limiter.lock().expect("no holder panics").set_share(parts, others, Some(until), now());
     }
 }

@@ -124,6 +124,8 @@ pub enum Event {
     MemoryIsShort,
     /// The node may run this much of each owner from now on.
     Parts(Arc<Parts>),
+    /// The machine was suspended for this long, which no other time here includes.
+    Slept(Duration),
     /// Time has passed. For each agent: since when it has held no message; `None`: it holds some.
     Tick(Vec<(VisitId, Option<Instant>)>),
     /// The answer to [`Errand::LookUp`], which began at `looked_at`.
@@ -277,6 +279,9 @@ impl Roster {
             }
             Event::MemoryIsShort => self.relieve(now),
             Event::Parts(parts) => self.take_parts(parts),
+            Event::Slept(time) => {
+                self.visits.values_mut().filter_map(|visit| visit.seat.as_mut()).for_each(|seat| seat.slept(time))
+            }
             Event::Tick(quiet) => self.tick(&quiet, now),
             Event::LookedUp { visit, looked_at, found } => self.looked_up(visit, looked_at, found, now),
             Event::SeatRead { visit, seat } => self.seat_read(visit, seat, now),

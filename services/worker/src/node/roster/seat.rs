@@ -97,6 +97,18 @@ impl Seat {
         }
     }
 
+    /// Takes note that the machine was suspended: others saw the seat unrenewed meanwhile. If the claim under way was sent
+    /// before or after, nobody knows.
+    pub(super) fn slept(&mut self, time: Duration) {
+        if time.is_zero() {
+            return;
+        }
+        match self.renewed_at.checked_sub(time).filter(|_| self.next_at.is_some()) {
+            Some(renewed_at) => self.renewed_at = renewed_at,
+            None => self.is_lost = true,
+        }
+    }
+
     /// Whether another node has the seat, or is about to take it.
     pub(super) fn is_lost(&self, now: Instant, lapse: Duration) -> bool {
         self.is_lost || now >= self.renewed_at + lapse * 3 / 4

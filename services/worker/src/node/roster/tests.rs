@@ -354,6 +354,21 @@ fn seat_counts_as_lost_before_others_may_take_it() {
 }
 
 #[test]
+fn seat_age_counts_while_the_machine_sleeps() {
+    let slept = |seconds| Event::Slept(Duration::from_secs(seconds));
+    let mut played = Played::working(Some(1));
+    assert_eq!(played.after(slept(30)), "");
+    assert!(!played.pass(14).contains("stop agent: Drain"));
+    assert!(played.pass(1).contains("stop agent: Drain"), "45 of 60 seconds");
+
+    let mut played = Played::working(Some(1));
+    played.after(slept(0));
+    assert!(played.pass(20).starts_with("ClaimSeat"), "the process was stopped, and the machine was awake");
+    played.after(slept(5));
+    assert!(played.pass(1).contains("stop agent: Drain"), "the claim under way may be an old one");
+}
+
+#[test]
 fn seat_age_counts_from_the_claim_not_from_its_answer() {
     let mut played = Played::working(Some(1));
     played.pass(20);
