@@ -125,7 +125,8 @@ def report(reactions: list[list[str]], counted: list[list[Counter[str]]], machin
     return f"""# How soon the work of a dead worker begins elsewhere
 
 `scripts/bench notice --beside EXECUTABLE` writes this page, where the other executable is the build *before*. SQS and
-S3 are LocalStack. A worker is killed with SIGKILL; the time ends when another one has begun all mini-batches that it ran.
+S3 are LocalStack. A worker is killed with SIGKILL; the time ends when another one has begun all mini-batches that it
+ran.
 
 {table(["", *names], reactions)}
 

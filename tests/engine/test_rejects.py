@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import signal
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -262,5 +263,5 @@ def test_many_records_that_do_not_fit_are_counted(workplace):
     assert rows[1]["message"] == 'column "id": "x" is no integer' and rows[1]["detail"].endswith("t.csv, line 203")
     replayed = workplace.command("replay", ended.job_id, "--json", BAD="")
     assert "does not replay 400 unreadable records" in " ".join(replayed.result["notes"])
-    output = open(replayed.result["output"]).read().split()
+    output = Path(replayed.result["output"]).read_text().split()
     assert output == [value for value in values if value != "x"]

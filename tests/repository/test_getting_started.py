@@ -44,6 +44,7 @@ def shell(tmp_path, workplace):
     environment = {
         **kept,
         "HOME": str(tmp_path),
+        "USER": "ada",
         "XDG_CACHE_HOME": str(cache),
         "GRISTMILL_BUILT": str(workplace.executable),
         "GRISTMILL_PYTHON": sys.executable,
