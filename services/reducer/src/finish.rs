@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::failures::GivenUp;
 use crate::job::ticks;
 use crate::judge::End;
-use crate::output::{Assembly, Bases, Written};
+use crate::output::{Assembly, Bases, Written, is_unavailable};
 use crate::peers::Agreement;
 use crate::reports::headline::headline;
 use crate::stalls::describe;
@@ -56,7 +56,7 @@ impl Reducer {
     async fn write_end(&mut self, end: End, stop: &CancellationToken) -> anyhow::Result<Option<JobResult>> {
         let mut warnings = Vec::new();
         let (state, cause, output) = match end {
-            End::Complete => match self.write_output(stop).await {
+            End::Complete => match self.write_output(self.bases().await?, stop).await {
                 Ok(None) => return Ok(None),
                 Ok(Some(written)) => {
                     warnings = written.warnings;
@@ -165,18 +165,31 @@ impl Reducer {
         }
     }
 
+    /// Reads the jobs whose rows the output holds too; the inner error ends the job. A store that does not answer is the
+    /// outer error, as everywhere: the next reducer reads them.
+    async fn bases(&self) -> anyhow::Result<anyhow::Result<Option<Bases>>> {
+        if self.spec.replays.is_none() {
+            return Ok(Ok(None));
+        }
+        match Bases::read(&self.store, &self.spec, self.options.store_patience).await {
+            Err(error) if is_unavailable(&error) => Err(error),
+            read => Ok(read.map(Some)),
+        }
+    }
+
     /// Writes the final file. Returns `None` if a reducer that was asked to stop has no time left for it.
-    async fn write_output(&mut self, stop: &CancellationToken) -> anyhow::Result<Option<Written>> {
+    async fn write_output(
+        &mut self,
+        bases: anyhow::Result<Option<Bases>>,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Option<Written>> {
         (self.options.crash)(CrashPoint::BeforeOutput);
         if self.spec.output.action == OutputAction::SummaryOnly {
             let path = self.spec.output.folder.as_path().to_owned();
             return Ok(Some(Written { path, warnings: vec![] }));
         }
         self.reports.decided("Every mini batch has ended; writing the final file.").await;
-        let bases = match self.spec.replays {
-            Some(_) => Some(Bases::read(&self.store, &self.spec, self.options.store_patience).await?),
-            None => None,
-        };
+        let bases = bases?;
         let store = self.store.clone();
         let index = std::mem::take(&mut self.ledger.index);
         let (output, job_id) = (self.spec.output.clone(), self.spec.job_id.clone());

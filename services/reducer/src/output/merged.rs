@@ -44,17 +44,19 @@ struct Base {
     places: Vec<Replayed>,
 }
 
+/// Whether the cause is a store that does not answer.
+pub(crate) fn is_unavailable(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| matches!(cause.downcast_ref(), Some(storage::Error::Unavailable { .. })))
+}
+
 impl Bases {
     /// Reads the jobs before a replay, again for a while if the store does not answer. Changes nothing in the store.
     pub async fn read(store: &JobStore, spec: &JobSpec, patience: Duration) -> anyhow::Result<Self> {
-        let is_unavailable = |error: &anyhow::Error| {
-            error.chain().any(|cause| matches!(cause.downcast_ref(), Some(storage::Error::Unavailable { .. })))
-        };
         let retry = RETRY.with_total_delay(Some(patience));
-        (|| Self::read_once(store, spec)).retry(retry).when(is_unavailable).await
+        (|| Self::read_once(store, spec, patience)).retry(retry).when(is_unavailable).await
     }
 
-    async fn read_once(store: &JobStore, spec: &JobSpec) -> anyhow::Result<Self> {
+    async fn read_once(store: &JobStore, spec: &JobSpec, patience: Duration) -> anyhow::Result<Self> {
         let mut earlier = Vec::new();
         let mut next = spec.replays.clone();
         let mut planned_at = spec.replays_run;
@@ -67,7 +69,8 @@ impl Bases {
                 }
                 spec => spec.with_context(|| format!("read job {job_id}"))?,
             };
-            let (index, run) = read_index(&store, &job_id).await.with_context(|| format!("read job {job_id}"))?;
+            let (index, run) =
+                read_index(&store, &job_id, patience).await.with_context(|| format!("read job {job_id}"))?;
             ensure!(
                 planned_at.is_none_or(|planned| planned == run),
                 "job {job_id} has run again since this replay of it was planned, so other items are rejected now"
@@ -107,7 +110,8 @@ pub async fn job_without_rows(store: &JobStore, job_id: &str) -> anyhow::Result<
         // The folder of a removed job does not exist.
         let Ok(store) = store.sibling(&job_id) else { bail!(removed()) };
         let Ok(spec) = store.spec().await else { bail!(removed()) };
-        let (index, _) = read_index(&store, &job_id).await.with_context(|| format!("read job {job_id}"))?;
+        let (index, _) =
+            read_index(&store, &job_id, Duration::ZERO).await.with_context(|| format!("read job {job_id}"))?;
         bases.earlier.push(Base { job_id, store, index, places: Vec::new() });
         wanted = spec.replays;
     }
@@ -116,13 +120,14 @@ pub async fn job_without_rows(store: &JobStore, job_id: &str) -> anyhow::Result<
 
 /// Returns how often a job has been reopened, by its ledger. Changes nothing in the store.
 pub async fn times_reopened(store: &JobStore, job_id: &str) -> anyhow::Result<u64> {
-    Ok(read_index(store, job_id).await?.1)
+    Ok(read_index(store, job_id, Duration::ZERO).await?.1)
 }
 
-/// Returns the rows of a job, and how often it has been reopened.
-async fn read_index(store: &JobStore, job_id: &str) -> anyhow::Result<(Index, u64)> {
+/// Returns the rows of a job, and how often it has been reopened. `patience`: time for each read of a store that does not
+/// answer, so that a long ledger need not be read in one go.
+async fn read_index(store: &JobStore, job_id: &str, patience: Duration) -> anyhow::Result<(Index, u64)> {
     let mut tally = Tally::default();
-    let mut ledger = Ledger::new(store.clone(), job_id, Duration::ZERO);
+    let mut ledger = Ledger::new(store.clone(), job_id, patience);
     while let Some(mut segment) = ledger.read_next(SEGMENTS_AHEAD).await? {
         let number = ledger.segments() - 1;
         let index = &mut ledger.index;
