@@ -154,6 +154,6 @@ def test_mini_batch_with_items_that_failed_counts_as_failed(workplace):
     workplace.data(40)
     settings = {"mini_batch_size": 10, "run_max_try": 1, "error_threshold": -1}
     ended = workplace.job(FAILS, fail_fast=1, **settings).run(expect=42)
-    assert "mini-batches failed (ValueError: cannot read" in ended.stderr
+    assert "ValueError: cannot read" in ended.result["cause"]
     ended = workplace.job(FAILS, isolate="off", **settings).run()
     assert (ended.items, ended.mini_batches) == ((40, 20, 20), (4, 2, 2)), "as Azure ML counts"

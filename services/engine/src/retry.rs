@@ -124,7 +124,7 @@ impl Engine {
         let reopened = result.is_some() || is_ending || job.cancel_requested().await?.is_some();
         let incomplete = if reopened { reducer.reopen().await? } else { 0 };
         let mut unfinished = Unfinished::new(reducer.tally(), Default::default());
-        if !reopened && republish == Republish::Missing {
+        if !reopened && republish == Republish::Missing && !plan_is_damaged(&job).await? {
             let plan = job.plan_complete().await?;
             plan.iter().for_each(|plan| unfinished.expect(plan.mini_batches));
             // The reducer learns the number of mini-batches from the last message of the publisher.
@@ -159,6 +159,21 @@ impl Engine {
         submission.warn(events).await;
         Ok(Retry::Submission(submission))
     }
+}
+
+/// Whether a power cut has damaged the plan. It is then made again, and what has not ended is published again.
+async fn plan_is_damaged(job: &JobStore) -> Result<bool> {
+    let Some(plan) = job.plan_complete().await? else { return Ok(false) };
+    for chunk in 0..plan.chunks() {
+        let lines = match job.plan_chunk(chunk).await {
+            Err(storage::Error::NotFound { .. }) => return Ok(true),
+            read => read?.iter().filter(|byte| **byte == b'\n').count() as u64,
+        };
+        if lines != (plan.mini_batches - chunk * PLAN_CHUNK_MINI_BATCHES).min(PLAN_CHUNK_MINI_BATCHES) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Returns the mini-batches of a job that have a message, if the queue can tell and no outcome of the job waits.
