@@ -340,7 +340,8 @@ mod tests {
             let removing = home.try_lock_job(JOB).expect("writable").expect("free");
             let taken = scope.spawn(|| home.try_lock_job(JOB));
             std::thread::sleep(LOOK_TIME / 5);
-            std::fs::remove_dir_all(home.job_folder(JOB)).expect("removable");
+            // As a whole: between two files of it, the other thread would make another lock.
+            std::fs::rename(home.job_folder(JOB), home.folder.join("moved away")).expect("movable");
             drop(removing);
             let error = taken.join().expect("no panic").expect_err("it was removed");
             assert!(error.to_string().contains("has been removed"), "{error:#}");
