@@ -1,12 +1,13 @@
-"""Requests of a job: 10 000 mini-batches through SQS and S3, with every request counted.
+"""Requests of jobs through SQS and S3, each counted by a proxy between Gristmill and LocalStack.
 
-A proxy between Gristmill and LocalStack counts; on AWS every one of these has a price.
+On AWS every one of these has a price.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,6 @@ from harness import wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
-MINI_BATCHES = 10_000
 SECONDS_MAX = 300
 BOUNDS = {
     # Descriptors are sent, received and acknowledged in batches of ten. Results are a few hundred messages.
@@ -27,26 +27,43 @@ BOUNDS = {
     "LIST": 60,
     "DELETE": 20,
 }
-"""Maximum number of requests of each kind, for all roles together."""
+"""Maximum number of requests of each kind, for all roles together and 10 000 mini-batches."""
 
 
-def test_ten_thousand_mini_batches_stay_within_the_request_limits(workplace, components, sqs):
+def job_of_files(workplace, count: int):
     folder = workplace.folder / "data"
     folder.mkdir()
-    for number in range(MINI_BATCHES):
+    for number in range(count):
         (folder / f"{number:05}.txt").write_bytes(b"")
-    job = workplace.job("def run(files): return files", process_count_per_node=2)
+    return workplace.job("def run(files): return files", process_count_per_node=2)
+
+
+def counts_of_requests(sqs, components, job, when_to_work: str) -> tuple[dict, dict, dict]:
+    """Returns the result, the requests of each kind, and their sums."""
     with CountingProxy(components.aws_endpoint) as proxy:
         sqs.write(endpoint=proxy.url)
-        sqs.worker("--idle-exit", 3600)
-        sqs.reducer()
+
+        def work() -> None:
+            sqs.worker("--idle-exit", 3600)
+            sqs.reducer()
+
+        if when_to_work == "before":
+            work()
         job_id = sqs.command("enqueue", job.file, expect=0).stdout.strip()
+        if when_to_work == "after":
+            work()
         name = f"jobs/{job_id}/result.json"
         # These requests of the test are not counted.
         result = json.loads(wait_until(lambda: time.sleep(0.5) or sqs.objects(name), name, SECONDS_MAX)[name])
-        counts, sums = dict(proxy.counts), proxy.by_class()
-    assert result["mini_batches"] == {"total": MINI_BATCHES, "succeeded": MINI_BATCHES, "failed": 0}
-    print(f"\nrequests of {MINI_BATCHES} mini-batches: {json.dumps(sums)}; in detail: {json.dumps(counts)}")
+        return result, dict(proxy.counts), proxy.by_class()
+
+
+def test_ten_thousand_mini_batches_stay_within_the_request_limits(workplace, components, sqs):
+    job = job_of_files(workplace, 10_000)
+    # Before any worker has begun, each descriptor travels alone, which is what `plan --cost` expects.
+    result, counts, sums = counts_of_requests(sqs, components, job, "after")
+    assert result["mini_batches"] == {"total": 10_000, "succeeded": 10_000, "failed": 0}
+    print(f"\nrequests of 10 000 mini-batches: {json.dumps(sums)}; in detail: {json.dumps(counts)}")
     estimate = workplace.command("plan", job.file, "--cost", "--run-seconds", 0.001, "--row-bytes", 40, "--json")
     estimated = json.loads(estimate.stdout)["requests"]
     print(f"estimated by `gristmill plan --cost`: {json.dumps(estimated)}")
@@ -56,3 +73,14 @@ def test_ten_thousand_mini_batches_stay_within_the_request_limits(workplace, com
     assert sums["PUT"] <= 5 * estimated["puts"] and sums["GET"] <= 5 * estimated["gets"], (estimated, sums)
     over = {kind: (count, BOUNDS[kind]) for kind, count in sums.items() if count > BOUNDS[kind]}
     assert not over, f"more requests than they may be: {over}; in detail: {counts}"
+
+
+def test_quick_mini_batches_share_messages_while_workers_work(workplace, components, sqs):
+    job = job_of_files(workplace, 20_000)
+    result, counts, sums = counts_of_requests(sqs, components, job, "before")
+    print(f"\nrequests of 20 000 mini-batches: {json.dumps(sums)}; in detail: {json.dumps(counts)}")
+    assert result["mini_batches"] == {"total": 20_000, "succeeded": 20_000, "failed": 0}
+    # 6 000 are needed if each message holds one descriptor.
+    assert sums["queue"] < 4_000, counts
+    rows = Path(result["output"]).read_text().splitlines()
+    assert [row.rsplit("/", 1)[-1] for row in rows] == [f"{number:05}.txt" for number in range(20_000)]

@@ -36,6 +36,7 @@ mod glob;
 mod inputs;
 mod largest;
 mod listing;
+mod pace;
 mod partition_format;
 mod plan;
 mod publish;

@@ -28,6 +28,7 @@ use tracing::{debug, info, warn};
 use crate::chunk::Chunk;
 use crate::error::{Error, Result};
 use crate::inputs::Inputs;
+use crate::pace::Pace;
 use crate::plan::Plan;
 use crate::{Pending, PlanProgress};
 
@@ -139,12 +140,13 @@ impl Partitioner {
         let plan = self.inputs.plan(&self.spec);
         let listing = tokio::task::spawn_blocking(move || list(plan, &sender));
         let mut published = 0;
+        let mut pace = Pace::new(&self.spec, &*self.tasks);
         while let Some(step) = steps.recv().await {
             match step {
                 Step::Schemas(schemas) => self.write_schemas(&schemas).await?,
                 Step::Chunk { chunk, files } => {
                     self.write_chunk(&chunk).await?;
-                    published += self.publish(&chunk, pending).await?;
+                    published += self.publish(&chunk, pending, &mut pace).await?;
                     progress(PlanProgress { files, mini_batches: chunk.first() + chunk.len(), published });
                 }
             }
@@ -164,6 +166,7 @@ impl Partitioner {
         progress: &impl Fn(PlanProgress),
     ) -> anyhow::Result<(u64, bool)> {
         let mut published = 0;
+        let mut pace = Pace::new(&self.spec, &*self.tasks);
         for number in 0..complete.chunks() {
             let first = PlanPosition::first_of(number);
             let end = complete.mini_batches.min(PlanPosition::first_of(number + 1));
@@ -182,7 +185,7 @@ impl Partitioner {
                     );
                     return Ok((first, false));
                 }
-                published += self.publish(&chunk, pending).await?;
+                published += self.publish(&chunk, pending, &mut pace).await?;
             }
             progress(PlanProgress { files: complete.files, mini_batches: end, published });
         }
@@ -271,11 +274,18 @@ impl Partitioner {
         Error::InputsChanged { input: input.map_or_else(String::new, |input| input.name.clone()), difference }
     }
 
-    async fn publish(&self, chunk: &Chunk, pending: &impl Fn(u64) -> Option<Pending>) -> anyhow::Result<u64> {
-        let messages = chunk
+    async fn publish(
+        &self,
+        chunk: &Chunk,
+        pending: &impl Fn(u64) -> Option<Pending>,
+        pace: &mut Pace,
+    ) -> anyhow::Result<u64> {
+        let mut messages = chunk
             .messages(&self.spec.job_id, pending)
             .with_context(|| format!("plan chunk {} is damaged", chunk.number))?;
         let count = messages.len() as u64;
+        let bundle_max = pace.together(&self.store).await;
+        messages.iter_mut().for_each(|message| message.bundle_max = bundle_max);
         if count > 0 {
             send(&*self.tasks, messages).await.with_context(|| format!("publish plan chunk {}", chunk.number))?;
         }

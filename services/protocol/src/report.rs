@@ -91,6 +91,9 @@ pub struct Progress {
     /// Remaining time at the pace of the workers until now; `None`: unknown, or no worker works on the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining_seconds: Option<u64>,
+    /// Nine of ten successful attempts took at most this long; `None`: too few have ended, or the job does not speculate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_seconds: Option<f64>,
     /// Wall clock of the last sign of any worker, milliseconds since the epoch. `None` if a worker gave a sign just
     /// now, or none has yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]

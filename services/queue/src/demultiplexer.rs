@@ -288,7 +288,7 @@ async fn return_deliveries(
             // from return to return.
             let mut seen = HashSet::new();
             let bodies = deliveries.iter().map(body_of).filter(|body| seen.insert(body.clone()));
-            let messages: Vec<Message> = bodies.map(|body| Message { body, group: group.to_owned(), delay }).collect();
+            let messages: Vec<Message> = bodies.map(|body| Message { delay, ..Message::new(body, group) }).collect();
             persist(|| queue.send(messages.clone())).await?;
             persist(|| queue.acknowledge(&receipts)).await.map(drop)
         }

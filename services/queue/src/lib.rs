@@ -18,6 +18,7 @@
 //! Deliberately absent: topics, priorities, a dead-letter policy (the receiver decides which messages it cannot read),
 //! and any knowledge of the meaning of a body.
 
+mod bundles;
 mod clock;
 pub mod contract;
 mod demultiplexer;
@@ -36,6 +37,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+pub use bundles::Bundles;
 pub use clock::{Clock, LeaseClock, ManualClock, ManualSleep};
 pub use demultiplexer::{Arrival, Demultiplexer, DemultiplexerOptions, Refusal, ReturnBy, Unreadable, View};
 pub use error::{Cause, Error};
@@ -114,19 +116,22 @@ pub struct Message {
     pub group: String,
     /// Time until the message becomes visible.
     pub delay: Duration,
+    /// How many messages of the call may travel in one message of the service, this one included; 1: it travels alone.
+    /// Only [`Bundles`] heeds it.
+    pub bundle_max: usize,
 }
 
 impl Message {
-    /// Creates a message that is visible immediately.
+    /// Creates a message that is visible immediately, and travels alone.
     pub fn new(body: impl Into<Bytes>, group: impl Into<String>) -> Self {
-        Self { body: body.into(), group: group.into(), delay: Duration::ZERO }
+        Self { body: body.into(), group: group.into(), delay: Duration::ZERO, bundle_max: 1 }
     }
 }
 
 /// A request to receive messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// Maximum number of messages. With 0 the call returns none; a backend that prefetches then returns its unclaimed
+    /// Maximum number of messages, except that the members of a bundle arrive together. With 0 the call returns none; a backend that prefetches then returns its unclaimed
     /// messages to the queue, and fetches no more until the next receive.
     pub messages_max: usize,
     /// Duration of each lease.
@@ -158,6 +163,8 @@ enum Name {
     Numbered { message: i64, delivery: u32 },
     /// The handle that a service issued.
     Handle(Arc<str>),
+    /// A member of a delivered bundle.
+    Member(bundles::Member),
 }
 
 impl Receipt {
@@ -173,7 +180,7 @@ impl Receipt {
     fn handle(&self) -> Option<&str> {
         match &self.0 {
             Name::Handle(handle) => Some(handle),
-            Name::Numbered { .. } => None,
+            Name::Numbered { .. } | Name::Member(_) => None,
         }
     }
 
@@ -181,7 +188,7 @@ impl Receipt {
     fn numbers(&self) -> (i64, u32) {
         match self.0 {
             Name::Numbered { message, delivery } => (message, delivery),
-            Name::Handle(_) => (-1, 0),
+            Name::Handle(_) | Name::Member(_) => (-1, 0),
         }
     }
 }
@@ -197,6 +204,8 @@ pub struct Limits {
     pub delay_max: Duration,
     /// Leases expire by time. Otherwise all leases of a connection end with that connection.
     pub timed_lease: bool,
+    /// The largest useful [`Message::bundle_max`]; 1: each message travels alone.
+    pub bundle_max: usize,
 }
 
 /// The approximate number of messages in a queue.

@@ -240,6 +240,7 @@ impl Queue for MemoryQueue {
             lease_max: None,
             delay_max: Duration::MAX,
             timed_lease: true,
+            bundle_max: 1,
         }
     }
 }

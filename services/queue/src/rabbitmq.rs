@@ -358,6 +358,7 @@ impl Queue for RabbitQueue {
             lease_max: Some(self.options.consumer_timeout.unwrap_or(CONSUMER_TIMEOUT)),
             delay_max: Duration::ZERO,
             timed_lease: false,
+            bundle_max: 1,
         }
     }
 }

@@ -161,7 +161,13 @@ impl Queue for SqliteQueue {
     }
 
     fn limits(&self) -> Limits {
-        Limits { message_bytes_max: MESSAGE_BYTES_MAX, lease_max: None, delay_max: Duration::MAX, timed_lease: true }
+        Limits {
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            lease_max: None,
+            delay_max: Duration::MAX,
+            timed_lease: true,
+            bundle_max: 1,
+        }
     }
 }
 

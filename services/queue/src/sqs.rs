@@ -330,6 +330,7 @@ impl Queue for SqsQueue {
             lease_max: Some(LEASE_MAX),
             delay_max: DELAY_MAX,
             timed_lease: true,
+            bundle_max: 1,
         }
     }
 }

@@ -53,6 +53,7 @@ impl Reducer {
             nodes: 0,
             began_at: None,
             remaining_seconds: None,
+            run_seconds: None,
             silent_since: None,
             unfit: None,
             step: None,
@@ -78,6 +79,7 @@ impl Reducer {
             let is_at_work = progress.nodes > 0 && progress.silent_since.is_none();
             let remaining = remaining(self.ended_before, &self.tally, self.judge.presence.attended());
             progress.remaining_seconds = remaining.filter(|_| is_at_work).map(|remaining| remaining.as_secs());
+            progress.run_seconds = self.speculation.run_times.most();
             progress.unfit = self.fit.unfit.clone();
             progress.copies = self.copies();
             progress.processes = nodes.processes_up() as u64;

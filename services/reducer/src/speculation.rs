@@ -71,14 +71,17 @@ impl RunTimes {
         self.per_item.add(seconds / items.max(1) as f64);
     }
 
+    /// Returns the duration that nine of ten attempts did not exceed; `None`: too little is known.
+    pub fn most(&self) -> Option<f64> {
+        (self.whole.total >= KNOWN_MIN).then(|| self.whole.quantile(QUANTILE))
+    }
+
     /// Returns how long a mini-batch of this many items may take until it is slow; `None`: too little is known. A large
     /// mini-batch may take as long as its items, a small one as long as others.
     pub fn slow_after(&self, items: Option<u64>) -> Option<Duration> {
-        if self.whole.total < KNOWN_MIN {
-            return None;
-        }
+        let most = self.most()?;
         let by_items = items.map_or(0.0, |items| self.per_item.quantile(QUANTILE) * items as f64);
-        let expected = self.whole.quantile(QUANTILE).max(by_items);
+        let expected = most.max(by_items);
         Some(Duration::try_from_secs_f64(FACTOR * expected).unwrap_or(Duration::MAX).max(LEAST))
     }
 }

@@ -66,6 +66,7 @@ pub use allocator::keep_freed_memory;
 pub use cache::{Cache, Limits as CacheLimits, Used};
 pub use environment::interpreter;
 pub use gpu::{count_by_driver, default_process_count};
+pub use node::executor::unspent;
 pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection, roster};
 pub use offer::offer;
 pub use side_inputs::{fetch_side_inputs, replace_paths};

@@ -11,12 +11,13 @@ use std::time::Duration;
 use object_store::memory::InMemory;
 use partitioner::{Partitioner, Pending};
 use protocol::{JobResult, JobSpec};
-use queue::{Clock, Depth, MemoryOptions, MemoryQueue, Queue};
+use queue::{Bundles, Clock, Depth, MemoryOptions, MemoryQueue, Queue};
 use reducer::{CrashPoint, MiniBatchState, Options, Reducer, Service, ServiceOptions, Tally};
 use storage::TargetStore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use worker::unspent;
 
 use crate::actor::{Actor, Told};
 use crate::job::Job;
@@ -344,12 +345,14 @@ impl World {
     }
 
     fn layer(&self, actor: &Actor, side: Side, tasks: Option<Arc<QueueLayer>>) -> Arc<QueueLayer> {
-        let inner = match side {
-            Side::PartitionerTasks | Side::NodeTasks | Side::ReducerTasks => self.tasks.clone(),
-            Side::Results | Side::ReducerResults => self.results.clone(),
+        let (service, inner): (_, Arc<dyn Queue>) = match side {
+            Side::PartitionerTasks | Side::NodeTasks | Side::ReducerTasks => {
+                (self.tasks.clone(), Arc::new(Bundles::new(self.tasks.clone(), unspent)))
+            }
+            Side::Results | Side::ReducerResults => (self.results.clone(), self.results.clone()),
         };
-        let (actor, witness) = (actor.clone(), self.witness.clone());
-        Arc::new(QueueLayer { inner, actor, witness, side, bug: self.scenario.bug, tasks, held: Default::default() })
+        let (actor, witness, bug) = (actor.clone(), self.witness.clone(), self.scenario.bug);
+        Arc::new(QueueLayer { inner, service, actor, witness, side, bug, tasks, held: Default::default() })
     }
 
     fn target(&self, actor: &Actor) -> TargetStore {

@@ -29,7 +29,9 @@ pub(crate) enum Side {
 /// One role's view of a queue.
 #[derive(Debug)]
 pub(crate) struct QueueLayer {
-    pub inner: Arc<MemoryQueue>,
+    /// The queue of the role: for tasks, bundles of the service's messages.
+    pub inner: Arc<dyn Queue>,
+    pub service: Arc<MemoryQueue>,
     pub actor: Actor,
     pub witness: Arc<Witness>,
     pub side: Side,
@@ -93,6 +95,9 @@ impl Queue for QueueLayer {
                 Side::ReducerResults => {}
             }
             for message in &mut messages {
+                if self.side == Side::PartitionerTasks {
+                    message.bundle_max = self.actor.weather().bundle_max;
+                }
                 if self.actor.happens(|weather| weather.reorder) {
                     message.delay = self.actor.dice().time(Duration::from_secs(30));
                 }
@@ -111,7 +116,7 @@ impl Queue for QueueLayer {
         }
         let receive = async || {
             if self.actor.happens(|weather| weather.duplicate) {
-                self.inner.duplicate_next(1);
+                self.service.duplicate_next(1);
             }
             let mut deliveries = self.inner.receive(request).await?;
             self.actor.dice().shuffle(&mut deliveries);
@@ -160,6 +165,10 @@ impl Queue for QueueLayer {
     }
 
     async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
+        if self.has(Bug::EndsBundlesEarly) && self.side == Side::NodeTasks {
+            let held = std::mem::take(&mut *self.held.lock().expect("no holder panics"));
+            let _ = self.inner.acknowledge(&held).await;
+        }
         self.acknowledge_as_is(receipts).await
     }
 

@@ -14,6 +14,8 @@ pub enum Bug {
     IgnoresLostLeases,
     /// Leases mini-batches for so long that other nodes wait for those of a dead one.
     LeasesForLong,
+    /// Acknowledges what travelled with a mini-batch together with it.
+    EndsBundlesEarly,
     /// Publishes the next try with no try spent.
     ForgetsTries,
     ForgetsLostDeliveries,
@@ -177,6 +179,8 @@ pub(crate) struct Weather {
     pub idle_exit: Option<Duration>,
     /// The longest time that provisioning takes.
     pub provision_max: Duration,
+    /// Mini-batches that a partitioner sends in one message.
+    pub bundle_max: usize,
     /// How long the weather lasts.
     pub ends: Duration,
 }
@@ -211,6 +215,7 @@ impl Weather {
             job_idle: if dice.happens(0.6) { seconds(30) } else { seconds(24 * 3600) },
             provision_max: seconds([1, 10, 60][dice.below(3) as usize]),
             idle_exit: dice.happens(0.4).then(|| seconds(15 + dice.below(185))),
+            bundle_max: if dice.happens(0.5) { 2 + dice.below(7) as usize } else { 1 },
         }
     }
 }

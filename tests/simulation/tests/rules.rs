@@ -121,6 +121,8 @@ bugs! {
     AnnouncesBeforeWriting: "write, then announce";
     IgnoresLostLeases: "nothing is announced after a lost lease";
     LeasesForLong: "mini-batches of a dead node are redelivered within ten seconds";
+    EndsBundlesEarly:
+        "while queue and store keep their promises, a job is completed", "every mini-batch counts once", "every job ends";
     ForgetsTries: "every try counts", "publish the next try, then acknowledge";
     ForgetsLostDeliveries:
         "lost deliveries have a limit", "while queue and store keep their promises, a job is completed";

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use queue::{Queue, RabbitOptions, RabbitQueue, SqliteOptions, SqliteQueue, SqsOptions, SqsQueue, SqsTarget};
+use queue::{Bundles, Queue, RabbitOptions, RabbitQueue, SqliteOptions, SqliteQueue, SqsOptions, SqsQueue, SqsTarget};
 use storage::{StoreOptions, TargetStore};
 use url::Url;
 
@@ -41,6 +41,11 @@ fn without_connection(queue: impl Queue + 'static) -> Opened {
     (Arc::new(queue), None)
 }
 
+/// Each message to SQS is paid for, so quick mini-batches share one.
+fn tasks_of_sqs(queue: SqsQueue) -> Opened {
+    without_connection(Bundles::new(Arc::new(queue), worker::unspent))
+}
+
 impl Target {
     /// Opens its store, and so checks address, bucket and credentials.
     pub async fn open_store(&self) -> Result<TargetStore> {
@@ -70,7 +75,7 @@ impl Target {
                 QueueAddress::Sqs { prefix } => {
                     let SqsTarget { tasks, results, dead_letters } =
                         SqsTarget::open(self.sqs_options(prefix, create)).await?;
-                    [tasks, results, dead_letters].map(without_connection)
+                    [tasks_of_sqs(tasks), without_connection(results), without_connection(dead_letters)]
                 }
                 _ => tokio::try_join!(self.open(Role::Tasks), self.open(Role::Results), self.open(Role::DeadLetters))?
                     .into(),
@@ -108,7 +113,8 @@ impl Target {
                 Ok((queue.clone(), Some(queue)))
             }
             QueueAddress::Sqs { .. } => {
-                Ok(without_connection(SqsQueue::open(self.sqs_options(&address.name(role), false)).await?))
+                let queue = SqsQueue::open(self.sqs_options(&address.name(role), false)).await?;
+                Ok(if role == Role::Tasks { tasks_of_sqs(queue) } else { without_connection(queue) })
             }
         }
     }

@@ -313,7 +313,7 @@ fn job_of_task(body: &Bytes) -> Result<String, String> {
 
 /// Returns the message for a descriptor that returns to the queue. It is a new message, so it carries what the queue has
 /// counted.
-fn unspent(delivery: &Delivery) -> Bytes {
+pub fn unspent(delivery: &Delivery) -> Bytes {
     match serde_json::from_slice::<Descriptor>(&delivery.body) {
         Ok(descriptor) if delivery.receive_count > 1 => {
             let deliveries_lost = deliveries_lost(&descriptor, delivery.receive_count);

@@ -1,0 +1,65 @@
+//! How many mini-batches travel in one message of the task queue.
+//!
+//! A message costs as much time as a quick mini-batch, so quick ones travel together. If the worker that has received them
+//! dies, those that have ended run again, so they must not take long together; and a job that may not run a mini-batch
+//! twice at a time (`speculation`) sends each alone. How long runs take is known once workers have begun, which the
+//! progress of the job says.
+
+use std::time::Duration;
+
+use protocol::JobSpec;
+use queue::Queue;
+use storage::JobStore;
+use tokio::time::Instant;
+
+/// Work of the mini-batches of a message, at most, in seconds of one process.
+const SECONDS_MAX: f64 = 0.2;
+/// Time between two looks at the progress of the job.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What a partitioner knows of the run times of its job.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// As many as the queue can send together.
+    limit: usize,
+    now: usize,
+    look_at: Instant,
+}
+
+impl Pace {
+    pub(crate) fn new(spec: &JobSpec, tasks: &dyn Queue) -> Self {
+        let limit = if spec.speculation { tasks.limits().bundle_max } else { 1 };
+        Self { limit, now: 1, look_at: Instant::now() }
+    }
+
+    /// Returns the number of mini-batches that may travel together now.
+    pub(crate) async fn together(&mut self, store: &JobStore) -> usize {
+        if self.limit > 1 && self.look_at <= Instant::now() {
+            self.look_at = Instant::now() + LOOK;
+            // Without an answer it stays as it was.
+            if let Ok(Some(progress)) = store.progress().await {
+                self.now = together(progress.run_seconds, self.limit);
+            }
+        }
+        self.now
+    }
+}
+
+fn together(run_seconds: Option<f64>, limit: usize) -> usize {
+    run_seconds.map_or(1, |seconds| (SECONDS_MAX / seconds.max(1e-9)) as usize).clamp(1, limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_quick_mini_batches_travel_together() {
+        assert_eq!(together(None, 64), 1, "before anything is known");
+        assert_eq!(together(Some(3.0), 64), 1);
+        assert_eq!(together(Some(0.2), 64), 1);
+        assert_eq!(together(Some(0.02), 64), 10);
+        assert_eq!(together(Some(0.0), 64), 64);
+        assert_eq!(together(Some(f64::NAN), 64), 64);
+    }
+}
