@@ -72,6 +72,7 @@ impl Scheduler {
         let name = process.name();
         let isolation = match isolation {
             Some(mut isolation) => {
+                isolation.waited(handed.waited());
                 let failed = ending.status != AttemptStatus::Succeeded;
                 self.isolations.vain_runs = if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };
                 match self.lost_gpu(process, &ending) {

@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, REJECTED_MAX, Rejected, Warning};
@@ -37,7 +37,7 @@ pub(super) struct Isolation {
     whole: Ending,
     pub(super) began: Moment,
     ended: Moment,
-    /// When ranges that have not been run are rejected.
+    /// When ranges that have not been run are rejected: later by each wait for a service, or for the limits of the job.
     until: Instant,
     /// Ranges to run, in reverse order.
     pending: Vec<Pending>,
@@ -164,6 +164,12 @@ impl Isolation {
     pub(super) fn next(&self) -> Option<Range<u64>> {
         let next = self.pending.get(self.position()?)?;
         (!self.is_hopeless()).then(|| next.items.clone())
+    }
+
+    /// Takes the time that the range to run next has waited for a service, or for the limits of the job: no item is at
+    /// fault.
+    pub(super) fn waited(&mut self, time: Duration) {
+        self.until += time;
     }
 
     fn position(&self) -> Option<usize> {

@@ -32,7 +32,12 @@ pub(super) struct Handed {
 impl Handed {
     /// Returns the end of its attempt. Waiting for a service, or for the limits of the job, does not count towards the limit.
     pub(super) fn deadline(&self, limit: Duration) -> Instant {
-        self.began.instant + limit + self.rate_limited + self.limited
+        self.began.instant + limit + self.waited()
+    }
+
+    /// Returns how long it waits for a service and for the limits of the job.
+    pub(super) fn waited(&self) -> Duration {
+        self.rate_limited + self.limited
     }
 }
 

@@ -246,6 +246,23 @@ fn isolation_that_takes_too_long_rejects_the_rest() {
 }
 
 #[test]
+fn isolation_does_not_end_because_its_ranges_wait() {
+    let limited = Event::Limited { process: id(0), time: 33 * LIMIT };
+    let rate_limited = frame(0, ProcessEvent::RateLimited { sequence: 3, seconds: (33 * LIMIT).as_secs_f64() });
+    for wait in [limited, rate_limited] {
+        let mut node = isolating(1, 8);
+        node.after(raised(0, 1));
+        assert_eq!(node.after(with_rows(0, 2, "a\nb\nc\nd\n")), "0 gets 0[4..8]");
+        node.after(wait);
+        node.pass(33 * LIMIT);
+        assert!(node.after(raised(0, 3)).ends_with("0 gets 0[4..6]"));
+        assert_eq!(node.after(with_rows(0, 4, "e\nf\n")), "0 gets 0[6..8]");
+        let (attempt, _) = announced(&mut node, with_rows(0, 5, "g\nh\n"));
+        assert_eq!((attempt.failed(), rejected_items(&attempt)), (0, vec![]));
+    }
+}
+
+#[test]
 fn isolation_that_would_outlive_its_lease_ends() {
     let mut node = with_isolation(1, |config| config.lease_max = Some(3 * LIMIT));
     node.after(Event::Received(vec![of_files(0, 4), of_files(1, 4)]));
