@@ -6,6 +6,7 @@
 //! file of its own. Otherwise it is a job like any other, so a replay of a replay, and one that is killed, need no more.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -213,7 +214,7 @@ impl Jobs {
                 counted(unread, "unreadable record")
             );
         }
-        check_inputs(&plan, job_id)?;
+        check_inputs(&plan, job_id, matches!(self, Self::Here(_)))?;
         let mut spec = job.spec.clone();
         if let Some(folder) = source_directory {
             check_script(&spec, folder)?;
@@ -275,18 +276,25 @@ fn check_items(planned: Option<&Descriptor>, number: u64) -> Result<()> {
 }
 
 /// Checks that local files still exist, and that local tables are those that were planned: a replay runs a range of their
-/// rows. Nodes check remote ones when they read them.
-fn check_inputs(plan: &[Descriptor], job_id: &str) -> Result<()> {
-    let mut versions: HashMap<PathBuf, FileVersion> = HashMap::new();
-    let mut version = |path: &ItemPath| -> Result<FileVersion> {
+/// rows. Nodes check remote ones when they read them, and those that only they may see. `is_here`: the nodes are on this
+/// machine.
+fn check_inputs(plan: &[Descriptor], job_id: &str, is_here: bool) -> Result<()> {
+    let mut versions: HashMap<PathBuf, Option<FileVersion>> = HashMap::new();
+    let mut version = |path: &ItemPath| -> Result<Option<FileVersion>> {
         let path = path.as_path().to_owned();
         if let Some(known) = versions.get(&path) {
             return Ok(known.clone());
         }
-        let metadata = std::fs::metadata(&path).with_context(|| {
-            format!("{} has been removed since job {job_id} was planned, so it cannot be replayed", path.display())
-        })?;
-        let found = FileVersion::of_file(&metadata);
+        let found = match std::fs::metadata(&path) {
+            Ok(metadata) => Some(FileVersion::of_file(&metadata)),
+            Err(error) if !is_here && error.kind() == ErrorKind::NotFound => None,
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    let path = path.display();
+                    format!("{path} has been removed since job {job_id} was planned, so it cannot be replayed")
+                });
+            }
+        };
         versions.insert(path, found.clone());
         Ok(found)
     };
@@ -299,7 +307,7 @@ fn check_inputs(plan: &[Descriptor], job_id: &str) -> Result<()> {
             }
             Work::Rows { blocks, .. } => {
                 for block in blocks.iter().filter(|block| !block.path.is_url()) {
-                    let found = version(&block.path)?;
+                    let Some(found) = version(&block.path)? else { continue };
                     if block.version.as_ref().is_some_and(|planned| *planned != found) {
                         bail!(
                             "{} has changed since job {job_id} was planned, so its rejected rows cannot be found: run the \
@@ -317,7 +325,33 @@ fn check_inputs(plan: &[Descriptor], job_id: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use protocol::{Block, BlockRange};
+
     use super::*;
+
+    #[test]
+    fn files_that_only_nodes_see_are_left_to_them() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let file = folder.path().join("t.csv");
+        let rows = |version| {
+            let block =
+                Block { path: file.as_path().into(), version, range: BlockRange::WholeText, path_columns: vec![] };
+            Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] }
+        };
+        let files =
+            Work::Files { input: 0, paths: vec![file.as_path().into()], versions: vec![], stamps: vec![], key: vec![] };
+        let other = FileVersion { bytes: 7, etag: None, modified: Some(7) };
+        for work in [files, rows(None), rows(Some(other.clone()))] {
+            let plan = [Descriptor::new("first", 0, work)];
+            check_inputs(&plan, "first", false).expect("it may be on the nodes");
+            let refused = check_inputs(&plan, "first", true).expect_err("it is nowhere");
+            assert!(refused.to_string().contains("t.csv has been removed since job first was planned"));
+        }
+        std::fs::write(&file, "id\n").expect("writable");
+        let plan = [Descriptor::new("first", 0, rows(Some(other)))];
+        let refused = check_inputs(&plan, "first", false).expect_err("it is here, and has changed");
+        assert!(refused.to_string().contains("t.csv has changed since job first was planned"));
+    }
 
     #[test]
     fn mini_batch_without_items_is_refused() {
