@@ -1,8 +1,10 @@
 """Asynchronous entry scripts: `run_item`, `concurrency`, and a service that limits its rate."""
 
+import csv
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -148,6 +150,35 @@ def test_items_that_fail_are_rejected_and_no_other_runs_twice(workplace):
     assert {name for name, count in runs.items() if count > 1} == set(bad) and runs["007.txt"] == 3
     rejects = workplace.command("rejects", ended.job_id).stdout
     assert "2 × ValueError" in rejects and "007.txt" in rejects
+
+
+ALTERNATING = """
+    import os
+    async def run_item(item):
+        if os.environ["BAD"] and int(os.path.basename(item)[:3]) % 2:
+            raise ValueError("odd")
+        return os.path.basename(item)
+"""
+
+
+def test_items_that_have_no_room_in_the_list_of_their_mini_batch_are_counted(workplace):
+    """A replay runs those that are named, and says that there are others."""
+    workplace.data(600)
+    ended = workplace.job(ALTERNATING, mini_batch_size=600, run_max_try=1, process_count_per_node=1).run(BAD="1")
+    assert ended.items == (600, 300, 300)
+    with open(ended.result["rejects"]["csv"], newline="") as file:
+        rejects = list(csv.DictReader(file))
+    assert sum(int(row["items"]) for row in rejects) == 300
+    assert (rejects[-1]["items"], rejects[-1]["item"], rejects[-1]["cause"]) == ("44", "", "run_raised")
+    assert "more items have failed than the 256" in rejects[-1]["message"]
+    replayed = workplace.command("replay", ended.job_id, "--json", BAD="")
+    assert replayed.items == (256, 256, 0)
+    left = "does not replay 44 items without a result"
+    assert left in " ".join(replayed.result["notes"])
+    lines = Path(replayed.result["output"]).read_text().splitlines()
+    assert len(lines) == 556 and lines == sorted(lines), "each at its place"
+    nothing = workplace.command("replay", ended.job_id, BAD="")
+    assert nothing.exit_status != 0 and left in nothing.stderr
 
 
 def test_mini_batch_with_items_that_failed_counts_as_failed(workplace):

@@ -64,10 +64,9 @@ pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Opt
     if matches!(result.state, JobState::Failed | JobState::Canceled) {
         let _ = writeln!(text, "  continue with: gristmill retry {id}{}", flags(target));
     }
-    let has_rejects = result.items_rejected > 0 || result.rejects.is_some();
     if let Some(replay) = replayed_by {
         let _ = writeln!(text, "  replayed: the output holds the rows of job {replay} as well");
-    } else if result.state == JobState::Completed && has_rejects {
+    } else if result.state == JobState::Completed && result.rejects_to_replay() > 0 {
         let _ = writeln!(text, "  run the rejects again with: gristmill replay {id}{}", flags(target));
     }
     let _ = write!(text, "  logs: {}", result.logs);

@@ -21,6 +21,9 @@ use crate::submit::send_snapshots;
 use crate::targets::Target;
 use crate::{Busy, Engine, Events, Fixable, For, FoundJob, Jobs, Remedy, Republish, Retry, StopRequest};
 
+/// Beginning of the notes about rejects that a replay does not run.
+const LEAVES_OUT: &str = "does not replay ";
+
 /// How a replay differs from the job that it replays.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayOptions {
@@ -161,29 +164,20 @@ impl Jobs {
         let ended = result.mini_batches.succeeded + result.mini_batches.failed;
         let is_planned = job.store.plan_complete().await?.is_some_and(|plan| plan.mini_batches == ended);
         let mut rejects = Rejects::find(&job.store, job_id).await.with_context(|| format!("read job {job_id}"))?;
+        // What earlier replays of the same output have left out.
+        let left_before: Vec<_> = job.spec.notes.iter().filter(|note| note.starts_with(LEAVES_OUT)).cloned().collect();
         if rejects.mini_batches() == 0 && is_planned {
-            bail!("job {job_id} has no rejected items: nothing to replay");
+            let but =
+                if left_before.is_empty() { String::new() } else { format!("; it {}", left_before.join(", and it ")) };
+            bail!("job {job_id} has no rejected items: nothing to replay{but}");
         }
         if !is_planned {
             let problem = format!("not all mini-batches of job {job_id} have ended, or its plan has been removed");
             return Err(Fixable::error(problem, retry()));
         }
         let merges = !*separate && job.spec.output.action == OutputAction::AppendRow;
-        let without = match merges {
-            true => job_without_rows(&job.store, job_id).await.with_context(|| {
-                format!("only `gristmill replay {job_id} --separate` can run the rejects of job {job_id}")
-            })?,
-            false => None,
-        };
-        if let Some(without) = without {
-            bail!(
-                "job {without} has kept its output and no longer the rows of its mini-batches, so nothing can be added to \
-                 them (a job keeps them if it isolates bad items and has rejects): `gristmill replay {job_id} --separate` \
-                 writes a file of its own, and `gristmill retry {job_id}` runs what failed and those rows again"
-            );
-        }
         let mut plan = Vec::new();
-        let (mut items, mut unread) = (0, 0);
+        let (mut items, mut unread, mut unnamed) = (0, 0, 0);
         loop {
             let mini_batches = rejects.next().await.with_context(|| format!("read job {job_id}"))?;
             if mini_batches.is_empty() {
@@ -192,6 +186,10 @@ impl Jobs {
             for rejected in &mini_batches {
                 let Attempt { succeeded, rejected: named, unread: records, pieces, .. } = &rejected.attempt;
                 unread += records.iter().map(|record| record.records).sum::<u64>();
+                unnamed += rejected.attempt.unnamed();
+                if !rejected.can_be_replayed() {
+                    continue;
+                }
                 if merges && *succeeded > 0 && !named.is_empty() && pieces.is_empty() {
                     bail!(
                         "job {job_id} has items without a result whose places between the rows of other items are not \
@@ -207,11 +205,21 @@ impl Jobs {
                 plan.extend(again.plan);
             }
         }
+        let left = left_out(unread, unnamed);
         if plan.is_empty() {
+            bail!("job {job_id} has no rejects but {}", left.join("; and "));
+        }
+        let without = match merges {
+            true => job_without_rows(&job.store, job_id).await.with_context(|| {
+                format!("only `gristmill replay {job_id} --separate` can run the rejects of job {job_id}")
+            })?,
+            false => None,
+        };
+        if let Some(without) = without {
             bail!(
-                "job {job_id} has no rejects but {}, whose places may change with the file: correct the input, and run \
-                 the job again",
-                counted(unread, "unreadable record")
+                "job {without} has kept its output and no longer the rows of its mini-batches, so nothing can be added to \
+                 them (a job keeps them if it isolates bad items and has rejects): `gristmill replay {job_id} --separate` \
+                 writes a file of its own, and `gristmill retry {job_id}` runs what failed and those rows again"
             );
         }
         check_inputs(&plan, job_id, matches!(self, Self::Here(_)))?;
@@ -224,10 +232,8 @@ impl Jobs {
         spec.replays_run = merges.then(|| rejects.times_reopened());
         spec.notes =
             vec![format!("replays {} of job {job_id}, which does not change", counted(items, "rejected item"))];
-        if unread > 0 {
-            let records = counted(unread, "unreadable record");
-            spec.notes.push(format!("does not replay {records}: correct the input, and run the job again"));
-        }
+        spec.notes.extend(left_before);
+        spec.notes.extend(left.into_iter().map(|left| format!("{LEAVES_OUT}{left}")));
         spec.description = format!("The rejected items of job {job_id}, run again.");
         spec.name = name_of_replay(&spec.name);
         // No later run continues or reuses it.
@@ -264,6 +270,21 @@ fn check_script(spec: &JobSpec, folder: &Path) -> Result<()> {
         bail!("{} has no file {}, the entry script of job {}", folder.display(), spec.entry_script, spec.job_id);
     }
     Ok(())
+}
+
+/// Returns what a replay leaves out: records that could not be read, and items of mini-batches that do not name them.
+fn left_out(unread: u64, unnamed: u64) -> Vec<String> {
+    let unread = (unread > 0).then(|| {
+        let records = counted(unread, "unreadable record");
+        format!("{records}, whose places may change with the file: correct the input, and run the job again")
+    });
+    let unnamed = (unnamed > 0).then(|| {
+        let items = counted(unnamed, "item");
+        format!(
+            "{items} without a result, which their mini-batches do not name: correct the script, and run the job again"
+        )
+    });
+    unread.into_iter().chain(unnamed).collect()
 }
 
 /// Checks that the items of a mini-batch can run alone.

@@ -111,6 +111,9 @@ pub(crate) fn is_zero<Number: Default + PartialEq>(number: &Number) -> bool {
 /// Most entries of [`Attempt::rejected`]: an attempt must fit into one message.
 pub const REJECTED_MAX: usize = 256;
 
+/// Category of the error of items for which `run()` returned no result.
+pub const NO_RESULT: &str = "NoResult";
+
 /// Most entries of [`Attempt::unread`]: an attempt must fit into one message.
 pub const UNREAD_MAX: usize = 100;
 
@@ -285,6 +288,16 @@ impl Attempt {
     /// Returns the number of items that did not succeed.
     pub fn failed(&self) -> u64 {
         self.core().failed()
+    }
+
+    /// Returns the number of items of a success that did not succeed and that nothing names.
+    pub fn unnamed(&self) -> u64 {
+        if self.status != AttemptStatus::Succeeded {
+            return 0;
+        }
+        let rejected = self.rejected.iter().fold(0, |items: u64, rejected| items.saturating_add(rejected.items));
+        let unread = self.unread.iter().fold(0, |records: u64, unread| records.saturating_add(unread.records));
+        self.failed().saturating_sub(rejected).saturating_sub(unread)
     }
 
     /// Returns the fields that every attempt has.

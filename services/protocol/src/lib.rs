@@ -28,8 +28,8 @@ mod trace;
 mod wear;
 
 pub use attempt::{
-    Attempt, AttemptCore, AttemptRef, AttemptStatus, FailedRun, ProcessName, REJECTED_MAX, Rejected, Rows, SuccessRef,
-    UNREAD_MAX, UnreadRecord,
+    Attempt, AttemptCore, AttemptRef, AttemptStatus, FailedRun, NO_RESULT, ProcessName, REJECTED_MAX, Rejected, Rows,
+    SuccessRef, UNREAD_MAX, UnreadRecord,
 };
 pub use conda::{CONDA_TOOLS, CondaError, CondaFile};
 pub use dead_letter::{DeadBody, DeadLetter};

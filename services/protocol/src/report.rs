@@ -176,6 +176,11 @@ pub struct JobResult {
 }
 
 impl JobResult {
+    /// Returns the number of rejected items that a replay can run.
+    pub fn rejects_to_replay(&self) -> u64 {
+        self.rejects.as_ref().map_or(self.items_rejected, |tables| tables.items.saturating_sub(tables.without_place))
+    }
+
     /// Returns a result without counts.
     pub fn new(job_id: String, state: JobState, logs: String) -> Self {
         Self {
@@ -226,6 +231,9 @@ pub struct FailureCause {
 pub struct RejectTables {
     /// Number of rejected items.
     pub items: u64,
+    /// Those of them whose places are unknown or may change, so that a replay cannot run them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub without_place: u64,
     /// Path or URL of `rejects.csv`.
     pub csv: String,
     /// Path or URL of `rejects.parquet`.

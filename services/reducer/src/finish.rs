@@ -144,7 +144,7 @@ impl Reducer {
         if state != JobState::Completed {
             return;
         }
-        let is_done = self.tally.mini_batches().failed == 0 && self.rejects.records(&self.tally).is_empty();
+        let is_done = self.tally.mini_batches().failed == 0 && !self.rejects.may_be_replayed(&self.tally);
         // A replay writes the whole output again.
         let may_be_replayed = !is_done && self.spec.isolate != Isolate::Off;
         if !may_be_replayed && let Err(error) = self.store.delete_parts().await {
