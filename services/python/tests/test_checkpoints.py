@@ -325,3 +325,27 @@ def test_quick_run_items_write_nothing(start):
     agent = start("async def run_item(item): return item")
     assert "has_checkpoints" not in agent.run("abcd")
     assert not os.path.exists(agent.folder / "checkpoints")
+
+
+def test_items_that_are_never_handed_back_are_named(start):
+    agent = start(
+        """
+        def run(mini_batch):
+            for path in mini_batch:
+                if path not in "bd":
+                    yield path, path.upper()
+        """
+    )
+    event = agent.run("abcde")
+    assert (event["rows"], event["returned"]) == (b"A\nC\nE\n", 3)
+    named = [(failed["item"], failed["items"], failed["status"]) for failed in event["failed_items"]]
+    assert named == [(1, 1, "illegal_result"), (3, 1, "illegal_result")]
+    assert {failed["error"]["category"] for failed in event["failed_items"]} == {"NoResult"}
+    assert event["pieces"] == [[0, 2], [2, 2], [4, 2]]
+    event = agent.run("abcde", items=[1, 4])
+    assert [failed["item"] for failed in event["failed_items"]] == [0, 2], "from the start of the range"
+
+
+def test_strict_results_fail_a_mini_batch_with_items_that_are_never_handed_back(start):
+    agent = start("def run(mini_batch):\n    yield mini_batch[0], 'a'", strict_results=True)
+    assert "run() returned 1 results for the 2 items" in failure(agent.run("ab"))

@@ -247,7 +247,7 @@ class Process:
             if functions.coroutines is not None and (warning := functions.coroutines.warning()) is not None:
                 warnings.append(warning)
             returned = len(result)
-            failures = result.failures if type(result) is RowsOfItems else ()
+            failures, missing = (result.failures, result.missing) if type(result) is RowsOfItems else ((), ())
             if failures:
                 is_last = mini_batch.get("names_failed_items", False)
                 any_succeeded = len(failures) < result.items
@@ -259,11 +259,11 @@ class Process:
             misfits = ()
             if self._checks is not None:
                 result, misfits = self._checks.sift(result, items)
-            if failures or misfits:
+            if failures or misfits or missing:
                 returned -= len(failures) + len(misfits)
                 from gristmill.failed_items import in_pieces
 
-                failed_items = self._named(mini_batch, failures, misfits, warnings)
+                failed_items = self._named(mini_batch, failures, misfits, missing, warnings)
                 payload, columns, pieces = in_pieces(result, failed_items, items, self._rows_of)
             else:
                 payload, columns = self._rows_of(result)
@@ -381,14 +381,15 @@ class Process:
             add_note(error, f"{len(failures) - 1} more items of the mini-batch failed")
         return error
 
-    def _named(self, mini_batch, failures, misfits, warnings):
+    def _named(self, mini_batch, failures, misfits, missing, warnings):
         """Returns the items without a result, as the answer names them."""
         from gristmill.failed_items import limited, that_do_not_fit, that_raised
 
         def report(item, error):
             return self._errors.report_exception(f"run_item() of {try_of(mini_batch)}, item {item}", error)
 
-        return limited(that_raised(failures, report) + that_do_not_fit(misfits), warnings)
+        entries = that_raised(failures, report) + that_do_not_fit(misfits) + never_handed_back(missing)
+        return limited(entries, warnings)
 
     def _rows_of(self, result):
         formatter = self._formatter
