@@ -134,6 +134,9 @@ pub struct MiniBatchFrame {
     /// Whether the answer may name items that have failed, because no other try follows and the job isolates them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub names_failed_items: bool,
+    /// Whether no item of the last mini-batches has succeeded, so that a few failures are enough to give this one up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub doubted: bool,
     /// The mini-batch of an earlier job that runs again, and the position in it of the first item; `None`: it is no
     /// replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -286,6 +289,9 @@ pub struct Ending {
     /// Whether each item of a failure was tried on its own, or enough of them to know that the cause is no item.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub items_tried: bool,
+    /// Whether no item succeeded, and so many failed on their own that the cause is probably no item.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gave_up: bool,
     /// Whether there are checkpoints of the mini-batch, which a success makes superfluous.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_checkpoints: bool,
@@ -325,6 +331,7 @@ impl Ending {
             failed_items: Vec::new(),
             pieces: Vec::new(),
             items_tried: false,
+            gave_up: false,
             has_checkpoints: false,
         }
     }

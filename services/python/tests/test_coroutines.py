@@ -272,6 +272,27 @@ def test_mini_batch_of_which_everything_fails_is_given_up(start, items, concurre
     assert items == 5 or {number // 100 for number in tried} == {0, 1, 2, 3, 4}
 
 
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_mini_batch_is_given_up_earlier_where_those_before_it_failed(start, concurrency):
+    agent = failing(start, range(500), concurrency=concurrency)
+    items = [str(item) for item in range(500)]
+    first = agent.run(items, try_number=1)
+    assert (first["items_tried"], first["gave_up"]) == (False, True), "also before the last try"
+    before = len(rows(agent.run(["calls"])))
+    assert agent.run(items, doubted=True)["gave_up"]
+    assert len(rows(agent.run(["calls"]))) - before == 5, "one item, three from everywhere, and `calls`"
+    few = agent.run(items[:4], names_failed_items=True)
+    assert (few["items_tried"], few["gave_up"]) == (True, False), "these may be the only bad ones"
+
+
+@pytest.mark.parametrize("bad", [[], [0], range(100), range(1, 500)])
+def test_doubted_items_are_all_tried_once_one_succeeds(start, bad):
+    agent = failing(start, bad, concurrency=8)
+    event = agent.run([str(item) for item in range(500)], names_failed_items=True, doubted=True)
+    assert rows(event) == [str(item) for item in range(500) if item not in bad]
+    assert agent.finish() == []
+
+
 @pytest.mark.parametrize("concurrency", [1, 8, 64])
 @pytest.mark.parametrize("bad", [range(100), range(8, 300), [*range(12), 499], range(0, 500, 2), range(100, 500)])
 def test_no_good_item_is_lost_to_bad_ones_in_one_place(start, bad, concurrency):

@@ -225,7 +225,7 @@ class Process:
             self._fail_load(mini_batch, error, load_seconds, process_ended - process_started)
             return process_ended
         functions, handing_back = self._functions, self._handing_back
-        warnings, failed_items, pieces, items_tried = [], (), (), False
+        warnings, failed_items, pieces, vain = [], (), (), None
         started = status.set(sequence, RUN)
         load_seconds = started - load_started
         try:
@@ -252,7 +252,9 @@ class Process:
                 is_last = mini_batch.get("names_failed_items", False)
                 any_succeeded = len(failures) < result.items
                 if not (is_last and any_succeeded):
-                    items_tried = is_last
+                    from gristmill.coroutines import gave_up
+
+                    vain = {"items_tried": is_last, "gave_up": not any_succeeded and gave_up(result, items)}
                     raise self._first_of(failures)
             if returned != items:
                 returned = self._compare_lengths(mini_batch, result, items, warnings)
@@ -275,7 +277,7 @@ class Process:
             self._leave_if_forked(error)
             self._release_table()
             process_ended = time.process_time()
-            self._fail(mini_batch, error, [load_seconds, run_seconds, process_ended - process_started], items_tried)
+            self._fail(mini_batch, error, [load_seconds, run_seconds, process_ended - process_started], vain)
             return process_ended
         self._streams.flush()
         process_ended = time.process_time()
@@ -383,7 +385,7 @@ class Process:
 
     def _named(self, mini_batch, failures, misfits, missing, warnings):
         """Returns the items without a result, as the answer names them."""
-        from gristmill.failed_items import limited, that_do_not_fit, that_raised
+        from gristmill.failed_items import limited, never_handed_back, that_do_not_fit, that_raised
 
         def report(item, error):
             return self._errors.report_exception(f"run_item() of {try_of(mini_batch)}, item {item}", error)
@@ -410,7 +412,7 @@ class Process:
         report = self._errors.report(occasion, type(error).__name__, one_line(str(error)))
         self._send_failed(mini_batch, "load_failed", report, [load_seconds, 0.0, process_seconds])
 
-    def _fail(self, mini_batch, error, seconds, items_tried):
+    def _fail(self, mini_batch, error, seconds, vain):
         occasion = f"run() of {try_of(mini_batch)}"
         self._streams.flush()
         printed = self._streams.printed()
@@ -420,9 +422,9 @@ class Process:
         else:
             status = "run_raised"
             report = self._errors.report_exception(occasion, error, printed=printed)
-        self._send_failed(mini_batch, status, report, seconds, items_tried)
+        self._send_failed(mini_batch, status, report, seconds, vain)
 
-    def _send_failed(self, mini_batch, status, report, seconds, items_tried=False):
+    def _send_failed(self, mini_batch, status, report, seconds, vain=None):
         load_seconds, run_seconds, process_seconds = seconds
         self._streams.flush()
         self._channel.send_event(
@@ -434,7 +436,7 @@ class Process:
                 "load_seconds": load_seconds,
                 "run_seconds": run_seconds,
                 "process_seconds": process_seconds,
-                "items_tried": items_tried,
+                **(vain or {}),
             }
         )
 

@@ -23,12 +23,28 @@ pub(super) struct Isolations {
     hopeless: u32,
     /// Runs of ranges in a row that have failed.
     vain_runs: u32,
+    /// Attempts in a row that gave up because their items fail one by one.
+    given_up: u32,
     has_told: bool,
 }
 
 impl Isolations {
     fn are_over(&self) -> bool {
-        self.hopeless >= HOPELESS_MAX || self.vain_runs >= VAIN_RUNS_MAX
+        self.hopeless >= HOPELESS_MAX || self.vain_runs >= VAIN_RUNS_MAX || self.are_items_doubted()
+    }
+
+    /// Whether a process should give a mini-batch up after a few failed items. The next success ends the doubt.
+    pub(super) fn are_items_doubted(&self) -> bool {
+        self.given_up >= HOPELESS_MAX
+    }
+
+    /// Notes the end of an attempt whose process tries item by item. Returns whether the node should warn.
+    pub(super) fn attempt_ended(&mut self, ending: &Ending) -> bool {
+        match ending.status {
+            AttemptStatus::Succeeded => self.given_up = 0,
+            _ => self.given_up = self.given_up.saturating_add(u32::from(ending.gave_up)),
+        }
+        self.are_items_doubted() && !std::mem::replace(&mut self.has_told, true)
     }
 }
 
@@ -110,6 +126,20 @@ impl Scheduler {
         }
     }
 
+    /// Warns that the node has found no item that succeeds.
+    pub(super) fn warn_of_doubt(&mut self) -> Warning {
+        self.warn(format!(
+            "no item of the last mini-batches succeeded, so node {} tries only a few items of each and divides no more \
+             mini-batches whose tries are spent, until an item succeeds",
+            self.config.node
+        ))
+    }
+
+    fn warn(&mut self, message: String) -> Warning {
+        self.log("WARNING", message.clone());
+        Warning { message }
+    }
+
     /// Ends the isolation of a mini-batch that might not end before the longest lease that the queue allows.
     pub(super) fn cut_isolation(&mut self, lease: LeaseId, now: Moment) {
         let isolation = self.mini_batches.get_mut(&lease).and_then(|mini_batch| mini_batch.isolation.as_mut());
@@ -151,13 +181,12 @@ impl Scheduler {
         self.log(if saved { "INFO" } else { "WARNING" }, message);
         self.isolations.hopeless = if saved { 0 } else { self.isolations.hopeless.saturating_add(1) };
         if self.isolations.are_over() && !std::mem::replace(&mut self.isolations.has_told, true) {
-            let message = format!(
+            let warning = self.warn(format!(
                 "no range of the last mini-batches succeeded, so node {} divides no more mini-batches whose tries are \
                  spent",
                 self.config.node
-            );
-            self.log("WARNING", message.clone());
-            attempt.warnings.push(Warning { message });
+            ));
+            attempt.warnings.push(warning);
             attempt.warnings_total += 1;
         }
         let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try, has_checkpoints });
