@@ -297,8 +297,8 @@ fn check_items(planned: Option<&Descriptor>, number: u64) -> Result<()> {
 }
 
 /// Checks that local files still exist, and that local tables are those that were planned: a replay runs a range of their
-/// rows. Nodes check remote ones when they read them, and those that only they may see. `is_here`: the nodes are on this
-/// machine.
+/// rows. Nodes check remote ones when they read them, and those that only they may see. `is_here`: the nodes are on
+/// this machine.
 fn check_inputs(plan: &[Descriptor], job_id: &str, is_here: bool) -> Result<()> {
     let mut versions: HashMap<PathBuf, Option<FileVersion>> = HashMap::new();
     let mut version = |path: &ItemPath| -> Result<Option<FileVersion>> {

@@ -7,9 +7,9 @@
 //! the log tree when a job ends: not beside the output, because the next step of a pipeline reads that whole folder.
 //! `replay.rs` plans to run them again.
 //!
-//! Items for which `run()` returned no result without an error are counted as failed, but nothing tells which items these
-//! are: those of a mini-batch are one reject without a place, as are those that found no room in the list of an attempt.
-//! A replay cannot run them.
+//! Items for which `run()` returned no result without an error are counted as failed, but nothing tells which items
+//! these are: those of a mini-batch are one reject without a place, as are those that found no room in the list of an
+//! attempt. A replay cannot run them.
 
 mod groups;
 mod index;

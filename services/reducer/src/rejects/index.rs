@@ -9,8 +9,8 @@ use crate::batch::Event;
 use crate::tally::Effect;
 use crate::{MiniBatchState, Tally};
 
-/// The places of the records that say which items were rejected, in the order of the ledger. Successes with a result for
-/// each item do not touch it.
+/// The places of the records that say which items were rejected, in the order of the ledger. Successes with a result
+/// for each item do not touch it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RejectIndex {
     records: Vec<RecordAt>,

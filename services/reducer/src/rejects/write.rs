@@ -107,8 +107,8 @@ impl Reducer {
     }
 }
 
-/// Writes both tables. Returns the number of rejected items, and of those whose places are unknown. For a thread that may
-/// block.
+/// Writes both tables. Returns the number of rejected items, and of those whose places are unknown. For a thread that
+/// may block.
 fn write(
     mut rejects: Rejects,
     inputs: &[Input],
