@@ -102,7 +102,7 @@ def test_items_of_a_job_ask_a_service_that_limits_its_rate(workplace, service):
     assert ended.lines == [f"{number:03}" for number in range(40)]
     assert ended.items == (40, 40, 0)
     assert service.refused.total() > 10 and not service.broken, "more refusals than there are tries"
-    assert "for a service that limits its rate" in " ".join(ended.result["first_warnings"])
+    assert ended.result["warnings"] == 0 and ended.result["waited"]["services_milliseconds"] > 0
     assert {fact["most"] for fact in workplace.recorded("most")} == {4}
 
 
@@ -125,7 +125,11 @@ def test_waiting_for_a_service_is_no_timeout(workplace):
         arguments=["--task_overhead_timeout", 1],
         run_max_try=1,
     )
-    assert job.run().lines == ["asked 2 times"]
+    ended = job.run()
+    assert ended.lines == ["asked 2 times"]
+    assert ended.result["waited"] == {"limits_milliseconds": 0, "services_milliseconds": 4000}
+    assert "Its processes waited 4 s for a service." in ended.log("job_result.txt")
+    assert "  processes waited 4 s for a service" in workplace.command("status", ended.job_id).stdout.splitlines()
 
 
 FAILS = """

@@ -68,6 +68,10 @@ def test_second_try_gets_only_what_is_left(workplace, way):
     assert (ended.items, ended.mini_batches) == ((100, 100, 0), (1, 1, 0))
     assert [fact["items"] for fact in workplace.recorded("run")] == [100, 30]
     computed_once(workplace, names(100))
+    assert ended.result["items_kept"] == 70
+    assert "70 items were kept from earlier tries." in ended.log("job_result.txt")
+    status = workplace.command("status", ended.job_id).stdout.splitlines()
+    assert "  checkpoints: 70 items were kept from earlier tries" in status
     statuses = [row["Status"] for row in ended.attempts()]
     assert len(statuses) == 2 and statuses[1] == "RUN_DONE"
     assert not (ended.logs.parent / "checkpoints").exists(), "nothing stays behind"
@@ -84,6 +88,7 @@ def test_isolation_runs_only_what_is_left(workplace):
     assert ended.lines == [row for row in rows(20) if "013" not in row]
     assert (ended.items, ended.result["items_rejected"]) == ((20, 19, 1), 1)
     computed_once(workplace, [name for name in names(20) if name != "013.txt"])
+    assert ended.result["items_kept"] == 13, "those before the bad one"
     assert not (ended.logs.parent / "checkpoints").exists()
 
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use engine::State;
 use engine::targets::TargetRef;
 use protocol::{Counts, FailedMiniBatch, JobResult, JobState};
-use reducer::{clause, counted, sentence};
+use reducer::{clause, counted, kept, sentence};
 
 use crate::remedies::flags;
 use crate::times::duration;
@@ -43,6 +43,12 @@ pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Opt
         let _ = writeln!(text, "  isolation: {runs}, {items} rejected");
     } else if result.items_rejected > 0 {
         let _ = writeln!(text, "  items rejected: {}", result.items_rejected);
+    }
+    if result.items_kept > 0 {
+        let _ = writeln!(text, "  checkpoints: {}", kept(result.items_kept));
+    }
+    if let Some(waits) = result.waited.sentence() {
+        let _ = writeln!(text, "  processes {waits}");
     }
     if result.copies != Default::default() {
         let _ = writeln!(text, "  speculation: {}", result.copies.sentence());

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::attempt::is_zero;
 use crate::{AttemptStatus, ErrorReport, ItemPath, OutputFormat, RateLimits, ResultSchema, Warning};
 
 /// Largest header or payload of one frame: a larger length is an error, not a hang.
@@ -292,6 +293,9 @@ pub struct Ending {
     /// Whether no item succeeded, and so many failed on their own that the cause is probably no item.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gave_up: bool,
+    /// Items of the result that earlier attempts had handed back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub items_kept: u64,
     /// Whether there are checkpoints of the mini-batch, which a success makes superfluous.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_checkpoints: bool,
@@ -332,6 +336,7 @@ impl Ending {
             pieces: Vec::new(),
             items_tried: false,
             gave_up: false,
+            items_kept: 0,
             has_checkpoints: false,
         }
     }

@@ -25,6 +25,7 @@ mod result_schema;
 mod spec;
 mod table;
 mod trace;
+mod waited;
 mod wear;
 
 pub use attempt::{
@@ -65,4 +66,5 @@ pub use spec::{
 };
 pub use table::{ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableFormat, TableOptions, TableSchema};
 pub use trace::TraceParent;
+pub use waited::Waited;
 pub use wear::{WEARS, Wear, memory};

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
-use crate::{Unfit, Waiting, WarningKind};
+use crate::{Unfit, Waited, Waiting, WarningKind};
 
 /// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +76,12 @@ pub struct Progress {
     /// Runs of ranges of mini-batches whose tries were spent.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub extra_runs: u64,
+    /// Items whose results earlier tries had handed back, so that no later one computed them again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub items_kept: u64,
+    /// How long processes have waited for the `limits` of the job and for services.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waited: Waited,
     /// Second starts of mini-batches that ran far longer than their peers.
     #[serde(default, skip_serializing_if = "Copies::is_none")]
     pub copies: Copies,
@@ -134,6 +140,12 @@ pub struct JobResult {
     /// Runs of ranges of mini-batches whose tries were spent.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub extra_runs: u64,
+    /// Items whose results earlier tries had handed back, so that no later one computed them again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub items_kept: u64,
+    /// How long processes have waited for the `limits` of the job and for services.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waited: Waited,
     /// Items that were rejected from mini-batches that succeeded. `items` counts them as failed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub items_rejected: u64,
@@ -193,6 +205,8 @@ impl JobResult {
             items: Counts::default(),
             retrying: 0,
             extra_runs: 0,
+            items_kept: 0,
+            waited: Waited::default(),
             items_rejected: 0,
             copies: Copies::default(),
             headline: None,

@@ -37,6 +37,7 @@ def test_generator_keeps_what_it_has_yielded(start):
     assert kept(agent) == ["3"]
     event = agent.run("abcde", mini_batch=3, try_number=2)
     assert (event["rows"], event["returned"], event["has_checkpoints"]) == (b"A\nB\nC\nD\nE\n", 5, True)
+    assert event["items_kept"] == 2
     assert "warnings" not in event
     assert agent.finish() == []
     assert agent.stdout().split() == ["5", "3"]
@@ -50,7 +51,9 @@ def test_another_process_finds_what_one_that_died_has_kept(start):
     agent = start("def run(mini_batch):\n    return ((path, path) for path in mini_batch)", **options(agent))
     event = agent.run("ABC", mini_batch=0)
     assert (event["rows"], event["returned"]) == (b"a\nb\nC\n", 3)
-    assert agent.run("xy", mini_batch=1)["rows"] == b"x\ny\n"
+    assert event["items_kept"] == 2
+    event = agent.run("xy", mini_batch=1)
+    assert event["rows"] == b"x\ny\n" and "items_kept" not in event
 
 
 def test_rows_of_tables_are_named_by_their_index(start):

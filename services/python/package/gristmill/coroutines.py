@@ -40,7 +40,6 @@ class Coroutines:
         self._loop = asyncio.new_event_loop()
         self.on_rate_limit = None
         self._resume_at = 0.0
-        self._answers = 0
         self._waited = 0.0
 
     def call(self, function, *arguments):
@@ -60,7 +59,7 @@ class Coroutines:
     def run(self, function, *arguments):
         """As ``call``, for ``run``: begins to count the waits of a mini-batch, and waits where the service asks for
         it."""
-        self._answers, self._waited = 0, 0.0
+        self._waited = 0.0
         return self.call(self.repeated, function, *arguments)
 
     async def repeated(self, function, *arguments):
@@ -85,7 +84,6 @@ class Coroutines:
 
     def _wait(self, seconds):
         """Lets every item of the process wait: a service limits its caller, not one item."""
-        self._answers += 1
         now = self._loop.time()
         # Not `now + seconds - now`, which is another number after some hours of uptime.
         longer = seconds - max(self._resume_at - now, 0.0)
@@ -98,15 +96,6 @@ class Coroutines:
     async def _resumed(self):
         while (seconds := self._resume_at - self._loop.time()) > 0:
             await asyncio.sleep(seconds)
-
-    def warning(self):
-        """Returns what to say about the waits of the mini-batch, or ``None``."""
-        if not self._answers:
-            return None
-        answers = "1 answer" if self._answers == 1 else f"{self._answers} answers"
-        return (
-            f"run() waited {self._waited:.1f} s for a service that limits its rate ({answers} with status 429 or 503)"
-        )
 
     def close(self):
         """Ends the loop, and what still runs in it."""

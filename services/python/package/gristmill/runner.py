@@ -244,8 +244,6 @@ class Process:
                 if warning is not None:
                     warnings.append(warning)
             run_seconds = status.set(sequence, REPORT) - started
-            if functions.coroutines is not None and (warning := functions.coroutines.warning()) is not None:
-                warnings.append(warning)
             returned = len(result)
             failures, missing = (result.failures, result.missing) if type(result) is RowsOfItems else ((), ())
             if failures:
@@ -289,6 +287,8 @@ class Process:
             header += f',"columns":{json.dumps(columns)}'
         if failed_items:
             header += f',"failed_items":{json.dumps(failed_items)},"pieces":{json.dumps(pieces)}'
+        if handing_back.kept:
+            header += f',"items_kept":{handing_back.kept}'
         if handing_back.done is not None and handing_back.done.has_files:
             header += ',"has_checkpoints":true'
         if warnings:

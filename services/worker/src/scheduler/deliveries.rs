@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Descriptor, Ending, ErrorReport, Isolate, MiniBatchFrame, Rejected};
+use protocol::{AttemptStatus, Descriptor, Ending, ErrorReport, Isolate, MiniBatchFrame, Rejected, Waited};
 
 use super::copies::copy_lost;
 use super::mini_batch::{MiniBatch, Stage, lost_too_often};
@@ -239,7 +239,15 @@ impl Scheduler {
         // Its preparation may have taken too long.
         let preparation = mini_batch.preparing_for(now.instant);
         let MiniBatch { descriptor, deliveries_lost, received, .. } = mini_batch;
-        let attempted = Attempted { descriptor, deliveries_lost, prepared, received, preparation, began: now };
+        let attempted = Attempted {
+            descriptor,
+            deliveries_lost,
+            prepared,
+            received,
+            preparation,
+            began: now,
+            waited: Waited::default(),
+        };
         self.announce(lease, None, attempted, ending, Bytes::new(), now);
     }
 
@@ -253,6 +261,7 @@ impl Scheduler {
         now: Moment,
     ) {
         let Handed { lease, began, .. } = handed;
+        let waited = handed.waits();
         let Some(mini_batch) = self.mini_batches.remove(&lease) else { return };
         if mini_batch.isolation.is_some() || self.isolates(process, &mini_batch, &ending) {
             return self.isolate(process, handed, mini_batch, ending, rows, now);
@@ -260,7 +269,8 @@ impl Scheduler {
         ending.warnings.extend(self.isolations.attempt_ended(&ending).then(|| self.warn_of_doubt()));
         let MiniBatch { descriptor, deliveries_lost, stage, received, preparation, .. } = mini_batch;
         let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };
-        let attempted = Attempted { descriptor, deliveries_lost, prepared: *prepared, received, preparation, began };
+        let attempted =
+            Attempted { descriptor, deliveries_lost, prepared: *prepared, received, preparation, began, waited };
         self.announce(lease, Some(process), attempted, ending, rows, now);
     }
 

@@ -88,7 +88,7 @@ impl Scheduler {
         let name = process.name();
         let isolation = match isolation {
             Some(mut isolation) => {
-                isolation.waited(handed.waited());
+                isolation.waited(&handed);
                 let failed = ending.status != AttemptStatus::Succeeded;
                 self.isolations.vain_runs = if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };
                 match self.lost_gpu(process, &ending) {
@@ -111,7 +111,9 @@ impl Scheduler {
                 let first =
                     mini_batch.descriptor.replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
                 let items = first..first.saturating_add(prepared.passed);
-                Box::new(Isolation::new(items, self.config.spec.isolate, ending, &name, moments, until))
+                let mut isolation = Isolation::new(items, self.config.spec.isolate, ending, &name, moments, until);
+                isolation.waited = handed.waits();
+                Box::new(isolation)
             }
         };
         let goes_on = isolation.next().is_some() && !(self.isolations.are_over() && isolation.is_vain());
@@ -156,7 +158,7 @@ impl Scheduler {
         let Some(isolation) = isolation else { return };
         let Stage::Ready(mut prepared) = stage else { unreachable!("it waits for a process, or waited last") };
         let table = prepared.take_table();
-        let began = isolation.began;
+        let (began, waited) = (isolation.began, isolation.waited);
         let by_position = matches!(self.config.spec.output.format, OutputFormat::Text | OutputFormat::Csv);
         let isolated = isolation.finish(|item| descriptor.item_detail(item), by_position, now);
         let (saved, passed, number) = (isolated.has_succeeded(), prepared.passed, descriptor.mini_batch);
@@ -166,7 +168,7 @@ impl Scheduler {
         let has_checkpoints = ending.has_checkpoints;
         let more_warnings = warnings_total - ending.warnings.len() as u64;
         let prepared = *prepared;
-        let attempted = Attempted { descriptor, deliveries_lost, prepared, received, preparation, began };
+        let attempted = Attempted { descriptor, deliveries_lost, prepared, received, preparation, began, waited };
         let (mut attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, ended);
         attempt.warnings_total += more_warnings;
         (attempt.rejected, attempt.pieces, attempt.extra_runs) = (rejected, pieces, extra_runs);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::collection::btree_set;
 use proptest::prelude::*;
-use protocol::{Attempt, FailedItems, FailedRun, Isolate, REJECTED_MAX};
+use protocol::{Attempt, FailedItems, FailedRun, Isolate, REJECTED_MAX, Waited};
 
 use super::super::isolation::{Isolated, Isolation};
 use super::*;
@@ -259,6 +259,8 @@ fn isolation_does_not_end_because_its_ranges_wait() {
         assert_eq!(node.after(with_rows(0, 4, "e\nf\n")), "0 gets 0[6..8]");
         let (attempt, _) = announced(&mut node, with_rows(0, 5, "g\nh\n"));
         assert_eq!((attempt.failed(), rejected_items(&attempt)), (0, vec![]));
+        let Waited { limits_milliseconds, services_milliseconds } = attempt.waited;
+        assert_eq!(u128::from(limits_milliseconds + services_milliseconds), (33 * LIMIT).as_millis());
     }
 }
 
