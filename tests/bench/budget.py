@@ -25,6 +25,8 @@ from counted_service import CountedService  # noqa: E402
 
 NODES = 4
 PER_MINUTE = 600
+EXCESS_MAX = 0.05
+"""How far a minute may exceed the limit."""
 BETWEEN_KILLS = (10, 40)
 """Seconds from one kill to the next: the least and the most."""
 SCRIPT = """\
@@ -52,6 +54,7 @@ def main() -> None:
         rows, kills = fleet.run(items, random.Random(options.seed))
         page = report(items, service.times, rows, kills)
     print(page)
+    check(items, service.times, rows)
     if not options.keep_results:
         PAGE.write_text(page)
 
@@ -132,11 +135,23 @@ def most_in_a_minute(times: list[float]) -> int:
     return most
 
 
+def check(items: int, times: list[float], rows: list[str]) -> None:
+    """Ends with status 1 if the limit was exceeded, or a row is missing or doubled."""
+    most = most_in_a_minute(sorted(times))
+    if most > PER_MINUTE * (1 + EXCESS_MAX):
+        sys.exit(f"{most} requests in one minute are more than {EXCESS_MAX:.0%} above the limit, {PER_MINUTE}")
+    if not are_whole(items, rows):
+        sys.exit(f"the output has {len(rows)} rows, which are not those of {items} items")
+
+
+def are_whole(items: int, rows: list[str]) -> bool:
+    return rows == [str(number) for number in range(items)]
+
+
 def report(items: int, times: list[float], rows: list[str], kills: int) -> str:
     times = sorted(times)
     seconds = times[-1] - times[0]
     most = most_in_a_minute(times)
-    whole = rows == [str(number) for number in range(items)]
     lines = [
         "# A budget of requests while nodes are killed",
         "",
@@ -147,7 +162,7 @@ def report(items: int, times: list[float], rows: list[str], kills: int) -> str:
         "| | |",
         "|---|---|",
         f"| items | {items:,} |",
-        f"| rows in the output, each once and in order | {f'{len(rows):,}' if whole else 'NO'} |",
+        f"| rows in the output, each once and in order | {f'{len(rows):,}' if are_whole(items, rows) else 'NO'} |",
         f"| requests (those of killed nodes are repeated) | {len(times):,} |",
         f"| time from the first request to the last | {seconds:.0f} s |",
         f"| the most requests in any minute | {most} ({100 * most / PER_MINUTE - 100:+.1f} % of the limit) |",

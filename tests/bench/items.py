@@ -40,6 +40,7 @@ class Run:
     rows: int
     """Rows in the output."""
     rejected: int | None = None
+    """Rows that the table of rejects names."""
     extra_runs: int | None = None
 
 
@@ -115,8 +116,12 @@ def gristmill(folder: Path, tables: Path, rows: int, script: str, bad: str) -> R
         command, {"GRISTMILL_HOME": str(folder / "home"), "BENCH_BAD": bad, "BENCH_ROWS": str(rows)}, folder
     )
     result = json.loads(printed)
-    items = result["items"]
-    return Run(seconds, count_lines(folder / "out" / "rows"), items["failed"], result.get("extra_runs", 0))
+    in_output = count_lines(folder / "out" / "rows")
+    rejects = result.get("rejects", {"items": 0})
+    if in_output + rejects["items"] != rows:
+        sys.exit(f"{in_output} rows in the output and {rejects['items']} rejects are not {rows} rows: {printed}")
+    named = rejects["items"] - rejects.get("without_place", 0)
+    return Run(seconds, in_output, named, result.get("extra_runs", 0))
 
 
 def peer(folder: Path, tables: Path, rows: int, name: str, bad: str) -> Run:

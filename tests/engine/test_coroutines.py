@@ -1,8 +1,10 @@
 """Asynchronous entry scripts: `run_item`, `concurrency`, and a service that limits its rate."""
 
+import csv
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -100,7 +102,7 @@ def test_items_of_a_job_ask_a_service_that_limits_its_rate(workplace, service):
     assert ended.lines == [f"{number:03}" for number in range(40)]
     assert ended.items == (40, 40, 0)
     assert service.refused.total() > 10 and not service.broken, "more refusals than there are tries"
-    assert "for a service that limits its rate" in " ".join(ended.result["first_warnings"])
+    assert ended.result["warnings"] == 0 and ended.result["waited"]["services_milliseconds"] > 0
     assert {fact["most"] for fact in workplace.recorded("most")} == {4}
 
 
@@ -123,7 +125,11 @@ def test_waiting_for_a_service_is_no_timeout(workplace):
         arguments=["--task_overhead_timeout", 1],
         run_max_try=1,
     )
-    assert job.run().lines == ["asked 2 times"]
+    ended = job.run()
+    assert ended.lines == ["asked 2 times"]
+    assert ended.result["waited"] == {"limits_milliseconds": 0, "services_milliseconds": 4000}
+    assert "Its processes waited 4 s for a service." in ended.log("job_result.txt")
+    assert "  processes waited 4 s for a service" in workplace.command("status", ended.job_id).stdout.splitlines()
 
 
 FAILS = """
@@ -148,6 +154,51 @@ def test_items_that_fail_are_rejected_and_no_other_runs_twice(workplace):
     assert {name for name, count in runs.items() if count > 1} == set(bad) and runs["007.txt"] == 3
     rejects = workplace.command("rejects", ended.job_id).stdout
     assert "2 × ValueError" in rejects and "007.txt" in rejects
+
+
+def test_service_that_is_down_gets_few_requests(workplace):
+    """All items of all mini-batches fail, in each of three tries."""
+    workplace.data(1000)
+    script = """
+        from recorder import record
+        async def run_item(item):
+            record("call")
+            raise ConnectionError("refused")
+    """
+    ended = workplace.job(script, mini_batch_size=20, process_count_per_node=2).run(expect=42)
+    assert ended.items == (1000, 0, 1000)
+    assert len(workplace.recorded("call")) < 1000, "16 for each try would be 2400"
+    assert "divides no more mini-batches" in ended.log("sys/node/0/_main.txt")
+    assert "divides no more mini-batches" in ended.log("sys/warning/mini-batch_warnings.txt")
+
+
+ALTERNATING = """
+    import os
+    async def run_item(item):
+        if os.environ["BAD"] and int(os.path.basename(item)[:3]) % 2:
+            raise ValueError("odd")
+        return os.path.basename(item)
+"""
+
+
+def test_items_that_have_no_room_in_the_list_of_their_mini_batch_are_counted(workplace):
+    """A replay runs those that are named, and says that there are others."""
+    workplace.data(600)
+    ended = workplace.job(ALTERNATING, mini_batch_size=600, run_max_try=1, process_count_per_node=1).run(BAD="1")
+    assert ended.items == (600, 300, 300)
+    with open(ended.result["rejects"]["csv"], newline="") as file:
+        rejects = list(csv.DictReader(file))
+    assert sum(int(row["items"]) for row in rejects) == 300
+    assert (rejects[-1]["items"], rejects[-1]["item"], rejects[-1]["cause"]) == ("44", "", "run_raised")
+    assert "more items have failed than the 256" in rejects[-1]["message"]
+    replayed = workplace.command("replay", ended.job_id, "--json", BAD="")
+    assert replayed.items == (256, 256, 0)
+    left = "does not replay 44 items without a result"
+    assert left in " ".join(replayed.result["notes"])
+    lines = Path(replayed.result["output"]).read_text().splitlines()
+    assert len(lines) == 556 and lines == sorted(lines), "each at its place"
+    nothing = workplace.command("replay", ended.job_id, BAD="")
+    assert nothing.exit_status != 0 and left in nothing.stderr
 
 
 def test_mini_batch_with_items_that_failed_counts_as_failed(workplace):

@@ -1,7 +1,10 @@
 """Scripts that hand back results of items early: what a failed attempt has handed back is not computed again."""
 
+import csv
+import os
 import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +68,10 @@ def test_second_try_gets_only_what_is_left(workplace, way):
     assert (ended.items, ended.mini_batches) == ((100, 100, 0), (1, 1, 0))
     assert [fact["items"] for fact in workplace.recorded("run")] == [100, 30]
     computed_once(workplace, names(100))
+    assert ended.result["items_kept"] == 70
+    assert "70 items were kept from earlier tries." in ended.log("job_result.txt")
+    status = workplace.command("status", ended.job_id).stdout.splitlines()
+    assert "  checkpoints: 70 items were kept from earlier tries" in status
     statuses = [row["Status"] for row in ended.attempts()]
     assert len(statuses) == 2 and statuses[1] == "RUN_DONE"
     assert not (ended.logs.parent / "checkpoints").exists(), "nothing stays behind"
@@ -81,6 +88,7 @@ def test_isolation_runs_only_what_is_left(workplace):
     assert ended.lines == [row for row in rows(20) if "013" not in row]
     assert (ended.items, ended.result["items_rejected"]) == ((20, 19, 1), 1)
     computed_once(workplace, [name for name in names(20) if name != "013.txt"])
+    assert ended.result["items_kept"] == 13, "those before the bad one"
     assert not (ended.logs.parent / "checkpoints").exists()
 
 
@@ -113,19 +121,30 @@ def test_output_is_that_of_a_job_without_failures(workplace, output_format):
 
 
 def test_items_without_a_result_count_as_failed(workplace):
-    """As where `run` returns a shorter list."""
+    """As where `run` returns a shorter list. Their places are known, so a replay runs them."""
     workplace.data(10)
     script = """
+        import os
         def run(files):
             for position, file in enumerate(files):
-                if position % 5 == 0:
+                number = int(os.path.basename(file)[:3])
+                if number % 5 == 0:
                     yield file, None
-                elif position % 5 != 1:
-                    yield position, position
+                elif number % 5 != 1 or not os.environ["SKIPS"]:
+                    yield position, number
     """
-    ended = workplace.job(script, mini_batch_size=10).run()
+    job = workplace.job(script, mini_batch_size=10, allowed_failed_count=0)
+    ended = job.run(SKIPS="yes")
     assert ended.lines == ["2", "3", "4", "7", "8", "9"]
-    assert ended.items == (10, 8, 2)
+    assert (ended.items, ended.mini_batches) == ((10, 8, 2), (1, 1, 0))
+    with open(ended.result["rejects"]["csv"], newline="") as file:
+        rejects = list(csv.DictReader(file))
+    assert [os.path.basename(row["path"]) for row in rejects] == ["001.txt", "006.txt"]
+    assert {(row["cause"], row["exception"]) for row in rejects} == {("illegal_result", "NoResult")}
+    replayed = workplace.command("replay", ended.job_id, "--json", SKIPS="")
+    assert replayed.items == (2, 2, 0)
+    assert Path(replayed.result["output"]).read_text().split() == ["1", "2", "3", "4", "6", "7", "8", "9"]
+    workplace.environment["SKIPS"] = "yes"
     ended = workplace.job(script, mini_batch_size=10, strict_results=True, isolate="off").run(expect=42)
     assert "run() returned 8 results for the 10 items" in ended.log("user/error/*/*.txt")
 

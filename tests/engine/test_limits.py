@@ -41,7 +41,8 @@ def test_processes_of_a_job_share_its_limits(workplace):
     service.check_rate(600)
     assert service.seconds() > 6
     assert service.most == 2
-    assert "for the limits of the job" in " ".join(ended.result["first_warnings"])
+    assert ended.result["warnings"] == 0 and ended.result["waited"]["limits_milliseconds"] > 6000
+    assert " for the limits of the job." in ended.log("job_result.txt")
 
 
 def test_script_counts_its_tokens(workplace):

@@ -222,6 +222,28 @@ COUNTS = """
 """
 
 
+def test_items_without_a_result_are_counted_in_the_table(workplace):
+    """Nothing tells which items they are, so no replay can run them."""
+    workplace.data(10)
+    script = """
+        def run(files):
+            return files[1:] if "000.txt" in files[0] or "008.txt" in files[0] else files
+    """
+    ended = workplace.job(script, mini_batch_size=4).run()
+    assert ended.items == (10, 8, 2)
+    rows, _ = table(ended)
+    shown = [(row["mini_batch"], row["item"], row["items"], row["detail"], row["exception"]) for row in rows]
+    assert shown == [("0", "", "1", "1 of 4 items", "NoResult"), ("2", "", "1", "1 of 2 items", "NoResult")]
+    assert counted(workplace, ended.job_id)["items"] == 2
+    assert ended.result["rejects"]["without_place"] == 2
+    for shown in (workplace.command("status", ended.job_id), workplace.command("rejects", ended.job_id)):
+        assert "replay" not in shown.stdout, "it would be refused"
+    refused = workplace.command("replay", ended.job_id)
+    (line,) = refused.stderr.strip().splitlines()
+    assert "no rejects but 2 items without a result" in line and refused.exit_status != 0
+    assert "no mini-batch failed: nothing to do" in workplace.command("retry", ended.job_id).stderr
+
+
 def test_records_that_cannot_be_read_are_in_the_table(workplace):
     lines = [f'{{"id": {number}}}' for number in range(300)]
     lines[7], lines[250] = "{broken", "[1]"

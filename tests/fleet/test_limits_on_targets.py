@@ -6,7 +6,7 @@ import pytest
 
 from counted_service import CountedService
 from harness import wait_until
-from targets import lend
+from targets import KINDS, lend
 
 ASKS = """
     import asyncio, os
@@ -25,9 +25,9 @@ ASKS = """
 """
 
 
-@pytest.fixture(params=["sqlite", "sqs"])
+@pytest.fixture(params=KINDS)
 def target(request, workplace, components):
-    """A store in a folder, and one in S3."""
+    """Each kind of target in turn."""
     yield from lend(request.param, workplace, components)
 
 

@@ -28,11 +28,11 @@ pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> 
         say!(err, "job {} has no rejects", summary.job_id);
     } else {
         let replay = jobs.replayed_by(&job, None).await.ok().flatten().map(|replay| replay.spec.job_id);
-        let has_ended = job.result.is_some();
+        let can_replay = job.result.as_ref().is_some_and(|result| result.rejects_to_replay() > 0);
         say!(out, "{}", shown(&summary));
         if let Some(replay) = replay {
             say!(out, "  replayed: `gristmill rejects {replay}{}` shows what is still rejected", flags(jobs.target()));
-        } else if has_ended {
+        } else if can_replay {
             say!(out, "  run them again with: gristmill replay {}{}", summary.job_id, flags(jobs.target()));
         }
     }

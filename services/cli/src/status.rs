@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use engine::{Followed, Jobs, LOOK_EVERY, State, Status, follow};
 use protocol::{Counts, Progress};
-use reducer::counted;
+use reducer::{counted, kept};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -144,6 +144,10 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
     if progress.extra_runs > 0 {
         lines.push(format!("  isolation: {}", counted(progress.extra_runs, "extra run")));
     }
+    if progress.items_kept > 0 {
+        lines.push(format!("  checkpoints: {}", kept(progress.items_kept)));
+    }
+    lines.extend(progress.waited.sentence().map(|waits| format!("  processes {waits}")));
     if progress.copies != Default::default() {
         lines.push(format!("  speculation: {}", progress.copies.sentence()));
     }
@@ -184,6 +188,13 @@ mod tests {
         assert_eq!(described(&progress(), State::Running), expected);
         let isolated = Progress { extra_runs: 12, ..progress() };
         assert_eq!(described(&isolated, State::Running)[2], "  isolation: 12 extra runs");
+        let waited = protocol::Waited { limits_milliseconds: 725_000, services_milliseconds: 180_000 };
+        let kept = Progress { items_kept: 30, waited, ..progress() };
+        let expected = [
+            "  checkpoints: 30 items were kept from earlier tries",
+            "  processes waited 12 min for the limits of the job, 3 min for a service",
+        ];
+        assert_eq!(described(&kept, State::Running)[2..4], expected);
         let copies = protocol::Copies { started: 2, won: 1 };
         let speculating = Progress { copies, ..progress() };
         assert_eq!(described(&speculating, State::Running)[2], "  speculation: 2 second starts, 1 won");

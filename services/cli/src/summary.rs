@@ -5,7 +5,7 @@ use std::fmt::Write;
 use engine::State;
 use engine::targets::TargetRef;
 use protocol::{Counts, FailedMiniBatch, JobResult, JobState};
-use reducer::{clause, counted, sentence};
+use reducer::{clause, counted, kept, sentence};
 
 use crate::remedies::flags;
 use crate::times::duration;
@@ -44,6 +44,12 @@ pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Opt
     } else if result.items_rejected > 0 {
         let _ = writeln!(text, "  items rejected: {}", result.items_rejected);
     }
+    if result.items_kept > 0 {
+        let _ = writeln!(text, "  checkpoints: {}", kept(result.items_kept));
+    }
+    if let Some(waits) = result.waited.sentence() {
+        let _ = writeln!(text, "  processes {waits}");
+    }
     if result.copies != Default::default() {
         let _ = writeln!(text, "  speculation: {}", result.copies.sentence());
     }
@@ -64,10 +70,9 @@ pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Opt
     if matches!(result.state, JobState::Failed | JobState::Canceled) {
         let _ = writeln!(text, "  continue with: gristmill retry {id}{}", flags(target));
     }
-    let has_rejects = result.items_rejected > 0 || result.rejects.is_some();
     if let Some(replay) = replayed_by {
         let _ = writeln!(text, "  replayed: the output holds the rows of job {replay} as well");
-    } else if result.state == JobState::Completed && has_rejects {
+    } else if result.state == JobState::Completed && result.rejects_to_replay() > 0 {
         let _ = writeln!(text, "  run the rejects again with: gristmill replay {id}{}", flags(target));
     }
     let _ = write!(text, "  logs: {}", result.logs);

@@ -6,6 +6,7 @@
 //! file of its own. Otherwise it is a job like any other, so a replay of a replay, and one that is killed, need no more.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -19,6 +20,9 @@ use crate::run::{Locks, take_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;
 use crate::{Busy, Engine, Events, Fixable, For, FoundJob, Jobs, Remedy, Republish, Retry, StopRequest};
+
+/// Beginning of the notes about rejects that a replay does not run.
+const LEAVES_OUT: &str = "does not replay ";
 
 /// How a replay differs from the job that it replays.
 #[derive(Clone, Debug, Default)]
@@ -160,29 +164,20 @@ impl Jobs {
         let ended = result.mini_batches.succeeded + result.mini_batches.failed;
         let is_planned = job.store.plan_complete().await?.is_some_and(|plan| plan.mini_batches == ended);
         let mut rejects = Rejects::find(&job.store, job_id).await.with_context(|| format!("read job {job_id}"))?;
+        // What earlier replays of the same output have left out.
+        let left_before: Vec<_> = job.spec.notes.iter().filter(|note| note.starts_with(LEAVES_OUT)).cloned().collect();
         if rejects.mini_batches() == 0 && is_planned {
-            bail!("job {job_id} has no rejected items: nothing to replay");
+            let but =
+                if left_before.is_empty() { String::new() } else { format!("; it {}", left_before.join(", and it ")) };
+            bail!("job {job_id} has no rejected items: nothing to replay{but}");
         }
         if !is_planned {
             let problem = format!("not all mini-batches of job {job_id} have ended, or its plan has been removed");
             return Err(Fixable::error(problem, retry()));
         }
         let merges = !*separate && job.spec.output.action == OutputAction::AppendRow;
-        let without = match merges {
-            true => job_without_rows(&job.store, job_id).await.with_context(|| {
-                format!("only `gristmill replay {job_id} --separate` can run the rejects of job {job_id}")
-            })?,
-            false => None,
-        };
-        if let Some(without) = without {
-            bail!(
-                "job {without} has kept its output and no longer the rows of its mini-batches, so nothing can be added to \
-                 them (a job keeps them if it isolates bad items and has rejects): `gristmill replay {job_id} --separate` \
-                 writes a file of its own, and `gristmill retry {job_id}` runs what failed and those rows again"
-            );
-        }
         let mut plan = Vec::new();
-        let (mut items, mut unread) = (0, 0);
+        let (mut items, mut unread, mut unnamed) = (0, 0, 0);
         loop {
             let mini_batches = rejects.next().await.with_context(|| format!("read job {job_id}"))?;
             if mini_batches.is_empty() {
@@ -191,6 +186,10 @@ impl Jobs {
             for rejected in &mini_batches {
                 let Attempt { succeeded, rejected: named, unread: records, pieces, .. } = &rejected.attempt;
                 unread += records.iter().map(|record| record.records).sum::<u64>();
+                unnamed += rejected.attempt.unnamed();
+                if !rejected.can_be_replayed() {
+                    continue;
+                }
                 if merges && *succeeded > 0 && !named.is_empty() && pieces.is_empty() {
                     bail!(
                         "job {job_id} has items without a result whose places between the rows of other items are not \
@@ -206,14 +205,24 @@ impl Jobs {
                 plan.extend(again.plan);
             }
         }
+        let left = left_out(unread, unnamed);
         if plan.is_empty() {
+            bail!("job {job_id} has no rejects but {}", left.join("; and "));
+        }
+        let without = match merges {
+            true => job_without_rows(&job.store, job_id).await.with_context(|| {
+                format!("only `gristmill replay {job_id} --separate` can run the rejects of job {job_id}")
+            })?,
+            false => None,
+        };
+        if let Some(without) = without {
             bail!(
-                "job {job_id} has no rejects but {}, whose places may change with the file: correct the input, and run \
-                 the job again",
-                counted(unread, "unreadable record")
+                "job {without} has kept its output and no longer the rows of its mini-batches, so nothing can be added to \
+                 them (a job keeps them if it isolates bad items and has rejects): `gristmill replay {job_id} --separate` \
+                 writes a file of its own, and `gristmill retry {job_id}` runs what failed and those rows again"
             );
         }
-        check_inputs(&plan, job_id)?;
+        check_inputs(&plan, job_id, matches!(self, Self::Here(_)))?;
         let mut spec = job.spec.clone();
         if let Some(folder) = source_directory {
             check_script(&spec, folder)?;
@@ -223,10 +232,8 @@ impl Jobs {
         spec.replays_run = merges.then(|| rejects.times_reopened());
         spec.notes =
             vec![format!("replays {} of job {job_id}, which does not change", counted(items, "rejected item"))];
-        if unread > 0 {
-            let records = counted(unread, "unreadable record");
-            spec.notes.push(format!("does not replay {records}: correct the input, and run the job again"));
-        }
+        spec.notes.extend(left_before);
+        spec.notes.extend(left.into_iter().map(|left| format!("{LEAVES_OUT}{left}")));
         spec.description = format!("The rejected items of job {job_id}, run again.");
         spec.name = name_of_replay(&spec.name);
         // No later run continues or reuses it.
@@ -265,6 +272,21 @@ fn check_script(spec: &JobSpec, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Returns what a replay leaves out: records that could not be read, and items of mini-batches that do not name them.
+fn left_out(unread: u64, unnamed: u64) -> Vec<String> {
+    let unread = (unread > 0).then(|| {
+        let records = counted(unread, "unreadable record");
+        format!("{records}, whose places may change with the file: correct the input, and run the job again")
+    });
+    let unnamed = (unnamed > 0).then(|| {
+        let items = counted(unnamed, "item");
+        format!(
+            "{items} without a result, which their mini-batches do not name: correct the script, and run the job again"
+        )
+    });
+    unread.into_iter().chain(unnamed).collect()
+}
+
 /// Checks that the items of a mini-batch can run alone.
 fn check_items(planned: Option<&Descriptor>, number: u64) -> Result<()> {
     let Some(planned) = planned else { bail!("its plan has no mini-batch {number}, or has been removed") };
@@ -275,18 +297,25 @@ fn check_items(planned: Option<&Descriptor>, number: u64) -> Result<()> {
 }
 
 /// Checks that local files still exist, and that local tables are those that were planned: a replay runs a range of their
-/// rows. Nodes check remote ones when they read them.
-fn check_inputs(plan: &[Descriptor], job_id: &str) -> Result<()> {
-    let mut versions: HashMap<PathBuf, FileVersion> = HashMap::new();
-    let mut version = |path: &ItemPath| -> Result<FileVersion> {
+/// rows. Nodes check remote ones when they read them, and those that only they may see. `is_here`: the nodes are on
+/// this machine.
+fn check_inputs(plan: &[Descriptor], job_id: &str, is_here: bool) -> Result<()> {
+    let mut versions: HashMap<PathBuf, Option<FileVersion>> = HashMap::new();
+    let mut version = |path: &ItemPath| -> Result<Option<FileVersion>> {
         let path = path.as_path().to_owned();
         if let Some(known) = versions.get(&path) {
             return Ok(known.clone());
         }
-        let metadata = std::fs::metadata(&path).with_context(|| {
-            format!("{} has been removed since job {job_id} was planned, so it cannot be replayed", path.display())
-        })?;
-        let found = FileVersion::of_file(&metadata);
+        let found = match std::fs::metadata(&path) {
+            Ok(metadata) => Some(FileVersion::of_file(&metadata)),
+            Err(error) if !is_here && error.kind() == ErrorKind::NotFound => None,
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    let path = path.display();
+                    format!("{path} has been removed since job {job_id} was planned, so it cannot be replayed")
+                });
+            }
+        };
         versions.insert(path, found.clone());
         Ok(found)
     };
@@ -299,7 +328,7 @@ fn check_inputs(plan: &[Descriptor], job_id: &str) -> Result<()> {
             }
             Work::Rows { blocks, .. } => {
                 for block in blocks.iter().filter(|block| !block.path.is_url()) {
-                    let found = version(&block.path)?;
+                    let Some(found) = version(&block.path)? else { continue };
                     if block.version.as_ref().is_some_and(|planned| *planned != found) {
                         bail!(
                             "{} has changed since job {job_id} was planned, so its rejected rows cannot be found: run the \
@@ -317,7 +346,33 @@ fn check_inputs(plan: &[Descriptor], job_id: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use protocol::{Block, BlockRange};
+
     use super::*;
+
+    #[test]
+    fn files_that_only_nodes_see_are_left_to_them() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let file = folder.path().join("t.csv");
+        let rows = |version| {
+            let block =
+                Block { path: file.as_path().into(), version, range: BlockRange::WholeText, path_columns: vec![] };
+            Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] }
+        };
+        let files =
+            Work::Files { input: 0, paths: vec![file.as_path().into()], versions: vec![], stamps: vec![], key: vec![] };
+        let other = FileVersion { bytes: 7, etag: None, modified: Some(7) };
+        for work in [files, rows(None), rows(Some(other.clone()))] {
+            let plan = [Descriptor::new("first", 0, work)];
+            check_inputs(&plan, "first", false).expect("it may be on the nodes");
+            let refused = check_inputs(&plan, "first", true).expect_err("it is nowhere");
+            assert!(refused.to_string().contains("t.csv has been removed since job first was planned"));
+        }
+        std::fs::write(&file, "id\n").expect("writable");
+        let plan = [Descriptor::new("first", 0, rows(Some(other)))];
+        let refused = check_inputs(&plan, "first", false).expect_err("it is here, and has changed");
+        assert!(refused.to_string().contains("t.csv has changed since job first was planned"));
+    }
 
     #[test]
     fn mini_batch_without_items_is_refused() {

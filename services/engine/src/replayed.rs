@@ -27,14 +27,9 @@ pub(crate) fn name_of_replay(name: &str) -> String {
     name_with(name.trim_end_matches(SUFFIX), SUFFIX)
 }
 
-/// Returns the number of rejected items of a job that has ended.
-pub(crate) fn rejected(result: &JobResult) -> u64 {
-    result.rejects.as_ref().map_or(result.items_rejected, |tables| tables.items)
-}
-
-/// Whether a job has completed and no item was rejected.
+/// Whether a job has completed and no item failed.
 fn nothing_is_left(result: &JobResult) -> bool {
-    result.state == JobState::Completed && result.mini_batches.failed == 0 && rejected(result) == 0
+    result.state == JobState::Completed && result.mini_batches.failed == 0 && result.items.failed == 0
 }
 
 /// Whether a job has completed.
@@ -99,7 +94,7 @@ impl Jobs {
     /// Returns the last replay that has put its rows into the output of a job that has ended with rejects. `run`: how often
     /// the job has been reopened, if the caller knows it. Otherwise the whole ledger of a replayed job is read.
     pub async fn replayed_by(&self, job: &FoundJob, run: Option<u64>) -> Result<Option<FoundJob>> {
-        match job.result.as_ref().is_some_and(|result| rejected(result) > 0) {
+        match job.result.as_ref().is_some_and(|result| result.rejects_to_replay() > 0) {
             true => Ok(self.completed_replays(job, run).await?.pop()),
             false => Ok(None),
         }
@@ -108,7 +103,7 @@ impl Jobs {
     /// Returns the notice that a completed job has nothing left to run, except perhaps rejected items.
     pub(crate) async fn nothing_to_do(&self, job: &FoundJob, result: &JobResult) -> Result<Notice> {
         let replay = self.replayed_by(job, None).await?.and_then(|replay| replay.result);
-        let rejected = rejected(replay.as_ref().unwrap_or(result));
+        let rejected = replay.as_ref().unwrap_or(result).rejects_to_replay();
         let job_id = result.job_id.clone();
         let remedy = Remedy::Replay { job_id: job_id.clone(), target: self.target().clone() };
         Ok(Notice::NothingToDo { job_id, rejected, remedy: (rejected > 0).then_some(remedy) })

@@ -136,6 +136,8 @@ fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
         unread: vec![],
         pieces: vec![],
         extra_runs: 0,
+        items_kept: 0,
+        waited: Default::default(),
         values: String::new(),
         copy: false,
         asked_limits: false,

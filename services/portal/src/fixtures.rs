@@ -48,6 +48,8 @@ pub fn tried(mini_batch: u64, try_number: u32, status: AttemptStatus) -> Attempt
         unread: vec![],
         pieces: vec![],
         extra_runs: 0,
+        items_kept: 0,
+        waited: Default::default(),
         values: String::new(),
         copy: false,
         asked_limits: false,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::is_false;
 use crate::trace::lenient;
-use crate::{ErrorReport, Phases, TraceParent, Warning, WarningKind};
+use crate::{ErrorReport, Phases, TraceParent, Waited, Warning, WarningKind};
 
 /// The first byte of a compact header without phases. JSON never begins with it.
 pub(crate) const MARKER: u8 = 1;
@@ -88,6 +88,12 @@ pub struct Attempt {
     /// those of several runs, one after the other.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub extra_runs: u32,
+    /// Items of a success whose results earlier tries had handed back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub items_kept: u64,
+    /// How long it waited for the `limits` of the job and for services.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waited: Waited,
     /// Whether it was a second start of the mini-batch, beside the first. The failure of a copy spends no try.
     #[serde(default, skip_serializing_if = "is_false")]
     pub copy: bool,
@@ -110,6 +116,9 @@ pub(crate) fn is_zero<Number: Default + PartialEq>(number: &Number) -> bool {
 
 /// Most entries of [`Attempt::rejected`]: an attempt must fit into one message.
 pub const REJECTED_MAX: usize = 256;
+
+/// Category of the error of items for which `run()` returned no result.
+pub const NO_RESULT: &str = "NoResult";
 
 /// Most entries of [`Attempt::unread`]: an attempt must fit into one message.
 pub const UNREAD_MAX: usize = 100;
@@ -287,6 +296,16 @@ impl Attempt {
         self.core().failed()
     }
 
+    /// Returns the number of items of a success that did not succeed and that nothing names.
+    pub fn unnamed(&self) -> u64 {
+        if self.status != AttemptStatus::Succeeded {
+            return 0;
+        }
+        let rejected = self.rejected.iter().fold(0, |items: u64, rejected| items.saturating_add(rejected.items));
+        let unread = self.unread.iter().fold(0, |records: u64, unread| records.saturating_add(unread.records));
+        self.failed().saturating_sub(rejected).saturating_sub(unread)
+    }
+
     /// Returns the fields that every attempt has.
     pub fn core(&self) -> AttemptRef<'_> {
         AttemptCore {
@@ -319,7 +338,8 @@ impl Attempt {
             mini_batch: _, try_number: _, deliveries_lost: _, node: _, process: _, total: _, succeeded: _, rows: _,
             columns: _, started_at: _, elapsed_seconds: _, process_seconds: _, run_seconds: _, phases: _,
             detail: _, status: AttemptStatus::Succeeded, is_final: true, error: None, warnings, warnings_total: 0, warning_kinds,
-            rejected, unread, pieces, extra_runs: 0, copy: false, asked_limits: false, values, traceparent: None,
+            rejected, unread, pieces, extra_runs: 0, items_kept: 0, waited, copy: false, asked_limits: false, values,
+            traceparent: None,
         } = self else { return false };
         values.is_empty()
             && warnings.is_empty()
@@ -327,6 +347,7 @@ impl Attempt {
             && rejected.is_empty()
             && unread.is_empty()
             && pieces.is_empty()
+            && is_zero(waited)
     }
 }
 
@@ -400,6 +421,8 @@ impl From<SuccessRef<'_>> for Attempt {
             unread: Vec::new(),
             pieces: Vec::new(),
             extra_runs: 0,
+            items_kept: 0,
+            waited: Waited::default(),
             copy: false,
             asked_limits: false,
             detail: success.detail.to_owned(),

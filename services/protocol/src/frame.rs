@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::attempt::is_zero;
 use crate::{AttemptStatus, ErrorReport, ItemPath, OutputFormat, RateLimits, ResultSchema, Warning};
 
 /// Largest header or payload of one frame: a larger length is an error, not a hang.
@@ -134,6 +135,9 @@ pub struct MiniBatchFrame {
     /// Whether the answer may name items that have failed, because no other try follows and the job isolates them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub names_failed_items: bool,
+    /// Whether no item of the last mini-batches has succeeded, so that a few failures are enough to give this one up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub doubted: bool,
     /// The mini-batch of an earlier job that runs again, and the position in it of the first item; `None`: it is no
     /// replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -286,6 +290,12 @@ pub struct Ending {
     /// Whether each item of a failure was tried on its own, or enough of them to know that the cause is no item.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub items_tried: bool,
+    /// Whether no item succeeded, and so many failed on their own that the cause is probably no item.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gave_up: bool,
+    /// Items of the result that earlier attempts had handed back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub items_kept: u64,
     /// Whether there are checkpoints of the mini-batch, which a success makes superfluous.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_checkpoints: bool,
@@ -325,6 +335,8 @@ impl Ending {
             failed_items: Vec::new(),
             pieces: Vec::new(),
             items_tried: false,
+            gave_up: false,
+            items_kept: 0,
             has_checkpoints: false,
         }
     }

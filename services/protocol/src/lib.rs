@@ -25,11 +25,12 @@ mod result_schema;
 mod spec;
 mod table;
 mod trace;
+mod waited;
 mod wear;
 
 pub use attempt::{
-    Attempt, AttemptCore, AttemptRef, AttemptStatus, FailedRun, ProcessName, REJECTED_MAX, Rejected, Rows, SuccessRef,
-    UNREAD_MAX, UnreadRecord,
+    Attempt, AttemptCore, AttemptRef, AttemptStatus, FailedRun, NO_RESULT, ProcessName, REJECTED_MAX, Rejected, Rows,
+    SuccessRef, UNREAD_MAX, UnreadRecord,
 };
 pub use conda::{CONDA_TOOLS, CondaError, CondaFile};
 pub use dead_letter::{DeadBody, DeadLetter};
@@ -65,4 +66,5 @@ pub use spec::{
 };
 pub use table::{ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableFormat, TableOptions, TableSchema};
 pub use trace::TraceParent;
+pub use waited::Waited;
 pub use wear::{WEARS, Wear, memory};

@@ -176,7 +176,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Attempt, AttemptStatus, ErrorReport, Phases, Rejected, Rows, TraceParent, Warning, WarningKind};
+    use crate::{
+        Attempt, AttemptStatus, ErrorReport, Phases, Rejected, Rows, TraceParent, Waited, Warning, WarningKind,
+    };
 
     fn stopped(node: &str) -> ResultEvent {
         ResultEvent::NodeStopped { node: node.to_owned(), cause: None }
@@ -289,6 +291,8 @@ mod tests {
                 unread: vec![],
                 pieces: vec![],
                 extra_runs: texts.6.1,
+                items_kept: u64::from(texts.6.1),
+                waited: Waited { limits_milliseconds: texts.6.1.into(), services_milliseconds: 0 },
                 copy: texts.6.2,
                 asked_limits: texts.6.2,
                 values: if status == AttemptStatus::Succeeded { String::new() } else { texts.3.clone() },

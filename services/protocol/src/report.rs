@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
-use crate::{Unfit, Waiting, WarningKind};
+use crate::{Unfit, Waited, Waiting, WarningKind};
 
 /// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +76,12 @@ pub struct Progress {
     /// Runs of ranges of mini-batches whose tries were spent.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub extra_runs: u64,
+    /// Items whose results earlier tries had handed back, so that no later one computed them again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub items_kept: u64,
+    /// How long processes have waited for the `limits` of the job and for services.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waited: Waited,
     /// Second starts of mini-batches that ran far longer than their peers.
     #[serde(default, skip_serializing_if = "Copies::is_none")]
     pub copies: Copies,
@@ -137,6 +143,12 @@ pub struct JobResult {
     /// Runs of ranges of mini-batches whose tries were spent.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub extra_runs: u64,
+    /// Items whose results earlier tries had handed back, so that no later one computed them again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub items_kept: u64,
+    /// How long processes have waited for the `limits` of the job and for services.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waited: Waited,
     /// Items that were rejected from mini-batches that succeeded. `items` counts them as failed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub items_rejected: u64,
@@ -179,6 +191,11 @@ pub struct JobResult {
 }
 
 impl JobResult {
+    /// Returns the number of rejected items that a replay can run.
+    pub fn rejects_to_replay(&self) -> u64 {
+        self.rejects.as_ref().map_or(self.items_rejected, |tables| tables.items.saturating_sub(tables.without_place))
+    }
+
     /// Returns a result without counts.
     pub fn new(job_id: String, state: JobState, logs: String) -> Self {
         Self {
@@ -191,6 +208,8 @@ impl JobResult {
             items: Counts::default(),
             retrying: 0,
             extra_runs: 0,
+            items_kept: 0,
+            waited: Waited::default(),
             items_rejected: 0,
             copies: Copies::default(),
             headline: None,
@@ -229,6 +248,9 @@ pub struct FailureCause {
 pub struct RejectTables {
     /// Number of rejected items.
     pub items: u64,
+    /// Those of them whose places are unknown or may change, so that a replay cannot run them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub without_place: u64,
     /// Path or URL of `rejects.csv`.
     pub csv: String,
     /// Path or URL of `rejects.parquet`.

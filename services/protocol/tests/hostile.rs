@@ -43,6 +43,8 @@ fn attempt() -> Attempt {
         extra_runs: 0,
         values: String::new(),
         copy: false,
+        items_kept: 0,
+        waited: Default::default(),
         asked_limits: false,
         detail: "/data/7.png".into(),
         traceparent: None,

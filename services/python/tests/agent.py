@@ -111,7 +111,7 @@ class Agent:
             data = data[sent:]
         self.socket.sendall(data)
 
-    def mini_batch(self, payload, *, mini_batch=None, try_number=1, key=(), items=None, names_failed_items=False):
+    def mini_batch(self, payload, *, mini_batch=None, try_number=1, key=(), items=None, **flags):
         self._sequence += 1
         entry = {
             "sequence": self._sequence,
@@ -125,8 +125,8 @@ class Agent:
             entry["items"] = items
         if key:
             entry["key"] = key
-        if names_failed_items:
-            entry["names_failed_items"] = True
+        # names_failed_items, doubted
+        entry.update(flags)
         return entry
 
     def files(self, paths, **details):

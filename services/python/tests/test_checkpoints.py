@@ -37,6 +37,7 @@ def test_generator_keeps_what_it_has_yielded(start):
     assert kept(agent) == ["3"]
     event = agent.run("abcde", mini_batch=3, try_number=2)
     assert (event["rows"], event["returned"], event["has_checkpoints"]) == (b"A\nB\nC\nD\nE\n", 5, True)
+    assert event["items_kept"] == 2
     assert "warnings" not in event
     assert agent.finish() == []
     assert agent.stdout().split() == ["5", "3"]
@@ -50,7 +51,9 @@ def test_another_process_finds_what_one_that_died_has_kept(start):
     agent = start("def run(mini_batch):\n    return ((path, path) for path in mini_batch)", **options(agent))
     event = agent.run("ABC", mini_batch=0)
     assert (event["rows"], event["returned"]) == (b"a\nb\nC\n", 3)
-    assert agent.run("xy", mini_batch=1)["rows"] == b"x\ny\n"
+    assert event["items_kept"] == 2
+    event = agent.run("xy", mini_batch=1)
+    assert event["rows"] == b"x\ny\n" and "items_kept" not in event
 
 
 def test_rows_of_tables_are_named_by_their_index(start):
@@ -325,3 +328,27 @@ def test_quick_run_items_write_nothing(start):
     agent = start("async def run_item(item): return item")
     assert "has_checkpoints" not in agent.run("abcd")
     assert not os.path.exists(agent.folder / "checkpoints")
+
+
+def test_items_that_are_never_handed_back_are_named(start):
+    agent = start(
+        """
+        def run(mini_batch):
+            for path in mini_batch:
+                if path not in "bd":
+                    yield path, path.upper()
+        """
+    )
+    event = agent.run("abcde")
+    assert (event["rows"], event["returned"]) == (b"A\nC\nE\n", 3)
+    named = [(failed["item"], failed["items"], failed["status"]) for failed in event["failed_items"]]
+    assert named == [(1, 1, "illegal_result"), (3, 1, "illegal_result")]
+    assert {failed["error"]["category"] for failed in event["failed_items"]} == {"NoResult"}
+    assert event["pieces"] == [[0, 2], [2, 2], [4, 2]]
+    event = agent.run("abcde", items=[1, 4])
+    assert [failed["item"] for failed in event["failed_items"]] == [0, 2], "from the start of the range"
+
+
+def test_strict_results_fail_a_mini_batch_with_items_that_are_never_handed_back(start):
+    agent = start("def run(mini_batch):\n    yield mini_batch[0], 'a'", strict_results=True)
+    assert "run() returned 1 results for the 2 items" in failure(agent.run("ab"))

@@ -23,7 +23,7 @@ fn rejected_event(event: &ResultEvent) -> Option<String> {
     let only_reducers = |what: &str| Some(format!("only a reducer may report that {what}"));
     match event {
         ResultEvent::Attempt(attempt) => {
-            let count = attempt.total.max(attempt.warnings_total);
+            let count = attempt.total.max(attempt.warnings_total).max(attempt.items_kept);
             let reason = rejected_attempt(attempt.mini_batch, count, attempt.core().rows);
             reason.or_else(|| rejected_items(attempt))
         }

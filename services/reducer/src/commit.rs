@@ -262,9 +262,9 @@ impl Reducer {
             self.speculation.run_times.add(seconds, items);
         }
         self.ledger.index.apply(record, effect, segment, place.rows());
+        self.rejects.apply(record.event, effect, &self.tally, segment, place.record());
         if let Event::Other(event) = record.event {
             news.has_progressed |= matches!(**event, ResultEvent::Working { .. });
-            self.rejects.apply(event, effect, &self.tally, segment, place.record());
             if let ResultEvent::Waiting(waiting) = &**event {
                 self.waits.note(waiting, self.tally.nodes());
             }

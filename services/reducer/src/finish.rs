@@ -17,7 +17,7 @@ use crate::peers::Agreement;
 use crate::reports::headline::headline;
 use crate::stalls::describe;
 use crate::words::sentence;
-use crate::{CrashPoint, Reducer};
+use crate::{CrashPoint, Effort, Reducer};
 
 /// Time in which the writer of an abandoned final file should stop: one request to the store.
 const ABANDON_TIME: Duration = Duration::from_secs(20);
@@ -83,6 +83,7 @@ impl Reducer {
             warnings.push(warning);
             None
         });
+        let Effort { extra_runs, items_kept, waited } = self.tally.effort();
         let result = JobResult {
             job_id: self.spec.job_id.clone(),
             state,
@@ -92,7 +93,9 @@ impl Reducer {
             mini_batches: self.tally.mini_batches(),
             items: self.tally.items(),
             retrying: self.tally.retrying(),
-            extra_runs: self.tally.extra_runs(),
+            extra_runs,
+            items_kept,
+            waited,
             items_rejected: self.tally.items_rejected(),
             copies: self.copies(),
             headline: if state == JobState::Completed { headline(&self.tally, &self.spec.thresholds) } else { None },
@@ -144,7 +147,7 @@ impl Reducer {
         if state != JobState::Completed {
             return;
         }
-        let is_done = self.tally.mini_batches().failed == 0 && self.rejects.records(&self.tally).is_empty();
+        let is_done = self.tally.mini_batches().failed == 0 && !self.rejects.may_be_replayed(&self.tally);
         // A replay writes the whole output again.
         let may_be_replayed = !is_done && self.spec.isolate != Isolate::Off;
         if !may_be_replayed && let Err(error) = self.store.delete_parts().await {

@@ -53,6 +53,8 @@ pub(crate) fn attempt(
         unread: vec![],
         pieces: vec![],
         extra_runs: 0,
+        items_kept: 0,
+        waited: Default::default(),
         values: String::new(),
         copy: false,
         asked_limits: false,

@@ -70,6 +70,6 @@ pub use peers::Peers;
 pub use rejects::{FirstReject, Reject, RejectGroup, RejectGroups, RejectedMiniBatch, Rejects, Replay};
 pub use service::{Service, ServiceOptions};
 pub use stalls::{Elapsed, describe};
-pub use tally::{Effect, MiniBatchState, Tally, Warnings};
+pub use tally::{Effect, Effort, MiniBatchState, Tally, Warnings};
 pub use thresholds::Limits;
-pub use words::{clause, counted, sentence};
+pub use words::{clause, counted, kept, sentence};

@@ -48,6 +48,8 @@ impl Reducer {
             retries: 0,
             retrying: 0,
             extra_runs: 0,
+            items_kept: 0,
+            waited: Default::default(),
             copies: Copies::default(),
             processes: 0,
             nodes: 0,

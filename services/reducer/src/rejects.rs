@@ -7,8 +7,9 @@
 //! the log tree when a job ends: not beside the output, because the next step of a pipeline reads that whole folder.
 //! `replay.rs` plans to run them again.
 //!
-//! An item for which `run()` returned no result without an error is counted as failed, but nothing tells which item that
-//! is: it is no reject.
+//! Items for which `run()` returned no result without an error are counted as failed, but nothing tells which items
+//! these are: those of a mini-batch are one reject without a place, as are those that found no room in the list of an
+//! attempt. A replay cannot run them.
 
 mod groups;
 mod index;
@@ -22,7 +23,8 @@ mod write;
 use std::borrow::Cow;
 
 use protocol::{
-    Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, FailedRun, Input, Rejected, UnreadRecord, Work,
+    Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, FailedRun, Input, NO_RESULT, REJECTED_MAX,
+    Rejected, UnreadRecord, Work,
 };
 
 pub use groups::{FirstReject, RejectGroup, RejectGroups};
@@ -44,7 +46,7 @@ pub struct RejectedMiniBatch {
 pub struct Reject<'a> {
     /// Mini-batch.
     pub mini_batch: u64,
-    /// Position of the first of its items in the mini-batch, from 0; `None`: `run()` did not get it.
+    /// Position of the first of its items in the mini-batch, from 0; `None`: `run()` did not get it, or it is unknown.
     pub item: Option<u64>,
     /// Number of items: 1, or more where rows failed together.
     pub items: u64,
@@ -99,17 +101,25 @@ static NO_ERROR: ErrorReport = ErrorReport {
 
 impl RejectedMiniBatch {
     /// Returns its rejected items in the order of the input: one for each file, and one for rows that failed together. Then
-    /// the records that could not be read.
+    /// the records that could not be read, and the items that nothing names.
     pub fn rejects<'a>(&'a self, inputs: &'a [Input]) -> impl Iterator<Item = Reject<'a>> {
         let key = key(self.descriptor.as_ref());
-        let key_of_unread = key.clone();
+        let [key_of_unread, key_of_unnamed] = [key.clone(), key.clone()];
         let rejected = self.ranges().flat_map(move |range| {
             let key = key.clone();
             let files = self.files_of(&range);
             let parts = files.unwrap_or(1);
             (0..parts).map(move |part| self.reject(&range, files.map(|_| part), &key, inputs))
         });
-        rejected.chain(self.unread().iter().map(move |record| self.unread_reject(record, &key_of_unread, inputs)))
+        let unread = self.unread().iter().map(move |record| self.unread_reject(record, &key_of_unread, inputs));
+        let unnamed = Some(self.attempt.unnamed()).filter(|items| *items > 0);
+        let unnamed = unnamed.map(move |items| self.unnamed_reject(items, &key_of_unnamed, inputs));
+        rejected.chain(unread).chain(unnamed)
+    }
+
+    /// Whether a replay can run any of its rejects: their places are known.
+    pub fn can_be_replayed(&self) -> bool {
+        self.attempt.status != AttemptStatus::Succeeded || !self.attempt.rejected.is_empty()
     }
 
     /// Returns the records that could not be read. A mini-batch that failed is rejected with all its items.
@@ -118,24 +128,56 @@ impl RejectedMiniBatch {
     }
 
     fn unread_reject<'a>(&'a self, record: &'a UnreadRecord, key: &str, inputs: &'a [Input]) -> Reject<'a> {
-        let attempt = &self.attempt;
         let error = ErrorReport {
             category: UnreadRecord::CATEGORY.to_owned(),
             message: record.message.clone(),
             ..ErrorReport::default()
         };
         Reject {
+            path: record.path.clone(),
+            detail: record.place.clone(),
+            status: AttemptStatus::LoadFailed,
+            ..self.reject_without_place(record.records, error, key, inputs)
+        }
+    }
+
+    fn unnamed_reject<'a>(&'a self, items: u64, key: &str, inputs: &'a [Input]) -> Reject<'a> {
+        let attempt = &self.attempt;
+        let (status, message) = match attempt.rejected.last() {
+            Some(last) if attempt.rejected.len() >= REJECTED_MAX => {
+                (last.status, format!("more items have failed than the {REJECTED_MAX} that a mini-batch can name"))
+            }
+            _ => (AttemptStatus::IllegalResult, "run() returned no result for them, and did not say which".to_owned()),
+        };
+        let error = ErrorReport { category: NO_RESULT.to_owned(), message, ..ErrorReport::default() };
+        Reject {
+            detail: format!("{items} of {} items", attempt.total),
+            status,
+            process: &attempt.process,
+            ..self.reject_without_place(items, error, key, inputs)
+        }
+    }
+
+    fn reject_without_place<'a>(
+        &'a self,
+        items: u64,
+        error: ErrorReport,
+        key: &str,
+        inputs: &'a [Input],
+    ) -> Reject<'a> {
+        let attempt = &self.attempt;
+        Reject {
             mini_batch: attempt.mini_batch,
             item: None,
-            items: record.records,
+            items,
             input: self.input(inputs),
-            path: record.path.clone(),
+            path: String::new(),
             row: None,
             bytes: None,
             key: key.to_owned(),
-            detail: record.place.clone(),
+            detail: String::new(),
             values: "",
-            status: AttemptStatus::LoadFailed,
+            status: attempt.status,
             error: Cow::Owned(error),
             tries: attempt.try_number,
             node: &attempt.node,

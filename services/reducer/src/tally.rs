@@ -5,6 +5,7 @@
 //! ledger. A success replaces an earlier failure, a failure never replaces a success, and an attempt that is announced
 //! twice changes nothing the second time.
 
+mod effort;
 mod reopened;
 mod warnings;
 
@@ -15,6 +16,7 @@ use protocol::{Attempt, AttemptCore, AttemptStatus, Counts, JobState, Planned, P
 use crate::batch::{Event, RecordView};
 use crate::failures::Failures;
 use crate::nodes::Nodes;
+pub use effort::Effort;
 pub use warnings::Warnings;
 
 /// The state of a mini-batch.
@@ -78,7 +80,7 @@ pub struct Tally {
     deliveries_lost: u64,
     warnings: Warnings,
     duplicates: u64,
-    extra_runs: u64,
+    effort: Effort,
     /// Items that were rejected from mini-batches that succeeded.
     items_rejected: HashMap<u64, u64>,
     /// Mini-batches that have spent their tries, and succeeded without the items that were rejected.
@@ -226,7 +228,7 @@ impl Tally {
         let Some(index) = self.delivered(attempt.mini_batch, attempt.deliveries_lost) else { return Effect::Nothing };
         if attempt.status != AttemptStatus::Succeeded {
             let effect = self.fail(index, attempt);
-            self.extra_runs += if effect == Effect::Nothing { 0 } else { u64::from(attempt.extra_runs) };
+            self.effort.add(attempt, effect);
             return effect;
         }
         let effect = self.succeed(index, attempt.total, attempt.succeeded);
@@ -244,9 +246,7 @@ impl Tally {
                 self.failures.items_rejected(attempt);
             }
         }
-        if effect != Effect::Nothing {
-            self.extra_runs += u64::from(attempt.extra_runs);
-        }
+        self.effort.add(attempt, effect);
         effect
     }
 
@@ -433,9 +433,9 @@ impl Tally {
         &self.warnings
     }
 
-    /// Returns the number of runs of ranges of mini-batches whose tries were spent.
-    pub fn extra_runs(&self) -> u64 {
-        self.extra_runs
+    /// Returns what its attempts cost beyond one run of each mini-batch, and what they did not.
+    pub fn effort(&self) -> Effort {
+        self.effort
     }
 
     /// Returns the number of mini-batches of which the second start succeeded first.
@@ -475,7 +475,8 @@ impl Tally {
         progress.mini_batches = self.mini_batches();
         progress.items = self.items();
         progress.retries = self.retries;
-        progress.extra_runs = self.extra_runs;
+        (progress.extra_runs, progress.items_kept) = (self.effort.extra_runs, self.effort.items_kept);
+        progress.waited = self.effort.waited;
         progress.retrying = self.retrying;
     }
 

@@ -16,6 +16,12 @@ fn plural(noun: &str) -> String {
     }
 }
 
+/// Returns how many items no try computed again: `1 item was kept from earlier tries`.
+pub fn kept(items: u64) -> String {
+    let were = if items == 1 { "was" } else { "were" };
+    format!("{} {were} kept from earlier tries", counted(items, "item"))
+}
+
 /// Returns the text as a sentence, with one full stop at its end unless it ends with another such mark.
 pub fn sentence(text: &str) -> String {
     let text = text.trim_end();

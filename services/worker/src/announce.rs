@@ -361,7 +361,15 @@ mod tests {
         let prepared = Prepared::unreadable(&descriptor);
         let began = Moment { instant: std::time::Instant::now(), milliseconds: 0 };
         let (received, preparation) = (began.instant, Duration::ZERO);
-        let attempted = Attempted { descriptor, deliveries_lost: 2, prepared, received, preparation, began };
+        let attempted = Attempted {
+            descriptor,
+            deliveries_lost: 2,
+            prepared,
+            received,
+            preparation,
+            began,
+            waited: Default::default(),
+        };
         let ending = protocol::Ending::failed(AttemptStatus::RunRaised, protocol::ErrorReport::default());
         let (attempt, next_try) = conclude(attempted, ["0", ""], ending, 3, began);
         let outcome = Outcome { lease, process: None, attempt, rows: Bytes::new(), next_try, has_checkpoints: false };

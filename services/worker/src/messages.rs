@@ -177,8 +177,15 @@ mod tests {
         let prepared = crate::prepare::Prepared::without_reading(&descriptor).expect("nothing to read");
         let now = crate::scheduler::Moment { instant: std::time::Instant::now(), milliseconds: 0 };
         let (received, preparation) = (now.instant, std::time::Duration::ZERO);
-        let attempted =
-            crate::scheduler::Attempted { descriptor, deliveries_lost: 0, prepared, received, preparation, began: now };
+        let attempted = crate::scheduler::Attempted {
+            descriptor,
+            deliveries_lost: 0,
+            prepared,
+            received,
+            preparation,
+            began: now,
+            waited: Default::default(),
+        };
         crate::scheduler::conclude(attempted, ["0", "process000"], protocol::Ending::empty(), 1, now).0
     }
 

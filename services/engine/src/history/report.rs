@@ -165,6 +165,8 @@ impl<'a> Row<'a> {
             unread: vec![],
             pieces: vec![],
             extra_runs: 0,
+            items_kept: 0,
+            waited: Default::default(),
             copy: self.is_copy(),
             asked_limits: false,
             values: String::new(),

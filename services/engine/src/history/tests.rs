@@ -46,6 +46,8 @@ fn attempt(mini_batch: u64, try_number: u32, status: AttemptStatus, is_final: bo
         extra_runs: 0,
         values: String::new(),
         copy: false,
+        items_kept: 0,
+        waited: Default::default(),
         asked_limits: false,
         detail: format!("/in/{mini_batch}, \"a\".txt"),
         traceparent: None,

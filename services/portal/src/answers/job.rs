@@ -206,7 +206,7 @@ impl Job {
             script: spec.source_directory.as_path().join(&spec.entry_script).display().to_string(),
             job_file: Some(spec.job_file.clone()).filter(|file| !file.is_empty()),
             lineage: Lineage { continued: history.reopened().to_vec(), same },
-            commands: commands(spec, &(words.flags)(target), state, result.is_some_and(has_rejects)),
+            commands: commands(spec, &(words.flags)(target), state, result),
             can_cancel: !is_read_only && state.is_open() && state != JobState::Canceling,
             can_retry: !is_read_only && can_retry,
             warnings,
@@ -339,12 +339,7 @@ impl From<&reducer::FailureGroup> for Failure {
     }
 }
 
-/// Whether items of an ended job can be replayed.
-fn has_rejects(result: &JobResult) -> bool {
-    result.items_rejected > 0 || result.rejects.is_some()
-}
-
-fn commands(spec: &JobSpec, flags: &str, state: JobState, has_rejects: bool) -> Vec<Command> {
+fn commands(spec: &JobSpec, flags: &str, state: JobState, result: Option<&JobResult>) -> Vec<Command> {
     let id = &spec.job_id;
     let mut commands = vec![
         Command { what: "status", command: format!("gristmill status {id}{flags}") },
@@ -357,8 +352,10 @@ fn commands(spec: &JobSpec, flags: &str, state: JobState, has_rejects: bool) -> 
     } else {
         commands.push(Command { what: "retry", command: format!("gristmill retry {id}{flags}") });
     }
-    if has_rejects {
+    if result.is_some_and(|result| result.items_rejected > 0 || result.rejects.is_some()) {
         commands.push(Command { what: "rejects", command: format!("gristmill rejects {id}{flags}") });
+    }
+    if result.is_some_and(|result| result.rejects_to_replay() > 0) {
         commands.push(Command { what: "replay", command: format!("gristmill replay {id}{flags}") });
     }
     if !spec.job_file.is_empty() {

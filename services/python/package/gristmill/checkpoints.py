@@ -118,6 +118,9 @@ class ItemsDone:
         result = RowsOfItems(len(done) + len(failures))
         first = self._range.start
         result.failures = [(position - first, error) for position, error in failures.items()]
+        result.missing = [
+            position - first for position in self._range if position not in self.rows and position not in failures
+        ]
         result.positions = [position - first for position in done if self.rows[position] is not None]
         result.extend(self.rows[position + first] for position in result.positions)
         return result

@@ -85,6 +85,11 @@ class MiniBatchContext:
         """Whether results of an earlier try are kept, so that this one gets the other items."""
         return self._handing_back is not None and self._handing_back.done is not None
 
+    @property
+    def doubted(self):
+        """Whether no item of the last mini-batches has succeeded, so that a few failures are enough to give up."""
+        return self._frame.get("doubted", False)
+
     def done(self, item, row=None):
         """Hands back the row of an item before ``run`` has ended, so that no later try runs the item again.
 

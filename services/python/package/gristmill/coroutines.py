@@ -24,6 +24,8 @@ KEEP_SECONDS = 0.05
 """Time between two moments at which the results of ``run_item`` are kept for another try."""
 FIRST_ITEMS = PROBES = 8
 """Items that fail before any succeeds: so many from the start, and so many from everywhere, before the rest is left."""
+DOUBTED_FIRST_ITEMS, DOUBTED_PROBES = 1, 3
+"""The same, where no item of the last mini-batches has succeeded: the service is probably down."""
 RATE_LIMITED_SECONDS_MAX = 3600.0
 """Longest time that one mini-batch waits for a service. After it, the answer is an error like any other."""
 
@@ -38,7 +40,6 @@ class Coroutines:
         self._loop = asyncio.new_event_loop()
         self.on_rate_limit = None
         self._resume_at = 0.0
-        self._answers = 0
         self._waited = 0.0
 
     def call(self, function, *arguments):
@@ -58,7 +59,7 @@ class Coroutines:
     def run(self, function, *arguments):
         """As ``call``, for ``run``: begins to count the waits of a mini-batch, and waits where the service asks for
         it."""
-        self._answers, self._waited = 0, 0.0
+        self._waited = 0.0
         return self.call(self.repeated, function, *arguments)
 
     async def repeated(self, function, *arguments):
@@ -83,7 +84,6 @@ class Coroutines:
 
     def _wait(self, seconds):
         """Lets every item of the process wait: a service limits its caller, not one item."""
-        self._answers += 1
         now = self._loop.time()
         # Not `now + seconds - now`, which is another number after some hours of uptime.
         longer = seconds - max(self._resume_at - now, 0.0)
@@ -96,15 +96,6 @@ class Coroutines:
     async def _resumed(self):
         while (seconds := self._resume_at - self._loop.time()) > 0:
             await asyncio.sleep(seconds)
-
-    def warning(self):
-        """Returns what to say about the waits of the mini-batch, or ``None``."""
-        if not self._answers:
-            return None
-        answers = "1 answer" if self._answers == 1 else f"{self._answers} answers"
-        return (
-            f"run() waited {self._waited:.1f} s for a service that limits its rate ({answers} with status 429 or 503)"
-        )
 
     def close(self):
         """Ends the loop, and what still runs in it."""
@@ -139,7 +130,7 @@ class ItemFunction:
         others: what they have done may be dear."""
         rows = [None] * len(items)
         failures = []
-        order = Order(len(items), context.resumes)
+        order = Order(len(items), context.resumes, context.doubted)
         arguments = (context,) if self._wants_context else ()
         new = []
         keep_at = time.monotonic() + KEEP_SECONDS
@@ -166,16 +157,21 @@ class ItemFunction:
                     keep_at = now + KEEP_SECONDS
                     keep()
 
-        tasks = [asyncio.ensure_future(work()) for _ in range(min(self._concurrency, len(items)))]
-        try:
-            await asyncio.gather(*tasks)
-        except BaseException:
-            keep()
-            raise
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async def work_together(workers):
+            tasks = [asyncio.ensure_future(work()) for _ in range(workers)]
+            try:
+                await asyncio.gather(*tasks)
+            except BaseException:
+                keep()
+                raise
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+        if order.is_doubted:
+            await work_together(1)
+        await work_together(min(self._concurrency, len(items)))
         if failures:
             keep()
             failures.sort(key=operator.itemgetter(0))
@@ -186,17 +182,21 @@ class Order:
     """The order in which items are tried: from the first to the last.
 
     If the first ones all fail, some from everywhere are tried before the others. If these fail as well, the cause is no
-    item, and the others are not tried. ``tried``: items whose calls have ended.
+    item, and the others are not tried. ``tried``: items whose calls have ended. ``is_doubted``: fewer are enough. The
+    caller tries one at a time until the iteration ends, after the first success, and begins again.
     """
 
-    def __init__(self, items, any_succeeded):
+    def __init__(self, items, any_succeeded, is_doubted=False):
         self._items = items
+        self.is_doubted = is_doubted and not any_succeeded
+        self._first_items = DOUBTED_FIRST_ITEMS if is_doubted else FIRST_ITEMS
+        self._probes_max = DOUBTED_PROBES if is_doubted else PROBES
         self._next = 0
         self.tried = 0
         self._any_succeeded = any_succeeded
         self._probes = None
         self._probed = set()
-        self._probes_to_fail = PROBES
+        self._probes_to_fail = self._probes_max
 
     def succeeded(self):
         self.tried += 1
@@ -210,10 +210,13 @@ class Order:
         return self
 
     def __next__(self):
-        if not self._any_succeeded and self.tried >= FIRST_ITEMS:
+        if self.is_doubted and self._any_succeeded:
+            self.is_doubted = False
+            raise StopIteration
+        if not self._any_succeeded and self.tried >= self._first_items:
             if self._probes is None:
-                left = self._items - self._next
-                probes = {self._next + left * part // PROBES for part in range(PROBES)} if left else set()
+                left, most = self._items - self._next, self._probes_max
+                probes = {self._next + left * part // most for part in range(most)} if left else set()
                 self._probes, self._probes_to_fail = sorted(probes, reverse=True), len(probes)
             if self._probes_to_fail <= 0:
                 raise StopIteration
@@ -226,6 +229,11 @@ class Order:
             raise StopIteration
         self._next += 1
         return self._next - 1
+
+
+def gave_up(result, items):
+    """Returns whether the items of a result of which all have failed are enough to blame something else."""
+    return len(result.failures) >= FIRST_ITEMS or result.items < items
 
 
 def _of_the_script(entry):

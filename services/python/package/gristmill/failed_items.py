@@ -18,6 +18,12 @@ def that_raised(failures, report):
     return [_entry(item, "run_raised", report(item, error)) for item, error in failures]
 
 
+def never_handed_back(missing):
+    """Returns the entries for items that ``run`` has not handed back, though it has handed back others."""
+    message = "run() ended without a result of this item"
+    return [_entry(item, "illegal_result", {"category": "NoResult", "message": message}) for item in missing]
+
+
 def _entry(item, status, error):
     return {"item": item, "items": 1, "status": status, "error": error}
 

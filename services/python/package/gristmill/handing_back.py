@@ -11,7 +11,8 @@ from gristmill.results import IllegalResult, made_into_list
 class HandingBack:
     """What the attempts of one process hand back.
 
-    ``done``: what the current attempt, or an earlier one of its mini-batch, has handed back, or ``None``.
+    ``done``: what the current attempt, or an earlier one of its mini-batch, has handed back, or ``None``. ``kept``: how
+    many items earlier ones have.
     """
 
     def __init__(self, channel, folder, writer, path_of):
@@ -25,6 +26,7 @@ class HandingBack:
         self._running = None
         self._names_items = False
         self.done = None
+        self.kept = 0
 
     def earlier(self, mini_batch):
         """Begins an attempt. Returns what earlier attempts of the mini-batch have handed back, or ``None``."""
@@ -32,6 +34,7 @@ class HandingBack:
             self.done.close()
             self.done = None
         self._names_items = False
+        self.kept = 0
         if self._are_used or "resumes" in mini_batch:
             folder = self._folder_of(mini_batch)
             if os.path.isdir(folder):
@@ -39,6 +42,7 @@ class HandingBack:
                 # What an earlier attempt has yielded decides for all of them, also for ranges of other items.
                 self._names_items = done.read(folder)
                 self.done = done if done.rows else None
+                self.kept = len(done.rows)
         return self.done
 
     def call(self, run, mini_batch, warnings, *arguments):

@@ -61,7 +61,8 @@ class RowsOfItems(list):
     """A result in which one item has any number of rows: ``items`` of the mini-batch have been tried.
 
     ``positions`` are the items of the rows, in order; ``None``: each item has one row. ``failures`` are items among
-    them that have none because of an exception: ``(item, exception)``, in order.
+    them that have none because of an exception: ``(item, exception)``, in order. ``missing`` are items that the script
+    has never handed back.
     """
 
     def __init__(self, items):
@@ -69,3 +70,4 @@ class RowsOfItems(list):
         self.items = items
         self.positions = None
         self.failures = []
+        self.missing = ()

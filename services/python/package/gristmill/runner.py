@@ -225,7 +225,7 @@ class Process:
             self._fail_load(mini_batch, error, load_seconds, process_ended - process_started)
             return process_ended
         functions, handing_back = self._functions, self._handing_back
-        warnings, failed_items, pieces, items_tried = [], (), (), False
+        warnings, failed_items, pieces, vain = [], (), (), None
         started = status.set(sequence, RUN)
         load_seconds = started - load_started
         try:
@@ -244,26 +244,26 @@ class Process:
                 if warning is not None:
                     warnings.append(warning)
             run_seconds = status.set(sequence, REPORT) - started
-            if functions.coroutines is not None and (warning := functions.coroutines.warning()) is not None:
-                warnings.append(warning)
             returned = len(result)
-            failures = result.failures if type(result) is RowsOfItems else ()
+            failures, missing = (result.failures, result.missing) if type(result) is RowsOfItems else ((), ())
             if failures:
                 is_last = mini_batch.get("names_failed_items", False)
                 any_succeeded = len(failures) < result.items
                 if not (is_last and any_succeeded):
-                    items_tried = is_last
+                    from gristmill.coroutines import gave_up
+
+                    vain = {"items_tried": is_last, "gave_up": not any_succeeded and gave_up(result, items)}
                     raise self._first_of(failures)
             if returned != items:
                 returned = self._compare_lengths(mini_batch, result, items, warnings)
             misfits = ()
             if self._checks is not None:
                 result, misfits = self._checks.sift(result, items)
-            if failures or misfits:
+            if failures or misfits or missing:
                 returned -= len(failures) + len(misfits)
                 from gristmill.failed_items import in_pieces
 
-                failed_items = self._named(mini_batch, failures, misfits, warnings)
+                failed_items = self._named(mini_batch, failures, misfits, missing, warnings)
                 payload, columns, pieces = in_pieces(result, failed_items, items, self._rows_of)
             else:
                 payload, columns = self._rows_of(result)
@@ -275,7 +275,7 @@ class Process:
             self._leave_if_forked(error)
             self._release_table()
             process_ended = time.process_time()
-            self._fail(mini_batch, error, [load_seconds, run_seconds, process_ended - process_started], items_tried)
+            self._fail(mini_batch, error, [load_seconds, run_seconds, process_ended - process_started], vain)
             return process_ended
         self._streams.flush()
         process_ended = time.process_time()
@@ -287,6 +287,8 @@ class Process:
             header += f',"columns":{json.dumps(columns)}'
         if failed_items:
             header += f',"failed_items":{json.dumps(failed_items)},"pieces":{json.dumps(pieces)}'
+        if handing_back.kept:
+            header += f',"items_kept":{handing_back.kept}'
         if handing_back.done is not None and handing_back.done.has_files:
             header += ',"has_checkpoints":true'
         if warnings:
@@ -381,14 +383,15 @@ class Process:
             add_note(error, f"{len(failures) - 1} more items of the mini-batch failed")
         return error
 
-    def _named(self, mini_batch, failures, misfits, warnings):
+    def _named(self, mini_batch, failures, misfits, missing, warnings):
         """Returns the items without a result, as the answer names them."""
-        from gristmill.failed_items import limited, that_do_not_fit, that_raised
+        from gristmill.failed_items import limited, never_handed_back, that_do_not_fit, that_raised
 
         def report(item, error):
             return self._errors.report_exception(f"run_item() of {try_of(mini_batch)}, item {item}", error)
 
-        return limited(that_raised(failures, report) + that_do_not_fit(misfits), warnings)
+        entries = that_raised(failures, report) + that_do_not_fit(misfits) + never_handed_back(missing)
+        return limited(entries, warnings)
 
     def _rows_of(self, result):
         formatter = self._formatter
@@ -409,7 +412,7 @@ class Process:
         report = self._errors.report(occasion, type(error).__name__, one_line(str(error)))
         self._send_failed(mini_batch, "load_failed", report, [load_seconds, 0.0, process_seconds])
 
-    def _fail(self, mini_batch, error, seconds, items_tried):
+    def _fail(self, mini_batch, error, seconds, vain):
         occasion = f"run() of {try_of(mini_batch)}"
         self._streams.flush()
         printed = self._streams.printed()
@@ -419,9 +422,9 @@ class Process:
         else:
             status = "run_raised"
             report = self._errors.report_exception(occasion, error, printed=printed)
-        self._send_failed(mini_batch, status, report, seconds, items_tried)
+        self._send_failed(mini_batch, status, report, seconds, vain)
 
-    def _send_failed(self, mini_batch, status, report, seconds, items_tried=False):
+    def _send_failed(self, mini_batch, status, report, seconds, vain=None):
         load_seconds, run_seconds, process_seconds = seconds
         self._streams.flush()
         self._channel.send_event(
@@ -433,7 +436,7 @@ class Process:
                 "load_seconds": load_seconds,
                 "run_seconds": run_seconds,
                 "process_seconds": process_seconds,
-                "items_tried": items_tried,
+                **(vain or {}),
             }
         )
 

@@ -5,11 +5,12 @@ use std::ops::Range;
 
 use protocol::{AttemptStatus, ResultEvent};
 
+use crate::batch::Event;
 use crate::tally::Effect;
 use crate::{MiniBatchState, Tally};
 
-/// The places of the records that say which items were rejected, in the order of the ledger. Ordinary successes do not
-/// touch it.
+/// The places of the records that say which items were rejected, in the order of the ledger. Successes with a result
+/// for each item do not touch it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RejectIndex {
     records: Vec<RecordAt>,
@@ -26,30 +27,34 @@ pub(crate) struct RecordAt {
     pub length: u32,
     /// Whether the mini-batch failed, or succeeded without some of its items.
     state: MiniBatchState,
+    /// Whether a replay may need the mini-batch: it names its rejects.
+    is_named: bool,
 }
 
 impl RejectIndex {
     /// Adds an event of the ledger, after the tally. `record`: range of its record in the segment.
-    pub fn apply(&mut self, event: &ResultEvent, effect: Effect, tally: &Tally, segment: u32, record: Range<usize>) {
+    pub fn apply(&mut self, event: &Event, effect: Effect, tally: &Tally, segment: u32, record: Range<usize>) {
+        let event = match event {
+            Event::Success(success) if success.failed() > 0 && effect == Effect::Won => {
+                return self.add(success.mini_batch, tally, segment, record, false);
+            }
+            Event::Success(_) => return,
+            Event::Other(event) => &**event,
+        };
         match event {
             ResultEvent::Attempt(attempt) => {
-                let state = tally.state(attempt.mini_batch);
-                let has_rejects = match attempt.status {
+                let (is_named, has_rejects) = match attempt.status {
                     AttemptStatus::Succeeded => {
-                        effect == Effect::Won && !(attempt.rejected.is_empty() && attempt.unread.is_empty())
+                        let is_named = !(attempt.rejected.is_empty() && attempt.unread.is_empty());
+                        (is_named, effect == Effect::Won && (is_named || attempt.failed() > 0))
                     }
-                    _ => attempt.is_final && effect == Effect::Counted && state == MiniBatchState::Failed,
+                    _ => {
+                        let has_failed = tally.state(attempt.mini_batch) == MiniBatchState::Failed;
+                        (true, attempt.is_final && effect == Effect::Counted && has_failed)
+                    }
                 };
                 if has_rejects {
-                    let narrow = |at: usize| u32::try_from(at).expect("segments are shorter than 4 GiB");
-                    self.had_any = true;
-                    self.records.push(RecordAt {
-                        mini_batch: attempt.mini_batch,
-                        segment,
-                        offset: narrow(record.start),
-                        length: narrow(record.len()),
-                        state,
-                    });
+                    self.add(attempt.mini_batch, tally, segment, record, is_named);
                 }
             }
             ResultEvent::Reopened { .. } => self.records.retain(|record| record.state != MiniBatchState::Failed),
@@ -61,6 +66,24 @@ impl RejectIndex {
             }
             _ => {}
         }
+    }
+
+    fn add(&mut self, mini_batch: u64, tally: &Tally, segment: u32, record: Range<usize>, is_named: bool) {
+        let narrow = |at: usize| u32::try_from(at).expect("segments are shorter than 4 GiB");
+        self.had_any = true;
+        self.records.push(RecordAt {
+            mini_batch,
+            segment,
+            offset: narrow(record.start),
+            length: narrow(record.len()),
+            state: tally.state(mini_batch),
+            is_named,
+        });
+    }
+
+    /// Whether a replay may need the rows and the plan of the job.
+    pub fn may_be_replayed(&self, tally: &Tally) -> bool {
+        self.records(tally).iter().any(|record| record.is_named)
     }
 
     /// Returns the records that count, one for each mini-batch with rejects, by mini-batch.

@@ -12,7 +12,6 @@ use storage::JobStore;
 use super::RejectedMiniBatch;
 use super::index::{RecordAt, RejectIndex};
 use crate::Tally;
-use crate::batch::Event;
 use crate::ledger::Ledger;
 
 /// Segments that are read concurrently.
@@ -56,9 +55,7 @@ impl Rejects {
             let number = ledger.segments() - 1;
             segment.retain_in_segment(|record, place| {
                 let effect = tally.apply_record(record);
-                if let Event::Other(event) = record.event {
-                    index.apply(event, effect, &tally, number, place.record());
-                }
+                index.apply(record.event, effect, &tally, number, place.record());
                 true
             });
         }

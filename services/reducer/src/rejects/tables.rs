@@ -71,6 +71,8 @@ pub(super) struct Tables {
     rows_held: usize,
     /// Rejected items so far.
     pub items: u64,
+    /// Those of them whose places are unknown.
+    pub without_place: u64,
 }
 
 /// Rows of one column of the Parquet file.
@@ -93,12 +95,23 @@ impl Tables {
         let parquet = ArrowWriter::try_new(create(parquet)?, schema.clone(), Some(output::parquet_properties()))?;
         let columns = COLUMNS.map(|(_, kind)| Column::new(kind)).into();
         let traceback = (u64::MAX, String::new());
-        Ok(Self { csv, line: String::new(), traceback, parquet, schema, columns, rows_held: 0, items: 0 })
+        Ok(Self {
+            csv,
+            line: String::new(),
+            traceback,
+            parquet,
+            schema,
+            columns,
+            rows_held: 0,
+            items: 0,
+            without_place: 0,
+        })
     }
 
     /// Adds one row.
     pub fn add(&mut self, reject: &Reject<'_>) -> anyhow::Result<()> {
         self.items += reject.items;
+        self.without_place += if reject.item.is_none() { reject.items } else { 0 };
         let cells = cells(reject);
         self.write_line(reject.mini_batch, &cells)?;
         for (column, cell) in self.columns.iter_mut().zip(cells) {

@@ -10,7 +10,7 @@ use storage::JobStore;
 use super::tables::Tables;
 use super::*;
 use crate::Tally;
-use crate::batch::{Batch, Event};
+use crate::batch::Batch;
 use crate::fixtures::{failed, succeeded};
 
 fn inputs() -> Vec<Input> {
@@ -228,6 +228,38 @@ fn mini_batch_without_a_plan_is_named_by_its_attempt() {
     assert_eq!((reject.items, &*reject.detail, &*reject.path, reject.input), (5, "/data/3.png", "", ""));
 }
 
+#[test]
+fn items_that_nothing_names_are_one_reject() {
+    let inputs = inputs();
+    let rejects = |attempt| {
+        let mini_batch = rejected_from(attempt, files(&["/in/a", "/in/b", "/in/c"]));
+        let shown =
+            |reject: Reject<'_>| (reject.item, reject.items, reject.detail.clone(), reject.error.message.clone());
+        (mini_batch.rejects(&inputs).map(shown).collect::<Vec<_>>(), mini_batch.can_be_replayed())
+    };
+    assert_eq!(rejects(succeeded(0, 1, 3, 3)), (vec![], false));
+    let silent = "run() returned no result for them, and did not say which".to_owned();
+    assert_eq!(rejects(succeeded(0, 1, 3, 1)), (vec![(None, 2, "2 of 3 items".into(), silent)], false));
+    let rejected = |item| Rejected {
+        item,
+        items: 1,
+        detail: String::new(),
+        values: String::new(),
+        status: AttemptStatus::RunRaised,
+        error: ErrorReport::default(),
+        run: None,
+    };
+    let unread =
+        UnreadRecord { path: "/in/a".into(), place: "/in/a, line 2".into(), records: 2, message: "bad".into() };
+    let full = (0..REJECTED_MAX as u64).map(rejected).collect();
+    let (named, can_be_replayed) =
+        rejects(Attempt { rejected: full, unread: vec![unread], ..succeeded(0, 3, 600, 298) });
+    assert_eq!((named.len(), can_be_replayed), (REJECTED_MAX + 2, true));
+    assert_eq!(named[REJECTED_MAX].1, 2);
+    let more = "more items have failed than the 256 that a mini-batch can name";
+    assert_eq!(named[REJECTED_MAX + 1], (None, 44, "44 of 600 items".into(), more.into()));
+}
+
 /// A job whose events are committed one by one.
 struct Committed {
     _folder: tempfile::TempDir,
@@ -317,6 +349,41 @@ async fn only_what_is_failed_in_the_end_is_rejected() {
     assert_eq!(job.paths().await, [""; 0], "a truncated segment counts as absent");
 }
 
+#[tokio::test]
+async fn success_with_a_short_result_is_found_and_needs_no_rows() {
+    let mut job = Committed::new();
+    job.plan(3).await;
+    let short = Attempt { rows: Rows::None, ..succeeded(1, 1, 3, 2) };
+    job.commit([event(succeeded(0, 1, 2, 2)), event(short), event(succeeded(2, 1, 2, 2))]).await;
+    let mut rejects = Rejects::find(&job.store, "job").await.expect("readable");
+    let found = rejects.next().await.expect("readable");
+    let [mini_batch] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((mini_batch.attempt.mini_batch, mini_batch.attempt.unnamed()), (1, 1));
+    assert!(mini_batch.descriptor.is_some());
+    job.commit([ResultEvent::RowsLost { mini_batches: vec![1] }]).await;
+    assert_eq!(Rejects::find(&job.store, "job").await.expect("readable").mini_batches(), 0, "it runs again");
+}
+
+#[test]
+fn index_tells_what_a_replay_may_need() {
+    let may_be_replayed = |attempt: Attempt| {
+        let (mut index, mut tally) = (RejectIndex::default(), Tally::default());
+        let mut batch = Batch::default();
+        batch.add_event(&event(attempt));
+        batch.retain_in_segment(|record, place| {
+            let effect = tally.apply_record(record);
+            index.apply(record.event, effect, &tally, 0, place.record());
+            true
+        });
+        (index.records(&tally).len(), index.may_be_replayed(&tally))
+    };
+    assert_eq!(may_be_replayed(succeeded(0, 1, 3, 3)), (0, false));
+    assert_eq!(may_be_replayed(succeeded(0, 1, 3, 2)), (1, false));
+    let warned = Attempt { warnings_total: 1, ..succeeded(0, 1, 3, 2) };
+    assert_eq!(may_be_replayed(warned), (1, false));
+    assert_eq!(may_be_replayed(failed(0, 1, true, 3)), (1, true));
+}
+
 #[test]
 fn index_notices_that_a_table_may_exist() {
     let (mut index, mut tally) = (RejectIndex::default(), Tally::default());
@@ -327,9 +394,7 @@ fn index_notices_that_a_table_may_exist() {
     assert!(!index.had_any());
     batch.retain_in_segment(|record, place| {
         let effect = tally.apply_record(record);
-        if let Event::Other(event) = record.event {
-            index.apply(event, effect, &tally, 0, place.record());
-        }
+        index.apply(record.event, effect, &tally, 0, place.record());
         true
     });
     assert!(index.had_any() && index.records(&tally).is_empty());

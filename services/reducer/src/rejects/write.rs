@@ -44,10 +44,10 @@ impl Reducer {
         let written = self.write_tables(Rejects::of(&self.store, records)).await;
         self.progress.send_modify(|progress| progress.step = None);
         match written {
-            Ok(0) => Ok(None),
-            Ok(items) => {
+            Ok((0, _)) => Ok(None),
+            Ok((items, without_place)) => {
                 let shown = |name: &str| self.store.shown(&format!("logs/{name}"));
-                Ok(Some(RejectTables { items, csv: shown(CSV), parquet: shown(PARQUET) }))
+                Ok(Some(RejectTables { items, without_place, csv: shown(CSV), parquet: shown(PARQUET) }))
             }
             Err(error) => {
                 let (table, job) = (self.store.shown(&format!("logs/{CSV}")), &self.spec.job_id);
@@ -56,7 +56,7 @@ impl Reducer {
         }
     }
 
-    async fn write_tables(&self, rejects: Rejects) -> anyhow::Result<u64> {
+    async fn write_tables(&self, rejects: Rejects) -> anyhow::Result<(u64, u64)> {
         let folder = match self.peers.reports_folder(&self.store) {
             Some(logs) => Folder { path: logs, temporary: None },
             None => {
@@ -107,13 +107,14 @@ impl Reducer {
     }
 }
 
-/// Writes both tables. Returns the number of rejected items. For a thread that may block.
+/// Writes both tables. Returns the number of rejected items, and of those whose places are unknown. For a thread that
+/// may block.
 fn write(
     mut rejects: Rejects,
     inputs: &[Input],
     [csv, parquet]: &[PathBuf; 2],
     runtime: &Handle,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<(u64, u64)> {
     let mut tables = Tables::create(csv, parquet)?;
     loop {
         let mini_batches = runtime.block_on(rejects.next())?;
@@ -124,7 +125,7 @@ fn write(
             mini_batch.rejects(inputs).try_for_each(|reject| tables.add(&reject))?;
         }
     }
-    let items = tables.items;
+    let counts = (tables.items, tables.without_place);
     tables.finish().context("complete the tables")?;
-    Ok(items)
+    Ok(counts)
 }

@@ -7,7 +7,7 @@ use protocol::JobResult;
 
 use crate::failures::EXAMPLES_MAX;
 use crate::stalls::describe;
-use crate::words::{counted, sentence};
+use crate::words::{counted, kept, sentence};
 use crate::{Failures, Tally};
 
 /// Returns a duration in the format of Python: `5:02:14`, or `1 day, 0:00:00`.
@@ -78,6 +78,12 @@ pub(super) fn job_result(result: &JobResult, tally: &Tally, starts: &str, warnin
         let _ = writeln!(text, "Isolation of failing items: {runs}, {items} rejected.");
     } else if result.items_rejected > 0 {
         let _ = writeln!(text, "Items rejected: {}.", result.items_rejected);
+    }
+    if result.items_kept > 0 {
+        let _ = writeln!(text, "{}.", kept(result.items_kept));
+    }
+    if let Some(waits) = result.waited.sentence() {
+        let _ = writeln!(text, "Its processes {waits}.");
     }
     if result.copies != Default::default() {
         let _ = writeln!(text, "Mini-batches that ran far longer than others: {}.", result.copies.sentence());

@@ -64,7 +64,7 @@ fn rejected_items_are_failed_items_of_a_success() {
     let isolated = event(Attempt { rejected: vec![rejected], extra_runs: 6, ..succeeded(0, 3, 10, 9) });
     let mut tally = fold(&[event(failed(0, 2, false, 10)), isolated.clone(), isolated, event(succeeded(1, 1, 10, 10))]);
     assert_eq!(tally.items(), Counts { total: 20, succeeded: 19, failed: 1 });
-    assert_eq!((tally.mini_batches().failed, tally.extra_runs(), tally.items_rejected()), (0, 6, 1));
+    assert_eq!((tally.mini_batches().failed, tally.effort().extra_runs, tally.items_rejected()), (0, 6, 1));
     assert_eq!(tally.failures().groups()[0].count, 2, "the failed try, and the item");
     assert_eq!(tally.failures().given_up_first().count(), 0);
     tally.apply(&ResultEvent::RowsLost { mini_batches: vec![0] });

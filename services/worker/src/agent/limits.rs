@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use protocol::{ProcessEvent, ToProcess};
+use queue::LeaseClock;
 
 use super::{Agent, Executor};
 use crate::limit::keeper::Keeper;
@@ -38,7 +39,8 @@ impl Limits {
             return Some(Self { limiter, keeper: None, reported: HashMap::new(), asked: HashSet::new() });
         }
         let limiter = Arc::new(Mutex::new(Limiter::new(limits, now)));
-        let keeper = Keeper::start(agent.store.clone(), agent.node.clone(), limits, limiter.clone());
+        let keeper =
+            Keeper::start(agent.store.clone(), agent.node.clone(), limits, limiter.clone(), LeaseClock::System);
         Some(Self { limiter, keeper: Some(keeper), reported: HashMap::new(), asked: HashSet::new() })
     }
 

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use protocol::RateLimits;
+use queue::LeaseClock;
 use storage::{Commit, JobStore, LimitBook};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::Limiter;
 use super::book::{LAPSE, Need, Share, Sharing};
-use super::{Limiter, now};
 
 /// Time between two renewals of an entry.
 const PERIOD: Duration = Duration::from_secs(4);
@@ -36,11 +37,24 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    pub fn start(store: JobStore, node: String, limits: RateLimits, limiter: Arc<Mutex<Limiter>>) -> Self {
+    pub fn start(
+        store: JobStore,
+        node: String,
+        limits: RateLimits,
+        limiter: Arc<Mutex<Limiter>>,
+        clock: LeaseClock,
+    ) -> Self {
         let (need, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let sharing = Sharing::new(JobStore::limit_id(), node, limits, now());
-        let keeping =
-            Keeping { store, sharing, limiter, version: 0, book: LimitBook::default(), own_versions: VecDeque::new() };
+        let sharing = Sharing::new(JobStore::limit_id(), node, limits, clock.now().into_std());
+        let keeping = Keeping {
+            store,
+            sharing,
+            limiter,
+            clock,
+            version: 0,
+            book: LimitBook::default(),
+            own_versions: VecDeque::new(),
+        };
         let task = tokio::spawn(keeping.run(need.clone(), end.clone()));
         Self { need, end, task: AbortOnDropHandle::new(task) }
     }
@@ -61,6 +75,7 @@ struct Keeping {
     store: JobStore,
     sharing: Sharing,
     limiter: Arc<Mutex<Limiter>>,
+    clock: LeaseClock,
     /// The last version that was read or written.
     version: u64,
     book: LimitBook,
@@ -69,6 +84,10 @@ struct Keeping {
 }
 
 impl Keeping {
+    fn now(&self) -> Instant {
+        self.clock.now().into_std()
+    }
+
     async fn run(mut self, need: Arc<Notify>, end: Arc<Notify>) {
         loop {
             let pause = tokio::select! {
@@ -89,7 +108,8 @@ impl Keeping {
     /// Reads the book and renews the entry of the node. Returns the time until the next round; `None`: until it needs
     /// a share.
     async fn round(&mut self) -> Option<Duration> {
-        let need = self.limiter.lock().expect("no holder panics").need(now());
+        let now = self.now();
+        let need = self.limiter.lock().expect("no holder panics").need(now);
         match timeout(LAPSE / 2, self.write(need)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!("cannot renew the share of the limits, trying again: {error:#}"),
@@ -104,9 +124,10 @@ impl Keeping {
 
     async fn write(&mut self, need: Need) -> storage::Result<()> {
         for _ in 0..TRIES_MAX {
-            let began = now();
+            let began = self.now();
             self.read().await?;
-            let Some(next) = self.sharing.next(&self.book, need, now()) else {
+            let now = self.now();
+            let Some(next) = self.sharing.next(&self.book, need, now) else {
                 self.set(Share { parts: 0, others: 1, until: began });
                 break;
             };
@@ -115,9 +136,9 @@ impl Keeping {
             }
             // A share is lowered before others may take the rest.
             self.set(self.sharing.meanwhile(&next));
-            let sent_at = now();
+            let sent_at = self.now();
             let commit = self.store.create_limit_book(self.version + 1, &next).await?;
-            if commit == Commit::Committed && now() - began < WRITE_TIME_MAX {
+            if commit == Commit::Committed && self.now() - began < WRITE_TIME_MAX {
                 (self.version, self.book) = (self.version + 1, next);
                 self.own_versions.push_back((self.version, sent_at));
                 let share = self.sharing.written(&self.book, sent_at);
@@ -127,7 +148,8 @@ impl Keeping {
             // Nodes that began together do not try again together.
             sleep(Duration::from_millis(JobStore::limit_id() % 100)).await;
         }
-        while let Some((version, _)) = self.own_versions.pop_front_if(|(_, at)| now() - *at > REMAIN) {
+        let now = self.now();
+        while let Some((version, _)) = self.own_versions.pop_front_if(|(_, at)| now - *at > REMAIN) {
             // In other stores workers lack the permission, as for seats.
             if version < self.version && self.store.folder().is_some() {
                 let _ = self.store.remove_limit_book(version).await;
@@ -146,6 +168,6 @@ impl Keeping {
 
     fn set(&self, share: Share) {
         let Share { parts, others, until } = share;
-        self.limiter.lock().expect("no holder panics").set_share(parts, others, Some(until), now());
+        self.limiter.lock().expect("no holder panics").set_share(parts, others, Some(until), self.now());
     }
 }

@@ -1,5 +1,6 @@
-//! One limiter in virtual time. `nodes` has many.
+//! One limiter in virtual time. `nodes` has many, and `keepers` the tasks that keep their shares.
 
+mod keepers;
 mod nodes;
 
 use std::time::{Duration, Instant};

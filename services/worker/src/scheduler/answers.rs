@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{
-    AttemptStatus, Chance, Ending, ErrorReport, ProcessEvent, ResultEvent, SlotPhase, Start, Warning, Wear,
-};
+use protocol::{AttemptStatus, Chance, Ending, ErrorReport, ProcessEvent, ResultEvent, SlotPhase, Start, Wear};
 
 use super::pipe::Handed;
 use super::process::{Life, Process, Slot, Verdict};
@@ -17,8 +15,6 @@ use crate::node_log::user_error_name;
 
 /// Longest wait for a service that a process may report at once.
 const RATE_LIMITED_SECONDS_MAX: f64 = 3600.0;
-/// Shorter waits for the limits of the job are not worth a warning.
-const LIMITED_TOLD: Duration = Duration::from_secs(1);
 /// Share of `progress_update_timeout` between two messages that the mini-batches of a node go on, and the least time.
 const PROGRESS_SHARE: u32 = 20;
 const PROGRESS_MIN: Duration = Duration::from_secs(1);
@@ -102,7 +98,7 @@ impl Scheduler {
         mini_batch.is_some_and(|mini_batch| mini_batch.isolation.is_some())
     }
 
-    fn answered(&mut self, id: ProcessId, mut ending: Ending, rows: Bytes, now: Moment) {
+    fn answered(&mut self, id: ProcessId, ending: Ending, rows: Bytes, now: Moment) {
         let limits = self.limits;
         let is_harmless = ending.status == AttemptStatus::Succeeded || self.is_in_range(id);
         let Some(process) = self.process_mut(id) else { return };
@@ -114,10 +110,6 @@ impl Scheduler {
             return self.act(Action::Kill(id));
         };
         process.noticed = None;
-        if handed.limited >= LIMITED_TOLD {
-            let message = format!("run() waited {:.1} s for the limits of the job", handed.limited.as_secs_f64());
-            ending.warnings.push(Warning { message });
-        }
         process.condition.answered(is_harmless, limits);
         let (front, has_gpu) = (process.pipe.front(), process.gpu.is_some());
         self.starts.answered();

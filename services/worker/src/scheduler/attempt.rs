@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Phases, Rows};
+use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Phases, Rows, Waited};
 
 use super::rejects::{rejected, shifted};
 use super::{Moment, ProcessId};
@@ -21,6 +21,8 @@ pub(crate) struct Attempted {
     /// How long its preparation took.
     pub preparation: Duration,
     pub began: Moment,
+    /// How long it waited for limits and services.
+    pub waited: Waited,
 }
 
 impl Attempted {
@@ -57,7 +59,7 @@ pub(crate) fn conclude(
     tries_max: u32,
     now: Moment,
 ) -> (Attempt, Option<Descriptor>) {
-    let Attempted { descriptor, deliveries_lost, prepared, received, preparation, began } = attempted;
+    let Attempted { descriptor, deliveries_lost, prepared, received, preparation, began, waited: waits } = attempted;
     let try_number = descriptor.tries_spent.saturating_add(1);
     let succeeded = ending.status == AttemptStatus::Succeeded;
     let is_final = succeeded || try_number >= tries_max || ending.status == AttemptStatus::LostTooOften;
@@ -104,6 +106,8 @@ pub(crate) fn conclude(
         unread: if succeeded { prepared.unread } else { Vec::new() },
         pieces: shifted(ending.pieces, first),
         extra_runs: 0,
+        items_kept: ending.items_kept.min(returned),
+        waited: waits,
         values: String::new(),
         copy: descriptor.copy,
         asked_limits: false,
@@ -133,7 +137,15 @@ mod tests {
         let descriptor = Descriptor { tries_spent, ..descriptor(7, work) };
         let prepared = Prepared::without_reading(&descriptor).expect("local files");
         let (began, preparation) = (now(), Duration::ZERO);
-        Attempted { descriptor, deliveries_lost: 2, prepared, received: began.instant, preparation, began }
+        Attempted {
+            descriptor,
+            deliveries_lost: 2,
+            prepared,
+            received: began.instant,
+            preparation,
+            began,
+            waited: Waited::default(),
+        }
     }
 
     fn now() -> Moment {

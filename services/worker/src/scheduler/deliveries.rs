@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Descriptor, Ending, ErrorReport, Isolate, MiniBatchFrame, Rejected};
+use protocol::{AttemptStatus, Descriptor, Ending, ErrorReport, Isolate, MiniBatchFrame, Rejected, Waited};
 
 use super::copies::copy_lost;
 use super::mini_batch::{MiniBatch, Stage, lost_too_often};
@@ -167,10 +167,11 @@ impl Scheduler {
             // Items that fail with a GPU may be good ones on another.
             let spec = &self.config.spec;
             let named_from = (spec.isolate != Isolate::Off && gpu.is_none()).then_some(spec.run_max_try);
+            let doubted = self.isolations.are_items_doubted();
             for lease in leases {
                 let Some(mini_batch) = self.mini_batches.get_mut(&lease) else { unreachable!("the node holds it") };
                 let sequence = process.pipe.hand_over(lease, now);
-                frames.push(mini_batch.hand_over(id, sequence, named_from));
+                frames.push(MiniBatchFrame { doubted, ..mini_batch.hand_over(id, sequence, named_from) });
                 files.extend(mini_batch.table());
             }
             let front = was_empty.then(|| process.pipe.front()).flatten();
@@ -238,20 +239,38 @@ impl Scheduler {
         // Its preparation may have taken too long.
         let preparation = mini_batch.preparing_for(now.instant);
         let MiniBatch { descriptor, deliveries_lost, received, .. } = mini_batch;
-        let attempted = Attempted { descriptor, deliveries_lost, prepared, received, preparation, began: now };
+        let attempted = Attempted {
+            descriptor,
+            deliveries_lost,
+            prepared,
+            received,
+            preparation,
+            began: now,
+            waited: Waited::default(),
+        };
         self.announce(lease, None, attempted, ending, Bytes::new(), now);
     }
 
     /// Ends the attempt of a mini-batch that has just left the pipe of a process.
-    pub(super) fn conclude(&mut self, process: ProcessId, handed: Handed, ending: Ending, rows: Bytes, now: Moment) {
+    pub(super) fn conclude(
+        &mut self,
+        process: ProcessId,
+        handed: Handed,
+        mut ending: Ending,
+        rows: Bytes,
+        now: Moment,
+    ) {
         let Handed { lease, began, .. } = handed;
+        let waited = handed.waits();
         let Some(mini_batch) = self.mini_batches.remove(&lease) else { return };
         if mini_batch.isolation.is_some() || self.isolates(process, &mini_batch, &ending) {
             return self.isolate(process, handed, mini_batch, ending, rows, now);
         }
+        ending.warnings.extend(self.isolations.attempt_ended(&ending).then(|| self.warn_of_doubt()));
         let MiniBatch { descriptor, deliveries_lost, stage, received, preparation, .. } = mini_batch;
         let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };
-        let attempted = Attempted { descriptor, deliveries_lost, prepared: *prepared, received, preparation, began };
+        let attempted =
+            Attempted { descriptor, deliveries_lost, prepared: *prepared, received, preparation, began, waited };
         self.announce(lease, Some(process), attempted, ending, rows, now);
     }
 
@@ -321,6 +340,7 @@ impl MiniBatch {
             },
             resumes: self.resumes(),
             names_failed_items: named_from.is_some_and(|first| try_number >= first),
+            doubted: false,
             replays: self.descriptor.replays.map(|replays| (replays.mini_batch, replays.item)),
             key: self.descriptor.key().to_vec(),
             rows_before: self.descriptor.rows_before(),

@@ -23,12 +23,28 @@ pub(super) struct Isolations {
     hopeless: u32,
     /// Runs of ranges in a row that have failed.
     vain_runs: u32,
+    /// Attempts in a row that gave up because their items fail one by one.
+    given_up: u32,
     has_told: bool,
 }
 
 impl Isolations {
     fn are_over(&self) -> bool {
-        self.hopeless >= HOPELESS_MAX || self.vain_runs >= VAIN_RUNS_MAX
+        self.hopeless >= HOPELESS_MAX || self.vain_runs >= VAIN_RUNS_MAX || self.are_items_doubted()
+    }
+
+    /// Whether a process should give a mini-batch up after a few failed items. The next success ends the doubt.
+    pub(super) fn are_items_doubted(&self) -> bool {
+        self.given_up >= HOPELESS_MAX
+    }
+
+    /// Notes the end of an attempt whose process tries item by item. Returns whether the node should warn.
+    pub(super) fn attempt_ended(&mut self, ending: &Ending) -> bool {
+        match ending.status {
+            AttemptStatus::Succeeded => self.given_up = 0,
+            _ => self.given_up = self.given_up.saturating_add(u32::from(ending.gave_up)),
+        }
+        self.are_items_doubted() && !std::mem::replace(&mut self.has_told, true)
     }
 }
 
@@ -72,6 +88,7 @@ impl Scheduler {
         let name = process.name();
         let isolation = match isolation {
             Some(mut isolation) => {
+                isolation.waited(&handed);
                 let failed = ending.status != AttemptStatus::Succeeded;
                 self.isolations.vain_runs = if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };
                 match self.lost_gpu(process, &ending) {
@@ -94,7 +111,9 @@ impl Scheduler {
                 let first =
                     mini_batch.descriptor.replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
                 let items = first..first.saturating_add(prepared.passed);
-                Box::new(Isolation::new(items, self.config.spec.isolate, ending, &name, moments, until))
+                let mut isolation = Isolation::new(items, self.config.spec.isolate, ending, &name, moments, until);
+                isolation.waited = handed.waits();
+                Box::new(isolation)
             }
         };
         let goes_on = isolation.next().is_some() && !(self.isolations.are_over() && isolation.is_vain());
@@ -107,6 +126,20 @@ impl Scheduler {
         } else {
             self.end_isolation(handed.lease, Some(process), now);
         }
+    }
+
+    /// Warns that the node has found no item that succeeds.
+    pub(super) fn warn_of_doubt(&mut self) -> Warning {
+        self.warn(format!(
+            "no item of the last mini-batches succeeded, so node {} tries only a few items of each and divides no more \
+             mini-batches whose tries are spent, until an item succeeds",
+            self.config.node
+        ))
+    }
+
+    fn warn(&mut self, message: String) -> Warning {
+        self.log("WARNING", message.clone());
+        Warning { message }
     }
 
     /// Ends the isolation of a mini-batch that might not end before the longest lease that the queue allows.
@@ -125,7 +158,7 @@ impl Scheduler {
         let Some(isolation) = isolation else { return };
         let Stage::Ready(mut prepared) = stage else { unreachable!("it waits for a process, or waited last") };
         let table = prepared.take_table();
-        let began = isolation.began;
+        let (began, waited) = (isolation.began, isolation.waited);
         let by_position = matches!(self.config.spec.output.format, OutputFormat::Text | OutputFormat::Csv);
         let isolated = isolation.finish(|item| descriptor.item_detail(item), by_position, now);
         let (saved, passed, number) = (isolated.has_succeeded(), prepared.passed, descriptor.mini_batch);
@@ -135,7 +168,7 @@ impl Scheduler {
         let has_checkpoints = ending.has_checkpoints;
         let more_warnings = warnings_total - ending.warnings.len() as u64;
         let prepared = *prepared;
-        let attempted = Attempted { descriptor, deliveries_lost, prepared, received, preparation, began };
+        let attempted = Attempted { descriptor, deliveries_lost, prepared, received, preparation, began, waited };
         let (mut attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, ended);
         attempt.warnings_total += more_warnings;
         (attempt.rejected, attempt.pieces, attempt.extra_runs) = (rejected, pieces, extra_runs);
@@ -150,13 +183,12 @@ impl Scheduler {
         self.log(if saved { "INFO" } else { "WARNING" }, message);
         self.isolations.hopeless = if saved { 0 } else { self.isolations.hopeless.saturating_add(1) };
         if self.isolations.are_over() && !std::mem::replace(&mut self.isolations.has_told, true) {
-            let message = format!(
+            let warning = self.warn(format!(
                 "no range of the last mini-batches succeeded, so node {} divides no more mini-batches whose tries are \
                  spent",
                 self.config.node
-            );
-            self.log("WARNING", message.clone());
-            attempt.warnings.push(Warning { message });
+            ));
+            attempt.warnings.push(warning);
             attempt.warnings_total += 1;
         }
         let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try, has_checkpoints });

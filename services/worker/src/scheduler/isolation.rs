@@ -17,9 +17,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, REJECTED_MAX, Rejected, Warning};
+use protocol::{
+    AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, REJECTED_MAX, Rejected, Waited, Warning,
+};
 
 use super::Moment;
+use super::pipe::Handed;
 use super::rejects::shorten;
 
 /// Single items that fail before anything succeeds, after which single items from elsewhere are run.
@@ -37,7 +40,7 @@ pub(super) struct Isolation {
     whole: Ending,
     pub(super) began: Moment,
     ended: Moment,
-    /// When ranges that have not been run are rejected.
+    /// When ranges that have not been run are rejected: later by each wait for a service, or for the limits of the job.
     until: Instant,
     /// Ranges to run, in reverse order.
     pending: Vec<Pending>,
@@ -50,6 +53,8 @@ pub(super) struct Isolation {
     /// Single items that have failed.
     items_failed: u32,
     runs: u32,
+    /// How long the last try and the ranges waited.
+    pub(super) waited: Waited,
     load_seconds: f64,
     run_seconds: f64,
     process_seconds: f64,
@@ -62,6 +67,7 @@ pub(super) struct Isolation {
 struct Good {
     ranges: u32,
     returned: u64,
+    items_kept: u64,
     /// By the first item.
     rows: BTreeMap<u64, Bytes>,
     /// The first item of each piece of these rows, and its size.
@@ -147,6 +153,7 @@ impl Isolation {
             rejected: Vec::new(),
             items_failed: 0,
             runs: 0,
+            waited: Waited::default(),
             load_seconds: known(whole.load_seconds),
             run_seconds: whole.run_seconds,
             process_seconds: whole.process_seconds,
@@ -164,6 +171,13 @@ impl Isolation {
     pub(super) fn next(&self) -> Option<Range<u64>> {
         let next = self.pending.get(self.position()?)?;
         (!self.is_hopeless()).then(|| next.items.clone())
+    }
+
+    /// Takes the time that the range to run next has waited for a service, or for the limits of the job: no item is at
+    /// fault.
+    pub(super) fn waited(&mut self, handed: &Handed) {
+        self.until += handed.waited();
+        self.waited.add(handed.waits());
     }
 
     fn position(&self) -> Option<usize> {
@@ -236,9 +250,19 @@ impl Isolation {
     }
 
     fn succeeded(&mut self, items: &Range<u64>, ending: Ending, rows: Bytes, run: &FailedRun) {
-        let Good { ranges, returned, rows: all, pieces, is_undivided, columns, has_other_columns, has_checkpoints } =
-            &mut self.good;
+        let Good {
+            ranges,
+            returned,
+            items_kept,
+            rows: all,
+            pieces,
+            is_undivided,
+            columns,
+            has_other_columns,
+            has_checkpoints,
+        } = &mut self.good;
         *ranges += 1;
+        *items_kept += ending.items_kept.min(items.end - items.start);
         *has_checkpoints |= ending.has_checkpoints;
         match &ending.pieces[..] {
             [] => {
@@ -372,6 +396,7 @@ impl Isolation {
             process_seconds: self.process_seconds,
             warnings: self.warnings,
             has_checkpoints: self.good.has_checkpoints,
+            items_kept: self.good.items_kept,
             ..Ending::empty()
         };
         let rows: Vec<Bytes> = self.good.rows.into_values().collect();

@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use protocol::Waited;
+
 use super::Moment;
 use crate::lease::LeaseId;
 
@@ -32,7 +34,21 @@ pub(super) struct Handed {
 impl Handed {
     /// Returns the end of its attempt. Waiting for a service, or for the limits of the job, does not count towards the limit.
     pub(super) fn deadline(&self, limit: Duration) -> Instant {
-        self.began.instant + limit + self.rate_limited + self.limited
+        self.began.instant + limit + self.waited()
+    }
+
+    /// Returns how long it waits for a service and for the limits of the job.
+    pub(super) fn waited(&self) -> Duration {
+        self.rate_limited + self.limited
+    }
+
+    /// Returns the same in the form of an attempt.
+    pub(super) fn waits(&self) -> Waited {
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Waited {
+            limits_milliseconds: milliseconds(self.limited),
+            services_milliseconds: milliseconds(self.rate_limited),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod ends;
 mod fit;
 mod gpus;
 mod isolate;
+mod items;
 mod wear;
 mod work;
 

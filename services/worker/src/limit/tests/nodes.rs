@@ -20,17 +20,22 @@ enum Bug {
     TakesAll,
 }
 
-struct Chance(u64);
+#[derive(Debug)]
+pub(super) struct Chance(u64);
 
 impl Chance {
-    fn below(&mut self, end: u64) -> u64 {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0 % end
     }
 
-    fn milliseconds(&mut self, most: u64) -> Duration {
+    pub(super) fn milliseconds(&mut self, most: u64) -> Duration {
         Duration::from_millis(self.below(most))
     }
 }
@@ -92,7 +97,7 @@ impl World {
             versions: vec![LimitBook::default()],
             nodes: Vec::new(),
             started: 0,
-            chance: Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            chance: Chance::new(seed),
             bug,
             now: Instant::now(),
             requests: Vec::new(),

@@ -4,19 +4,19 @@ use std::collections::BTreeSet;
 
 use proptest::collection::btree_set;
 use proptest::prelude::*;
-use protocol::{Attempt, FailedItems, FailedRun, Isolate, REJECTED_MAX};
+use protocol::{Attempt, FailedItems, FailedRun, Isolate, REJECTED_MAX, Waited};
 
 use super::super::isolation::{Isolated, Isolation};
 use super::*;
 
 /// Returns a working node with a mini-batch of files that has one try.
-fn isolating(processes: u32, files: usize) -> Node {
+pub(super) fn isolating(processes: u32, files: usize) -> Node {
     let mut node = with_isolation(processes, |_| ());
     node.after(Event::Received(vec![of_files(0, files)]));
     node
 }
 
-fn with_isolation(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
+pub(super) fn with_isolation(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
     let spec = JobSpec { run_max_try: 1, isolate: Isolate::Items, ..JobSpec::example() };
     let mut node = starting_with(processes, |config| {
         config.spec = spec.into();
@@ -26,7 +26,7 @@ fn with_isolation(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
     node
 }
 
-fn of_files(number: u64, files: usize) -> Delivered {
+pub(super) fn of_files(number: u64, files: usize) -> Delivered {
     let paths = (0..files).map(|file| format!("/in/{file}").as_str().into()).collect();
     let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
     Delivered { descriptor: descriptor(number, work), ..delivered(number) }
@@ -44,7 +44,7 @@ fn with_rows(process: u32, sequence: u64, rows: &'static str) -> Event {
 }
 
 /// Reports an event, and returns the attempt that follows from it, with its rows.
-fn announced(node: &mut Node, event: Event) -> (Attempt, Bytes) {
+pub(super) fn announced(node: &mut Node, event: Event) -> (Attempt, Bytes) {
     node.scheduler.handle(event, node.now);
     let outcome = std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
         Action::Announce(Announcement::Outcome(outcome)) => Some(outcome),
@@ -246,6 +246,25 @@ fn isolation_that_takes_too_long_rejects_the_rest() {
 }
 
 #[test]
+fn isolation_does_not_end_because_its_ranges_wait() {
+    let limited = Event::Limited { process: id(0), time: 33 * LIMIT };
+    let rate_limited = frame(0, ProcessEvent::RateLimited { sequence: 3, seconds: (33 * LIMIT).as_secs_f64() });
+    for wait in [limited, rate_limited] {
+        let mut node = isolating(1, 8);
+        node.after(raised(0, 1));
+        assert_eq!(node.after(with_rows(0, 2, "a\nb\nc\nd\n")), "0 gets 0[4..8]");
+        node.after(wait);
+        node.pass(33 * LIMIT);
+        assert!(node.after(raised(0, 3)).ends_with("0 gets 0[4..6]"));
+        assert_eq!(node.after(with_rows(0, 4, "e\nf\n")), "0 gets 0[6..8]");
+        let (attempt, _) = announced(&mut node, with_rows(0, 5, "g\nh\n"));
+        assert_eq!((attempt.failed(), rejected_items(&attempt)), (0, vec![]));
+        let Waited { limits_milliseconds, services_milliseconds } = attempt.waited;
+        assert_eq!(u128::from(limits_milliseconds + services_milliseconds), (33 * LIMIT).as_millis());
+    }
+}
+
+#[test]
 fn isolation_that_would_outlive_its_lease_ends() {
     let mut node = with_isolation(1, |config| config.lease_max = Some(3 * LIMIT));
     node.after(Event::Received(vec![of_files(0, 4), of_files(1, 4)]));
@@ -374,40 +393,6 @@ fn pieces_without_a_reject_between_them_are_one() {
         isolation.ended(ending, rows(), run(), now.instant);
         isolation.ended(Ending { returned: 2, ..Ending::empty() }, rows(), run(), now.instant);
         assert_eq!(isolation.finish(|item| item.to_string(), true, now).pieces, all);
-    }
-}
-
-#[test]
-fn items_that_were_tried_one_by_one_are_not_run_again() {
-    let mut node = isolating(1, 4);
-    let error = ErrorReport { category: "ValueError".into(), ..ErrorReport::default() };
-    let ending = Ending { sequence: 1, items_tried: true, ..Ending::failed(AttemptStatus::RunRaised, error) };
-    let (attempt, _) = announced(&mut node, answered(0, ending));
-    assert_eq!((attempt.status, attempt.is_final, attempt.extra_runs), (AttemptStatus::RunRaised, true, 0));
-}
-
-#[test]
-fn only_the_last_try_names_items_that_fail() {
-    for (isolate, run_max_try, gpus, named) in [
-        (Isolate::Items, 2, 0, [false, true]),
-        (Isolate::Halves, 1, 0, [true, true]),
-        (Isolate::Items, 1, 1, [false, false]),
-        (Isolate::Off, 1, 0, [false, false]),
-    ] {
-        for (number, named) in (0..).zip(named) {
-            let spec = JobSpec { run_max_try, isolate, ..JobSpec::example() };
-            let mut node = starting_with(1, |config| (config.spec, config.gpus) = (spec.into(), gpus));
-            node.ready(0);
-            let mut delivered = of_files(number, 4);
-            delivered.descriptor.tries_spent = u32::try_from(number).expect("small");
-            node.scheduler.handle(Event::Received(vec![delivered]), node.now);
-            node.scheduler.schedule(node.now);
-            let frames = std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
-                Action::HandOver { frames, .. } => Some(frames),
-                _ => None,
-            });
-            assert_eq!(frames.expect("handed over")[0].names_failed_items, named, "{isolate:?}, try {}", number + 1);
-        }
     }
 }
 

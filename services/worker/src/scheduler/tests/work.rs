@@ -1,5 +1,7 @@
 //! The way of a mini-batch through the node, and timeouts.
 
+use protocol::Waited;
+
 use super::*;
 
 #[test]
@@ -181,12 +183,9 @@ fn wait_for_the_limits_of_the_job_does_not_count_and_is_told() {
     node.after(limited(ProcessId { slot: 0, number: 9 }, 1000));
     assert_eq!(node.tick(LIMIT + Duration::from_secs(99)), "stacks of 0", "a slow run is reported");
     assert_eq!(node.stacks(0, "File x"), format!("0 is in run for {} s", LIMIT.as_secs() + 99), "not killed");
-    node.scheduler.handle(done(0, 1), node.now);
-    let told = std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
-        Action::Announce(Announcement::Outcome(outcome)) => Some(outcome.attempt.warnings[0].message.clone()),
-        _ => None,
-    });
-    assert_eq!(told.as_deref(), Some("run() waited 100.0 s for the limits of the job"));
+    let attempt = node.attempt(done(0, 1));
+    assert_eq!(attempt.waited, Waited { limits_milliseconds: 100_000, services_milliseconds: 0 });
+    assert!(attempt.warnings.is_empty());
 }
 
 #[test]

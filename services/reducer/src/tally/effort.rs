@@ -1,0 +1,58 @@
+//! What the attempts of a job cost beyond one run of each mini-batch, and what they did not.
+
+use protocol::{Attempt, AttemptStatus, Waited};
+
+use super::Effect;
+
+/// Sums over the attempts that count. They stay although rows are lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effort {
+    /// Runs of ranges of mini-batches whose tries were spent.
+    pub extra_runs: u64,
+    /// Items of successes whose results earlier tries had handed back.
+    pub items_kept: u64,
+    /// Waits for limits and services.
+    pub waited: Waited,
+}
+
+impl Effort {
+    /// Adds an attempt, after it was counted.
+    pub(super) fn add(&mut self, attempt: &Attempt, effect: Effect) {
+        if effect == Effect::Nothing {
+            return;
+        }
+        self.extra_runs += u64::from(attempt.extra_runs);
+        self.waited.add(attempt.waited);
+        if attempt.status == AttemptStatus::Succeeded {
+            self.items_kept += attempt.items_kept;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ResultEvent;
+
+    use super::*;
+    use crate::Tally;
+    use crate::fixtures::{failed, succeeded};
+
+    #[test]
+    fn attempts_that_count_add_their_waits_and_successes_what_was_kept() {
+        let waited = |limits_milliseconds| Waited { limits_milliseconds, services_milliseconds: 1 };
+        let failure = Attempt { waited: waited(100), items_kept: 3, extra_runs: 1, ..failed(0, 1, false, 9) };
+        let success = Attempt { waited: waited(20), items_kept: 4, ..succeeded(0, 2, 9, 9) };
+        let mut tally = Tally::default();
+        for attempt in [&failure, &failure, &success, &success] {
+            tally.apply(&ResultEvent::Attempt(Box::new(attempt.clone())));
+        }
+        let expected = Effort {
+            extra_runs: 1,
+            items_kept: 4,
+            waited: Waited { limits_milliseconds: 120, services_milliseconds: 2 },
+        };
+        assert_eq!(tally.effort(), expected);
+        tally.apply(&ResultEvent::RowsLost { mini_batches: vec![0] });
+        assert_eq!(tally.effort(), expected, "it was done all the same");
+    }
+}
