@@ -59,6 +59,7 @@ impl Reducer {
             trouble: None,
             waiting: vec![],
             notes: vec![],
+            age: None,
         }
     }
 
