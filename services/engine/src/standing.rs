@@ -44,6 +44,8 @@ pub enum Lack {
     Reducer(Since),
     /// No worker has started.
     FirstWorker,
+    /// No process works on it, and a node has it: what that node waits for, and for how long.
+    Node { node: String, seconds: u64, detail: String },
     /// Workers have been silent; whether all mini-batches are published.
     Worker { since: Since, planned: bool },
     /// The quotas of the target do not let it run yet, for this reason.
@@ -230,7 +232,13 @@ fn there(seen: Seen<'_>) -> (State, Option<Lack>) {
     };
     let is_for_worker = matches!(lack, Some(Lack::FirstWorker | Lack::Worker { .. }));
     let unfit = progress.unfit.clone().filter(|_| is_for_worker);
-    (state, unfit.map(Lack::FittingWorker).or(lack))
+    let waits = progress.waiting.iter().find(|waiting| waiting.process.is_empty() && !waiting.detail.is_empty());
+    let on_node = waits.filter(|_| is_for_worker).map(|waiting| Lack::Node {
+        node: waiting.node.clone(),
+        seconds: waiting.seconds,
+        detail: waiting.detail.clone(),
+    });
+    (state, unfit.map(Lack::FittingWorker).or(on_node).or(lack))
 }
 
 fn lacks_reducer(seen: Seen<'_>) -> Option<Lack> {
@@ -250,7 +258,7 @@ fn here(seen: Seen<'_>) -> (State, Option<Lack>) {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{Counts, Requirements};
+    use protocol::{Counts, Requirements, SlotPhase, Waiting};
     use reducer::Reducer;
 
     use super::*;
@@ -292,6 +300,24 @@ mod tests {
         assert_eq!(waits(&left, 3), (State::Waiting, lacks));
         assert_eq!(waits(&Progress { nodes: 1, ..new.clone() }, 3), (State::Running, None), "a worker has come");
         assert!(matches!(waits(&new, 90).1, Some(Lack::Reducer(_))), "an old list may be wrong");
+    }
+
+    #[test]
+    fn job_that_waits_on_a_node_says_for_what() {
+        let waiting = Waiting {
+            node: "a".into(),
+            process: String::new(),
+            mini_batch: None,
+            phase: SlotPhase::Starting,
+            seconds: 12,
+            since: 0,
+            detail: "other jobs use the GPU of this node".into(),
+            stack: String::new(),
+        };
+        let (node, detail) = ("a".to_owned(), waiting.detail.clone());
+        let new = Progress { nodes: 0, waiting: vec![waiting], ..progress() };
+        assert_eq!(waits(&new, 3), (State::Queued, Some(Lack::Node { node, seconds: 12, detail })));
+        assert_eq!(waits(&Progress { nodes: 1, ..new }, 3), (State::Running, None), "another node works on it");
     }
 
     #[test]
