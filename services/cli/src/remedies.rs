@@ -88,6 +88,9 @@ pub fn hint(hint: &Hint) -> String {
         Lack::Reducer(since) => {
             format!("no reducer has been heard from since {}; results wait in the queue; {reducer}", ago(*since))
         }
+        Lack::Node { node, seconds, detail } => {
+            format!("no process works on it yet; node {node} has it, and for {seconds} s: {detail}")
+        }
         Lack::FirstWorker => format!("no worker has started; {worker}"),
         Lack::Worker { since, planned: true } => {
             let lost = match since.age >= LONG {

@@ -165,12 +165,16 @@ async fn select(old: &OldJobs, dry_run: bool, jobs: &Jobs, report: &mut CleanRep
         ids = named(&old.named, &ids, jobs)?;
     }
     ids.retain(|id| old.selection.has_name(id));
-    let before = old.older_than.map(|age| Utc::now() - age);
+    let open = jobs.open_jobs().await?;
+    let now = match jobs {
+        Jobs::Here(_) => Utc::now(),
+        Jobs::There { store, .. } => store.now(),
+    };
+    let before = old.older_than.map(|age| now - age);
     if let Some(before) = before {
         // A job that started later cannot have ended earlier.
         ids.retain(|id| started_at(id).is_none_or(|at| at < before));
     }
-    let open = jobs.open_jobs().await?;
     let mut rows = Vec::new();
     let found = jobs.summaries(&ids, &open).await;
     if let Jobs::There { store, .. } = jobs
@@ -206,11 +210,8 @@ async fn select(old: &OldJobs, dry_run: bool, jobs: &Jobs, report: &mut CleanRep
 /// Finishes the removals of an interrupted clean-up, whose jobs have lost their description.
 async fn finish_removals(store: &TargetStore, ids: &[String], found: &[Summary]) -> Result<()> {
     let described: HashSet<&str> = found.iter().map(|row| row.job_id.as_str()).collect();
-    let before = Utc::now() - UNDESCRIBED_FOR;
     for id in ids.iter().filter(|id| !described.contains(id.as_str())) {
-        if started_at(id).is_some_and(|at| at < before) {
-            store.finish_removal(id).await.with_context(|| format!("remove job {id}"))?;
-        }
+        store.finish_old_removal(id, UNDESCRIBED_FOR).await.with_context(|| format!("remove job {id}"))?;
     }
     Ok(())
 }

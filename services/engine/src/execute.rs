@@ -156,7 +156,7 @@ impl Execution<'_> {
             dead_letters: None,
             node: String::new(),
             process_count,
-            share: None,
+            allotment: None,
             gpu_count,
             python: PathBuf::new(),
             package: self.settings.package(&folder)?,

@@ -13,8 +13,9 @@ use crate::{FoundJob, Jobs, OpenJobs, State, TargetRef};
 const SILENCE: Duration = Duration::from_secs(8);
 /// The same for a job without workers, whose progress it writes every half a minute.
 const SILENCE_OF_THE_IDLE: Duration = Duration::from_secs(70);
-/// The most by which the clocks of two machines differ. A longer silence needs no second look.
-const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(300);
+/// The most by which the clocks of two machines differ: one of them takes the local time of any zone for UTC. A longer
+/// silence needs no second look.
+const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(14 * 3600);
 
 /// The state of a job, and what it waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub enum Lack {
     Reducer(Since),
     /// No worker has started.
     FirstWorker,
+    /// No process works on it, and a node has it: what that node waits for, and for how long.
+    Node { node: String, seconds: u64, detail: String },
     /// Workers have been silent; whether all mini-batches are published.
     Worker { since: Since, planned: bool },
     /// The quotas of the target do not let it run yet, for this reason.
@@ -66,31 +69,28 @@ pub struct Since {
     pub age: Duration,
 }
 
-impl Since {
-    fn new(at: u64) -> Self {
-        Self { at, age: Duration::from_millis(milliseconds_since_epoch().saturating_sub(at)) }
-    }
-}
-
-/// The time of the last write to `progress.json`, as one reader sees it: by the clocks of two machines at the first look, by
-/// its own clock from then on.
+/// The time of the last write to `progress.json`, as one reader sees it: by the clock of the store, or else by the
+/// clocks of two machines at the first look and by its own clock from then on.
 #[derive(Clone, Copy, Debug)]
 pub struct Pulse {
     at: u64,
     seen: Instant,
     age: Duration,
+    is_exact: bool,
 }
 
 impl Pulse {
     /// Begins with a first look.
     pub fn new(progress: &Progress) -> Self {
-        Self { at: progress.at, seen: Instant::now(), age: Since::new(progress.at).age }
+        let by_clocks = || Duration::from_millis(milliseconds_since_epoch().saturating_sub(progress.at));
+        let age = progress.age.unwrap_or_else(by_clocks);
+        Self { at: progress.at, seen: Instant::now(), age, is_exact: progress.age.is_some() }
     }
 
     /// Takes note of another look.
     pub fn look(&mut self, progress: &Progress) {
         if progress.at != self.at {
-            *self = Self { at: progress.at, seen: Instant::now(), age: Duration::ZERO };
+            *self = Self { at: progress.at, seen: Instant::now(), age: Duration::ZERO, is_exact: true };
         }
     }
 
@@ -100,7 +100,7 @@ impl Pulse {
 
     /// Whether the silence may be a difference of clocks, which only another look can tell.
     fn is_doubtful(&self, progress: &Progress) -> bool {
-        is_silent(progress, self.age()) && self.age() < CLOCKS_DIFFER_MAX
+        !self.is_exact && is_silent(progress, self.age()) && self.age() < CLOCKS_DIFFER_MAX
     }
 }
 
@@ -219,18 +219,26 @@ fn ended(result: &JobResult) -> Standing {
 /// Returns what an open job of a compute target waits for.
 fn there(seen: Seen<'_>) -> (State, Option<Lack>) {
     let lack = lacks_reducer(seen);
-    let Some((progress, _)) = seen else { return (State::Queued, lack) };
+    let Some((progress, age)) = seen else { return (State::Queued, lack) };
+    // The reducer has written both times.
+    let since = |at: u64| Since { at, age: age + Duration::from_millis(progress.at.saturating_sub(at)) };
     let has_started = progress.nodes > 0;
     let (state, lack) = match progress.silent_since {
         _ if lack.is_some() => (if has_started { State::Waiting } else { State::Queued }, lack),
         _ if progress.step.is_some() => (State::Running, None),
         _ if !has_started => (State::Queued, Some(Lack::FirstWorker)),
-        Some(since) => (State::Waiting, Some(Lack::Worker { since: Since::new(since), planned: progress.planned })),
+        Some(at) => (State::Waiting, Some(Lack::Worker { since: since(at), planned: progress.planned })),
         None => (State::Running, None),
     };
     let is_for_worker = matches!(lack, Some(Lack::FirstWorker | Lack::Worker { .. }));
     let unfit = progress.unfit.clone().filter(|_| is_for_worker);
-    (state, unfit.map(Lack::FittingWorker).or(lack))
+    let waits = progress.waiting.iter().find(|waiting| waiting.process.is_empty() && !waiting.detail.is_empty());
+    let on_node = waits.filter(|_| is_for_worker).map(|waiting| Lack::Node {
+        node: waiting.node.clone(),
+        seconds: waiting.seconds,
+        detail: waiting.detail.clone(),
+    });
+    (state, unfit.map(Lack::FittingWorker).or(on_node).or(lack))
 }
 
 fn lacks_reducer(seen: Seen<'_>) -> Option<Lack> {
@@ -250,7 +258,7 @@ fn here(seen: Seen<'_>) -> (State, Option<Lack>) {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{Counts, Requirements};
+    use protocol::{Counts, Requirements, SlotPhase, Waiting};
     use reducer::Reducer;
 
     use super::*;
@@ -266,8 +274,10 @@ mod tests {
 
     #[test]
     fn job_without_workers_waits_for_one() {
-        let since = milliseconds_since_epoch() - 25_000;
-        let silent = Progress { silent_since: Some(since), ..progress() };
+        // An hour behind.
+        let at = milliseconds_since_epoch() - 3_600_000;
+        let since = at - 22_000;
+        let silent = Progress { at, silent_since: Some(since), ..progress() };
         let waits_for = |progress: &Progress| match waits(progress, 3) {
             (State::Waiting, Some(Lack::Worker { since, planned })) => (since.at, since.age.as_secs(), planned),
             other => panic!("{other:?}"),
@@ -290,6 +300,24 @@ mod tests {
         assert_eq!(waits(&left, 3), (State::Waiting, lacks));
         assert_eq!(waits(&Progress { nodes: 1, ..new.clone() }, 3), (State::Running, None), "a worker has come");
         assert!(matches!(waits(&new, 90).1, Some(Lack::Reducer(_))), "an old list may be wrong");
+    }
+
+    #[test]
+    fn job_that_waits_on_a_node_says_for_what() {
+        let waiting = Waiting {
+            node: "a".into(),
+            process: String::new(),
+            mini_batch: None,
+            phase: SlotPhase::Starting,
+            seconds: 12,
+            since: 0,
+            detail: "other jobs use the GPU of this node".into(),
+            stack: String::new(),
+        };
+        let (node, detail) = ("a".to_owned(), waiting.detail.clone());
+        let new = Progress { nodes: 0, waiting: vec![waiting], ..progress() };
+        assert_eq!(waits(&new, 3), (State::Queued, Some(Lack::Node { node, seconds: 12, detail })));
+        assert_eq!(waits(&Progress { nodes: 1, ..new }, 3), (State::Running, None), "another node works on it");
     }
 
     #[test]
@@ -322,5 +350,18 @@ mod tests {
         assert!(!Pulse::new(&early).is_doubtful(&early));
         let gone = Progress { at: 1000, ..progress() };
         assert!(!Pulse::new(&gone).is_doubtful(&gone), "no clock is wrong by 50 years");
+    }
+
+    #[test]
+    fn age_by_the_clock_of_the_store_counts_whatever_the_reducer_takes_for_the_time() {
+        let hour = 3_600_000;
+        for at in [milliseconds_since_epoch() - hour, milliseconds_since_epoch() + hour] {
+            let written = |seconds| Progress { at, age: Some(Duration::from_secs(seconds)), ..progress() };
+            let lack = |progress: &Progress| there(seen(Some(progress), None)).1;
+            assert_eq!(lack(&written(3)), None, "it has just been written");
+            let silent = written(20);
+            assert!(matches!(lack(&silent), Some(Lack::Reducer(since)) if since.age.as_secs() == 20), "{silent:?}");
+            assert!(!Pulse::new(&silent).is_doubtful(&silent), "no second look is needed");
+        }
     }
 }

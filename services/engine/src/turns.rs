@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{Engine, Queues, Unfinished, started_at};
+use crate::{Engine, Queues, Unfinished};
 
 /// From one look at the jobs that wait to the next.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -61,7 +61,12 @@ impl Crowd {
         let mut crowd = Self { running: Vec::new(), waiting: Vec::new(), begins: Vec::new(), turn };
         let open = store.open_parts().await?;
         known.retain(|job_id, _| open.iter().any(|job| job.job_id == *job_id));
-        for job in open.into_iter().filter(|job| new.is_none_or(|new| new.job_id != job.job_id)) {
+        let mut new = new.cloned();
+        for job in open {
+            if let Some(new) = new.as_mut().filter(|new| new.job_id == job.job_id) {
+                new.since = job.changed_at.timestamp_millis();
+                continue;
+            }
             let store = store.job(&job.job_id);
             let (owner, priority) = match known.get(&job.job_id) {
                 Some(known) => known.clone(),
@@ -79,14 +84,14 @@ impl Crowd {
                 crowd.running.push(owner);
             } else if store.plan_complete().await?.is_some() {
                 let priority = store.changed_priority().await?.unwrap_or(priority);
-                let enqueued_at = enqueued_at(&job.job_id);
-                crowd.waiting.push(Contender { job_id: job.job_id.clone(), owner, priority, enqueued_at });
+                let since = job.changed_at.timestamp_millis();
+                crowd.waiting.push(Contender { job_id: job.job_id.clone(), owner, priority, since });
             }
             if begins {
                 crowd.begins.push(job);
             }
         }
-        crowd.waiting.extend(new.cloned());
+        crowd.waiting.extend(new);
         Ok(crowd)
     }
 
@@ -98,13 +103,10 @@ impl Crowd {
     }
 }
 
-fn enqueued_at(job_id: &str) -> i64 {
-    started_at(job_id).map_or(i64::MAX, |at| at.timestamp())
-}
-
+/// Returns a job that comes last, as long as it is not marked as waiting.
 fn contender(spec: &JobSpec) -> Contender {
     let (job_id, owner) = (spec.job_id.clone(), spec.owner.clone());
-    Contender { enqueued_at: enqueued_at(&job_id), job_id, owner, priority: spec.priority }
+    Contender { job_id, owner, priority: spec.priority, since: i64::MAX }
 }
 
 /// Returns the quotas of a target. Policies of earlier versions do not allow to read them, and such a target has none.
@@ -124,8 +126,7 @@ pub(crate) async fn refused(store: &TargetStore, spec: &JobSpec, refuses: bool) 
     if !refuses && quotas.when_full == WhenFull::Wait {
         return Ok(None);
     }
-    // Without an id it has no time, and so comes last.
-    let new = Contender { job_id: String::new(), enqueued_at: i64::MAX, ..contender(spec) };
+    let new = Contender { job_id: String::new(), ..contender(spec) };
     let Crowd { running, waiting, .. } = Crowd::read(store, Some(&new), &mut Known::new()).await?;
     let turns = quotas.turns(&running, waiting);
     Ok(turns.into_iter().find(|(job, _)| job.job_id.is_empty()).and_then(|(_, full)| full))

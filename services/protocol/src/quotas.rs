@@ -52,8 +52,8 @@ pub struct Contender {
     pub owner: String,
     /// Its priority now.
     pub priority: Priority,
-    /// When it was enqueued; any unit.
-    pub enqueued_at: i64,
+    /// When it began to wait; any unit.
+    pub since: i64,
 }
 
 /// A limit that is reached.
@@ -104,7 +104,7 @@ impl Quotas {
     /// does not delay jobs of others.
     pub fn turns(&self, running: &[String], mut waiting: Vec<Contender>) -> Vec<(Contender, Option<Full>)> {
         waiting.sort_by(|one, other| {
-            let order = |job: &Contender| (Reverse(job.priority), job.enqueued_at);
+            let order = |job: &Contender| (Reverse(job.priority), job.since);
             order(one).cmp(&order(other)).then_with(|| one.job_id.cmp(&other.job_id))
         });
         let mut running = running.to_vec();
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     fn job(number: i64, owner: &str, priority: Priority) -> Contender {
-        Contender { job_id: format!("job-{number}"), owner: owner.to_owned(), priority, enqueued_at: number }
+        Contender { job_id: format!("job-{number}"), owner: owner.to_owned(), priority, since: number }
     }
 
     fn quotas(max_jobs: Option<u32>, each_owner: Option<u32>) -> Quotas {

@@ -1,6 +1,6 @@
 //! Progress and result of a job, as `status`, `run --json` and `result.json` show them.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -118,6 +118,10 @@ pub struct Progress {
     /// Replaced processes, and what nodes noticed about processes and GPUs, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Time from its last write to the moment when it was read, by the clock of the store; `None`: the store does not
+    /// tell the time. Not part of the file.
+    #[serde(skip)]
+    pub age: Option<Duration>,
 }
 
 /// `result.json`, written once when the job ends. `run --json` prints it too.

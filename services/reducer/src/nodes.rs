@@ -83,7 +83,12 @@ impl Nodes {
                     self.ended(process);
                 }
                 self.waiting.retain(|waiting| waiting.node != *node);
-                self.nodes.entry(node.clone()).or_default().left = cause.is_none();
+                match self.nodes.get_mut(node) {
+                    Some(node) => node.left = cause.is_none(),
+                    // Without a cause, the job has only waited there.
+                    None if cause.is_none() => {}
+                    None => drop(self.nodes.insert(node.clone(), Node::default())),
+                }
                 match cause {
                     Some(cause) => drop(self.stopped.insert(node.clone(), cause.clone())),
                     None => drop(self.stopped.remove(node)),

@@ -62,6 +62,7 @@ impl Reducer {
             trouble: None,
             waiting: vec![],
             notes: vec![],
+            age: None,
         }
     }
 

@@ -88,8 +88,12 @@ fn waits_for(nodes: &Nodes) -> String {
     }
 }
 
-/// Returns mini-batch, node, process, phase, duration and current Python line of a wait.
+/// Returns mini-batch, node, process, phase, duration and current Python line of a wait. A node that waits itself says
+/// for what.
 pub fn describe(waiting: &Waiting) -> String {
+    if waiting.process.is_empty() && !waiting.detail.is_empty() {
+        return format!("node {} for {}: {}", waiting.node, counted(waiting.seconds, "second"), waiting.detail);
+    }
     let mini_batch = waiting.mini_batch.map_or_else(String::new, |id| format!("mini-batch {id} on "));
     let place = innermost_frame(&waiting.stack).map_or_else(String::new, |frame| format!(", at {frame}"));
     format!(
@@ -116,6 +120,21 @@ mod tests {
     use super::*;
     use crate::Options;
     use crate::fixtures::{spec, started};
+
+    #[test]
+    fn node_that_waits_says_for_what() {
+        let waiting = Waiting {
+            node: "a".into(),
+            process: String::new(),
+            mini_batch: None,
+            phase: SlotPhase::Starting,
+            seconds: 12,
+            since: 0,
+            detail: "other jobs use the GPU of this node".into(),
+            stack: String::new(),
+        };
+        assert_eq!(describe(&waiting), "node a for 12 seconds: other jobs use the GPU of this node");
+    }
 
     fn limits(node_count: Option<u32>, options: &Options) -> Limits {
         let mut spec = spec(std::path::Path::new("/out"));

@@ -22,6 +22,7 @@ use protocol::{Durability, ItemPath, JobResult, JobSpec, Priority, Progress, Tab
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::clock::Clock;
 use crate::create::{Commit, create};
 use crate::upload::Upload;
 use crate::{Error, PlanComplete, Result, Stores};
@@ -47,6 +48,8 @@ pub struct JobStore {
     pub(crate) url: String,
     /// Opens inputs and outputs elsewhere.
     pub(crate) stores: Stores,
+    /// The clock of `store`; of a local job it is not asked.
+    pub(crate) clock: Clock,
     /// The expected id of the job in a store with several jobs.
     pub(crate) job_id: Option<String>,
 }
@@ -63,6 +66,7 @@ impl JobStore {
             folder: Some(folder.to_owned()),
             url: String::new(),
             stores: Stores::default(),
+            clock: Clock::default(),
             job_id: None,
         })
     }
@@ -70,8 +74,9 @@ impl JobStore {
     /// Opens a job below `prefix` of any store.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: ObjectPath) -> Self {
         let commits = Arc::clone(&store);
-        let (url, stores) = (String::new(), Stores::default());
-        Self { store, commits, durability: Durability::Process, prefix, folder: None, url, stores, job_id: None }
+        let (url, stores, clock) = (String::new(), Stores::default(), Clock::default());
+        let durability = Durability::Process;
+        Self { store, commits, durability, prefix, folder: None, url, stores, clock, job_id: None }
     }
 
     /// Returns the same local job with this durability of commits. With [`Durability::Full`] each file is forced to
@@ -255,12 +260,22 @@ impl JobStore {
         self.put("progress.json", json(progress)).await
     }
 
-    /// Reads `progress.json`. Returns `None` if a power cut has damaged it: a reducer soon writes it again.
+    /// Reads `progress.json`, with its age if the store tells the time. Returns `None` if a power cut has damaged it: a
+    /// reducer soon writes it again.
     pub async fn progress(&self) -> Result<Option<Progress>> {
-        match self.json("progress.json").await {
-            Err(Error::Damaged { .. }) => Ok(None),
-            read => optional(read),
-        }
+        let read = async {
+            let found = self.store.get(&self.path("progress.json")).await?;
+            let written_at = found.meta.last_modified;
+            Ok((found.bytes().await?, written_at))
+        };
+        let (bytes, written_at) = match read.await {
+            Ok(read) => read,
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(Error::from_store(&self.name("progress.json"), error)),
+        };
+        let Ok(mut progress) = serde_json::from_slice::<Progress>(&bytes) else { return Ok(None) };
+        progress.age = self.clock.told().map(|now| (now - written_at).to_std().unwrap_or_default());
+        Ok(Some(progress))
     }
 
     /// Ends the job. Returns `Lost` if it had already ended.

@@ -29,6 +29,7 @@
 mod aws;
 mod beat;
 pub mod check;
+mod clock;
 mod create;
 pub mod disk;
 mod error;

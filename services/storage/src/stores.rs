@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreScheme};
 use tokio::sync::OnceCell;
 use url::{Position, Url};
 
 use crate::aws::Aws;
+use crate::clock::{Clock, Listening};
 use crate::error::Answer;
 use crate::{Error, Result, web};
 
@@ -34,7 +37,13 @@ pub struct Stores(Arc<Inner>);
 struct Inner {
     options: StoreOptions,
     aws: OnceCell<Aws>,
-    opened: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
+    opened: Mutex<HashMap<String, Opened>>,
+}
+
+#[derive(Clone, Debug)]
+struct Opened {
+    store: Arc<dyn ObjectStore>,
+    clock: Clock,
 }
 
 impl Stores {
@@ -50,29 +59,44 @@ impl Stores {
 
     /// Uses `store` for all URLs of the host and port, or bucket, of `url`.
     pub fn stand_in(&self, url: &Url, store: Arc<dyn ObjectStore>) {
-        self.0.opened.lock().expect("no panic while it was held").insert(key(url), store);
+        let opened = Opened { store, clock: Clock::default() };
+        self.0.opened.lock().expect("no panic while it was held").insert(key(url), opened);
     }
 
     /// Returns the store of a URL, and the path in it. Sends no request.
     pub async fn open(&self, url: &Url) -> Result<(Arc<dyn ObjectStore>, ObjectPath)> {
+        let (Opened { store, .. }, path) = self.opened(url).await?;
+        Ok((store, path))
+    }
+
+    /// Returns the clock of the store of a URL. Sends no request.
+    pub(crate) async fn clock(&self, url: &Url) -> Result<Clock> {
+        Ok(self.opened(url).await?.0.clock)
+    }
+
+    async fn opened(&self, url: &Url) -> Result<(Opened, ObjectPath)> {
         let unavailable = |error: object_store::Error| Error::unavailable(&shown(url), Answer(error));
         let (scheme, path) = ObjectStoreScheme::parse(url).map_err(|error| unavailable(error.into()))?;
         let key = key(url);
-        if let Some(store) = self.0.opened.lock().expect("no panic while it was held").get(&key) {
-            return Ok((Arc::clone(store), path));
+        if let Some(opened) = self.0.opened.lock().expect("no panic while it was held").get(&key) {
+            return Ok((opened.clone(), path));
         }
+        let clock = Clock::default();
+        let connector = Listening(clock.clone());
         let store = match scheme {
-            ObjectStoreScheme::AmazonS3 => self.s3(url, self.aws().await?),
+            ObjectStoreScheme::AmazonS3 => self.s3(url, self.aws().await?, connector),
+            ObjectStoreScheme::GoogleCloudStorage => google(url, connector),
+            ObjectStoreScheme::MicrosoftAzure => azure(url, connector),
             ObjectStoreScheme::Http => web::open(url),
             _ => object_store::parse_url_opts(url, variables(url)).map(|(store, _)| store),
         };
-        let store: Arc<dyn ObjectStore> = Arc::from(store.map_err(unavailable)?);
-        let mut opened = self.0.opened.lock().expect("no panic while it was held");
-        Ok((Arc::clone(opened.entry(key).or_insert(store)), path))
+        let opened = Opened { store: Arc::from(store.map_err(unavailable)?), clock };
+        let mut all = self.0.opened.lock().expect("no panic while it was held");
+        Ok((all.entry(key).or_insert(opened).clone(), path))
     }
 
-    fn s3(&self, url: &Url, aws: &Aws) -> object_store::Result<Box<dyn ObjectStore>> {
-        let mut builder = AmazonS3Builder::new().with_url(url.as_str());
+    fn s3(&self, url: &Url, aws: &Aws, connector: Listening) -> object_store::Result<Box<dyn ObjectStore>> {
+        let mut builder = AmazonS3Builder::new().with_url(url.as_str()).with_http_connector(connector);
         for (name, value) in variables(url) {
             // The endpoint and the credentials are already known.
             if let Ok(key) = name.parse()
@@ -108,6 +132,24 @@ impl Stores {
     pub(crate) async fn aws(&self) -> Result<&Aws> {
         self.0.aws.get_or_try_init(|| Aws::load(&self.0.options)).await
     }
+}
+
+fn google(url: &Url, connector: Listening) -> object_store::Result<Box<dyn ObjectStore>> {
+    let builder = GoogleCloudStorageBuilder::new().with_url(url.as_str()).with_http_connector(connector);
+    let builder = variables(url).fold(builder, |builder, (name, value)| match name.parse() {
+        Ok(key) => builder.with_config(key, value),
+        Err(_) => builder,
+    });
+    Ok(Box::new(builder.build()?))
+}
+
+fn azure(url: &Url, connector: Listening) -> object_store::Result<Box<dyn ObjectStore>> {
+    let builder = MicrosoftAzureBuilder::new().with_url(url.as_str()).with_http_connector(connector);
+    let builder = variables(url).fold(builder, |builder, (name, value)| match name.parse() {
+        Ok(key) => builder.with_config(key, value),
+        Err(_) => builder,
+    });
+    Ok(Box::new(builder.build()?))
 }
 
 /// Returns the common part of the URLs of one store.

@@ -20,12 +20,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use protocol::{Durability, is_job_id};
 use url::Url;
 
+use crate::clock::Clock;
 use crate::error::Answer;
 use crate::stores::shown;
 use crate::{Error, JobStore, Result, StoreOptions, Stores};
@@ -43,6 +45,7 @@ pub struct TargetStore {
     /// For `file://`: a disk that every machine of the target shares.
     folder: Option<PathBuf>,
     stores: Stores,
+    pub(crate) clock: Clock,
 }
 
 impl TargetStore {
@@ -66,7 +69,11 @@ impl TargetStore {
             _ => None,
         };
         let (store, prefix) = stores.open(&parsed).await?;
-        let target = Self { url: shown, store, prefix, folder, stores };
+        let clock = match &folder {
+            Some(folder) => Clock::of_folder(folder),
+            None => stores.clock(&parsed).await?,
+        };
+        let target = Self { url: shown, store, prefix, folder, stores, clock };
         let look = target.store.list(Some(&target.path("open"))).try_next().await;
         match look {
             Ok(_) => Ok(target),
@@ -76,7 +83,8 @@ impl TargetStore {
 
     /// Creates a target below `prefix` of any store. Sends no request.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: ObjectPath) -> Self {
-        Self { url: String::new(), store, prefix, folder: None, stores: Stores::default() }
+        let (url, stores, clock) = (String::new(), Stores::default(), Clock::default());
+        Self { url, store, prefix, folder: None, stores, clock }
     }
 
     /// Explains a failed listing, which does not say why: asks S3 for the bucket itself.
@@ -112,6 +120,11 @@ impl TargetStore {
         (Arc::clone(&self.store), self.prefix.clone())
     }
 
+    /// Returns the time by the clock of the store, which dates its objects. Precise after a request.
+    pub fn now(&self) -> DateTime<Utc> {
+        self.clock.now()
+    }
+
     /// Returns the objects of one job. Sends no request: the job may not exist.
     pub fn job(&self, job_id: &str) -> JobStore {
         // Always a single name: characters that would lead elsewhere are encoded.
@@ -124,6 +137,7 @@ impl TargetStore {
             folder: self.folder.as_ref().map(|folder| folder.join("jobs").join(name.as_ref())),
             url: format!("{}/jobs/{name}/", self.url),
             stores: self.stores.clone(),
+            clock: self.clock.clone(),
             job_id: Some(job_id.to_owned()),
         }
     }

@@ -27,6 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::announce::{Announcements, Announcer, give_back, tell};
 use crate::checkpoints::Checkpoints;
 use crate::lease::{LEASE_STEP, LeaseId, Leases};
+use crate::node::allotment::Allotment;
 use crate::node_log::NodeLog;
 use crate::prepare::{Preparation, Preparer};
 use crate::python_process::Report;
@@ -102,8 +103,8 @@ pub struct Agent {
     pub node: String,
     /// Python processes to run.
     pub process_count: u32,
-    /// How many of them the job may have now; `None`: all of them.
-    pub share: Option<watch::Receiver<JobShare>>,
+    /// What the job may have of a node that jobs share; `None`: all of it.
+    pub allotment: Option<Allotment>,
     /// GPUs of this machine.
     pub gpu_count: u32,
     /// Interpreter.
@@ -169,12 +170,12 @@ impl Agent {
         let alive = self.health.coming_round(format!("the agent of job {}", self.spec.job_id));
         let log = NodeLog::open(&logs, &self.node);
         let cache = self.work_folder.join("inputs");
-        let mut share = self.share.clone();
+        let mut allotment = self.allotment.clone();
         let config = Config {
             spec: self.spec.clone(),
             node: self.node.clone(),
             processes: self.process_count,
-            share: share.as_mut().map(|share| share.borrow_and_update().clone()),
+            share: allotment.as_mut().map(Allotment::share),
             first_process: log.first_process_number(),
             gpus: self.gpu_count,
             prefetch_bytes_max: self.prefetch_bytes_max,
@@ -205,27 +206,41 @@ impl Agent {
 
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        while !executor.scheduler.is_over(now()) {
-            alive.beat();
-            tokio::select! {
-                // A stop precedes all other pending events, so that a stopped agent starts nothing.
-                biased;
-                stop = Stop::next(&mut stop) => executor.handle(Event::Stop(stop)).await,
-                ended = &mut announcer => {
-                    ended.context("the announcer panicked")??;
-                    unreachable!("the announcer ends before its senders only with an error");
-                }
-                share = next_share(&mut share) => executor.handle(Event::Share(share)).await,
-                _ = tick.tick() => executor.tick().await,
-                message = inbox.recv() => {
-                    executor.receive(message.expect("the executor itself holds a sender")).await?;
-                    while let Ok(message) = inbox.try_recv() {
-                        executor.receive(message).await?;
+        let worked: Result<()> = async {
+            while !executor.scheduler.is_over(now()) {
+                alive.beat();
+                tokio::select! {
+                    // A stop precedes all other pending events, so that a stopped agent starts nothing.
+                    biased;
+                    stop = Stop::next(&mut stop) => executor.handle(Event::Stop(stop)).await,
+                    ended = &mut announcer => {
+                        ended.context("the announcer panicked")??;
+                        unreachable!("the announcer ends before its senders only with an error");
+                    }
+                    share = next_share(&mut allotment) => executor.handle(Event::Share(share)).await,
+                    _ = tick.tick() => executor.tick().await,
+                    message = inbox.recv() => {
+                        executor.receive(message.expect("the executor itself holds a sender")).await?;
+                        while let Ok(message) = inbox.try_recv() {
+                            executor.receive(message).await?;
+                        }
                     }
                 }
+                executor.schedule().await;
+                if let Some(allotment) = &allotment
+                    && let Some(in_use) = executor.scheduler.gpus_in_use()
+                {
+                    allotment.report(in_use);
+                }
             }
-            executor.schedule().await;
+            Ok(())
         }
+        .await;
+        if worked.is_err() {
+            // Another job may get their GPUs.
+            executor.kill_all().await;
+        }
+        worked?;
         let held = executor.close().await;
         drop(executor);
         announcer.await.context("the announcer panicked")??;
@@ -301,6 +316,14 @@ impl Executor {
         }
     }
 
+    /// Kills the remaining processes, and waits for their end.
+    async fn kill_all(&self) {
+        let running = || self.running.iter().flatten();
+        running().for_each(|running| running.process.kill());
+        let all_ended = futures::future::join_all(running().map(|running| running.process.ended.cancelled()));
+        let _ = tokio::time::timeout(END_TIME, all_ended).await;
+    }
+
     /// Kills the remaining processes, and returns the mini-batches that the agent still holds, with their receipts.
     async fn close(&mut self) -> Vec<(queue::Receipt, Descriptor)> {
         let ends: Vec<_> = self.running.iter().flatten().map(|running| running.process.ended.clone()).collect();
@@ -323,13 +346,11 @@ impl Executor {
 }
 
 /// Waits for the next share of the job.
-async fn next_share(share: &mut Option<watch::Receiver<JobShare>>) -> JobShare {
-    if let Some(share) = share
-        && share.changed().await.is_ok()
-    {
-        return share.borrow_and_update().clone();
+async fn next_share(allotment: &mut Option<Allotment>) -> JobShare {
+    match allotment {
+        Some(allotment) => allotment.next().await,
+        None => std::future::pending().await,
     }
-    std::future::pending().await
 }
 
 fn now() -> Moment {

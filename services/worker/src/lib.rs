@@ -77,6 +77,7 @@ pub mod parts {
     pub use crate::announce::{Announcements, Announcer};
     pub use crate::checkpoints::Checkpoints;
     pub use crate::lease::{LEASE_STEP, LeaseId, Leases};
+    pub use crate::node::allotment::Allotment;
     pub use crate::node::beat::attended;
     pub use crate::node::errands::Errands;
     pub use crate::node::executor::{Executor, Held, Host, Trouble};

@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `roster` | decides which jobs are here, what they need, and when the node leaves them |
 //! | `shares` | divides processes and GPUs among the jobs that are here |
+//! | `allotment` | tells an agent its share, and the node which GPUs are in use |
 //! | `executor` | executes the decisions, and reports what happens |
 //! | `errands` | requests to the store and the shared queues |
 //! | `provision`, `work` | make a job ready, run its agent, clean up after it |
@@ -25,6 +26,8 @@
 //! | `logs` | uploads logs while a job runs |
 //! | `protection`, `spot` | task protection of ECS; spot notices of EC2 |
 
+#[allow(missing_docs, reason = "public for the simulation alone")]
+pub(crate) mod allotment;
 pub(crate) mod beat;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 pub(crate) mod errands;

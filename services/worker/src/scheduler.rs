@@ -65,7 +65,7 @@ pub use crate::stop::Stop;
 pub use attempt::Outcome;
 pub(crate) use attempt::{Attempted, conclude};
 pub use deadlines::{NOTICE_AFTER_MAX, NOTICE_AGAIN, wait_of_node};
-pub use fit::Share;
+pub use fit::{InUse, Share};
 use gpus::Gpus;
 use isolate::Isolations;
 use mini_batch::MiniBatch;
@@ -187,8 +187,9 @@ pub enum Action {
     StopReceiving,
     /// Prepare a mini-batch, of which other nodes may have checkpoints to fetch.
     Prepare { lease: LeaseId, descriptor: Box<Descriptor>, fetches: bool },
-    /// Start a process, with a GPU of its own if one is free.
-    Start { process: ProcessId, gpu: Option<u32> },
+    /// Start a process, with a GPU of its own if one is free. `sees`: what it sees without one on a node that jobs
+    /// share; `None`: the node is its own.
+    Start { process: ProcessId, gpu: Option<u32>, sees: Option<Vec<u32>> },
     /// Send mini-batches to a process, in order, and the memory files of their tables.
     HandOver { process: ProcessId, frames: Vec<MiniBatchFrame>, files: Vec<Arc<OwnedFd>> },
     /// Limit a lease to the deadline of the attempt, which starts now.
@@ -275,11 +276,10 @@ pub struct Scheduler {
 impl Scheduler {
     /// Starts the processes.
     pub fn new(config: Config, now: Moment) -> Self {
-        let mut gpus = Gpus::new(config.gpus);
+        let gpus = Gpus::new(config.gpus, config.share.as_ref());
         let mut allowed = config.processes as usize;
         if let Some(share) = &config.share {
-            gpus.prefer(share.gpus.clone());
-            allowed = allowed.min(share.processes.max(1) as usize);
+            allowed = allowed.min(share.processes as usize);
         }
         let mut scheduler = Self {
             allowed,

@@ -16,8 +16,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
-use worker::parts::{Announcements, Announcer, Checkpoints, Held, LEASE_STEP, LeaseId, Leases, Preparation, Prepared};
-use worker::roster::Share;
+use worker::parts::{
+    Allotment, Announcements, Announcer, Checkpoints, Held, LEASE_STEP, LeaseId, Leases, Preparation, Prepared,
+};
 use worker::scheduler::{
     Action, Announcement, Config, Delivered, Event, Findings, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop,
 };
@@ -25,7 +26,7 @@ use worker::scheduler::{
 use crate::actor::Actor;
 use crate::gpus::Gpus;
 use crate::process::{Life, Order, Process};
-use crate::shares::OwnShare;
+use crate::shares::{GpusInUse, OwnShare};
 use crate::weather::Bug;
 use crate::witness::{JobWitness, descriptor};
 
@@ -48,6 +49,7 @@ pub(crate) struct Agent {
     pub results: Arc<dyn Queue>,
     pub spec: Arc<JobSpec>,
     pub bug: Option<Bug>,
+    pub gpus: GpusInUse,
 }
 
 /// What the loop reacts to.
@@ -86,7 +88,7 @@ struct Executor {
 
 impl Agent {
     /// Works until the stop is requested, and returns what it holds; `None`: it has failed.
-    pub async fn work(self, mut stop: watch::Receiver<Stop>, share: watch::Receiver<Share>) -> Option<Held> {
+    pub async fn work(self, mut stop: watch::Receiver<Stop>, allotment: Allotment) -> Option<Held> {
         // A node that ignores lost leases does not watch the clock either.
         let step = if self.has(Bug::LeasesForLong) { 4 * LEASE_STEP } else { LEASE_STEP };
         let leases = Leases::new(step, !self.has(Bug::IgnoresLostLeases));
@@ -111,11 +113,12 @@ impl Agent {
         if self.has(Bug::IgnoresRunLimits) {
             Arc::make_mut(&mut spec).process_max_runs = 0;
         }
+        let share = OwnShare::new(allotment);
         let config = Config {
             spec,
             node: self.actor.name().to_owned(),
             processes: self.spec.process_count_per_node.expect("the job says how many"),
-            share: (!self.has(Bug::IgnoresShares)).then(|| share.borrow().clone()),
+            share: (!self.has(Bug::IgnoresShares)).then(|| share.last()),
             first_process: 0,
             gpus: self.witness.job.gpus,
             prefetch_bytes_max: u64::MAX,
@@ -140,7 +143,7 @@ impl Agent {
             stacks: BTreeSet::new(),
             receipts: HashMap::new(),
             accidents: 0,
-            share: OwnShare::new(share),
+            share,
         };
         executor.execute().await;
         while !executor.scheduler.is_over(now()) {
@@ -158,6 +161,7 @@ impl Agent {
             executor.handle(Event::Stop(how)).await;
             executor.receive(message).await;
             executor.schedule().await;
+            executor.report_gpus();
         }
         executor.close(announcer).await
     }
@@ -182,6 +186,15 @@ impl Executor {
         self.scheduler.schedule(now());
         self.execute().await;
         while self.errands.try_join_next().is_some() {}
+    }
+
+    fn report_gpus(&mut self) {
+        let Some(mut in_use) = self.scheduler.gpus_in_use() else { return };
+        if self.agent.has(Bug::SharesGpus) {
+            let own = self.share.last().gpus;
+            in_use.gpus.retain(|gpu| own.contains(gpu));
+        }
+        self.share.report(in_use);
     }
 
     async fn execute(&mut self) {
@@ -298,7 +311,7 @@ impl Executor {
             Action::Receive { messages_max } => self.start_receiving(messages_max),
             Action::StopReceiving => self.receiving = None,
             Action::Prepare { lease, descriptor, .. } => self.prepare(lease, *descriptor),
-            Action::Start { process, gpu } => return self.start(process, gpu),
+            Action::Start { process, gpu, sees } => return self.start(process, gpu, sees.unwrap_or_default()),
             Action::HandOver { process, frames, .. } => {
                 if self.agent.actor.is_told_to_stop() {
                     let name = self.agent.actor.name().to_owned();
@@ -341,6 +354,7 @@ impl Executor {
             }
             Action::Forget(process) => {
                 self.gpus.leaves(process);
+                self.agent.gpus.ended(&self.agent.spec.job_id, process);
                 self.processes.remove(&process);
                 self.share.forget(process);
                 self.stacks.remove(&process);
@@ -378,7 +392,7 @@ impl Executor {
         });
     }
 
-    fn start(&mut self, id: ProcessId, gpu: Option<u32>) -> Option<Event> {
+    fn start(&mut self, id: ProcessId, gpu: Option<u32>, sees: Vec<u32>) -> Option<Event> {
         let may_fail = self.accidents < ACCIDENTS_MAX;
         self.accidents += u32::from(may_fail);
         let (actor, witness) = (self.agent.actor.clone(), self.agent.witness.clone());
@@ -386,6 +400,10 @@ impl Executor {
             return Some(Event::NotStarted { process: id, message: "bad weather".into(), chance: Chance::Likely });
         }
         let (bug, messages) = (self.agent.bug, self.messages.clone());
+        if self.agent.gpus.started(&self.agent.spec.job_id, id, gpu.into_iter().chain(sees).collect()) {
+            let name = self.agent.actor.name().to_owned();
+            self.agent.witness.report("no GPU is in processes of two jobs of a node at a time", name);
+        }
         self.gpus.started(id, gpu);
         self.processes.insert(id, Process::start(Life { id, actor, witness, bug, messages, gpu, may_fail }));
         None

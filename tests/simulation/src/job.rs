@@ -99,13 +99,15 @@ impl Job {
         let first = seed % JOBS;
         let step = 1 + dice.below(JOBS / 2 - 1);
         let priorities = Dice::new(seed, "priorities");
+        let gpus = if Dice::new(seed, "gpus").happens(0.4) { PROCESSES } else { 0 };
         let jobs = (0..count).map(|index| {
             let job = Self::new((first + index * step) % JOBS);
             let begins = if index == 0 { Duration::ZERO } else { dice.time(Duration::from_secs(180)) };
             let canceled_after = dice.happens(0.08).then(|| dice.time(Duration::from_secs(120)));
             let node_count = dice.happens(0.3).then(|| 1 + u32::from(dice.happens(0.3)));
             let priority = [Priority::Low, Priority::Normal, Priority::High][priorities.below(3) as usize];
-            Self { begins, canceled_after, node_count, priority, is_broken: dice.happens(0.05), ..job }
+            let (is_broken, broken_gpu) = (dice.happens(0.05), job.broken_gpu.filter(|_| gpus > 0));
+            Self { begins, canceled_after, node_count, priority, is_broken, gpus, broken_gpu, ..job }
         });
         jobs.collect()
     }
@@ -163,7 +165,6 @@ impl Job {
                 bad.items.clear();
             }
         }
-        let gpus = if wear.happens(0.3) { PROCESSES } else { 0 };
         let broken_gpu = wear.happens(0.7).then(|| u32::from(wear.happens(0.5)));
         let dice = Dice::new(number, "speculation");
         let speculation = dice.happens(0.4);
@@ -176,8 +177,8 @@ impl Job {
             process_max_memory: limit(0.3, 80, 200),
             memory: 100,
             leak: 60,
-            gpus,
-            broken_gpu: broken_gpu.filter(|_| gpus > 0),
+            gpus: 0,
+            broken_gpu,
             number,
             mini_batches,
             failures,

@@ -9,13 +9,13 @@ use queue::{Queue, View};
 use storage::TargetStore;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use worker::parts::{Errands, Executor, Held, Host, Trouble, attended};
-use worker::roster::{Capacity, Config, Errand, Event, Found, Periods, Share, Standing, Step, Unprovisioned};
+use worker::parts::{Allotment, Errands, Executor, Held, Host, Trouble, attended};
+use worker::roster::{Capacity, Config, Errand, Event, Found, Periods, Standing, Step, Unprovisioned};
 use worker::{Stop, Timing};
 
 use crate::actor::{Actor, Told};
 use crate::agent::{Agent, PATIENCE};
-use crate::job::{BROKEN, PROCESSES};
+use crate::job::BROKEN;
 use crate::queue_layer::QueueLayer;
 use crate::shares::Shares;
 use crate::weather::Bug;
@@ -27,7 +27,7 @@ const WATCH_PERIOD: Duration = Duration::from_secs(10);
 /// Longer than in production, as reducers here are more patient.
 const BEAT_PERIOD: Duration = Duration::from_secs(30);
 /// Each job wants two processes, so that two jobs cannot both have what they want.
-pub(crate) const CAPACITY: Capacity = Capacity { process_count: None, process_count_default: 3, gpus: PROCESSES };
+const PROCESS_COUNT: u32 = 3;
 /// Failures to provision a job in one life of a node: fewer than it reports to the job.
 const ACCIDENTS_MAX: u32 = 2;
 
@@ -49,12 +49,13 @@ impl Node {
     pub async fn live(self) {
         let Self { actor, witness, target, tasks, results, .. } = &self;
         let weather = actor.weather();
+        let gpus = witness.jobs().map(|job| job.job.gpus).max().unwrap_or(0);
         let idle_exit = weather.idle_exit.filter(|_| !self.has(Bug::StaysIdle));
         let config = Config {
             node: actor.name().to_owned(),
             offer: Offer::default(),
             idle_wish: 2,
-            capacity: CAPACITY,
+            capacity: Capacity { process_count: None, process_count_default: PROCESS_COUNT, gpus },
             delay_max: tasks.limits().delay_max,
             notice_time: weather.spot_time.saturating_sub(Duration::from_secs(20)),
             periods: Periods { idle_exit, job_idle: weather.job_idle, watch: WATCH_PERIOD, ..Periods::default() },
@@ -96,7 +97,8 @@ impl Node {
             let has_looked = event.is_none();
             let event = event.unwrap_or_else(|| executor.tick());
             executor.handle(event).await;
-            let unfair = self.shares.unfair(CAPACITY.process_count_default).filter(|_| has_looked);
+            // A job may wait for GPUs that processes of others have not left.
+            let unfair = self.shares.unfair(PROCESS_COUNT).filter(|_| has_looked && gpus == 0);
             if let Some(detail) = unfair.filter(|_| !executor.roster.is_stopping()) {
                 witness.report("jobs with work divide a node by weight", detail);
             }
@@ -180,14 +182,15 @@ impl Host for Node {
         spec: Self::Ready,
         tasks: Arc<View>,
         stop: watch::Receiver<Stop>,
-        share: watch::Receiver<Share>,
+        allotment: Allotment,
     ) -> (Option<Held>, ()) {
         let Self { actor, bug, shares, .. } = self;
         let priority = self.witness.of(&job_id).job.priority;
-        shares.begin(&job_id, priority, tasks.clone(), stop.clone(), share.clone());
+        shares.begin(&job_id, priority, tasks.clone(), stop.clone(), allotment.watched());
         let (witness, node) = (self.witness.of(&job_id).clone(), actor.name().to_owned());
-        let agent = Agent { actor, witness: witness.clone(), store: store.clone(), tasks, results, spec, bug };
-        let held = attended(&store, &node, BEAT_PERIOD, agent.work(stop, share)).await;
+        let gpus = shares.gpus.clone();
+        let agent = Agent { actor, witness: witness.clone(), store: store.clone(), tasks, results, spec, bug, gpus };
+        let held = attended(&store, &node, BEAT_PERIOD, agent.work(stop, allotment)).await;
         shares.end(&job_id);
         held.iter().flatten().for_each(|(receipt, descriptor)| witness.returned(Some(receipt), descriptor));
         (held, ())

@@ -1,5 +1,5 @@
-//! What the jobs of a simulated node have of it: whether the node divides its processes by weight, and whether an agent
-//! keeps to its share.
+//! What the jobs of a simulated node have of it: whether the node divides its processes by weight, whether an agent
+//! keeps to its share, and whether a GPU belongs to one job at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -8,8 +8,9 @@ use protocol::Priority;
 use queue::View;
 use tokio::sync::watch;
 use worker::Stop;
+use worker::parts::Allotment;
 use worker::roster::Share;
-use worker::scheduler::ProcessId;
+use worker::scheduler::{InUse, ProcessId};
 
 /// A job that an agent works on.
 struct Working {
@@ -21,7 +22,33 @@ struct Working {
 
 /// The jobs of a node. They all want the same number of processes.
 #[derive(Clone, Default)]
-pub(crate) struct Shares(Arc<Mutex<BTreeMap<String, Working>>>);
+pub(crate) struct Shares {
+    working: Arc<Mutex<BTreeMap<String, Working>>>,
+    pub gpus: GpusInUse,
+}
+
+/// The processes of a node that may use GPUs, with their jobs.
+#[derive(Clone, Default)]
+pub(crate) struct GpusInUse(Arc<Mutex<BTreeMap<(String, ProcessId), Vec<u32>>>>);
+
+impl GpusInUse {
+    /// A process starts. Returns whether a process of another job may use one of its GPUs.
+    pub fn started(&self, job_id: &str, process: ProcessId, gpus: Vec<u32>) -> bool {
+        let mut processes = self.0.lock().expect("no holder panics");
+        let of_others = processes.iter().filter(|((other, _), _)| other != job_id).flat_map(|(_, gpus)| gpus);
+        let is_shared = of_others.into_iter().any(|gpu| gpus.contains(gpu));
+        processes.insert((job_id.to_owned(), process), gpus);
+        is_shared
+    }
+
+    pub fn ended(&self, job_id: &str, process: ProcessId) {
+        self.0.lock().expect("no holder panics").remove(&(job_id.to_owned(), process));
+    }
+
+    fn all_ended(&self, job_id: &str) {
+        self.0.lock().expect("no holder panics").retain(|(job, _), _| job != job_id);
+    }
+}
 
 impl Shares {
     pub fn begin(
@@ -33,16 +60,17 @@ impl Shares {
         share: watch::Receiver<Share>,
     ) {
         let working = Working { priority, view, stop, share };
-        self.0.lock().expect("no holder panics").insert(job_id.to_owned(), working);
+        self.working.lock().expect("no holder panics").insert(job_id.to_owned(), working);
     }
 
     pub fn end(&self, job_id: &str) {
-        self.0.lock().expect("no holder panics").remove(job_id);
+        self.working.lock().expect("no holder panics").remove(job_id);
+        self.gpus.all_ended(job_id);
     }
 
     /// Returns what is unfair, for a node that divides this many processes and has just looked which jobs have work.
     pub fn unfair(&self, processes: u32) -> Option<String> {
-        let jobs = self.0.lock().expect("no holder panics");
+        let jobs = self.working.lock().expect("no holder panics");
         let has_work = |job: &&Working| job.view.quiet_since().is_none() && *job.stop.borrow() == Stop::No;
         let shares = jobs.values().filter(has_work).map(|job| (job.priority.weight(), job.share.borrow().processes));
         let shares: Vec<(u32, u32)> = shares.collect();
@@ -60,34 +88,42 @@ impl Shares {
 
 /// The share of one agent.
 pub(crate) struct OwnShare {
-    received: watch::Receiver<Share>,
-    allowed: u32,
+    allotment: Allotment,
+    received: Share,
     /// Living processes that have been handed a mini-batch under this share.
     handed: BTreeSet<ProcessId>,
 }
 
 impl OwnShare {
-    pub fn new(mut received: watch::Receiver<Share>) -> Self {
-        let allowed = received.borrow_and_update().processes;
-        Self { received, allowed, handed: BTreeSet::new() }
+    pub fn new(mut allotment: Allotment) -> Self {
+        let received = allotment.share();
+        Self { allotment, received, handed: BTreeSet::new() }
+    }
+
+    /// Returns the share that was received last.
+    pub fn last(&self) -> Share {
+        self.received.clone()
     }
 
     /// Returns the share if it has changed.
     pub fn changed(&mut self) -> Option<Share> {
-        if !self.received.has_changed().unwrap_or(false) {
+        let share = self.allotment.share();
+        if share == self.received {
             return None;
         }
-        let share = self.received.borrow_and_update().clone();
-        self.allowed = share.processes;
+        self.received = share.clone();
         self.handed.clear();
         Some(share)
     }
 
     /// Waits for a change.
     pub async fn wait(&self) {
-        if self.received.clone().changed().await.is_err() {
-            std::future::pending().await
-        }
+        let changed = self.allotment.clone().next().await;
+        drop(changed);
+    }
+
+    pub fn report(&self, in_use: InUse) {
+        self.allotment.report(in_use);
     }
 
     pub fn forget(&mut self, process: ProcessId) {
@@ -97,6 +133,6 @@ impl OwnShare {
     /// Notes a hand-over. Returns whether more processes have mini-batches than may.
     pub fn handed(&mut self, process: ProcessId) -> bool {
         self.handed.insert(process);
-        self.handed.len() > self.allowed as usize
+        self.handed.len() > self.received.processes as usize
     }
 }

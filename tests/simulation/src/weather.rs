@@ -34,6 +34,8 @@ pub enum Bug {
     IgnoresShares,
     /// Takes every job for one of normal priority.
     IgnoresPriorities,
+    /// Says that processes have left the GPUs of other jobs before they have.
+    SharesGpus,
     /// Drops what a failure tells about its GPU.
     HidesGpuTroubles,
     /// Does not announce a mini-batch whose preparation took too long.

@@ -146,7 +146,9 @@ bugs! {
     NeverRecalls: "nothing waits behind a slow run";
     IgnoresRunLimits: "a process makes no more runs than it may";
     IgnoresMemory: "a process above its memory gets no mini-batch";
-    IgnoresShares: "a job has no more processes than its share";
+    IgnoresShares:
+        "a job has no more processes than its share", "no GPU is in processes of two jobs of a node at a time";
+    SharesGpus: "no GPU is in processes of two jobs of a node at a time";
     IgnoresPriorities: "jobs with work divide a node by weight";
     HidesGpuTroubles:
         "a GPU that keeps failing is taken out of use", "a mini-batch that failed on a GPU is tried elsewhere next";

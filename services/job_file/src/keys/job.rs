@@ -312,7 +312,7 @@ const NODES: &[Key] = &[
         .argument(5, |job, _| Some(job.logging_level.clone()))
         .leave_out(|job| job.logging_level.clear()),
     key_with_default("hide_unassigned_gpus", BOOLEAN, "false")
-        .meaning("Processes without a GPU of their own see none, instead of all.")
+        .meaning("Processes without a GPU of their own see none, instead of all those of their job.")
         .job(|job, node| boolean(node).map(|hide| job.hide_unassigned_gpus = hide)),
     key_with_default("durability", "`process`, `full`", "process")
         .meaning(

@@ -1,5 +1,7 @@
 //! Removing a job from the store of a target.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -65,12 +67,24 @@ impl TargetStore {
         }
     }
 
+    /// Removes what is left of a job without description. A job may just be being submitted if its removal was not
+    /// announced, and it was written to within `recently` by the clock of the store: it stays.
+    pub async fn finish_old_removal(&self, job_id: &str, recently: Duration) -> Result<()> {
+        let job = self.job(job_id);
+        let objects = self.store.list(Some(&job.path(""))).try_collect::<Vec<_>>().await;
+        let objects = objects.map_err(|error| Error::from_store(&job.name(""), error))?;
+        let is_announced = objects.iter().any(|meta| meta.location == job.path(REMOVING));
+        let written_at = objects.iter().map(|meta| meta.last_modified).max();
+        let is_recent = written_at.is_some_and(|at| (self.now() - at).to_std().unwrap_or_default() < recently);
+        if is_recent && !is_announced { Ok(()) } else { self.finish_removal(job_id).await }
+    }
+
     /// Returns whether a job that was just marked as open is being removed. An old announcement stems from a removal
     /// that was killed before it removed anything.
     pub async fn is_being_removed(&self, job_id: &str) -> Result<bool> {
         let job = self.job(job_id);
         match self.store.head(&job.path(REMOVING)).await {
-            Ok(meta) if (chrono::Utc::now() - meta.last_modified).num_seconds() < REMOVAL_SECONDS_MAX => {
+            Ok(meta) if (self.now() - meta.last_modified).num_seconds() < REMOVAL_SECONDS_MAX => {
                 return Ok(true);
             }
             Ok(_) | Err(object_store::Error::NotFound { .. }) => {}

@@ -106,7 +106,7 @@ impl TargetStore {
     /// Returns whether a removal of snapshots is in progress. An old announcement stems from a killed process.
     async fn removes_snapshots(&self) -> Result<bool> {
         match self.store.head(&self.path(REMOVING_SNAPSHOTS)).await {
-            Ok(meta) => Ok((chrono::Utc::now() - meta.last_modified).num_seconds() < REMOVAL_SECONDS_MAX),
+            Ok(meta) => Ok((self.now() - meta.last_modified).num_seconds() < REMOVAL_SECONDS_MAX),
             Err(object_store::Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(Error::from_store(&self.name(REMOVING_SNAPSHOTS), error)),
         }

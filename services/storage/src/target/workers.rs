@@ -16,7 +16,7 @@ use crate::{Error, Result};
 
 /// From one renewal of an entry to the next.
 pub const WORKER_PERIOD: Duration = Duration::from_secs(300);
-/// An entry that was not renewed for this long is stale: three periods.
+/// An entry that was not renewed for this long, by the clock of the store, is stale: three periods.
 const STALE_SECONDS: i64 = 900;
 /// The largest entry that is read; a worker has a few labels.
 const ENTRY_BYTES_MAX: u64 = 64 * 1024;
@@ -79,7 +79,7 @@ impl TargetStore {
     async fn listed_workers(&self) -> Result<(Vec<ObjectPath>, Vec<ObjectPath>)> {
         let listed = self.store.list(Some(&self.path("workers"))).try_collect::<Vec<_>>().await;
         let listed = listed.map_err(|error| Error::from_store(&self.name("workers"), error))?;
-        let now = chrono::Utc::now();
+        let now = self.now();
         let is_entry = |meta: &ObjectMeta| {
             let name = meta.location.filename().unwrap_or_default();
             meta.size <= ENTRY_BYTES_MAX && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic())

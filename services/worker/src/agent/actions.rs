@@ -31,7 +31,7 @@ impl Executor {
                     let _ = messages.send(Message::Prepared { lease, descriptor: descriptor.into(), preparation });
                 });
             }
-            Action::Start { process, gpu } => return self.start(process, gpu).await,
+            Action::Start { process, gpu, sees } => return self.start(process, gpu, sees).await,
             Action::HandOver { process, frames, files } => {
                 self.send(process, &ToProcess::MiniBatches { mini_batches: frames }, files);
                 (self.agent.crash)(CrashPoint::AfterHandOver);

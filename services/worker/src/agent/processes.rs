@@ -35,7 +35,12 @@ pub(super) struct Running {
 }
 
 impl Executor {
-    pub(super) async fn start(&mut self, process: ProcessId, gpu: Option<u32>) -> Option<Event> {
+    pub(super) async fn start(
+        &mut self,
+        process: ProcessId,
+        gpu: Option<u32>,
+        sees: Option<Vec<u32>>,
+    ) -> Option<Event> {
         let name = process.name();
         let scratch = self.agent.work_folder.join("scratch").join(&name);
         let started = scratch::create(&scratch, self.agent.spec.source_directory.as_path()).and_then(|()| {
@@ -45,7 +50,7 @@ impl Executor {
                 python: self.agent.python.clone(),
                 package: self.agent.package.clone(),
                 scratch: scratch.clone(),
-                environment: self.environment(gpu),
+                environment: self.environment(gpu, sees),
                 nice: self.agent.spec.nice,
                 logs: ["stdout.txt", "stderr.txt"].map(|stream| self.log.system_file(&name, stream)),
                 log_bytes_max: LOG_BYTES_MAX,
@@ -100,7 +105,7 @@ impl Executor {
         }
     }
 
-    fn environment(&self, gpu: Option<u32>) -> Vec<(OsString, OsString)> {
+    fn environment(&self, gpu: Option<u32>, sees: Option<Vec<u32>>) -> Vec<(OsString, OsString)> {
         let spec = &self.agent.spec;
         let mut variables: Vec<(OsString, OsString)> = vec![
             ("AZUREML_BI_OUTPUT_PATH".into(), spec.output.folder.as_path().into()),
@@ -118,12 +123,13 @@ impl Executor {
         variables
             .extend(side_inputs.map(|(name, path)| (format!("AZURE_ML_INPUT_{name}").into(), path.as_path().into())));
         variables.extend(spec.environment_variables.iter().map(|(name, value)| (name.into(), value.into())));
-        match gpu {
-            Some(index) => variables.push(("CUDA_VISIBLE_DEVICES".into(), index.to_string().into())),
-            None if spec.hide_unassigned_gpus && self.agent.gpu_count > 0 => {
-                variables.push(("CUDA_VISIBLE_DEVICES".into(), OsString::new()));
-            }
-            None => {}
+        let visible = match (gpu, sees) {
+            (Some(index), _) => Some(index.to_string()),
+            (None, Some(gpus)) => Some(gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
+            (None, None) => spec.hide_unassigned_gpus.then(String::new),
+        };
+        if let Some(visible) = visible.filter(|_| self.agent.gpu_count > 0) {
+            variables.push(("CUDA_VISIBLE_DEVICES".into(), visible.into()));
         }
         variables
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use protocol::{JobSpec, Priority, ResultEvent};
+use protocol::{JobSpec, Priority, ResultEvent, milliseconds_since_epoch};
 use queue::{Demultiplexer, Queue, Receipt, Refusal, View};
 use storage::JobStore;
 use tokio::time::{Instant, timeout};
@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::executor::Held;
 use super::roster::{Answer, Errand, Event, Found, Standing, Step, Unanswered, VisitId};
 use crate::announce::{give_back, tell};
+use crate::scheduler::wait_of_node;
 
 /// How long the end of a visit waits for a store that does not answer.
 pub const STORE_WAIT_MAX: Duration = Duration::from_secs(15);
@@ -84,6 +85,22 @@ impl Errands {
                 }
                 Event::Done { visit, step: Step::Tell }
             }
+            Errand::TellWait { waited, detail } => {
+                let waiting = wait_of_node(&self.node, waited, milliseconds_since_epoch(), detail);
+                self.tell_if_possible(ResultEvent::Waiting(waiting.into())).await;
+                Event::Done { visit, step: Step::TellWait }
+            }
+            Errand::TellEnd => {
+                self.tell_if_possible(ResultEvent::NodeStopped { node: self.node.clone(), cause: None }).await;
+                Event::Done { visit, step: Step::TellEnd }
+            }
+        }
+    }
+
+    /// Tells the reducer what only status and reports show.
+    async fn tell_if_possible(&self, event: ResultEvent) {
+        if let Err(error) = tell(&*self.results, &self.job_id, &event, Duration::ZERO).await {
+            tracing::debug!(job.id = self.job_id, "cannot tell the reducer that the job waits here: {error:#}");
         }
     }
 

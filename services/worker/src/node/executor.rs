@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
 
+use super::allotment::Allotment;
 use super::errands::{Errands, let_go};
 use super::roster::{Action, Config, Errand, Event, Roster, Share, Step, Unprovisioned, VisitId};
 use crate::agent::Timing;
@@ -49,7 +50,7 @@ pub trait Host: Clone + Send + 'static {
         ready: Self::Ready,
         view: Arc<View>,
         stop: watch::Receiver<Stop>,
-        share: watch::Receiver<Share>,
+        allotment: Allotment,
     ) -> impl Future<Output = (Option<Held>, Self::Remains)> + Send;
 
     fn clean_up(remains: Self::Remains) -> impl Future<Output = ()> + Send;
@@ -82,6 +83,8 @@ pub struct Executor<H: Host> {
     demultiplexer: Arc<Demultiplexer>,
     arrivals: mpsc::Receiver<Arrival>,
     tasks: JoinSet<Report<H>>,
+    /// What agents say about GPUs.
+    reports: (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
     visits: BTreeMap<VisitId, Resources<H>>,
 }
 
@@ -115,6 +118,7 @@ impl<H: Host> Executor<H> {
             demultiplexer: Arc::new(demultiplexer),
             arrivals,
             tasks: JoinSet::new(),
+            reports: mpsc::unbounded_channel(),
             visits: BTreeMap::new(),
         };
         executor.execute().await;
@@ -132,6 +136,7 @@ impl<H: Host> Executor<H> {
                     // Its visit has ended.
                     Err(_) => {}
                 },
+                Some(event) = self.reports.1.recv() => return Ok(event),
                 Some(arrival) = self.arrivals.recv() => return match arrival {
                     Arrival::NewGroup(job_id) => Ok(Event::Arrived(job_id)),
                     Arrival::Unreadable { delivery, reason } => Err(Trouble::Unreadable { delivery, reason }),
@@ -253,8 +258,9 @@ impl<H: Host> Executor<H> {
         let Some(ready) = resources.ready.take() else { return };
         let view = self.demultiplexer.view(&resources.errands.job_id);
         let stop = StopSender::default();
-        let (errands, share) = (resources.errands.clone(), resources.share.subscribe());
-        let working = self.host.clone().work(errands, ready, view.clone(), stop.subscribe(), share);
+        let errands = resources.errands.clone();
+        let allotment = Allotment::new(resources.share.subscribe(), visit, self.reports.0.clone());
+        let working = self.host.clone().work(errands, ready, view.clone(), stop.subscribe(), allotment);
         resources.agent = Some((view, stop));
         self.spawn(visit, async move {
             let (held, remains) = working.await;

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `visit` | the stages of a visit |
 //! | `seat` | which seat a node takes, when it renews the seat, and when the seat counts as lost |
-//! | `division` | how many processes each job has |
+//! | `division` | how many processes and which GPUs each job has, and which job waits for a GPU |
 //! | `watch` | what is due while a job is provisioned or worked on |
 
 mod division;
@@ -20,7 +20,7 @@ mod tests;
 mod visit;
 mod watch;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use super::Ended;
 pub use super::quotas::Parts;
 pub use super::shares::Capacity;
-pub use crate::scheduler::Share;
+pub use crate::scheduler::{InUse, Share};
 use crate::stop::Stop;
 use seat::Observed;
 use visit::{Stage, Visit};
@@ -138,6 +138,8 @@ pub enum Event {
     Provisioned { visit: VisitId, result: Result<(), Unprovisioned> },
     /// The answer to [`Errand::Watch`]; the priority, if it was read and has been changed.
     Watched { visit: VisitId, standing: Standing, priority: Option<Priority> },
+    /// The GPUs that processes of the job may use have changed.
+    InUse { visit: VisitId, in_use: InUse },
     /// The agent has ended, and still holds this many mini-batches. `None`: it failed, and the queue delivers again what
     /// it held.
     Worked { visit: VisitId, held: Option<usize> },
@@ -155,6 +157,8 @@ pub enum Step {
     Tell,
     Drop,
     PassOn,
+    TellWait,
+    TellEnd,
     LetGo,
     CleanUp,
     LeaveSeat,
@@ -183,6 +187,10 @@ pub enum Errand {
     Drop { received_before: Instant },
     /// Tell the job's reducer why this node cannot work on the job.
     Tell { reason: String },
+    /// Tell the job's reducer that the job has waited here for so long, and for what.
+    TellWait { waited: Duration, detail: String },
+    /// Tell the job's reducer that the job does not wait here any more.
+    TellEnd,
 }
 
 /// What the node has to do.
@@ -226,6 +234,10 @@ struct Memory {
     failures: u32,
     /// The log says that the node does not meet what the job requires.
     is_unfit: bool,
+    /// Its place among jobs that want GPUs, while it lets other nodes have its seat.
+    turn: Option<u64>,
+    /// GPUs on which it keeps failing.
+    failing_gpus: BTreeSet<u32>,
 }
 
 /// The jobs of a node.
@@ -234,6 +246,8 @@ pub struct Roster {
     actions: VecDeque<Action>,
     visits: BTreeMap<VisitId, Visit>,
     next_visit: u64,
+    /// The next place among jobs that want GPUs.
+    next_turn: u64,
     memories: HashMap<String, Memory>,
     /// What the node may run of each owner.
     parts: Arc<Parts>,
@@ -255,6 +269,7 @@ impl Roster {
             actions: VecDeque::new(),
             visits: BTreeMap::new(),
             next_visit: 0,
+            next_turn: 0,
             memories: HashMap::new(),
             parts: Arc::default(),
             stop: Stop::No,
@@ -291,6 +306,7 @@ impl Roster {
                 self.prioritised(visit, priority);
                 self.watched(visit, standing, now);
             }
+            Event::InUse { visit, in_use } => self.used(visit, in_use),
             Event::Worked { visit, held } => self.worked(visit, held, now),
             Event::HeldChecked { visit, is_over } => self.held_checked(visit, is_over),
             Event::GivenBack { visit, is_quiet } => self.given_back(visit, is_quiet),
@@ -347,7 +363,8 @@ impl Roster {
         for id in self.ids() {
             match self.visits[&id].stage {
                 Stage::Working => self.stop_agent(id, stop),
-                Stage::LettingGo | Stage::CleaningUp | Stage::LeavingSeat => {}
+                Stage::WaitingForGpu => self.end_wait(id),
+                Stage::LettingGo | Stage::CleaningUp | Stage::TellingEnd | Stage::LeavingSeat => {}
                 // The node itself returns the waiting messages.
                 _ => self.leave_seat(id),
             }

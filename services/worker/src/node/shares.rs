@@ -7,8 +7,13 @@
 //! A node may run more processes than it divides: where more jobs have work than it has processes, because progress of
 //! every job is worth more than the limit; and until runs that began under a larger share have ended, because no share
 //! interrupts a run.
+//!
+//! A GPU belongs to one job at a time. On a node with GPUs each job with processes has one at least, so no more jobs
+//! have processes than there are GPUs: those with work, in the order of their turns, then the others. The rest waits.
+//! GPUs are divided like processes, one for each process while there are enough. A GPU goes to another job once no
+//! process uses it any more; until then the new owner has fewer processes.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use protocol::JobSpec;
 
@@ -34,6 +39,21 @@ pub struct Claim {
     pub has_work: bool,
     /// A number that stands for the owner of the job, and the processes that all its jobs may have together.
     pub of_owner: Option<(usize, u32)>,
+    /// Its place among jobs that want GPUs of the node; the smallest comes first.
+    pub turn: u64,
+}
+
+/// What a job has of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// Processes that it may have.
+    pub processes: u32,
+    /// GPUs that it may use.
+    pub gpus: Vec<u32>,
+    /// GPUs that its processes may use at this moment: `gpus`, and others that it has not left yet.
+    pub in_use: BTreeSet<u32>,
+    /// GPUs that are of no use to it.
+    pub failing: BTreeSet<u32>,
 }
 
 impl Capacity {
@@ -53,14 +73,71 @@ impl Capacity {
         let of_node = u64::from(self.processes().max(wanted));
         let part = spec.max_share.map_or(of_node, |percent| of_node * u64::from(percent) / 100);
         let wanted = wanted.min(u32::try_from(part).unwrap_or(u32::MAX)).max(1);
-        Claim { weight: spec.priority.weight(), wanted, has_work: true, of_owner: None }
+        Claim { weight: spec.priority.weight(), wanted, has_work: true, of_owner: None, turn: 0 }
     }
 
-    /// Returns the shares of jobs in the order of their arrival, given what they had.
-    pub fn shares(&self, claims: &[Claim], before: &[Share]) -> Vec<Share> {
-        let counts = self.divide(claims, &before.iter().map(|share| share.processes).collect::<Vec<_>>());
-        let gpus = self.gpus_of(&counts, before);
-        counts.into_iter().zip(gpus).map(|(processes, gpus)| Share { processes, gpus }).collect()
+    /// Returns the shares of jobs in the order of their arrival, given what they have. `occupied`: GPUs that processes
+    /// of other jobs may still use.
+    pub fn shares(&self, claims: &[Claim], held: &[Holding], occupied: &BTreeSet<u32>) -> Vec<Share> {
+        let has_none = |held: &Holding| held.processes == 0 || held.gpus.is_empty();
+        if self.gpus > 0 && !claims.iter().any(|claim| claim.has_work) {
+            // No process starts or ends.
+            let share = |held: &Holding| match has_none(held) {
+                true => Share::default(),
+                false => Share { processes: held.processes, gpus: held.gpus.clone(), number: 0 },
+            };
+            return held.iter().map(share).collect();
+        }
+        let served = self.served(claims);
+        let among: Vec<Claim> = served.iter().map(|job| claims[*job]).collect();
+        let before: Vec<u32> = served.iter().map(|job| held[*job].processes).collect();
+        let counts = self.divide(&among, &before);
+        let mut shares = vec![Share::default(); claims.len()];
+        if self.gpus == 0 {
+            served.iter().zip(counts).for_each(|(job, processes)| shares[*job].processes = processes);
+            return shares;
+        }
+        let wanted = self.gpu_counts(&among, &counts);
+        for (job, wanted) in served.iter().zip(&wanted) {
+            // A job keeps those that it has.
+            let kept = held[*job].gpus.iter().filter(|gpu| !held[*job].failing.contains(gpu));
+            shares[*job].gpus = kept.take(*wanted).copied().collect();
+        }
+        let is_free = |gpu: &u32| !occupied.contains(gpu) && !held.iter().any(|held| held.in_use.contains(gpu));
+        let mut free: BTreeSet<u32> = (0..self.gpus).filter(is_free).collect();
+        for ((job, wanted), processes) in served.iter().zip(wanted).zip(counts) {
+            let gpus = &mut shares[*job].gpus;
+            // Its own processes may not have left all those that it was to leave.
+            let Holding { in_use, failing, .. } = &held[*job];
+            let own = in_use.iter().filter(|gpu| !gpus.contains(gpu));
+            let fit = own.chain(&free).filter(|gpu| !failing.contains(gpu)).copied();
+            let more: Vec<u32> = fit.take(wanted.saturating_sub(gpus.len())).collect();
+            free.retain(|gpu| !more.contains(gpu));
+            gpus.extend(more);
+            let is_complete = gpus.len() >= wanted.min((self.gpus as usize).saturating_sub(failing.len())).max(1);
+            let with_gpu = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+            shares[*job].processes = if is_complete { processes } else { processes.min(with_gpu) };
+        }
+        shares
+    }
+
+    /// Returns the jobs that have processes, in the order of their arrival.
+    fn served(&self, claims: &[Claim]) -> Vec<usize> {
+        let mut jobs: Vec<usize> = (0..claims.len()).collect();
+        if self.gpus > 0 {
+            jobs.sort_by_key(|job| (!claims[*job].has_work, claims[*job].turn, *job));
+            jobs.truncate(self.gpus as usize);
+            jobs.sort_unstable();
+        }
+        jobs
+    }
+
+    /// Returns how many GPUs each job is to have, given its processes.
+    fn gpu_counts(&self, claims: &[Claim], processes: &[u32]) -> Vec<usize> {
+        let mut counts = vec![1; claims.len()];
+        let rest = self.gpus.saturating_sub(u32::try_from(claims.len()).unwrap_or(u32::MAX));
+        apportion(rest, claims, &mut counts, |job, counts| counts[job] < processes[job]);
+        counts.into_iter().map(|count| count as usize).collect()
     }
 
     fn divide(&self, claims: &[Claim], before: &[u32]) -> Vec<u32> {
@@ -73,51 +150,30 @@ impl Capacity {
         // With several jobs, a node runs no more than it would for the most demanding of them alone.
         let total = with_work().map(|claim| claim.wanted).fold(self.processes(), u32::max);
         let rest = total.saturating_sub(u32::try_from(with_work().count()).unwrap_or(u32::MAX));
-        for _ in 0..rest {
+        apportion(rest, claims, &mut counts, |job, counts| {
             let may_have_more = |(owner, part): (usize, u32)| {
-                let of_owner = claims.iter().zip(&counts).filter(|(claim, _)| claim.of_owner == Some((owner, part)));
+                let of_owner = claims.iter().zip(counts).filter(|(claim, _)| claim.of_owner == Some((owner, part)));
                 of_owner.map(|(_, count)| count).sum::<u32>() < part
             };
-            let can_have_more = |job: &usize| {
-                let claim = claims[*job];
-                claim.has_work && counts[*job] < claim.wanted && claim.of_owner.is_none_or(may_have_more)
-            };
-            // Compares weight / (2 · processes + 1) of two jobs, without fractions.
-            let part = |job: usize| (u64::from(claims[job].weight), u64::from(2 * counts[job] + 1));
-            let next = (0..claims.len()).filter(can_have_more).max_by(|&one, &other| {
-                let ((weight, processes), (other_weight, other_processes)) = (part(one), part(other));
-                (weight * other_processes).cmp(&(other_weight * processes)).then(other.cmp(&one))
-            });
-            let Some(next) = next else { break };
-            counts[next] += 1;
-        }
+            counts[job] < claims[job].wanted && claims[job].of_owner.is_none_or(may_have_more)
+        });
         counts
     }
+}
 
-    /// Divides the GPUs: one for each process while there are enough. Jobs keep those that they had.
-    fn gpus_of(&self, counts: &[u32], before: &[Share]) -> Vec<Vec<u32>> {
-        let mut users: BTreeMap<u32, u32> = (0..self.gpus).map(|gpu| (gpu, 0)).collect();
-        let mut gpus: Vec<Vec<u32>> = Vec::new();
-        for (count, before) in counts.iter().zip(before) {
-            let is_free = |gpu: &&u32| users.get(*gpu) == Some(&0);
-            let kept: Vec<u32> = before.gpus.iter().filter(is_free).take(*count as usize).copied().collect();
-            users.extend(kept.iter().map(|gpu| (*gpu, 1)));
-            gpus.push(kept);
-        }
-        for (count, gpus) in counts.iter().zip(&mut gpus) {
-            while gpus.len() < *count as usize {
-                let others = users.iter_mut().filter(|(gpu, _)| !gpus.contains(gpu));
-                // A job has one GPU even where there are more jobs than GPUs.
-                let is_fit = |users: u32| users == 0 || gpus.is_empty();
-                let Some((gpu, users)) = others.min_by_key(|(gpu, users)| (**users, **gpu)) else { break };
-                if !is_fit(*users) {
-                    break;
-                }
-                *users += 1;
-                gpus.push(*gpu);
-            }
-        }
-        gpus
+/// Adds `rest` to the counts of jobs with work, each time to the job that is furthest below its part by weight among
+/// those that can have more.
+fn apportion(rest: u32, claims: &[Claim], counts: &mut [u32], can_have_more: impl Fn(usize, &[u32]) -> bool) {
+    for _ in 0..rest {
+        // Compares weight / (2 · count + 1) of two jobs, without fractions.
+        let part = |job: usize| (u64::from(claims[job].weight), u64::from(2 * counts[job] + 1));
+        let fit = (0..claims.len()).filter(|job| claims[*job].has_work && can_have_more(*job, counts));
+        let next = fit.max_by(|&one, &other| {
+            let ((weight, count), (other_weight, other_count)) = (part(one), part(other));
+            (weight * other_count).cmp(&(other_weight * count)).then(other.cmp(&one))
+        });
+        let Some(next) = next else { break };
+        counts[next] += 1;
     }
 }
 
@@ -137,7 +193,7 @@ mod tests {
     }
 
     fn claim(weight: u32, wanted: u32) -> Claim {
-        Claim { weight, wanted, has_work: true, of_owner: None }
+        Claim { weight, wanted, has_work: true, of_owner: None, turn: 0 }
     }
 
     fn idle(weight: u32, wanted: u32) -> Claim {
@@ -238,28 +294,110 @@ mod tests {
         assert_eq!(node(1, 4).claim(&spec(None, None)).wanted, 1, "a GPU is meant for one process");
     }
 
-    fn shares(gpus: u32, claims: &[Claim], before: &[Share]) -> Vec<(u32, Vec<u32>)> {
-        let shares = node(1, gpus).shares(claims, before);
-        shares.into_iter().map(|Share { processes, gpus }| (processes, gpus)).collect()
+    fn shares(gpus: u32, claims: &[Claim], held: &[Holding]) -> Vec<(u32, Vec<u32>)> {
+        let shares = node(1, gpus).shares(claims, held, &BTreeSet::new());
+        shares.into_iter().map(|Share { processes, gpus, .. }| (processes, gpus)).collect()
     }
 
-    fn share(processes: u32, gpus: &[u32]) -> Share {
-        Share { processes, gpus: gpus.to_vec() }
+    /// A job that was told to use `gpus`, while its processes still use `more`.
+    fn holds(processes: u32, gpus: &[u32], more: &[u32]) -> Holding {
+        let in_use = gpus.iter().chain(more).copied().collect();
+        Holding { processes, gpus: gpus.to_vec(), in_use, failing: BTreeSet::new() }
     }
 
     #[test]
     fn jobs_have_gpus_of_their_own() {
-        let (all, none) = (claim(NORMAL, 4), Share::default());
+        let (all, none) = (claim(NORMAL, 4), Holding::default());
         assert_eq!(shares(4, &[all], std::slice::from_ref(&none)), [(4, vec![0, 1, 2, 3])]);
-        let arrived = shares(4, &[all, all], &[share(4, &[0, 1, 2, 3]), none.clone()]);
-        assert_eq!(arrived, [(2, vec![0, 1]), (2, vec![2, 3])]);
-        let first_left = shares(4, &[all, all], &[share(2, &[2, 3]), none.clone()]);
-        assert_eq!(first_left, [(2, vec![2, 3]), (2, vec![0, 1])], "a job keeps the GPUs of its processes");
-        assert_eq!(shares(4, &[all], &[share(2, &[2, 3])]), [(4, vec![2, 3, 0, 1])]);
+        let arrived = shares(4, &[all, all], &[holds(4, &[0, 1, 2, 3], &[]), none.clone()]);
+        assert_eq!(arrived, [(2, vec![0, 1]), (0, vec![])], "the first job still uses all of them");
+        let first_left = shares(4, &[all, all], &[holds(2, &[0, 1], &[3]), none.clone()]);
+        assert_eq!(first_left, [(2, vec![0, 1]), (1, vec![2])], "its process has left GPU 2");
+        let second_left = shares(4, &[all, all], &[holds(2, &[0, 1], &[]), holds(1, &[2], &[])]);
+        assert_eq!(second_left, [(2, vec![0, 1]), (2, vec![2, 3])]);
+        let returned = shares(4, &[all], &[holds(2, &[0, 1], &[3])]);
+        assert_eq!(returned, [(4, vec![0, 1, 3, 2])], "it may keep what it has not left");
         let small = claim(NORMAL, 1);
         assert_eq!(shares(4, &[small, small], &[none.clone(), none.clone()]), [(1, vec![0]), (1, vec![1])]);
-        let many = shares(1, &[small, small], &[none.clone(), none.clone()]);
-        assert_eq!(many, [(1, vec![0]), (1, vec![0])], "each has one GPU");
-        assert_eq!(shares(2, &[claim(NORMAL, 5)], &[none]), [(5, vec![0, 1])], "the other processes have none");
+        assert_eq!(shares(2, &[claim(NORMAL, 5)], &[none]), [(5, vec![0, 1])], "processes of one job share its GPUs");
+    }
+
+    #[test]
+    fn job_gets_another_gpu_for_one_that_keeps_failing() {
+        let failing = |held: Holding| Holding { failing: BTreeSet::from([0]), ..held };
+        let one = claim(NORMAL, 1);
+        assert_eq!(shares(2, &[one], &[failing(holds(1, &[0], &[]))]), [(1, vec![1])]);
+        let two = [failing(holds(1, &[0], &[])), holds(1, &[1], &[])];
+        assert_eq!(shares(2, &[one, one], &two), [(0, vec![]), (1, vec![1])], "it waits for the other");
+        assert_eq!(shares(2, &[claim(NORMAL, 3)], &[failing(holds(3, &[1], &[]))]), [(3, vec![1])]);
+    }
+
+    #[test]
+    fn job_that_finds_no_gpu_waits_for_its_turn() {
+        let (one, none) = (claim(NORMAL, 1), Holding::default());
+        let turn = |claim: Claim, turn| Claim { turn, ..claim };
+        let many = shares(1, &[turn(one, 0), turn(one, 1)], &[none.clone(), none.clone()]);
+        assert_eq!(many, [(1, vec![0]), (0, vec![])]);
+        let held = [holds(1, &[0], &[]), none.clone()];
+        assert_eq!(shares(1, &[turn(one, 2), turn(one, 1)], &held), [(0, vec![]), (0, vec![])], "its turn is over");
+        let left = [none.clone(), none.clone()];
+        assert_eq!(shares(1, &[turn(one, 2), turn(one, 1)], &left), [(0, vec![]), (1, vec![0])]);
+        let quiet = turn(idle(NORMAL, 1), 0);
+        assert_eq!(shares(1, &[quiet, turn(one, 1)], &held), [(0, vec![]), (0, vec![])], "an idle job leaves its GPU");
+        assert_eq!(shares(2, &[quiet, turn(one, 1)], &held), [(1, vec![0]), (1, vec![1])], "unless another is free");
+        assert_eq!(shares(1, &[quiet], &held[..1]), [(1, vec![0])]);
+        let occupied = BTreeSet::from([0]);
+        let shares = node(1, 1).shares(&[one], &[none], &occupied);
+        assert_eq!(shares[0].processes, 0, "a process of a job that leaves the node uses it");
+    }
+
+    proptest! {
+        /// What holds for GPUs whatever jobs come and go, and whenever their processes end.
+        #[test]
+        fn no_gpu_is_in_use_by_two_jobs(
+            gpus in 1..5_u32,
+            steps in vec((vec((1..6_u32, any::<bool>(), 0..6_u64), 4), vec(any::<bool>(), 4), any::<u64>()), 1..12),
+        ) {
+            let capacity = node(1, gpus);
+            let mut held = vec![Holding::default(); 4];
+            for (claims, are_here, ends) in steps {
+                let claims: Vec<Claim> = claims
+                    .into_iter()
+                    .map(|(wanted, has_work, turn)| Claim { turn, has_work, ..claim(NORMAL, wanted) })
+                    .collect();
+                let here: Vec<usize> = (0..4).filter(|job| are_here[*job]).collect();
+                let settle = |held: &mut Vec<Holding>, keeps: &dyn Fn(u32) -> bool| {
+                    let away = (0..4).filter(|job| !here.contains(job));
+                    let occupied: BTreeSet<u32> = away.flat_map(|job| held[job].in_use.clone()).collect();
+                    let claims: Vec<Claim> = here.iter().map(|job| claims[*job]).collect();
+                    let before: Vec<Holding> = here.iter().map(|job| held[*job].clone()).collect();
+                    for (job, share) in here.iter().zip(capacity.shares(&claims, &before, &occupied)) {
+                        held[*job].processes = share.processes;
+                        held[*job].in_use.extend(&share.gpus);
+                        held[*job].gpus = share.gpus;
+                    }
+                    for (job, held) in held.iter_mut().enumerate() {
+                        if !here.contains(&job) {
+                            held.gpus.clear();
+                        }
+                        // Some processes end.
+                        let Holding { gpus, in_use, .. } = held;
+                        in_use.retain(|gpu| gpus.contains(gpu) || keeps(*gpu));
+                    }
+                };
+                settle(&mut held, &|gpu| ends >> gpu & 1 == 1);
+                let all: Vec<u32> = held.iter().flat_map(|held| held.in_use.clone()).collect();
+                let different: BTreeSet<u32> = all.iter().copied().collect();
+                prop_assert_eq!(different.len(), all.len(), "{:?}", held);
+                let is_served = |job: &usize| held[*job].processes == 0 || !held[*job].gpus.is_empty();
+                prop_assert!(here.iter().all(is_served), "{held:?}");
+                // Once all processes that should end have ended.
+                settle(&mut held, &|_| false);
+                settle(&mut held, &|_| false);
+                let at_work = || here.iter().filter(|job| claims[**job].has_work);
+                let served = at_work().filter(|job| held[**job].processes > 0).count();
+                prop_assert_eq!(served, at_work().count().min(gpus as usize), "{:?}", held);
+            }
+        }
     }
 }

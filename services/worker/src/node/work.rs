@@ -12,13 +12,14 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
+use super::allotment::Allotment;
 use super::beat::attended;
 use super::errands::{Errands, STORE_WAIT_MAX};
 use super::executor::{Held, Host};
 use super::logs::LogUpload;
 use super::protection::{Hold, Protection};
 use super::provision::Provisioned;
-use super::roster::{Share, Unprovisioned};
+use super::roster::Unprovisioned;
 use super::{Node, capacity, leftovers};
 use crate::agent::{Agent, report_provisioning};
 use crate::cache::{Cache, Used, is_full};
@@ -67,12 +68,12 @@ impl Host for Arc<Shared> {
         (Provisioned { spec, python, used }, protection): Self::Ready,
         view: Arc<View>,
         stop: watch::Receiver<Stop>,
-        share: watch::Receiver<Share>,
+        mut allotment: Allotment,
     ) -> (Option<Held>, Remains) {
         protection.settled().await;
         let Node { name, options, .. } = &self.node;
-        let processes = share.borrow().processes;
-        let agent = self.agent(spec, python, view, share);
+        let processes = allotment.share().processes;
+        let agent = self.agent(spec, python, view, allotment);
         let folder = agent.work_folder.clone();
         let upload = || LogUpload::new(agent.logs(), store.clone(), options.log_period);
         let mut logs = store.folder().is_none().then(upload);
@@ -112,7 +113,7 @@ impl Host for Arc<Shared> {
 
 impl Shared {
     /// Returns the agent of a job, about to start.
-    fn agent(&self, spec: JobSpec, python: PathBuf, view: Arc<View>, share: watch::Receiver<Share>) -> Agent {
+    fn agent(&self, spec: JobSpec, python: PathBuf, view: Arc<View>, allotment: Allotment) -> Agent {
         let node = &self.node;
         Agent {
             store: node.target.job(&spec.job_id),
@@ -121,7 +122,7 @@ impl Shared {
             dead_letters: Some(node.dead_letters.clone()),
             node: node.name.clone(),
             process_count: capacity(node).process_count(spec.process_count_per_node),
-            share: Some(share),
+            allotment: Some(allotment),
             gpu_count: node.gpu_count,
             python,
             package: node.package.clone(),

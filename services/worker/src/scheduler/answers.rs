@@ -290,8 +290,13 @@ impl Scheduler {
         let id = ProcessId { slot, number: self.next_process };
         self.next_process += 1;
         let gpu = self.gpus.take();
-        self.slots[slot] = Slot { process: Some(Box::new(Process::starting(id, gpu, now.instant))), start_at: None };
-        self.act(Action::Start { process: id, gpu });
+        let sees = match self.gpus.common().filter(|_| gpu.is_none()) {
+            Some(_) if self.config.spec.hide_unassigned_gpus => Some(Vec::new()),
+            sees => sees,
+        };
+        let process = Process::starting(id, gpu, sees.clone().unwrap_or_default(), now.instant);
+        self.slots[slot] = Slot { process: Some(Box::new(process)), start_at: None };
+        self.act(Action::Start { process: id, gpu, sees });
     }
 
     /// Notes that a process, which had this GPU, has not started, with the chance of another one and what it printed.
@@ -327,7 +332,8 @@ impl Scheduler {
         }
         if self.gpus.is_missing(gpu) {
             // Without a GPU, the script would be slow, or fail.
-            if self.slots.iter().all(|slot| slot.process.is_none() && slot.start_at.is_none()) {
+            let is_alone = self.slots.iter().all(|slot| slot.process.is_none() && slot.start_at.is_none());
+            if is_alone && self.gpus.are_hopeless(self.config.gpus) {
                 self.give_up(format!("no GPU is left on this node: {}", self.gpus.causes()));
             }
             return;
@@ -360,7 +366,7 @@ impl Scheduler {
 
     fn may_start(&self) -> Next {
         let starting = self.processes().filter(|process| matches!(process.life, Life::Starting)).count();
-        self.starts.next(self.allowed as u32, starting)
+        self.starts.next(self.allowed.max(1) as u32, starting)
     }
 
     /// Finishes worn-out and surplus processes and, when the node stops, all idle ones.
@@ -369,7 +375,7 @@ impl Scheduler {
         let has_work = self.has_unstarted();
         for slot in 0..self.slots.len() {
             let Some(process) = self.slots[slot].process.as_deref_mut() else { continue };
-            let is_unwanted = stopping || process.is_surplus;
+            let is_unwanted = stopping || process.is_surplus || process.is_displaced;
             if !(is_unwanted || process.is_to_be_replaced(has_work)) || !process.pipe.is_empty() {
                 continue;
             }

@@ -1,35 +1,78 @@
-//! How many processes the job has on a node that divides its processes among several jobs, and which GPUs they use
-//! first. Pure.
+//! How many processes the job has on a node that divides its processes among several jobs, and which GPUs they use.
+//! Pure.
 //!
 //! Surplus processes end like worn-out ones: they get no more mini-batches, the scheduler takes back those that they have
 //! not started, and asks them to exit once they have answered the rest. So a smaller share interrupts no run, and nothing
-//! runs twice.
+//! runs twice. A process with a GPU that the job has no longer ends in the same way, and another one follows it if the
+//! job may have as many. The node learns which GPUs are still in use, and gives none of them to another job.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
-use super::process::Life;
+use super::process::{Life, Process};
 use super::{Moment, ProcessId, Scheduler, Stop};
 
 /// What a job may have on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Processes, at least one.
+    /// Processes; none while the job waits for a GPU.
     pub processes: u32,
-    /// GPUs that its processes take first. Another GPU is better than none.
+    /// GPUs that its processes may use. A job with more processes than GPUs shares them among its processes.
     pub gpus: Vec<u32>,
+    /// Number of this share: what the agent says about GPUs holds for the last share that it knew.
+    pub number: u64,
+}
+
+/// What an agent says about GPUs, under a share with this number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InUse {
+    pub number: u64,
+    /// GPUs that processes of the job may use.
+    pub gpus: BTreeSet<u32>,
+    /// GPUs that keep failing, so that the job uses them no longer.
+    pub failing: BTreeSet<u32>,
 }
 
 impl Scheduler {
     /// Starts processes, or lets surplus ones end.
     pub(super) fn fit(&mut self, share: Share, now: Moment) {
-        self.gpus.prefer(share.gpus);
-        let allowed = (share.processes as usize).clamp(1, self.slots.len().max(1));
+        let used = self.processes().filter_map(|process| process.gpu).collect();
+        self.gpus.own(&share, &used);
+        let allowed = (share.processes as usize).min(self.slots.len());
         let before = std::mem::replace(&mut self.allowed, allowed);
-        if before == allowed || self.stop != Stop::No || self.gave_up.is_some() {
+        if self.stop != Stop::No || self.gave_up.is_some() {
             return;
         }
-        self.log("INFO", format!("the job may have {allowed} of {} processes on this node now", self.slots.len()));
-        if allowed < before { self.shrink() } else { self.grow(now) }
+        let displaced = self.displace();
+        if before != allowed {
+            self.log("INFO", format!("the job may have {allowed} of {} processes on this node now", self.slots.len()));
+        }
+        if self.used_slots().count() > allowed {
+            self.shrink()
+        } else {
+            self.grow(now)
+        }
+        displaced.into_iter().for_each(|process| self.recall(process));
+    }
+
+    /// Marks the processes with a GPU that the job has no longer. Returns those that were not marked before.
+    fn displace(&mut self) -> Vec<ProcessId> {
+        let (gpus, slots) = (&self.gpus, &mut self.slots);
+        let mut displaced = Vec::new();
+        for process in slots.iter_mut().filter_map(|slot| slot.process.as_deref_mut()) {
+            let is_displaced = process.gpu.iter().chain(&process.sees).any(|gpu| !gpus.owns(*gpu));
+            if is_displaced && !std::mem::replace(&mut process.is_displaced, is_displaced) {
+                displaced.push(process.id);
+            }
+            process.is_displaced = is_displaced;
+        }
+        displaced
+    }
+
+    /// Returns which GPUs processes of the job may use, if that has changed since the last call.
+    pub fn gpus_in_use(&mut self) -> Option<InUse> {
+        let processes = self.slots.iter().filter_map(|slot| slot.process.as_deref());
+        self.gpus.in_use(processes.flat_map(|process| process.gpu.iter().chain(&process.sees).copied()))
     }
 
     /// Whether a slot has a process that stays, or gets one.
@@ -72,8 +115,7 @@ impl Scheduler {
                 return (1, false, 0, Reverse(slot));
             }
         };
-        let keeps_its_gpu = process.gpu.is_none_or(|gpu| self.gpus.prefers(gpu));
-        (2, keeps_its_gpu, life, Reverse(slot))
+        (2, !process.is_displaced, life, Reverse(slot))
     }
 
     fn grow(&mut self, now: Moment) {
@@ -82,7 +124,9 @@ impl Scheduler {
             let lacks_gpu = self.gpus.are_exhausted() && self.slots.len() <= self.config.gpus as usize;
             let is_empty = |slot: &usize| self.slots[*slot].process.is_none() && !self.is_used(*slot);
             let empty = (0..self.slots.len()).find(is_empty).filter(|_| !lacks_gpu);
-            if let Some(id) = self.surplus(|life| matches!(life, Life::Starting | Life::Working)) {
+            let stays =
+                |process: &Process| matches!(process.life, Life::Starting | Life::Working) && !process.is_displaced;
+            if let Some(id) = self.surplus(stays) {
                 self.keep(id);
             } else if let Some(slot) = empty {
                 self.plan_start(slot, None, now);
@@ -95,8 +139,8 @@ impl Scheduler {
         }
     }
 
-    fn surplus(&self, is_meant: impl Fn(&Life) -> bool) -> Option<ProcessId> {
-        self.processes().find(|process| process.is_surplus && is_meant(&process.life)).map(|process| process.id)
+    fn surplus(&self, is_meant: impl Fn(&Process) -> bool) -> Option<ProcessId> {
+        self.processes().find(|process| process.is_surplus && is_meant(process)).map(|process| process.id)
     }
 
     fn keep(&mut self, id: ProcessId) {

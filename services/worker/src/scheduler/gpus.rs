@@ -14,7 +14,7 @@ use protocol::{Ending, ErrorReport};
 use rustc_hash::FxHashMap;
 
 use super::process::{Life, Process};
-use super::{ProcessId, Scheduler, Stop};
+use super::{InUse, ProcessId, Scheduler, Share, Stop};
 use crate::lease::LeaseId;
 
 /// Failures in a row after which a GPU is taken out of use.
@@ -97,11 +97,12 @@ impl Trouble {
 /// The GPUs of a node.
 #[derive(Debug, Default)]
 pub(super) struct Gpus {
-    /// GPUs that no process holds. A process that starts takes a preferred one, else the smallest, or none; its end frees
-    /// it.
+    /// GPUs of the job that no process holds. A process that starts takes the smallest, or none; its end frees it.
     free: BTreeSet<u32>,
-    /// GPUs that other jobs of the node leave to this one.
-    preferred: Vec<u32>,
+    /// The GPUs of the job on a node that jobs share, and the number of its share; `None`: the node is its own.
+    owned: Option<(BTreeSet<u32>, u64)>,
+    /// The node does not know which GPUs are in use now.
+    has_changed: bool,
     /// GPUs on which the last mini-batch or start has failed.
     failing: BTreeMap<u32, Failing>,
     /// GPUs out of use, and why.
@@ -127,23 +128,45 @@ struct FailedOn {
 }
 
 impl Gpus {
-    pub(super) fn new(count: u32) -> Self {
-        Self { free: (0..count).collect(), ..Self::default() }
+    /// `count`: GPUs of the machine; `share`: what the job may have of it, if it shares the machine with others.
+    pub(super) fn new(count: u32, share: Option<&Share>) -> Self {
+        let mut gpus = Self { free: (0..count).collect(), ..Self::default() };
+        if let Some(share) = share {
+            gpus.own(share, &BTreeSet::new());
+        }
+        gpus
     }
 
     pub(super) fn take(&mut self) -> Option<u32> {
-        let preferred = self.preferred.iter().find(|gpu| self.free.contains(*gpu));
-        let gpu = preferred.or_else(|| self.free.first()).copied()?;
-        self.free.take(&gpu)
+        self.has_changed = true;
+        self.free.pop_first()
     }
 
-    pub(super) fn prefer(&mut self, gpus: Vec<u32>) {
-        self.preferred = gpus;
+    /// Takes note of the GPUs that the job has from now on; `used`: those that processes hold.
+    pub(super) fn own(&mut self, share: &Share, used: &BTreeSet<u32>) {
+        let owned: BTreeSet<u32> = share.gpus.iter().copied().collect();
+        self.free = owned.iter().filter(|gpu| !used.contains(gpu) && !self.out.contains_key(gpu)).copied().collect();
+        self.owned = Some((owned, share.number));
+        self.has_changed = true;
     }
 
-    /// Whether a process with this GPU may keep it while other jobs use the rest.
-    pub(super) fn prefers(&self, gpu: u32) -> bool {
-        self.preferred.contains(&gpu)
+    /// Whether the job may use this GPU.
+    pub(super) fn owns(&self, gpu: u32) -> bool {
+        self.owned.as_ref().is_none_or(|(owned, _)| owned.contains(&gpu))
+    }
+
+    /// Returns the GPUs for a process without one of its own, on a node that jobs share.
+    pub(super) fn common(&self) -> Option<Vec<u32>> {
+        self.owned.as_ref().map(|(owned, _)| owned.iter().copied().collect())
+    }
+
+    /// Returns the GPUs of the job and those of its processes, if that has changed since the last call.
+    pub(super) fn in_use(&mut self, of_processes: impl Iterator<Item = u32>) -> Option<InUse> {
+        let (owned, number) = self.owned.as_ref().filter(|_| self.has_changed)?;
+        let gpus = owned.iter().copied().chain(of_processes).collect();
+        let in_use = InUse { number: *number, gpus, failing: self.out.keys().copied().collect() };
+        self.has_changed = false;
+        Some(in_use)
     }
 
     /// Whether GPUs are out of use, and no other is free.
@@ -152,7 +175,13 @@ impl Gpus {
     }
 
     pub(super) fn give_back(&mut self, gpu: Option<u32>) {
-        self.free.extend(gpu.filter(|gpu| !self.out.contains_key(gpu)));
+        self.has_changed = true;
+        self.free.extend(gpu.filter(|gpu| !self.out.contains_key(gpu) && self.owns(*gpu)));
+    }
+
+    /// Whether all GPUs of a machine with this many are out of use, or the job has no others to hope for.
+    pub(super) fn are_hopeless(&self, count: u32) -> bool {
+        self.owned.is_none() || self.out.len() >= count as usize
     }
 
     /// Whether a process that loses this GPU gets no other.
@@ -174,6 +203,7 @@ impl Gpus {
         }
         failing.last = mini_batch;
         let is_bad = failing.in_a_row >= FAILURES_MAX && (trouble == Trouble::Device || failing.others_work);
+        self.has_changed |= is_bad;
         is_bad && self.out.insert(gpu, cause.to_owned()).is_none()
     }
 
@@ -337,7 +367,7 @@ mod tests {
 
     #[test]
     fn gone_device_is_out_of_use_after_different_mini_batches() {
-        let mut gpus = Gpus::new(2);
+        let mut gpus = Gpus::new(2, None);
         assert_eq!((gpus.take(), gpus.take(), gpus.take()), (Some(0), Some(1), None));
         for (mini_batch, is_out) in [(4, false), (4, false), (5, false), (6, true), (7, false)] {
             assert_eq!(gpus.failing(0, Trouble::Device, Some(mini_batch), "gone"), is_out, "mini-batch {mini_batch}");
@@ -351,7 +381,7 @@ mod tests {
 
     #[test]
     fn script_that_fails_on_every_gpu_costs_none() {
-        let mut gpus = Gpus::new(2);
+        let mut gpus = Gpus::new(2, None);
         for mini_batch in 0..9 {
             assert!(!gpus.failing(0, Trouble::Context, Some(mini_batch), "assert"));
             assert!(!gpus.failing(1, Trouble::Memory, Some(mini_batch), "full"));
@@ -361,8 +391,30 @@ mod tests {
     }
 
     #[test]
+    fn gpus_of_other_jobs_are_not_taken() {
+        let share = |gpus: &[u32], number| Share { processes: 2, gpus: gpus.to_vec(), number };
+        let mut gpus = Gpus::new(4, Some(&share(&[2, 3], 1)));
+        assert_eq!(
+            (gpus.take(), gpus.take(), gpus.take()),
+            (Some(2), Some(3), None),
+            "GPUs 0 and 1 are not of this job"
+        );
+        assert_eq!(gpus.common(), Some(vec![2, 3]), "processes of one job share its GPUs");
+        let in_use = |gpus: &mut Gpus, processes: &[u32]| {
+            gpus.in_use(processes.iter().copied()).map(|used| (used.number, used.gpus))
+        };
+        assert_eq!(in_use(&mut gpus, &[2, 3]), Some((1, BTreeSet::from([2, 3]))));
+        assert_eq!(in_use(&mut gpus, &[2, 3]), None, "nothing has changed");
+        gpus.own(&share(&[3], 2), &BTreeSet::from([2, 3]));
+        assert!(gpus.owns(3) && !gpus.owns(2));
+        assert_eq!(in_use(&mut gpus, &[2, 3]), Some((2, BTreeSet::from([2, 3]))), "a process still has GPU 2");
+        gpus.give_back(Some(2));
+        assert_eq!((gpus.take(), in_use(&mut gpus, &[3])), (None, Some((2, BTreeSet::from([3])))));
+    }
+
+    #[test]
     fn success_forgives() {
-        let mut gpus = Gpus::new(1);
+        let mut gpus = Gpus::new(1, None);
         for mini_batch in 0..9 {
             assert!(!gpus.failing(0, Trouble::Device, Some(mini_batch), "gone"));
             if mini_batch % 2 == 1 {

@@ -39,6 +39,10 @@ pub(super) struct Process {
     pub(super) is_surplus: bool,
     /// The GPU that it has for itself.
     pub(super) gpu: Option<u32>,
+    /// Without one of its own, on a node that jobs share: the GPUs that it sees.
+    pub(super) sees: Vec<u32>,
+    /// A GPU of it is to go to another job.
+    pub(super) is_displaced: bool,
     /// What users should know about it when it ends.
     pub(super) notice: String,
     /// Exit status, or minus the signal.
@@ -94,7 +98,7 @@ pub(super) enum Then {
 }
 
 impl Process {
-    pub(super) fn starting(id: ProcessId, gpu: Option<u32>, started: Instant) -> Self {
+    pub(super) fn starting(id: ProcessId, gpu: Option<u32>, sees: Vec<u32>, started: Instant) -> Self {
         Self {
             id,
             name: id.name(),
@@ -103,6 +107,8 @@ impl Process {
             condition: Condition::default(),
             is_surplus: false,
             gpu,
+            sees,
+            is_displaced: false,
             notice: String::new(),
             code: 0,
             started,
@@ -130,7 +136,7 @@ impl Process {
     }
 
     pub(super) fn takes_work(&self) -> bool {
-        matches!(self.life, Life::Working) && !self.is_worn_out() && !self.is_surplus
+        matches!(self.life, Life::Working) && !self.is_worn_out() && !self.is_surplus && !self.is_displaced
     }
 
     /// Returns the meaning of its end while the node works. `phase` and `sequence` are its last ones.

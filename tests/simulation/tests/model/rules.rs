@@ -25,6 +25,9 @@ const OF_STEPS: [&str; 9] = [
     "a segment is committed once",
 ];
 
+/// Rules that the simulation does not have.
+const ONLY_HERE: [&str; 1] = ["an attempt is committed at most once"];
+
 /// More steps than any job needs once nothing goes wrong.
 const STEPS_MAX: usize = 500;
 
@@ -164,4 +167,22 @@ impl Action {
             Self::Receive { .. } | Self::Collect { .. } | Self::Open { .. } | Self::DropResult { .. } => Some(5),
         }
     }
+}
+
+#[test]
+fn rules_have_the_names_of_those_of_the_simulation() {
+    let sources = sources_below(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    for rule in rules() {
+        let is_there = sources.contains(&format!("\"{}\"", rule.name));
+        assert_eq!(is_there, !ONLY_HERE.contains(&rule.name), "{}", rule.name);
+    }
+}
+
+fn sources_below(folder: &std::path::Path) -> String {
+    let files = std::fs::read_dir(folder).expect("readable").map(|entry| entry.expect("readable").path());
+    let texts = files.map(|path| match path.is_dir() {
+        true => sources_below(&path),
+        false => std::fs::read_to_string(path).expect("readable"),
+    });
+    texts.collect()
 }

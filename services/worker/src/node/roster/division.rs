@@ -1,25 +1,44 @@
-//! How many processes each job has: divided again whenever a job arrives, leaves, gets work or has none any more.
+//! How many processes each job has, and which GPUs: divided again whenever a job arrives, leaves, gets work or has none
+//! any more, and whenever a process leaves a GPU.
+//!
+//! Jobs that find no GPU wait. While some do, a job that has had GPUs for its time, which is longer for one of higher
+//! priority, gets in line behind them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::Priority;
 use tokio::time::Instant;
 
-use super::visit::{Stage, Visit};
-use super::{Action, Parts, Roster, Share, VisitId};
-use crate::node::shares::Claim;
+use super::visit::{Stage, Visit, Wait};
+use super::{Action, Errand, InUse, Parts, Roster, Share, VisitId};
+use crate::node::shares::{Claim, Holding};
+use crate::scheduler::NOTICE_AGAIN;
 use crate::stop::Stop;
 
 /// A job has no work once no message of it has been here for this long: its next ones may be on their way.
 pub(super) const IDLE_AFTER: Duration = Duration::from_secs(10);
+/// How long a job has GPUs that others wait for, for each unit of its weight: two minutes for a job of normal priority.
+const TURN: Duration = Duration::from_secs(30);
+
+/// How long a job waits for a GPU while it has a seat that other nodes may want.
+const SEAT_WAIT_MAX: Duration = Duration::from_secs(20);
 
 impl Visit {
     /// Returns what the job claims now; `None`: no agent works on it, or the agent stops.
     fn claims(&self, now: Instant) -> Option<Claim> {
         let has_work = self.quiet_since.is_none_or(|since| now - since < IDLE_AFTER);
-        let is_here = self.stage == Stage::Working && self.stop == Stop::No;
+        let is_here = match self.stage {
+            Stage::Working => self.stop == Stop::No,
+            stage => stage == Stage::WaitingForGpu,
+        };
         self.claim.filter(|_| is_here).map(|claim| Claim { has_work, ..claim })
+    }
+
+    fn holding(&self) -> Holding {
+        let Share { processes, gpus, .. } = self.share.clone();
+        Holding { processes, gpus, in_use: self.in_use.clone(), failing: self.memory.failing_gpus.clone() }
     }
 }
 
@@ -58,21 +77,129 @@ impl Roster {
         Some((number, part))
     }
 
-    /// Tells the agents whose shares have changed.
+    /// Takes note of the GPUs that processes of a job may use, unless its agent did not know its last share.
+    pub(super) fn used(&mut self, id: VisitId, InUse { number, gpus, failing }: InUse) {
+        let Some(visit) = self.visit_in(id, Stage::Working) else { return };
+        visit.memory.failing_gpus = failing;
+        if visit.share.number == number {
+            visit.in_use = gpus;
+        }
+    }
+
+    /// Tells the agents whose shares have changed, lets jobs begin that have a GPU now, and leaves those that have lost
+    /// theirs.
     pub(super) fn divide(&mut self, now: Instant) {
+        self.end_turns(now);
         let here = self.visits.iter().filter_map(|(id, visit)| {
             let claim = Claim { of_owner: self.part_of(&visit.owner), ..visit.claims(now)? };
-            Some((*id, claim, visit.share.clone()))
+            Some((*id, claim, visit.holding()))
         });
-        let (ids, claims, before): (Vec<VisitId>, Vec<Claim>, Vec<Share>) = here.collect();
-        let shares = self.config.capacity.shares(&claims, &before);
-        for ((id, before), share) in ids.into_iter().zip(before).zip(shares) {
-            if share != before
-                && let Some(visit) = self.visits.get_mut(&id)
-            {
-                visit.share = share.clone();
-                self.act(Action::Share { visit: id, share });
+        let (ids, (claims, held)): (Vec<VisitId>, (Vec<Claim>, Vec<Holding>)) =
+            here.map(|(id, claim, held)| (id, (claim, held))).unzip();
+        let leaving = self.visits.iter().filter(|(id, _)| !ids.contains(id));
+        let occupied: BTreeSet<u32> = leaving.flat_map(|(_, visit)| visit.in_use.iter().copied()).collect();
+        let shares = self.config.capacity.shares(&claims, &held, &occupied);
+        for (id, share) in ids.into_iter().zip(shares) {
+            self.share(id, share, now);
+            self.begin_or_leave(id);
+        }
+    }
+
+    fn share(&mut self, id: VisitId, share: Share, now: Instant) {
+        let Some(visit) = self.visits.get_mut(&id) else { return };
+        let share = Share { number: visit.share.number, ..share };
+        if share == visit.share {
+            return;
+        }
+        let share = Share { number: share.number + 1, ..share };
+        visit.served_since = visit.served_since.or(Some(now)).filter(|_| !share.gpus.is_empty());
+        visit.in_use.extend(&share.gpus);
+        visit.share = share.clone();
+        self.act(Action::Share { visit: id, share });
+    }
+
+    fn begin_or_leave(&mut self, id: VisitId) {
+        let gpus = self.config.capacity.gpus;
+        let Some(visit) = self.visits.get_mut(&id) else { return };
+        match visit.stage {
+            Stage::WaitingForGpu if visit.share.processes > 0 => {
+                visit.stage = Stage::Working;
+                self.act(Action::Work(id));
+            }
+            Stage::WaitingForGpu if !std::mem::replace(&mut visit.wait.is_logged, true) => {
+                self.log(id, false, format!("the job waits: {}", waits_for(gpus)));
+            }
+            Stage::Working if visit.share.processes == 0 && visit.in_use.is_empty() => {
+                self.leave(id, "other jobs have the GPUs of this node", Stop::Finish);
+            }
+            _ => {}
+        }
+    }
+
+    /// Moves jobs that have had GPUs for their time behind those that wait for one.
+    fn end_turns(&mut self, now: Instant) {
+        let at_work = self.visits.iter().filter_map(|(id, visit)| {
+            let claim = visit.claims(now).filter(|claim| claim.has_work)?;
+            Some((*id, claim, visit.served_since))
+        });
+        let at_work: Vec<_> = at_work.collect();
+        let waiting = match self.config.capacity.gpus {
+            0 => 0,
+            gpus => at_work.len().saturating_sub(gpus as usize),
+        };
+        let over = at_work.into_iter().filter_map(|(id, claim, since)| {
+            let since = since.filter(|since| now - *since >= TURN * claim.weight)?;
+            Some((since, id))
+        });
+        let mut over: Vec<(Instant, VisitId)> = over.collect();
+        over.sort_unstable();
+        for (_, id) in over.into_iter().take(waiting) {
+            if let Some(claim) = self.visits.get_mut(&id).and_then(|visit| visit.claim.as_mut()) {
+                claim.turn = self.next_turn;
+                self.next_turn += 1;
             }
         }
+    }
+
+    /// Does what is due while a job waits for a GPU.
+    pub(super) fn tick_wait(&mut self, id: VisitId, now: Instant) {
+        let (job_idle, gpus) = (self.config.periods.job_idle, self.config.capacity.gpus);
+        let Some(visit) = self.visit_in(id, Stage::WaitingForGpu) else { return };
+        if std::mem::take(&mut visit.again) {
+            visit.wait.heard_at = Some(now);
+        }
+        let Wait { since, heard_at, tell_at, .. } = visit.wait;
+        if visit.seat.is_some() && since.is_some_and(|since| now - since >= SEAT_WAIT_MAX) {
+            // Another node may have a GPU for it.
+            visit.memory.turn = visit.claim.map(|claim| claim.turn);
+            return self.turn_away(id, now);
+        }
+        if heard_at.is_some_and(|at| now - at >= job_idle) {
+            return self.leave(id, "no message of it has arrived for a while", Stop::Finish);
+        }
+        if let Some(since) = since.filter(|_| tell_at.is_some_and(|at| at <= now)) {
+            visit.wait.tell_at = Some(now + NOTICE_AGAIN);
+            visit.wait.is_told = true;
+            self.run(id, Errand::TellWait { waited: now - since, detail: waits_for(gpus) });
+        }
+    }
+
+    /// Ends a wait for a GPU without one.
+    pub(super) fn end_wait(&mut self, id: VisitId) {
+        let Some(visit) = self.visit_in(id, Stage::WaitingForGpu) else { return };
+        if visit.wait.is_told {
+            visit.stage = Stage::TellingEnd;
+            self.run(id, Errand::TellEnd);
+        } else {
+            self.leave_seat(id);
+        }
+    }
+}
+
+/// Returns what a job waits for that finds no GPU.
+fn waits_for(gpus: u32) -> String {
+    match gpus {
+        1 => "other jobs use the GPU of this node".to_owned(),
+        gpus => format!("other jobs use the {gpus} GPUs of this node"),
     }
 }

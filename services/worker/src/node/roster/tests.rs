@@ -1,5 +1,6 @@
 //! Decisions of a roster: events in, actions out.
 
+mod gpus;
 mod seats;
 
 use protocol::{JobSpec, OwnerQuota, Priority, Quotas, Requirements};

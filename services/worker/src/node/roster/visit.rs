@@ -1,5 +1,6 @@
 //! The stages of a visit: looked up, seated, provisioned, worked on, and left.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use protocol::JobSpec;
@@ -10,6 +11,7 @@ use super::seat::Seat;
 use super::watch::PASS_ON_PERIOD;
 use super::{Action, Answer, Errand, Found, Memory, Roster, Share, Step, Unanswered, Unprovisioned, VisitId};
 use crate::node::shares::Claim;
+use crate::scheduler::NOTICE_AFTER_MAX;
 use crate::stop::Stop;
 
 /// How long the queue hides the messages of a job that this node may not work on, where it can.
@@ -33,6 +35,10 @@ pub(super) enum Stage {
     TakingSeat { number: u32, epoch: u64 },
     /// Folders, reference data and interpreter of the job.
     Provisioning,
+    /// A GPU, which other jobs use.
+    WaitingForGpu,
+    /// The result queue, to which it says that the wait has ended.
+    TellingEnd,
     /// The result queue, for the reason why the job cannot start here.
     Telling,
     /// The task queue, which takes the messages back; before that, this moment.
@@ -68,6 +74,11 @@ pub(super) struct Visit {
     pub(super) claim: Option<Claim>,
     /// What the agent has been told.
     pub(super) share: Share,
+    /// GPUs that its processes may use.
+    pub(super) in_use: BTreeSet<u32>,
+    /// Since when it has had GPUs.
+    pub(super) served_since: Option<Instant>,
+    pub(super) wait: Wait,
     /// The next look at the job; `None`: one is under way.
     pub(super) look_at: Option<Instant>,
     pub(super) looks: u32,
@@ -77,6 +88,18 @@ pub(super) struct Visit {
     pub(super) quiet_since: Option<Instant>,
     /// What the agent has been told.
     pub(super) stop: Stop,
+}
+
+/// The wait for a GPU.
+#[derive(Default)]
+pub(super) struct Wait {
+    pub(super) since: Option<Instant>,
+    /// When messages of the job last arrived.
+    pub(super) heard_at: Option<Instant>,
+    /// When the reducer is told next; `None`: not yet known.
+    pub(super) tell_at: Option<Instant>,
+    pub(super) is_logged: bool,
+    pub(super) is_told: bool,
 }
 
 impl Visit {
@@ -184,7 +207,8 @@ impl Roster {
         let Some(spec) = visit.spec.take() else { return };
         let claim = self.config.capacity.claim(&spec);
         visit.stage = Stage::Provisioning;
-        visit.claim = Some(claim);
+        visit.claim = Some(Claim { turn: visit.memory.turn.take().unwrap_or(self.next_turn), ..claim });
+        self.next_turn += 1;
         (visit.look_at, visit.pass_on_at) = (Some(now + period), Some(now + PASS_ON_PERIOD));
         self.log(id, false, "provisioning".to_owned());
         self.act(Action::Provision { visit: id, spec });
@@ -194,9 +218,11 @@ impl Roster {
         let Some(visit) = self.visit_in(id, Stage::Provisioning) else { return };
         let Err(Unprovisioned { reason, may_pass }) = result else {
             visit.memory.failures = 0;
-            visit.stage = Stage::Working;
-            self.divide(now);
-            return self.act(Action::Work(id));
+            // It begins as soon as it has a share.
+            visit.stage = Stage::WaitingForGpu;
+            let tell_at = Some(now + NOTICE_AFTER_MAX);
+            visit.wait = Wait { since: Some(now), heard_at: Some(now), tell_at, ..Wait::default() };
+            return;
         };
         visit.memory.failures += 1;
         let is_reported = !may_pass || visit.memory.failures >= FAILURES_MAX;
@@ -209,7 +235,7 @@ impl Roster {
     }
 
     /// Leaves the waiting messages to other nodes, and does not ask for them again at once.
-    fn turn_away(&mut self, id: VisitId, now: Instant) {
+    pub(super) fn turn_away(&mut self, id: VisitId, now: Instant) {
         let delay = self.turned_away_delay();
         let Some(visit) = self.visits.get_mut(&id) else { return };
         let at = delay.is_zero().then(|| now + TURNED_AWAY_HOLD);
@@ -247,9 +273,11 @@ impl Roster {
         let rest = self.config.periods.rest;
         let Some(visit) = self.visit_in(id, Stage::Working) else { return };
         visit.stage = Stage::LettingGo;
+        visit.in_use.clear();
         let gave_up = held.is_some() && visit.stop == Stop::No;
         if gave_up {
             visit.memory.rests_until = Some(now + rest);
+            visit.memory.failing_gpus.clear();
             self.log(id, true, "no process can start: this node leaves the job to others for a while".to_owned());
         }
         match held {
@@ -276,7 +304,7 @@ impl Roster {
                 visit.stage = Stage::CleaningUp;
                 self.act(Action::CleanUp(id));
             }
-            (Stage::CleaningUp, Step::CleanUp) => self.leave_seat(id),
+            (Stage::CleaningUp, Step::CleanUp) | (Stage::TellingEnd, Step::TellEnd) => self.leave_seat(id),
             (Stage::Dropping, Step::Drop) | (Stage::LeavingSeat, Step::LeaveSeat) => self.close(id),
             _ => {}
         }
@@ -296,7 +324,9 @@ impl Roster {
 
     fn close(&mut self, id: VisitId) {
         let Some(Visit { job_id, memory, again, .. }) = self.visits.remove(&id) else { return };
-        if !memory.observed.is_empty() || memory.rests_until.is_some() || memory.failures > 0 || memory.is_unfit {
+        let Memory { observed, rests_until, failures, is_unfit, turn, failing_gpus } = &memory;
+        let is_of_gpus = turn.is_some() || !failing_gpus.is_empty();
+        if !observed.is_empty() || rests_until.is_some() || *failures > 0 || *is_unfit || is_of_gpus {
             self.memories.insert(job_id.clone(), memory);
         }
         self.act(Action::Close(id));

@@ -24,12 +24,13 @@ impl Roster {
                 let delay = self.turned_away_delay();
                 self.run(id, Errand::GiveBack { delay });
             }
-            Stage::Provisioning | Stage::Working => {
-                let is_provisioning = visit.stage == Stage::Provisioning;
-                if is_provisioning && visit.pass_on_at.is_some_and(|at| at <= now) {
+            Stage::Provisioning | Stage::WaitingForGpu | Stage::Working => {
+                let is_for_others = visit.stage != Stage::Working;
+                if is_for_others && visit.pass_on_at.is_some_and(|at| at <= now) {
                     visit.pass_on_at = Some(now + PASS_ON_PERIOD);
                     self.run(id, Errand::PassOn);
                 }
+                self.tick_wait(id, now);
                 self.tick_seat(id, now);
                 self.look(id, now);
             }
@@ -97,6 +98,10 @@ impl Roster {
             Stage::Provisioning => {
                 self.log(id, false, format!("this node does not need the job any more: {why}"));
                 self.leave_seat(id);
+            }
+            Stage::WaitingForGpu => {
+                self.log(id, false, format!("the job does not wait for a GPU of this node any more: {why}"));
+                self.end_wait(id);
             }
             _ => {}
         }

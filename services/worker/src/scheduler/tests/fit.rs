@@ -3,7 +3,7 @@
 use super::*;
 
 fn share(processes: u32) -> Event {
-    Event::Share(Share { processes, gpus: Vec::new() })
+    Event::Share(Share { processes, ..Share::default() })
 }
 
 #[test]
@@ -68,10 +68,45 @@ fn process_whose_gpu_is_for_another_job_ends_first() {
     (0..2).for_each(|process| node.ready(process));
     node.after(Event::Received((0..2).map(delivered).collect()));
     node.after(done(1, 1));
-    node.after(Event::Share(Share { processes: 1, gpus: vec![1] }));
+    node.after(Event::Share(Share { processes: 1, gpus: vec![1], number: 1 }));
     assert_eq!(node.after(done(0, 1)), "0 Succeeded, finish 0");
     assert_eq!(node.after(exited(0, SlotPhase::Idle, 0)), "forget 0");
-    assert_eq!(node.after(Event::Share(Share { processes: 2, gpus: vec![1, 0] })), "start 2 with GPU 0");
+    assert_eq!(node.after(Event::Share(Share { processes: 2, gpus: vec![1, 0], number: 2 })), "start 2 with GPU 0");
+}
+
+#[test]
+fn process_leaves_the_gpu_of_another_job_and_another_follows_it() {
+    let mut node = starting_with(2, |config| {
+        config.gpus = 2;
+        config.share = Some(Share { processes: 2, gpus: vec![0], number: 1 });
+    });
+    (0..2).for_each(|process| node.ready(process));
+    let in_use = |node: &mut Node| node.scheduler.gpus_in_use().map(|used| (used.number, Vec::from_iter(used.gpus)));
+    assert_eq!(in_use(&mut node), Some((1, vec![0])));
+    assert_eq!(in_use(&mut node), None, "nothing has changed");
+    assert_eq!(node.after(Event::Received((0..2).map(delivered).collect())), "0 gets 0, 1 gets 1");
+    assert_eq!(node.after(Event::Share(Share { processes: 2, gpus: vec![1], number: 2 })), "", "no run is interrupted");
+    assert_eq!(in_use(&mut node), Some((2, vec![0, 1])));
+    assert_eq!(node.after(done(0, 1)), "0 Succeeded, finish 0");
+    assert_eq!(node.after(exited(0, SlotPhase::Idle, 0)), "forget 0, start 2 with GPU 1");
+    assert_eq!(in_use(&mut node), Some((2, vec![0, 1])), "a process without a GPU of its own sees those of its job");
+    assert_eq!(node.after(done(1, 1)), "1 Succeeded, finish 1");
+    assert_eq!(node.after(exited(1, SlotPhase::Idle, 0)), "forget 1, start 3");
+    assert_eq!(in_use(&mut node), Some((2, vec![1])));
+}
+
+#[test]
+fn job_without_a_gpu_has_no_process_and_keeps_no_mini_batch() {
+    let mut node = working(2, 2);
+    node.after(Event::Received((10..12).map(delivered).collect()));
+    assert_eq!(node.after(share(0)), "return 11, return 10");
+    let asked = node.requested.len();
+    assert_eq!(node.after(done(0, 1)), "0 Succeeded, finish 0");
+    assert_eq!(node.after(exited(0, SlotPhase::Idle, 0)), "forget 0");
+    assert_eq!(node.after(done(1, 1)), "1 Succeeded, finish 1");
+    assert_eq!(node.after(exited(1, SlotPhase::Idle, 0)), "forget 1");
+    assert_eq!(node.requested.len(), asked, "it asks for nothing more");
+    assert_eq!(node.after(share(1)), "start 2");
 }
 
 #[test]
@@ -94,7 +129,7 @@ fn larger_share_replaces_a_surplus_process_that_ends() {
 
 #[test]
 fn node_begins_with_its_share_and_asks_for_as_much() {
-    let mut node = starting_with(2, |config| config.share = Some(Share { processes: 1, gpus: Vec::new() }));
+    let mut node = starting_with(2, |config| config.share = Some(Share { processes: 1, ..Share::default() }));
     node.after(Event::Tick(vec![]));
     assert_eq!(node.requested, [2], "one for its process, and one ahead");
     assert_eq!(node.after(share(2)), "start 1");
@@ -110,7 +145,7 @@ fn fewer_processes_return_what_they_will_not_need_soon() {
 
 #[test]
 fn one_process_gives_up_after_its_own_failures() {
-    let mut node = starting_with(2, |config| config.share = Some(Share { processes: 1, gpus: Vec::new() }));
+    let mut node = starting_with(2, |config| config.share = Some(Share { processes: 1, ..Share::default() }));
     let failed = |process: u32, message: &str| Event::NotStarted {
         process: ProcessId { slot: 0, number: process },
         message: message.into(),
